@@ -1,0 +1,5 @@
+"""`python -m mgpu_doctor`."""
+
+from mgpu_doctor.cli import main
+
+main()

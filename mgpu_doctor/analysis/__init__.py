@@ -1,0 +1,1 @@
+"""Pure functions: arrays in, measures out. No I/O, no clock."""

@@ -1,0 +1,243 @@
+"""The facts of one job as frozen dataclasses. No judgement: what is unknown is None.
+
+Times are seconds since the epoch unless a name says otherwise; durations are seconds; memory is
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Json = Any
+Records = npt.NDArray[np.void]
+"""Step records as a structured array, see `mgpu_doctor.recording.box.STEP_DTYPE`: `seq`, `end_ns`
+(monotonic), `wall_ns`, `step`, `flags`, `phases` (n × 10 float32 seconds, NaN: not measured),
+`samples`, `tokens`, `loss`, `gc_s`, `group_seq`, `collectives`, `micro_batches`, `cpu_s`,
+`device_bytes`, `stage`, `group`. Sorted by `seq`, which may have gaps."""
+
+
+class State(str, Enum):
+    """What a rank is doing. HUNG is a judgement and is set by rules only."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    HUNG = "hung"
+    EXITED = "exited"
+    DEAD = "dead"
+    MISSING = "missing"
+
+
+class Outcome(str, Enum):
+    """How the job ended, as far as facts tell."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    HUNG = "hung"
+    KILLED = "killed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Unexamined:
+    """What could not be seen, why, and how to let it be seen."""
+
+    probe: str
+    reason: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What was handed to the doctor: kind is process, recording, log, trace or command."""
+
+    kind: str
+    ref: str
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What a rank was doing at its last sign of life."""
+
+    phase: str
+    since: float
+    step: int
+    site: str | None
+    """The collective and its call site, e.g. `all_reduce train.py:87`, while the rank is in one."""
+    group_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    kind: str
+    at: float
+    step: int
+    seconds: float
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """An exception that ended a rank."""
+
+    type: str
+    message: str
+    file: str | None
+    line: int | None
+    function: str | None
+    traceback: str
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank of the last attempt. `rank` is None where the process never learned it."""
+
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    host: str
+    pid: int | None
+    attempt: int
+    stage: int | None
+    device: str | None
+    state: State
+    exit_code: int | None
+    signal: int | None
+    ended: float | None
+    """When the process was seen to have ended, by itself or from outside."""
+    started: float | None
+    birth: Mapping[str, Json]
+    """What the probe found out once: framework, strategy, ddp, loader, threads, precision, …
+    (docs/black-box.md)."""
+    steps: Records
+    history: Records
+    history_window: float | None
+    events: tuple[Event, ...]
+    now: Now | None
+    error: Error | None
+    probe_cost: float | None
+    """Seconds the probe spent in this rank, by its own count."""
+    lost_records: int
+    """Step records that the ring no longer holds or that were damaged."""
+    clock_offset: float
+    """Add to a monotonic second of this rank to get seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessEnd:
+    """A process that ended, rank or not, as seen from outside."""
+
+    pid: int
+    exit_code: int | None
+    signal: int | None
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedEnd:
+    """An ending that the console text tells of (torchrun's summary, a traceback, mp.spawn)."""
+
+    rank: int | None
+    pid: int | None
+    exit_code: int | None
+    signal: int | None
+    first: bool
+    """The text itself calls it the first or root failure."""
+    error: Error | None
+    source: str
+    """Which text it was, e.g. `torchrun summary`, `traceback`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """The bounded, decoded end of what the job printed."""
+
+    tail: tuple[str, ...] = ()
+    ends: tuple[LoggedEnd, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HostSample:
+    at: float
+    cpu_percent: float | None
+    """Of all cores together, 0..100."""
+    cores: int | None
+    load1: float | None
+    memory_used: int | None
+    memory_total: int | None
+    processes: Mapping[int, tuple[float, int]] = field(default_factory=dict)
+    """pid -> (CPU seconds so far, resident bytes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU at one moment. Every field may be unknown."""
+
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    utilization: float | None = None
+    """0..1: share of time in which a kernel ran (also while it spins in a collective)."""
+    memory_used: int | None = None
+    memory_total: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature: float | None = None
+    sm_clock_mhz: float | None = None
+    pids: tuple[int, ...] = ()
+    trouble: str | None = None
+    """Why nothing or not everything could be read, e.g. `GPU is lost`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSample:
+    at: float
+    devices: tuple[Device, ...]
+    trouble: str | None = None
+    """Why there are no devices at all, e.g. no NVIDIA driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    id: str
+    command: tuple[str, ...]
+    cwd: str | None
+    framework: str | None
+    strategy: str | None
+    launcher: str | None
+    world_size: int | None
+    hosts: tuple[str, ...]
+    started: float | None
+    ended: float | None
+    outcome: Outcome
+    exit_code: int | None
+    signal: int | None
+    asked: str | None
+    """The signal by which somebody asked the whole job to end, e.g. `SIGINT`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything known about one job at one moment."""
+
+    subject: Subject
+    job: Job
+    observed: float
+    """The moment of this view: now for a live job, the last sign of life of a finished one."""
+    ranks: tuple[Rank, ...]
+    """Sorted by rank; those of the last restart attempt."""
+    earlier: tuple[Rank, ...] = ()
+    """Ranks of earlier restart attempts."""
+    ends: tuple[ProcessEnd, ...] = ()
+    console: Console = Console()
+    host_samples: tuple[HostSample, ...] = ()
+    device_samples: tuple[DeviceSample, ...] = ()
+    unexamined: tuple[Unexamined, ...] = ()

@@ -1,0 +1,1 @@
+"""A run's folder: its layout, writing it, reading it live or afterwards."""

@@ -1,0 +1,75 @@
+"""Names of everything inside a recording. `docs/recording.md` describes it for people.
+
+RECORDING/
+  recording.json            what was started, when, where (RecordingInfo)
+  end.json                  how it ended (EndInfo); absent while it runs or when `run` was killed
+  hosts/HOST/
+    boxes/HOST.PID.ATTEMPT.box   one black box a rank
+    exits.jsonl             how processes ended, as seen from outside (ExitInfo a line)
+    host.jsonl              host samples
+    devices.jsonl           device samples
+  console/                  bounded copies of what the job printed
+    stdout.log  stderr.log  or console.log where both went to one place;
+                            NAME.1 is the newer part once NAME is full
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypedDict
+
+SCHEMA = "mgpu-doctor/recording/1"
+INFO = "recording.json"
+END = "end.json"
+HOSTS = "hosts"
+BOXES = "boxes"
+EXITS = "exits.jsonl"
+HOST_SAMPLES = "host.jsonl"
+DEVICE_SAMPLES = "devices.jsonl"
+CONSOLE = "console"
+
+
+class RecordingInfo(TypedDict, total=False):
+    """`recording.json`. Times are seconds since the epoch."""
+
+    schema: str
+    id: str
+    kind: str  # "run" or "train"
+    command: list[str]
+    cwd: str
+    host: str
+    started: float
+    doctor_pid: int
+    doctor_version: str
+    job_pid: int
+    job_start_ticks: int  # /proc/PID/stat field 22, against pid reuse
+    boxes: str  # where the live boxes are, when not in this folder (network file system)
+    console_file: dict[str, str]  # stream -> path, where the job writes straight into a file
+    console_offset: dict[str, int]  # stream -> size of that file when the job started
+    probe: bool  # whether the in-process probe was injected
+
+
+class EndInfo(TypedDict, total=False):
+    """`end.json`. `signal` is the number that ended the job's first process, else null."""
+
+    exit_code: int | None
+    signal: int | None
+    ended: float
+    asked: str | None  # signal name when the user or the system asked the job to end ("SIGINT", …)
+    doctor_cpu_seconds: float
+
+
+class ExitInfo(TypedDict, total=False):
+    """A line of `exits.jsonl`."""
+
+    pid: int
+    start_ticks: int
+    exit_code: int | None
+    signal: int | None
+    at: float
+    how: str  # "wait" (our child), "pidfd" or "zombie" (seen from outside)
+
+
+def boxes(recording: Path, host: str) -> Path:
+    """The folder that holds a host's black boxes."""
+    return recording / HOSTS / host / BOXES

@@ -1,0 +1,1 @@
+"""Renderers: each turns a Diagnosis into one form and judges nothing."""

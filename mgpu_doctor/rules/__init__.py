@@ -1,0 +1,1 @@
+"""Rules: pure functions from measures to findings. One file a family."""

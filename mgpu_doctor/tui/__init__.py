@@ -1,0 +1,1 @@
+"""The live screen. Widgets see frozen snapshots alone."""

@@ -1,0 +1,1 @@
+"""Probes: each reads one source and writes facts; none judges."""

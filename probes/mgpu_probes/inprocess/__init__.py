@@ -1,0 +1,1 @@
+"""What runs inside a training rank. Standard library alone, Python >=3.10."""

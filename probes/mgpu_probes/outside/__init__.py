@@ -1,0 +1,1 @@
+"""What looks at a job from outside its processes: one file a source."""

@@ -1,0 +1,1 @@
+"""Built-in trainers: ordinary training programs that get examined; they know no doctor."""
