@@ -1,0 +1,148 @@
+"""The house's rules that a machine can hold: import direction, lean start, file sizes."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {
+    "mgpu_doctor": ROOT / "mgpu_doctor",
+    "mgpu_probes": ROOT / "probes/mgpu_probes",
+    "mgpu_trainers": ROOT / "trainers/mgpu_trainers",
+}
+
+# Each room may import the rooms after it. What stands together on a line may not import each other.
+ROOMS = (
+    ("cli",),
+    ("tui",),
+    ("launch", "report"),
+    ("diagnose",),
+    ("rules",),
+    ("findings", "analysis"),
+    ("case",),
+    ("recording",),
+)
+ALLOWED_BESIDE = {("findings", "case"), ("rules", "findings")}
+FOREIGN = {
+    "mgpu_doctor": {"mgpu_probes", "mgpu_trainers"},
+    "mgpu_probes": set(),
+    "mgpu_trainers": set(),
+}
+STANDARD_LIBRARY = set(sys.stdlib_module_names) | {"__future__"}
+WATCHED_BY_THE_PROBE = {"torch", "keras", "tensorflow"}
+
+
+def modules(package: str) -> Iterator[tuple[str, Path]]:
+    base = PACKAGES[package]
+    for path in sorted(base.rglob("*.py")):
+        parts = path.relative_to(base).with_suffix("").parts
+        yield ".".join((package, *(p for p in parts if p != "__init__"))), path
+
+
+def imports(module: str, path: Path) -> Iterator[str]:
+    """Absolute names of all modules that a file imports, wherever in the file."""
+    package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            yield origin
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def room(name: str) -> str | None:
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "mgpu_doctor" else None
+
+
+def floor(name: str) -> int | None:
+    return next((i for i, names in enumerate(ROOMS) if name in names), None)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_packages_import_only_what_lies_below(package: str) -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in modules(package)
+        for name in imports(module, path)
+        if (top := name.split(".")[0]) in PACKAGES
+        and top != package
+        and top not in FOREIGN[package]
+    ]
+    assert not wrong
+
+
+def test_of_the_trainers_only_the_catalogue_is_imported() -> None:
+    wrong = [
+        f"{module} imports {name}"
+        for module, path in modules("mgpu_doctor")
+        for name in imports(module, path)
+        if name.startswith("mgpu_trainers.") and not name.startswith("mgpu_trainers.catalogue")
+    ]
+    assert not wrong
+
+
+def test_rooms_import_only_rooms_below() -> None:
+    wrong = []
+    for module, path in modules("mgpu_doctor"):
+        own = room(module)
+        if own is None or floor(own) is None:
+            continue
+        for name in imports(module, path):
+            other = room(name)
+            if other is None or other == own or floor(other) is None:
+                continue
+            if floor(other) <= floor(own) and (own, other) not in ALLOWED_BESIDE:  # type: ignore[operator]  # both floors were just seen not to be None
+                wrong.append(f"{module} imports {name}")
+    assert not wrong
+
+
+def test_every_room_of_the_doctor_has_a_floor() -> None:
+    unknown = {
+        own
+        for module, _ in modules("mgpu_doctor")
+        if (own := room(module)) is not None and floor(own) is None and own != "__main__"
+    }
+    assert not unknown
+
+
+def test_the_in_process_probe_needs_the_standard_library_alone() -> None:
+    base = PACKAGES["mgpu_probes"]
+    wrong = []
+    for module, path in modules("mgpu_probes"):
+        if path.parent == base / "outside":
+            continue
+        for name in imports(module, path):
+            top = name.split(".")[0]
+            if top and top not in STANDARD_LIBRARY | WATCHED_BY_THE_PROBE | {"mgpu_probes"}:
+                wrong.append(f"{module} imports {name}")
+    assert not wrong
+
+
+def test_the_command_line_starts_without_heavy_imports() -> None:
+    heavy = ("numpy", "torch", "tensorflow", "textual", "rich.table", "pynvml", "psutil")
+    script = (
+        f"import sys, mgpu_doctor.cli\nprint([name for name in {heavy!r} if name in sys.modules])"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert seen.stdout.strip() == "[]"
+
+
+def test_files_stay_small() -> None:
+    long = [
+        f"{path.relative_to(ROOT)}: {lines} lines"
+        for package in PACKAGES
+        for _, path in modules(package)
+        if (lines := len(path.read_text(encoding="utf-8").splitlines())) > 350
+    ]
+    assert not long
