@@ -1,0 +1,60 @@
+"""What the scripts of this folder share: their options and one planted slowness."""
+
+import argparse
+import time
+from statistics import median
+
+import torch
+
+PLACES = ("none", "input", "forward", "backward", "optimizer", "between")
+MEASURED_TURNS = 10
+
+
+def parser(steps: int = 40) -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser()
+    options.add_argument("--steps", type=int, default=steps)
+    options.add_argument("--fault", choices=PLACES, default="none")
+    options.add_argument("--rank", type=int, default=1, help="who is slow; -1 is every rank")
+    options.add_argument("--ms", type=float, default=20.0, help="how slow, each turn")
+    options.add_argument("--percent", type=float, help="instead of --ms: of the turn's own time")
+    return options
+
+
+class Slow:
+    """Sleeps in one place of one rank, each turn.
+
+    With --percent it first measures the rank's own turns and starts after the tenth.
+    """
+
+    def __init__(self, args: argparse.Namespace, rank: int) -> None:
+        self.place = args.fault if args.rank in (rank, -1) else "none"
+        self.percent = args.percent
+        self.seconds = args.ms / 1000 if args.percent is None else 0.0
+        self.turns = 0
+        self.began: list[float] = []
+
+    def turn(self) -> None:
+        """Called once at the top of each turn."""
+        self.turns += 1
+        if self.percent is None or len(self.began) > MEASURED_TURNS:
+            return
+        self.began.append(time.perf_counter())
+        if len(self.began) > MEASURED_TURNS:
+            # The first two turns allocate buffers and are no measure.
+            turns = [b - a for a, b in zip(self.began[2:], self.began[3:], strict=False)]
+            self.seconds = median(turns) * self.percent / 100
+
+    def here(self, place: str) -> None:
+        if place == self.place and self.seconds:
+            time.sleep(self.seconds)
+
+    def in_backward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Sleeps when the gradient of `hidden` is ready, in the middle of backward."""
+        if self.place == "backward" and hidden.requires_grad:
+            hidden.register_hook(lambda _gradient: self.here("backward"))
+        return hidden
+
+    def in_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Sleeps inside `optimizer.step()`."""
+        if self.place == "optimizer":
+            optimizer.register_step_pre_hook(lambda *_: self.here("optimizer"))

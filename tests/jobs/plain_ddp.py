@@ -1,0 +1,86 @@
+"""The usual script: a DataLoader, DistributedDataParallel, forward, backward, step."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+from _slow import Slow, parser
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, default_collate
+
+
+class Blobs(Dataset[tuple[torch.Tensor, int]]):
+    def __len__(self) -> int:
+        return 2048
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        label = index % 10
+        generator = torch.Generator().manual_seed(index)
+        return torch.randn(1, 16, 16, generator=generator) + label / 5, label
+
+
+class Net(nn.Module):
+    def __init__(self, kind: str, slow: Slow) -> None:
+        super().__init__()
+        self.slow = slow
+        if kind == "cnn":
+            first = nn.Sequential(nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+            last = nn.Sequential(nn.Conv2d(32, 32, 3, padding=1), nn.ReLU(), nn.Flatten())
+            self.first, self.last = first, nn.Sequential(last, nn.Linear(2048, 10))
+        else:
+            self.first = nn.Sequential(nn.Flatten(), nn.Linear(256, 768), nn.ReLU())
+            self.last = nn.Sequential(nn.Linear(768, 768), nn.ReLU(), nn.Linear(768, 10))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = self.slow.in_backward(self.first(images))
+        self.slow.here("forward")
+        return torch.as_tensor(self.last(hidden))
+
+
+def main() -> None:
+    options = parser()
+    options.add_argument("--workers", type=int, default=0)
+    options.add_argument("--batch", type=int, default=64)
+    options.add_argument("--model", choices=("mlp", "cnn"), default="mlp")
+    args = options.parse_args()
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
+    torch.manual_seed(0)
+    slow = Slow(args, rank)
+
+    def collate(samples: list[tuple[torch.Tensor, int]]) -> list[torch.Tensor]:
+        slow.here("input")
+        return list(default_collate(samples))
+
+    data = Blobs()
+    sampler: DistributedSampler[tuple[torch.Tensor, int]] = DistributedSampler(data, seed=1)
+    loader = DataLoader(
+        data, args.batch, sampler=sampler, num_workers=args.workers, collate_fn=collate
+    )
+    model = DistributedDataParallel(Net(args.model, slow))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+    slow.in_optimizer(optimizer)
+    epoch = 0
+    while slow.turns < args.steps:
+        sampler.set_epoch(epoch)
+        epoch += 1
+        for images, labels in loader:
+            slow.turn()
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            slow.here("between")
+            if rank == 0 and slow.turns % 10 == 0:
+                print(f"step {slow.turns} loss {loss.item():.4f}", flush=True)
+            if slow.turns == args.steps:
+                break
+    if rank == 0:
+        print(f"turns {slow.turns}")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
