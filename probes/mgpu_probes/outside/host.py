@@ -1,0 +1,102 @@
+"""Reads this machine's CPU and memory, and what some processes use of them, from /proc."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mgpu_probes.outside import cgroup
+
+Json = dict[str, Any]
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_IDLE = (3, 4)  # columns of /proc/stat: idle, iowait
+_COLUMNS = 8  # those after them repeat time that `user` and `nice` already hold
+
+
+class Host:
+    """The machine and its cgroup's limits. Remembers the last CPU counters, to take differences."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._proc = root / "proc"
+        self._limit = cgroup.memory(root)
+        self._cores = _cores(cgroup.cpus(root))
+        self._before = self._counters()
+
+    def sample(self, pids: Iterable[int] = ()) -> Json:
+        """One reading, ready for JSON: `at` (seconds since the epoch), `cpu_percent` (0..100 of all
+        cores since the last sample), `cores` (that this process may use), `load1`, `memory_used`
+        and `memory_total` (bytes; of the control group where it has a limit), `processes`
+        ({pid as text: [CPU seconds, resident bytes]}, without those that are gone). What cannot
+        be read is null."""
+        used, total = self._memory()
+        return {
+            "at": time.time(),
+            "cpu_percent": self._cpu_percent(),
+            "cores": self._cores,
+            "load1": self._load(),
+            "memory_used": used,
+            "memory_total": total,
+            "processes": {
+                str(pid): reading for pid in pids if (reading := self._process(pid)) is not None
+            },
+        }
+
+    def _counters(self) -> tuple[int, int] | None:
+        """Busy and total ticks of all cores since boot."""
+        fields = self._read("stat").partition("\n")[0].split()[1 : _COLUMNS + 1]
+        if len(fields) < _COLUMNS:
+            return None
+        ticks = [int(field) for field in fields]
+        return sum(ticks) - sum(ticks[column] for column in _IDLE), sum(ticks)
+
+    def _cpu_percent(self) -> float | None:
+        before, self._before = self._before, self._counters()
+        if before is None or self._before is None:
+            return None
+        busy, total = self._before[0] - before[0], self._before[1] - before[1]
+        if total <= 0:
+            return None
+        return round(min(100.0, max(0.0, 100.0 * busy / total)), 1)
+
+    def _load(self) -> float | None:
+        first = self._read("loadavg").partition(" ")[0]
+        return float(first) if first else None
+
+    def _memory(self) -> tuple[int | None, int | None]:
+        sizes = {}
+        for line in self._read("meminfo").splitlines():
+            key, _, value = line.partition(":")
+            if key in ("MemTotal", "MemAvailable"):
+                sizes[key] = int(value.split()[0]) * 1024
+                if len(sizes) == 2:
+                    break
+        total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
+        if self._limit is not None and (total is None or self._limit.limit < total):
+            return self._limit.used(), self._limit.limit
+        if total is None or available is None:
+            return None, total
+        return total - available, total
+
+    def _process(self, pid: int) -> list[float | int] | None:
+        # The name, in brackets, may hold anything: what follows the last bracket counts.
+        fields = self._read(f"{pid}/stat").rpartition(")")[2].split()
+        if len(fields) < 22:
+            return None
+        return [(int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE]
+
+    def _read(self, name: str) -> str:
+        try:
+            return (self._proc / name).read_text("utf-8", "replace")
+        except OSError:
+            return ""
+
+
+def _cores(quota: int | None) -> int | None:
+    # Which cores: the scheduler's answer where there is one (Linux), else all of them.
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(filter(None, (usable, quota)), default=None)
