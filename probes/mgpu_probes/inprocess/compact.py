@@ -1,0 +1,74 @@
+"""Facts as bounded JSON: whatever a training process holds, made plain and cut to a size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+DEEPEST = 6
+LONGEST = 1024
+"""Items of one list or dict that are kept."""
+TRUNCATED = "truncated"
+"""The key under which `fitted` lists the keys that it cut or dropped."""
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """What JSON can say of `value`: no cycles, no NaN, no objects (a type's name instead)."""
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else None
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if depth < DEEPEST and isinstance(value, Mapping):
+        items = list(value.items())[:LONGEST]
+        return {str(key): plain(item, depth + 1) for key, item in items}
+    if depth < DEEPEST and isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item, depth + 1) for item in list(value)[:LONGEST]]
+    return f"<{type(value).__name__}>"
+
+
+def cut_middle(text: str, length: int) -> str:
+    """`text` in at most about `length` characters: its beginning and its end."""
+    if len(text) <= length:
+        return text
+    half = max(length // 2, 1)
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters cut ...\n{text[-half:]}"
+
+
+def utf8(text: str, limit: int) -> bytes:
+    """`text` as UTF-8 of at most `limit` bytes, never ending within a character."""
+    raw = text.encode("utf-8", "backslashreplace")
+    if len(raw) <= limit:
+        return raw
+    return raw[:limit].decode("utf-8", "ignore").encode()
+
+
+def encoded(value: Any) -> bytes:
+    # ASCII: a lone surrogate (undecodable argv) stays writable and readable.
+    return json.dumps(value, separators=(",", ":")).encode("ascii")
+
+
+def fitted(facts: Mapping[str, Any], limit: int) -> bytes:
+    """`facts` as JSON of at most `limit` bytes.
+
+    Where they are too large, the largest go first: a text is cut in its middle, anything else is
+    dropped, and the key is listed under `truncated`.
+    """
+    kept = {str(key): plain(value) for key, value in facts.items()}
+    kept.pop(TRUNCATED, None)
+    cut: list[str] = []
+    while len(raw := encoded({**kept, TRUNCATED: cut} if cut else kept)) > limit:
+        sizes = {key: len(encoded(key)) + len(encoded(value)) for key, value in kept.items()}
+        if not sizes:
+            return b"{}"
+        largest = max(sizes, key=sizes.__getitem__)
+        value = kept[largest]
+        if isinstance(value, str) and len(value) > 256:
+            kept[largest] = cut_middle(value, len(value) // 2)
+        else:
+            del kept[largest]
+        name = largest[:64]
+        if name not in cut and len(cut) < 64:
+            cut.append(name)
+    return raw
