@@ -110,7 +110,8 @@ class _Gpu:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
         except pynvml.NVMLError as error:
-            raise _LostError(_sentence(error)) from error
+            told = _sentence(error)
+            raise _LostError(told if error.value in _GONE else f"out of reach: {told}") from error
         self._handle = handle
         self._identity = {
             "name": self._ask("name", lambda: str(pynvml.nvmlDeviceGetName(handle))),
@@ -213,11 +214,11 @@ def _pids(handle: Any) -> list[int]:
 
 _PROCESS_LISTS = (
     (
-        pynvml.nvmlDeviceGetComputeRunningProcesses,
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
         pynvml.nvmlDeviceGetComputeRunningProcesses_v2,
     ),
     (
-        pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+        pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
         pynvml.nvmlDeviceGetGraphicsRunningProcesses_v2,
     ),
 )

@@ -1,0 +1,172 @@
+"""The GPU probe on pretend machines: what is missing is unknown, and the rest goes on."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakenvml.fakenvml import abi, build, machine
+from tests.support.nvml import PretendNvml
+
+Reading = dict[str, Any]
+Sample = Callable[..., list[Reading]]
+
+V3_LISTS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
+
+
+@pytest.fixture(scope="module")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> PretendNvml:
+    assert shutil.which("cc"), "these tests build a small C library: install a C compiler (gcc)"
+    folder = tmp_path_factory.mktemp("nvml")
+    build(folder)
+    return PretendNvml(folder)
+
+
+def one(nvml: PretendNvml, tmp_path: Path, scenario: str, **options: Any) -> Reading:
+    return nvml.samples(tmp_path / "state", machine(scenario, **options))[0]
+
+
+def test_the_pretend_library_has_the_layouts_of_the_binding(nvml: PretendNvml) -> None:
+    assert abi(nvml.folder / "libnvidia-ml.so.1") == []
+
+
+def test_eight_gpus(nvml: PretendNvml, tmp_path: Path) -> None:
+    sample = one(nvml, tmp_path, "busy", pids=range(101, 117))
+    assert sample["trouble"] is None
+    devices = sample["devices"]
+    assert [device["index"] for device in devices] == list(range(8))
+    assert all(device["trouble"] is None for device in devices)
+    assert {device["name"] for device in devices} == {"NVIDIA H100 80GB HBM3"}
+    assert len({device["uuid"] for device in devices}) == 8
+    assert all(0.87 <= device["utilization"] <= 1 for device in devices)
+    assert devices[3]["pids"] == [104, 112]
+    assert devices[0]["memory_total"] == 81559 << 20
+    assert devices[0]["power_limit_watts"] == 700
+
+
+@pytest.mark.parametrize(
+    ("scenario", "trouble", "name"),
+    [
+        ("lost", "GPU is lost", None),
+        ("lost_late", "GPU is lost", "NVIDIA H100 80GB HBM3"),
+        ("lost_unknown", "out of reach: Unknown Error", None),
+    ],
+)
+def test_one_lost_gpu_leaves_the_others(
+    nvml: PretendNvml, tmp_path: Path, scenario: str, trouble: str, name: str | None
+) -> None:
+    devices = one(nvml, tmp_path, scenario, pids=range(101, 109))["devices"]
+    lost = devices.pop(3)
+    assert lost["trouble"] == trouble
+    assert lost["name"] == name
+    assert lost["pids"] == []
+    assert lost["utilization"] is None
+    assert lost["memory_used"] is None
+    assert all(d["trouble"] is None and d["utilization"] and d["pids"] for d in devices)
+
+
+def test_a_gpu_lost_while_watched_keeps_its_name_and_drops_its_processes(
+    nvml: PretendNvml, tmp_path: Path
+) -> None:
+    well, ill = machine("busy", pids=range(101, 109)), machine("lost", pids=range(101, 109))
+    before, during, after = nvml.samples(tmp_path / "state", well, ill, well)
+    assert before["devices"][3]["pids"] == [104]
+    assert during["devices"][3]["trouble"] == "GPU is lost"
+    assert during["devices"][3]["uuid"] == before["devices"][3]["uuid"]
+    assert during["devices"][3]["pids"] == []
+    assert after["devices"][3]["pids"] == [104]
+    assert after["devices"][3]["trouble"] is None
+
+
+def test_nothing_supported_is_unknown_and_never_zero(nvml: PretendNvml, tmp_path: Path) -> None:
+    device = one(nvml, tmp_path, "mute")["devices"][7]
+    known = {key for key, value in device.items() if value is not None}
+    assert known == {"index", "name", "uuid", "pids", "trouble"}
+    assert device["trouble"].startswith("not supported: ")
+    assert "utilization" in device["trouble"]
+
+
+def test_a_kilowatt(nvml: PretendNvml, tmp_path: Path) -> None:
+    device = one(nvml, tmp_path, "hot")["devices"][0]
+    assert (device["power_watts"], device["power_limit_watts"]) == (1000, 1200)
+
+
+def test_mig_has_no_utilization(nvml: PretendNvml, tmp_path: Path) -> None:
+    devices = one(nvml, tmp_path, "mig")["devices"]
+    assert devices[0]["utilization"] is None
+    assert devices[0]["memory_used"] > 0
+    assert devices[0]["trouble"] == "MIG mode; not supported: utilization"
+    assert devices[1]["trouble"] is None
+
+
+def test_unified_memory(nvml: PretendNvml, tmp_path: Path) -> None:
+    device = one(nvml, tmp_path, "unified")["devices"][0]
+    assert device["memory_used"] is None
+    assert device["memory_total"] is None
+    assert device["utilization"] > 0
+    assert "memory" in device["trouble"]
+
+
+def test_garbage_utilization_is_unknown(nvml: PretendNvml, tmp_path: Path) -> None:
+    devices = one(nvml, tmp_path, "garbage")["devices"]
+    assert devices[2]["utilization"] is None
+    assert "37100 %" in devices[2]["trouble"]
+    assert devices[2]["temperature"] is not None
+
+
+def test_denied_processes_leave_the_rest(nvml: PretendNvml, tmp_path: Path) -> None:
+    device = one(nvml, tmp_path, "no_permission", pids=range(101, 109))["devices"][0]
+    assert device["pids"] == []
+    assert device["trouble"] == "Insufficient Permissions: processes"
+    assert device["utilization"] > 0
+
+
+@pytest.mark.parametrize(
+    ("scenario", "trouble"),
+    [
+        ("no_driver", "no NVIDIA driver on this machine"),
+        ("mismatch", "NVML does not start: RM has detected an NVML/RM version mismatch"),
+    ],
+)
+def test_no_driver_says_so(nvml: PretendNvml, tmp_path: Path, scenario: str, trouble: str) -> None:
+    sample = one(nvml, tmp_path, scenario)
+    assert sample["devices"] == []
+    assert sample["trouble"] == trouble
+
+
+def test_no_library_says_so() -> None:
+    code = (
+        "import ctypes, pynvml\n"
+        "def none(*_): raise OSError('no such library')\n"
+        "pynvml.CDLL = none\n"
+        "from mgpu_probes.outside.devices import Devices\n"
+        "print(Devices().sample()['trouble'])\n"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "no NVIDIA driver on this machine"
+
+
+def test_a_driver_without_newer_entry_points(tmp_path: Path) -> None:
+    build(tmp_path / "old", hide=("nvmlDeviceGetMemoryInfo_v2", *V3_LISTS))
+    box = machine("busy", pids=range(101, 109))
+    (sample,) = PretendNvml(tmp_path / "old").samples(tmp_path / "state", box)
+    device = sample["devices"][1]
+    assert device["pids"] == [102]
+    # Version 1 counts what the driver keeps for itself (551 MiB) as used.
+    assert device["memory_used"] == int(box.gpus[1]["mem_used"]) + (551 << 20)
+    assert device["trouble"] is None
+
+
+def test_a_driver_that_changed_the_process_structure(tmp_path: Path) -> None:
+    build(tmp_path / "wide", defines=("WIDE_PROCESSES",))
+    (sample,) = PretendNvml(tmp_path / "wide").samples(
+        tmp_path / "state", machine("busy", gpus=2, pids=range(101, 109))
+    )
+    assert sample["devices"][1]["pids"] == [102, 104, 106, 108]
+    assert sample["devices"][1]["trouble"] is None
