@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 from mgpu_probes.outside import cgroup
 from mgpu_probes.outside.host import Host
 
