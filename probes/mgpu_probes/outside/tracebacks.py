@@ -1,0 +1,188 @@
+"""Python tracebacks in lines of text, one source of lines at a time. Facts only.
+
+Understood: tracebacks with chained exceptions (the last one is the raised one), syntax errors of
+the script itself (they have no header), and faulthandler's `Fatal Python error` reports. Formats:
+the standard library's `traceback` and `faulthandler`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+MOST_FRAMES = 200
+MOST_LINES = 400
+MOST_NOISE = 50
+"""Foreign lines inside a traceback after which it is given up."""
+MOST_MESSAGE_LINES = 40
+
+_HEADER = re.compile(r"^\s*Traceback \(most recent call last\):\s*$")
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:,? in (?P<in>.+))?\s*$')
+_RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)?)(?::(?: (?P<message>.*))?)?$")
+_CHAINED = re.compile(
+    r"^\s*(?:The above exception was the direct cause of the following exception"
+    r"|During handling of the above exception, another exception occurred):\s*$"
+)
+_FATAL = re.compile(r"^Fatal Python error: (?P<message>.*)$")
+_THREAD = re.compile(r"^(?P<current>Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    file: str
+    line: int
+    function: str
+
+
+@dataclass(frozen=True, slots=True)
+class Traceback:
+    """One raised exception or fatal error; the innermost frame is the last one.
+
+    `at` is the number of the line, from 0, on which the text says what was raised.
+    """
+
+    type: str
+    message: str
+    frames: tuple[Frame, ...]
+    text: str
+    at: int
+    fatal: bool = False
+
+
+@dataclass(slots=True)
+class _Open:
+    """A traceback whose end has not been seen."""
+
+    fatal: bool = False
+    message: str = ""
+    in_thread: bool = False
+    noise: int = 0
+    frames: list[Frame] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def keep(self, line: str) -> None:
+        if len(self.lines) < MOST_LINES:
+            self.lines.append(line)
+
+
+def _is_exception_name(name: str) -> bool:
+    """Tells `ValueError` and `queue.Empty` from `INFO` and `loss`."""
+    last = name.rpartition(".")[2]
+    if last.isupper():
+        return False
+    return last[:1].isupper() or "." in name or last.lower().endswith(("error", "exception"))
+
+
+class TracebackReader:
+    """Feed it the lines of one source in order; `found` holds the tracebacks that are complete.
+
+    `labelled`: every line is known to come from one process (a `[rank2]:` prefix), so lines that
+    follow the exception's first one belong to its message.
+    """
+
+    def __init__(self, *, labelled: bool) -> None:
+        self.found: list[Traceback] = []
+        self._labelled = labelled
+        self._open: _Open | None = None
+        self._message_lines = 0
+        self._chained = False
+
+    def feed(self, line: str, number: int) -> None:
+        if _HEADER.match(line):
+            self._close_fatal(number)
+            self._message_lines = 0
+            self._open = _Open(lines=[line])
+        elif fatal := _FATAL.match(line):
+            self._close_fatal(number)
+            self._message_lines = 0
+            self._open = _Open(fatal=True, message=fatal["message"], lines=[line])
+        elif _CHAINED.match(line):
+            self._message_lines = 0
+            self._chained = bool(self.found)
+        elif self._open is None:
+            self._outside(line)
+        elif self._open.fatal:
+            self._in_fatal(self._open, line, number)
+        else:
+            self._in_traceback(self._open, line, number)
+
+    def finish(self, number: int) -> None:
+        """No more lines will come. An exception that was never named is dropped."""
+        self._close_fatal(number)
+        self._open = None
+
+    def _outside(self, line: str) -> None:
+        frame = _FRAME.match(line)
+        if frame and frame["in"] is None:  # a syntax error of the script itself has no header
+            self._message_lines = 0
+            self._open = _Open(lines=[line], frames=[_frame(frame)])
+        elif self._message_lines > 0 and self.found:
+            self._message_lines -= 1
+            last = self.found[-1]
+            self.found[-1] = Traceback(
+                last.type,
+                f"{last.message}\n{line}".strip(),
+                last.frames,
+                f"{last.text}\n{line}",
+                last.at,
+            )
+
+    def _in_traceback(self, tb: _Open, line: str, number: int) -> None:
+        if frame := _FRAME.match(line):
+            tb.keep(line)
+            if len(tb.frames) < MOST_FRAMES:
+                tb.frames.append(_frame(frame))
+        elif not line or line[0].isspace():
+            tb.keep(line)
+        elif tb.frames and (raised := _RAISED.match(line)) and _is_exception_name(raised["type"]):
+            tb.keep(line)
+            message = (raised["message"] or "").strip()
+            self._add(Traceback(raised["type"], message, tuple(tb.frames), _text(tb), number))
+            self._open = None
+            self._message_lines = MOST_MESSAGE_LINES if self._labelled else 0
+        else:
+            tb.noise += 1
+            if tb.noise > MOST_NOISE:
+                self._open = None
+
+    def _in_fatal(self, tb: _Open, line: str, number: int) -> None:
+        frame = _FRAME.match(line)
+        if thread := _THREAD.match(line):
+            tb.in_thread = thread["current"].startswith("Current") and not tb.frames
+        elif frame and tb.in_thread and len(tb.frames) < MOST_FRAMES:
+            tb.frames.append(_frame(frame))
+        elif not frame and (not line.strip() and tb.frames):
+            self._close_fatal(number)
+            return
+        elif not frame:
+            tb.noise += 1
+            if tb.noise > MOST_NOISE:
+                self._close_fatal(number)
+                return
+        tb.keep(line)
+
+    def _close_fatal(self, number: int) -> None:
+        tb = self._open
+        if tb is not None and tb.fatal:
+            frames = tuple(reversed(tb.frames))
+            self._add(
+                Traceback("Fatal Python error", tb.message, frames, _text(tb), number, fatal=True)
+            )
+            self._open = None
+
+    def _add(self, tb: Traceback) -> None:
+        """Keeps it; an exception that it was raised from stays in its text only."""
+        if self._chained and self.found:
+            cause = self.found.pop()
+            text = f"{cause.text}\n\n(which led to)\n\n{tb.text}"
+            tb = Traceback(tb.type, tb.message, tb.frames, text, tb.at, tb.fatal)
+        self._chained = False
+        self.found.append(tb)
+
+
+def _frame(match: re.Match[str]) -> Frame:
+    return Frame(match["file"], int(match["line"]), (match["in"] or "").strip())
+
+
+def _text(tb: _Open) -> str:
+    return "\n".join(tb.lines)
