@@ -1,0 +1,128 @@
+"""What `run` and `train` share: run it, tell the diagnosis, exit as the job did."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from mgpu_doctor.launch.say import say
+
+if TYPE_CHECKING:
+    from mgpu_doctor.findings import Diagnosis
+
+WRONG_USAGE = 2
+
+DIRECTORY = typer.Option(
+    "--dir", metavar="DIR", help="Make DIR the recording: a new or an empty folder."
+)
+JSON_OUT = typer.Option(
+    "--json-out", metavar="FILE", help="Also write the diagnosis to FILE, as JSON."
+)
+QUIET = typer.Option("--quiet", "-q", help="Print no diagnosis at the end.")
+NO_CAPTURE = typer.Option(
+    "--no-capture", help="Keep no copy of what the job prints (for full-screen programs)."
+)
+
+
+def run_and_tell(
+    command: Sequence[str],
+    *,
+    kind: str,
+    directory: Path | None,
+    json_out: Path | None,
+    quiet: bool,
+    capture: bool = True,
+    name: str | None = None,
+) -> NoReturn:
+    """Run `command` under observation and leave with its exit code (128 + signal)."""
+    from mgpu_doctor.launch.observe import OccupiedError, observe
+    from mgpu_doctor.launch.program import CannotStartError
+
+    if json_out is not None and not _writable(json_out):
+        refuse(f"{json_out} cannot be written; name another file with --json-out.")
+    try:
+        seen = observe(command, directory=directory, kind=kind, name=name, capture=capture)
+    except OccupiedError as occupied:
+        refuse(f"{occupied} Name a new or empty folder with --dir.")
+    except CannotStartError as failure:
+        say(str(failure))
+        raise typer.Exit(failure.code) from None
+    if seen.recording is not None and not (quiet and json_out is None):
+        try:
+            _tell(seen.recording, json_out, quiet)
+        except KeyboardInterrupt:
+            say(f"the diagnosis was interrupted; see `mgpu-doctor diagnose {seen.recording}`.")
+    raise typer.Exit(seen.exit_code)
+
+
+def refuse(sentence: str) -> NoReturn:
+    """Say what is wrong with the command line and leave."""
+    say(sentence)
+    raise typer.Exit(WRONG_USAGE)
+
+
+def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
+    diagnosis = _diagnosis(recording)
+    if diagnosis is None:
+        return
+    if not quiet:
+        from mgpu_doctor.report import terminal
+
+        text = terminal.render(diagnosis, width=_width(), colour=_colour())
+        _print(f"{text.rstrip()}\n\nRecording: {recording}\n")
+    if json_out is not None:
+        from mgpu_doctor.report import json
+
+        try:
+            _write(json_out, json.render(diagnosis))
+        except OSError as error:
+            say(f"{json_out} cannot be written ({error.strerror}).")
+
+
+def _diagnosis(recording: Path) -> Diagnosis | None:
+    try:
+        from mgpu_doctor.case.load import load_recording
+        from mgpu_doctor.diagnose import diagnose
+
+        return diagnose(load_recording(recording))
+    except Exception as error:
+        # The job is what counts here: whatever is wrong with the doctor, its exit code goes out.
+        # `diagnose` on the same recording shows the same failure without this net.
+        say(f"the diagnosis failed ({type(error).__name__}: {error}); recording: {recording}")
+        return None
+
+
+def _print(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, AttributeError):
+        pass  # standard error is closed or nobody reads it: there is nobody to tell
+
+
+def _width() -> int:
+    if sys.stderr is not None and sys.stderr.isatty():
+        return os.get_terminal_size(sys.stderr.fileno()).columns or 80
+    return shutil.get_terminal_size().columns
+
+
+def _colour() -> bool:
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and sys.stderr is not None and sys.stderr.isatty()
+
+
+def _writable(file: Path) -> bool:
+    place = file if file.exists() else file.parent
+    return not file.is_dir() and os.access(place, os.W_OK)
+
+
+def _write(file: Path, text: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(text)

@@ -1,0 +1,91 @@
+"""`mgpu-doctor train`: a built-in trainer, under observation."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mgpu_doctor.cli import app
+from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, refuse, run_and_tell
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def train(
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(help="Which trainer; --list shows them.")] = None,
+    listing: Annotated[
+        bool, typer.Option("--list", help="List the trainers and their options.")
+    ] = False,
+    ranks: Annotated[int, typer.Option(metavar="N", help="Processes that train together.")] = 2,
+    directory: Annotated[Path | None, DIRECTORY] = None,
+    json_out: Annotated[Path | None, JSON_OUT] = None,
+    quiet: Annotated[bool, QUIET] = False,
+) -> None:
+    """Run a built-in trainer under observation, if wanted with a fault planted on purpose.
+
+    Options that are not listed here are the trainer's own (--steps, --fault, …): see --list.
+
+    \b
+    Examples:
+      mgpu-doctor train --list
+      mgpu-doctor train torch-ddp --ranks 4 --steps 200
+      mgpu-doctor train torch-ddp --ranks 4 --fault slow:rank=2,phase=forward,ms=20
+    """
+    from mgpu_trainers import catalogue
+
+    if listing:
+        typer.echo(_listing())
+        return
+    if name is None:
+        refuse("which trainer? `mgpu-doctor train --list` shows them.")
+    if name.startswith("-"):
+        refuse("the trainer's name comes first, as in `mgpu-doctor train torch-ddp --steps 100`.")
+    try:
+        trainer = catalogue.find(name)
+        command = catalogue.command(trainer, ranks, _options(context.args))
+    except catalogue.UsageError as error:
+        refuse(f"{str(error).rstrip('.')}.")
+    if importlib.util.find_spec(trainer.framework) is None:
+        refuse(
+            f"{name} needs {trainer.framework}, which is not installed here; "
+            f"try `pip install 'mgpu-doctor[{trainer.framework}]'`."
+        )
+    run_and_tell(
+        command, kind="train", name=name, directory=directory, json_out=json_out, quiet=quiet
+    )
+
+
+def _options(arguments: Sequence[str]) -> dict[str, list[str]]:
+    """`--key value` and `--key=value` as a mapping; a key may come several times."""
+    options: dict[str, list[str]] = {}
+    rest = iter(arguments)
+    for argument in rest:
+        if not argument.startswith("--"):
+            refuse(f"{argument!r} is not understood; a trainer's options look like --steps 100.")
+        key, given, value = argument[2:].partition("=")
+        if not given:
+            value = next(rest, "")
+            if not value or value.startswith("--"):
+                refuse(f"--{key} needs a value.")
+        options.setdefault(key, []).append(value)
+    return options
+
+
+def _listing() -> str:
+    from mgpu_trainers import catalogue, faults, specs
+
+    lines = []
+    for trainer in catalogue.TRAINERS:
+        lines.append(f"{trainer.name:<14}{trainer.summary}")
+        for option in trainer.options:
+            default = "" if option.default is None else f" (default {option.default})"
+            choices = f": {', '.join(option.choices)}" if option.choices else ""
+            lines.append(f"  --{option.name:<12}{option.help}{choices}{default}")
+    lines.append("\nFaults (--fault KIND:KEY=VALUE,…):")
+    for kind, fault in faults.KINDS.items():
+        lines.append(f"  {kind:<14}{', '.join(specs.keys(fault))}")
+    return "\n".join(lines)

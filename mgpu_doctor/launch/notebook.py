@@ -1,0 +1,70 @@
+"""The recording of a running job, written by parts. Trouble with the disk ends no job: what can
+be written is written, and the first trouble is told once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from mgpu_doctor.launch import storage
+from mgpu_doctor.launch.say import say
+from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.write import create, private_folder, write_json
+
+
+class Notebook:
+    """`folder` and `boxes` are None where there is no recording."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self.boxes: Path | None = None
+        self.host = os.uname().nodename.replace("/", "_") or "localhost"
+        self._info: dict[str, object] = {"schema": layout.SCHEMA, "host": self.host}
+        self._told = False
+
+    @classmethod
+    def begin(cls, folder: Path, info: Mapping[str, object]) -> Notebook:
+        """Start a recording in `folder`. Raises `write.OccupiedError`; where nothing can be written
+        it says so and returns a notebook that writes nothing."""
+        folder = Path(os.path.abspath(folder))
+        book = cls(folder)
+        book._info.update(info)
+        try:
+            create(folder)
+            private_folder(folder / layout.CONSOLE)
+            book.boxes, elsewhere = storage.boxes_folder(folder, book.host)
+            if elsewhere:
+                book._info["boxes"] = str(book.boxes)
+            book._info["probe"] = True
+            write_json(folder / layout.INFO, book._info)
+        except OSError as error:
+            say(
+                f"the recording cannot be written to {folder} ({error.strerror}); the job runs "
+                "without one. Choose another place with --dir, or MGPU_DOCTOR_HOME."
+            )
+            return cls(None)
+        return book
+
+    def note(self, **more: object) -> None:
+        """Add to `recording.json`."""
+        self._info.update(more)
+        self._write(layout.INFO, self._info)
+
+    def finish(self, **end: object) -> None:
+        """Write `end.json`."""
+        self._write(layout.END, end)
+
+    def _write(self, name: str, content: Mapping[str, object]) -> None:
+        folder = self.folder
+        if folder is not None:
+            self.guarded(lambda: write_json(folder / name, content))
+
+    def guarded(self, write: Callable[[], None]) -> None:
+        """Do `write`; of the first OSError tell the user, of more of them nothing."""
+        try:
+            write()
+        except OSError as error:
+            if not self._told:
+                self._told = True
+                say(f"parts of the recording {self.folder} cannot be written ({error.strerror}).")

@@ -1,0 +1,80 @@
+"""Where recordings live, how they are called and how one is found again."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from mgpu_doctor.recording.layout import INFO
+
+LATEST = "latest"
+_NAME_LENGTH = 24
+
+
+def home(environment: Mapping[str, str] = os.environ) -> Path:
+    """The doctor's state folder: `$MGPU_DOCTOR_HOME`, else `$XDG_STATE_HOME/mgpu-doctor`, else
+    `~/.local/state/mgpu-doctor`. It need not exist."""
+    if own := environment.get("MGPU_DOCTOR_HOME"):
+        return Path(own).expanduser()
+    if state := environment.get("XDG_STATE_HOME"):
+        return Path(state).expanduser() / "mgpu-doctor"
+    return Path("~/.local/state/mgpu-doctor").expanduser()
+
+
+def runs(environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder that holds one sub-folder a recording."""
+    return home(environment) / "runs"
+
+
+def new_id(name: str, now: float) -> str:
+    """An id that sorts by time and tells what ran, such as `20261121-120102-plain_ddp-3f2a`.
+
+    `now`: seconds since the epoch; the id shows local time."""
+    slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:_NAME_LENGTH] or "job"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{slug}-{secrets.token_hex(2)}"
+
+
+def job_name(command: Sequence[str]) -> str:
+    """What a person would call the job: its script, else its module, else its program."""
+    for argument in command:
+        if argument.endswith(".py"):
+            return Path(argument).stem
+    for flag, module in itertools.pairwise(command):
+        if flag in ("-m", "--module"):
+            return module.rpartition(".")[2]
+    return Path(command[0]).stem if command else "job"
+
+
+def is_recording(folder: Path) -> bool:
+    return (folder / INFO).is_file()
+
+
+def latest(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The recording that was started last, or None where there is none."""
+    newest: tuple[int, str] | None = None
+    try:
+        names = os.listdir(runs(environment))
+    except OSError:
+        return None
+    for name in names:
+        try:
+            started = (runs(environment) / name / INFO).stat().st_mtime_ns
+        except OSError:
+            continue
+        newest = max(newest or (0, ""), (started, name))
+    return runs(environment) / newest[1] if newest else None
+
+
+def find(reference: str, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The recording that `reference` names: a folder, an id kept here, or `latest`."""
+    if reference == LATEST:
+        return latest(environment)
+    for folder in (Path(reference), runs(environment) / reference):
+        if is_recording(folder):
+            return folder
+    return None

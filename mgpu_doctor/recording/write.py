@@ -1,0 +1,109 @@
+"""Writing a recording: everything is 0600 in 0700 folders, whole or absent, and bounded."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mgpu_doctor.recording.layout import INFO
+
+MAX_LINES_BYTES = 4 << 20
+_MAX_LINE_BYTES = 256 << 10
+
+
+class OccupiedError(ValueError):
+    """The folder holds something that must not be overwritten."""
+
+
+def create(folder: Path) -> None:
+    """Make `folder` an empty recording folder.
+
+    Raises `OccupiedError` where it is no folder or not empty, and `OSError` where it cannot be
+    made.
+    """
+    if folder.exists():
+        if not folder.is_dir():
+            raise OccupiedError(f"{folder} is not a folder.")
+        if (folder / INFO).exists():
+            raise OccupiedError(f"{folder} holds a recording already.")
+        if any(folder.iterdir()):
+            raise OccupiedError(f"{folder} is not empty.")
+        folder.chmod(0o700)
+    else:
+        private_folder(folder)
+
+
+def private_folder(folder: Path) -> Path:
+    """Make `folder` (0700) and the missing folders above it. Raises `OSError`."""
+    for missing in reversed([folder, *folder.parents]):
+        if not missing.exists():
+            missing.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write `path` (0600) so that a reader sees the old or the new content, never a part.
+
+    Raises `OSError` and leaves no debris."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(draft, flags, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """`write_whole` of a JSON object."""
+    write_whole(path, (json.dumps(content, indent=1) + "\n").encode())
+
+
+class Lines:
+    """A bounded file of JSON objects, one a line, appended to.
+
+    A file that would outgrow `limit` bytes is thinned: every second line of it is dropped, so
+    that what stays covers the whole run. `append` raises `OSError`."""
+
+    def __init__(self, path: Path, limit: int = MAX_LINES_BYTES) -> None:
+        self.path = path
+        self.limit = limit
+        self._size = 0
+
+    def append(self, content: Mapping[str, object]) -> None:
+        line = json.dumps(content, separators=(",", ":")).encode() + b"\n"
+        if len(line) > _MAX_LINE_BYTES:
+            raise OSError(f"a line of {len(line)} bytes is too long for {self.path.name}")
+        if self._size + len(line) > self.limit:
+            self._thin()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.path, flags, 0o600)
+        try:
+            _write_all_or_nothing(descriptor, line)
+        finally:
+            os.close(descriptor)
+        self._size += len(line)
+
+    def _thin(self) -> None:
+        kept = b"".join(_every_second(self.path.read_bytes().splitlines(keepends=True)))
+        write_whole(self.path, kept)
+        self._size = len(kept)
+
+
+def _every_second(lines: list[bytes]) -> Iterable[bytes]:
+    return lines[len(lines) % 2 :: 2]
+
+
+def _write_all_or_nothing(descriptor: int, line: bytes) -> None:
+    """A full disk may take half a line: cut it off again, so that the next one stays readable."""
+    before = os.fstat(descriptor).st_size
+    written = os.write(descriptor, line)
+    if written != len(line):
+        os.ftruncate(descriptor, before)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
