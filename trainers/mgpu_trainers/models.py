@@ -1,0 +1,93 @@
+"""Two small models that train in seconds on a CPU and are shaped like the big ones.
+
+Both keep their layers in `blocks`, so that a strategy or a fault can find the middle of a model.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+CONTEXT = 64
+"""Characters that the text model sees at once."""
+
+
+class Attention(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = (
+            each(x).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+            for each in (self.query, self.key, self.value)
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return torch.as_tensor(self.out(mixed.transpose(1, 2).flatten(2)))
+
+
+class TransformerBlock(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return torch.as_tensor(x + self.mlp(self.mlp_norm(x)))
+
+
+class GptNano(nn.Module):
+    """A character model: batch × CONTEXT indices in, batch × classes × CONTEXT scores out."""
+
+    def __init__(self, classes: int, width: int = 128, layers: int = 4, heads: int = 4) -> None:
+        super().__init__()
+        self.characters = nn.Embedding(classes, width)
+        self.positions = nn.Parameter(torch.zeros(CONTEXT, width))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, text: torch.Tensor) -> torch.Tensor:
+        x = self.characters(text) + self.positions
+        for block in self.blocks:
+            x = block(x)
+        return torch.as_tensor(self.head(self.norm(x)).transpose(1, 2))
+
+
+class CnnNano(nn.Module):
+    """A digit reader: batch × 1 × 8 × 8 images in, batch × classes scores out."""
+
+    def __init__(self, classes: int, channels: int = 32) -> None:
+        super().__init__()
+        widths = [1, channels, 2 * channels, 4 * channels]
+        self.blocks = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(before, after, 3, padding=1, stride=1 if before == 1 else 2),
+                nn.BatchNorm2d(after),
+                nn.ReLU(),
+            )
+            for before, after in pairwise(widths)
+        )
+        self.head = nn.Linear(widths[-1] * 4, classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = images
+        for block in self.blocks:
+            x = block(x)
+        return torch.as_tensor(self.head(x.flatten(1)))
+
+
+def build(name: str, classes: int) -> nn.Module:
+    """The model of that name; raises KeyError for a name that is none."""
+    kinds: dict[str, type[GptNano] | type[CnnNano]] = {"gpt-nano": GptNano, "cnn-nano": CnnNano}
+    return kinds[name](classes)
