@@ -1,0 +1,107 @@
+"""The rank table for a terminal: a bar of phases a rank, all on one scale.
+
+Colours help; letters and patterns say the same without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+from rich.text import Text
+
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.report import phases, text
+from mgpu_doctor.report.rows import Row, rows
+
+ROWS = 16
+SHORTEST_BAR = 16
+"""Columns are left out, least needed first, before a bar gets shorter than this."""
+
+
+def rank_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """A header, a line a rank (or a group of ranks), and a legend, each at most `width` cells."""
+    table = rows(diagnosis, ROWS)
+    columns = _columns(table, width)
+    left = sum(size + 2 for size in columns.values()) + 2
+    room = max(0, width - left)
+    scale = max((sum(phases.known(row.phases).values()) for row in table), default=0.0)
+    header = Text("  " + _line({name: name for name in columns}, columns), style="dim")
+    header.append("where a step's time goes" if scale else "")
+    lines = [header]
+    used: set[str] = set()
+    for row in table:
+        shown = Text("▸ " if row.culprit else "  ", style="bold red")
+        style = "bold default" if row.culprit else "not bold default"
+        shown.append(_line(_facts(row), columns), style=style)
+        if row.stopped and row.where:
+            shown.append(text.cut(f"at {row.where}", room), style="not bold yellow")
+        else:
+            spent = phases.known(row.phases)
+            used.update(spent)
+            shown.append(bar(spent, scale, room))
+        shown.truncate(width)
+        lines.append(shown)
+    if used:
+        lines.append(_legend([name for name in phases.LOOKS if name in used]))
+    return lines
+
+
+def bar(spent: Mapping[str, float], scale: float, width: int) -> Text:
+    """The phases of a step, `width` cells for `scale` seconds. A segment is its letter repeated, on
+    its colour; waiting is dots on nothing."""
+    drawn = Text(style="not bold default")
+    for name, size in zip(spent, phases.cells(list(spent.values()), scale, width), strict=True):
+        look = phases.LOOKS[name]
+        if name == "wait":
+            drawn.append(look.letter * size, style="not bold dim default")
+        else:
+            ink = "#ffffff" if look.dark else "#000000"
+            drawn.append(look.letter * size, style=Style(color=ink, bgcolor=look.colour))
+    return drawn
+
+
+def _legend(names: Sequence[str]) -> Text:
+    legend = Text("  ")
+    for name in names:
+        look = phases.LOOKS[name]
+        style = "dim" if name == "wait" else Style(color=look.colour)
+        legend.append(f"{look.letter} ", style=style)
+        legend.append(f"{name}  ", style="dim")
+    return legend
+
+
+def _facts(row: Row) -> dict[str, str]:
+    return {
+        "rank": row.label,
+        "host": row.host,
+        "state": row.state,
+        "step": text.UNKNOWN if row.step is None else str(row.step),
+        "a step": text.seconds(row.seconds),
+    }
+
+
+def _columns(table: Sequence[Row], width: int) -> dict[str, int]:
+    """The columns that fit, each with its width in cells. The host is shown where there are
+    several."""
+    facts = [_facts(row) for row in table]
+    sizes = {
+        name: min(14, max(cell_len(name), *(cell_len(fact[name]) for fact in facts)))
+        for name in ("rank", "host", "state", "step", "a step")
+    }
+    if len({row.host for row in table}) < 2:
+        del sizes["host"]
+    for name in ("host", "step", "a step"):
+        if sum(size + 2 for size in sizes.values()) + 2 + SHORTEST_BAR > width:
+            sizes.pop(name, None)
+    return sizes
+
+
+def _line(facts: Mapping[str, str], columns: Mapping[str, int]) -> str:
+    left = {"host", "state"}
+    parts = []
+    for name, size in columns.items():
+        fact = text.cut(facts[name], size)
+        parts.append(set_cell_size(fact, size) if name in left else fact.rjust(size))
+    return "".join(f"{part}  " for part in parts)

@@ -1,0 +1,145 @@
+"""The diagnosis as one JSON object: the contract with scripts (docs/diagnosis.schema.json)."""
+
+from __future__ import annotations
+
+import json
+import math
+from enum import Enum
+from typing import Any
+
+from mgpu_probes.inprocess.layout import PHASES
+
+from mgpu_doctor.case.model import Job
+from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix, RankSummary
+
+SCHEMA = "mgpu-doctor/diagnosis/1"
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """The object as indented ASCII JSON that ends in a newline."""
+    return json.dumps(document(diagnosis), indent=2, allow_nan=False) + "\n"
+
+
+def document(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The object itself, of plain JSON types. Seconds, bytes, fractions 0..1; unknown is None."""
+    case = diagnosis.case
+    plain: dict[str, Any] = _plain(
+        {
+            "schema": SCHEMA,
+            "subject": {"kind": case.subject.kind, "ref": case.subject.ref},
+            "job": _job(case.job),
+            "ranks": [_rank(rank) for rank in diagnosis.ranks],
+            "coverage": diagnosis.coverage,
+            "findings": [_finding(finding) for finding in diagnosis.findings],
+            "unexamined": [
+                {"probe": gap.probe, "reason": gap.reason, "remedy": gap.remedy}
+                for gap in diagnosis.unexamined
+            ],
+            "observed": case.observed,
+            "coverage_reason": diagnosis.coverage_reason,
+            "step_seconds": diagnosis.step_seconds,
+        }
+    )
+    return plain
+
+
+def _job(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "framework": job.framework,
+        "strategy": job.strategy,
+        "launcher": job.launcher,
+        "world_size": job.world_size,
+        "hosts": job.hosts,
+        "started": job.started,
+        "ended": job.ended,
+        "outcome": job.outcome,
+        "exit_code": job.exit_code,
+    }
+
+
+def _rank(rank: RankSummary) -> dict[str, Any]:
+    return {
+        "rank": rank.rank,
+        "host": rank.host,
+        "pid": rank.pid,
+        "device": rank.device,
+        "state": rank.state,
+        "exit_code": rank.exit_code,
+        "signal": rank.signal,
+        "last_step": rank.last_step,
+        "step_seconds_median": rank.step_seconds_median,
+        "phases": {phase: rank.phases.get(phase) for phase in PHASES},
+        "where": rank.where,
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "code": finding.code,
+        "severity": finding.severity,
+        "confidence": finding.confidence,
+        "title": finding.title,
+        "culprits": [
+            {
+                "rank": culprit.rank,
+                "host": culprit.host,
+                "device": culprit.device,
+                "pid": culprit.pid,
+            }
+            for culprit in finding.culprits
+        ],
+        "victims": finding.victims,
+        "cause": finding.cause,
+        "evidence": [_evidence(evidence) for evidence in finding.evidence],
+        "since_step": finding.since_step,
+        "cost": {
+            "step_fraction": finding.cost.step_fraction,
+            "seconds_per_step": finding.cost.seconds_per_step,
+            "bytes": finding.cost.bytes,
+        },
+        "fixes": [_fix(fix) for fix in finding.fixes],
+    }
+
+
+def _evidence(evidence: Evidence) -> dict[str, Any]:
+    return {
+        "measure": evidence.measure,
+        "value": evidence.value,
+        "unit": evidence.unit,
+        "baseline": evidence.baseline,
+        "source": evidence.source,
+        "where": evidence.where,
+    }
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    predicted = fix.predicted
+    return {
+        "id": fix.id,
+        "summary": fix.summary,
+        "how": fix.how,
+        "predicted": None
+        if predicted is None
+        else {
+            "step_time_ratio": predicted.step_time_ratio,
+            "memory_bytes": predicted.memory_bytes,
+            "basis": predicted.basis,
+        },
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Only what JSON knows: enum members as their value, array scalars as Python's, NaN and
+    infinities as None, tuples as lists, undecodable bytes of file names as the sign for them."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if hasattr(value, "item"):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,176 @@
+"""The diagnosis for a ticket: GitHub's Markdown, redacted unless told otherwise.
+
+Other people's words are escaped so that they cannot open a tag, a link, a table cell, a mention or
+an issue reference; what they typed stands in a fence that is longer than any in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
+from mgpu_doctor.report import phases, text
+from mgpu_doctor.report.redact import redacted
+from mgpu_doctor.report.rows import Row, rows
+from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
+
+RANK_ROWS = 64
+LONGEST = 2000
+"""Characters of one sentence; a ticket holds 65,536 in all."""
+LONGEST_CODE = 8000
+
+MARKS = {
+    Tone.CRITICAL: "✗",
+    Tone.WARNING: "!",
+    Tone.INFO: "i",
+    Tone.GOOD: "✓",
+    Tone.UNKNOWN: "?",
+}
+
+_SPECIAL = re.compile(r"[\\`*_\[\]#|~$]|:(?=//)|(?<=www)\.|^[-+=]|^\d+(?=[.)])")
+_NOTHING = "<!-- -->"
+"""Between `@` and a name: no mention, and nothing to see."""
+_TAGS = re.compile("[<>&]")
+_ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
+
+
+def render(diagnosis: Diagnosis, *, redact: bool = True) -> str:
+    """The text, ending in a newline."""
+    if redact:
+        diagnosis = redacted(diagnosis)
+    said = verdict(diagnosis)
+    lead = leading(diagnosis)
+    parts = [f"## {MARKS[said.tone]} {escape(said.sentence)}", escape(job_line(diagnosis))]
+    if lead:
+        parts += _finding(diagnosis, lead)
+    further = [finding for finding in diagnosis.findings if finding is not lead]
+    if further:
+        parts += ["### Also", "\n".join(_short(finding) for finding in further)]
+    if diagnosis.ranks:
+        parts.append(_folded("Ranks", _ranks(rows(diagnosis, RANK_ROWS))))
+    parts.append(_coverage(diagnosis))
+    if diagnosis.unexamined:
+        parts.append(_folded("Not examined", "\n".join(_gaps(diagnosis))))
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(words: str) -> str:
+    """One line of other people's words that means nothing to Markdown, HTML or GitHub."""
+    words = text.cut(text.line(words), LONGEST)
+    words = _SPECIAL.sub(_disarmed, _TAGS.sub(lambda found: _ENTITIES[found.group()], words))
+    return words.replace("@", f"@{_NOTHING}")
+
+
+def _disarmed(found: re.Match[str]) -> str:
+    mark = found.group()
+    if mark[0].isdigit():  # "1. " begins a list
+        return f"{mark}{_NOTHING}"
+    return f"\\#{_NOTHING}" if mark == "#" else f"\\{mark}"
+
+
+def fence(code: str) -> str:
+    """A code block that nothing in `code` can end."""
+    code = text.cut(text.clean(code).strip("\n"), LONGEST_CODE)
+    longest = max((len(run) for run in re.findall("`+", code)), default=0)
+    bars = "`" * max(3, longest + 1)
+    return f"{bars}\n{code}\n{bars}"
+
+
+def _finding(diagnosis: Diagnosis, finding: Finding) -> list[str]:
+    facts = [f"**Finding** {_name(finding)}", f"**Who** {escape(who(finding))}"]
+    if finding.victims:
+        facts.append(f"**Suffers** {escape(text.name_ranks(finding.victims))}")
+    if finding.cause:
+        facts.append(f"**Why** {escape(finding.cause)}")
+    spent = cost(finding.cost)
+    if spent:
+        facts.append(f"**Costs** {escape(spent)}")
+    parts = ["\n".join(f"- {fact}" for fact in facts)]
+    for i, fix in enumerate(finding.fixes):
+        parts += _fix(diagnosis, fix, "Or" if i else "Fix")
+    if finding.evidence:
+        parts.append(_folded("Evidence", _evidence(finding.evidence)))
+    return parts
+
+
+def _name(finding: Finding) -> str:
+    since = "" if finding.since_step is None else f", since step {finding.since_step}"
+    sure = text.percent(finding.confidence)
+    return f"`{finding.code}`, {finding.severity.value}, confidence {sure}{since}"
+
+
+def _fix(diagnosis: Diagnosis, fix: Fix, label: str) -> list[str]:
+    parts = [f"**{label}** {escape(fix.summary)}"]
+    if fix.how.strip():
+        parts.append(fence(fix.how))
+    gained = gain(fix.predicted, diagnosis.step_seconds)
+    return [*parts, f"**Gain** {escape(gained)}"] if gained else parts
+
+
+def _short(finding: Finding) -> str:
+    spent = cost(finding.cost)
+    costs = f" ({escape(spent)})" if spent else ""
+    fix = f"; fix: {escape(finding.fixes[0].summary)}" if finding.fixes else ""
+    return f"- `{finding.code}` ({finding.severity.value}) {escape(finding.title)}{costs}{fix}"
+
+
+def _evidence(evidence: Sequence[Evidence]) -> str:
+    return _table(
+        ("measure", "value", "against", "where", "source"),
+        (
+            (
+                one.measure,
+                text.quantity(one.value, one.unit),
+                "" if one.baseline is None else text.quantity(one.baseline, one.unit),
+                one.where or "",
+                one.source,
+            )
+            for one in evidence
+        ),
+    )
+
+
+def _ranks(table: Sequence[Row]) -> str:
+    measured = [
+        name for name in phases.LOOKS if any(phases.known(r.phases).get(name) for r in table)
+    ]
+    several = len({row.host for row in table}) > 1
+    return _table(
+        ("rank", *(["host"] if several else []), "state", "step", "a step", *measured, "last seen"),
+        (
+            (
+                f"{row.label} (culprit)" if row.culprit else row.label,
+                *([row.host] if several else []),
+                row.state,
+                text.UNKNOWN if row.step is None else str(row.step),
+                text.seconds(row.seconds),
+                *(text.seconds(row.phases.get(name)) for name in measured),
+                row.where or "",
+            )
+            for row in table
+        ),
+    )
+
+
+def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head)]
+    lines += [[escape(cell) for cell in row] for row in body]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _folded(title: str, body: str) -> str:
+    return f"<details>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
+
+
+def _coverage(diagnosis: Diagnosis) -> str:
+    if diagnosis.coverage is None:
+        why = escape(diagnosis.coverage_reason or "no reason given")
+        return f"How much of the time the phases explain is not known: {why}"
+    return f"The phases explain {escape(text.percent(diagnosis.coverage))} of the time."
+
+
+def _gaps(diagnosis: Diagnosis) -> Iterable[str]:
+    for gap in diagnosis.unexamined:
+        remedy = f"; {escape(gap.remedy)}" if gap.remedy else ""
+        yield f"- {escape(gap.probe)}: {escape(gap.reason)}{remedy}"

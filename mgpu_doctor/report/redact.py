@@ -1,0 +1,70 @@
+"""A diagnosis that can be shown to strangers: no host names, no home and no working directory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import Any
+
+from mgpu_doctor.findings import Diagnosis
+
+_HOMES = re.compile(r"/(?:home|Users)/[^/\s'\":]+|/root(?=[/\s'\":]|$)")
+_NO_NAMES = {"", "localhost"}
+
+
+def redacted(diagnosis: Diagnosis) -> Diagnosis:
+    """The same with hosts as `host-1`, `host-2`, …, homes as `~` and the job's working directory as
+    `.` in everything that reports print. What user code printed into a message is not looked
+    through for anything else."""
+    hide = _hider(diagnosis)
+    case = diagnosis.case
+    return replace(
+        diagnosis,
+        ranks=_mapped(diagnosis.ranks, hide),
+        findings=_mapped(diagnosis.findings, hide),
+        unexamined=_mapped(diagnosis.unexamined, hide),
+        coverage_reason=_mapped(diagnosis.coverage_reason, hide),
+        case=replace(case, job=_mapped(case.job, hide), subject=_mapped(case.subject, hide)),
+    )
+
+
+def _hider(diagnosis: Diagnosis) -> Callable[[str], str]:
+    job = diagnosis.case.job
+    names = {*job.hosts, *(rank.host for rank in diagnosis.ranks)}
+    names |= {culprit.host or "" for one in diagnosis.findings for culprit in one.culprits}
+    known: dict[str, str] = {}
+    for i, name in enumerate(sorted(names - _NO_NAMES), 1):
+        known[name] = f"host-{i}"
+        known.setdefault(name.partition(".")[0], f"host-{i}")
+    known.pop("", None)
+    longest_first = sorted(known, key=lambda name: -len(name))
+    host = (
+        re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, longest_first))})(?![\w-])")
+        if known
+        else None
+    )
+    directory = (job.cwd or "").rstrip("/")
+
+    def hide(words: str) -> str:
+        if directory:
+            words = re.sub(rf"{re.escape(directory)}(?![\w.-])", ".", words)
+        words = _HOMES.sub("~", words)
+        return host.sub(lambda found: known[found.group()], words) if host else words
+
+    return hide
+
+
+def _mapped(value: Any, hide: Callable[[str], str]) -> Any:
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, tuple):
+        return tuple(_mapped(item, hide) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{one.name: _mapped(getattr(value, one.name), hide) for one in fields(value)}
+        )
+    return value

@@ -1,0 +1,104 @@
+"""The rank table's rows: a few ranks each by itself, a thousand folded into what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from mgpu_probes.inprocess.layout import PHASES
+
+from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.report import text
+from mgpu_doctor.report.verdict import leading, signal_name
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    label: str
+    host: str
+    state: str
+    step: int | None
+    seconds: float | None
+    phases: Mapping[str, float | None]
+    where: str | None
+    culprit: bool
+    stopped: bool
+    """It stands still: what it did last says more than its phases."""
+
+
+def rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
+    """A row a rank; beyond `limit` ranks the culprits and the ranks in an unusual state (at most
+    `limit`), then one row of medians for each state of all the others."""
+    lead = leading(diagnosis)
+    blamed = {(c.rank, c.pid) for c in lead.culprits} if lead else set()
+    ranks = {rank for rank, _ in blamed if rank is not None}
+
+    def guilty(rank: RankSummary) -> bool:
+        return rank.rank in ranks if rank.rank is not None else (None, rank.pid) in blamed
+
+    if len(diagnosis.ranks) <= limit:
+        return tuple(_single(rank, guilty(rank)) for rank in diagnosis.ranks)
+    states: dict[str, list[RankSummary]] = {}
+    for rank in diagnosis.ranks:
+        states.setdefault(state(rank), []).append(rank)
+    usual = max(states.values(), key=len)
+    shown = [rank for rank in diagnosis.ranks if guilty(rank)][:limit]
+    shown += [
+        rank
+        for group in states.values()
+        if group is not usual
+        for rank in group
+        if not guilty(rank)
+    ][: limit - len(shown)]
+    alone = {id(rank) for rank in shown}
+    folded = (_many([rank for rank in group if id(rank) not in alone]) for group in states.values())
+    return tuple(
+        _single(rank, guilty(rank)) for rank in diagnosis.ranks if id(rank) in alone
+    ) + tuple(row for row in folded if row)
+
+
+def state(rank: RankSummary) -> str:
+    """`running`, `exited 1`, `SIGKILL`, …"""
+    if rank.signal:
+        return signal_name(rank.signal)
+    word = getattr(rank.state, "value", rank.state)
+    return f"{word} {rank.exit_code}" if rank.exit_code else str(word)
+
+
+def _single(rank: RankSummary, guilty: bool) -> Row:
+    return Row(
+        label=text.UNKNOWN if rank.rank is None else str(rank.rank),
+        host=text.line(rank.host),
+        state=state(rank),
+        step=rank.last_step,
+        seconds=rank.step_seconds_median,
+        phases=rank.phases,
+        where=text.line(rank.where) if rank.where else None,
+        culprit=guilty,
+        stopped=rank.state in {"waiting", "hung", "dead", "missing"} or bool(rank.exit_code),
+    )
+
+
+def _many(group: Sequence[RankSummary]) -> Row | None:
+    if not group:
+        return None
+    first = _single(group[0], False)
+    places = {rank.where for rank in group}
+    hosts = {rank.host for rank in group}
+    return Row(
+        label=f"{len(group)} others",
+        host=first.host if len(hosts) == 1 else text.count(len(hosts), "host"),
+        state=first.state,
+        step=min((rank.last_step for rank in group if rank.last_step is not None), default=None),
+        seconds=_median(rank.step_seconds_median for rank in group),
+        phases={name: _median(rank.phases.get(name) for rank in group) for name in PHASES},
+        where=first.where if len(places) == 1 else None,
+        culprit=False,
+        stopped=first.stopped,
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None

@@ -1,0 +1,240 @@
+"""The diagnosis for a terminal, read top-down in ten seconds: verdict, who, why, evidence, fix,
+gain; then the ranks, further findings, and what was not seen.
+
+Only `Text` objects are printed, never markup: names, messages and paths are other people's.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
+from mgpu_doctor.report import phases, text
+from mgpu_doctor.report.bars import rank_lines
+from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
+
+NARROWEST, WIDEST = 40, 120
+EVIDENCE_LINES = 6
+FIX_LINES = 14
+FURTHER = 5
+UNEXAMINED = 6
+LABEL = 9
+
+MARKS = {
+    Tone.CRITICAL: ("✗", "bold red"),
+    Tone.WARNING: ("!", "bold yellow"),
+    Tone.INFO: ("i", "cyan"),
+    Tone.GOOD: ("✓", "bold green"),
+    Tone.UNKNOWN: ("?", "bold magenta"),
+}
+ASCII = str.maketrans("✗✓▸·…–—‘’“”×→", "x+>.~--''\"\"x>")
+
+
+def render(diagnosis: Diagnosis, *, width: int, colour: bool, unicode: bool = True) -> str:
+    """The text, ending in a newline; no line is longer than `width` cells (at least 40, prose at
+    most 120). `unicode=False`: ASCII only, for terminals of another encoding."""
+    page = _Page(max(NARROWEST, min(width, WIDEST)), colour)
+    said = verdict(diagnosis)
+    page.headline(said.tone, said.sentence)
+    lead = leading(diagnosis)
+    if lead:
+        page.indented(Text(_code_line(lead), style="dim"))
+    page.indented(Text(text.cut_words(job_line(diagnosis), page.inner), style="dim"))
+    if lead:
+        page.gap()
+        _finding(page, diagnosis, lead)
+    if said.tone is not Tone.GOOD and diagnosis.ranks:
+        page.gap()
+        page.indented(*rank_lines(diagnosis, page.inner))
+    elif said.tone is Tone.GOOD:
+        page.indented(Text(_split(diagnosis), style="dim"))
+    _rest(page, diagnosis, lead, brief=said.tone is Tone.GOOD)
+    printed = page.text()
+    return printed if unicode else _ascii(printed)
+
+
+class _Page:
+    """Lines of a fixed width, collected."""
+
+    def __init__(self, width: int, colour: bool) -> None:
+        self.width = width
+        self.inner = width - 2
+        self.body = self.inner - LABEL - 1
+        self._out = io.StringIO()
+        self._console = Console(
+            file=self._out,
+            width=width,
+            force_terminal=colour,
+            color_system="256" if colour else None,
+            no_color=not colour,
+            legacy_windows=False,
+            markup=False,
+            emoji=False,
+            highlight=False,
+            _environ={},
+        )
+
+    def headline(self, tone: Tone, sentence: str) -> None:
+        mark, style = MARKS[tone]
+        grid = _grid(1)
+        grid.add_row(
+            Text(mark, style=style),
+            Text(text.cut_words(text.cut(sentence, 400), self.inner), style="bold"),
+        )
+        self._console.print(grid)
+
+    def indented(self, *parts: RenderableType) -> None:
+        for part in parts:
+            self._console.print(Padding(part, (0, 0, 0, 2)))
+
+    def labelled(self, label: str, *parts: RenderableType) -> None:
+        grid = _grid(LABEL)
+        for i, part in enumerate(parts):
+            grid.add_row(Text("" if i else label, style="cyan"), part)
+        self.indented(grid)
+
+    def gap(self) -> None:
+        self._console.print()
+
+    def text(self) -> str:
+        return re.sub(r"[ ]+$", "", self._out.getvalue(), flags=re.MULTILINE)
+
+
+def _grid(first: int) -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    grid.add_column(width=first, overflow="fold")
+    grid.add_column(ratio=1, overflow="fold")
+    return grid
+
+
+def _prose(words: str, width: int, style: str = "", longest: int = 600) -> Text:
+    return Text(text.cut_words(text.cut(text.line(words), longest), width), style=style)
+
+
+def _code_line(finding: Finding) -> str:
+    since = "" if finding.since_step is None else f", since step {finding.since_step}"
+    return (
+        f"{finding.code}, {finding.severity.value}, "
+        f"confidence {text.percent(finding.confidence)}{since}"
+    )
+
+
+def _finding(page: _Page, diagnosis: Diagnosis, finding: Finding) -> None:
+    page.labelled("who", _prose(who(finding), page.body, "bold"))
+    if finding.victims:
+        page.labelled("suffers", _prose(text.name_ranks(finding.victims), page.body))
+    if finding.cause:
+        page.labelled("why", _prose(finding.cause, page.body))
+    if finding.evidence:
+        page.labelled("evidence", *_evidence(finding.evidence, page.body))
+    spent = cost(finding.cost)
+    if spent:
+        page.labelled("costs", _prose(spent, page.body))
+    for i, fix in enumerate(finding.fixes):
+        page.gap()
+        _fix(page, diagnosis, fix, "or" if i else "fix", whole=i == 0)
+
+
+def _evidence(evidence: Sequence[Evidence], width: int) -> list[RenderableType]:
+    shown = evidence[:EVIDENCE_LINES]
+    names = [text.cut_words(text.line(one.measure), width * 2 // 5) for one in shown]
+    column = min(width * 2 // 5, max(cell_len(name) for name in names))
+    lines: list[RenderableType] = []
+    for name, one in zip(names, shown, strict=True):
+        room = width - column - 1
+        fact = Text(text.cut_words(text.quantity(one.value, one.unit), room), style="bold")
+        if one.baseline is not None:
+            baseline = text.quantity(one.baseline, one.unit)
+            fact.append(text.cut_words(f", against {baseline}", room), style="not bold")
+        if one.where:
+            fact.append(text.cut_words(f" at {text.line(one.where)}", room), style="not bold")
+        if one.source:
+            fact.append(text.cut_words(f"  {text.line(one.source)}", room), style="not bold dim")
+        grid = _grid(column)
+        grid.add_row(Text(name), fact)
+        lines.append(grid)
+    if len(evidence) > len(shown):
+        lines.append(Text(f"… and {len(evidence) - len(shown)} more", style="dim"))
+    return lines
+
+
+def _fix(page: _Page, diagnosis: Diagnosis, fix: Fix, label: str, *, whole: bool) -> None:
+    page.labelled(label, _prose(fix.summary, page.body))
+    how = text.clean(fix.how).strip("\n").splitlines() if whole else []
+    if how:
+        lines = [Text(one, style="bold cyan") for one in how[:FIX_LINES]]
+        if len(how) > FIX_LINES:
+            lines.append(Text(f"… {len(how) - FIX_LINES} lines more in the report", style="dim"))
+        page.labelled("", *(Padding(one, (0, 0, 0, 2)) for one in lines))
+    gained = gain(fix.predicted, diagnosis.step_seconds)
+    if gained:
+        page.labelled("gain" if whole else "", _prose(gained, page.body, "green"))
+
+
+def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: bool) -> None:
+    """Further findings, the coverage, and what was not seen."""
+    further = [finding for finding in diagnosis.findings if finding is not lead]
+    if not brief:
+        page.gap()
+    if further:
+        lines = [line for finding in further[:FURTHER] for line in _short(page, finding)]
+        if len(further) > FURTHER:
+            lines.append(Text(f"… and {len(further) - FURTHER} more", style="dim"))
+        page.labelled("also", *lines)
+    gaps = diagnosis.unexamined
+    if brief:
+        if gaps:
+            names = ", ".join(dict.fromkeys(text.line(gap.probe) for gap in gaps))
+            page.indented(_prose(f"not examined: {names}", page.inner, "dim", 200))
+        return
+    page.labelled("measured", _prose(_coverage(diagnosis), page.body, "dim"))
+    for i, gap in enumerate(gaps[:UNEXAMINED]):
+        words = f"{gap.probe}: {gap.reason}" + (f"; {gap.remedy}" if gap.remedy else "")
+        page.labelled("" if i else "not seen", _prose(words, page.body, "dim", 240))
+    if len(gaps) > UNEXAMINED:
+        page.labelled("", Text(f"… and {len(gaps) - UNEXAMINED} more", style="dim"))
+
+
+def _short(page: _Page, finding: Finding) -> list[Text]:
+    mark, style = MARKS[Tone(finding.severity.value)]
+    title = Text(f"{mark} ", style=style)
+    title.append(_prose(finding.title, page.body - 2, "not bold default", 200))
+    spent = cost(finding.cost)
+    if spent:
+        title.append(f" ({spent})", style="not bold default")
+    title.append(f"  {finding.code}", style="not bold dim default")
+    lines = [title]
+    if finding.fixes:
+        lines.append(_prose(f"  fix: {text.line(finding.fixes[0].summary)}", page.body, "dim", 200))
+    return lines
+
+
+def _coverage(diagnosis: Diagnosis) -> str:
+    if diagnosis.coverage is None:
+        reason = text.line(diagnosis.coverage_reason or "no reason given")
+        return f"how much of the time the phases explain is not known: {reason}"
+    return f"the phases explain {text.percent(diagnosis.coverage)} of the time"
+
+
+def _split(diagnosis: Diagnosis) -> str:
+    """Where the time of a healthy job goes, in one line."""
+    spent: dict[str, float] = {}
+    for rank in diagnosis.ranks:
+        for name, value in phases.known(rank.phases).items():
+            spent[name] = spent.get(name, 0.0) + value
+    total = sum(spent.values())
+    largest = sorted(spent, key=lambda name: -spent[name])[:3]
+    parts = ", ".join(f"{name} {text.percent(spent[name] / total)}" for name in largest)
+    return f"{parts}; {_coverage(diagnosis)}" if parts else _coverage(diagnosis)
+
+
+def _ascii(printed: str) -> str:
+    return printed.translate(ASCII).replace("µ", "u").encode("ascii", "replace").decode("ascii")

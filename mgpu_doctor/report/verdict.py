@@ -1,0 +1,178 @@
+"""The first sentence of every report, and the line about the job. Never "healthy" of a job that was
+just killed, never "nothing wrong" of what was not measured."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from mgpu_doctor.case.model import Job, Outcome
+from mgpu_doctor.findings import Cost, Culprit, Diagnosis, Finding, Predicted, Severity
+from mgpu_doctor.report import text
+
+
+class Tone(str, Enum):
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+    GOOD = "good"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    tone: Tone
+    sentence: str
+
+
+def leading(diagnosis: Diagnosis) -> Finding | None:
+    """The finding that the report is about; None where nothing is at warning or worse."""
+    first = next(iter(diagnosis.findings), None)
+    return first if first and first.severity is not Severity.INFO else None
+
+
+def verdict(diagnosis: Diagnosis) -> Verdict:
+    lead = leading(diagnosis)
+    if lead:
+        return Verdict(Tone(lead.severity.value), text.line(lead.title) or lead.code)
+    if not diagnosis.ranks:
+        return Verdict(Tone.UNKNOWN, f"no training rank was seen; the job {outcome(diagnosis)}")
+    times = [diagnosis.step_seconds, *(rank.step_seconds_median for rank in diagnosis.ranks)]
+    if all(time is None for time in times):
+        seen = text.count(len(diagnosis.ranks), "rank")
+        sentence = f"{seen} seen, but no step was measured; the job {outcome(diagnosis)}"
+        return Verdict(Tone.UNKNOWN, sentence)
+    good = _nothing_wrong(diagnosis.case.job)
+    if good:
+        return Verdict(Tone.GOOD, good)
+    return Verdict(Tone.UNKNOWN, f"the job {outcome(diagnosis)}, and nothing recorded says why")
+
+
+def _nothing_wrong(job: Job) -> str | None:
+    if job.outcome is Outcome.RUNNING:
+        return "nothing wrong so far"
+    if job.outcome is Outcome.COMPLETED:
+        return "nothing wrong found"
+    if job.outcome is Outcome.KILLED and job.asked:
+        return f"nothing wrong until the job was asked to end ({text.line(job.asked)})"
+    return None
+
+
+def outcome(diagnosis: Diagnosis) -> str:
+    """How the job ended, as a predicate: `completed after 26 s`, `is still running, after 26 s`."""
+    job = diagnosis.case.job
+    if job.outcome is Outcome.RUNNING:
+        so_far = _lasted(job.started, diagnosis.case.observed)
+        return f"is still running, after {so_far}" if so_far else "is still running"
+    if job.outcome is Outcome.UNKNOWN:
+        return "ended in an unknown way" if job.ended else "has no recorded end"
+    lasted = _lasted(job.started, job.ended if job.ended is not None else diagnosis.case.observed)
+    return f"{_ending(job)} after {lasted}" if lasted else _ending(job)
+
+
+def _ending(job: Job) -> str:
+    if job.outcome is Outcome.HUNG:
+        return "hung"
+    if job.outcome is Outcome.KILLED:
+        if job.asked:
+            return f"was ended by {text.line(job.asked)}"
+        return f"was killed ({signal_name(job.signal)})" if job.signal else "was killed"
+    if job.outcome is Outcome.FAILED:
+        return "failed" if job.exit_code is None else f"failed (exit code {job.exit_code})"
+    return job.outcome.value
+
+
+def _lasted(start: float | None, end: float | None) -> str | None:
+    return text.seconds(end - start) if start is not None and end and end >= start else None
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def job_line(diagnosis: Diagnosis) -> str:
+    """`torch, ddp under torchrun; 4 ranks on node-a; 400 steps of 66 ms; completed after 26 s`."""
+    job = diagnosis.case.job
+    what = ", ".join(
+        text.cut(text.line(part), 40) for part in (job.framework, job.strategy) if part
+    )
+    if job.launcher:
+        what = f"{what} under {text.cut(text.line(job.launcher), 40)}".strip()
+    parts = [what] if what else []
+    if diagnosis.ranks:
+        where = f" on {text.line(job.hosts[0])}" if len(job.hosts) == 1 else ""
+        if len(job.hosts) > 1:
+            where = f" on {len(job.hosts)} hosts"
+        world, seen = job.world_size, len(diagnosis.ranks)
+        many = f"{seen} of {world} ranks" if world and seen < world else text.count(seen, "rank")
+        parts.append(many + where)
+    last = max(
+        (rank.last_step for rank in diagnosis.ranks if rank.last_step is not None), default=None
+    )
+    if last is not None:
+        steps = text.count(last + 1, "step")
+        each = diagnosis.step_seconds
+        parts.append(steps if each is None else f"{steps}, {text.seconds(each)} each")
+    parts.append(outcome(diagnosis).removeprefix("is ").removeprefix("was "))
+    return "; ".join(parts)
+
+
+def who(finding: Finding, *, limit: int = 6) -> str:
+    """The culprits: `rank 2 (node-a, pid 4711, cuda:2)`, `ranks 0-3, 9`."""
+    culprits = finding.culprits
+    if not culprits:
+        return "no single rank"
+    if len(culprits) == 1:
+        return _culprit(culprits[0])
+    numbers = [culprit.rank for culprit in culprits if culprit.rank is not None]
+    if len(numbers) == len(culprits):
+        hosts = sorted({text.line(culprit.host) for culprit in culprits if culprit.host})
+        where = f" on {hosts[0]}" if len(hosts) == 1 else ""
+        return text.name_ranks(numbers, limit=limit) + where
+    named = "; ".join(_culprit(culprit) for culprit in culprits[:limit])
+    return named if len(culprits) <= limit else f"{named} and {len(culprits) - limit} more"
+
+
+def _culprit(culprit: Culprit) -> str:
+    name = "a process" if culprit.rank is None else f"rank {culprit.rank}"
+    about = [text.line(culprit.host)] if culprit.host else []
+    about += [f"pid {culprit.pid}"] if culprit.pid is not None else []
+    about += [text.line(culprit.device)] if culprit.device else []
+    return f"{name} ({', '.join(about)})" if about else name
+
+
+def cost(spent: Cost) -> str | None:
+    """`29 ms a step, 45 % of the time`; None where nothing is known."""
+    parts = [
+        f"{text.seconds(spent.seconds_per_step)} a step" if spent.seconds_per_step else "",
+        f"{text.percent(spent.step_fraction)} of the time" if spent.step_fraction else "",
+        text.size(spent.bytes) if spent.bytes else "",
+    ]
+    return ", ".join(part for part in parts if part) or None
+
+
+def gain(predicted: Predicted | None, step_seconds: float | None) -> str | None:
+    """What a fix is expected to do: `a step in 36 ms instead of 66 ms, 45 % less (what-if)`."""
+    if predicted is None:
+        return None
+    parts = []
+    ratio = predicted.step_time_ratio
+    if ratio is not None:
+        change = text.percent(abs(1 - ratio)) + (" less" if ratio <= 1 else " more")
+        parts.append(
+            f"{change} time a step"
+            if step_seconds is None
+            else f"a step in {text.seconds(step_seconds * ratio)} instead of "
+            f"{text.seconds(step_seconds)}, {change}"
+        )
+    if predicted.memory_bytes:
+        change = "less" if predicted.memory_bytes < 0 else "more"
+        parts.append(f"{text.size(abs(predicted.memory_bytes))} {change} memory")
+    if not parts:
+        return None
+    basis = text.line(predicted.basis)
+    return "; ".join(parts) + (f" ({basis})" if basis else "")
