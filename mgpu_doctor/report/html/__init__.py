@@ -1,0 +1,30 @@
+"""The diagnosis as one self-contained page: light and dark, on paper and on a phone."""
+
+from __future__ import annotations
+
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.report import text
+from mgpu_doctor.report.html import parts
+from mgpu_doctor.report.html.page import page
+from mgpu_doctor.report.redact import redacted
+from mgpu_doctor.report.verdict import leading, verdict
+
+
+def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
+    """The whole document. Host names and paths stay unless `redact`."""
+    if redact:
+        diagnosis = redacted(diagnosis)
+    said = verdict(diagnosis)
+    lead = leading(diagnosis)
+    further = [finding for finding in diagnosis.findings if finding is not lead]
+    sections = [
+        parts.header(diagnosis, said),
+        parts.main_finding(diagnosis, lead) if lead else "",
+        parts.rank_table(diagnosis),
+        parts.heat(diagnosis),
+        parts.further(diagnosis, further),
+        parts.unseen(diagnosis),
+        parts.job_card(diagnosis),
+    ]
+    title = f"{text.cut(said.sentence, 80)} – mgpu-doctor"
+    return page(title, said.tone.value, "\n".join(section for section in sections if section))

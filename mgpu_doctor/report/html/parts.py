@@ -1,0 +1,253 @@
+"""The sections of the page. Every function returns markup; every word goes through `say`."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from html import escape
+
+from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
+from mgpu_doctor.report import phases, text
+from mgpu_doctor.report.html.heatmap import heat_map
+from mgpu_doctor.report.rows import Row, rows
+from mgpu_doctor.report.verdict import Tone, Verdict, cost, gain, job_line, who
+
+RANK_ROWS = 64
+LONGEST = 4000
+"""Characters of one sentence or block of code."""
+HEAT_HEIGHT = 360
+"""Pixels of the highest picture; a row has between 2 and 18 of them."""
+
+MARKS = {
+    Tone.CRITICAL: "✗",
+    Tone.WARNING: "!",
+    Tone.INFO: "i",
+    Tone.GOOD: "✓",
+    Tone.UNKNOWN: "?",
+}
+
+
+def say(words: str) -> str:
+    """One line of anybody's words as markup."""
+    return escape(text.cut(text.line(words), LONGEST))
+
+
+def header(diagnosis: Diagnosis, said: Verdict) -> str:
+    return (
+        f'<header><h1><span class="mark">{MARKS[said.tone]}</span> {say(said.sentence)}</h1>\n'
+        f'<p class="soft">{say(job_line(diagnosis))}</p></header>'
+    )
+
+
+def main_finding(diagnosis: Diagnosis, finding: Finding) -> str:
+    return "\n".join(
+        [
+            _facts(finding),
+            *(_fix(diagnosis, fix, "Or" if i else "Fix") for i, fix in enumerate(finding.fixes)),
+            f"<h2>Evidence</h2>\n{_evidence(finding.evidence)}" if finding.evidence else "",
+        ]
+    )
+
+
+def further(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
+    if not findings:
+        return ""
+    folded = []
+    for finding in findings:
+        mark = MARKS[Tone(finding.severity.value)]
+        fixes = "".join(_fix(diagnosis, fix, "Fix") for fix in finding.fixes)
+        evidence = _evidence(finding.evidence) if finding.evidence else ""
+        folded.append(
+            f'<details class="{escape(finding.severity.value)}"><summary>'
+            f'<span class="mark">{mark}</span> {say(finding.title)}</summary>\n'
+            f'<div class="card">{_facts(finding)}{evidence}{fixes}</div></details>'
+        )
+    return "<h2>Also found</h2>\n" + "\n".join(folded)
+
+
+def rank_table(diagnosis: Diagnosis) -> str:
+    table = rows(diagnosis, RANK_ROWS)
+    if not table:
+        return ""
+    several = len({row.host for row in table}) > 1
+    scale = max(sum(phases.known(row.phases).values()) for row in table)
+    heads = ['<th class="number">rank</th>', "<th>host</th>" if several else "", "<th>state</th>"]
+    heads += ['<th class="number step">last step</th>', '<th class="number">a step</th>']
+    heads.append(f"<th>where a step's time goes{_up_to(scale)}</th>")
+    body = "\n".join(_rank(row, several, scale) for row in table)
+    used = [name for name in phases.LOOKS if any(name in phases.known(r.phases) for r in table)]
+    legend = "".join(f"<span>{_swatch(name)}{escape(name)}</span>" for name in used)
+    return (
+        f'<h2>Ranks</h2>\n<div class="wide"><table class="ranks"><thead><tr>{"".join(heads)}</tr>'
+        f'</thead>\n<tbody>{body}</tbody></table></div>\n<p class="legend small">{legend}</p>\n'
+        f'<p class="soft small">{say(_coverage(diagnosis))}</p>'
+    )
+
+
+def heat(diagnosis: Diagnosis) -> str:
+    drawn = heat_map(diagnosis.case.ranks)
+    if drawn is None:
+        return ""
+    height = max(2, min(18, HEAT_HEIGHT // drawn.rows)) * drawn.rows
+    data = base64.b64encode(drawn.png).decode()
+    several = (
+        f" ({drawn.ranks_a_row} ranks a row: the slowest shows)" if drawn.ranks_a_row > 1 else ""
+    )
+    return (
+        "<h2>Own work, ranks by steps</h2>\n"
+        f'<img class="heat" height="{height}" src="data:image/png;base64,{data}" '
+        'alt="Ranks by steps: how long each rank worked, against the median of the ranks">\n'
+        f'<p class="ends soft small"><span>step {drawn.first_step}</span>'
+        f"<span>step {drawn.last_step}</span></p>\n"
+        f'<p class="soft small">A row is a rank, rank 0 on top{several}. Orange: its own work '
+        "takes longer than the median rank's, full colour at twice as long; blue: shorter; grey: no "
+        "record.</p>"
+    )
+
+
+def unseen(diagnosis: Diagnosis) -> str:
+    if not diagnosis.unexamined:
+        return ""
+    items = "\n".join(
+        f"<li><strong>{say(gap.probe)}</strong>: {say(gap.reason)}"
+        + (f'<br><span class="soft">{say(gap.remedy)}</span>' if gap.remedy else "")
+        + "</li>"
+        for gap in diagnosis.unexamined
+    )
+    return f"<h2>Not examined</h2>\n<ul>{items}</ul>"
+
+
+def job_card(diagnosis: Diagnosis) -> str:
+    job = diagnosis.case.job
+    facts = {
+        "command": shlex.join(job.command),
+        "in": job.cwd,
+        "framework": job.framework,
+        "strategy": job.strategy,
+        "launcher": job.launcher,
+        "world size": None if job.world_size is None else str(job.world_size),
+        "hosts": ", ".join(job.hosts[:32])
+        + (f" and {len(job.hosts) - 32} more" if job.hosts[32:] else ""),
+        "started": _moment(job.started),
+        "ended": _moment(job.ended),
+        "outcome": job.outcome.value
+        + ("" if job.exit_code is None else f", exit code {job.exit_code}"),
+        "id": job.id,
+        "recording": diagnosis.case.subject.ref,
+    }
+    return (
+        f"<h2>Job</h2>\n{_definitions({name: fact or 'not known' for name, fact in facts.items()})}"
+    )
+
+
+def _facts(finding: Finding) -> str:
+    since = "" if finding.since_step is None else f", since step {finding.since_step}"
+    facts = {
+        "who": who(finding),
+        "suffers": text.name_ranks(finding.victims) if finding.victims else "",
+        "why": finding.cause,
+        "costs": cost(finding.cost) or "",
+        "finding": f"{finding.code}, {finding.severity.value}, "
+        f"confidence {text.percent(finding.confidence)}{since}",
+    }
+    return _definitions({name: fact for name, fact in facts.items() if fact})
+
+
+def _definitions(facts: dict[str, str]) -> str:
+    pairs = (f"<dt>{escape(name)}</dt><dd>{say(fact)}</dd>" for name, fact in facts.items())
+    return f"<dl>{''.join(pairs)}</dl>"
+
+
+def _fix(diagnosis: Diagnosis, fix: Fix, label: str) -> str:
+    how = text.cut(text.clean(fix.how).strip("\n"), LONGEST)
+    code = f"<pre>{escape(how)}</pre>" if how.strip() else ""
+    gained = gain(fix.predicted, diagnosis.step_seconds)
+    gains = f'<p class="gain">{say(gained)}</p>' if gained else ""
+    return (
+        f'<div class="card"><p><strong>{label}</strong> {say(fix.summary)}</p>{code}{gains}</div>'
+    )
+
+
+def _evidence(evidence: Sequence[Evidence]) -> str:
+    lines = "\n".join(
+        f'<tr><td class="long">{say(one.measure)}</td>'
+        f'<td class="long">{say(text.quantity(one.value, one.unit))}</td>'
+        f'<td class="long">{_against(one)}</td><td class="long">{say(one.where or "")}</td>'
+        f'<td class="long soft">{say(one.source)}</td></tr>'
+        for one in evidence
+    )
+    heads = "".join(
+        f"<th>{name}</th>" for name in ("measure", "value", "against", "where", "source")
+    )
+    table = f"<thead><tr>{heads}</tr></thead>\n<tbody>{lines}</tbody>"
+    return f'<div class="wide"><table>{table}</table></div>'
+
+
+def _against(one: Evidence) -> str:
+    return "" if one.baseline is None else say(text.quantity(one.baseline, one.unit))
+
+
+def _rank(row: Row, several: bool, scale: float) -> str:
+    kind = ' class="culprit"' if row.culprit else ""
+    host = f"<td>{say(text.cut(row.host, 24))}</td>" if several else ""
+    step = text.UNKNOWN if row.step is None else str(row.step)
+    label = f"▸ {row.label}" if row.culprit else row.label
+    where = f'<span class="small">at {say(text.cut(row.where, 200))}</span>' if row.where else ""
+    return (
+        f'<tr{kind}><td class="number">{say(label)}</td>{host}<td>{say(row.state)}</td>'
+        f'<td class="number step">{step}</td><td class="number">{text.seconds(row.seconds)}</td>'
+        f'<td class="bar">{_bar(row, scale)}{where}</td></tr>'
+    )
+
+
+def _bar(row: Row, scale: float) -> str:
+    spent = phases.known(row.phases)
+    if not spent or scale <= 0:
+        return ""
+    at = 0.0
+    rects = []
+    for name, value in spent.items():
+        width = value / scale * 1000
+        tip = f"{name} {text.seconds(value)}"
+        rects.append(
+            f'<rect class="{name}" x="{at:.1f}" y="0" width="{width:.1f}" height="16">'
+            f"<title>{escape(tip)}</title></rect>"
+        )
+        at += width
+    told = ", ".join(f"{name} {text.seconds(value)}" for name, value in spent.items())
+    return (
+        f'<svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(told)}">{"".join(rects)}</svg>'
+    )
+
+
+def _swatch(name: str) -> str:
+    return (
+        f'<svg viewBox="0 0 10 10" aria-hidden="true"><rect class="{name}" width="10" height="10">'
+        "</rect></svg>"
+    )
+
+
+def _up_to(scale: float) -> str:
+    return f", 0 to {escape(text.seconds(scale))}" if scale > 0 else ""
+
+
+def _coverage(diagnosis: Diagnosis) -> str:
+    if diagnosis.coverage is None:
+        reason = diagnosis.coverage_reason or "no reason given"
+        return f"How much of the time the phases explain is not known: {reason}"
+    return f"The phases explain {text.percent(diagnosis.coverage)} of the ranks' time."
+
+
+def _moment(at: float | None) -> str | None:
+    """UTC, to the second; None where it is not known or no moment of our calendar."""
+    try:
+        return (
+            None
+            if at is None
+            else f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+        )
+    except (ValueError, OverflowError, OSError):
+        return None
