@@ -1,0 +1,40 @@
+"""What single ranks spend their time on, without comparing them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mgpu_doctor.analysis.align import warming_up
+from mgpu_doctor.case.model import Rank, Records
+
+
+def after_warm_up(records: Records) -> Records:
+    """The records of one rank that are no warm-up."""
+    if not len(records):
+        return records
+    wall = records["wall_ns"][:, None] * 1e-9
+    steps, flags = records["step"].astype(np.int64), records["flags"][:, None].astype(np.int64)
+    return records[~warming_up(steps, wall, flags)]
+
+
+def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
+    """Rank -> share, 0..1, of its wall time after warm-up in a phase; ranks without a measurement
+    are left out; None where no rank has one."""
+    shares = {}
+    for rank in ranks:
+        records = after_warm_up(rank.steps)
+        seconds = records["phases"][:, phase].astype(float)
+        known = ~np.isnan(seconds)
+        wall = records["wall_ns"][known].sum() * 1e-9
+        if rank.rank is not None and wall > 0:
+            shares[rank.rank] = float(seconds[known].sum() / wall)
+    return shares or None
+
+
+def step_seconds(ranks: Sequence[Rank]) -> float | None:
+    """Mean seconds a step after warm-up, over steps and ranks; None: no such step."""
+    walls = [after_warm_up(rank.steps)["wall_ns"] for rank in ranks]
+    count = sum(len(wall) for wall in walls)
+    return sum(float(wall.sum()) for wall in walls) * 1e-9 / count if count else None

@@ -1,0 +1,185 @@
+"""The one path from facts to findings: measure, examine, fold, order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
+
+from mgpu_doctor.analysis.measures import Measures, measure
+from mgpu_doctor.analysis.shares import after_warm_up
+from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
+from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
+from mgpu_doctor.rules.catalogue import OWN, catalogue
+from mgpu_doctor.rules.rule import Rule
+
+SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+
+
+def diagnose(case: Case) -> Diagnosis:
+    """What is wrong with a job, who is to blame and what mending it gains. Pure."""
+    known = catalogue()
+    measures = measure(case)
+    found, silent = _examine(measures, known.rules)
+    findings = ordered(folded(found, known.rules))
+    hung = next((one for one in findings if one.code.startswith("hang-")), None)
+    if hung is not None and case.job.outcome in (Outcome.RUNNING, Outcome.UNKNOWN):
+        case = replace(case, job=replace(case.job, outcome=Outcome.HUNG))
+    low = measures.missing.get("coverage")
+    return Diagnosis(
+        case=case,
+        ranks=tuple(_summary(measures, rank, hung) for rank in case.ranks),
+        coverage=measures.coverage,
+        coverage_reason=low.reason if low else None,
+        findings=findings,
+        unexamined=_once([*case.unexamined, *known.broken, *_partly(measures), *silent]),
+        step_seconds=measures.step_seconds,
+    )
+
+
+def _examine(measures: Measures, rules: Iterable[Rule]) -> tuple[list[Finding], list[Unexamined]]:
+    """What the rules find, and what they lack."""
+    found: list[Finding] = []
+    silent: list[Unexamined] = []
+    for rule in rules:
+        lacking = [need for need in rule.needs if getattr(measures, need, None) is None]
+        silent += [measures.missing[need] for need in lacking if need in measures.missing]
+        if lacking:
+            continue
+        if rule in OWN:
+            found += rule.examine(measures)
+            continue
+        try:
+            found += rule.examine(measures)
+        except Exception as error:  # a rule of another package: told, never fatal
+            silent.append(
+                Unexamined(
+                    f"rule {rule.code}",
+                    f"it failed with {type(error).__name__}: {error}",
+                    "report it to the package that brings this rule",
+                )
+            )
+    return found, silent
+
+
+def folded(found: Sequence[Finding], rules: Iterable[Rule]) -> list[Finding]:
+    """One cause, one finding: drops what a more specific finding replaces for the same culprits,
+    and what is said about the speed of a rank that is dead or hung."""
+    replaces = {rule.code: rule.replaces for rule in rules}
+    families = {rule.code: rule.family for rule in rules}
+    stopped = {
+        culprit.rank
+        for one in found
+        if one.severity is Severity.CRITICAL
+        for culprit in one.culprits
+        if culprit.rank is not None
+    }
+    kept = []
+    for one in found:
+        accused = {culprit.rank for culprit in one.culprits}
+        replaced = any(
+            one.code in replaces.get(other.code, ())
+            and accused & {culprit.rank for culprit in other.culprits}
+            for other in found
+            if other is not one
+        )
+        about_speed = families.get(one.code) == "slow" and one.severity is not Severity.CRITICAL
+        if not replaced and not (about_speed and accused and accused <= stopped):
+            kept.append(one)
+    return kept
+
+
+def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """What stops the job first, then what costs most."""
+    return tuple(
+        sorted(
+            found,
+            key=lambda one: (
+                SEVERITIES.index(one.severity),
+                -(one.cost.step_fraction or 0.0),
+                -one.confidence,
+            ),
+        )
+    )
+
+
+def _partly(measures: Measures) -> list[Unexamined]:
+    """What the comparison had to leave out."""
+    parts = []
+    joined, attribution = measures.joined, measures.attribution
+    if joined is not None and joined.left_out:
+        numbers = ", ".join(str(rank) for rank in joined.left_out)
+        parts.append(
+            Unexamined(
+                f"speed of rank {numbers}",
+                "too few step records to compare",
+                "let the job run longer, with these ranks under observation",
+            )
+        )
+    if attribution is not None and len(attribution.judged) == 1:
+        parts.append(
+            Unexamined(
+                "speed of the devices' own work",
+                "the ranks stamped their phases on the host while the devices ran asynchronously, "
+                "so only input was compared",
+                "let the probe use device events: see `mgpu-doctor check`",
+            )
+        )
+    return parts
+
+
+def _once(items: Iterable[Unexamined]) -> tuple[Unexamined, ...]:
+    return tuple(dict.fromkeys(items))
+
+
+def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummary:
+    records = after_warm_up(rank.steps)
+    if not len(records):
+        records = rank.steps
+    now = rank.now
+    return RankSummary(
+        rank=rank.rank,
+        host=rank.host,
+        pid=rank.pid,
+        device=rank.device,
+        state=_state(rank, hung).value,
+        exit_code=rank.exit_code,
+        signal=rank.signal,
+        last_step=int(rank.steps["step"][-1]) if len(rank.steps) else None,
+        step_seconds_median=float(np.median(records["wall_ns"])) * 1e-9 if len(records) else None,
+        phases=_phases(measures, rank),
+        where=(now.site or now.phase) if now is not None else None,
+    )
+
+
+def _state(rank: Rank, hung: Finding | None) -> State:
+    """Hung is a judgement: only a hang finding gives it, to culprits that still live."""
+    alive = rank.state in (State.RUNNING, State.WAITING)
+    if hung is not None and alive:
+        if rank.rank in {culprit.rank for culprit in hung.culprits}:
+            return State.HUNG
+        if rank.rank in hung.victims:
+            return State.WAITING
+    return rank.state
+
+
+def _phases(measures: Measures, rank: Rank) -> dict[str, float | None]:
+    """Median seconds a step; time in collectives divided into wait and communication if the ranks
+    could be compared, else all of it is `wait` and `communication` unknown."""
+    records = after_warm_up(rank.steps)
+    values = records["phases"].astype(float)
+    medians = {name: _median(values[:, phase]) for phase, name in enumerate(PHASES)}
+    joined, attribution = measures.joined, measures.attribution
+    compared = joined is not None and attribution is not None and rank.rank in joined.ranks
+    if compared and len(attribution.judged) > 1:
+        column = joined.ranks.index(rank.rank)
+        medians[PHASES[WAIT]] = _median(attribution.wait[:, column])
+        medians[PHASES[COMMUNICATION]] = _median(attribution.communication)
+    return medians
+
+
+def _median(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else None

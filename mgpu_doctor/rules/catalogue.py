@@ -1,0 +1,44 @@
+"""Every rule there is: our own families and those that other packages bring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.rules import doctor, input, straggler
+from mgpu_doctor.rules.rule import Rule
+
+GROUP = "mgpu_doctor.rules"
+"""Entry points of this group name a tuple of `Rule`."""
+
+OWN: tuple[Rule, ...] = (*straggler.RULES, *input.RULES, *doctor.RULES)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    rules: tuple[Rule, ...]
+    broken: tuple[Unexamined, ...] = ()
+    """Entry points that gave no rules."""
+
+
+def catalogue() -> Catalogue:
+    """Our rules, then those of other packages. What cannot be loaded is told, never fatal."""
+    rules = list(OWN)
+    broken = []
+    for point in entry_points(group=GROUP):
+        try:
+            brought = tuple(point.load())
+        except Exception as error:  # a package that is not ours may raise anything at import
+            broken.append(_broken(point.name, f"{type(error).__name__}: {error}"))
+            continue
+        known = {rule.code for rule in rules}
+        wrong = [one for one in brought if not isinstance(one, Rule) or one.code in known]
+        if wrong:
+            broken.append(_broken(point.name, "not all of it is rules with codes of their own"))
+        rules += [one for one in brought if one not in wrong]
+    return Catalogue(tuple(rules), tuple(broken))
+
+
+def _broken(name: str, reason: str) -> Unexamined:
+    return Unexamined(f"rules of {name}", reason, f"mend or uninstall the package behind {name}")

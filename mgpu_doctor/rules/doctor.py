@@ -1,0 +1,57 @@
+"""About the doctor itself: how much it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.words import percent
+
+LEAST = 0.9
+
+
+def _low(measures: Measures) -> Iterable[Finding]:
+    if measures.coverage is None or measures.coverage >= LEAST:
+        return
+    yield Finding(
+        code="coverage-low",
+        severity=Severity.INFO,
+        confidence=1.0,
+        title=f"The phases explain {percent(measures.coverage)} of the step time",
+        cause="The rest is `other`: Python between the phases, or work that the probe does not "
+        "know. What is said about speed holds for the explained part.",
+        evidence=(
+            Evidence(
+                "share of wall time explained by phases",
+                measures.coverage,
+                "fraction",
+                LEAST,
+                "step records after warm-up",
+            ),
+        ),
+        fixes=(
+            Fix(
+                "find-other",
+                "See what the time outside of the phases is",
+                "py-spy record --pid PID --duration 30, with the pid of any rank, shows which "
+                "lines of the training loop it is.",
+            ),
+        ),
+    )
+
+
+RULES = (
+    Rule(
+        code="coverage-low",
+        family="doctor",
+        summary="The phases explain less than 90 % of the ranks' wall time.",
+        measured="Seconds of all phases except `other`, divided by the wall time of the steps "
+        "after warm-up and of gaps between them.",
+        thresholds="90 %: the built-in trainers reach 95 % and more.",
+        fixes="Look at what runs between the phases; report a loop that the probe does not see.",
+        examine=_low,
+        needs=("coverage",),
+    ),
+)

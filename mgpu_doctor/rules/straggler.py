@@ -1,0 +1,259 @@
+"""A rank whose own work is slower than the others', step after step; they wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stragglers import Straggler
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.words import by_cost, culprit, ranks, seconds
+
+Examine = Callable[[Measures], Iterable[Finding]]
+
+FAMILIES = {
+    "input": ("input",),
+    "compute": ("transfer", "forward", "backward"),
+    "optimizer": ("optimizer",),
+    "other": ("other", "checkpoint", "evaluation"),
+}
+INPUT_SHARE = 0.8
+"""Input names the cause alone where it explains this share of the gap; below that it does only if
+nothing else explains more."""
+LEAST_COST = 0.01
+"""Share of the step time below which a straggler is not worth a line."""
+
+THRESHOLDS = (
+    "Its own work exceeds the median of the other ranks, paired step by step, by at least 2 % of "
+    "the step on at least 70 % of the steps; Yuen's trimmed mean with autocorrelation-aware error "
+    "must pass a limit that grows with the number of ranks (benchmarks/attribution_sim.py); at "
+    "least 20 compared steps; both halves agree; the other ranks wait longer than the culprit by "
+    "at least half the excess; and the excess is at least twice the widest difference among the "
+    "others. Warning from 5 % of the step time, nothing below 1 %."
+)
+MEASURED = (
+    "Steps of all ranks are joined by collective sequence number. Own work is the step without "
+    "the time spent in collectives; the culprit is the rank that works longest and waits least "
+    "(never the one whose step or collective looks longest). {phases}"
+)
+
+
+def shares(one: Straggler) -> dict[str, float]:
+    """Family -> share of the rank's excess that the family's phases explain."""
+    gap = max(one.excess, 1e-12)
+    return {
+        family: sum(one.by_phase.get(phase) or 0.0 for phase in phases) / gap
+        for family, phases in FAMILIES.items()
+    }
+
+
+def family_of(one: Straggler) -> str:
+    """The family of phases that explains a straggler's excess best."""
+    explained = shares(one)
+    if explained["input"] >= INPUT_SHARE:
+        return "input"
+    return max(explained, key=lambda family: explained[family])
+
+
+def of_family(measures: Measures, family: str) -> list[Straggler]:
+    """The stragglers of one family that are worth a line, the worst first."""
+    return [
+        one
+        for one in measures.stragglers or ()
+        if one.saved >= LEAST_COST and family_of(one) == family
+    ]
+
+
+def straggler_finding(
+    measures: Measures, one: Straggler, *, code: str, what: str, cause: str, fixes: list[Fix]
+) -> Finding:
+    """The finding that all straggler rules share; `what` is what takes longer."""
+    compared = measures.joined.ranks if measures.joined else ()
+    named = {other.rank for other in measures.stragglers or ()}
+    victims = tuple(rank for rank in compared if rank not in named)
+    gains = Predicted(
+        step_time_ratio=1 - one.saved,
+        memory_bytes=None,
+        basis="measured what-if: the same steps with this rank's own work at the median of the "
+        "others",
+    )
+    since = "from the start" if one.since is None else f"since step {one.since}"
+    return Finding(
+        code=code,
+        severity=by_cost(one.saved),
+        confidence=round(min(0.99, max(0.5, one.positive)), 2),
+        title=f"Rank {one.rank} holds the others up: {what} takes {seconds(one.excess)} a step "
+        f"longer than on the other ranks, {since}",
+        cause=cause,
+        culprits=(culprit(measures, one.rank),),
+        victims=victims,
+        evidence=_evidence(measures, one),
+        since_step=one.since if one.since is not None else 0,
+        cost=Cost(step_fraction=one.saved, seconds_per_step=one.saved * one.step_seconds),
+        fixes=tuple(Fix(fix.id, fix.summary, fix.how, fix.predicted or gains) for fix in fixes),
+    )
+
+
+def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
+    joined_by = measures.joined.joined_by if measures.joined else ""
+    source = f"{one.steps} steps joined by {joined_by}"
+    where = f"rank {one.rank}"
+    facts = [
+        Evidence(
+            "own work a step, against the median of the other ranks",
+            one.own,
+            "s",
+            one.own_of_others,
+            source,
+            where,
+        ),
+        Evidence(
+            "time in collectives a step, against the median of the other ranks",
+            one.standing,
+            "s",
+            one.standing_of_others,
+            source,
+            where,
+        ),
+        Evidence(
+            "share of steps in which it was slower than the median of the others",
+            one.positive,
+            "fraction",
+            0.5,
+            source,
+            where,
+        ),
+    ]
+    floor = 0.1 * one.excess
+    for phase, extra in sorted(one.by_phase.items(), key=lambda item: -(item[1] or 0.0)):
+        if extra is not None and extra >= floor:
+            facts.append(
+                Evidence(
+                    f"{phase} beyond the median of the other ranks", extra, "s", 0.0, source, where
+                )
+            )
+    return tuple(facts)
+
+
+def _biggest(one: Straggler, family: str) -> str:
+    return max(FAMILIES[family], key=lambda phase: one.by_phase.get(phase) or 0.0)
+
+
+def _compute(measures: Measures) -> Iterable[Finding]:
+    for one in of_family(measures, "compute"):
+        parts = {p: one.by_phase.get(p) or 0.0 for p in FAMILIES["compute"]}
+        both = min(parts["forward"], parts["backward"]) >= 0.2 * one.excess
+        phase = "forward and backward" if both else _biggest(one, "compute")
+        how = (
+            "Look at what only this rank does there: rank-dependent code, hooks or larger batches "
+            f"(`if rank == {one.rank}`), and at the host and device it runs on."
+        )
+        if both:
+            how = (
+                "Both passes are slower, so the place is to blame before the code: compare clocks, "
+                "load and temperature of that rank's device and host with the others', and "
+                "its batch (samples, sequence length)."
+            )
+        yield straggler_finding(
+            measures,
+            one,
+            code="straggler-compute",
+            what=f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer",
+            cause=f"The rank's own {phase} work is slower than on {_others(measures, one)}; its "
+            "neighbours and host were not measured, so why is open.",
+            fixes=[Fix("mend-rank", f"Find what slows rank {one.rank}'s {phase} work", how)],
+        )
+
+
+def _optimizer(measures: Measures) -> Iterable[Finding]:
+    for one in of_family(measures, "optimizer"):
+        yield straggler_finding(
+            measures,
+            one,
+            code="straggler-optimizer",
+            what="its optimizer step",
+            cause=f"The optimizer step of this rank takes longer than on {_others(measures, one)}: "
+            "work that only this rank does in `step()`, its hooks or gradient clipping, or a "
+            "larger share of a sharded optimizer.",
+            fixes=[
+                Fix(
+                    "mend-optimizer",
+                    "Take the extra work out of the optimizer step",
+                    "Look for rank-dependent code around `optimizer.step()` (hooks, logging of "
+                    "norms, EMA copies); with ZeRO or ZeroRedundancyOptimizer give every rank an "
+                    "equal share of the parameters.",
+                )
+            ],
+        )
+
+
+def _other(measures: Measures) -> Iterable[Finding]:
+    for one in of_family(measures, "other"):
+        phase = _biggest(one, "other")
+        place = "outside every phase" if phase == "other" else f"in {phase}"
+        only = f"`if rank == {one.rank}`"
+        yield straggler_finding(
+            measures,
+            one,
+            code="straggler-other",
+            what=f"its time {place}",
+            cause=f"This rank does something {place} (between steps, or in Python around the "
+            f"model) that {_others(measures, one)} do not: logging, metrics, saving, `.item()` "
+            "or printing.",
+            fixes=[
+                Fix(
+                    "move-work",
+                    "Do that work less often, or beside the training",
+                    f"Search the training loop for what only this rank does ({only}): do it every "
+                    "100th step, or hand it to a background thread.",
+                )
+            ],
+        )
+
+
+def _others(measures: Measures, one: Straggler) -> str:
+    compared = measures.joined.ranks if measures.joined else ()
+    return ranks(rank for rank in compared if rank != one.rank)
+
+
+def _rule(code: str, summary: str, phases: str, fixes: str, examine: Examine) -> Rule:
+    return Rule(
+        code=code,
+        family="slow",
+        summary=summary,
+        measured=MEASURED.format(phases=phases),
+        thresholds=THRESHOLDS,
+        fixes=fixes,
+        examine=examine,
+        needs=("stragglers",),
+    )
+
+
+RULES = (
+    _rule(
+        "straggler-compute",
+        "A rank's forward or backward pass, or its host-to-device copy, is slower on every step, "
+        "and all other ranks wait for it.",
+        "This code is given where transfer, forward and backward explain most of the excess.",
+        "If one pass is slow, look at code that only this rank runs. If all of its work is slow, "
+        "look at its device and host: clocks, temperature, a neighbour on its cores, its batch.",
+        _compute,
+    ),
+    _rule(
+        "straggler-optimizer",
+        "A rank's optimizer step is slower on every step, and all other ranks wait for it.",
+        "This code is given where the optimizer phase explains most of the excess.",
+        "Take rank-dependent work out of the optimizer step; balance a sharded optimizer.",
+        _optimizer,
+    ),
+    _rule(
+        "straggler-other",
+        "A rank spends time outside of every phase (logging, metrics, saving, Python between "
+        "steps) on every step, and all other ranks wait for it.",
+        "This code is given where time outside of input, compute and optimizer explains most of "
+        "the excess.",
+        "Do that work every N steps, on all ranks alike, or in a background thread.",
+        _other,
+    ),
+)

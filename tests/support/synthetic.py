@@ -1,0 +1,182 @@
+"""Synthetic jobs with known truth: lockstep ranks with noise, faults and exact phases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from mgpu_probes.inprocess.layout import PHASES, WARM_UP
+
+from mgpu_doctor.case.model import Case, Job, Outcome, Rank, State, Subject
+from mgpu_doctor.recording.box import STEP_DTYPE
+
+BASE = {
+    "input": 0.0005,
+    "transfer": 0.0002,
+    "forward": 0.008,
+    "backward": 0.014,
+    "optimizer": 0.003,
+    "other": 0.001,
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """`milliseconds` more, and `factor` times as long, of a phase on a rank, on steps in
+    range(start, stop, every)."""
+
+    rank: int
+    phase: str
+    milliseconds: float = 0.0
+    factor: float = 1.0
+    start: int = 0
+    stop: int = 10**9
+    every: int = 1
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    ranks: int = 4
+    steps: int = 120
+    seed: int = 0
+    noise: float = 0.03
+    """Coefficient of variation of every phase of every rank and step."""
+    shared_noise: float = 0.0
+    """The same for whole steps, common to all ranks."""
+    spikes: float = 0.01
+    """Share of (step, rank) in which a phase takes up to half as long again."""
+    asymmetry: float = 0.003
+    """Constant relative differences between ranks."""
+    communication: float = 0.002
+    base: Mapping[str, float] = field(default_factory=lambda: dict(BASE))
+    faults: Sequence[Fault] = ()
+    birth: Mapping[str, Any] = field(default_factory=dict)
+    device: str = "cpu"
+
+
+def oversubscribed(**changes: Any) -> Synthetic:
+    """Four ranks on two cores: noisy steps, neighbours in time alike, uneven ranks."""
+    return Synthetic(**{"noise": 0.25, "shared_noise": 0.15, "asymmetry": 0.01, **changes})
+
+
+def own_work(job: Synthetic) -> dict[str, np.ndarray[Any, np.dtype[np.float64]]]:
+    """Phase -> (T, R) seconds of own work."""
+    random = np.random.default_rng(job.seed)
+    shape = (job.steps, job.ranks)
+    common = _lognormal(random, job.shared_noise, (job.steps, 1))
+    uneven = 1 + job.asymmetry * random.standard_normal(job.ranks)
+    phases = {}
+    for phase, seconds in job.base.items():
+        values = seconds * common * uneven * _lognormal(random, job.noise, shape)
+        spike = random.random(shape) < job.spikes
+        phases[phase] = np.where(spike, values * (1 + 0.5 * random.random(shape)), values)
+    for fault in job.faults:
+        rows = slice(fault.start, min(fault.stop, job.steps), fault.every)
+        values = phases.setdefault(fault.phase, np.zeros(shape))[rows, fault.rank]
+        values *= fault.factor
+        values += fault.milliseconds * 1e-3
+    return phases
+
+
+def _lognormal(random: np.random.Generator, variation: float, shape: tuple[int, ...]) -> Any:
+    sigma = np.sqrt(np.log1p(variation**2))
+    return np.exp(sigma * random.standard_normal(shape) - sigma**2 / 2)
+
+
+def records(job: Synthetic) -> list[Any]:
+    """Step records of every rank, in lockstep: all leave a step's collective together."""
+    random = np.random.default_rng(job.seed + 1)
+    phases = own_work(job)
+    own = np.sum(list(phases.values()), axis=0)
+    moving = job.communication * _lognormal(random, job.noise, (job.steps, 1))
+    standing = own.max(axis=1, keepdims=True) - own + moving
+    made = []
+    for rank in range(job.ranks):
+        one = np.zeros(job.steps, dtype=STEP_DTYPE)
+        one["seq"] = np.arange(1, job.steps + 1)
+        one["step"] = np.arange(job.steps)
+        one["phases"] = 0.0
+        for phase, values in phases.items():
+            one["phases"][:, PHASES.index(phase)] = values[:, rank]
+        one["phases"][:, PHASES.index("wait")] = standing[:, rank]
+        one["phases"][:, PHASES.index("communication")] = np.nan
+        wall = own[:, rank] + standing[:, rank]
+        one["wall_ns"] = (wall * 1e9).astype(np.int64)
+        one["end_ns"] = 10**12 + np.cumsum(one["wall_ns"])
+        one["flags"][:1] = WARM_UP
+        one["loss"] = np.nan
+        one["cpu_s"] = np.nan
+        one["group_seq"] = 10 + 3 * np.arange(job.steps)
+        one["collectives"] = 3
+        one["micro_batches"] = 1
+        one["stage"] = -1
+        made.append(one)
+    return made
+
+
+def make_rank(number: int, steps: Any, **changes: Any) -> Rank:
+    """A running rank with these step records."""
+    facts: dict[str, Any] = {
+        "rank": number,
+        "local_rank": number,
+        "world_size": None,
+        "host": "node",
+        "pid": 1000 + number,
+        "attempt": 0,
+        "stage": None,
+        "device": "cpu",
+        "state": State.RUNNING,
+        "exit_code": None,
+        "signal": None,
+        "ended": None,
+        "started": 1000.0,
+        "birth": {},
+        "steps": steps,
+        "history": np.zeros(0, dtype=STEP_DTYPE),
+        "history_window": None,
+        "events": (),
+        "now": None,
+        "error": None,
+        "probe_cost": None,
+        "lost_records": 0,
+        "clock_offset": 0.0,
+    }
+    return Rank(**{**facts, **changes})
+
+
+def make_case(ranks: Sequence[Rank], **changes: Any) -> Case:
+    """A running job of these ranks; `changes` are fields of the job."""
+    facts: dict[str, Any] = {
+        "id": "synthetic",
+        "command": ("torchrun", "train.py"),
+        "cwd": None,
+        "framework": "torch",
+        "strategy": "ddp",
+        "launcher": "torchrun",
+        "world_size": len(ranks),
+        "hosts": ("node",),
+        "started": 1000.0,
+        "ended": None,
+        "outcome": Outcome.RUNNING,
+        "exit_code": None,
+        "signal": None,
+        "asked": None,
+    }
+    return Case(
+        subject=Subject("recording", "synthetic"),
+        job=Job(**{**facts, **changes}),
+        observed=2000.0,
+        ranks=tuple(ranks),
+    )
+
+
+def synthetic_case(job: Synthetic) -> Case:
+    """The job as a case."""
+    return make_case(
+        [
+            make_rank(number, steps, birth=job.birth, device=job.device)
+            for number, steps in enumerate(records(job))
+        ]
+    )
