@@ -1,0 +1,230 @@
+"""Reads a black box: once, or again and again while its rank runs.
+
+A box is somebody else's file: it may be torn, cut off, half written or made to harm. Every size in
+it is checked, a record counts only when its CRC and its sequence number are right.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from mgpu_probes.inprocess import layout
+
+from . import records
+from .boxheader import BadBox, Identity, geometry, identity, read_at, stable, word
+from .boxhistory import HistoryReader
+from .boxtexts import TextReader
+from .records import EVENT_DTYPE, HISTORY_DTYPE, STEP_DTYPE, Array
+from .ring import Ring
+
+__all__ = [
+    "EVENT_DTYPE",
+    "HISTORY_DTYPE",
+    "STEP_DTYPE",
+    "BadBox",
+    "Box",
+    "BoxEvent",
+    "BoxNow",
+    "BoxReader",
+    "read_box",
+]
+
+_ATTEMPTS = 4
+"""Re-reads while the writer is at it; what is still unsettled then is damage."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxNow:
+    """What the process was doing when it last said so. Monotonic nanoseconds."""
+
+    phase: str
+    since_ns: int
+    step: int
+    site: str | None
+    group_seq: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class BoxEvent:
+    """Monotonic nanoseconds; `kind` is one of `layout.EVENTS`, or `event N` of a newer writer."""
+
+    kind: str
+    start_ns: int
+    step: int
+    duration_ns: int
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Everything one black box held at one moment. Times are monotonic nanoseconds of the host."""
+
+    path: str
+    identity: Identity
+    birth: Mapping[str, Any]
+    state: str
+    """One of `layout.STATES`."""
+    exit_code: int | None
+    ended_ns: int | None
+    now: BoxNow | None
+    steps: Array
+    """`STEP_DTYPE`, by `seq`."""
+    events: tuple[BoxEvent, ...]
+    history: Array
+    """`HISTORY_DTYPE`, oldest first; the last one's window may still be open."""
+    history_window_ns: int | None
+    last_words: Mapping[str, Any]
+    probe_cost_ns: int
+    lost: int
+    """Step records that were damaged."""
+    overwritten: int
+    """Step records that the ring no longer holds; the history still counts them."""
+    damage: tuple[str, ...]
+    """What else could not be read, in words."""
+
+    @property
+    def clock_offset(self) -> float:
+        """Seconds to add to a monotonic second of this box to get seconds since the epoch."""
+        return (self.identity.realtime_ns - self.identity.monotonic_ns) / 1e9
+
+
+def read_box(path: str | os.PathLike[str]) -> Box:
+    """Reads the box at `path`. Raises BadBox (a sentence about the file) and OSError."""
+    with BoxReader(path) as reader:
+        return reader.poll()
+
+
+class BoxReader:
+    """Reads a box repeatedly, each time only what is new. Raises like `read_box`."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._fd = _open(self.path)
+        try:
+            self._at = geometry(read_at(self._fd, 0, layout.HEADER_SIZE))
+        except BadBox as bad:
+            os.close(self._fd)
+            raise BadBox(f"{self.path} cannot be read: {bad}") from None
+        self._steps = Ring(
+            self._fd,
+            offset=self._at.steps,
+            capacity=self._at.step_capacity,
+            dtype=STEP_DTYPE,
+            cursor_at=layout.STEP_CURSOR,
+            clean=records.plausible,
+        )
+        self._events = Ring(
+            self._fd,
+            offset=self._at.events,
+            capacity=self._at.event_capacity,
+            dtype=EVENT_DTYPE,
+            cursor_at=layout.EVENT_CURSOR,
+            clean=lambda found: found,
+        )
+        self._told: tuple[BoxEvent, ...] = ()
+        self._history = HistoryReader(self._fd, self._at.history, self._at.history_capacity)
+        self._texts = TextReader(self._fd, self._at)
+
+    def __enter__(self) -> BoxReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def poll(self) -> Box:
+        """The box as it is now."""
+        before = self._header()
+        for _ in range(_ATTEMPTS):
+            header = self._header()
+            if trusted := stable(before, header):
+                break
+            before = header
+        who = identity(header, trusted=trusted)
+        self._steps.poll()
+        new = self._events.poll()
+        self._told = (*self._told, *map(_event, new))[-self._at.event_capacity :]
+        history, window = self._history.poll()
+        header = self._header()
+        texts = self._texts.poll()
+        ended, code = word(header, layout.ENDED), word(header, layout.EXIT_CODE)
+        state = word(header, layout.STATE)
+        torn = () if trusted else ("the process ended while it changed its rank",)
+        return Box(
+            path=self.path,
+            identity=who,
+            birth=texts.birth,
+            state=layout.STATES[state] if state < len(layout.STATES) else "unknown",
+            exit_code=code - 1 if 0 < code <= 256 else None,
+            ended_ns=ended or None,
+            now=self._now(header),
+            steps=self._steps.kept,
+            events=self._told,
+            history=history,
+            history_window_ns=window,
+            last_words=texts.last_words,
+            probe_cost_ns=word(header, layout.PROBE_COST),
+            lost=self._steps.lost,
+            overwritten=self._steps.overwritten,
+            damage=(*torn, *texts.damage),
+        )
+
+    def _header(self) -> bytes:
+        header = read_at(self._fd, 0, layout.HEADER_SIZE)
+        if len(header) < layout.HEADER_SIZE:
+            raise BadBox(f"{self.path} cannot be read: it was cut off while it was read")
+        return header
+
+    def _now(self, header: bytes) -> BoxNow | None:
+        phase, since = word(header, layout.NOW_PHASE), word(header, layout.NOW_SINCE)
+        if not since or phase & 0xFF >= len(layout.PHASES):
+            return None
+        return BoxNow(
+            phase=layout.PHASES[phase & 0xFF],
+            since_ns=since,
+            step=phase >> 8,
+            site=self._texts.site(word(header, layout.NOW_SITE)),
+            group_seq=word(header, layout.NOW_SEQUENCE) or None,
+        )
+
+
+def _event(record: np.void) -> BoxEvent:
+    kind = int(record["kind"])
+    text = bytes(record["text"])[: int(record["length"])]
+    return BoxEvent(
+        kind=layout.EVENTS[kind] if kind < len(layout.EVENTS) else f"event {kind}",
+        start_ns=int(record["start_ns"]),
+        step=int(record["step"]),
+        duration_ns=int(record["duration_ns"]),
+        value=float(record["value"]),
+        text=text.decode("utf-8", "replace"),
+    )
+
+
+def _open(path: str) -> int:
+    try:
+        # Without O_NONBLOCK a pipe of this name would block the reader for ever.
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise BadBox(f"{path} cannot be read: it is a symbolic link") from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise BadBox(f"{path} cannot be read: it is no regular file")
+    return fd

@@ -1,0 +1,157 @@
+"""The first 4096 bytes of a black box, checked: everything later trusts these offsets."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from dataclasses import dataclass
+
+from mgpu_probes.inprocess import layout
+
+MOST_RECORDS = 1 << 16
+MOST_BYTES = 1 << 20
+"""Of one area of text. Bounds for a hostile file; the layout's own sizes are far below."""
+
+
+class BadBox(ValueError):  # noqa: N818 - a noun, like NotARecording: it says what the file is
+    """A file that cannot be read as a black box. Its text is one sentence for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Where things are in the file, in bytes and in records."""
+
+    birth: int
+    birth_slot: int
+    strings: int
+    strings_size: int
+    steps: int
+    step_capacity: int
+    events: int
+    event_capacity: int
+    history: int
+    history_capacity: int
+    words: int
+    words_size: int
+
+    def areas(self) -> list[tuple[int, int]]:
+        """First and last + 1 byte of each area."""
+        step = layout.STEP_SIZE
+        return [
+            (self.birth, self.birth + 2 * self.birth_slot),
+            (self.strings, self.strings + self.strings_size),
+            (self.steps, self.steps + self.step_capacity * step),
+            (self.events, self.events + self.event_capacity * layout.EVENT_SIZE),
+            (self.history, self.history + 2 * self.history_capacity * step),
+            (self.words, self.words + self.words_size),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who wrote the box. None: not known."""
+
+    version: tuple[int, int]
+    pid: int
+    parent_pid: int
+    start_ticks: int | None
+    """Start of the process in clock ticks since boot."""
+    realtime_ns: int
+    monotonic_ns: int
+    boot_id: str | None
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    attempt: int
+    stage: int | None
+    stages: int | None
+    host: str
+
+
+def geometry(header: bytes) -> Geometry:
+    """Raises BadBox where the header is not that of a box which this version can read."""
+    _check_kind(header)
+    fields = layout.IDENTITY.unpack_from(header)
+    found = Geometry(*fields[5:17])
+    if fields[4] != layout.HEADER_SIZE:
+        raise BadBox(f"it says that its header has {fields[4]} bytes")
+    if not 0 < found.step_capacity <= MOST_RECORDS:
+        raise BadBox(f"it says that it holds {found.step_capacity} steps")
+    if max(found.event_capacity, found.history_capacity) > MOST_RECORDS:
+        raise BadBox("it says that it holds more events or history than any box does")
+    if max(found.birth_slot, found.strings_size, found.words_size) > MOST_BYTES:
+        raise BadBox("it says that it holds more text than any box does")
+    last = layout.HEADER_SIZE
+    for first, end in sorted(found.areas()):
+        if first < last:
+            raise BadBox("its areas overlap")
+        last = end
+    return found
+
+
+def _check_kind(header: bytes) -> None:
+    if not header.strip(b"\x00"):
+        raise BadBox("it is still being created or empty")
+    if not header.startswith(layout.MAGIC[: len(header)]):
+        raise BadBox("it is no black box")
+    if len(header) < layout.HEADER_SIZE:
+        raise BadBox("it is cut off within its header")
+    _, major, _, mark, *_ = layout.IDENTITY.unpack_from(header)
+    if mark != layout.BYTE_ORDER_MARK:
+        raise BadBox("it was written on a machine of another byte order; read it on such a one")
+    if major > layout.VERSION_MAJOR:
+        raise BadBox(
+            f"it was written by a newer version (format {major}, this one reads "
+            f"{layout.VERSION_MAJOR}): upgrade mgpu-doctor"
+        )
+    if major < layout.VERSION_MAJOR:
+        raise BadBox(f"its format {major} is no longer read")
+
+
+def identity(header: bytes, *, trusted: bool) -> Identity:
+    """`trusted`: the generations agreed. Where not, the process died while it changed its rank,
+    and what it was about to change is unknown."""
+    fields = layout.IDENTITY.unpack_from(header)
+    pid, parent, ticks, wall, monotonic, boot = fields[17:23]
+    rank, local, world, attempt, stage, stages = (
+        number if trusted and number >= 0 else None for number in fields[23:29]
+    )
+    return Identity(
+        version=(fields[1], fields[2]),
+        pid=pid,
+        parent_pid=parent,
+        start_ticks=ticks or None,
+        realtime_ns=wall,
+        monotonic_ns=monotonic,
+        boot_id=str(uuid.UUID(bytes=boot)) if any(boot) else None,
+        rank=rank,
+        local_rank=local,
+        world_size=world,
+        attempt=attempt or 0,
+        stage=stage,
+        stages=stages,
+        host=fields[29].split(b"\x00")[0].decode("utf-8", "replace"),
+    )
+
+
+def word(header: bytes, offset: int) -> int:
+    """The 64-bit word at `offset`."""
+    return int.from_bytes(header[offset : offset + 8], sys.byteorder)
+
+
+def stable(before: bytes, after: bytes) -> bool:
+    """Whether the identity in `after` was whole: the header `before` was read earlier."""
+    first = word(after, layout.GENERATION_FIRST)
+    return 0 < first == word(before, layout.GENERATION_LAST) == word(after, layout.GENERATION_LAST)
+
+
+def read_at(fd: int, offset: int, size: int) -> bytes:
+    """Up to `size` bytes; fewer where the file ends. Read, not mapped: a file that somebody cuts
+    off while it is mapped is SIGBUS for its reader."""
+    parts = []
+    while size > 0 and (part := os.pread(fd, size, offset)):
+        parts.append(part)
+        offset += len(part)
+        size -= len(part)
+    return b"".join(parts)

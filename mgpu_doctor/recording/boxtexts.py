@@ -1,0 +1,107 @@
+"""Reads the texts of a black box: birth certificate, last words, call sites."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from mgpu_probes.inprocess import layout
+from mgpu_probes.inprocess.compact import plain
+
+from .boxheader import Geometry, read_at, word
+
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    birth: Mapping[str, Any]
+    last_words: Mapping[str, Any]
+    damage: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    raw: bytes
+    value: Mapping[str, Any] | None
+    """None: it is there and cannot be read."""
+
+
+class TextReader:
+    """Parses a text again only when it has changed."""
+
+    def __init__(self, fd: int, at: Geometry) -> None:
+        self._fd = fd
+        self._at = at
+        self._birth = _Held(b"", {})
+        self._words = _Held(b"", {})
+
+    def poll(self) -> Texts:
+        self._birth = self._fresh(self._birth, layout.BIRTH_SLOT, self._birth_place)
+        self._words = self._fresh(self._words, layout.WORDS_USED, self._words_place)
+        named = (("the birth certificate", self._birth), ("the last words", self._words))
+        return Texts(
+            birth=self._birth.value or {},
+            last_words=self._words.value or {},
+            damage=tuple(f"{name} cannot be read" for name, held in named if held.value is None),
+        )
+
+    def site(self, published: int) -> str | None:
+        """The text that the word NOW_SITE stands for."""
+        offset = published - 1
+        used = min(word(read_at(self._fd, layout.STRINGS_USED, 8), 0), self._at.strings_size)
+        if not 0 <= offset <= used - 2:
+            return None
+        at = self._at.strings + offset
+        length = int.from_bytes(read_at(self._fd, at, 2), sys.byteorder)
+        if offset + 2 + length > used:
+            return None
+        return read_at(self._fd, at + 2, length).decode("utf-8", "replace")
+
+    def _fresh(
+        self, held: _Held, word_at: int, place: Callable[[int], tuple[int, int] | None]
+    ) -> _Held:
+        for _ in range(_ATTEMPTS):
+            published = read_at(self._fd, word_at, 8)
+            if not any(published):
+                return held
+            where = place(word(published, 0))
+            if where is None:
+                return _Held(published, None)
+            raw = read_at(self._fd, *where)
+            if raw == held.raw:
+                return held
+            held = _Held(raw, _object(raw))
+            if held.value is not None and read_at(self._fd, word_at, 8) == published:
+                break
+        return held
+
+    def _birth_place(self, published: int) -> tuple[int, int] | None:
+        slot, length = published >> 32, published & 0xFFFFFFFF
+        if slot > 1 or length > self._at.birth_slot:
+            return None
+        return self._at.birth + slot * self._at.birth_slot, length
+
+    def _words_place(self, published: int) -> tuple[int, int] | None:
+        return (self._at.words, published) if published <= self._at.words_size else None
+
+
+def _finite(text: str) -> float | None:
+    value = float(text)
+    return value if isfinite(value) else None
+
+
+def _object(raw: bytes) -> Mapping[str, Any] | None:
+    """A JSON object, cut to the depth and length that the writer keeps to; None where `raw` is
+    none. RecursionError is how the parser ends on brackets nested by the thousand."""
+    try:
+        value = json.loads(raw.decode("utf-8"), parse_float=_finite, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    return {key: plain(item) for key, item in value.items()}

@@ -1,0 +1,105 @@
+"""Fixed-size records of a black box as NumPy arrays: their dtypes and which of them to believe."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.inprocess import layout
+
+Array = npt.NDArray[np.void]
+
+_STEP_FIELDS: tuple[tuple[str, Any], ...] = (
+    ("seq", "u8"),
+    ("end_ns", "i8"),
+    ("wall_ns", "i8"),
+    ("step", "u4"),
+    ("flags", "u4"),
+    ("phases", ("f4", (len(layout.PHASES),))),
+    ("samples", "u4"),
+    ("tokens", "u4"),
+    ("loss", "f4"),
+    ("gc_s", "f4"),
+    ("group_seq", "u4"),
+    ("collectives", "u2"),
+    ("micro_batches", "u2"),
+    ("cpu_s", "f4"),
+    ("device_bytes", "u8"),
+    ("stage", "i2"),
+    ("group", "u2"),
+)
+STEP_DTYPE = np.dtype(
+    {
+        "names": [name for name, _ in _STEP_FIELDS],
+        "formats": [kind for _, kind in _STEP_FIELDS],
+        "offsets": [0, 8, 16, 24, 28, 32, 72, 76, 80, 84, 88, 92, 94, 96, 100, 108, 110],
+        "itemsize": layout.STEP_SIZE,
+    }
+)
+"""One step record, byte for byte `layout.STEP`."""
+
+_NUMBER_OF_STEPS_AT = 112
+HISTORY_DTYPE = np.dtype(
+    {
+        "names": list(STEP_DTYPE.names or ()),
+        "formats": [
+            np.dtype("u4") if name == "micro_batches" else field[0]
+            for name, field in (STEP_DTYPE.fields or {}).items()
+        ],
+        "offsets": [
+            _NUMBER_OF_STEPS_AT if name == "micro_batches" else field[1]
+            for name, field in (STEP_DTYPE.fields or {}).items()
+        ],
+        "itemsize": layout.STEP_SIZE,
+    }
+)
+"""One history record: fields as in `STEP_DTYPE`, sums over `micro_batches` (32 bits) steps."""
+
+EVENT_DTYPE = np.dtype(
+    {
+        "names": ["seq", "start_ns", "kind", "length", "step", "duration_ns", "value", "text"],
+        "formats": ["u8", "i8", "u2", "u2", "u4", "u8", "f8", f"V{layout.EVENT_TEXT_SIZE}"],
+        "offsets": [0, 8, 16, 18, 20, 24, 32, 40],
+        "itemsize": layout.EVENT_SIZE,
+    }
+)
+
+
+def whole(raw: bytes, dtype: np.dtype[np.void]) -> Array:
+    """`raw` as records, without an incomplete one at its end."""
+    return np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
+
+
+def sound(raw: bytes, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]) -> Array:
+    """Those of the `chosen` records in `raw` whose CRC-32, their last four bytes, is right."""
+    size = dtype.itemsize
+    records = whole(raw, dtype)
+    stored = np.frombuffer(raw, "u4")[size // 4 - 1 :: size // 4]
+    view = memoryview(raw)
+    crc32 = zlib.crc32
+    starts = (chosen * size).tolist()
+    right = np.fromiter((crc32(view[at : at + size - 4]) for at in starts), np.uint32, len(chosen))
+    believed: Array = records[chosen[stored[chosen] == right]]
+    return believed
+
+
+def plausible(records: Array) -> Array:
+    """Step records without those of impossible times; impossible phases become NaN.
+
+    A right CRC says that a record is whole, not that an honest program wrote it.
+    """
+    kept: Array = records[(records["end_ns"] >= 0) & (records["wall_ns"] >= 0)].copy()
+    phases = kept["phases"]
+    with np.errstate(invalid="ignore"):
+        phases[~((phases >= 0) & (phases < np.inf))] = np.nan
+    return kept
+
+
+def history(records: Array) -> Array:
+    """Step-shaped sums as `HISTORY_DTYPE`. A writer may know the 16-bit number of steps alone."""
+    wide: Array = records.view(HISTORY_DTYPE).copy()
+    unknown = wide["micro_batches"] == 0
+    wide["micro_batches"][unknown] = records["micro_batches"][unknown]
+    return wide

@@ -1,0 +1,116 @@
+"""Reads a ring of records that another process may be writing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .boxheader import read_at, word
+from .records import Array, sound, whole
+
+_MOST = 1 << 62
+"""A sequence number beyond it is no honest one."""
+
+
+class Ring:
+    """The records of one ring as far as they were read; `poll` adds what is new.
+
+    Every record is judged by itself: by its CRC, and by its sequence number, which must belong to
+    its slot. The cursor only tells where to look and what should be there.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        *,
+        offset: int,
+        capacity: int,
+        dtype: np.dtype[np.void],
+        cursor_at: int,
+        clean: Callable[[Array], Array],
+    ) -> None:
+        self._fd = fd
+        self._offset = offset
+        self._capacity = capacity
+        self._dtype = dtype
+        self._cursor_at = cursor_at
+        self._clean = clean
+        self._polled = False
+        self._counted = 0
+        self._buffer: Array = np.empty(0, dtype)
+        self._used = 0
+        self.kept: Array = self._buffer
+        """The newest records by `seq`, at most the ring's capacity. Never changed in place."""
+        self.newest = 0
+        self.lost = 0
+        """Records that were written and are damaged."""
+
+    @property
+    def overwritten(self) -> int:
+        """Records that were whole once and are not among `kept`: the ring went on."""
+        return max(0, self.newest - len(self.kept) - self.lost)
+
+    def poll(self) -> Array:
+        """Reads on; returns what is new, by `seq`."""
+        cursor = self._cursor()
+        new = self._fetch(cursor)
+        if len(new):
+            self._keep(new)
+        self._count(cursor)
+        return new
+
+    def _cursor(self) -> int:
+        raw = read_at(self._fd, self._cursor_at, 8)
+        return word(raw, 0) if len(raw) == 8 else 0
+
+    def _fetch(self, cursor: int) -> Array:
+        """One record more than the cursor tells: a writer killed just before it moved the cursor
+        leaves a whole record there. The first time, and whenever the cursor makes no sense, the
+        whole ring is read."""
+        count = cursor + 1 - self.newest
+        if not self._polled or not 0 <= count <= self._capacity:
+            count = self._capacity
+        self._polled = True
+        first = self.newest % self._capacity
+        size = self._dtype.itemsize
+        until_end = min(count, self._capacity - first)
+        raw = read_at(self._fd, self._offset + first * size, until_end * size)
+        if count > until_end:
+            raw += read_at(self._fd, self._offset, (count - until_end) * size)
+        seq = whole(raw, self._dtype)["seq"]
+        slots = (first + np.arange(len(seq), dtype=np.uint64)) % np.uint64(self._capacity)
+        own = (seq - np.uint64(1)) % np.uint64(self._capacity) == slots
+        own &= (seq > np.uint64(self.newest)) & (seq < np.uint64(_MOST))
+        new = self._clean(sound(raw, self._dtype, np.flatnonzero(own)))
+        new = new[np.argsort(new["seq"])]
+        if len(new):  # a slot whose newest record is damaged may hold one of the last lap
+            new = new[new["seq"] + np.uint64(self._capacity) > new["seq"][-1]]
+        return new
+
+    def _keep(self, new: Array) -> None:
+        """Appends in place while there is room, so that a poll costs what is new. Views handed
+        out earlier stay as they are: a full buffer is left to them and a new one begun."""
+        room = self._capacity + self._capacity // 4
+        if self._used + len(new) > len(self._buffer):
+            held = self.kept[max(0, len(self.kept) + len(new) - self._capacity) :]
+            self._buffer = np.empty(min(room, 2 * (len(held) + len(new)) + 64), self._dtype)
+            self._buffer[: len(held)] = held
+            self._used = len(held)
+        self._buffer[self._used : self._used + len(new)] = new
+        self._used += len(new)
+        self.kept = self._buffer[max(0, self._used - self._capacity) : self._used]
+        self.kept.flags.writeable = False
+        self.newest = int(new["seq"][-1])
+
+    def _count(self, cursor: int) -> None:
+        """Counts what should have been found. Whatever a cursor read earlier covers was whole
+        then; all but the last `capacity` before the present one may be overwritten since."""
+        low = max(self._counted + 1, self._cursor() + 2 - self._capacity)
+        high = min(cursor, low + self._capacity - 1)
+        if low <= high:
+            seq = self.kept["seq"]
+            first = np.searchsorted(seq, np.uint64(low), "left")
+            last = np.searchsorted(seq, np.uint64(high), "right")
+            self.lost += high - low + 1 - int(last - first)
+        self._counted = max(self._counted, cursor)
