@@ -6,21 +6,23 @@ import numpy as np
 from mgpu_probes.inprocess import layout
 
 from .boxheader import read_at, word
-from .records import STEP_DTYPE, Array, history, plausible, sound, whole
+from .records import HISTORY_DTYPE, STEP_DTYPE, Array, history, plausible, sound, whole
 
 _ATTEMPTS = 4
 _NONE = history(np.empty(0, STEP_DTYPE))
 
 
 class HistoryReader:
-    """The closed windows are read when there is a new one, the open window every time."""
+    """Reads the closed windows when there is a new one, the open window every time."""
 
     def __init__(self, fd: int, offset: int, capacity: int) -> None:
         self._fd = fd
         self._offset = offset
         self._capacity = capacity
-        self._key = (-1, -1, 0)
+        self._key = (2, 0, 0)
+        self._open = b""
         self._closed = _NONE
+        self._all = _NONE
 
     def poll(self) -> tuple[Array, int | None]:
         """The windows, oldest first, and the ns that one covers."""
@@ -28,15 +30,16 @@ class HistoryReader:
             area, cursor, window = key = self._words()
             if area > 1 or cursor > self._capacity or not 0 < window < 1 << 62:
                 return _NONE, None
-            if key != self._key:
-                self._closed = self._read(area, 0, cursor)
-            still_open = self._read(area, cursor, min(cursor + 1, self._capacity))
-            if self._words() == key:
-                self._key = key
+            still_open = self._raw(area, cursor, min(cursor + 1, self._capacity))
+            if (key, still_open) == (self._key, self._open):
                 break
-        if not len(still_open):
-            return self._closed, window
-        return np.concatenate([self._closed, still_open]), window
+            if key != self._key:
+                self._closed = _believed(self._raw(area, 0, cursor), 1)
+            if self._words() == key:
+                self._key, self._open = key, still_open
+                self._all = _joined(self._closed, _believed(still_open, cursor + 1))
+                break
+        return self._all, window
 
     def _words(self) -> tuple[int, int, int]:
         first = layout.HISTORY_ACTIVE
@@ -48,10 +51,22 @@ class HistoryReader:
         cursor = word(raw, layout.HISTORY_CURSOR[at] - first)
         return area, cursor, word(raw, layout.HISTORY_WINDOW[at] - first)
 
-    def _read(self, area: int, first: int, end: int) -> Array:
-        size = STEP_DTYPE.itemsize
+    def _raw(self, area: int, first: int, end: int) -> bytes:
+        size = layout.STEP_SIZE
         at = self._offset + (area * self._capacity + first) * size
-        raw = read_at(self._fd, at, (end - first) * size)
-        seq = whole(raw, STEP_DTYPE)["seq"]
-        own = np.flatnonzero(seq == first + 1 + np.arange(len(seq), dtype=np.uint64))
-        return history(plausible(sound(raw, STEP_DTYPE, own)))
+        return read_at(self._fd, at, (end - first) * size)
+
+
+def _believed(raw: bytes, first: int) -> Array:
+    """The whole records in `raw`, which should be numbered from `first` on."""
+    seq = whole(raw, STEP_DTYPE)["seq"]
+    own = np.flatnonzero(seq == np.uint64(first) + np.arange(len(seq), dtype=np.uint64))
+    return history(plausible(sound(raw, STEP_DTYPE, own)))
+
+
+def _joined(closed: Array, still_open: Array) -> Array:
+    """Both after each other. (np.concatenate would pack the fields.)"""
+    windows: Array = np.empty(len(closed) + len(still_open), HISTORY_DTYPE)
+    windows[: len(closed)] = closed
+    windows[len(closed) :] = still_open
+    return windows
