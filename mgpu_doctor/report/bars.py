@@ -11,9 +11,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
 
-from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.findings import Diagnosis, Severity
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.rows import Row, rows
+from mgpu_doctor.report.verdict import leading
 
 ROWS = 16
 SHORTEST_BAR = 16
@@ -30,13 +31,15 @@ def rank_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
     header = Text("  " + _line({name: name for name in columns}, columns), style="dim")
     header.append("where a step's time goes" if scale else "")
     lines = [header]
+    lead = leading(diagnosis)
+    ended = lead is not None and lead.severity is Severity.CRITICAL
     used: set[str] = set()
     for row in table:
         shown = Text("▸ " if row.culprit else "  ", style="bold red")
         style = "bold default" if row.culprit else "not bold default"
         shown.append(_line(_facts(row), columns), style=style)
-        if row.stopped and row.where:
-            shown.append(text.cut(f"at {row.where}", room), style="not bold yellow")
+        if row.stopped and row.where and ended:
+            shown.append(text.cut(f"in {row.where}", room), style="not bold yellow")
         else:
             spent = phases.known(row.phases)
             used.update(spent)

@@ -102,8 +102,8 @@ def heat(diagnosis: Diagnosis) -> str:
         f'<p class="ends soft small"><span>step {drawn.first_step}</span>'
         f"<span>step {drawn.last_step}</span></p>\n"
         f'<p class="soft small">A row is a rank, rank 0 on top{several}. Orange: its own work '
-        "takes longer than the median rank's, full colour at twice as long; blue: shorter; grey: no "
-        "record.</p>"
+        "takes longer than the median rank's, full colour at twice as long; blue: shorter; "
+        "grey: no record.</p>"
     )
 
 
@@ -194,7 +194,7 @@ def _rank(row: Row, several: bool, scale: float) -> str:
     host = f"<td>{say(text.cut(row.host, 24))}</td>" if several else ""
     step = text.UNKNOWN if row.step is None else str(row.step)
     label = f"▸ {row.label}" if row.culprit else row.label
-    where = f'<span class="small">at {say(text.cut(row.where, 200))}</span>' if row.where else ""
+    where = f'<span class="small">in {say(text.cut(row.where, 200))}</span>' if row.where else ""
     return (
         f'<tr{kind}><td class="number">{say(label)}</td>{host}<td>{say(row.state)}</td>'
         f'<td class="number step">{step}</td><td class="number">{text.seconds(row.seconds)}</td>'

@@ -1,0 +1,52 @@
+"""What `diagnose` and `report` share: from what the user names to a diagnosis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave
+
+if TYPE_CHECKING:
+    from mgpu_doctor.findings import Diagnosis
+
+START_ONE = "start a job with `mgpu-doctor run -- COMMAND`"
+
+
+def examine(recording: Path) -> Diagnosis:
+    """The diagnosis of a recording, live or finished; leaves with exit code 3 where it is none."""
+    from mgpu_doctor.case.load import NotARecording, load_recording
+    from mgpu_doctor.diagnose import diagnose
+
+    try:
+        case = load_recording(recording)
+    except NotARecording as error:
+        leave(str(error), NOTHING_EXAMINED)
+    except OSError as error:
+        leave(f"{recording} cannot be read ({error.strerror}).", NOTHING_EXAMINED)
+    return diagnose(case)
+
+
+def recording(reference: str) -> Path:
+    """The folder that `reference` names; leaves with exit code 3 where there is none."""
+    from mgpu_doctor.recording.home import LATEST, find, home
+
+    folder = find(reference)
+    if folder is not None:
+        return folder
+    if reference == LATEST:
+        leave(f"no recording is kept in {home()} yet: {START_ONE}.", NOTHING_EXAMINED)
+    path = Path(reference)
+    if not path.is_dir():
+        leave(f"{_why_not(path)}: name a recording's folder, its id or `latest`.", NOTHING_EXAMINED)
+    return path
+
+
+def _why_not(path: Path) -> str:
+    if path.exists():
+        return f"{path} is a file; single boxes, logs and traces cannot be examined yet"
+    if path.name == str(path) and path.name.isdigit():
+        return f"process {path} cannot be examined yet"
+    if str(path) == "-":
+        return "standard input cannot be examined yet"
+    return f"{path} does not exist"

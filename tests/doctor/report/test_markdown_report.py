@@ -1,0 +1,108 @@
+"""The ticket's Markdown: nobody's words become markup, and strangers learn no names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.report import markdown
+from mgpu_doctor.report.redact import redacted
+from tests.support import diagnoses
+
+
+def outside_fences(text: str) -> str:
+    """What is left when every code block is taken out, as CommonMark closes them."""
+    left, bars = [], ""
+    for line in text.splitlines():
+        fence = re.match(r"`{3,}", line)
+        if not bars and fence:
+            bars = fence.group()
+        elif bars and re.fullmatch(f"`{{{len(bars)},}}", line):
+            bars = ""
+        elif not bars:
+            left.append(line)
+    assert not bars, "a code block is never closed"
+    return "\n".join(left)
+
+
+@pytest.mark.parametrize("name", diagnoses.ALL)
+@pytest.mark.parametrize("redact", [True, False])
+def test_words_stay_words(name: str, redact: bool) -> None:
+    text = outside_fences(markdown.render(diagnoses.ALL[name], redact=redact))
+    tags = set(re.findall(r"<[^>]*>", text))
+    assert tags <= {"<details>", "</details>", "<summary>", "</summary>", "<!-- -->"}
+    assert text.count("<details>") == text.count("</details>")
+    assert not re.search(r"@\w", text), "nobody is mentioned"
+    assert "\x1b" not in text
+    assert len(text) < 65_536
+
+
+def test_hostile_code_cannot_leave_its_fence() -> None:
+    text = markdown.render(diagnoses.failed(), redact=False)
+    assert "</details></pre>" in text
+    assert "</pre>" not in outside_fences(text)
+
+
+@pytest.mark.parametrize(
+    ("words", "escaped"),
+    [
+        ("a|b", r"a\|b"),
+        ("`x`", r"\`x\`"),
+        ("[a](b)", r"\[a\](b)"),
+        ("<b>&amp;", "&lt;b&gt;&amp;amp;"),
+        ("*a*_b_~c~", r"\*a\*\_b\_\~c\~"),
+        ("see https://x.y", r"see https\://x.y"),
+        ("www.x.y", r"www\.x.y"),
+        ("@someone", "@<!-- -->someone"),
+        ("#12", r"\#<!-- -->12"),
+        ("1. one", "1<!-- -->. one"),
+        ("- one", r"\- one"),
+        ("two\nlines", "two lines"),
+    ],
+)
+def test_escape(words: str, escaped: str) -> None:
+    assert markdown.escape(words) == escaped
+
+
+def test_tables_keep_their_columns() -> None:
+    text = outside_fences(markdown.render(diagnoses.failed(), redact=False))
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert rows
+    tables: list[set[int]] = []
+    for line in rows:
+        cells = len(re.findall(r"(?<!\\)\|", line))
+        if set(line) <= set("| -"):
+            tables.append({cells})
+        elif tables:
+            tables[-1].add(cells)
+    assert tables
+    # The header of a table is counted with the table before it: at most two counts each.
+    assert all(len(counts) <= 2 for counts in tables)
+    assert len(tables[-1]) == 1
+
+
+def test_names_of_hosts_and_homes_are_redacted() -> None:
+    made = diagnoses.straggler()
+    text = markdown.render(made)
+    assert "node-a" not in text
+    assert "host-1" in text
+    assert "node-a" in markdown.render(made, redact=False)
+
+
+@pytest.mark.parametrize(
+    ("words", "hidden"),
+    [
+        ("at /home/someone/project/train.py:3", "at ./train.py:3"),
+        ("/home/someone/project", "."),
+        ("/home/someone/project2/x", "~/project2/x"),
+        ("/root/x and /rooted/y", "~/x and /rooted/y"),
+        ("node-a:29500", "host-1:29500"),
+        ("node-ab and my-node-a", "node-ab and my-node-a"),
+    ],
+)
+def test_redaction(words: str, hidden: str) -> None:
+    made = diagnoses.straggler()
+    made = replace(made, findings=(replace(made.findings[0], cause=words),))
+    assert redacted(made).findings[0].cause == hidden

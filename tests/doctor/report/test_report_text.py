@@ -1,0 +1,104 @@
+"""How numbers and other people's words are written."""
+
+from __future__ import annotations
+
+import pytest
+
+from mgpu_doctor.report import phases, text
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "?"),
+        (float("nan"), "?"),
+        (0.0, "0 s"),
+        (5e-7, "0.5 µs"),
+        (0.00012, "120 µs"),
+        (0.0024, "2.4 ms"),
+        (0.031, "31 ms"),
+        (0.0662, "66.2 ms"),
+        (0.9996, "1 s"),
+        (1.24, "1.2 s"),
+        (26.4, "26.4 s"),
+        (59.97, "1 min"),
+        (192, "3 min 12 s"),
+        (11520, "3 h 12 min"),
+        (90000, "1 d 1 h"),
+        (-0.031, "-31 ms"),
+    ],
+)
+def test_seconds(value: float | None, said: str) -> None:
+    assert text.seconds(value) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(None, "?"), (0, "0 B"), (512, "512 B"), (1536, "1.5 KiB"), (3 << 40, "3 TiB")],
+)
+def test_size(value: float | None, said: str) -> None:
+    assert text.size(value) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [(None, "?"), (0.0, "0 %"), (0.0432, "4.3 %"), (0.454, "45 %"), (1, "100 %")]
+)
+def test_percent(value: float | None, said: str) -> None:
+    assert text.percent(value) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "said"),
+    [
+        (None, "s", "?"),
+        (0.031, "s", "31 ms"),
+        (0.99, "1", "99 %"),
+        (1.3, "ratio", "1.3 times"),
+        (12, "steps", "12 steps"),
+        ("SIGKILL", "", "SIGKILL"),
+        (float("inf"), "steps", "? steps"),
+    ],
+)
+def test_quantity(value: float | str | None, unit: str, said: str) -> None:
+    assert text.quantity(value, unit) == said
+
+
+def test_ranks() -> None:
+    assert text.ranks([5, 2, 0, 1]) == "0-2, 5"
+    assert text.ranks(range(0, 100, 2), limit=2) == "0, 2 and 48 more"
+    assert text.name_ranks([3]) == "rank 3"
+    assert text.name_ranks([3, 4]) == "ranks 3-4"
+
+
+def test_cut_keeps_both_ends() -> None:
+    assert text.cut("/a/long/path/to/train.py", 11) == "/a/lo…in.py"
+    assert text.cut("short", 5) == "short"
+    assert text.cut("anything", 1) == "…"
+    assert text.cut_words("see /a/long/path/to/train.py now", 11) == "see /a/lo…in.py now"
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "\x1b[2Jgone",
+        "\x1b]0;title\x07gone",
+        "\x1b]8;;http://x\x1b\\gone",
+        "\x9b31mgone",
+        "\u202egone",
+        "gone\x00\x07",
+        "\x1bPdcs\x1b\\gone",
+        "\ud800gone",
+    ],
+)
+def test_nothing_steers_the_terminal(hostile: str) -> None:
+    cleaned = text.clean(hostile)
+    assert "gone" in cleaned
+    assert cleaned.replace("\ufffd", "").isprintable()
+    cleaned.encode("utf-8")
+
+
+def test_cells_are_as_long_as_their_sum() -> None:
+    assert phases.cells([1, 1, 1], 3, 10) in ([4, 3, 3], [3, 4, 3], [3, 3, 4])
+    assert phases.cells([1.0], 2.0, 11) == [6]
+    assert phases.cells([1.0], 0.0, 11) == [0]
+    assert sum(phases.cells([0.1] * 7, 0.7, 20)) == 20

@@ -1,0 +1,136 @@
+"""The diagnosis on a terminal: nothing breaks out, nothing is wider than asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.report import terminal
+from tests.support import diagnoses
+
+WIDTHS = (60, 80, 120, 200)
+GOLDEN = Path(__file__).parents[2] / "recorded" / "terminal"
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+everything = pytest.mark.parametrize("name", diagnoses.ALL)
+at_widths = pytest.mark.parametrize("width", WIDTHS)
+
+
+@everything
+@at_widths
+def test_as_recorded(name: str, width: int) -> None:
+    """Regenerate with MGPU_DOCTOR_TEST_RECORD=1, then look at the difference."""
+    text = terminal.render(diagnoses.ALL[name], width=width, colour=False)
+    file = GOLDEN / f"{name}-{width}.txt"
+    if os.environ.get("MGPU_DOCTOR_TEST_RECORD"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8")
+
+
+@everything
+@pytest.mark.parametrize("width", [20, 40, *WIDTHS])
+@pytest.mark.parametrize("unicode", [True, False])
+def test_no_line_is_too_wide(name: str, width: int, unicode: bool) -> None:
+    text = terminal.render(diagnoses.ALL[name], width=width, colour=False, unicode=unicode)
+    assert max(map(cell_len, text.splitlines())) <= max(40, width)
+    assert text.endswith("\n")
+    assert not any(line.endswith(" ") for line in text.splitlines())
+
+
+@everything
+@at_widths
+def test_colour_adds_nothing_but_colour(name: str, width: int) -> None:
+    coloured = terminal.render(diagnoses.ALL[name], width=width, colour=True)
+    plain = terminal.render(diagnoses.ALL[name], width=width, colour=False)
+    assert ANSI.search(coloured)
+    unstyled = ANSI.sub("", coloured)
+    assert [line.rstrip() for line in unstyled.splitlines()] == plain.splitlines()
+    assert "\x1b" not in plain
+
+
+@everything
+def test_ascii_is_ascii(name: str) -> None:
+    text = terminal.render(diagnoses.ALL[name], width=80, colour=False, unicode=False)
+    assert text.isascii()
+
+
+def test_the_answer_comes_first() -> None:
+    lines = terminal.render(diagnoses.straggler(), width=100, colour=False).splitlines()
+    assert lines[0].startswith("! rank 2 is slow")
+    order = [
+        "straggler-input",
+        "who ",
+        "why ",
+        "evidence ",
+        "fix ",
+        "gain ",
+        "rank  state",
+        "also ",
+    ]
+    found = [next(i for i, line in enumerate(lines) if word in line) for word in order]
+    assert found == sorted(found)
+
+
+def test_the_culprit_is_marked_and_its_bar_differs() -> None:
+    text = terminal.render(diagnoses.straggler(), width=100, colour=False)
+    bars = {
+        int(match["rank"]): match["bar"]
+        for match in re.finditer(r"^ {2}[▸ ] +(?P<rank>\d+) .* ms  (?P<bar>\S+)$", text, re.M)
+    }
+    assert set(bars) == {0, 1, 2, 3}
+    assert len({len(bar) for bar in bars.values()}) == 1, "one scale for equal steps"
+    assert bars[2].count("i") > 10 * bars[0].count("i") > 0
+    assert bars[2].count("·") == 0 < bars[0].count("·")
+    assert re.search(r"^ {2}▸ +2 ", text, re.M)
+
+
+def test_a_healthy_job_takes_few_lines() -> None:
+    text = terminal.render(diagnoses.healthy(), width=100, colour=False)
+    assert text.startswith("✓ nothing wrong found\n")
+    assert len(text.splitlines()) <= 4
+    assert "devices" in text, "what was not seen is said"
+
+
+def test_a_running_job_says_so() -> None:
+    assert "still running" in terminal.render(
+        diagnoses.healthy(Outcome.RUNNING), width=100, colour=False
+    )
+    assert "still running" in terminal.render(
+        diagnoses.straggler(outcome=Outcome.RUNNING), width=100, colour=False
+    )
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.KILLED, Outcome.HUNG, Outcome.UNKNOWN])
+def test_what_ended_badly_is_never_called_fine(outcome: Outcome) -> None:
+    text = terminal.render(diagnoses.healthy(outcome), width=100, colour=False)
+    assert text.startswith("? ")
+    assert "nothing wrong" not in text
+
+
+def test_what_was_not_measured_is_never_called_fine() -> None:
+    unmeasured = [diagnoses.rank(number, phases={}, last_step=None) for number in range(2)]
+    text = terminal.render(diagnoses.diagnosis(unmeasured), width=100, colour=False)
+    assert text.startswith("? 2 ranks seen, but no step was measured")
+
+
+def test_five_hundred_ranks_fit_on_a_screen() -> None:
+    text = terminal.render(diagnoses.ALL["straggler-512"], width=100, colour=False)
+    assert len(text.splitlines()) < 40
+    assert "511 others" in text
+
+
+def test_hundreds_of_dead_ranks_fit_on_a_screen() -> None:
+    made = diagnoses.straggler(512, 77)
+    ranks = tuple(
+        replace(one, state="dead", signal=9 if one.rank and one.rank % 3 else 15)
+        for one in made.ranks
+    )
+    text = terminal.render(replace(made, ranks=ranks), width=100, colour=False)
+    assert len(text.splitlines()) < 60
