@@ -23,13 +23,15 @@ def parser(steps: int = 40) -> argparse.ArgumentParser:
 class Slow:
     """Sleeps in one place of one rank, each turn.
 
-    With --percent it first measures the rank's own turns and starts after the tenth.
+    With --percent it first measures the rank's own turns and starts after the tenth. `parts` is
+    how often a turn comes by each place; they share the slowness.
     """
 
-    def __init__(self, args: argparse.Namespace, rank: int) -> None:
+    def __init__(self, args: argparse.Namespace, rank: int, parts: int = 1) -> None:
         self.place = args.fault if args.rank in (rank, -1) else "none"
         self.percent = args.percent
-        self.seconds = args.ms / 1000 if args.percent is None else 0.0
+        self.parts = parts
+        self.seconds = args.ms / 1000 / parts if args.percent is None else 0.0
         self.turns = 0
         self.began: list[float] = []
 
@@ -42,7 +44,7 @@ class Slow:
         if len(self.began) > MEASURED_TURNS:
             # The first two turns allocate buffers and are no measure.
             turns = [b - a for a, b in zip(self.began[2:], self.began[3:], strict=False)]
-            self.seconds = median(turns) * self.percent / 100
+            self.seconds = median(turns) * self.percent / 100 / self.parts
 
     def here(self, place: str) -> None:
         if place == self.place and self.seconds:

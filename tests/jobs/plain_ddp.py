@@ -1,5 +1,6 @@
 """The usual script: a DataLoader, DistributedDataParallel, forward, backward, step."""
 
+import argparse
 import sys
 
 import torch
@@ -38,13 +39,14 @@ class Net(nn.Module):
         return torch.as_tensor(self.last(hidden))
 
 
-def main() -> None:
-    options = parser()
+def add_options(options: argparse.ArgumentParser) -> argparse.ArgumentParser:
     options.add_argument("--workers", type=int, default=0)
     options.add_argument("--batch", type=int, default=64)
     options.add_argument("--model", choices=("mlp", "cnn"), default="mlp")
-    args = options.parse_args()
-    dist.init_process_group("gloo")
+    return options
+
+
+def train(args: argparse.Namespace) -> None:
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
     torch.manual_seed(0)
@@ -79,6 +81,12 @@ def main() -> None:
                 break
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = add_options(parser()).parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 
