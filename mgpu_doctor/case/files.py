@@ -1,0 +1,105 @@
+"""Reading files that a stranger may have written: regular, bounded, and never followed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mgpu_probes.outside.text import clean
+
+from mgpu_doctor.case.model import Json
+
+MOST_JSON = 1 << 20
+MOST_LINES_BYTES = 32 << 20
+MOST_LINES = 200_000
+
+
+def read_bounded(path: Path, most: int, *, start: int = 0, at_end: bool = False) -> bytes:
+    """Up to `most` bytes of a regular file from `start` on; with `at_end` the last ones.
+
+    Raises OSError, also for links, pipes and devices, which could lead elsewhere or block.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path} is no regular file")
+        file.seek(max(start, status.st_size - most) if at_end else start)
+        return file.read(most)
+
+
+def read_object(path: Path) -> dict[str, Json]:
+    """One JSON object. Raises OSError, and ValueError where it is none."""
+    found = _parse(read_bounded(path, MOST_JSON))
+    if not isinstance(found, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """JSON objects of a file, one a line. `bad`: lines that are none."""
+
+    objects: tuple[Mapping[str, Json], ...] = ()
+    bad: int = 0
+
+
+def read_lines(path: Path) -> Lines:
+    """The JSON objects of a `.jsonl` file, the newest where it is too long; empty where there is
+    no such file. A last line without its end is still being written and not counted as bad."""
+    try:
+        raw = read_bounded(path, MOST_LINES_BYTES, at_end=True)
+    except OSError:
+        return Lines()
+    lines = raw.split(b"\n")
+    last = lines.pop()
+    objects: list[Mapping[str, Json]] = []
+    bad = 0
+    for line in [*lines[-MOST_LINES:], last]:
+        if not line.strip():
+            continue
+        try:
+            found = _parse(line)
+        except ValueError:
+            found = None
+        if isinstance(found, dict):
+            objects.append(found)
+        elif line is not last:
+            bad += 1
+    return Lines(tuple(objects), bad)
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        real = float(value)
+    except OverflowError:
+        return None
+    return real if math.isfinite(real) else None
+
+
+def whole(value: Any, least: int = 0, most: int = (1 << 63) - 1) -> int | None:
+    """An integer within bounds, or None."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if least <= value <= most else None
+
+
+def text(value: Any, limit: int = 500) -> str | None:
+    """Harmless text, or None where it is no text or empty."""
+    return (clean(value, limit) or None) if isinstance(value, str) else None
+
+
+def _parse(raw: bytes) -> Json:
+    try:
+        return json.loads(raw.decode("utf-8", "replace"), parse_constant=lambda _: None)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

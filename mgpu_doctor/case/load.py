@@ -1,0 +1,257 @@
+"""A recording to a Case: live, finished, or left behind by a job that was killed whole."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from mgpu_probes.inprocess.layout import BOX_SUFFIX
+from mgpu_probes.outside import processes
+
+from mgpu_doctor.case import files, printed, ranks, samples
+from mgpu_doctor.case.job import Ending, ending, job_of, this_host, told_by_launcher
+from mgpu_doctor.case.model import (
+    Case,
+    Json,
+    Outcome,
+    ProcessEnd,
+    Rank,
+    Subject,
+    Unexamined,
+)
+from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.box import BadBox, Box, read_box
+
+MOST_BOXES = 32_768
+MOST_HOSTS = 8192
+MOST_TOLD = 8
+"""Unreadable boxes that are told of one by one."""
+
+T = TypeVar("T")
+
+
+class NotARecording(ValueError):  # noqa: N818 - a name of the house's interface
+    """The path is no recording. Its text is one sentence that says what to do."""
+
+
+def load_recording(path: Path, until: float | None = None) -> Case:
+    """Everything that the recording at `path` tells of its job.
+
+    `until`: seconds since the epoch; only what was known then (replay). Works on a recording whose
+    job still runs, on one without an end because everything was killed, and on a folder of boxes
+    alone. What cannot be read is listed under `unexamined`. Raises NotARecording.
+    """
+    path = Path(path)
+    unexamined: list[Unexamined] = []
+    info = _info(path, unexamined)
+    boxes = _boxes(path, info, unexamined)
+    end = ending(_object(path / layout.END), until)
+    hosts = _hosts(path)
+    moment = ranks.Moment(
+        here=ranks.Here(this_host(), processes.boot_id()),
+        exits=_exits(hosts, unexamined),
+        over=end.over,
+        until=until,
+    )
+    found = [rank for box in boxes if (rank := ranks.rank_of(box, moment)) is not None]
+    current, earlier = ranks.last_attempt(found)
+    streams = printed.read_streams(path, info) if until is None or end.over else {}
+    console, asked = printed.console(streams, current)
+    end = told_by_launcher(end, asked)
+    current = [ranks.ended_as_told(rank, console.ends) for rank in ranks.with_missing(current)]
+    if end.over and end.exit_code == 0 and end.asked is None:
+        current = [ranks.completed(rank) for rank in current]
+    job = job_of(
+        path,
+        info,
+        end=end,
+        ranks=current,
+        earlier=earlier,
+        launcher_alive=_launcher_alive(info, end, until),
+    )
+    host_samples = _samples(hosts, layout.HOST_SAMPLES, samples.host_sample, unexamined)
+    device_samples = _samples(hosts, layout.DEVICE_SAMPLES, samples.device_sample, unexamined)
+    if not boxes and info.get("probe") is not False:
+        unexamined.append(_NO_BOX)
+    return Case(
+        subject=Subject("recording", str(path)),
+        job=job,
+        observed=_observed(job.outcome, end, current, until),
+        ranks=tuple(current),
+        earlier=tuple(earlier),
+        ends=tuple(
+            end_
+            for ends in moment.exits.values()
+            for end_, _ in ends
+            if until is None or end_.at <= until
+        ),
+        console=console,
+        host_samples=tuple(s for s in host_samples if until is None or s.at <= until),
+        device_samples=tuple(s for s in device_samples if until is None or s.at <= until),
+        unexamined=tuple(unexamined),
+    )
+
+
+_NO_BOX = Unexamined(
+    "in-process probe",
+    "no process became a rank: none joined a process group or took a training step",
+    "look at what the job printed: it may have ended before its first step, or use a framework "
+    "that the probe does not know",
+)
+
+
+def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
+    if not path.exists():
+        raise NotARecording(f"{path} does not exist; `mgpu-doctor runs` lists the recordings.")
+    if not path.is_dir():
+        raise NotARecording(
+            f"{path} is a file; a recording is the folder that `mgpu-doctor run` made."
+        )
+    try:
+        info = files.read_object(path / layout.INFO)
+    except FileNotFoundError:
+        if _box_files(path, {}):
+            return {}
+        raise NotARecording(
+            f"{path} is no recording: it holds neither {layout.INFO} nor black boxes; "
+            "make one with `mgpu-doctor run -- COMMAND`."
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        if not _box_files(path, {}):
+            raise NotARecording(
+                f"{path / layout.INFO} cannot be read ({reason}) and there are no black boxes "
+                "beside it; look at the folder's permissions or record the job again."
+            ) from None
+        unexamined.append(
+            Unexamined(layout.INFO, f"it cannot be read: {reason}", "the boxes alone were examined")
+        )
+        return {}
+    schema = files.text(info.get("schema"), 100)
+    if schema != layout.SCHEMA:
+        unexamined.append(
+            Unexamined(
+                layout.INFO,
+                f"it is of the format {schema or 'unknown'}, this version reads {layout.SCHEMA}",
+                "upgrade mgpu-doctor if the recording is newer",
+            )
+        )
+    return info
+
+
+def _box_files(path: Path, info: Mapping[str, Json]) -> list[Path]:
+    """Every box file: in the recording, beside its samples, or where `boxes` says."""
+    folders = [path, *(folder / layout.BOXES for folder in _hosts(path))]
+    elsewhere = files.text(info.get("boxes"), 4000)
+    if elsewhere is not None:
+        folders.append(Path(elsewhere))
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for entry in _entries(folder):
+            if entry.name.endswith(BOX_SUFFIX) and len(found) < MOST_BOXES:
+                # A live box outside of the recording is newer than the copy in it.
+                found[entry.name] = Path(entry.path)
+    return [found[name] for name in sorted(found)]
+
+
+def _hosts(path: Path) -> list[Path]:
+    folders = [Path(e.path) for e in _entries(path / layout.HOSTS) if _is_folder(e)]
+    return sorted(folders)[:MOST_HOSTS]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def _boxes(path: Path, info: Mapping[str, Json], unexamined: list[Unexamined]) -> list[Box]:
+    found: list[Box] = []
+    bad: list[str] = []
+    for file in _box_files(path, info):
+        try:
+            found.append(read_box(file))
+        except BadBox as error:
+            bad.append(str(error))
+        except OSError as error:
+            bad.append(f"{file} cannot be read: {error.strerror or error}")
+    remedy = "record the job again, or read the box on the machine and version that wrote it"
+    unexamined += [Unexamined("black box", reason, remedy) for reason in bad[:MOST_TOLD]]
+    if len(bad) > MOST_TOLD:
+        more = f"{len(bad) - MOST_TOLD} more boxes cannot be read"
+        unexamined.append(Unexamined("black box", more, remedy))
+    damaged = sum(bool(box.damage) for box in found)
+    if damaged:
+        reason = (
+            f"{damaged} boxes are damaged in places: {next(b.damage[0] for b in found if b.damage)}"
+        )
+        unexamined.append(Unexamined("black box", reason, "nothing: the whole parts were examined"))
+    return found
+
+
+def _object(path: Path) -> Mapping[str, Json]:
+    try:
+        return files.read_object(path)
+    except (OSError, ValueError):
+        return {}
+
+
+def _exits(hosts: list[Path], unexamined: list[Unexamined]) -> ranks.Exits:
+    found: dict[tuple[str, int], list[tuple[ProcessEnd, int | None]]] = defaultdict(list)
+    for host in hosts:
+        for end, ticks in _samples([host], layout.EXITS, samples.process_end, unexamined):
+            found[host.name, end.pid].append((end, ticks))
+    return found
+
+
+def _samples(
+    hosts: list[Path],
+    name: str,
+    parse: Callable[[Mapping[str, Json]], T | None],
+    unexamined: list[Unexamined],
+) -> list[T]:
+    found: list[T] = []
+    bad = 0
+    for host in hosts:
+        lines = files.read_lines(host / name)
+        parsed = [parse(line) for line in lines.objects]
+        found += [item for item in parsed if item is not None]
+        bad += lines.bad + sum(item is None for item in parsed)
+    if bad:
+        reason = f"{bad} of its lines cannot be read"
+        unexamined.append(Unexamined(name, reason, "nothing: the other lines were examined"))
+    return found
+
+
+def _launcher_alive(info: Mapping[str, Json], end: Ending, until: float | None) -> bool | None:
+    """Whether the job's first process runs; None where this machine cannot tell."""
+    if end.over:
+        return False
+    if until is not None:
+        return True
+    pid = files.whole(info.get("job_pid"), 1)
+    if pid is None or files.text(info.get("host"), 64) != this_host():
+        return None
+    return processes.alive(pid, files.whole(info.get("job_start_ticks"), 1))
+
+
+def _observed(outcome: Outcome, end: Ending, current: list[Rank], until: float | None) -> float:
+    if until is not None:
+        return until
+    if outcome is Outcome.RUNNING:
+        return time.time()
+    signs = [end.at, *(rank.ended for rank in current), *map(ranks.last_sign_of_life, current)]
+    return max((sign for sign in signs if sign is not None), default=time.time())

@@ -1,0 +1,146 @@
+"""The captured console of a recording: its end, and what it tells of how processes ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from mgpu_probes.outside import console as parser
+from mgpu_probes.outside.launcher_report import Failure
+from mgpu_probes.outside.text import clean, clean_line
+from mgpu_probes.outside.tracebacks import Frame, Traceback
+
+from mgpu_doctor.case.files import read_bounded, whole
+from mgpu_doctor.case.model import Console, Error, Json, LoggedEnd, Rank
+from mgpu_doctor.recording import layout
+
+MOST_BYTES = 8 << 20
+"""Of one console file; the end is kept."""
+TAIL_LINES = 200
+TAIL_WIDTH = 500
+MESSAGE_LIMIT = 4000
+TRACEBACK_LIMIT = 16_000
+STREAMS = ("console", "stdout", "stderr")
+_NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python3.", "<")
+
+
+def read_streams(recording: Path, info: Mapping[str, Json]) -> dict[str, list[str]]:
+    """The lines of each captured stream, oldest first."""
+    found: dict[str, list[str]] = {}
+    for stream in STREAMS:
+        raw = b""
+        for name in (f"{stream}.log", f"{stream}.log.1"):
+            raw += _bytes(recording / layout.CONSOLE / name)
+        if not raw:
+            raw = _written_elsewhere(recording, info, stream)
+        if raw:
+            found[stream] = raw.decode("utf-8", "replace").split("\n")
+    return found
+
+
+def console(streams: Mapping[str, list[str]], ranks: Iterable[Rank]) -> tuple[Console, int | None]:
+    """The console as facts, and the signal by which the launcher says that it was asked to end."""
+    known = _Known(ranks)
+    ends: list[LoggedEnd] = []
+    tail: list[str] = []
+    asked: int | None = None
+    for lines in streams.values():
+        facts = parser.parse(lines)
+        asked = facts.asked or asked
+        ends += [_failure(failure, known) for failure in facts.failures]
+        ends += [
+            LoggedEnd(
+                rank=known.rank(printed.rank, printed.local_rank, None),
+                pid=None,
+                exit_code=None,
+                signal=None,
+                first=False,
+                error=error_of(printed.traceback),
+                source="traceback",
+            )
+            for printed in facts.tracebacks
+        ]
+        last = lines[-TAIL_LINES - 1 :]
+        tail += [clean_line(line, TAIL_WIDTH) for line in last if line.strip()]
+    return Console(tuple(tail[-2 * TAIL_LINES :]), tuple(ends)), asked
+
+
+def error_of(traceback: Traceback) -> Error:
+    """A printed traceback as an error, at the innermost frame of the user's own code."""
+    frame = innermost_user_frame(traceback.frames)
+    return Error(
+        type=clean(traceback.type, 200),
+        message=clean(traceback.message, MESSAGE_LIMIT),
+        file=frame.file if frame else None,
+        line=frame.line if frame else None,
+        function=frame.function if frame else None,
+        traceback=shortened(traceback.text),
+        at=None,
+    )
+
+
+def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
+    """The innermost frame that is not in an installed package or the standard library; where
+    there is none, the innermost of all."""
+    known = list(frames)
+    for frame in reversed(known):
+        if not any(mark in frame.file for mark in _NOT_THE_USERS):
+            return frame
+    return known[-1] if known else None
+
+
+def shortened(traceback: str) -> str:
+    """Within the limit; the middle goes, because the end tells what was raised."""
+    if len(traceback) <= TRACEBACK_LIMIT:
+        return clean(traceback, TRACEBACK_LIMIT)
+    tail = traceback[-(TRACEBACK_LIMIT - 2000) :]
+    return clean(f"{traceback[:1900]}\n  …\n{tail}", TRACEBACK_LIMIT)
+
+
+class _Known:
+    """Finds a rank by what a text says of it."""
+
+    def __init__(self, ranks: Iterable[Rank]) -> None:
+        found = [rank for rank in ranks if rank.rank is not None]
+        self._by_pid = {rank.pid: rank.rank for rank in found if rank.pid is not None}
+        hosts = {rank.host for rank in found}
+        self._by_local = {rank.local_rank: rank.rank for rank in found} if len(hosts) <= 1 else {}
+        self._one_host = len(hosts) <= 1
+
+    def rank(self, rank: int | None, local_rank: int | None, pid: int | None) -> int | None:
+        if rank is not None:
+            return rank
+        if pid in self._by_pid:
+            return self._by_pid[pid]
+        return self._by_local.get(local_rank, local_rank) if self._one_host else None
+
+
+def _failure(failure: Failure, known: _Known) -> LoggedEnd:
+    return LoggedEnd(
+        rank=known.rank(failure.rank, failure.local_rank, failure.pid),
+        pid=failure.pid,
+        exit_code=failure.exit_code,
+        signal=failure.signal,
+        first=failure.first,
+        error=error_of(failure.traceback) if failure.traceback else None,
+        source=failure.source,
+    )
+
+
+def _written_elsewhere(recording: Path, info: Mapping[str, Json], stream: str) -> bytes:
+    """What the job wrote straight into a file of the user's. A recording that is not ours could
+    name any file that we may read, so only our own recordings are followed."""
+    files, offsets = info.get("console_file"), info.get("console_offset")
+    path = files.get(stream) if isinstance(files, dict) else None
+    if not isinstance(path, str) or "\0" in path or recording.stat().st_uid != os.geteuid():
+        return b""
+    offset = whole(offsets.get(stream)) if isinstance(offsets, dict) else 0
+    return _bytes(Path(path), offset or 0)
+
+
+def _bytes(path: Path, start: int = 0) -> bytes:
+    try:
+        return read_bounded(path, MOST_BYTES, start=start, at_end=True)
+    except OSError:
+        return b""

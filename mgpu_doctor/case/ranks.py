@@ -1,0 +1,280 @@
+"""Black boxes to ranks: what each was doing, and how it ended, as far as anybody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from mgpu_probes.inprocess.layout import PHASES
+from mgpu_probes.outside import processes
+
+from mgpu_doctor.case.files import number, text, whole
+from mgpu_doctor.case.model import Error, Event, LoggedEnd, Now, ProcessEnd, Rank, Records, State
+from mgpu_doctor.case.printed import MESSAGE_LIMIT, shortened
+from mgpu_doctor.recording.box import HISTORY_DTYPE, STEP_DTYPE, Box
+
+MOST_MISSING = 65_536
+UNKNOWN_HOST = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This machine in this boot: only its own pids can be looked up."""
+
+    host: str
+    boot_id: str | None
+
+    def was(self, box: Box) -> bool:
+        """Whether the box's process ran here, so that its pid means something."""
+        same_boot = None in (box.identity.boot_id, self.boot_id) or (
+            box.identity.boot_id == self.boot_id
+        )
+        return box.identity.host == self.host and same_boot
+
+    def booted_since(self, box: Box) -> bool:
+        """Whether the machine was started anew after the box was begun."""
+        return box.identity.host == self.host and not self.was(box)
+
+
+Exits = Mapping[tuple[str, int], list[tuple[ProcessEnd, int | None]]]
+"""(host, pid) -> how it ended and its start ticks, for each process that had this pid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What is known besides the boxes. `until`: nothing later counts (replay)."""
+
+    here: Here
+    exits: Exits
+    over: bool
+    """The recording says that the job has ended."""
+    until: float | None = None
+
+
+def rank_of(box: Box, moment: Moment) -> Rank | None:
+    """The rank that wrote the box; None where it had not begun at the moment of the view."""
+    identity, offset = box.identity, box.clock_offset
+    until = moment.until
+    begun = identity.realtime_ns / 1e9
+    if until is not None and begun > until:
+        return None
+    exited = _seen_exit(box, moment)
+    said = None if box.ended_ns is None else box.ended_ns / 1e9 + offset
+    if until is not None and said is not None and said > until:
+        said = None
+    steps = _until(box.steps, offset, until)
+    gone = _gone(box, moment, exited, said)
+    code, number_ = _exit(box, exited, said)
+    error = _error(box, said, offset) if gone and code != 0 else None
+    now = _now(box, steps, offset, until)
+    return Rank(
+        rank=identity.rank,
+        local_rank=identity.local_rank,
+        world_size=identity.world_size,
+        host=text(identity.host, 64) or UNKNOWN_HOST,
+        pid=identity.pid,
+        attempt=identity.attempt,
+        stage=identity.stage,
+        device=text(box.birth.get("device"), 64),
+        state=_state(gone, code, number_, error, now),
+        exit_code=code if gone else None,
+        signal=number_ if gone else None,
+        ended=(exited.at if exited else said) if gone else None,
+        started=begun,
+        birth=box.birth,
+        steps=steps,
+        history=_until(box.history, offset, until),
+        history_window=None if box.history_window_ns is None else box.history_window_ns / 1e9,
+        events=_events(box, offset, until),
+        now=now,
+        error=error,
+        probe_cost=box.probe_cost_ns / 1e9,
+        lost_records=box.lost + box.overwritten,
+        clock_offset=offset,
+    )
+
+
+def last_attempt(ranks: list[Rank]) -> tuple[list[Rank], list[Rank]]:
+    """Splits into the ranks of the last attempt and those that were replaced by a later one."""
+    newest = max(ranks, key=lambda rank: (rank.attempt, rank.started or 0.0), default=None)
+    current: dict[object, Rank] = {}
+    earlier: list[Rank] = []
+    for rank in sorted(ranks, key=lambda rank: rank.started or 0.0):
+        other_world = newest is not None and rank.world_size != newest.world_size
+        if newest is not None and (rank.attempt != newest.attempt or other_world):
+            earlier.append(rank)
+            continue
+        key: object = (rank.host, rank.pid) if rank.rank is None else rank.rank
+        if key in current:
+            earlier.append(current[key])
+        current[key] = rank
+    return sorted(current.values(), key=_by_rank), sorted(earlier, key=_by_rank)
+
+
+def with_missing(ranks: list[Rank]) -> list[Rank]:
+    """Adds the ranks that must be there by the world size and never opened a box on the hosts
+    seen. Where other hosts' boxes are not at hand nobody is called missing."""
+    worlds = {rank.world_size for rank in ranks if rank.world_size}
+    if len(worlds) != 1 or any(rank.rank is None for rank in ranks):
+        return ranks
+    (world,) = worlds
+    if world is None or world > MOST_MISSING or not _sees_all(ranks, world):
+        return ranks
+    known = {rank.rank for rank in ranks}
+    absent = [_missing(number_, ranks[0]) for number_ in range(world) if number_ not in known]
+    return sorted([*ranks, *absent], key=_by_rank)
+
+
+def completed(rank: Rank) -> Rank:
+    """The rank of a job that ended well: one that vanished without a word left in good order."""
+    vanished = rank.exit_code is None and rank.signal is None and rank.error is None
+    return replace(rank, state=State.EXITED) if rank.state is State.DEAD and vanished else rank
+
+
+def ended_as_told(rank: Rank, ends: Iterable[LoggedEnd]) -> Rank:
+    """The rank, with the exit code or signal that the console tells where nobody saw its end."""
+    if rank.state is not State.DEAD or rank.exit_code is not None or rank.signal is not None:
+        return rank
+    for end in ends:
+        known = end.exit_code is not None or end.signal is not None
+        if known and (end.pid == rank.pid if end.pid else end.rank == rank.rank is not None):
+            return replace(rank, exit_code=end.exit_code, signal=end.signal)
+    return rank
+
+
+def last_sign_of_life(rank: Rank) -> float | None:
+    """The latest moment at which the rank is known to have run, by its own record."""
+    signs = [rank.started, rank.now.since if rank.now else None]
+    if len(rank.steps):
+        signs.append(float(rank.steps["end_ns"][-1]) / 1e9 + rank.clock_offset)
+    signs.extend(event.at for event in rank.events[-1:])
+    return max((sign for sign in signs if sign is not None), default=None)
+
+
+def _seen_exit(box: Box, moment: Moment) -> ProcessEnd | None:
+    """How the process ended as seen from outside; a reused pid is told apart by its start."""
+    for end, ticks in reversed(moment.exits.get((box.identity.host, box.identity.pid), [])):
+        if None not in (ticks, box.identity.start_ticks) and ticks != box.identity.start_ticks:
+            continue
+        if moment.until is None or end.at <= moment.until:
+            return end
+    return None
+
+
+def _gone(box: Box, moment: Moment, exited: ProcessEnd | None, said: float | None) -> bool:
+    if exited is not None:
+        return True
+    if moment.until is not None:
+        return said is not None
+    if moment.here.was(box):
+        return not processes.alive(box.identity.pid, box.identity.start_ticks)
+    return moment.over or said is not None or moment.here.booted_since(box)
+
+
+def _exit(box: Box, exited: ProcessEnd | None, said: float | None) -> tuple[int | None, int | None]:
+    if exited is not None and (exited.exit_code is not None or exited.signal is not None):
+        return exited.exit_code, exited.signal
+    return (box.exit_code if said is not None else None), None
+
+
+def _state(
+    gone: bool, code: int | None, number_: int | None, error: Error | None, now: Now | None
+) -> State:
+    if not gone:
+        return State.WAITING if now is not None and now.phase == "wait" else State.RUNNING
+    return State.EXITED if code == 0 and number_ is None and error is None else State.DEAD
+
+
+def _error(box: Box, said: float | None, offset: float) -> Error | None:
+    words = box.last_words
+    kind = text(words.get("type"), 200)
+    if box.state != "exception" and kind is None:
+        return None
+    raised = [event.start_ns / 1e9 + offset for event in box.events if event.kind == "exception"]
+    trace = words.get("traceback")
+    return Error(
+        type=kind or "unknown exception",
+        message=text(words.get("message"), MESSAGE_LIMIT) or "",
+        file=text(words.get("file"), 1000),
+        line=whole(words.get("line"), 0, 1 << 31),
+        function=text(words.get("function"), 200),
+        traceback=shortened(trace) if isinstance(trace, str) else "",
+        at=number(raised[-1]) if raised else said,
+    )
+
+
+def _until(records: Records, offset: float, until: float | None) -> Records:
+    if until is None or not len(records):
+        return records
+    return records[records["end_ns"] / 1e9 + offset <= until]
+
+
+def _events(box: Box, offset: float, until: float | None) -> tuple[Event, ...]:
+    found = (
+        Event(
+            kind=event.kind,
+            at=event.start_ns / 1e9 + offset,
+            step=event.step,
+            seconds=event.duration_ns / 1e9,
+            value=event.value,
+            text=event.text,
+        )
+        for event in box.events
+    )
+    return tuple(event for event in found if until is None or event.at <= until)
+
+
+def _now(box: Box, steps: Records, offset: float, until: float | None) -> Now | None:
+    """What the box says, or, in a replay of an earlier moment, what the steps around it tell."""
+    now = box.now
+    if now is not None and (until is None or now.since_ns / 1e9 + offset <= until):
+        site = text(now.site, 300)
+        return Now(now.phase, now.since_ns / 1e9 + offset, now.step, site, now.group_seq)
+    if until is None or not len(steps):
+        return None
+    shares = np.nan_to_num(steps["phases"][-1])
+    longest = PHASES[int(np.argmax(shares))] if shares.any() else "other"
+    since = float(steps["end_ns"][-1]) / 1e9 + offset
+    return Now(longest, since, int(steps["step"][-1]) + 1, None, None)
+
+
+def _sees_all(ranks: list[Rank], world: int) -> bool:
+    """Whether every host of the job is among those seen."""
+    if len({rank.host for rank in ranks}) > 1:
+        return False
+    local = [whole(rank.birth.get("local_world_size"), 1) for rank in ranks]
+    known = [size for size in local if size is not None]
+    return all(size >= world for size in known)
+
+
+def _missing(number_: int, like: Rank) -> Rank:
+    return Rank(
+        rank=number_,
+        local_rank=None,
+        world_size=like.world_size,
+        host=like.host,
+        pid=None,
+        attempt=like.attempt,
+        stage=None,
+        device=None,
+        state=State.MISSING,
+        exit_code=None,
+        signal=None,
+        ended=None,
+        started=None,
+        birth={},
+        steps=np.empty(0, STEP_DTYPE),
+        history=np.empty(0, HISTORY_DTYPE),
+        history_window=None,
+        events=(),
+        now=None,
+        error=None,
+        probe_cost=None,
+        lost_records=0,
+        clock_offset=0.0,
+    )
+
+
+def _by_rank(rank: Rank) -> tuple[bool, int, float]:
+    return (rank.rank is None, rank.rank or 0, rank.started or 0.0)
