@@ -6,10 +6,10 @@ import numpy as np
 from mgpu_probes.inprocess import layout
 
 from .boxheader import read_at, word
-from .records import HISTORY_DTYPE, STEP_DTYPE, Array, history, plausible, sound, whole
+from .records import HISTORY_DTYPE, STEP_DTYPE, Array, sound, whole, windows
 
 _ATTEMPTS = 4
-_NONE = history(np.empty(0, STEP_DTYPE))
+_NONE: Array = np.empty(0, HISTORY_DTYPE)
 
 
 class HistoryReader:
@@ -61,12 +61,12 @@ def _believed(raw: bytes, first: int) -> Array:
     """The whole records in `raw`, which should be numbered from `first` on."""
     seq = whole(raw, STEP_DTYPE)["seq"]
     own = np.flatnonzero(seq == np.uint64(first) + np.arange(len(seq), dtype=np.uint64))
-    return history(plausible(sound(raw, STEP_DTYPE, own)))
+    return windows(raw, sound(raw, STEP_DTYPE, own))
 
 
 def _joined(closed: Array, still_open: Array) -> Array:
     """Both after each other. (np.concatenate would pack the fields.)"""
-    windows: Array = np.empty(len(closed) + len(still_open), HISTORY_DTYPE)
-    windows[: len(closed)] = closed
-    windows[len(closed) :] = still_open
-    return windows
+    both: Array = np.empty(len(closed) + len(still_open), HISTORY_DTYPE)
+    both[: len(closed)] = closed
+    both[len(closed) :] = still_open
+    return both

@@ -72,34 +72,35 @@ def whole(raw: bytes, dtype: np.dtype[np.void]) -> Array:
     return np.frombuffer(raw, dtype, len(raw) // dtype.itemsize)
 
 
-def sound(raw: bytes, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]) -> Array:
+def sound(
+    raw: bytes, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]
+) -> npt.NDArray[np.intp]:
     """Those of the `chosen` records in `raw` whose CRC-32, their last four bytes, is right."""
     size = dtype.itemsize
-    records = whole(raw, dtype)
-    stored = np.frombuffer(raw, "u4")[size // 4 - 1 :: size // 4]
+    stored = np.frombuffer(raw, "u4", len(raw) // 4)[size // 4 - 1 :: size // 4]
     view = memoryview(raw)
     crc32 = zlib.crc32
     starts = (chosen * size).tolist()
-    right = np.fromiter((crc32(view[at : at + size - 4]) for at in starts), np.uint32, len(chosen))
-    believed: Array = records[chosen[stored[chosen] == right]]
+    right = np.fromiter((crc32(view[at : at + size - 4]) for at in starts), np.uint32, len(starts))
+    believed: npt.NDArray[np.intp] = chosen[stored[chosen] == right]
     return believed
 
 
 def plausible(records: Array) -> Array:
-    """Step records without those of impossible times; impossible phases become NaN.
+    """A copy without records of impossible times; impossible phases become NaN.
 
     A right CRC says that a record is whole, not that an honest program wrote it.
     """
-    kept: Array = records[(records["end_ns"] >= 0) & (records["wall_ns"] >= 0)].copy()
+    kept: Array = records[(records["end_ns"] >= 0) & (records["wall_ns"] >= 0)]
     phases = kept["phases"]
     with np.errstate(invalid="ignore"):
         phases[~((phases >= 0) & (phases < np.inf))] = np.nan
     return kept
 
 
-def history(records: Array) -> Array:
-    """Step-shaped sums as `HISTORY_DTYPE`. A writer may know the 16-bit number of steps alone."""
-    wide: Array = records.view(HISTORY_DTYPE).copy()
-    unknown = wide["micro_batches"] == 0
-    wide["micro_batches"][unknown] = records["micro_batches"][unknown]
-    return wide
+def windows(raw: bytes, chosen: npt.NDArray[np.intp]) -> Array:
+    """The `chosen` history records in `raw`. A writer may give the 16-bit number of steps alone."""
+    found: Array = whole(raw, HISTORY_DTYPE)[chosen]
+    short = whole(raw, STEP_DTYPE)["micro_batches"][chosen]
+    found["micro_batches"] = np.maximum(found["micro_batches"], short)
+    return plausible(found[found["micro_batches"] > 0])

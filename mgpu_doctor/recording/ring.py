@@ -81,11 +81,12 @@ class Ring:
             raw += read_at(self._fd, self._offset, (count - until_end) * size)
         if count == 1 and word(raw[:8], 0) != self.newest + 1:  # as nearly always: nothing new
             return self.kept[:0]
-        seq = whole(raw, self._dtype)["seq"]
+        records = whole(raw, self._dtype)
+        seq = records["seq"]
         slots = (first + np.arange(len(seq), dtype=np.uint64)) % np.uint64(self._capacity)
         own = (seq - np.uint64(1)) % np.uint64(self._capacity) == slots
         own &= (seq > np.uint64(self.newest)) & (seq < np.uint64(_MOST))
-        new = self._clean(sound(raw, self._dtype, np.flatnonzero(own)))
+        new = self._clean(records[sound(raw, self._dtype, np.flatnonzero(own))])
         new = new[np.argsort(new["seq"])]
         if len(new):  # a slot whose newest record is damaged may hold one of the last lap
             new = new[new["seq"] + np.uint64(self._capacity) > new["seq"][-1]]

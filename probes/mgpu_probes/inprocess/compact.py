@@ -10,16 +10,21 @@ from typing import Any
 DEEPEST = 6
 LONGEST = 1024
 """Items of one list or dict that are kept."""
+LONGEST_TEXT = 1 << 16
 TRUNCATED = "truncated"
 """The key under which `fitted` lists the keys that it cut or dropped."""
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+def plain(value: Any, depth: int = 0) -> Any:  # noqa: PLR0911 - one return a kind of value
     """What JSON can say of `value`: no cycles, no NaN, no objects (a type's name instead)."""
     if isinstance(value, float):
         return float(value) if isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
+    if isinstance(value, str):
+        return cut_middle(value, LONGEST_TEXT)
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int) and abs(value) < 1 << 63:
+        return int(value)
     if depth < DEEPEST and isinstance(value, Mapping):
         items = list(value.items())[:LONGEST]
         return {str(key): plain(item, depth + 1) for key, item in items}

@@ -1,0 +1,90 @@
+"""Black boxes for tests: written by the real writer, then damaged as a test likes."""
+
+from __future__ import annotations
+
+import struct
+from math import nan
+from pathlib import Path
+
+from mgpu_probes.inprocess import layout
+from mgpu_probes.inprocess.blackbox import Writer
+
+SECOND = 1_000_000_000
+PHASES = (0.25, nan, 0.5, *[nan] * 7)
+
+
+def write_steps(writer: Writer, count: int, *, first: int = 0, spacing_ns: int = SECOND) -> None:
+    """Steps of `spacing_ns` wall time each, one after the other on a clock of their own."""
+    for number in range(first, first + count):
+        writer.step(
+            (number + 1) * spacing_ns,
+            spacing_ns,
+            number,
+            0,
+            PHASES,
+            32,
+            0,
+            2.5,
+            0.0,
+            number,
+            2,
+            1,
+            0.125,
+            1 << 20,
+            -1,
+            0,
+        )
+
+
+def finished(folder: Path, steps: int = 20) -> Path:
+    """The path of a box with steps, an event, a birth certificate and last words."""
+    writer = Writer.open(folder, rank=1, local_rank=1, world_size=2)
+    writer.birth({"framework": "torch"})
+    writer.words[layout.NOW_SITE // 8] = writer.site("all_reduce train.py:87")
+    writer.words[layout.NOW_PHASE // 8] = layout.WAIT | 19 << 8
+    writer.words[layout.NOW_SINCE // 8] = 19 * SECOND
+    writer.words[layout.NOW_SEQUENCE // 8] = 38
+    write_steps(writer, steps)
+    writer.event(layout.SAVED, 3 * SECOND, 3, SECOND // 2, 1.5, "model.pt")
+    writer.state(layout.FAILED)
+    writer.last_words({"type": "ValueError", "message": "bad loss"})
+    writer.leave(1)
+    writer.close()
+    return Path(writer.path)
+
+
+def overwrite(path: Path, offset: int, raw: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(raw)
+
+
+def set_word(path: Path, offset: int, value: int) -> None:
+    overwrite(path, offset, struct.pack("=Q", value))
+
+
+GEOMETRY_AT = {
+    name: 16 + 4 * index
+    for index, name in enumerate(
+        (
+            "header",
+            "birth",
+            "birth_slot",
+            "strings",
+            "strings_size",
+            "steps",
+            "step_capacity",
+            "events",
+            "event_capacity",
+            "history",
+            "history_capacity",
+            "words",
+            "words_size",
+        )
+    )
+}
+"""Offsets of the header's numbers that say where everything else is."""
+
+
+def set_geometry(path: Path, name: str, value: int) -> None:
+    overwrite(path, GEOMETRY_AT[name], struct.pack("=I", value))
