@@ -15,6 +15,8 @@ Json = dict[str, Any]
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _IDLE = (3, 4)  # columns of /proc/stat: idle, iowait
+_LEAST_TICKS = 20
+"""Of all cores together. A share of fewer is noise: the kernel counts whole ticks of 10 ms."""
 _COLUMNS = 8  # those after them repeat time that `user` and `nice` already hold
 
 
@@ -59,7 +61,7 @@ class Host:
         if before is None or self._before is None:
             return None
         busy, total = self._before[0] - before[0], self._before[1] - before[1]
-        if total <= 0:
+        if total < _LEAST_TICKS:
             return None
         return round(min(100.0, max(0.0, 100.0 * busy / total)), 1)
 

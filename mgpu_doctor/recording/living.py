@@ -1,0 +1,47 @@
+"""Which of the recordings kept here belong to jobs that still run on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mgpu_probes.outside import processes
+
+from mgpu_doctor.recording.home import runs
+from mgpu_doctor.recording.layout import END, INFO
+
+NEWEST = 64
+"""Folders looked at, newest first by name: a job that runs is among the newest."""
+MAX_INFO_BYTES = 1 << 20
+
+
+def living(environment: Mapping[str, str] = os.environ) -> list[Path]:
+    """Recordings of jobs whose first process is alive, the one started last first."""
+    try:
+        names = sorted(os.listdir(runs(environment)), reverse=True)[:NEWEST]
+    except OSError:
+        return []
+    return [folder for name in names if is_living(folder := runs(environment) / name)]
+
+
+def is_living(recording: Path) -> bool:
+    """Whether the job of this recording runs here. False for what is no recording."""
+    if (recording / END).exists():
+        return False
+    info = _info(recording)
+    pid, ticks = info.get("job_pid"), info.get("job_start_ticks")
+    if not isinstance(pid, int) or pid <= 0 or info.get("host") != os.uname().nodename:
+        return False
+    return processes.alive(pid, ticks if isinstance(ticks, int) else None)
+
+
+def _info(recording: Path) -> dict[str, Any]:
+    try:
+        with open(recording / INFO, "rb") as file:
+            content = json.loads(file.read(MAX_INFO_BYTES))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

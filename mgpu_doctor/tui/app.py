@@ -1,0 +1,186 @@
+"""The live screen: a thread makes frames, a message brings the newest, panels draw it.
+
+The thread never touches a widget, and widgets see frozen frames alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+from textual import work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+from textual.message import Message
+from textual.reactive import reactive
+from textual.widgets import Footer
+from textual.worker import get_current_worker
+
+from mgpu_doctor.tui.frame import Frame, Order, View
+from mgpu_doctor.tui.pages import Page, help_page
+from mgpu_doctor.tui.panel import FindingsPanel, Panel
+from mgpu_doctor.tui.panels import findings, gpus, head, heat, host, ranks
+from mgpu_doctor.tui.source import Live, Replay
+
+LEAST_REST = 4.0
+"""Rests at least so many times as long as a frame took to make: the screen is given a fifth of a
+core at most, and says in its head how late that makes it."""
+STEP_SECONDS = 1.0
+
+
+class FrameMade(Message):
+    """A frame is ready. A newer one takes the place of one that still waits to be drawn."""
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__()
+        self.frame = frame
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, FrameMade)
+
+
+class TopApp(App[None]):
+    """`mgpu-doctor top`. `interval`: seconds between frames."""
+
+    TITLE = "mgpu-doctor"
+    CSS_PATH = "top.tcss"
+    # noqa below: Textual declares these as instance variables.
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (170, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("question_mark", "keys", "help"),
+        Binding("enter", "details", "finding"),
+        Binding("r", "sort", "sort ranks"),
+        Binding("j", "next_job", "next job"),
+        Binding("t", "light", "light/dark", show=False),
+        Binding("space", "pause", "pause", priority=True),
+        Binding("left", "step(-1)", "back", priority=True),
+        Binding("right", "step(1)", "on", priority=True),
+        Binding("minus", "speed(-1)", "slower"),
+        Binding("plus,equals_sign", "speed(1)", "faster"),
+        Binding("home", "seek(0)", "start", show=False, priority=True),
+        Binding("end", "seek(1)", "end", show=False, priority=True),
+    ]
+    REPLAY_ACTIONS = frozenset({"pause", "step", "speed", "seek"})
+
+    frame: reactive[Frame | None] = reactive(None, init=False)
+    view: reactive[View] = reactive(View(), init=False)
+
+    def __init__(self, source: Live | Replay, interval: float = 1.0) -> None:
+        super().__init__()
+        self._source = source
+        self._interval = interval
+        self._wake = threading.Event()
+
+    def compose(self) -> ComposeResult:
+        yield Panel(head.lines, id="head")
+        yield Panel(host.lines, id="host")
+        yield Panel(gpus.lines, "GPUs", id="gpus")
+        with Container(id="work"):
+            yield Panel(ranks.lines, "Ranks", id="ranks")
+            yield Panel(heat.lines, "Steps", id="heat")
+        yield FindingsPanel(findings.lines, "Findings", id="findings")
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#findings").focus()
+        if not self.is_headless:
+            loop = asyncio.get_running_loop()
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                loop.add_signal_handler(number, self.exit)
+        self._make_frames()
+
+    def on_unmount(self) -> None:
+        self._wake.set()
+
+    @work(thread=True, name="frames")
+    def _make_frames(self) -> None:
+        worker = get_current_worker()
+        before = due = time.monotonic()
+        while not worker.is_cancelled:
+            began = time.monotonic()
+            frame = self._source.frame(began - before)
+            took = time.monotonic() - began
+            self.post_message(FrameMade(replace(frame, late=max(0.0, began - due))))
+            before, due = began, began + self._interval
+            if self._wake.wait(max(due - time.monotonic(), LEAST_REST * took)):
+                self._wake.clear()
+                due = time.monotonic()
+
+    def on_frame_made(self, message: FrameMade) -> None:
+        self.frame = message.frame
+
+    def watch_frame(self) -> None:
+        self._show()
+
+    def watch_view(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        if self.frame is not None:
+            for panel in self.screen_stack[0].query(Panel):
+                panel.show(self.frame, self.view)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        on_a_page = len(self.screen_stack) > 1
+        if action in self.REPLAY_ACTIONS:
+            return isinstance(self._source, Replay) and not on_a_page
+        if action == "next_job":
+            return isinstance(self._source, Live)
+        return super().check_action(action, parameters)
+
+    def action_keys(self) -> None:
+        self.push_screen(help_page())
+
+    def action_details(self) -> None:
+        diagnosis = self.frame.diagnosis if self.frame else None
+        if diagnosis is None or not diagnosis.findings:
+            return
+        finding = diagnosis.findings[min(self.view.finding, len(diagnosis.findings) - 1)]
+        self.push_screen(Page("Finding", findings.details(diagnosis, finding)))
+
+    def action_sort(self) -> None:
+        orders = list(Order)
+        following = orders[(orders.index(self.view.order) + 1) % len(orders)]
+        self.view = replace(self.view, order=following)
+
+    def action_light(self) -> None:
+        self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
+
+    def action_next_job(self) -> None:
+        if isinstance(self._source, Live):
+            self._source.next_job()
+            self._wake.set()
+
+    def action_pause(self) -> None:
+        self._steer(Replay.pause)
+
+    def action_step(self, by: int) -> None:
+        self._steer(lambda replay: replay.step(by * STEP_SECONDS))
+
+    def action_speed(self, by: int) -> None:
+        self._steer(lambda replay: replay.faster(by))
+
+    def action_seek(self, share: float) -> None:
+        self._steer(lambda replay: replay.seek(share))
+
+    def _steer(self, change: Callable[[Replay], None]) -> None:
+        if isinstance(self._source, Replay):
+            change(self._source)
+            self._wake.set()
+
+    def on_findings_panel_moved(self, message: FindingsPanel.Moved) -> None:
+        diagnosis = self.frame.diagnosis if self.frame else None
+        last = len(diagnosis.findings) - 1 if diagnosis else 0
+        wanted = self.view.finding + message.by if message.to is None else message.to
+        self.view = replace(self.view, finding=max(0, min(last, wanted)))
+        if message.opened:
+            self.action_details()

@@ -1,0 +1,59 @@
+"""What one refresh of the screen shows. Frozen: made by a source, read by panels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from mgpu_doctor.case.model import DeviceSample, HostSample
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.tui.heat import Heat
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a replay stands. Seconds since the epoch; `speed` is recorded seconds a second."""
+
+    start: float
+    end: float
+    at: float
+    speed: float
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    at: float
+    """The moment shown, seconds since the epoch."""
+    source: str
+    """Where it comes from, in a few words."""
+    diagnosis: Diagnosis | None = None
+    """None: there is no job to show, `hint` says what to do."""
+    heat: Heat | str | None = None
+    """A sentence: why there is none."""
+    devices: DeviceSample | None = None
+    """None: nothing was sampled."""
+    host: HostSample | None = None
+    hint: str | None = None
+    others: int = 0
+    """Further jobs that are alive on this machine."""
+    late: float = 0.0
+    """Seconds by which this frame was made later than it was due."""
+    replay: Position | None = None
+
+
+class Order(str, Enum):
+    """How ranks are sorted."""
+
+    RANK = "rank"
+    OWN = "own work"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the person at the screen chose. Panels draw a frame under a view."""
+
+    order: Order = Order.RANK
+    finding: int = 0
+    """Which finding is selected."""

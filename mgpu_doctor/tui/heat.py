@@ -1,0 +1,47 @@
+"""The heat-map's numbers: each rank's own work in recent steps against the median rank's. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from mgpu_doctor.analysis.align import UnjoinableError, join
+from mgpu_doctor.analysis.attribution import UnattributableError, attribute
+from mgpu_doctor.analysis.measures import has_host_clock
+from mgpu_doctor.case.model import Case, Rank
+
+RECENT = 240
+"""Steps looked at: about what the widest usual screen can show, one a column."""
+SPARE = 24
+"""Records more a rank, since ranks are caught at slightly different steps."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heat:
+    """`excess[r, t]`: own work of rank `ranks[r]` in step `steps[t]` beyond the median of all
+    ranks, as a share of that median; NaN: not measured."""
+
+    ranks: tuple[int, ...]
+    steps: npt.NDArray[np.int64]
+    excess: npt.NDArray[np.float64]
+
+
+def heat(case: Case) -> Heat | str:
+    """The map, or a sentence why there is none."""
+    recent = tuple(_newest(rank) for rank in case.ranks)
+    try:
+        joined = join(recent)
+        own = attribute(joined, host_clock=has_host_clock(recent)).own
+    except (UnjoinableError, UnattributableError) as reason:
+        return str(reason)
+    typical = np.median(own, axis=1, keepdims=True)
+    excess = np.divide(
+        own - typical, typical, out=np.full_like(own, np.nan), where=np.nan_to_num(typical) > 0
+    )
+    return Heat(joined.ranks, joined.steps[-RECENT:], excess.T[:, -RECENT:])
+
+
+def _newest(rank: Rank) -> Rank:
+    return replace(rank, steps=rank.steps[-(RECENT + SPARE) :])

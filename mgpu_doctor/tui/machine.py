@@ -1,0 +1,26 @@
+"""This machine as it is now: its GPUs and its host, as the case's own types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mgpu_probes.outside.devices import Devices
+from mgpu_probes.outside.host import Host
+
+from mgpu_doctor.case.model import DeviceSample, HostSample
+from mgpu_doctor.case.samples import device_sample, host_sample
+
+
+class Machine:
+    """Samples on demand. Keeps the driver open; for one thread."""
+
+    def __init__(self) -> None:
+        self._devices = Devices()
+        self._host = Host()
+
+    def devices(self) -> DeviceSample | None:
+        return device_sample(self._devices.sample())
+
+    def host(self, pids: Iterable[int] = ()) -> HostSample | None:
+        """CPU use is that since the call before."""
+        return host_sample(self._host.sample(pids))

@@ -1,0 +1,72 @@
+"""The findings: a line each; and one finding in full."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from mgpu_doctor.findings import Diagnosis, Finding
+from mgpu_doctor.report import text
+from mgpu_doctor.report.verdict import Tone, cost, gain, who
+from mgpu_doctor.tui.frame import Frame, View
+from mgpu_doctor.tui.panels.head import MARKS
+from mgpu_doctor.tui.panels.parts import DIM, ends
+
+
+def lines(frame: Frame, width: int, view: View) -> list[Text]:
+    diagnosis = frame.diagnosis
+    if diagnosis is None:
+        return []
+    if not diagnosis.findings:
+        return [Text("no finding", style=DIM)]
+    selected = min(view.finding, len(diagnosis.findings) - 1)
+    return [
+        _line(finding, width, place == selected) for place, finding in enumerate(diagnosis.findings)
+    ]
+
+
+def _line(finding: Finding, width: int, selected: bool) -> Text:
+    mark, style = MARKS[Tone(finding.severity.value)]
+    shown = Text.assemble(
+        ("> " if selected else "  ", "bold"),
+        (f"{mark} ", style),
+        (f"{finding.code}  ", "bold"),
+        (text.line(finding.title), ""),
+    )
+    spent = cost(finding.cost)
+    return ends(shown, Text(spent or "", style=DIM), width)
+
+
+def details(diagnosis: Diagnosis, finding: Finding) -> Text:
+    """Everything about a finding, to be wrapped by whoever shows it."""
+    mark, style = MARKS[Tone(finding.severity.value)]
+    shown = Text.assemble((f"{mark} {text.line(finding.title)}\n", style))
+    since = "" if finding.since_step is None else f", since step {finding.since_step}"
+    sure = text.percent(finding.confidence)
+    shown.append(
+        f"{finding.code}, {finding.severity.value}, confidence {sure}{since}\n\n", style=DIM
+    )
+    _labelled(shown, "who", who(finding))
+    if finding.victims:
+        _labelled(shown, "suffers", text.name_ranks(finding.victims))
+    _labelled(shown, "why", finding.cause)
+    _labelled(shown, "costs", cost(finding.cost) or "")
+    if finding.evidence:
+        shown.append("\nevidence\n", style="cyan")
+    for one in finding.evidence:
+        shown.append(f"  {text.line(one.measure)}  ")
+        shown.append(text.quantity(one.value, one.unit), style="bold")
+        if one.baseline is not None:
+            shown.append(f", against {text.quantity(one.baseline, one.unit)}")
+        about = "  ".join(text.line(part) for part in (one.where, one.source) if part)
+        shown.append(f"  {about}\n", style=DIM)
+    for fix in finding.fixes:
+        shown.append("\nfix      ", style="cyan").append(f"{text.line(fix.summary)}\n")
+        for how in text.clean(fix.how).strip("\n").splitlines():
+            shown.append(f"  │ {how}\n", style="bold cyan")
+        _labelled(shown, "gain", gain(fix.predicted, diagnosis.step_seconds) or "")
+    return shown
+
+
+def _labelled(shown: Text, label: str, content: str) -> None:
+    if content:
+        shown.append(f"{label:9}", style="cyan").append(f"{text.line(content)}\n")

@@ -1,0 +1,119 @@
+"""The GPUs: a line each, or one sentence why there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.text import Text
+
+from mgpu_doctor.case.model import Device
+from mgpu_doctor.report import text
+from mgpu_doctor.tui.frame import Frame, View
+from mgpu_doctor.tui.panels.parts import DIM, Column, cell, ends, fitting, gauge
+
+GIB = 1 << 30
+UTIL, MEMORY = "util", "memory"
+COLUMNS = (
+    Column("gpu", 3, right=True),
+    Column("name", 22, rank=5),
+    Column(UTIL, 12),
+    Column(MEMORY, 26),
+    Column("power", 12, right=True, rank=2),
+    Column("temp", 6, right=True, rank=3),
+    Column("clock", 9, right=True, rank=4),
+)
+WHO = 14
+"""Cells kept for who runs on a device."""
+
+
+def lines(frame: Frame, width: int, _view: View) -> list[Text]:
+    sample = frame.devices
+    if sample is None:
+        return [Text("No GPU seen: devices were not sampled", style=DIM)]
+    if not sample.devices:
+        return [Text(f"No GPU seen: {text.line(sample.trouble or 'none found')}", style=DIM)]
+    columns = fitting(COLUMNS, width, WHO)
+    head = Text(" ").join(cell(column.title, column, DIM) for column in columns)
+    head.append(" used by", style=DIM)
+    ranks = _ranks_by_pid(frame)
+    return [head, *(_line(device, columns, ranks, width) for device in sample.devices)]
+
+
+def _line(device: Device, columns: list[Column], ranks: Mapping[int, int], width: int) -> Text:
+    if device.trouble is not None and _silent(device):
+        name = f" {text.line(device.name)}" if device.name else ""
+        lost = Text.assemble(
+            (f"{device.index:3} ", "bold"),
+            ("✗ ", "bold red"),
+            (text.line(device.trouble), "bold red"),
+        )
+        return ends(lost, Text(name, style=DIM), width)
+    cells: dict[str, str | Text] = {
+        "gpu": Text(f"{device.index:3}", style="bold"),
+        "name": Text(_short(device.name), style=DIM),
+        UTIL: _utilization(device),
+        MEMORY: _memory(device),
+        "power": _watts(device),
+        "temp": text.UNKNOWN if device.temperature is None else f"{device.temperature:.0f} °C",
+        "clock": text.UNKNOWN if device.sm_clock_mhz is None else f"{device.sm_clock_mhz:.0f} MHz",
+    }
+    shown = Text(" ").join(cell(cells[column.title], column) for column in columns)
+    shown.append(f" {_who(device, ranks)}")
+    if device.trouble:
+        shown.append(f"  {text.line(device.trouble)}", style="yellow")
+    shown.truncate(width, overflow="ellipsis")
+    return shown
+
+
+def _silent(device: Device) -> bool:
+    return all(
+        value is None
+        for value in (
+            device.utilization,
+            device.memory_used,
+            device.power_watts,
+            device.temperature,
+        )
+    )
+
+
+def _short(name: str | None) -> str:
+    return text.line(name or text.UNKNOWN).removeprefix("NVIDIA ")
+
+
+def _utilization(device: Device) -> Text:
+    told = text.UNKNOWN if device.utilization is None else f"{device.utilization:.0%}"
+    return gauge(device.utilization, 7).append(f" {told:>4}")
+
+
+def _memory(device: Device) -> Text:
+    used, total = device.memory_used, device.memory_total
+    share = used / total if used is not None and total else None
+    in_use = text.UNKNOWN if used is None else f"{used / GIB:.1f}"
+    of = text.UNKNOWN if total is None else f"{total / GIB:.1f}"
+    return gauge(share, 8, alarm=True).append(f" {in_use}/{of} GiB")
+
+
+def _watts(device: Device) -> str:
+    now = text.UNKNOWN if device.power_watts is None else f"{device.power_watts:.0f}"
+    limit = text.UNKNOWN if device.power_limit_watts is None else f"{device.power_limit_watts:.0f}"
+    return f"{now}/{limit} W"
+
+
+def _ranks_by_pid(frame: Frame) -> dict[int, int]:
+    if frame.diagnosis is None:
+        return {}
+    return {
+        rank.pid: rank.rank
+        for rank in frame.diagnosis.ranks
+        if rank.pid is not None and rank.rank is not None
+    }
+
+
+def _who(device: Device, ranks: Mapping[int, int]) -> str:
+    ours = [ranks[pid] for pid in device.pids if pid in ranks]
+    others = [pid for pid in device.pids if pid not in ranks]
+    parts = [text.name_ranks(ours)] if ours else []
+    parts += [f"pid {others[0]}"] if len(others) == 1 else []
+    parts += [f"{len(others)} processes"] if len(others) > 1 else []
+    return ", ".join(parts) or "-"

@@ -1,0 +1,87 @@
+"""The head of the screen: which job, how it goes, what is wrong; and how late the screen is."""
+
+from __future__ import annotations
+
+import time
+
+from rich.text import Text
+
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.report import text
+from mgpu_doctor.report.verdict import Tone, job_line, verdict
+from mgpu_doctor.tui.frame import Frame, Position, View
+from mgpu_doctor.tui.panels.parts import DIM, ends
+
+MARKS = {
+    Tone.CRITICAL: ("✗", "bold red"),
+    Tone.WARNING: ("!", "bold yellow"),
+    Tone.INFO: ("i", "bold cyan"),
+    Tone.GOOD: ("✓", "bold green"),
+    Tone.UNKNOWN: ("?", "bold magenta"),
+}
+RATE_STEPS = 20
+LATE = 0.25
+"""Seconds from which lateness is shown in colour."""
+
+
+def lines(frame: Frame, width: int, _view: View) -> list[Text]:
+    title = Text.assemble(
+        ("mgpu-doctor", "bold"), ("  ", ""), (text.line(frame.source), "bold cyan")
+    )
+    if frame.others:
+        title.append(f"  +{frame.others} more (j)", style=DIM)
+    made = [ends(title, _clock(frame), width)]
+    if frame.diagnosis is None:
+        told = (frame.hint or "").splitlines()
+        return made + [ends(Text(text.line(line)), Text(""), width) for line in told]
+    made.append(ends(Text(_job(frame.diagnosis)), _measured(frame.diagnosis), width))
+    said = verdict(frame.diagnosis)
+    mark, style = MARKS[said.tone]
+    made.append(ends(Text.assemble((f"{mark} ", style), (said.sentence, "bold")), Text(""), width))
+    return made
+
+
+def step_rate(ranks: tuple[Rank, ...]) -> float | None:
+    """Steps a second over the newest records of the rank that is furthest."""
+    furthest = max(
+        (rank for rank in ranks if len(rank.steps) > 1),
+        key=lambda rank: int(rank.steps["step"][-1]),
+        default=None,
+    )
+    if furthest is None or "wall_ns" not in (furthest.steps.dtype.names or ()):
+        return None
+    newest = furthest.steps["wall_ns"][-RATE_STEPS:]
+    seconds = float(newest.sum()) * 1e-9
+    return len(newest) / seconds if seconds > 0 else None
+
+
+def _job(diagnosis: Diagnosis) -> str:
+    rate = step_rate(diagnosis.case.ranks)
+    told = job_line(diagnosis)
+    return told if rate is None else f"{text.number(rate)} steps/s; {told}"
+
+
+def _measured(diagnosis: Diagnosis) -> Text:
+    return Text(f"coverage {text.percent(diagnosis.coverage)}", style=DIM)
+
+
+def _clock(frame: Frame) -> Text:
+    at = time.strftime("%H:%M:%S", time.localtime(frame.at))
+    if frame.replay is not None:
+        return _position(frame.replay, at)
+    late = "bold yellow" if frame.late >= LATE else DIM
+    return Text.assemble((f"late {frame.late:.1f} s  ", late), (at, ""))
+
+
+def _position(replay: Position, at: str) -> Text:
+    passed, span = replay.at - replay.start, replay.end - replay.start
+    done = round(12 * max(0.0, min(1.0, passed / max(1e-9, span))))
+    sign = "paused" if replay.paused else f"x{replay.speed:g}"
+    return Text.assemble(
+        (f"replay {sign} ", "bold magenta"),
+        ("━" * done, "magenta"),
+        ("─" * (12 - done), DIM),
+        (f" {text.seconds(passed)} of {text.seconds(span)}", ""),
+        (f"  {at}", DIM),
+    )

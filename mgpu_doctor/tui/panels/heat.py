@@ -1,0 +1,67 @@
+"""The heat-map: ranks by recent steps; a cell is the own work beyond the median rank's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from rich.text import Text
+
+from mgpu_doctor.tui.frame import Frame, View
+from mgpu_doctor.tui.heat import Heat
+from mgpu_doctor.tui.panels.parts import DIM
+
+LEVELS = (
+    (0.05, "·", DIM),
+    (0.10, "▁", "cyan"),
+    (0.25, "▃", "yellow"),
+    (0.50, "▅", "dark_orange"),
+    (1.00, "▆", "red"),
+    (math.inf, "█", "bold red"),
+)
+"""Upper bound of the excess, what is drawn, its colour. The height says the same as the colour."""
+UNKNOWN = " "
+
+
+def lines(frame: Frame, width: int, _view: View) -> list[Text]:
+    heat = frame.heat
+    if heat is None:
+        return []
+    if isinstance(heat, str):
+        return [Text(f"no map of ranks by steps yet: {heat}", style=DIM)]
+    label = max(4, len(str(max(heat.ranks))))
+    columns = max(1, width - label - 1)
+    cells = _binned(heat, columns)
+    shown = heat.steps[-columns:]
+    first, last = int(shown[0]), int(shown[-1])
+    told = f"{'':{label}} steps {first} to {last}; more own work than the median rank: "
+    head = Text(told, style=DIM)
+    for bound, glyph, style in LEVELS:
+        above = "more" if math.isinf(bound) else f"{bound:.0%}"
+        head.append(glyph, style=style).append(f" {above}  ", style=DIM)
+    head.truncate(width, overflow="ellipsis")
+    return [head, *(_row(rank, row, label) for rank, row in zip(heat.ranks, cells, strict=True))]
+
+
+def _binned(heat: Heat, columns: int) -> list[list[float]]:
+    """The newest steps, one a cell; the map never joins steps, so that single spikes stay seen."""
+    rows: list[list[float]] = heat.excess[:, -columns:].tolist()
+    return rows
+
+
+def _row(rank: int, row: list[float], label: int) -> Text:
+    shown = Text(f"{rank:{label}} ")
+    glyphs = [_level(value) for value in row]
+    start = 0
+    for end in range(1, len(glyphs) + 1):
+        if end == len(glyphs) or glyphs[end] != glyphs[start]:
+            glyph, style = glyphs[start]
+            shown.append(glyph * (end - start), style=style)
+            start = end
+    return shown
+
+
+def _level(value: float) -> tuple[str, str]:
+    if np.isnan(value):
+        return UNKNOWN, ""
+    return next((glyph, style) for bound, glyph, style in LEVELS if value <= bound)

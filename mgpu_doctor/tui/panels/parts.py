@@ -1,0 +1,71 @@
+"""Small pieces that panels share: gauges, columns, lines of a fixed width."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+FULL, EMPTY = "█", "·"
+DIM = "dim"
+HIGH, FULLEST = 0.85, 0.95
+
+
+def gauge(share: float | None, width: int, *, alarm: bool = False) -> Text:
+    """A bar of `width` cells for a share 0..1; unknown is a run of question marks, not 0."""
+    if share is None:
+        return Text("?" * width, style=DIM)
+    filled = max(0, min(width, round(share * width)))
+    style = "green"
+    if alarm and share >= HIGH:
+        style = "red" if share >= FULLEST else "yellow"
+    return Text.assemble((FULL * filled, style), (EMPTY * (width - filled), DIM))
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: `rank` 0 is never dropped; of the others the highest goes first."""
+
+    title: str
+    width: int
+    right: bool = False
+    rank: int = 0
+
+
+def fitting(columns: Sequence[Column], width: int, spare: int = 0) -> list[Column]:
+    """The columns that fit in `width` cells with one cell between, leaving `spare` over."""
+    kept = list(columns)
+    while kept and sum(column.width + 1 for column in kept) + spare > width:
+        dispensable = [column for column in kept if column.rank]
+        if not dispensable:
+            break
+        kept.remove(max(dispensable, key=lambda column: column.rank))
+    return kept
+
+
+def cell(content: str | Text, column: Column, style: str = "") -> Text:
+    """`content` cut or padded to the column's width."""
+    plain = content.plain if isinstance(content, Text) else content
+    if cell_len(plain) > column.width:
+        cut = content.copy() if isinstance(content, Text) else Text(content, style=style)
+        cut.truncate(column.width, overflow="ellipsis")
+        return cut
+    if isinstance(content, Text):
+        padded = content.copy()
+        padded.append(" " * (column.width - cell_len(plain)))
+        return padded
+    filled = plain.rjust(column.width) if column.right else set_cell_size(plain, column.width)
+    return Text(filled, style=style)
+
+
+def ends(left: Text, right: Text, width: int) -> Text:
+    """`left` and `right` at the two ends of a line; `left` is cut where both do not fit."""
+    room = width - right.cell_len - 1
+    if room < width // 3:
+        room, right = width, Text("")
+    shown = left.copy()
+    shown.truncate(max(0, room), overflow="ellipsis")
+    shown.append(" " * max(0, width - shown.cell_len - right.cell_len))
+    return shown.append_text(right)

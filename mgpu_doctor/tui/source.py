@@ -1,0 +1,175 @@
+"""Where frames come from: what runs on this machine, or a recording played again.
+
+A source is called by one thread and may be steered from another. Live and replay run the same
+code: load the recording up to a moment, diagnose it, and freeze the result.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from mgpu_doctor.case.load import NotARecording, load_recording
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.recording.home import latest
+from mgpu_doctor.recording.living import is_living, living
+from mgpu_doctor.tui.frame import Frame, Position
+from mgpu_doctor.tui.heat import Heat, heat
+from mgpu_doctor.tui.machine import Machine
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+START_HINT = "No job is under observation here. To start one: mgpu-doctor run -- COMMAND"
+
+
+class Source(Protocol):
+    def frame(self, passed: float) -> Frame:
+        """The frame to show now; `passed`: seconds since the last one (0: at once)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A job, examined."""
+
+    diagnosis: Diagnosis
+    heat: Heat | str
+
+
+class Live:
+    """The jobs that run here: `given`, else the newest; and the machine itself."""
+
+    def __init__(self, given: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._machine = Machine()
+        self._clock = clock
+        self._given = given
+        self._watched = given
+        self._over: _Seen | None = None
+        self._skip = threading.Event()
+
+    def next_job(self) -> None:
+        """From the next frame on: another of the jobs that are alive."""
+        self._skip.set()
+
+    def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a live source knows the time itself
+        alive = living()
+        self._choose(alive)
+        watched, hint = self._watched, _start_hint() if self._watched is None else None
+        seen = None
+        try:
+            seen = self._examine(watched)
+        except NotARecording as reason:
+            hint = str(reason)
+        ranks = seen.diagnosis.ranks if seen else ()
+        return Frame(
+            at=self._clock(),
+            source=f"live  {watched.name}" if watched else "live",
+            diagnosis=seen.diagnosis if seen else None,
+            heat=seen.heat if seen else None,
+            devices=self._machine.devices(),
+            host=self._machine.host(rank.pid for rank in ranks if rank.pid is not None),
+            hint=hint,
+            others=len([job for job in alive if job != watched]),
+        )
+
+    def _choose(self, alive: list[Path]) -> None:
+        if self._skip.is_set():
+            self._skip.clear()
+            if alive:
+                here = alive.index(self._watched) if self._watched in alive else -1
+                self._watch(alive[(here + 1) % len(alive)])
+        elif self._watched is None and alive:
+            self._watch(alive[0])
+
+    def _watch(self, recording: Path) -> None:
+        self._watched, self._over = recording, None
+
+    def _examine(self, recording: Path | None) -> _Seen | None:
+        """A job that is over is examined once more and then kept as it is."""
+        if recording is None or self._over is not None:
+            return self._over
+        over = not is_living(recording)
+        seen = _seen(load_recording(recording))
+        self._over = seen if over else None
+        return seen
+
+
+class Replay:
+    """A recording, played again from its start. Raises `NotARecording` when it is none."""
+
+    def __init__(self, recording: Path) -> None:
+        self._recording = recording
+        whole = load_recording(recording)
+        starts = [whole.job.started, *(rank.started for rank in whole.ranks)]
+        end = whole.observed
+        start = min([end, *(start for start in starts if start is not None)])
+        self._lock = threading.Lock()
+        self._position = Position(start, end, start, 1.0, paused=False)
+        self._shown: tuple[float, _Seen] | None = None
+
+    def frame(self, passed: float) -> Frame:
+        with self._lock:
+            if not self._position.paused:
+                self._move(passed * self._position.speed)
+            position = self._position
+        if self._shown is None or self._shown[0] != position.at:
+            self._shown = position.at, _seen(load_recording(self._recording, until=position.at))
+        seen = self._shown[1]
+        case = seen.diagnosis.case
+        return Frame(
+            at=position.at,
+            source=self._recording.name,
+            diagnosis=seen.diagnosis,
+            heat=seen.heat,
+            devices=case.device_samples[-1] if case.device_samples else None,
+            host=case.host_samples[-1] if case.host_samples else None,
+            replay=position,
+        )
+
+    def pause(self) -> None:
+        """Stop, or go on; from the end: from the start again."""
+        with self._lock:
+            position = self._position
+            if position.paused and position.at >= position.end:
+                position = replace(position, at=position.start)
+            self._position = replace(position, paused=not position.paused)
+
+    def step(self, seconds: float) -> None:
+        """Move by so many recorded seconds."""
+        with self._lock:
+            self._move(seconds)
+
+    def seek(self, share: float) -> None:
+        """Go to a share 0..1 of the recording."""
+        with self._lock:
+            position = self._position
+            span = position.end - position.start
+            self._position = replace(position, at=position.start + share * span)
+
+    def faster(self, steps: int) -> None:
+        """So many places up (or down) in `SPEEDS`."""
+        with self._lock:
+            place = SPEEDS.index(self._position.speed) + steps
+            speed = SPEEDS[max(0, min(len(SPEEDS) - 1, place))]
+            self._position = replace(self._position, speed=speed)
+
+    def _move(self, seconds: float) -> None:
+        position = self._position
+        at = max(position.start, min(position.end, position.at + seconds))
+        over = at >= position.end and seconds > 0
+        self._position = replace(position, at=at, paused=position.paused or over)
+
+
+def _seen(case: Case) -> _Seen:
+    return _Seen(diagnose(case), heat(case))
+
+
+def _start_hint() -> str:
+    last = latest()
+    again = f"\nTo see the last one again: mgpu-doctor top --replay {last.name}" if last else ""
+    return f"{START_HINT}{again}"
