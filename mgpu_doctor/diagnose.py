@@ -172,8 +172,9 @@ def _phases(measures: Measures, rank: Rank) -> dict[str, float | None]:
     values = records["phases"].astype(float)
     medians = {name: _median(values[:, phase]) for phase, name in enumerate(PHASES)}
     joined, attribution = measures.joined, measures.attribution
-    compared = joined is not None and attribution is not None and rank.rank in joined.ranks
-    if compared and len(attribution.judged) > 1:
+    if joined is None or attribution is None or len(attribution.judged) == 1:
+        return medians
+    if rank.rank in joined.ranks:
         column = joined.ranks.index(rank.rank)
         medians[PHASES[WAIT]] = _median(attribution.wait[:, column])
         medians[PHASES[COMMUNICATION]] = _median(attribution.communication)

@@ -25,9 +25,12 @@ COMPARABLE = 0.5
 of its phases must show this share of what one phase shows."""
 ALIKE = 0.5
 """A second culprit has at least this share of the first one's excess."""
-ASYMMETRY = 2.0
+FLOOR_OF_TWO = 0.03
+"""The same where there are two ranks, as nothing tells how much healthy ones differ."""
+ASYMMETRY = 1.5
+FEW = 2.0
 """Healthy ranks differ a little for good (rank 0 logs, cores are shared): a culprit exceeds the
-others by this many times the widest difference among those others."""
+others by 1.5 + 2/n times the widest difference among those n; few show less of what is usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
 def _suspects(joined: Joined, attribution: Attribution) -> list[_Suspect]:
     """Columns with a persistent excess in sum or in a phase, the largest sum first."""
     step = float(np.median(joined.wall))
-    floor = FLOOR * step
+    floor = step * (FLOOR if len(joined.ranks) > 2 else FLOOR_OF_TWO)
     likely = np.flatnonzero(_late_medians(attribution.excess) >= COMPARABLE * floor)
     comparisons = len(joined.ranks) * (1 + len(attribution.judged))
     series = [attribution.excess]
@@ -157,7 +160,7 @@ def _stand_out(attribution: Attribution, culprits: list[_Suspect]) -> bool:
         return True
     levels = np.nanmedian(rest[culprits[0].found.onset :], axis=0)
     widest = float(levels.max() - np.median(levels))
-    return min(one.excess for one in culprits) >= ASYMMETRY * widest
+    return min(one.excess for one in culprits) >= (ASYMMETRY + FEW / rest.shape[1]) * widest
 
 
 def _describe(joined: Joined, attribution: Attribution, one: _Suspect, saved: float) -> Straggler:

@@ -1,0 +1,111 @@
+"""Joining ranks' steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from mgpu_probes.inprocess.layout import WARM_UP
+
+from mgpu_doctor.analysis.align import CELLS, UnjoinableError, join
+from mgpu_doctor.case.model import Rank, Records
+from tests.support.synthetic import Synthetic, make_rank, records
+
+
+def ranks_of(steps: list[Records]) -> list[Rank]:
+    return [make_rank(number, one) for number, one in enumerate(steps)]
+
+
+def test_steps_are_joined_by_collective_sequence_not_by_local_counters() -> None:
+    steps = records(Synthetic(ranks=3))
+    steps[1]["step"] += 7  # this rank counted something else before
+    joined = join(ranks_of(steps))
+    assert joined.joined_by == "collective sequence"
+    np.testing.assert_allclose(joined.wall[:, 1], steps[1]["wall_ns"][5:] * 1e-9)
+
+
+def test_steps_that_share_a_sequence_number_keep_their_order() -> None:
+    steps = records(Synthetic(ranks=2))
+    for one in steps:
+        one["group_seq"] = 4 + one["step"] // 4  # one collective every fourth step
+    joined = join(ranks_of(steps))
+    assert joined.joined_by == "collective sequence"
+    assert list(joined.steps) == list(range(5, 120))
+
+
+def test_point_to_point_counts_that_differ_fall_back_to_step_numbers() -> None:
+    steps = records(Synthetic(ranks=2))
+    steps[0]["group_seq"] = 8 * (1 + steps[0]["step"])
+    steps[1]["group_seq"] = 16 * (1 + steps[1]["step"])
+    joined = join(ranks_of(steps))
+    assert joined.joined_by == "step number"
+    np.testing.assert_allclose(joined.wall[:, 0], steps[0]["wall_ns"][5:] * 1e-9)
+
+
+def test_without_a_process_group_steps_are_joined_by_number() -> None:
+    steps = records(Synthetic(ranks=2))
+    for one in steps:
+        one["group_seq"] = 0
+    assert join(ranks_of(steps)).joined_by == "step number"
+
+
+def test_ranks_whose_counts_never_meet_are_not_joined() -> None:
+    steps = records(Synthetic(ranks=2))
+    for one in steps:
+        one["group_seq"] = 0
+    steps[1]["step"] += 1000
+    with pytest.raises(UnjoinableError, match="neither"):
+        join(ranks_of(steps))
+
+
+def test_warm_up_is_left_out() -> None:
+    steps = records(Synthetic(ranks=2))
+    steps[1]["flags"][:9] |= WARM_UP
+    for one in steps:
+        one["wall_ns"][12] *= 50  # compiled again, still near the start
+    joined = join(ranks_of(steps))
+    assert joined.steps[0] == 9
+    assert 12 not in joined.steps
+
+
+def test_missing_records_and_unequal_lengths() -> None:
+    steps = records(Synthetic(ranks=3))
+    steps[0] = steps[0][:-11]
+    steps[1] = np.delete(steps[1], [40, 41])
+    joined = join(ranks_of(steps))
+    assert joined.steps[-1] == 108
+    assert 40 not in joined.steps
+    assert len(joined.steps) == 120 - 11 - 2 - 5
+
+
+def test_a_rank_that_died_early_is_left_out() -> None:
+    steps = records(Synthetic(ranks=3))
+    steps[2] = steps[2][:3]
+    joined = join(ranks_of(steps), least=10)
+    assert joined.ranks == (0, 1)
+    assert joined.left_out == (2,)
+
+
+def test_one_rank_cannot_be_joined() -> None:
+    with pytest.raises(UnjoinableError, match="two are needed"):
+        join(ranks_of(records(Synthetic(ranks=1))))
+
+
+def test_only_warm_up_cannot_be_joined() -> None:
+    with pytest.raises(UnjoinableError, match="warm-up"):
+        join(ranks_of(records(Synthetic(ranks=2, steps=4))))
+
+
+def test_end_times_use_each_host_s_clock() -> None:
+    steps = records(Synthetic(ranks=2))
+    ranks = ranks_of(steps)
+    ranks[1] = replace(ranks[1], clock_offset=1e9)
+    joined = join(ranks)
+    assert np.all(joined.end[:, 1] - joined.end[:, 0] > 0.9e9)
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CELLS * 10 * 8 <= 160e6
+    monkeypatch.setattr("mgpu_doctor.analysis.align.CELLS", 100)
+    assert join(ranks_of(records(Synthetic(ranks=2)))).wall.size <= 100

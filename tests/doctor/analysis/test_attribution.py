@@ -1,0 +1,125 @@
+"""Own work, wait and communication against a job whose truth is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from mgpu_probes.inprocess.layout import INPUT, OPTIMIZER, WAIT
+
+from mgpu_doctor.analysis.align import Joined, join
+from mgpu_doctor.analysis.attribution import (
+    UnattributableError,
+    attribute,
+    median_of_others,
+    phase_excess,
+)
+from mgpu_doctor.analysis.whatif import ideal_step_time, saved_fraction, saved_without, step_time
+from tests.support.synthetic import Fault, Synthetic, make_rank, own_work, records
+
+
+def joined_of(job: Synthetic) -> Joined:
+    return join([make_rank(number, one) for number, one in enumerate(records(job))])
+
+
+def test_own_work_is_what_the_job_really_did() -> None:
+    job = Synthetic(faults=[Fault(2, "backward", milliseconds=20)])
+    truth = np.sum(list(own_work(job).values()), axis=0)[5:]
+    found = attribute(joined_of(job))
+    np.testing.assert_allclose(found.own, truth, atol=2e-6)
+    assert (found.slowest == 2).all()
+    assert (found.least_waiting == 2).all()
+    assert found.slowest_share[2] == 1.0
+
+
+def test_communication_is_what_nobody_can_avoid() -> None:
+    found = attribute(joined_of(Synthetic(communication=0.004, noise=0.0, spikes=0.0)))
+    np.testing.assert_allclose(found.communication, 0.004, atol=1e-6)
+    assert found.wait.min() >= 0
+
+
+def test_blame_is_what_mending_the_slowest_alone_saves() -> None:
+    job = Synthetic(
+        noise=0.0,
+        spikes=0.0,
+        asymmetry=0.0,
+        faults=[Fault(1, "forward", milliseconds=10), Fault(3, "forward", milliseconds=4)],
+    )
+    found = attribute(joined_of(job))
+    np.testing.assert_allclose(found.blame, 0.006, atol=1e-6)
+    np.testing.assert_allclose(found.waste, 0.010 * 2 + 0.006, atol=1e-6)
+
+
+def test_communication_measured_by_a_rank_counts_as_standing() -> None:
+    steps = records(Synthetic(ranks=2))
+    for one in steps:
+        one["phases"][:, 5] = 0.001
+        one["phases"][:, WAIT] -= 0.001
+    ranks = [make_rank(number, one) for number, one in enumerate(steps)]
+    np.testing.assert_allclose(
+        attribute(join(ranks)).own, attribute(joined_of(Synthetic(ranks=2))).own, atol=1e-6
+    )
+
+
+def test_unmeasured_wait_is_an_honest_refusal() -> None:
+    steps = records(Synthetic(ranks=2))
+    steps[1]["phases"][:, WAIT] = np.nan
+    ranks = [make_rank(number, one) for number, one in enumerate(steps)]
+    with pytest.raises(UnattributableError, match="not measured on rank 1"):
+        attribute(join(ranks))
+
+
+def test_a_host_clock_lets_only_input_be_judged() -> None:
+    assert attribute(joined_of(Synthetic()), host_clock=True).judged == (INPUT,)
+
+
+def test_what_if_predicts_the_step_time_without_the_fault() -> None:
+    slow = joined_of(Synthetic(faults=[Fault(2, "optimizer", milliseconds=12)]))
+    found = attribute(slow)
+    saved = saved_fraction(found, {2: 0.012})
+    measured = joined_of(Synthetic()).step_seconds / slow.step_seconds
+    assert 1 - saved == pytest.approx(measured, rel=0.02)
+    assert saved_fraction(found, {0: 0.012}) == pytest.approx(0, abs=1e-3)
+    assert step_time(found.own, found.communication) == pytest.approx(slow.step_seconds, rel=0.01)
+    assert ideal_step_time(found) < slow.step_seconds - 0.01
+
+
+def test_what_if_without_a_phase() -> None:
+    job = joined_of(
+        Synthetic(
+            noise=0,
+            spikes=0,
+            asymmetry=0,
+            faults=[Fault(r, "input", milliseconds=9.5) for r in range(4)],
+        )
+    )
+    saved = saved_without(job, attribute(job), INPUT)
+    assert saved == pytest.approx(0.010 / job.step_seconds, rel=0.01)
+
+
+def test_phase_excess_names_the_phase() -> None:
+    job = joined_of(Synthetic(faults=[Fault(0, "optimizer", milliseconds=5)]))
+    medians = np.median(phase_excess(job, OPTIMIZER), axis=0)
+    assert medians[0] == pytest.approx(0.005, rel=0.05)
+    assert np.abs(medians[1:]).max() < 0.0005
+
+
+@given(
+    arrays.arrays(
+        np.float64,
+        st.tuples(st.integers(1, 5), st.integers(1, 7)),
+        elements=st.one_of(st.floats(-100, 100), st.just(float("nan"))),
+    )
+)
+def test_median_of_others_is_the_plain_definition(values: np.ndarray) -> None:
+    found = median_of_others(values)
+    for row in range(values.shape[0]):
+        for column in range(values.shape[1]):
+            others = np.delete(values[row], column)
+            others = others[~np.isnan(others)]
+            if len(others):
+                assert found[row, column] == pytest.approx(np.median(others))
+            else:
+                assert np.isnan(found[row, column])

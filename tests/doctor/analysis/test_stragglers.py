@@ -1,0 +1,180 @@
+"""The right rank and the right phase, and silence on healthy jobs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgpu_doctor.analysis.measures import measure
+from mgpu_doctor.analysis.stragglers import Straggler
+from tests.support.synthetic import (
+    BASE,
+    Fault,
+    Synthetic,
+    make_case,
+    make_rank,
+    oversubscribed,
+    records,
+    synthetic_case,
+)
+
+PHASES = ("input", "transfer", "forward", "backward", "optimizer", "other")
+SEEDS = range(3)
+
+
+def stragglers(job: Synthetic) -> tuple[Straggler, ...]:
+    found = measure(synthetic_case(job)).stragglers
+    assert found is not None
+    return found
+
+
+def main_phase(one: Straggler) -> str:
+    return max(one.by_phase, key=lambda phase: one.by_phase[phase] or 0.0)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+def test_twenty_milliseconds(make: type[Synthetic], phase: str, ranks: int) -> None:
+    for seed in SEEDS:
+        culprit = seed % ranks
+        fault = Fault(culprit, phase, milliseconds=20)
+        found = stragglers(make(ranks=ranks, steps=55, seed=seed, faults=[fault]))
+        assert [one.rank for one in found] == [culprit]
+        assert main_phase(found[0]) == phase
+        assert found[0].excess == pytest.approx(0.020, rel=0.35)
+        assert found[0].since is None
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("factor", [1.3, 1.1])
+@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer", "input"])
+def test_a_phase_by_a_factor(phase: str, factor: float, ranks: int) -> None:
+    base = {**BASE, phase: 0.020}  # so that a tenth of it is worth finding
+    for seed in SEEDS:
+        culprit = seed % ranks
+        fault = Fault(culprit, phase, factor=factor)
+        found = stragglers(Synthetic(ranks=ranks, seed=seed, base=base, faults=[fault]))
+        assert [one.rank for one in found] == [culprit]
+        assert main_phase(found[0]) == phase
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_thirty_percent_of_the_step_on_an_oversubscribed_machine(ranks: int) -> None:
+    for seed in SEEDS:
+        faults = [Fault(1, phase, factor=1.45) for phase in BASE]
+        found = stragglers(oversubscribed(ranks=ranks, steps=75, seed=seed, faults=faults))
+        assert [one.rank for one in found] == [1]
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+def test_silence_on_healthy_jobs(make: type[Synthetic], ranks: int) -> None:
+    alarms = {
+        seed: found
+        for seed in range(70)
+        if (found := stragglers(make(ranks=ranks, steps=40 + 3 * seed, seed=seed)))
+    }
+    assert alarms == {}
+
+
+@pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+def test_silence_on_rank_0_logging_one_percent(make: type[Synthetic]) -> None:
+    logging = [Fault(0, "other", milliseconds=0.25)]
+    for seed in range(30):
+        assert stragglers(make(seed=seed, faults=logging)) == ()
+
+
+def test_stalls_now_and_then_are_not_persistent() -> None:
+    for every in (10, 20):
+        stalls = [Fault(1, "backward", milliseconds=400, every=every)]
+        assert stragglers(Synthetic(steps=200, faults=stalls)) == ()
+
+
+def test_stalls_of_changing_ranks_are_not_persistent() -> None:
+    stalls = [Fault(rank, "other", milliseconds=30, start=rank, every=4) for rank in range(4)]
+    assert stragglers(Synthetic(steps=200, faults=stalls)) == ()
+
+
+def test_a_late_onset_is_dated() -> None:
+    (found,) = stragglers(Synthetic(steps=300, faults=[Fault(3, "forward", 15, start=200)]))
+    assert found.rank == 3
+    assert found.since is not None
+    assert abs(found.since - 200) <= 3
+    assert found.steps <= 103
+
+
+def test_a_fault_that_is_over_is_not_blamed() -> None:
+    assert stragglers(Synthetic(steps=300, faults=[Fault(3, "forward", 15, stop=200)])) == ()
+
+
+def test_two_culprits_are_both_named_and_share_the_cost() -> None:
+    faults = [Fault(1, "forward", milliseconds=20), Fault(2, "input", milliseconds=15)]
+    first, second = stragglers(Synthetic(ranks=5, faults=faults))
+    assert (first.rank, main_phase(first)) == (1, "forward")
+    assert (second.rank, main_phase(second)) == (2, "input")
+    whole = first.step_seconds
+    assert first.saved == pytest.approx(0.005 / whole, rel=0.2)
+    assert second.saved == pytest.approx(0.015 / whole, rel=0.2)
+
+
+def test_a_slow_half_is_not_accused_where_more_than_half_are_slow() -> None:
+    faults = [Fault(rank, "forward", milliseconds=20) for rank in range(3)]
+    assert stragglers(Synthetic(ranks=4, faults=faults)) == ()
+
+
+def test_two_ranks_of_which_the_other_does_not_wait() -> None:
+    """Without a majority the wait must confirm: here the slower rank's collectives are as long."""
+    steps = records(Synthetic(ranks=2, faults=[Fault(1, "other", milliseconds=10)]))
+    wait = steps[1]["phases"][:, 4]
+    wait[:] = steps[0]["phases"][:, 4]
+    steps[1]["wall_ns"] += 10_000_000
+    found = measure(make_case([make_rank(n, one) for n, one in enumerate(steps)])).stragglers
+    assert found == ()
+
+
+def test_missing_ranks_unequal_lengths_and_unmeasured_phases() -> None:
+    steps = records(Synthetic(ranks=4, faults=[Fault(2, "backward", milliseconds=20)]))
+    for one in steps:
+        one["phases"][:, 1] = np.nan  # no transfer on this machine
+        one["phases"][:, 7:9] = np.nan
+    steps[3]["phases"][20:25, 4] = np.nan  # its wait was not seen for some steps
+    ranks = [make_rank(n, one[: 120 - 7 * n]) for n, one in enumerate(steps) if n != 1]
+    (found,) = measure(make_case(ranks, world_size=4)).stragglers or ()
+    assert found.rank == 2
+    assert found.by_phase["transfer"] is None
+
+
+def test_ranks_with_host_clocks_are_judged_by_input_only() -> None:
+    birth = {"clock": "host"}
+    slow = Synthetic(birth=birth, device="cuda:0", faults=[Fault(1, "input", milliseconds=20)])
+    assert [one.rank for one in stragglers(slow)] == [1]
+    hidden = Synthetic(birth=birth, device="cuda:0", faults=[Fault(1, "forward", milliseconds=20)])
+    assert stragglers(hidden) == ()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    ranks=st.sampled_from([2, 3, 4, 8]),
+    culprit=st.integers(0, 7),
+    phase=st.sampled_from(PHASES),
+    milliseconds=st.floats(0, 60),
+    noise=st.floats(0.005, 0.3),
+    steps=st.integers(25, 150),
+    seed=st.integers(0, 10**6),
+)
+def test_a_victim_is_never_blamed(
+    *,
+    ranks: int,
+    culprit: int,
+    phase: str,
+    milliseconds: float,
+    noise: float,
+    steps: int,
+    seed: int,
+) -> None:
+    fault = Fault(culprit % ranks, phase, milliseconds=milliseconds)
+    job = Synthetic(ranks=ranks, steps=steps, seed=seed, noise=noise, faults=[fault])
+    assert {one.rank for one in stragglers(job)} <= {culprit % ranks}

@@ -1,0 +1,97 @@
+"""Straggler findings: the code, the culprit, the victims, the cost and what to type."""
+
+from __future__ import annotations
+
+import pytest
+
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from tests.support.synthetic import BASE, Fault, Synthetic, oversubscribed, synthetic_case
+
+
+def findings(job: Synthetic) -> tuple[Finding, ...]:
+    return diagnose(synthetic_case(job)).findings
+
+
+@pytest.mark.parametrize(
+    ("phase", "code"),
+    [
+        ("input", "straggler-input"),
+        ("transfer", "straggler-compute"),
+        ("forward", "straggler-compute"),
+        ("backward", "straggler-compute"),
+        ("optimizer", "straggler-optimizer"),
+        ("other", "straggler-other"),
+        ("checkpoint", "straggler-other"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_phase_decides_the_code(phase: str, code: str, ranks: int) -> None:
+    found = findings(Synthetic(ranks=ranks, faults=[Fault(1, phase, milliseconds=20)]))
+    assert [one.code for one in found if one.severity is Severity.WARNING] == [code]
+    one = found[0]
+    assert [culprit.rank for culprit in one.culprits] == [1]
+    assert one.culprits[0].pid == 1001
+    assert one.victims == tuple(rank for rank in range(ranks) if rank != 1)
+    assert one.since_step == 0
+    assert one.confidence == 0.99
+
+
+def test_the_cost_is_what_mending_would_save() -> None:
+    slow = diagnose(synthetic_case(Synthetic(faults=[Fault(2, "backward", milliseconds=20)])))
+    healthy = diagnose(synthetic_case(Synthetic()))
+    assert slow.step_seconds is not None
+    assert healthy.step_seconds is not None
+    (found,) = slow.findings
+    assert found.cost.seconds_per_step == pytest.approx(
+        slow.step_seconds - healthy.step_seconds, rel=0.05
+    )
+    predicted = found.fixes[0].predicted
+    assert predicted is not None
+    assert predicted.step_time_ratio == pytest.approx(
+        healthy.step_seconds / slow.step_seconds, rel=0.02
+    )
+    assert "what-if" in predicted.basis
+
+
+def test_the_evidence_shows_who_works_and_who_waits() -> None:
+    (found,) = findings(Synthetic(faults=[Fault(2, "backward", milliseconds=20)]))
+    own, standing, positive, backward = found.evidence
+    assert isinstance(own.value, float)
+    assert isinstance(own.baseline, float)
+    assert own.value - own.baseline == pytest.approx(0.020, rel=0.1)
+    assert isinstance(standing.value, float)
+    assert isinstance(standing.baseline, float)
+    assert standing.baseline - standing.value == pytest.approx(0.020, rel=0.1)
+    assert positive.value == 1.0
+    assert backward.measure.startswith("backward")
+    assert "joined by collective sequence" in own.source
+
+
+def test_forward_and_backward_together_point_at_the_place() -> None:
+    faults = [Fault(1, phase, factor=1.5) for phase in ("forward", "backward")]
+    (found,) = findings(Synthetic(faults=faults))
+    assert "forward and backward" in found.title
+    assert "temperature" in found.fixes[0].how
+
+
+def test_five_percent_divides_warning_from_info() -> None:
+    base = {**BASE, "forward": 0.030}
+    (warned,) = findings(Synthetic(base=base, faults=[Fault(1, "forward", milliseconds=4)]))
+    (told,) = findings(Synthetic(base=base, faults=[Fault(1, "forward", milliseconds=2)]))
+    assert warned.severity is Severity.WARNING
+    assert told.severity is Severity.INFO
+
+
+def test_an_onset_is_told() -> None:
+    (found,) = findings(Synthetic(steps=300, faults=[Fault(3, "forward", 15, start=200)]))
+    assert found.since_step is not None
+    assert abs(found.since_step - 200) <= 3
+    assert f"since step {found.since_step}" in found.title
+
+
+@pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_healthy_jobs_are_silent(make: type[Synthetic], ranks: int) -> None:
+    for seed in range(20):
+        assert findings(make(ranks=ranks, seed=seed)) == ()

@@ -1,0 +1,172 @@
+"""The path from a case to a diagnosis: folding, order, what could not be examined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mgpu_doctor import diagnose as module
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.model import Now, Outcome, State, Unexamined
+from mgpu_doctor.diagnose import diagnose, folded, ordered
+from mgpu_doctor.findings import Cost, Culprit, Finding, Severity
+from mgpu_doctor.rules.catalogue import OWN, Catalogue
+from mgpu_doctor.rules.rule import Rule
+from tests.support.synthetic import (
+    Fault,
+    Synthetic,
+    make_case,
+    make_rank,
+    records,
+    synthetic_case,
+)
+
+
+def finding(code: str, severity: Severity, rank: int, cost: float | None = None) -> Finding:
+    return Finding(code, severity, 0.9, code, "", (Culprit(rank),), cost=Cost(cost))
+
+
+def test_wait_is_divided_into_waiting_and_communication() -> None:
+    job = Synthetic(faults=[Fault(2, "backward", milliseconds=20)])
+    slow, victim = (diagnose(synthetic_case(job)).ranks[number] for number in (2, 0))
+    assert slow.phases["wait"] == pytest.approx(0, abs=1e-4)
+    assert victim.phases["wait"] == pytest.approx(0.020, rel=0.1)
+    assert slow.phases["communication"] == pytest.approx(0.002, rel=0.1)
+    assert victim.phases["communication"] == pytest.approx(0.002, rel=0.1)
+    assert slow.step_seconds_median == pytest.approx(victim.step_seconds_median)
+
+
+def test_phases_add_up_to_the_step() -> None:
+    for rank in diagnose(synthetic_case(Synthetic(noise=0, spikes=0))).ranks:
+        assert sum(v or 0.0 for v in rank.phases.values()) == pytest.approx(
+            rank.step_seconds_median, rel=0.01
+        )
+
+
+def test_where_is_the_call_site_or_the_phase() -> None:
+    steps = records(Synthetic(ranks=2))
+    here = Now("wait", 1.0, 119, "all_reduce train.py:87", 5)
+    ranks = [make_rank(0, steps[0], now=here), make_rank(1, steps[1], now=replace(here, site=None))]
+    assert [rank.where for rank in diagnose(make_case(ranks)).ranks] == [
+        "all_reduce train.py:87",
+        "wait",
+    ]
+
+
+def test_one_rank_is_examined_without_complaint() -> None:
+    diagnosis = diagnose(synthetic_case(Synthetic(ranks=1)))
+    assert diagnosis.findings == ()
+    assert diagnosis.unexamined == ()
+    assert diagnosis.ranks[0].phases["communication"] is None
+
+
+def test_a_job_without_black_boxes_says_so_with_a_remedy() -> None:
+    diagnosis = diagnose(make_case([], world_size=2))
+    assert diagnosis.coverage is None
+    assert diagnosis.coverage_reason == "no rank left a black box"
+    assert any("-E" in one.remedy for one in diagnosis.unexamined)
+    assert diagnosis.step_seconds is None
+
+
+def test_ranks_that_never_trained_say_so() -> None:
+    steps = records(Synthetic(ranks=2, steps=0))
+    diagnosis = diagnose(make_case([make_rank(n, one) for n, one in enumerate(steps)]))
+    assert diagnosis.coverage_reason == "no rank recorded a training step"
+    assert [rank.last_step for rank in diagnosis.ranks] == [None, None]
+
+
+def test_a_missing_wait_is_unexamined_not_healthy() -> None:
+    steps = records(Synthetic(ranks=2, faults=[Fault(1, "forward", milliseconds=20)]))
+    steps[0]["phases"][:, 4] = np.nan
+    diagnosis = diagnose(make_case([make_rank(n, one) for n, one in enumerate(steps)]))
+    assert [one.code for one in diagnosis.findings] == ["coverage-low"]
+    assert [one.probe for one in diagnosis.unexamined] == ["comparison of ranks"]
+    assert "rank 0" in diagnosis.unexamined[0].reason
+
+
+def test_a_rank_left_out_is_told() -> None:
+    steps = records(Synthetic(ranks=3))
+    ranks = [make_rank(n, one[:4] if n == 2 else one) for n, one in enumerate(steps)]
+    assert [one.probe for one in diagnose(make_case(ranks)).unexamined] == ["speed of rank 2"]
+
+
+def test_host_clocks_are_told() -> None:
+    job = Synthetic(birth={"clock": "host"}, device="cuda:0")
+    probes = [one.probe for one in diagnose(synthetic_case(job)).unexamined]
+    assert probes == ["speed of the devices' own work"]
+
+
+def test_what_the_case_could_not_see_is_passed_on() -> None:
+    blind = Unexamined("devices", "no NVIDIA driver", "none needed on a CPU machine")
+    case = replace(synthetic_case(Synthetic()), unexamined=(blind,))
+    assert diagnose(case).unexamined == (blind,)
+
+
+def test_coverage_counts_what_phases_explain_and_marks_a_low_one() -> None:
+    good = diagnose(synthetic_case(Synthetic(noise=0, spikes=0)))
+    assert good.coverage == pytest.approx(1 - 0.001 / 0.0287, abs=0.002)
+    idle = [Fault(rank, "other", milliseconds=10) for rank in range(4)]
+    low = diagnose(synthetic_case(Synthetic(faults=idle)))
+    assert [one.code for one in low.findings] == ["coverage-low"]
+    assert low.findings[0].severity is Severity.INFO
+
+
+def test_order_is_what_stops_then_what_costs() -> None:
+    dead = finding("hang-rank-dead", Severity.CRITICAL, 1)
+    dear = finding("input-bound", Severity.WARNING, 0, 0.4)
+    cheap = finding("straggler-other", Severity.WARNING, 2, 0.06)
+    told = finding("coverage-low", Severity.INFO, 3)
+    assert ordered([told, cheap, dear, dead]) == (dead, dear, cheap, told)
+
+
+def test_a_dead_rank_outranks_its_speed_and_only_its() -> None:
+    dead = finding("hang-rank-dead", Severity.CRITICAL, 1)
+    slow = finding("straggler-compute", Severity.WARNING, 1, 0.3)
+    other = finding("straggler-compute", Severity.WARNING, 2, 0.3)
+    assert folded([slow, other, dead], OWN) == [other, dead]
+
+
+def test_the_more_specific_finding_replaces_the_other_for_the_same_culprit() -> None:
+    general = finding("straggler-compute", Severity.WARNING, 1, 0.3)
+    elsewhere = finding("straggler-compute", Severity.WARNING, 2, 0.3)
+    special = finding("straggler-input", Severity.WARNING, 1, 0.3)
+    assert folded([general, elsewhere, special], OWN) == [elsewhere, special]
+
+
+def rule(code: str, found: Iterable[Finding] | Exception) -> Rule:
+    def examine(_measures: Measures) -> Iterable[Finding]:
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return Rule(code, "test", "", "", "", "", examine)
+
+
+def test_a_hang_makes_the_job_hung_and_its_culprit_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = replace(finding("hang-rank-behind", Severity.CRITICAL, 1), victims=(0, 2))
+    monkeypatch.setattr(module, "catalogue", lambda: Catalogue((rule("x", [hang]),)))
+    diagnosis = diagnose(synthetic_case(Synthetic(ranks=4)))
+    assert diagnosis.case.job.outcome is Outcome.HUNG
+    assert [rank.state for rank in diagnosis.ranks] == ["waiting", "hung", "waiting", "running"]
+
+
+def test_a_dead_culprit_stays_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = finding("hang-rank-dead", Severity.CRITICAL, 0)
+    monkeypatch.setattr(module, "catalogue", lambda: Catalogue((rule("x", [hang]),)))
+    steps = records(Synthetic(ranks=2))
+    ranks = [make_rank(0, steps[0], state=State.DEAD), make_rank(1, steps[1])]
+    assert diagnose(make_case(ranks)).ranks[0].state == "dead"
+
+
+def test_a_broken_rule_of_another_package_is_told_not_fatal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = rule("theirs", ValueError("no such key"))
+    monkeypatch.setattr(module, "catalogue", lambda: Catalogue((*OWN, broken)))
+    diagnosis = diagnose(synthetic_case(Synthetic(faults=[Fault(1, "forward", 20)])))
+    assert [one.code for one in diagnosis.findings] == ["straggler-compute"]
+    assert [one.probe for one in diagnosis.unexamined] == ["rule theirs"]
+    assert "no such key" in diagnosis.unexamined[0].reason

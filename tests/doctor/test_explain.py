@@ -1,0 +1,74 @@
+"""`explain` and the catalogue of rules."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+
+import pytest
+from typer.testing import CliRunner
+
+import mgpu_doctor.cli.explain
+from mgpu_doctor.cli import app
+from mgpu_doctor.rules import catalogue as module
+from mgpu_doctor.rules.catalogue import OWN, catalogue
+from mgpu_doctor.rules.rule import Rule
+
+assert mgpu_doctor.cli.explain  # importing it adds the verb
+
+
+def explain(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["explain", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("rule", OWN, ids=lambda rule: rule.code)
+def test_every_rule_explains_itself(rule: Rule) -> None:
+    code, out, _ = explain(rule.code)
+    assert code == 0
+    words = out.split()
+    for text in (rule.summary, rule.measured, rule.thresholds, rule.fixes):
+        assert len(text) > 20
+        assert " ".join(text.split()) in " ".join(words)
+
+
+def test_codes_are_unique() -> None:
+    codes = [rule.code for rule in OWN]
+    assert len(codes) == len(set(codes))
+
+
+def test_without_a_code_all_are_listed() -> None:
+    code, out, _ = explain()
+    assert code == 0
+    assert all(rule.code in out for rule in OWN)
+
+
+def test_an_unknown_code_offers_near_ones() -> None:
+    code, out, err = explain("stragler-compute")
+    assert (code, out) == (2, "")
+    assert "straggler-compute" in err
+    assert explain("zzzz")[0] == 2
+
+
+def entry_point(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
+    class Point(EntryPoint):
+        def load(self) -> object:
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+    point = Point("theirs", "their.rules:RULES", module.GROUP)
+    monkeypatch.setattr(module, "entry_points", lambda group: [point] if group else [])
+
+
+def test_rules_of_other_packages_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = Rule("their-code", "slow", "s", "m", "t", "f", lambda _measures: ())
+    entry_point(monkeypatch, (theirs,))
+    assert catalogue().rules[-1] is theirs
+
+
+@pytest.mark.parametrize("value", [ImportError("gone"), (OWN[0],), ("no rule",), 7])
+def test_broken_packages_are_told(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
+    entry_point(monkeypatch, value)
+    found = catalogue()
+    assert found.rules == OWN
+    assert [one.probe for one in found.broken] == ["rules of theirs"]
