@@ -25,7 +25,7 @@ def diagnose(
     subjects: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SUBJECT]...",
+            metavar="SUBJECT...",
             help="A recording's folder, its id, or `latest`; none: observed jobs that run here.",
         ),
     ] = None,

@@ -11,10 +11,9 @@ from rich.cells import cell_len, set_cell_size
 from rich.style import Style
 from rich.text import Text
 
-from mgpu_doctor.findings import Diagnosis, Severity
+from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.rows import Row, rows
-from mgpu_doctor.report.verdict import leading
 
 ROWS = 16
 SHORTEST_BAR = 16
@@ -31,14 +30,12 @@ def rank_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
     header = Text("  " + _line({name: name for name in columns}, columns), style="dim")
     header.append("where a step's time goes" if scale else "")
     lines = [header]
-    lead = leading(diagnosis)
-    ended = lead is not None and lead.severity is Severity.CRITICAL
     used: set[str] = set()
     for row in table:
         shown = Text("▸ " if row.culprit else "  ", style="bold red")
         style = "bold default" if row.culprit else "not bold default"
         shown.append(_line(_facts(row), columns), style=style)
-        if row.stopped and row.where and ended:
+        if row.where:
             shown.append(text.cut(f"in {row.where}", room), style="not bold yellow")
         else:
             spent = phases.known(row.phases)
@@ -47,7 +44,7 @@ def rank_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
         shown.truncate(width)
         lines.append(shown)
     if used:
-        lines.append(_legend([name for name in phases.LOOKS if name in used]))
+        lines += _legend([name for name in phases.LOOKS if name in used], width)
     return lines
 
 
@@ -59,20 +56,25 @@ def bar(spent: Mapping[str, float], scale: float, width: int) -> Text:
         look = phases.LOOKS[name]
         if name == "wait":
             drawn.append(look.letter * size, style="not bold dim default")
-        else:
+        elif size:
+            # With colours one letter a segment is enough: the others are there for plain text.
             ink = "#ffffff" if look.dark else "#000000"
-            drawn.append(look.letter * size, style=Style(color=ink, bgcolor=look.colour))
+            drawn.append(look.letter, style=Style(color=ink, bgcolor=look.colour))
+            same = Style(color=look.colour, bgcolor=look.colour)
+            drawn.append(look.letter * (size - 1), style=same)
     return drawn
 
 
-def _legend(names: Sequence[str]) -> Text:
-    legend = Text("  ")
+def _legend(names: Sequence[str], width: int) -> list[Text]:
+    lines = [Text("  ")]
     for name in names:
         look = phases.LOOKS[name]
-        style = "dim" if name == "wait" else Style(color=look.colour)
-        legend.append(f"{look.letter} ", style=style)
-        legend.append(f"{name}  ", style="dim")
-    return legend
+        entry = Text(f"{look.letter} ", style="dim" if name == "wait" else Style(color=look.colour))
+        entry.append(f"{name}  ", style="not bold dim default")
+        if lines[-1].cell_len + entry.cell_len > width:
+            lines.append(Text("  "))
+        lines[-1].append_text(entry)
+    return lines
 
 
 def _facts(row: Row) -> dict[str, str]:

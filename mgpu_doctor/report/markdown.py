@@ -95,7 +95,7 @@ def _finding(diagnosis: Diagnosis, finding: Finding) -> list[str]:
 
 
 def _name(finding: Finding) -> str:
-    since = "" if finding.since_step is None else f", since step {finding.since_step}"
+    since = f", since step {finding.since_step}" if finding.since_step else ""
     sure = text.percent(finding.confidence)
     return f"`{finding.code}`, {finding.severity.value}, confidence {sure}{since}"
 

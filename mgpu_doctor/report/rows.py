@@ -8,7 +8,7 @@ from statistics import median
 
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.findings import Diagnosis, RankSummary, Severity
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import leading, signal_name
 
@@ -22,15 +22,16 @@ class Row:
     seconds: float | None
     phases: Mapping[str, float | None]
     where: str | None
+    """What a rank that stands still did last, where the job is stopped: that says more than its
+    phases. None for every other rank."""
     culprit: bool
-    stopped: bool
-    """It stands still: what it did last says more than its phases."""
 
 
 def rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
     """A row a rank; beyond `limit` ranks the culprits and the ranks in an unusual state (at most
     `limit`), then one row of medians for each state of all the others."""
     lead = leading(diagnosis)
+    halted = lead is not None and lead.severity is Severity.CRITICAL
     blamed = {(c.rank, c.pid) for c in lead.culprits} if lead else set()
     ranks = {rank for rank, _ in blamed if rank is not None}
 
@@ -38,7 +39,7 @@ def rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
         return rank.rank in ranks if rank.rank is not None else (None, rank.pid) in blamed
 
     if len(diagnosis.ranks) <= limit:
-        return tuple(_single(rank, guilty(rank)) for rank in diagnosis.ranks)
+        return tuple(_single(rank, guilty(rank), halted) for rank in diagnosis.ranks)
     states: dict[str, list[RankSummary]] = {}
     for rank in diagnosis.ranks:
         states.setdefault(state(rank), []).append(rank)
@@ -52,9 +53,12 @@ def rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
         if not guilty(rank)
     ][: limit - len(shown)]
     alone = {id(rank) for rank in shown}
-    folded = (_many([rank for rank in group if id(rank) not in alone]) for group in states.values())
+    folded = (
+        _many([rank for rank in group if id(rank) not in alone], halted)
+        for group in states.values()
+    )
     return tuple(
-        _single(rank, guilty(rank)) for rank in diagnosis.ranks if id(rank) in alone
+        _single(rank, guilty(rank), halted) for rank in diagnosis.ranks if id(rank) in alone
     ) + tuple(row for row in folded if row)
 
 
@@ -66,7 +70,11 @@ def state(rank: RankSummary) -> str:
     return f"{word} {rank.exit_code}" if rank.exit_code else str(word)
 
 
-def _single(rank: RankSummary, guilty: bool) -> Row:
+def _stands(rank: RankSummary) -> bool:
+    return rank.state not in {"running", "exited"} or bool(rank.exit_code)
+
+
+def _single(rank: RankSummary, guilty: bool, halted: bool) -> Row:
     return Row(
         label=text.UNKNOWN if rank.rank is None else str(rank.rank),
         host=text.line(rank.host),
@@ -74,16 +82,15 @@ def _single(rank: RankSummary, guilty: bool) -> Row:
         step=rank.last_step,
         seconds=rank.step_seconds_median,
         phases=rank.phases,
-        where=text.line(rank.where) if rank.where else None,
+        where=text.line(rank.where) if halted and rank.where and _stands(rank) else None,
         culprit=guilty,
-        stopped=rank.state in {"waiting", "hung", "dead", "missing"} or bool(rank.exit_code),
     )
 
 
-def _many(group: Sequence[RankSummary]) -> Row | None:
+def _many(group: Sequence[RankSummary], halted: bool) -> Row | None:
     if not group:
         return None
-    first = _single(group[0], False)
+    first = _single(group[0], False, halted)
     places = {rank.where for rank in group}
     hosts = {rank.host for rank in group}
     return Row(
@@ -95,7 +102,6 @@ def _many(group: Sequence[RankSummary]) -> Row | None:
         phases={name: _median(rank.phases.get(name) for rank in group) for name in PHASES},
         where=first.where if len(places) == 1 else None,
         culprit=False,
-        stopped=first.stopped,
     )
 
 

@@ -16,7 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
+from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.bars import rank_lines
 from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
@@ -108,8 +108,8 @@ class _Page:
         return re.sub(r"[ ]+$", "", self._out.getvalue(), flags=re.MULTILINE)
 
 
-def _grid(first: int) -> Table:
-    grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
+def _grid(first: int, gap: int = 1) -> Table:
+    grid = Table.grid(padding=(0, gap, 0, 0), expand=True)
     grid.add_column(width=first, overflow="fold")
     grid.add_column(ratio=1, overflow="fold")
     return grid
@@ -120,7 +120,7 @@ def _prose(words: str, width: int, style: str = "", longest: int = 600) -> Text:
 
 
 def _code_line(finding: Finding) -> str:
-    since = "" if finding.since_step is None else f", since step {finding.since_step}"
+    since = f", since step {finding.since_step}" if finding.since_step else ""
     return (
         f"{finding.code}, {finding.severity.value}, "
         f"confidence {text.percent(finding.confidence)}{since}"
@@ -134,49 +134,62 @@ def _finding(page: _Page, diagnosis: Diagnosis, finding: Finding) -> None:
     if finding.cause:
         page.labelled("why", _prose(finding.cause, page.body))
     if finding.evidence:
-        page.labelled("evidence", *_evidence(finding.evidence, page.body))
+        page.labelled("evidence", *_evidence(finding.evidence, finding.culprits, page.body))
     spent = cost(finding.cost)
     if spent:
         page.labelled("costs", _prose(spent, page.body))
+    told = None
     for i, fix in enumerate(finding.fixes):
         page.gap()
-        _fix(page, diagnosis, fix, "or" if i else "fix", whole=i == 0)
+        gained = gain(fix.predicted, diagnosis.step_seconds)
+        _fix(page, fix, None if gained == told else gained, first=i == 0)
+        told = gained or told
 
 
-def _evidence(evidence: Sequence[Evidence], width: int) -> list[RenderableType]:
+def _evidence(
+    evidence: Sequence[Evidence], culprits: Sequence[Culprit], width: int
+) -> list[RenderableType]:
+    """A line each, the number first; a source that several share is named once, below."""
     shown = evidence[:EVIDENCE_LINES]
-    names = [text.cut_words(text.line(one.measure), width * 2 // 5) for one in shown]
-    column = min(width * 2 // 5, max(cell_len(name) for name in names))
+    facts = [_fact(one) for one in shown]
+    column = min(width * 2 // 5, max(cell_len(fact) for fact in facts))
+    sources = {one.source for one in shown}
+    obvious = {f"rank {culprit.rank}" for culprit in culprits}
     lines: list[RenderableType] = []
-    for name, one in zip(names, shown, strict=True):
-        room = width - column - 1
-        fact = Text(text.cut_words(text.quantity(one.value, one.unit), room), style="bold")
-        if one.baseline is not None:
-            baseline = text.quantity(one.baseline, one.unit)
-            fact.append(text.cut_words(f", against {baseline}", room), style="not bold")
-        if one.where:
-            fact.append(text.cut_words(f" at {text.line(one.where)}", room), style="not bold")
-        if one.source:
-            fact.append(text.cut_words(f"  {text.line(one.source)}", room), style="not bold dim")
-        grid = _grid(column)
-        grid.add_row(Text(name), fact)
+    for fact, one in zip(facts, shown, strict=True):
+        room = width - column - 2
+        words = text.line(one.measure)
+        if one.where and one.where not in obvious:
+            words += f", {text.line(one.where)}"
+        about = Text(text.cut_words(words, room))
+        if one.source and len(sources) > 1:
+            about.append(text.cut_words(f"  {text.line(one.source)}", room), style="dim")
+        grid = _grid(column, gap=2)
+        grid.add_row(Text(text.cut_words(fact, column), style="bold"), about)
         lines.append(grid)
+    if len(sources) == 1 and shown[0].source:
+        lines.append(_prose(f"({shown[0].source})", width, "dim"))
     if len(evidence) > len(shown):
         lines.append(Text(f"… and {len(evidence) - len(shown)} more", style="dim"))
     return lines
 
 
-def _fix(page: _Page, diagnosis: Diagnosis, fix: Fix, label: str, *, whole: bool) -> None:
-    page.labelled(label, _prose(fix.summary, page.body))
-    how = text.clean(fix.how).strip("\n").splitlines() if whole else []
+def _fact(one: Evidence) -> str:
+    value = text.quantity(one.value, one.unit)
+    return value if one.baseline is None else f"{value} vs {text.quantity(one.baseline, one.unit)}"
+
+
+def _fix(page: _Page, fix: Fix, gained: str | None, *, first: bool) -> None:
+    """The first fix with what to type; of the others their summary."""
+    page.labelled("fix" if first else "or", _prose(fix.summary, page.body))
+    how = text.clean(fix.how).strip("\n").splitlines() if first else []
     if how:
         lines = [Text(one, style="bold cyan") for one in how[:FIX_LINES]]
         if len(how) > FIX_LINES:
             lines.append(Text(f"… {len(how) - FIX_LINES} lines more in the report", style="dim"))
         page.labelled("", *(Padding(one, (0, 0, 0, 2)) for one in lines))
-    gained = gain(fix.predicted, diagnosis.step_seconds)
     if gained:
-        page.labelled("gain" if whole else "", _prose(gained, page.body, "green"))
+        page.labelled("gain", _prose(gained, page.body, "green"))
 
 
 def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: bool) -> None:

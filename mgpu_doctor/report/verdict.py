@@ -80,7 +80,7 @@ def _ending(job: Job) -> str:
         return f"was killed ({signal_name(job.signal)})" if job.signal else "was killed"
     if job.outcome is Outcome.FAILED:
         return "failed" if job.exit_code is None else f"failed (exit code {job.exit_code})"
-    return job.outcome.value
+    return str(job.outcome.value)
 
 
 def _lasted(start: float | None, end: float | None) -> str | None:
@@ -139,9 +139,9 @@ def who(finding: Finding, *, limit: int = 6) -> str:
 
 def _culprit(culprit: Culprit) -> str:
     name = "a process" if culprit.rank is None else f"rank {culprit.rank}"
-    about = [text.line(culprit.host)] if culprit.host else []
+    about = [text.cut(text.line(culprit.host), 40)] if culprit.host else []
     about += [f"pid {culprit.pid}"] if culprit.pid is not None else []
-    about += [text.line(culprit.device)] if culprit.device else []
+    about += [text.cut(text.line(culprit.device), 40)] if culprit.device else []
     return f"{name} ({', '.join(about)})" if about else name
 
 

@@ -54,7 +54,7 @@ def heat_map(ranks: Sequence[Rank]) -> HeatMap | None:
 
 def _own(rank: Rank) -> Grid:
     phases = rank.steps["phases"][:, _OWN].astype(np.float64)
-    own = np.nansum(phases, axis=1)
+    own: Grid = np.nansum(phases, axis=1)
     own[np.isnan(phases).all(axis=1) | (own <= 0)] = np.nan
     return own
 
@@ -65,12 +65,14 @@ def _buckets(step: npt.NDArray[np.int64], own: Grid, first: int, last: int, colu
     column = (step[good] - first) * columns // (last - first + 1)
     many = np.bincount(column, minlength=columns)
     total = np.bincount(column, weights=own[good], minlength=columns)
-    return np.divide(total, many, out=np.full(columns, np.nan), where=many > 0)
+    mean: Grid = np.divide(total, many, out=np.full(columns, np.nan), where=many > 0)
+    return mean
 
 
 def _slowest(lines: Sequence[Grid]) -> Grid:
     """The longest of several ranks that share a row: a slow one must not drown."""
-    return np.fmax.reduce(np.stack(lines))
+    slowest: Grid = np.fmax.reduce(np.stack(lines))
+    return slowest
 
 
 def _against_median(grid: Grid) -> Grid:

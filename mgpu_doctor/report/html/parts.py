@@ -143,7 +143,7 @@ def job_card(diagnosis: Diagnosis) -> str:
 
 
 def _facts(finding: Finding) -> str:
-    since = "" if finding.since_step is None else f", since step {finding.since_step}"
+    since = f", since step {finding.since_step}" if finding.since_step else ""
     facts = {
         "who": who(finding),
         "suffers": text.name_ranks(finding.victims) if finding.victims else "",

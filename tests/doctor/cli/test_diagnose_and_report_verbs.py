@@ -1,0 +1,167 @@
+"""The verbs `diagnose` and `report`: exit codes, streams, files."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from mgpu_doctor.cli import app, diagnose, report  # the modules register their verbs
+from tests.support.recordings import HEALTHY, SLOW_INPUT, WAITING, recording
+
+assert diagnose
+assert report
+
+run = CliRunner()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "home"
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("slow") / "recording"
+    return recording(folder, [WAITING, WAITING, SLOW_INPUT, WAITING])
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return recording(tmp_path_factory.mktemp("healthy") / "recording", [HEALTHY] * 4)
+
+
+def test_a_fault_exits_1_and_names_the_rank(slow: Path) -> None:
+    done = run.invoke(app, ["diagnose", str(slow)])
+    assert done.exit_code == 1
+    assert "straggler-input" in done.stdout
+    assert "rank 2" in done.stdout.splitlines()[0].lower()
+    assert "\x1b" not in done.stdout, "no colour into a pipe"
+
+
+def test_a_healthy_job_exits_0(healthy: Path) -> None:
+    done = run.invoke(app, ["diagnose", str(healthy)])
+    assert done.exit_code == 0
+    assert "nothing wrong found" in done.stdout
+
+
+def test_json_stands_alone_on_stdout(slow: Path) -> None:
+    done = run.invoke(app, ["diagnose", "--json", str(slow)])
+    assert done.exit_code == 1
+    made = json.loads(done.stdout)
+    assert made["findings"][0]["culprits"][0]["rank"] == 2
+    assert len(made["ranks"]) == 4
+
+
+def test_an_id_and_latest_name_a_recording(home: Path) -> None:
+    recording(home / "runs" / "some-id", [HEALTHY] * 2)
+    for reference in ("some-id", "latest"):
+        done = run.invoke(app, ["diagnose", "--json", reference])
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["job"]["id"] == "some-id"
+
+
+def test_without_a_subject_the_jobs_that_run_here(home: Path) -> None:
+    recording(home / "runs" / "alive", [WAITING, SLOW_INPUT, WAITING], live=True)
+    recording(home / "runs" / "over", [HEALTHY] * 2)
+    done = run.invoke(app, ["diagnose", "--json"])
+    assert done.exit_code == 1, done.output
+    assert json.loads(done.stdout)["job"]["id"] == "alive"
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "report"])
+@pytest.mark.parametrize("subject", ["absent", "latest", "file", "empty", "12345", "-"])
+def test_nothing_to_examine_exits_3_and_says_why(tmp_path: Path, verb: str, subject: str) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "empty").mkdir()
+    reference = str(tmp_path / subject) if subject in {"absent", "file", "empty"} else subject
+    done = run.invoke(app, [verb, reference])
+    assert done.exit_code == 3
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("mgpu-doctor: ")
+
+
+def test_no_running_job_exits_3() -> None:
+    done = run.invoke(app, ["diagnose"])
+    assert done.exit_code == 3
+    assert "mgpu-doctor run" in done.stderr
+
+
+def test_wrong_usage_exits_2(slow: Path) -> None:
+    assert run.invoke(app, ["diagnose", "--surprise"]).exit_code == 2
+    assert run.invoke(app, ["report"]).exit_code == 2
+    done = run.invoke(app, ["report", str(slow), "-o", "report.pdf"])
+    assert done.exit_code == 2
+    assert ".html, .md or .json" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ending", "start"), [(".html", "<!DOCTYPE html>"), (".md", "## "), (".json", "{")]
+)
+def test_a_report_is_private_and_replaces_the_old_one(
+    slow: Path, tmp_path: Path, ending: str, start: str
+) -> None:
+    file = tmp_path / f"out{ending}"
+    file.write_text("old")
+    done = run.invoke(app, ["report", str(slow), "-o", str(file)])
+    assert done.exit_code == 0, done.output
+    assert done.stdout == ""
+    assert file.read_text(encoding="utf-8").startswith(start)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path / ".").count(file.name) == 1
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+def test_a_report_without_a_file_is_markdown(slow: Path) -> None:
+    done = run.invoke(app, ["report", str(slow)])
+    assert done.exit_code == 0
+    assert done.stdout.startswith("## ! ")
+    assert os.uname().nodename not in done.stdout, "redacted"
+
+
+def test_a_report_that_cannot_be_written_exits_2(slow: Path, tmp_path: Path) -> None:
+    done = run.invoke(app, ["report", str(slow), "-o", str(tmp_path / "absent" / "x.html")])
+    assert done.exit_code == 2
+    assert "cannot be written" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["diagnose", "report"])
+def test_help_shows_examples(verb: str) -> None:
+    done = run.invoke(app, [verb, "--help"])
+    assert done.exit_code == 0
+    assert f"  mgpu-doctor {verb} " in done.stdout
+
+
+def test_a_reader_that_leaves_early_is_no_error(slow: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "mgpu_doctor", "diagnose", str(slow)]
+    done = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+    )
+    os.close(writing)
+    assert done.stderr == ""
+    assert done.returncode == 1, "the verdict, not the broken pipe"
+
+
+def test_a_terminal_of_another_encoding_gets_ascii(slow: Path) -> None:
+    command = [sys.executable, "-m", "mgpu_doctor", "diagnose", str(slow)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 1
+    assert done.stderr == b""
+    assert done.stdout.isascii()

@@ -1,0 +1,63 @@
+"""Small recordings of jobs that never ran, written by the real black-box writer."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from math import nan
+from pathlib import Path
+
+from mgpu_probes.inprocess import layout
+from mgpu_probes.inprocess.blackbox import Writer
+from mgpu_probes.outside.processes import start_ticks
+
+from mgpu_doctor.recording.layout import END, INFO, SCHEMA, boxes
+
+STARTED = 1_790_000_000
+SECOND = 1_000_000_000
+HEALTHY = {"input": 0.002, "forward": 0.012, "backward": 0.018, "wait": 0.001, "optimizer": 0.004}
+SLOW_INPUT = {**HEALTHY, "input": 0.031}
+WAITING = {**HEALTHY, "wait": 0.030}
+
+
+def recording(
+    folder: Path, ranks: Sequence[Mapping[str, float]], *, steps: int = 200, live: bool = False
+) -> Path:
+    """A job whose ranks all took `steps` equal steps of the given phases (seconds). `live`: it has
+    no end yet, and its first process is this one."""
+    host = os.uname().nodename
+    info = {
+        "schema": SCHEMA,
+        "id": folder.name,
+        "kind": "run",
+        "command": ["torchrun", "train.py"],
+        "cwd": "/nowhere",
+        "host": host,
+        "started": STARTED,
+        "probe": True,
+        "job_pid": os.getpid(),
+        "job_start_ticks": start_ticks(os.getpid()),
+    }
+    folder.mkdir(parents=True)
+    (folder / INFO).write_text(json.dumps(info))
+    if not live:
+        end = {"exit_code": 0, "signal": None, "ended": STARTED + 60, "asked": None}
+        (folder / END).write_text(json.dumps(end))
+    for number, phases in enumerate(ranks):
+        _box(boxes(folder, host), number, len(ranks), phases, steps)
+    return folder
+
+
+def _box(place: Path, rank: int, world: int, phases: Mapping[str, float], steps: int) -> None:
+    writer = Writer.open(place, rank=rank, local_rank=rank, world_size=world)
+    writer.birth({"framework": "torch", "strategy": "ddp"})
+    wall = round(sum(phases.values()) * SECOND)
+    values = [phases.get(name, nan) for name in layout.PHASES]
+    for number in range(steps):
+        writer.step(
+            SECOND + (number + 1) * wall, wall, number, 0, values, 8, 0, nan, 0.0, number + 1, 1, 1
+        )
+    writer.state(layout.ENDED_CLEAN)
+    writer.leave(0)
+    writer.close()
