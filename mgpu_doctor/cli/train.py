@@ -20,6 +20,7 @@ def train(
     listing: Annotated[
         bool, typer.Option("--list", help="List the trainers and their options.")
     ] = False,
+    *,
     ranks: Annotated[int, typer.Option(metavar="N", help="Processes that train together.")] = 2,
     directory: Annotated[Path | None, DIRECTORY] = None,
     json_out: Annotated[Path | None, JSON_OUT] = None,

@@ -1,8 +1,9 @@
 """The recording of a running job, written by parts. Trouble with the disk ends no job: what can
-be written is written, and the first trouble is told once."""
+be written is written, and the first trouble is told at the end."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,8 @@ class Notebook:
         self.boxes: Path | None = None
         self.host = os.uname().nodename.replace("/", "_") or "localhost"
         self._info: dict[str, object] = {"schema": layout.SCHEMA, "host": self.host}
-        self._told = False
+        self.boxes_elsewhere = False
+        self._trouble: OSError | None = None
 
     @classmethod
     def begin(cls, folder: Path, info: Mapping[str, object]) -> Notebook:
@@ -33,12 +35,13 @@ class Notebook:
         try:
             create(folder)
             private_folder(folder / layout.CONSOLE)
-            book.boxes, elsewhere = storage.boxes_folder(folder, book.host)
-            if elsewhere:
+            book.boxes, book.boxes_elsewhere = storage.boxes_folder(folder, book.host)
+            if book.boxes_elsewhere:
                 book._info["boxes"] = str(book.boxes)
             book._info["probe"] = True
             write_json(folder / layout.INFO, book._info)
         except OSError as error:
+            book._discard(folder)
             say(
                 f"the recording cannot be written to {folder} ({error.strerror}); the job runs "
                 "without one. Choose another place with --dir, or MGPU_DOCTOR_HOME."
@@ -61,10 +64,21 @@ class Notebook:
             self.guarded(lambda: write_json(folder / name, content))
 
     def guarded(self, write: Callable[[], None]) -> None:
-        """Do `write`; of the first OSError tell the user, of more of them nothing."""
+        """Do `write`; trouble with the disk is remembered, not raised."""
         try:
             write()
         except OSError as error:
-            if not self._told:
-                self._told = True
-                say(f"parts of the recording {self.folder} cannot be written ({error.strerror}).")
+            self._trouble = self._trouble or error
+
+    def tell_trouble(self) -> None:
+        """Say what went wrong with the disk, once the job prints no more."""
+        if self._trouble is not None:
+            reason = self._trouble.strerror or self._trouble
+            say(f"parts of the recording {self.folder} could not be written ({reason}).")
+
+    def _discard(self, folder: Path) -> None:
+        """Take away the empty folders of a recording that could not be begun."""
+        boxes = layout.boxes(folder, self.host)
+        for empty in (folder / layout.CONSOLE, boxes, boxes.parent, boxes.parent.parent):
+            with contextlib.suppress(OSError):
+                empty.rmdir()

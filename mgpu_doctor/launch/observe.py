@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,10 +12,16 @@ from mgpu_probes.outside import processes
 
 from mgpu_doctor import __version__
 from mgpu_doctor.launch import program
+from mgpu_doctor.launch.attend import Attendant
+from mgpu_doctor.launch.canary import Canary
+from mgpu_doctor.launch.console import Console, connect, stand_in_for_closed
+from mgpu_doctor.launch.exits import told
 from mgpu_doctor.launch.injection import job_environment
 from mgpu_doctor.launch.notebook import Notebook
-from mgpu_doctor.launch.signals import ASKING, FORWARDED, Inbox
-from mgpu_doctor.recording import home
+from mgpu_doctor.launch.say import say
+from mgpu_doctor.launch.signals import Inbox
+from mgpu_doctor.launch.watch import Watch
+from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.write import OccupiedError
 
 __all__ = ["Observed", "OccupiedError", "observe"]
@@ -44,14 +48,16 @@ def observe(
     """Run `command` as the bare command would run, with a recording of it, and wait for its end.
 
     `directory`: the recording itself; None: a new one in the doctor's home. `kind`: "run" or
-    "train". `name`: what the recording's id says ran. `environment`: the job's, without ours.
+    "train". `name`: what the recording's id says ran. `capture`: keep a copy of what it prints.
+    `environment`: the job's, without what we add. To be called from the main thread.
 
-    Raises `OccupiedError` where `directory` must not be written to, and `program.CannotStartError`.
-    Anything else that goes wrong with the recording is said on standard error and costs the
-    recording, never the job.
+    Raises `OccupiedError` where `directory` must not be written to, and
+    `program.CannotStartError`. Anything else that goes wrong with the recording is said on
+    standard error and costs the recording, never the job.
     """
     environment = dict(os.environ if environment is None else environment)
     path = program.find(command[0], environment)
+    stand_in_for_closed()
     started = time.time()
     identity = home.new_id(name or home.job_name(command), started)
     notebook = Notebook.begin(
@@ -60,50 +66,75 @@ def observe(
             "id": identity,
             "kind": kind,
             "command": list(command),
-            "cwd": os.getcwd(),
+            "cwd": _working_folder(),
             "started": started,
             "doctor_pid": os.getpid(),
             "doctor_version": __version__,
         },
     )
+    console = _connect(notebook) if capture else Console()
     inbox = Inbox()
+    canary = Canary()
     try:
         pid = program.start(
             path,
             command,
             job_environment(environment, notebook.boxes),
-            streams={},
+            streams=console.streams,
             signal_mask=inbox.before,
         )
-        notebook.note(job_pid=pid, job_start_ticks=processes.start_ticks(pid))
-        status, asked = _attend(pid, inbox)
+        console.let_go()
+        status, asked = _accompany(pid, notebook, console, inbox, canary)
     finally:
+        canary.close()
         inbox.close()
-    code = os.waitstatus_to_exitcode(status)
+    if notebook.folder is not None and console.files:
+        folder = notebook.folder / layout.CONSOLE
+        notebook.guarded(lambda: console.copy_files(folder))
+    end = told(status)
     notebook.finish(
-        exit_code=code if code >= 0 else None,
-        signal=-code if code < 0 else None,
-        ended=time.time(),
-        asked=asked,
-        doctor_cpu_seconds=time.process_time(),
+        **end, ended=time.time(), asked=asked, doctor_cpu_seconds=round(time.process_time(), 3)
     )
+    notebook.tell_trouble()
+    code = os.waitstatus_to_exitcode(status)
     return Observed(notebook.folder, code if code >= 0 else 128 - code)
 
 
-def _attend(pid: int, inbox: Inbox) -> tuple[int, str | None]:
-    """Pass signals on until the job's first process has ended: its wait status, who asked."""
-    asked = None
-    poll = select.poll()
-    poll.register(inbox.descriptor, select.POLLIN)
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return status, asked
-        poll.poll()
-        for received in inbox.read():
-            if received.signal in ASKING:
-                asked = asked or received.signal.name
-            if received.signal in FORWARDED and not received.from_kernel:
-                os.kill(pid, received.signal)
-            if received.signal == signal.SIGTSTP:
-                inbox.stop_as_told()
+def _connect(notebook: Notebook) -> Console:
+    """The channels of the job's output; without a recording, or if they cannot be set up, none:
+    then the job has our own standard output and error."""
+    if notebook.folder is None:
+        return Console()
+    try:
+        return connect(notebook.folder / layout.CONSOLE)
+    except OSError as error:
+        say(f"what the job prints is not recorded ({error.strerror}).")
+        return Console()
+
+
+def _accompany(
+    pid: int, notebook: Notebook, console: Console, inbox: Inbox, canary: Canary
+) -> tuple[int, str | None]:
+    """From the job's start to the end of its output: its wait status, and who asked it to end."""
+    notebook.note(
+        job_pid=pid,
+        job_start_ticks=processes.start_ticks(pid),
+        console_file=console.files,
+        console_offset=console.offsets,
+    )
+    watch = Watch(notebook, pid) if notebook.folder is not None else None
+    if watch is not None:
+        watch.start()
+    attendant = Attendant(pid, inbox, console, canary)
+    status = attendant.wait(watch.knows if watch is not None else lambda other: other == pid)
+    if watch is not None:
+        watch.finish(status)
+    console.drain(attendant.patient, inbox.descriptor)
+    return status, attendant.asked
+
+
+def _working_folder() -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:
+        return None  # it was removed

@@ -1,0 +1,297 @@
+"""Carries what the job prints to where it would have gone, and keeps a bounded copy of it.
+
+A program of its own (`python -I -S`, standard library alone, never imported by the doctor), so
+that it outlives the doctor. Two processes, neither a child of the doctor's: the *pump* moves
+bytes and touches no file; the *guardian*, its parent, writes the copy and starts a new pump where
+one was killed. What a pump has read but not yet written lies in memory that both share, so a new
+one goes on where the old one stopped. A copy that cannot keep up or cannot be written is dropped.
+
+Descriptors: CHANNEL, the end from which the job's output is read (a pipe or a terminal's master);
+OUT, where it goes; CONTROL, a socket to the doctor. The doctor asks `d` (move all there is now)
+and is told `d` when it has moved and `c` when the copy is written too; it asks `w` (the
+terminal's size has changed) and is told `w`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import mmap
+import os
+import select
+import signal
+import termios
+
+CHANNEL, OUT, CONTROL = 3, 4, 5
+CHUNK = 64 << 10
+ATOMIC = 4096
+"""PIPE_BUF: a write of so many bytes to a pipe is done wholly or, when killed, not at all."""
+DRAIN_LIMIT = 4 << 20
+"""More than a pipe or a terminal can hold: others may go on printing while we drain."""
+KEEP = 4 << 20
+"""Bytes of a copy: NAME holds the first KEEP, NAME.1 the newest KEEP to 2 * KEEP of the rest."""
+RING = 4 << 20
+COPY_EVERY_MS = 200
+PUMPS = 100
+COPY_VARIABLE = "MGPU_DOCTOR_COPY"
+IGNORED = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE),
+    *(signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGUSR1, signal.SIGUSR2),
+)
+
+
+def main() -> None:
+    path = os.environb[COPY_VARIABLE.encode()]
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for descriptor in [int(name) for name in os.listdir("/proc/self/fd")]:
+        if descriptor not in (CHANNEL, OUT, CONTROL):
+            close(descriptor)
+    for _ in range(CHANNEL):
+        os.open(os.devnull, os.O_RDWR)  # as 0, 1 and 2, so that nothing else gets them
+    guard(Shared(), Copy(path))
+
+
+class Shared:
+    """Memory of both processes: the chunk that is being moved, and the newest of what was moved."""
+
+    def __init__(self) -> None:
+        memory = memoryview(mmap.mmap(-1, mmap.PAGESIZE + CHUNK + RING))
+        self._counters = memory[: 4 * 8].cast("Q")
+        """Length of the chunk, bytes of it written, bytes ever put into the ring, and 1 while the
+        guardian has been told that there is something new in the ring."""
+        self._body = memory[mmap.PAGESIZE : mmap.PAGESIZE + CHUNK]
+        self._ring = memory[mmap.PAGESIZE + CHUNK :]
+
+    def read(self) -> int:
+        """Take in the next chunk; 0 at the end."""
+        self._counters[0] = 0  # from here until the last line a new pump finds nothing to do
+        self._counters[1] = 0
+        try:
+            length = os.readv(CHANNEL, [self._body])
+        except OSError as error:
+            if error.errno == errno.EIO:  # a terminal that nobody has open any more
+                return 0
+            raise
+        self._counters[0] = length
+        return length
+
+    def write(self) -> None:
+        """Move on what is left of the chunk. Raises OSError where nobody takes it."""
+        length, written = self._counters[0], self._counters[1]
+        while written < length:
+            try:
+                written += os.write(OUT, self._body[written : min(length, written + ATOMIC)])
+            except BlockingIOError:  # whoever shares OUT made it non-blocking
+                wait_for(OUT, select.POLLOUT)
+            self._counters[1] = written
+
+    def keep(self) -> bool:
+        """Put the chunk into the ring; True if the guardian does not know of anything new yet."""
+        length, total = self._counters[0], self._counters[2]
+        place = total % RING
+        first = min(length, RING - place)
+        self._ring[place : place + first] = self._body[:first]
+        self._ring[: length - first] = self._body[first:length]
+        self._counters[2] = total + length
+        news = not self._counters[3]
+        self._counters[3] = 1
+        return news
+
+    def kept(self, since: int) -> tuple[int, bytes]:
+        """What came after the first `since` bytes, and how many bytes there were in all. Of a lot
+        it is the newest part."""
+        self._counters[3] = 0
+        total = self._counters[2]
+        start = max(since, total - RING)
+        place, length = start % RING, total - start
+        first = min(length, RING - place)
+        data = bytes(self._ring[place : place + first]) + bytes(self._ring[: length - first])
+        overwritten = max(0, self._counters[2] + CHUNK - RING - start)  # while we were copying
+        return total, data[overwritten:]
+
+
+class Pump:
+    def __init__(self, shared: Shared, notes: int) -> None:
+        self.shared, self.notes = shared, notes
+
+    def run(self) -> None:
+        poll = select.poll()
+        poll.register(CHANNEL, select.POLLIN)
+        poll.register(OUT, 0)  # its errors alone: the reader is gone
+        poll.register(CONTROL, select.POLLIN)
+        try:
+            self.shared.write()
+            while True:
+                ready = dict(poll.poll())
+                if CONTROL in ready and not self.obey():
+                    poll.unregister(CONTROL)
+                if OUT in ready:
+                    break
+                if CHANNEL in ready and not self.move():
+                    return
+        except OSError:
+            pass  # nobody takes the output any more
+        # The job must feel what it would have felt: its next write fails.
+        os.close(CHANNEL)
+        tell(self.notes, b"x")
+
+    def move(self) -> int:
+        """One chunk: its length, 0 at the end."""
+        length = self.shared.read()
+        if length:
+            self.shared.write()
+            if self.shared.keep():
+                tell(self.notes, b"k")
+        return length
+
+    def obey(self) -> bool:
+        """Do what the doctor asks; False where it is gone."""
+        try:
+            asked = os.read(CONTROL, 64)
+        except OSError:
+            return False
+        if b"w" in asked:
+            fit_terminal()
+            tell(CONTROL, b"w")
+        if b"d" in asked:
+            moved = 0
+            while moved < DRAIN_LIMIT and wait_for(CHANNEL, select.POLLIN, 0):
+                length = self.move()
+                if not length:
+                    break
+                moved += length
+            tell(CONTROL, b"d")
+            if not tell(self.notes, b"c"):
+                tell(CONTROL, b"c")  # no guardian, no copy
+        return bool(asked)
+
+
+class Copy:
+    """The bounded files. Trouble costs the bytes at hand, nothing else."""
+
+    def __init__(self, path: bytes) -> None:
+        self.path = path
+        self.seen = 0
+        self.sizes = {path: 0, path + b".1": 0}
+
+    def catch_up(self, shared: Shared) -> None:
+        """Write what came since the last time, and a mark where it was too much."""
+        total, data = shared.kept(self.seen)
+        lost = total - self.seen - len(data)
+        self.seen = total
+        if lost:
+            self._add(b"\n[mgpu-doctor: %d bytes were not copied here]\n" % lost)
+        self._add(data)
+
+    def _add(self, data: bytes) -> None:
+        room = KEEP - self.sizes[self.path]
+        self._append(self.path, data[:room])
+        newer = self.path + b".1"
+        rest = data[room:][-KEEP:]
+        if rest and self.sizes[newer] + len(rest) > 2 * KEEP:
+            self._halve(newer)
+        if rest:
+            self._append(newer, rest)
+
+    def _append(self, path: bytes, data: bytes) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+        try:
+            file = os.open(path, flags, 0o600)
+            try:
+                while data:
+                    written = os.write(file, data)
+                    self.sizes[path] += written
+                    data = data[written:]
+            finally:
+                os.close(file)
+        except OSError:
+            pass
+
+    def _halve(self, path: bytes) -> None:
+        """Keep the newest half, whole lines, under the same name."""
+        draft = path + b".draft"
+        try:
+            with open(path, "rb") as old:
+                old.seek(-KEEP, os.SEEK_END)
+                newest = old.read().partition(b"\n")[2]
+            self.sizes[draft] = 0
+            self._append(draft, newest)
+            os.replace(draft, path)
+            self.sizes[path] = self.sizes.pop(draft)
+        except OSError:
+            self.sizes[path] = 0
+
+
+def guard(shared: Shared, copy: Copy) -> None:
+    """Run pumps until one has come to the end by itself."""
+    for _ in range(PUMPS):
+        notes, notes_in = os.pipe()
+        os.set_blocking(notes_in, False)
+        pump = os.fork()
+        if not pump:
+            os.close(notes)
+            Pump(shared, notes_in).run()
+            os._exit(0)
+        os.close(notes_in)
+        serve(notes, shared, copy)
+        os.close(notes)
+        if os.waitpid(pump, 0)[1] == 0:
+            return
+
+
+def serve(notes: int, shared: Shared, copy: Copy) -> None:
+    """Keep the copy until this pump is gone."""
+    pending = False
+    while True:
+        if pending and not wait_for(notes, select.POLLIN, COPY_EVERY_MS):
+            copy.catch_up(shared)
+            pending = False
+            continue
+        note = os.read(notes, 64)
+        pending = pending or b"k" in note
+        if b"x" in note:
+            close(CHANNEL)
+        if b"c" in note or not note:
+            copy.catch_up(shared)
+            pending = False
+        if b"c" in note:
+            tell(CONTROL, b"c")
+        if not note:
+            return
+
+
+def fit_terminal() -> None:
+    """Give the job's terminal the size of the real one."""
+    try:
+        size = fcntl.ioctl(OUT, termios.TIOCGWINSZ, bytes(8))
+        fcntl.ioctl(CHANNEL, termios.TIOCSWINSZ, size)
+    except OSError:
+        pass
+
+
+def wait_for(descriptor: int, event: int, milliseconds: int | None = None) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    return bool(poll.poll(milliseconds))
+
+
+def tell(descriptor: int, message: bytes) -> bool:
+    try:
+        return os.write(descriptor, message) == len(message)
+    except OSError:
+        return False
+
+
+def close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()

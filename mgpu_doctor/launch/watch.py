@@ -1,0 +1,152 @@
+"""Watches a running job from outside, in a thread of its own: a disk that hangs must not keep
+the doctor from passing a signal on."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from mgpu_probes.outside.host import Host
+
+from mgpu_doctor.launch import boxcopy, exits
+from mgpu_doctor.launch.family import Family, Member
+from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.write import Lines
+
+SLOWEST = 15.0
+COPY_EVERY = 30.0
+PATIENCE = 2.0
+SAMPLED_PIDS = 512
+EXITS_LIMIT = 1 << 20
+_FIRST_LOOK = 0.05
+
+
+def interval(elapsed: float) -> float:
+    """Seconds until the next sample, `elapsed` seconds into the run: a second for ten minutes,
+    then a six-hundredth of the run's age, so that long runs are neither costly nor large."""
+    return min(SLOWEST, max(1.0, elapsed / 600))
+
+
+class Watch:
+    """Records how processes end, host and device samples, and copies boxes from elsewhere."""
+
+    def __init__(self, notebook: Notebook, pid: int) -> None:
+        assert notebook.folder is not None
+        host = notebook.folder / layout.HOSTS / notebook.host
+        self._notebook = notebook
+        self._family = Family(pid)
+        self._exits = Lines(host / layout.EXITS, EXITS_LIMIT)
+        self._samples = Lines(host / layout.HOST_SAMPLES)
+        self._device_samples = Lines(host / layout.DEVICE_SAMPLES)
+        self._poll = select.poll()
+        self._by_pidfd: dict[int, Member] = {}
+        self._wake, self._waker = os.pipe()
+        self._poll.register(self._wake, select.POLLIN)
+        self._over = threading.Event()
+        self._status: int | None = None
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._devices = threading.Thread(target=self._watch_devices, name="devices", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._devices.start()
+
+    def knows(self, pid: int) -> bool:
+        """Whether the process is one of the job's."""
+        return pid in self._family.members
+
+    def finish(self, status: int) -> None:
+        """The job's first process has ended with this wait status: write what is left to write.
+        Waits for a disk or a driver, but not for ever."""
+        self._status = status
+        self._over.set()
+        os.write(self._waker, b".")
+        self._thread.join(PATIENCE)
+
+    def _run(self) -> None:
+        started = time.monotonic()
+        host = Host()
+        look_at, sample_at, copy_at = started, started, started + COPY_EVERY
+        step = _FIRST_LOOK
+        while True:
+            now = time.monotonic()
+            if now >= look_at:
+                self._look()
+                step = min(2 * step, interval(now - started))
+                look_at = now + step
+            if now >= sample_at:
+                pids = list(self._family.members)[:SAMPLED_PIDS]
+                self._write(self._samples, host.sample(pids))
+                sample_at = now + interval(now - started)
+            if now >= copy_at:
+                self._copy_boxes()
+                copy_at = time.monotonic() + COPY_EVERY
+            self._note_ends(min(look_at, sample_at, copy_at) - time.monotonic())
+            if self._over.is_set():
+                break
+        self._look()
+        self._note_ends(0)
+        self._copy_boxes()
+
+    def _look(self) -> None:
+        for member in self._family.look():
+            if member.pidfd is not None:
+                self._by_pidfd[member.pidfd] = member
+                self._poll.register(member.pidfd, select.POLLIN)
+        for member in self._family.gone():
+            self._note_end(member)
+
+    def _note_ends(self, seconds: float) -> None:
+        """Wait for so long at most, and record who has ended."""
+        for descriptor, _ in self._poll.poll(max(0.0, 1000 * seconds)):
+            if descriptor == self._wake:
+                os.read(self._wake, 64)
+                continue
+            self._poll.unregister(descriptor)
+            self._note_end(self._by_pidfd.pop(descriptor))
+
+    def _note_end(self, member: Member) -> None:
+        at = time.time()
+        if member.pid == self._family.first:
+            self._over.wait(PATIENCE)  # our own child: the exact answer is on its way
+            status, how = self._status, "wait"
+        else:
+            status, how = member.ending()
+        self._family.forget(member)
+        line = {"pid": member.pid, "start_ticks": member.start_ticks, **exits.told(status)}
+        self._write(self._exits, {**line, "at": at, "how": how})
+
+    def _copy_boxes(self) -> None:
+        book = self._notebook
+        if book.folder is not None and book.boxes is not None and book.boxes_elsewhere:
+            source, target = book.boxes, layout.boxes(book.folder, book.host)
+            book.guarded(lambda: boxcopy.copy(source, target))
+
+    def _watch_devices(self) -> None:
+        """Apart from the rest, because a driver may hang on a GPU that fell off the bus."""
+        sample = _device_sampler()
+        started = time.monotonic()
+        while sample is not None:
+            self._write(self._device_samples, sample())
+            if self._over.wait(interval(time.monotonic() - started)):
+                return
+
+    def _write(self, lines: Lines, content: dict[str, Any]) -> None:
+        self._notebook.guarded(lambda: lines.append(content))
+
+
+def _device_sampler() -> Callable[[], dict[str, Any]] | None:
+    """None where there is no NVIDIA driver library: then not even its bindings are imported."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    from mgpu_probes.outside.devices import Devices
+
+    return Devices().sample
