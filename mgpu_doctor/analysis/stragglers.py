@@ -121,7 +121,7 @@ def _suspects(joined: Joined, attribution: Attribution) -> list[_Suspect]:
             continue
         surest = max(found, key=lambda one: (one.effect * one.positive, one.certainty))
         excess = float(np.nanmedian(attribution.excess[surest.onset :, column]))
-        if excess >= max(COMPARABLE * surest.effect, floor):
+        if excess >= max(COMPARABLE * surest.effect, FLOOR * step):
             suspects.append(_Suspect(int(column), surest, excess))
     return sorted(suspects, key=lambda one: -one.excess)
 

@@ -6,13 +6,19 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 
 from mgpu_doctor.case.model import Unexamined
-from mgpu_doctor.rules import doctor, input, straggler
+from mgpu_doctor.rules import doctor, failed, hang, input, straggler
 from mgpu_doctor.rules.rule import Rule
 
 GROUP = "mgpu_doctor.rules"
 """Entry points of this group name a tuple of `Rule`."""
 
-OWN: tuple[Rule, ...] = (*straggler.RULES, *input.RULES, *doctor.RULES)
+OWN: tuple[Rule, ...] = (
+    *failed.RULES,
+    *hang.RULES,
+    *straggler.RULES,
+    *input.RULES,
+    *doctor.RULES,
+)
 
 
 @dataclass(frozen=True, slots=True)

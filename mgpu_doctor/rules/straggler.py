@@ -26,11 +26,12 @@ LEAST_COST = 0.01
 
 THRESHOLDS = (
     "Its own work exceeds the median of the other ranks, paired step by step, by at least 2 % of "
-    "the step (3 % with two ranks) on at least 70 % of the steps; Yuen's trimmed mean with autocorrelation-aware error "
-    "must pass a limit that grows with the number of ranks (benchmarks/attribution_sim.py); at "
-    "least 20 compared steps; both halves agree; the other ranks wait longer than the culprit by "
-    "at least half the excess; and the excess is at least 1.5 times the widest difference among the "
-    "others (more where they are few). Warning from 5 % of the step time, nothing below 1 %."
+    "the step (3 % with two ranks) on at least 70 % of the steps; Yuen's trimmed mean with "
+    "autocorrelation-aware error must pass a limit that grows with the number of ranks "
+    "(benchmarks/attribution_sim.py); at least 20 compared steps; both halves agree; the other "
+    "ranks wait longer than the culprit by at least half the excess; and the excess is at least "
+    "1.5 times the widest difference among the others (more where they are few). Warning from "
+    "5 % of the step time, nothing below 1 %."
 )
 MEASURED = (
     "Steps of all ranks are joined by collective sequence number. Own work is the step without "
