@@ -47,8 +47,8 @@ def diagnose(
     folders = [recording(subject) for subject in subjects] if subjects else _running()
     diagnoses = [examine(folder) for folder in folders]
     put(_json(diagnoses) if as_json else _text(diagnoses, folders))
-    if any(_alarming(diagnosis) for diagnosis in diagnoses):
-        raise typer.Exit(FOUND)
+    codes = {_code(diagnosis) for diagnosis in diagnoses}
+    raise typer.Exit(FOUND if FOUND in codes else max(codes))
 
 
 def _running() -> Sequence[Path]:
@@ -82,7 +82,9 @@ def _text(diagnoses: Sequence[Diagnosis], folders: Sequence[Path]) -> str:
     return "\n".join(texts)
 
 
-def _alarming(diagnosis: Diagnosis) -> bool:
+def _code(diagnosis: Diagnosis) -> int:
     from mgpu_doctor.findings import Severity
 
-    return any(finding.severity is not Severity.INFO for finding in diagnosis.findings)
+    if any(finding.severity is not Severity.INFO for finding in diagnosis.findings):
+        return FOUND
+    return 0 if diagnosis.ranks else NOTHING_EXAMINED

@@ -101,7 +101,8 @@ def job_line(diagnosis: Diagnosis) -> str:
         text.cut(text.line(part), 40) for part in (job.framework, job.strategy) if part
     )
     if job.launcher:
-        what = f"{what} under {text.cut(text.line(job.launcher), 40)}".strip()
+        launcher = text.cut(text.line(job.launcher), 40)
+        what = f"{what} under {launcher}" if what else launcher
     parts = [what] if what else []
     if diagnosis.ranks:
         where = f" on {text.line(job.hosts[0])}" if len(job.hosts) == 1 else ""

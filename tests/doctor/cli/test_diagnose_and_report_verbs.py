@@ -90,6 +90,15 @@ def test_nothing_to_examine_exits_3_and_says_why(tmp_path: Path, verb: str, subj
     assert done.stderr.startswith("mgpu-doctor: ")
 
 
+def test_a_job_without_a_rank_exits_3_with_its_diagnosis(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "recording", [])
+    done = run.invoke(app, ["diagnose", str(folder)])
+    assert done.exit_code == 3
+    assert "no training rank was seen" in done.stdout
+    made = json.loads(run.invoke(app, ["diagnose", "--json", str(folder)]).stdout)
+    assert made["unexamined"], "and it says why"
+
+
 def test_no_running_job_exits_3() -> None:
     done = run.invoke(app, ["diagnose"])
     assert done.exit_code == 3
