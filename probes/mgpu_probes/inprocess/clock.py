@@ -6,7 +6,7 @@ last mark to the phase that was current, so nothing is counted twice and nothing
 
 from __future__ import annotations
 
-from collections.abc import MutableSequence
+from typing import Union
 
 from . import layout
 
@@ -15,7 +15,8 @@ PENDING = len(layout.PHASES)
 a batch fetch, a module call or an optimizer it was none of the phases. Never leaves the engine."""
 BUCKETS = PENDING + 1
 
-NOWHERE: MutableSequence[int] = [0] * (layout.HEADER_SIZE // 8)
+Words = Union["memoryview[int]", list[int]]
+NOWHERE: Words = [0] * (layout.HEADER_SIZE // 8)
 """A stand-in for the header words of a box that is not open."""
 PHASE_WORD = layout.NOW_PHASE // 8
 SINCE_WORD = layout.NOW_SINCE // 8
@@ -27,7 +28,7 @@ class Ledger:
 
     __slots__ = ("booked", "marks", "outer", "phase", "since", "step_bits", "words")
 
-    def __init__(self, now: int, words: MutableSequence[int] = NOWHERE) -> None:
+    def __init__(self, now: int, words: Words = NOWHERE) -> None:
         self.booked = [0] * BUCKETS
         self.phase = PENDING
         self.outer: list[int] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
+from itertools import filterfalse
 from math import copysign, inf, isnan, nan
 from mmap import mmap
 
@@ -33,7 +34,7 @@ def single(value: float) -> float:
 def _total(column: Sequence[float]) -> float:
     total = sum(column)
     if isnan(total):
-        known = [value for value in column if not isnan(value)]
+        known = list(filterfalse(isnan, column))
         total = sum(known) if known else nan
     return single(total)
 
@@ -47,8 +48,8 @@ def summed(sequence: int, records: bytes) -> bytes:
     any_flags = 0
     for flag in set(flags):
         any_flags |= flag
-    known_loss = [value for value in loss if not isnan(value)]
-    steps = min(sum(number or 1 for number in count), U32)
+    known_loss = list(filterfalse(isnan, loss))
+    steps = min(sum(count) + count.count(0), U32)  # 0: the record is a single step
     return SUM.pack(
         sequence,
         end[-1],

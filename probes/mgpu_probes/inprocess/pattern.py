@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from .pieces import Piece
 
 
-class _Called(Protocol):
-    call: object
-
-
-C = TypeVar("C", bound=_Called)
-
-
-def turns(pieces: list[C], repeats: int) -> tuple[list[list[C]], list[C]]:
+def turns(pieces: list[Piece], repeats: int) -> tuple[list[list[Piece]], list[Piece]]:
     """Complete turns, and the rest that begins the next one.
 
     A turn is the shortest pattern of call sites that fills the end of `pieces` `repeats` times. It
@@ -28,7 +21,9 @@ def turns(pieces: list[C], repeats: int) -> tuple[list[list[C]], list[C]]:
         while start > 0 and calls[start - 1] == calls[start - 1 + period]:
             start -= 1
         pattern = calls[-period:]
-        turned = min(range(period), key=lambda at: [repr(c) for c in pattern[at:] + pattern[:at]])
+        turned = min(
+            range(period), key=lambda at: [c or ("", 0, "") for c in pattern[at:] + pattern[:at]]
+        )
         start += (len(calls) - period + turned - start) % period
         whole = [pieces[at : at + period] for at in range(start, len(pieces) - period + 1, period)]
         return whole, pieces[start + period * len(whole) :]

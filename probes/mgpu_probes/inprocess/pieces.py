@@ -17,6 +17,9 @@ Facts = Sequence[int]
 """Counters at one moment: collective sequence number, CPU ns of the thread, ns in Python's garbage
 collector, device bytes."""
 
+Call = tuple[str, int, str]
+"""A call site: file, line, name of the collective."""
+
 
 class Piece:
     """What happened between two cuts."""
@@ -53,7 +56,7 @@ class Piece:
         self.backwards = self.collectives = 0
         self.skipped = False
         self.loss = nan
-        self.call: object = None
+        self.call: Call | None = None
 
     def evaluates(self, training: Collection[int]) -> bool:
         """A batch of a loader that feeds no training, and nothing learned from it."""

@@ -16,7 +16,7 @@ from math import isnan, nan
 
 from . import layout, pattern
 from .clock import PENDING, Ledger
-from .pieces import BACKWARD, CALLS, FETCHED, UPDATE, Facts, Piece, Step, joined, level_of
+from .pieces import BACKWARD, CALLS, FETCHED, UPDATE, Call, Facts, Piece, Step, joined, level_of
 
 PATIENCE = 64
 """Turns that are kept while a surer sign may still come: an accumulation of up to so many batches
@@ -56,7 +56,7 @@ class Steps:
         self.begun = False
         self._held: list[list[Piece]] = []
         self._cuts: list[int] = []
-        self._pattern: list[object] = []
+        self._pattern: list[Call | None] = []
         self._only_sign = self._alone = 0
         self._last_loader = 0
         self._repeats = self._calm = 0
@@ -93,6 +93,14 @@ class Steps:
             self.now.fetches += 1
             self.now.samples += samples
             self.now.tokens += tokens
+
+    def waits_for_input(self, now: int) -> None:
+        """A loader starts its workers, or shuffles."""
+        self.ledger.enter(layout.INPUT, now)
+
+    def got_input(self, now: int) -> None:
+        """It is ready to be asked for batches."""
+        self.ledger.leave(now)
 
     def forward_begins(self, now: int, *, training: bool = True) -> None:
         """A wrapped model is called at the top of the loop."""
@@ -189,8 +197,9 @@ class Steps:
             ledger.explain(layout.FORWARD, now)
         ledger.enter(layout.WAIT, now)
 
-    def call_ends(self, now: int, call: object = None) -> None:
-        """It returns. `call` tells call sites apart; None: the wait for an earlier call."""
+    def call_ends(self, now: int, call: Call | None = None, *, recurs: bool = True) -> None:
+        """It returns. `call` tells call sites apart; None: the wait for an earlier call. `recurs`:
+        it may be what a loop repeats, not a broadcast or barrier of its setting up."""
         ledger = self.ledger
         ledger.leave(now)
         if call is None:
@@ -201,7 +210,7 @@ class Steps:
         if self.now.tail:
             self._close(now)
             self._open(now, tail=True)
-        elif self.level <= CALLS and not self._looping:
+        elif recurs and self.level <= CALLS and not self._looping:
             self._called(now, call)
 
     def leave(self) -> None:
@@ -215,6 +224,11 @@ class Steps:
             self._finish(self.pieces)
         self._tell_held()
         self.pieces, self._cuts, self.begun = [], [], False
+
+    @property
+    def in_backward(self) -> bool:
+        """Whether a backward pass runs."""
+        return self._in_backward > 0
 
     # --- turns ------------------------------------------------------------------------------
 
@@ -343,7 +357,7 @@ class Steps:
     def _tell(self, pieces: list[Piece]) -> None:
         self.emit(joined(pieces, level_of(pieces) or CALLS, self.training))
 
-    def _called(self, now: int, call: object) -> None:
+    def _called(self, now: int, call: Call) -> None:
         """A collective where nothing else has shown itself yet."""
         if not self.begun:
             self._open(now)

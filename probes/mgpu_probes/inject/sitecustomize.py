@@ -1,0 +1,45 @@
+"""Found by every Python whose PYTHONPATH begins with this folder; makes way for the user's own.
+
+`mgpu-doctor run` puts the folder there. It holds nothing else, so that nothing of the doctor's can
+be imported by the program by accident. Without MGPU_DOCTOR_BOXES this does nothing.
+"""
+
+import os
+import sys
+
+
+def _probe(folder: str) -> None:
+    if sys.version_info < (3, 10) or not os.environ.get("MGPU_DOCTOR_BOXES"):
+        return
+    from importlib.machinery import ModuleSpec, SourceFileLoader  # frozen: costs nothing
+
+    name = "_mgpu_probe"
+    if name in sys.modules:
+        return
+    home = os.path.join(os.path.dirname(folder), "inprocess")
+    loader = SourceFileLoader(name, os.path.join(home, "__init__.py"))
+    spec = ModuleSpec(name, loader, origin=loader.path, is_package=True)
+    spec.submodule_search_locations = [home]
+    package = type(sys)(name)
+    package.__spec__, package.__path__, package.__package__ = spec, [home], name
+    package.__file__, package.__loader__ = loader.path, loader
+    sys.modules[name] = package
+    from _mgpu_probe.bootstrap import (  # type: ignore[import-not-found]  # made just above
+        install,
+    )
+
+    install()
+
+
+def _make_way() -> None:
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder]
+    try:
+        _probe(folder)
+    except Exception:  # no box yet to say so in, and the program must not notice
+        sys.modules.pop("_mgpu_probe", None)
+    sys.path_importer_cache.pop(folder, None)
+    del sys.modules["sitecustomize"]
+
+
+_make_way()

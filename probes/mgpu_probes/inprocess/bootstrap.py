@@ -1,0 +1,61 @@
+"""Installs the probe in this process: cheap, silent, and inert until torch comes.
+
+Every Python of a job passes through here, so this file and `imports.py` import next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .imports import Watch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
+FOLDER = "MGPU_DOCTOR_BOXES"
+HOOKS = {
+    "torch.distributed.distributed_c10d": ("collectives", "patch"),
+    "torch.utils.data.dataloader": ("loader", "patch"),
+    "torch.optim.optimizer": ("optimizer", "patch"),
+    "torch.amp.grad_scaler": ("optimizer", "patch_scaler"),
+    "torch.autograd": ("autograd", "patch"),
+    "torch.nn.parallel.distributed": ("ddp", "patch"),
+    "torch.serialization": ("saving", "patch"),
+    "torch.distributed.checkpoint.state_dict_saver": ("saving", "patch_distributed"),
+}
+_watches: list[Watch] = []
+
+
+def install() -> bool:
+    """Watches for torch and patches it as it is imported. False where there is nothing to do."""
+    if _watches or not os.environ.get(FOLDER):
+        return False
+    watch = Watch(frozenset(HOOKS), _patch, _failed)
+    _watches.append(watch)
+    sys.meta_path.insert(0, watch)
+    if os.environ.get("RANK"):
+        from . import process  # so that a rank that never gets as far as torch leaves its exception
+
+        process.start()
+    for name in HOOKS:
+        if name in sys.modules:
+            watch.patch(name, sys.modules[name])
+    return True
+
+
+def _patch(name: str, module: ModuleType) -> None:
+    from importlib import import_module
+
+    from . import process
+
+    process.start()
+    hooks, function = HOOKS[name]
+    getattr(import_module(f".torch_hooks.{hooks}", __package__), function)(module)
+
+
+def _failed(trouble: Exception) -> None:
+    from .rank import probe
+
+    probe.fail(trouble)

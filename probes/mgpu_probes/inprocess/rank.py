@@ -1,0 +1,253 @@
+"""The probe of this process: who it is, its box, and the steps that go into it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+from math import nan
+from typing import Any
+
+from . import layout
+from .blackbox import Writer
+from .bootstrap import FOLDER
+from .clock import NOWHERE, Ledger
+from .pieces import UPDATE, Facts, Step
+from .steps import Steps
+
+_GC_EVENT_NS = 1_000_000
+_STATED_COST_NS = 450
+"""What one mark costs beyond what is timed at start: the hook's own call (benchmarks/)."""
+
+
+def number(*names: str, default: int = -1) -> int:
+    """The first of these environment variables that holds a whole number >= 0."""
+    for name in names:
+        value = os.environ.get(name, "")
+        if value.isascii() and value.isdigit():
+            return int(value)
+    return default
+
+
+class Probe:
+    """One a process. Marks are taken from the thread that trains, and no other."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.clock = time.monotonic_ns
+        self.box: Writer | None = None
+        self.forked = False
+        self.birth_facts: Callable[[], dict[str, Any]] = dict
+        self.on_open: list[Callable[[], None]] = []
+        self.is_data_worker: Callable[[], bool] = bool
+        self.sequence: Callable[[], int] = int
+        self.device_clock = "host"
+        self.rank = self.world_size = -1
+        self._start()
+
+    def _start(self) -> None:
+        self.owner = threading.get_ident()
+        self.gc_ns = 0
+        self._gc_since = 0
+        self.told = 0
+        self.trained = False
+        self.ledger = Ledger(self.clock())
+        self.steps = Steps(self.ledger, self._tell, self._facts)
+        self._mark_cost = 0
+
+    # --- the hooks' side --------------------------------------------------------------------
+
+    def mine(self) -> bool:
+        """Whether marks of the calling thread count."""
+        return self.on and threading.get_ident() == self.owner
+
+    def adopt(self) -> bool:
+        """The calling thread trains: its marks count, unless another's has trained before."""
+        if not self.on:
+            return False
+        thread = threading.get_ident()
+        if thread != self.owner:
+            if self.trained:
+                return False
+            self.owner = thread
+        return True
+
+    def fail(self, trouble: Exception) -> None:
+        """Something of the probe's own went wrong: it stops, and says so in the box."""
+        self.on = False
+        if self.box is not None:
+            self.box.switch_off(f"{type(trouble).__name__}: {trouble}")
+        self.ledger.words = NOWHERE
+
+    # --- joining ----------------------------------------------------------------------------
+
+    def join(self, rank: int = -1, world_size: int = -1) -> None:
+        """This process is a rank, or asks to be one."""
+        if not self.on or self.is_data_worker():
+            return
+        self.identify(rank, world_size)
+        if self.open():
+            self.state(layout.JOINING)
+
+    def joined(self, rank: int, world_size: int) -> None:
+        """The process group stands."""
+        self.identify(rank, world_size)
+        self.state(layout.RUNNING)
+        self.event(layout.JOINED, self.clock(), value=float(world_size))
+        self.renew_birth()
+
+    def identify(self, rank: int, world_size: int) -> None:
+        """Sets who this is; what is not given is taken from the environment."""
+        self.rank = rank if rank >= 0 else number("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")
+        self.world_size = (
+            world_size
+            if world_size > 0
+            else number("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")
+        )
+        if self.box is not None:
+            self.box.identify(self.rank, self._local_rank(), self.world_size)
+
+    def _local_rank(self) -> int:
+        return number("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK")
+
+    def open(self) -> bool:
+        """Opens the box if it is not. False, and no second try, where that cannot be."""
+        if self.box is not None:
+            return True
+        try:
+            self.box = Writer.open(
+                os.environ[FOLDER],
+                rank=self.rank,
+                local_rank=self._local_rank(),
+                world_size=self.world_size,
+                attempt=number("TORCHELASTIC_RESTART_COUNT", default=0),
+            )
+        except (OSError, KeyError):
+            self.on = False  # a full disk or a lost folder: nothing to write to, not even why
+            return False
+        self.ledger.words = self.box.words  # a new one after a fork, as the box itself
+        gc.callbacks.append(self._on_gc)
+        for opened in self.on_open:
+            opened()
+        self._calibrate()
+        self.renew_birth()
+        return True
+
+    def state(self, value: int) -> None:
+        """Sets the box's state, where there is a box."""
+        if self.box is not None:
+            self.box.state(value)
+
+    def event(
+        self, kind: int, start: int, duration: int = 0, value: float = nan, text: str = ""
+    ) -> None:
+        """Records an event, where there is a box."""
+        if self.box is not None:
+            self.box.event(kind, start, self.told, duration, value, text)
+
+    def renew_birth(self) -> None:
+        """Writes the birth certificate (anew)."""
+        if self.box is not None:
+            self.box.birth(self.birth_facts())
+
+    # --- steps ------------------------------------------------------------------------------
+
+    def _facts(self) -> Facts:
+        return (self.sequence(), time.thread_time_ns(), self.gc_ns, 0)
+
+    def _tell(self, step: Step) -> None:
+        if self.box is None:
+            if self.is_data_worker():
+                self.on = False
+                return
+            self._train_alone()
+            if self.box is None:
+                return
+        seconds = [ns * 1e-9 for ns in step.phases]
+        seconds[layout.COMMUNICATION] = nan
+        if self.device_clock != "cpu" and not step.phases[layout.WAIT]:
+            seconds[layout.WAIT] = nan
+        flags = layout.WARM_UP if not self.told else 0
+        if step.skipped:
+            flags |= layout.SKIPPED
+        if step.level < UPDATE:
+            flags |= layout.NO_OPTIMIZER
+        sequence, cpu, collecting, device_bytes = step.after
+        self.box.step(
+            step.end,
+            step.end - step.start,
+            self.told,
+            flags,
+            seconds,
+            step.samples,
+            step.tokens,
+            step.loss,
+            (collecting - step.before[2]) * 1e-9,
+            sequence,
+            step.collectives,
+            step.backwards,
+            (cpu - step.before[1]) * 1e-9,
+            device_bytes,
+        )
+        self.told += 1
+        self.ledger.step_bits = self.told << 8
+        self.ledger.words[layout.PROBE_COST // 8] = self.ledger.marks * self._mark_cost
+        if self.told in (2, 50):  # by then the loaders, optimizers and shapes are known
+            self.renew_birth()
+
+    def _train_alone(self) -> None:
+        """The first step of a process that never joined a group: a world of one, or a rank."""
+        self.identify(-1, -1)
+        if self.rank < 0:
+            self.rank, self.world_size = 0, 1
+        if self.open():
+            self.state(layout.RUNNING)
+
+    def _calibrate(self) -> None:
+        """Times one mark, for the word that tells what the probe has cost so far."""
+        trial = Ledger(self.clock())
+        rounds = 200
+        began = time.perf_counter_ns()
+        for _ in range(rounds):
+            trial.enter(layout.OTHER, self.clock())
+            trial.leave(self.clock())
+        spent = time.perf_counter_ns() - began
+        self._mark_cost = spent // (2 * rounds) + _STATED_COST_NS
+
+    def _on_gc(self, phase: str, info: dict[str, int]) -> None:
+        if not self.on:
+            return
+        if phase == "start":
+            self._gc_since = self.clock()
+        elif self._gc_since:
+            took = self.clock() - self._gc_since
+            self.gc_ns += took
+            if took >= _GC_EVENT_NS:
+                generation = info.get("generation", -1)
+                self.event(layout.GC, self._gc_since, took, float(generation))
+            self._gc_since = 0
+
+    # --- leaving ----------------------------------------------------------------------------
+
+    def leave(self, code: int | None) -> None:
+        """The process ends; the last whole step is told."""
+        if self.on:
+            self.on = False
+            self.steps.leave()
+            if self.box is not None:
+                self.ledger.words[layout.PROBE_COST // 8] = self.ledger.marks * self._mark_cost
+                self.box.leave(code)
+
+    def after_fork(self) -> None:
+        """In a forked child: the box is the parent's, the rest starts anew."""
+        if self._on_gc in gc.callbacks:
+            gc.callbacks.remove(self._on_gc)
+        self.box = None
+        self.forked = True
+        self.rank = self.world_size = -1
+        self._start()
+
+
+probe = Probe()

@@ -1,0 +1,1 @@
+"""What is patched in torch, by the module that holds it. Imported only once torch is."""

@@ -1,0 +1,64 @@
+"""What the hooks share: the wrapper with this process's probe, and how batches are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..rank import probe
+from ..wrap import Begins, Ends, around
+
+_LOOKED_AT = 16
+
+
+def compiling() -> bool:
+    """Constant for torch.compile, which then leaves a hook out of its graph altogether."""
+    return torch.compiler.is_compiling()
+
+
+def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> None:
+    """Wraps `owner.name`, if there is one."""
+    original = getattr(owner, name, None)
+    if callable(original):
+        setattr(owner, name, around(original, begins, ends, probe.fail, compiling))
+
+
+def guarded(hook: Callable[..., None]) -> Callable[..., None]:
+    """A hook that torch calls itself: what goes wrong in it never reaches torch."""
+
+    def safe(*args: Any) -> None:
+        if compiling():
+            return
+        try:
+            hook(*args)
+        except Exception as trouble:
+            probe.fail(trouble)
+
+    return safe
+
+
+def size_of(batch: Any) -> tuple[int, int]:
+    """Samples and tokens of a batch: the first dimension of its first tensor, and the elements of
+    its first integer matrix. Zero where unknown; looks at a few values of plain containers."""
+    samples = tokens = 0
+    pending = [batch]
+    for _ in range(_LOOKED_AT):
+        if not pending:
+            break
+        value = pending.pop(0)
+        kind = type(value)
+        if kind is torch.Tensor:
+            shape = value.shape
+            if shape and not samples:
+                samples = int(shape[0])
+            if len(shape) == 2 and not value.is_floating_point() and not tokens:
+                tokens = int(shape[0]) * int(shape[1])
+            if samples and tokens:
+                break
+        elif kind is list or kind is tuple:
+            pending[:0] = value[:_LOOKED_AT]
+        elif kind is dict or (hasattr(kind, "data") and kind.__name__ == "BatchEncoding"):
+            pending[:0] = list(value.values())[:_LOOKED_AT]
+    return samples, tokens

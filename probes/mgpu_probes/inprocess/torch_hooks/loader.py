@@ -1,0 +1,53 @@
+"""DataLoader: the time in which the loop stands waiting for a batch."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from .. import births
+from ..rank import probe
+from .common import size_of, wrap
+
+
+def patch(dataloader: ModuleType) -> None:
+    """Wraps the iterators' `__next__`, which every kind of loader iterator inherits."""
+    wrap(dataloader._BaseDataLoaderIter, "__next__", _begins, _ends)
+    wrap(dataloader.DataLoader, "__iter__", _opens, _opened)
+    probe.is_data_worker = _is_worker
+
+
+def _is_worker() -> bool:
+    """Whether this process is a data-loader worker."""
+    return torch.utils.data.get_worker_info() is not None
+
+
+def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
+    if not probe.mine():
+        return None
+    # Iterators come and go with the epochs; the sampler stays with its loader.
+    loader = id(getattr(args[0], "_index_sampler", None))
+    probe.steps.fetch_begins(loader, probe.clock(), training=torch.is_grad_enabled())
+    return True
+
+
+def _ends(_: bool, batch: Any) -> None:
+    now = probe.clock()
+    if batch is None:
+        probe.steps.fetch_ends(now, got=False)
+    else:
+        probe.steps.fetch_ends(now, *size_of(batch))
+
+
+def _opens(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
+    if not probe.mine():
+        return None
+    births.saw_loader(args[0])
+    probe.steps.waits_for_input(probe.clock())
+    return True
+
+
+def _opened(_: bool, __: Any) -> None:
+    probe.steps.got_input(probe.clock())

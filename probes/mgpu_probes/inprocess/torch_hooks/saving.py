@@ -1,0 +1,38 @@
+"""Checkpoints: `torch.save` and its distributed cousin."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from .. import layout
+from ..rank import probe
+from .common import wrap
+
+_WORTH_AN_EVENT_NS = 1_000_000
+
+
+def patch(serialization: ModuleType) -> None:
+    """Wraps `torch.save` before torch re-exports it."""
+    wrap(serialization, "save", _begins, _ends)
+
+
+def patch_distributed(state_dict_saver: ModuleType) -> None:
+    """Wraps `torch.distributed.checkpoint.save`."""
+    wrap(state_dict_saver, "save", _begins, _ends)
+
+
+def _begins(_: tuple[Any, ...], __: dict[str, Any]) -> int | None:
+    # Only at the top of the loop: inside a collective or a loader it is a way to pack objects.
+    if not probe.mine() or probe.ledger.outer:
+        return None
+    now = probe.clock()
+    probe.ledger.enter(layout.CHECKPOINT, now)
+    return now
+
+
+def _ends(began: int, _: Any) -> None:
+    now = probe.clock()
+    probe.ledger.leave(now)
+    if now - began >= _WORTH_AN_EVENT_NS:
+        probe.event(layout.SAVED, began, now - began)

@@ -1,0 +1,78 @@
+"""Wraps functions so that nothing shows: not in tracebacks, warnings, pickles or graphs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+Begins = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+Ends = Callable[[Any, Any], None]
+
+_MARK = "__mgpu_probe__"
+_INVISIBLE = "{} (importlib._bootstrap)"
+"""`warnings` counts no stack level for code in files named like this (CPython, warnings.c:
+is_internal_filename), so a warning still names the line of the user's own call."""
+
+
+def around(
+    original: Callable[..., Any],
+    begins: Begins,
+    ends: Ends,
+    failed: Callable[[Exception], None],
+    compiling: Callable[[], bool],
+) -> Callable[..., Any]:
+    """`original` with `begins(args, kwargs)` before and `ends(token, result)` after it.
+
+    Where `begins` returns None, or under `torch.compile`, there is nothing but the original call.
+    What goes wrong in the two is told to `failed` and never reaches the caller. An exception of
+    the original passes without this frame in its traceback (CPython >=3.11). The result is None to
+    `ends` then.
+    """
+    if hasattr(original, _MARK):
+        return original
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if compiling():
+            return original(*args, **kwargs)
+        try:
+            token = begins(args, kwargs)
+        except Exception as trouble:
+            failed(trouble)
+            token = None
+        result = None
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            if error.__traceback__ is not None:
+                error.__traceback__ = error.__traceback__.tb_next
+            if token is not None:
+                _end(ends, token, None, failed)
+            raise
+        if token is not None:
+            _end(ends, token, result, failed)
+        return result
+
+    return _hidden(call)
+
+
+def wrapped(function: Any) -> bool:
+    """Whether `around` made this function."""
+    return hasattr(function, _MARK)
+
+
+def _end(ends: Ends, token: Any, result: Any, failed: Callable[[Exception], None]) -> None:
+    try:
+        ends(token, result)
+    except Exception as trouble:
+        failed(trouble)
+
+
+def _hidden(function: Callable[..., Any]) -> Callable[..., Any]:
+    if isinstance(function, FunctionType):
+        code = function.__code__
+        function.__code__ = code.replace(co_filename=_INVISIBLE.format(code.co_filename))
+    setattr(function, _MARK, True)
+    return function
