@@ -38,17 +38,20 @@ class NotARecording(ValueError):  # noqa: N818 - a name of the house's interface
     """The path is no recording. Its text is one sentence that says what to do."""
 
 
-def load_recording(path: Path, until: float | None = None) -> Case:
+def load_recording(
+    path: Path, until: float | None = None, read: Callable[[Path], Box] = read_box
+) -> Case:
     """Everything that the recording at `path` tells of its job.
 
     `until`: seconds since the epoch; only what was known then (replay). Works on a recording whose
     job still runs, on one without an end because everything was killed, and on a folder of boxes
-    alone. What cannot be read is listed under `unexamined`. Raises NotARecording.
+    alone. What cannot be read is listed under `unexamined`. `read`: reads a box, like `read_box`;
+    who looks again and again keeps the readers. Raises NotARecording.
     """
     path = Path(path)
     unexamined: list[Unexamined] = []
     info = _info(path, unexamined)
-    boxes = _boxes(path, info, unexamined)
+    boxes = _boxes(path, info, unexamined, read)
     end = ending(_object(path / layout.END), until)
     hosts = _hosts(path)
     moment = ranks.Moment(
@@ -178,12 +181,17 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _boxes(path: Path, info: Mapping[str, Json], unexamined: list[Unexamined]) -> list[Box]:
+def _boxes(
+    path: Path,
+    info: Mapping[str, Json],
+    unexamined: list[Unexamined],
+    read: Callable[[Path], Box],
+) -> list[Box]:
     found: list[Box] = []
     bad: list[str] = []
     for file in _box_files(path, info):
         try:
-            found.append(read_box(file))
+            found.append(read(file))
         except BadBox as error:
             bad.append(str(error))
         except OSError as error:

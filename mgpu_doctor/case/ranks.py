@@ -173,9 +173,12 @@ def _gone(box: Box, moment: Moment, exited: ProcessEnd | None, said: float | Non
 
 
 def _exit(box: Box, exited: ProcessEnd | None, said: float | None) -> tuple[int | None, int | None]:
-    if exited is not None and (exited.exit_code is not None or exited.signal is not None):
-        return exited.exit_code, exited.signal
-    return (box.exit_code if said is not None else None), None
+    """Exit code and signal. A process that had said its code and was then ended by a signal keeps
+    both: Python's shutdown may abort under threads that still run."""
+    own = box.exit_code if said is not None else None
+    if exited is None:
+        return own, None
+    return (own if exited.exit_code is None else exited.exit_code), exited.signal
 
 
 def _state(

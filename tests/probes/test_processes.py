@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 from mgpu_probes.outside import processes
@@ -68,7 +69,7 @@ def test_a_name_with_parentheses_and_nonsense_are_survived(tmp_path: Path) -> No
     assert processes.descendants(1, tmp_path / "none") == ()
 
 
-def test_the_boot_id_is_hexadecimal() -> None:
+def test_the_boot_id_is_a_uuid() -> None:
     boot = processes.boot_id()
     assert boot is not None
-    assert len(bytes.fromhex(boot)) == 16
+    assert str(uuid.UUID(boot)) == boot

@@ -67,12 +67,12 @@ def alive(pid: int, started: int | None = None, proc: Path = PROC) -> bool:
 
 
 def boot_id(proc: Path = PROC) -> str | None:
-    """The kernel's random id of this boot, as 32 hexadecimal digits; None where unknown."""
+    """The kernel's random id of this boot, a UUID in lower case; None where unknown."""
     try:
         text = (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    return text.strip().replace("-", "").lower() or None
+    return text.strip().lower() or None
 
 
 def descendants(pid: int, proc: Path = PROC) -> tuple[Process, ...]:

@@ -1,0 +1,50 @@
+"""Which endings are only echoes: a rank that fell because another one was already gone."""
+
+from __future__ import annotations
+
+import signal
+
+from mgpu_doctor.case.model import Error
+
+CLOSING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+"""Signals by which launchers and people ask a process to end."""
+
+ASKED_TO_END = frozenset({"KeyboardInterrupt", "SIGTERMException", "SignalException"})
+"""Exceptions into which Python, Lightning and torch turn such a signal."""
+
+LOST_PEER = tuple(
+    text.lower()
+    for text in (
+        # gloo/transport/tcp: a peer's socket closed under us
+        "Connection closed by peer",
+        "Connection reset by peer",
+        "Connection refused",
+        "Broken pipe",
+        "Connection was likely closed",
+        # NCCL: ncclRemoteError and what torch adds to it
+        "remote process exited",
+        "ncclRemoteError",
+        "NCCL communicator was aborted",
+        # torch's TCPStore when the rank that hosted it is gone
+        "failed to recv, got 0 bytes",
+        "recvValue failed",
+        "sendBytes failed",
+        "The client socket has failed to connect",
+        "Connection to the store",
+        # a data-loader worker that went down with the rank's process group
+        "is killed by signal: Terminated",
+        # a collective that nobody answered any more
+        "Timed out waiting",
+        "Watchdog caught collective operation timeout",
+        "operation timeout",
+    )
+)
+"""What a survivor's own error says when a peer is gone: gloo, NCCL and torch 2.13's TCPStore."""
+
+
+def is_echo(error: Error) -> bool:
+    """True where the error tells of another rank's end, or of a request to end."""
+    if error.type.rpartition(".")[2] in ASKED_TO_END:
+        return True
+    message = error.message.lower()
+    return any(text in message for text in LOST_PEER)

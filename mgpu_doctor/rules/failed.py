@@ -1,0 +1,147 @@
+"""What ended the job: the first rank that fell by itself, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.model import Case, Outcome
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules import obituary
+from mgpu_doctor.rules.falls import Fall, Kind, falls, first_falls, victims_of
+from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.stall import stall_of
+
+CODES = {
+    Kind.EXCEPTION: "failed-exception",
+    Kind.EXIT: "failed-exception",
+    Kind.KILLED: "failed-killed",
+    Kind.VANISHED: "failed-killed",
+    Kind.ECHO: "failed-killed",  # a lone SIGTERM before all others
+    Kind.SIGNAL: "failed-signal",
+}
+CONSOLE_LINES = 8
+
+
+def _examine(code: str) -> Callable[[Measures], Iterable[Finding]]:
+    def examine(measures: Measures) -> Iterable[Finding]:
+        case = measures.case
+        if case.job.outcome in (Outcome.KILLED, Outcome.COMPLETED) or stall_of(case) is not None:
+            return
+        culprits = first_falls(case)
+        if culprits and case.job.outcome is Outcome.RUNNING and culprits[0].kind is Kind.VANISHED:
+            return  # it may be about to be told how it ended
+        if culprits:
+            if CODES[culprits[0].kind] == code:
+                yield _finding(code, culprits, case)
+        elif code == "failed-exception" and case.job.outcome is Outcome.FAILED:
+            yield from _untold(case)
+
+    return examine
+
+
+def _finding(code: str, culprits: tuple[Fall, ...], case: Case) -> Finding:
+    first = culprits[0]
+    return Finding(
+        code=code,
+        severity=Severity.CRITICAL,
+        confidence=first.confidence,
+        title=f"{obituary.who(culprits)} {obituary.death(first)}",
+        cause=obituary.cause_of(first, case),
+        culprits=obituary.culprits_of(culprits),
+        victims=() if first.everyone else victims_of(case, culprits),
+        evidence=obituary.evidence_of(first, case),
+        since_step=first.last_step,
+        fixes=obituary.fixes_of(first, case.job),
+    )
+
+
+def _untold(case: Case) -> Iterable[Finding]:
+    """The job failed and no rank shows a cause of its own."""
+    echoes = falls(case)
+    code = case.job.exit_code
+    if echoes:
+        yield Finding(
+            code="failed-exception",
+            severity=Severity.CRITICAL,
+            confidence=0.4,
+            title="The ranks lost their connection to each other, and none shows why",
+            cause="Every rank that failed tells of a lost connection or was asked to end: a "
+            "network failure, or a rank on a host that was not recorded ended first.",
+            victims=tuple(sorted(fall.rank for fall in echoes if fall.rank is not None)),
+            evidence=tuple(e for fall in echoes[:2] for e in obituary.evidence_of(fall, case)[:2]),
+            fixes=(
+                Fix(
+                    "record-all-hosts",
+                    "Look at the hosts that are not in this recording",
+                    "Run every node's launcher under `mgpu-doctor run` and examine the recordings "
+                    "together: the first failure is on a rank that is not here.",
+                ),
+            ),
+        )
+    elif code and not case.ranks:
+        tail = "\n".join(case.console.tail[-CONSOLE_LINES:])
+        yield Finding(
+            code="failed-exception",
+            severity=Severity.CRITICAL,
+            confidence=0.5,
+            title=f"The command ended with exit code {code} before any rank existed",
+            cause="No process joined a process group or took a training step, and no exception was "
+            "printed: the launcher or the script ended by itself.",
+            evidence=(
+                Evidence("exit code", code, "code", 0, "exit status of the command"),
+                *([Evidence("last lines printed", tail, "text", source="console")] if tail else []),
+            ),
+            fixes=(
+                Fix(
+                    "run-it-bare",
+                    "Run the command alone and read what it prints",
+                    f"`{obituary.command_of(case.job)}; echo $?`",
+                ),
+            ),
+        )
+
+
+_FIRST = (
+    "Endings are merged from exit statuses seen from outside, the ranks' own black boxes and the "
+    "console (torchrun's summary, mp.spawn, tracebacks). A rank that lost its connection or got "
+    "the launcher's SIGTERM only echoes another's end. Of the others the earliest is named, also "
+    "where the launcher calls another one the root. A job that was asked to end has no culprit."
+)
+_CONFIDENCE = (
+    "Confidence by source: the rank's own record 0.99, its exit status 0.97, the console alone "
+    "0.8, a process that vanished without any of them 0.6. "
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        code="failed-exception",
+        family="failed",
+        summary="A rank raised an exception that nobody caught, or ended itself with an exit code "
+        "other than 0, and with it the job.",
+        measured=_FIRST,
+        thresholds=_CONFIDENCE,
+        fixes="Mend the line it names; the ranks that lost their connection need no change.",
+        examine=_examine("failed-exception"),
+    ),
+    Rule(
+        code="failed-killed",
+        family="failed",
+        summary="A rank was killed from outside, and with it the job.",
+        measured=_FIRST + " A rank that vanished without exit code and exception counts as killed.",
+        thresholds=_CONFIDENCE + f"Host memory at or above {obituary.FULL_MEMORY:.0%} in the "
+        f"{obituary.BEFORE_DEATH:.0f} s before points to the OOM killer (earlyoom and systemd-oomd "
+        "act at 90 to 95 %).",
+        fixes="Find out who sent the signal (`dmesg -T`, the scheduler's log); use less memory.",
+        examine=_examine("failed-killed"),
+    ),
+    Rule(
+        code="failed-signal",
+        family="failed",
+        summary="A rank crashed (SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL), and with it the job.",
+        measured=_FIRST,
+        thresholds=_CONFIDENCE,
+        fixes="See where: `PYTHONFAULTHANDLER=1`, a core dump; check versions and /dev/shm.",
+        examine=_examine("failed-signal"),
+    ),
+)

@@ -1,0 +1,268 @@
+"""How a rank's end is told: in words, as evidence, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+from collections.abc import Iterable
+
+from mgpu_doctor.case.model import Case, Error, HostSample, Job
+from mgpu_doctor.findings import Culprit, Evidence, Fix
+from mgpu_doctor.rules import words
+from mgpu_doctor.rules.falls import FATAL, Fall, Kind
+
+FULL_MEMORY = 0.95
+"""Share of host memory from which the kernel's OOM killer is a likely sender of SIGKILL
+(earlyoom and systemd-oomd act at 90 to 95 % by default)."""
+BEFORE_DEATH = 60.0
+"""Seconds before a death within which a host sample tells of it."""
+TRACEBACK_TAIL = 12
+COMMAND_WIDTH = 400
+
+MEANINGS = {
+    signal.SIGSEGV: "it touched memory that is not its own: usually a bug in a native extension, "
+    "a binary built for another torch or CUDA version, or a stack overflow",
+    signal.SIGBUS: "memory behind a mapping was not there: usually /dev/shm is full (data-loader "
+    "workers), or a mapped file was cut short",
+    signal.SIGABRT: "it aborted itself: a failed check in native code, such as a CUDA assertion, "
+    "ranks that call different collectives (gloo), or corrupted memory",
+    signal.SIGFPE: "integer division by zero or overflow in native code",
+    signal.SIGILL: "an instruction that this CPU does not know: a binary built for a newer CPU",
+    signal.SIGSYS: "a system call that the sandbox or container forbids",
+    signal.SIGXCPU: "it used up its CPU time limit (`ulimit -t`)",
+    signal.SIGXFSZ: "it wrote a file beyond its size limit (`ulimit -f`)",
+}
+"""What a signal usually means: signal(7), and the reports behind torch's own hints."""
+
+
+def signal_name(number: int) -> str:
+    """`SIGSEGV`, or `signal 42` where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def who(culprits: Iterable[Fall]) -> str:
+    """`Rank 2`, `Ranks 1 and 3`, `Every rank` or `A rank`."""
+    falls = list(culprits)
+    if any(fall.everyone for fall in falls):
+        return "Every rank"
+    known = [fall.rank for fall in falls if fall.rank is not None]
+    return words.ranks(known).capitalize() if known else "A process of the job"
+
+
+def place(error: Error) -> str | None:
+    """`train.py:87`, the file without its folders."""
+    if error.file is None:
+        return None
+    name = os.path.basename(error.file)
+    return name if error.line is None else f"{name}:{error.line}"
+
+
+def headline(error: Error) -> str:
+    """`ValueError at train.py:87: bad sample`, the first line of the message alone."""
+    at = place(error)
+    first = error.message.strip().partition("\n")[0][:160]
+    name = error.type.rpartition(".")[2]
+    return f"{name}{f' at {at}' if at else ''}{f': {first}' if first else ''}"
+
+
+def after_step(fall: Fall) -> str:
+    return "" if fall.last_step is None else f" after step {fall.last_step}"
+
+
+def death(fall: Fall) -> str:
+    """How it ended, to follow its name: `was killed by SIGKILL after step 41`."""
+    step = after_step(fall)
+    if fall.kind is Kind.EXCEPTION and fall.error is not None:
+        return f"raised {headline(fall.error)}"
+    if fall.kind is Kind.EXIT:
+        return f"ended itself with exit code {fall.exit_code}{step}"
+    if fall.kind is Kind.VANISHED:
+        return f"ended without saying why{step}"
+    if fall.kind is Kind.SIGNAL and fall.signal is not None:
+        return f"crashed with {signal_name(fall.signal)}{step}"
+    if fall.signal is not None:
+        return f"was killed by {signal_name(fall.signal)}{step}"
+    return f"lost its connection to the others{step}"
+
+
+def culprits_of(falls: Iterable[Fall]) -> tuple[Culprit, ...]:
+    return tuple(
+        Culprit(fall.rank, host=fall.host, device=fall.device, pid=fall.pid) for fall in falls
+    )
+
+
+def evidence_of(fall: Fall, case: Case) -> tuple[Evidence, ...]:
+    """What is known of this end, the most telling first."""
+    found = []
+    error = fall.error
+    if error is not None:
+        where = None if error.file is None else f"{error.file}:{error.line}"
+        source = fall.source if fall.source in ("black box", "console") else "console"
+        found.append(Evidence("exception", headline(error), "text", source=source, where=where))
+        tail = "\n".join(error.traceback.rstrip().splitlines()[-TRACEBACK_TAIL:])
+        if tail:
+            found.append(Evidence("end of its traceback", tail, "text", source=source))
+    if fall.signal is not None:
+        found.append(Evidence("signal", signal_name(fall.signal), "signal", source=fall.source))
+    elif fall.exit_code is not None:
+        found.append(Evidence("exit code", fall.exit_code, "code", 0, fall.source))
+    if fall.last_step is not None:
+        found.append(Evidence("last finished step", fall.last_step, "steps", source="black box"))
+    memory = fullest_memory(case.host_samples, fall.at or case.observed)
+    if memory is not None and (fall.kind in (Kind.KILLED, Kind.VANISHED) or memory >= FULL_MEMORY):
+        found.append(
+            Evidence(
+                f"host memory in use in the {BEFORE_DEATH:.0f} s before",
+                memory,
+                "fraction",
+                FULL_MEMORY,
+                "host samples",
+            )
+        )
+    return tuple(found)
+
+
+def fullest_memory(samples: Iterable[HostSample], before: float) -> float | None:
+    """The largest share of host memory in use in the minute before a moment."""
+    shares = [
+        sample.memory_used / sample.memory_total
+        for sample in samples
+        if sample.memory_used is not None
+        and sample.memory_total
+        and before - BEFORE_DEATH <= sample.at <= before + 1
+    ]
+    return max(shares, default=None)
+
+
+def cause_of(fall: Fall, case: Case) -> str:
+    """Why it ended, as far as the facts tell, and what usually does it where they do not."""
+    error = fall.error
+    if fall.kind is Kind.EXCEPTION and error is not None:
+        inside = f" in {error.function}()" if error.function not in (None, "", "<module>") else ""
+        return f"An exception that nobody caught{inside} ended it: {headline(error)}."
+    if fall.kind is Kind.EXIT:
+        hint = "" if fall.error is None else f" It called {headline(fall.error)}."
+        return (
+            f"The process itself ended with exit code {fall.exit_code}, by `sys.exit`, `os._exit` "
+            f"or an exception that was not recorded.{hint}"
+        )
+    if fall.kind is Kind.SIGNAL and fall.signal is not None:
+        meaning = MEANINGS.get(signal.Signals(fall.signal)) if _known(fall.signal) else None
+        at = place(error) if error is not None and error.type == FATAL else None
+        where = f" Its Python stack ended at {at}." if at else ""
+        what = f": {meaning}" if meaning else " from its own code or from somebody who sent it"
+        return f"{signal_name(fall.signal)}{what}.{where}"
+    if fall.kind is Kind.VANISHED:
+        return (
+            "Its process is gone, and it left neither an exit code nor an exception: it was "
+            f"killed by SIGKILL or ended by `os._exit`.{_memory_hint(fall, case)}"
+        )
+    name = signal_name(fall.signal) if fall.signal is not None else "a signal"
+    if fall.signal != signal.SIGKILL:
+        return f"Somebody sent {name} to this process alone, before any other rank ended."
+    return (
+        "SIGKILL came from outside this process; the usual senders are the kernel's OOM killer, "
+        f"a scheduler or a person.{_memory_hint(fall, case)}"
+    )
+
+
+def fixes_of(fall: Fall, job: Job) -> tuple[Fix, ...]:
+    """What to do, concrete for the launcher at hand."""
+    if fall.kind is Kind.SIGNAL:
+        return _for_crash(fall, job)
+    if fall.kind in (Kind.KILLED, Kind.VANISHED):
+        return _for_kill(fall)
+    if fall.kind is Kind.EXCEPTION and fall.error is not None:
+        return (_open(fall.error),)
+    return (_show_the_exception(job),)
+
+
+def _for_crash(fall: Fall, job: Job) -> tuple[Fix, ...]:
+    faulthandler = Fix(
+        "faulthandler",
+        "See the Python line at which it crashes",
+        f"Run it again as `PYTHONFAULTHANDLER=1 {command_of(job)}`: the crashing rank prints its "
+        "Python stack to standard error.",
+    )
+    if fall.signal == signal.SIGBUS:
+        return (
+            Fix(
+                "shared-memory",
+                "Make room in /dev/shm",
+                "`df -h /dev/shm` shows its size; in Docker start with `--shm-size=16g`, or call "
+                "`torch.multiprocessing.set_sharing_strategy('file_system')` first.",
+            ),
+            faulthandler,
+        )
+    native = Fix(
+        "native-stack",
+        "See the native stack",
+        "`ulimit -c unlimited`, run it again, then `coredumpctl gdb` (or `gdb python CORE`) and "
+        "`bt`; `python -m torch.utils.collect_env` shows mismatched versions.",
+    )
+    return (faulthandler, native)
+
+
+def _for_kill(fall: Fall) -> tuple[Fix, ...]:
+    on = f" on {fall.host}" if fall.host else ""
+    return (
+        Fix(
+            "who-killed",
+            "Find out who sent the signal",
+            f"`dmesg -T | grep -iE 'out of memory|killed process'` (or `journalctl -k`){on} names "
+            "the OOM killer's victims; under Slurm `sacct -j JOB --format=State,MaxRSS,ExitCode`, "
+            "in Kubernetes `kubectl describe pod` (OOMKilled).",
+        ),
+        Fix(
+            "less-memory",
+            "If it was memory: use less of the host's",
+            "Fewer or lighter data-loader workers (`num_workers`, `prefetch_factor`), no copy of "
+            "the data set in each rank (memory-map it), or a larger limit.",
+        ),
+    )
+
+
+def _open(error: Error) -> Fix:
+    where = f"{error.file}:{error.line}" if error.file else "the line that the traceback names"
+    return Fix(
+        "mend-the-line",
+        f"Mend {place(error) or 'what it raised'}",
+        f"Look at {where}{f', in {error.function}()' if error.function else ''}. The ranks that "
+        "lost their connection afterwards need no change.",
+    )
+
+
+def _show_the_exception(job: Job) -> Fix:
+    if job.launcher == "torchrun":
+        how = (
+            "Put `@record` (from torch.distributed.elastic.multiprocessing.errors) above the "
+            "function that the script calls first, and run it again with `torchrun --tee 3 "
+            "--log-dir logs …`: each rank's own output and traceback then lie in logs/."
+        )
+    else:
+        how = (
+            "Search the script and its libraries for `sys.exit`, `exit(` and `os._exit`; run that "
+            "rank alone under `python -X dev` to see what leads there."
+        )
+    return Fix("show-why", "Let the rank say why it ends", how)
+
+
+def command_of(job: Job) -> str:
+    """The job's command as one types it; `COMMAND` where it is unknown."""
+    typed = shlex.join(job.command) if job.command else "COMMAND"
+    return typed if len(typed) <= COMMAND_WIDTH else f"{typed[:COMMAND_WIDTH]}…"
+
+
+def _memory_hint(fall: Fall, case: Case) -> str:
+    memory = fullest_memory(case.host_samples, fall.at or case.observed)
+    if memory is None or memory < FULL_MEMORY:
+        return ""
+    return f" Host memory was {words.percent(memory)} full just before, which points to the first."
+
+
+def _known(number: int) -> bool:
+    return number in signal.valid_signals() and number < signal.SIGRTMIN

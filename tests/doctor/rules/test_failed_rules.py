@@ -1,0 +1,190 @@
+"""Who fell first, and how it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.case.model import Console, HostSample, Outcome, State
+from tests.support.deaths import AT, dead, echo, error, failed_job, find, logged, rank, terminated
+
+
+def test_the_killed_rank_is_named_not_the_one_that_the_launcher_blames() -> None:
+    console = Console(ends=(logged(rank=0, exit_code=1, first=True),))
+    case = failed_job([echo(0), dead(1, signal=9), terminated(2)], console=console)
+    (finding,) = find(case)
+    assert finding.code == "failed-killed"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.victims == (0, 2)
+    assert finding.confidence > 0.9
+    assert finding.since_step == 41
+    assert "SIGKILL" in finding.title
+
+
+def test_an_exception_is_told_with_its_place_and_message() -> None:
+    (finding,) = find(failed_job([echo(0), dead(1), dead(2, exit_code=1, error=error())]))
+    assert finding.code == "failed-exception"
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert "ValueError at train.py:87: bad sample" in finding.title
+    assert finding.confidence == 0.99
+    assert any(e.where == "/home/u/train.py:87" for e in finding.evidence)
+    assert any("Traceback" in str(e.value) for e in finding.evidence)
+
+
+def test_the_earlier_of_two_own_exceptions_is_the_culprit() -> None:
+    late = replace(error("KeyError", "x", 5), at=AT + 0.3)
+    early = replace(error(), at=AT)
+    ranks = [dead(0, exit_code=1, error=late), dead(1, exit_code=1, error=early)]
+    (finding,) = find(failed_job(ranks))
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.victims == (0,)
+
+
+def test_the_same_exception_on_every_rank_has_all_of_them_as_culprits() -> None:
+    ranks = [dead(n, AT + n, exit_code=1, error=error()) for n in range(3)]
+    (finding,) = find(failed_job(ranks))
+    assert [culprit.rank for culprit in finding.culprits] == [0, 1, 2]
+    assert finding.victims == ()
+
+
+@pytest.mark.parametrize(("number", "name"), [(11, "SIGSEGV"), (7, "SIGBUS"), (6, "SIGABRT")])
+def test_a_crash_is_told_with_what_it_usually_means(number: int, name: str) -> None:
+    (finding,) = find(failed_job([echo(0), echo(1), dead(2, signal=number)]))
+    assert finding.code == "failed-signal"
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert name in finding.title
+    assert "usually" in finding.cause or "failed check" in finding.cause
+    assert any("PYTHONFAULTHANDLER=1 torchrun train.py" in fix.how for fix in finding.fixes)
+
+
+def test_an_abort_after_an_own_exception_is_that_exception() -> None:
+    (finding,) = find(failed_job([echo(0), dead(1, signal=6, error=error())]))
+    assert finding.code == "failed-exception"
+
+
+def test_an_own_exception_counts_where_the_launcher_ended_the_rank_before_it_was_through() -> None:
+    slow_to_leave = dead(1, AT + 3, signal=15, error=replace(error(), at=AT - 1))
+    (finding,) = find(failed_job([echo(0), slow_to_leave]))
+    assert finding.code == "failed-exception"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+
+
+def test_an_abort_after_a_lost_connection_is_an_echo() -> None:
+    victim = replace(echo(0, AT - 0.01), exit_code=None, signal=6)
+    (finding,) = find(failed_job([victim, dead(1, signal=9)]))
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"exit_code": 3}, {"exit_code": 3, "signal": 6}], ids=["plain", "abort at shutdown"]
+)
+def test_sys_exit_with_a_code_is_a_failure(changes: dict[str, int]) -> None:
+    (finding,) = find(failed_job([echo(0), dead(1, **changes)]))
+    assert finding.code == "failed-exception"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert "exit code 3" in finding.title
+
+
+@pytest.mark.parametrize(("code", "expected"), [(137, "failed-killed"), (139, "failed-signal")])
+def test_a_shells_code_tells_of_the_signal(code: int, expected: str) -> None:
+    (finding,) = find(failed_job([echo(0), dead(1, exit_code=code)]))
+    assert finding.code == expected
+
+
+def test_memory_that_was_full_points_to_the_oom_killer() -> None:
+    case = failed_job([echo(0), dead(1, signal=9)])
+    full = replace(case, host_samples=(_memory(AT - 5, 0.98),))
+    (finding,) = find(full)
+    assert "98 %" in finding.cause
+    (plain,) = find(replace(case, host_samples=(_memory(AT - 5, 0.5), _memory(AT - 900, 0.99))))
+    assert "%" not in plain.cause
+
+
+def _memory(at: float, share: float) -> HostSample:
+    total = 1 << 40
+    return HostSample(at, None, None, None, int(share * total), total)
+
+
+def test_a_rank_that_vanished_is_told_with_little_confidence() -> None:
+    (finding,) = find(failed_job([echo(0), dead(1, None)]))
+    assert finding.code == "failed-killed"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.confidence <= 0.6
+    assert "without saying why" in finding.title
+
+
+def test_a_vanished_rank_of_a_live_job_is_not_yet_judged() -> None:
+    ranks = [rank(0), dead(1, None)]
+    assert find(failed_job(ranks, outcome=Outcome.RUNNING, exit_code=None)) == []
+
+
+def test_two_ranks_that_the_same_signal_killed_at_once_are_both_culprits() -> None:
+    ranks = [dead(0, AT, signal=9), dead(1, AT + 0.2, signal=9), dead(2, AT + 30, signal=9)]
+    (finding,) = find(failed_job(ranks))
+    assert [culprit.rank for culprit in finding.culprits] == [0, 1], "the last was the launcher's"
+    assert finding.victims == (2,)
+
+
+def test_a_script_that_dies_at_import_has_every_rank_as_culprit() -> None:
+    missing = error("ModuleNotFoundError", "No module named 'x'", 3)
+    ends = [logged(rank=n, pid=n + 10, signal=15) for n in (0, 3)]
+    ends += [logged(rank=n, pid=n + 10, exit_code=1, first=n == 1) for n in (1, 2)]
+    ends += [logged(error=missing, source="traceback")] * 4
+    (finding,) = find(failed_job([], console=Console(ends=tuple(ends))))
+    assert finding.code == "failed-exception"
+    assert finding.title.startswith("Every rank raised ModuleNotFoundError at train.py:3")
+    assert [culprit.rank for culprit in finding.culprits] == [None]
+    assert finding.victims == ()
+    assert finding.confidence == 0.8
+
+
+def test_one_unlabelled_traceback_belongs_to_the_rank_of_the_summary() -> None:
+    ends = (
+        logged(rank=1, pid=11, exit_code=1, first=True),
+        logged(rank=0, pid=10, signal=15),
+        logged(error=error(), source="traceback"),
+    )
+    (finding,) = find(failed_job([], console=Console(ends=ends)))
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert "train.py:87" in finding.title
+
+
+def test_a_printed_traceback_of_a_healthy_rank_blames_nobody() -> None:
+    console = Console(ends=(logged(error=error("OSError", "caught", 5), source="traceback"),) * 2)
+    (finding,) = find(failed_job([echo(0), dead(1, signal=9)], console=console))
+    assert finding.code == "failed-killed"
+
+
+def test_a_command_that_ends_before_any_rank_is_told() -> None:
+    console = Console(tail=("bash: torchrunn: command not found",))
+    (finding,) = find(failed_job([], exit_code=127, console=console))
+    assert finding.culprits == ()
+    assert "127" in finding.title
+    assert any("not found" in str(e.value) for e in finding.evidence)
+
+
+def test_connections_lost_on_all_ranks_blame_none_of_them() -> None:
+    (finding,) = find(failed_job([echo(0), echo(1), echo(2)]))
+    assert finding.culprits == ()
+    assert finding.victims == (0, 1, 2)
+    assert finding.confidence < 0.5
+
+
+def test_a_lone_sigterm_before_all_others_names_its_rank() -> None:
+    (finding,) = find(failed_job([echo(0, AT + 0.5), dead(1, AT, signal=15), echo(2, AT + 0.5)]))
+    assert finding.code == "failed-killed"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert "SIGTERM" in finding.title
+
+
+@pytest.mark.parametrize("number", [2, 9, 15])
+def test_a_job_that_was_ended_as_a_whole_blames_nobody(number: int) -> None:
+    ranks = [dead(n, AT + n / 100, signal=number) for n in range(4)]
+    assert find(failed_job(ranks, outcome=Outcome.KILLED, exit_code=None, signal=number)) == []
+
+
+def test_healthy_jobs_are_silent() -> None:
+    left = [rank(n, state=State.EXITED, exit_code=0, ended=AT) for n in range(4)]
+    assert find(failed_job(left, outcome=Outcome.COMPLETED, exit_code=0)) == []
+    assert find(failed_job([rank(0), rank(1)], outcome=Outcome.RUNNING, exit_code=None)) == []
