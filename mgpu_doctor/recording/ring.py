@@ -86,11 +86,11 @@ class Ring:
         slots = (first + np.arange(len(seq), dtype=np.uint64)) % np.uint64(self._capacity)
         own = (seq - np.uint64(1)) % np.uint64(self._capacity) == slots
         own &= (seq > np.uint64(self.newest)) & (seq < np.uint64(_MOST))
-        new = self._clean(records[sound(raw, self._dtype, np.flatnonzero(own))])
-        new = new[np.argsort(new["seq"])]
-        if len(new):  # a slot whose newest record is damaged may hold one of the last lap
-            new = new[new["seq"] + np.uint64(self._capacity) > new["seq"][-1]]
-        return new
+        found = sound(raw, self._dtype, np.flatnonzero(own))
+        found = found[np.argsort(seq[found])]
+        if len(found):  # a slot whose newest record is damaged may hold one of the last lap
+            found = found[seq[found] + np.uint64(self._capacity) > seq[found[-1]]]
+        return self._clean(records[found])
 
     def _keep(self, new: Array) -> None:
         """Appends in place while there is room, so that a poll costs what is new. Views handed
