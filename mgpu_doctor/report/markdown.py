@@ -19,6 +19,8 @@ RANK_ROWS = 64
 LONGEST = 2000
 """Characters of one sentence; a ticket holds 65,536 in all."""
 LONGEST_CODE = 8000
+WIDEST_CODE = 100
+"""A single longer line is prose: in a code block one would have to scroll sideways."""
 
 MARKS = {
     Tone.CRITICAL: "✗",
@@ -102,8 +104,10 @@ def _name(finding: Finding) -> str:
 
 def _fix(diagnosis: Diagnosis, fix: Fix, label: str) -> list[str]:
     parts = [f"**{label}** {escape(fix.summary)}"]
-    if fix.how.strip():
-        parts.append(fence(fix.how))
+    how = fix.how.strip()
+    if how:
+        prose = "\n" not in how and len(how) > WIDEST_CODE
+        parts.append(escape(how) if prose else fence(fix.how))
     gained = gain(fix.predicted, diagnosis.step_seconds)
     return [*parts, f"**Gain** {escape(gained)}"] if gained else parts
 

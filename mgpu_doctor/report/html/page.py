@@ -35,8 +35,8 @@ dt { color: var(--soft); } dd { margin: 0; }
   padding: .8rem 1rem; margin: .7rem 0; }
 .gain { color: var(--good); font-weight: 600; }
 pre, code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: .9em; }
-pre { margin: .6rem 0; padding: .7rem .8rem; background: var(--paper); overflow-x: auto;
-  border: 1px solid var(--line); border-radius: .35rem; overflow-wrap: normal; }
+pre { margin: .6rem 0; padding: .7rem .8rem; background: var(--paper); white-space: pre-wrap;
+  border: 1px solid var(--line); border-radius: .35rem; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: .9375rem; }
 th { text-align: left; color: var(--soft); font-weight: 500; }

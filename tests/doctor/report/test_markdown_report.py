@@ -106,3 +106,11 @@ def test_redaction(words: str, hidden: str) -> None:
     made = diagnoses.straggler()
     made = replace(made, findings=(replace(made.findings[0], cause=words),))
     assert redacted(made).findings[0].cause == hidden
+
+
+def test_long_prose_is_no_code() -> None:
+    made = diagnoses.straggler()
+    fix = replace(made.findings[0].fixes[0], how="Make *batches* ahead, " * 10)
+    text = markdown.render(replace(made, findings=(replace(made.findings[0], fixes=(fix,)),)))
+    assert "```" not in text
+    assert r"Make \*batches\* ahead" in text
