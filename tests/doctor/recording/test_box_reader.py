@@ -326,10 +326,10 @@ def test_a_live_box_is_read_on(tmp_path: Path) -> None:
             writer.birth({"turn": turn})
             writer.last_words({"turn": turn})
             live = reader.poll()
-            views.append((live.steps, live.steps.copy()))
+            views.append((live.steps, live.steps["seq"].tolist()))
             assert same(live, read_box(writer.path))
         assert live.birth == live.last_words == {"turn": 39}
-        assert all(np.array_equal(view, copy) for view, copy in views)
+        assert all(view["seq"].tolist() == copy for view, copy in views)
 
 
 def same(live: Box, fresh: Box) -> bool:
@@ -397,9 +397,10 @@ def coherent(live: Box) -> None:
     assert live.identity.rank == live.identity.world_size
 
 
-def test_nothing_committed_is_lost_in_hundreds_of_kills() -> None:
-    command = [sys.executable, "-m", "benchmarks.blackbox_kills", "--kills", "300"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+@pytest.mark.parametrize("kills", [200, pytest.param(1000, marks=pytest.mark.slow)])
+def test_nothing_committed_is_lost_in_hundreds_of_kills(kills: int) -> None:
+    command = [sys.executable, "-m", "benchmarks.blackbox_kills", "--kills", str(kills)]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     told = json.loads(ran.stdout)
     assert told["wrong"] == {}, told
     assert told["records_checked"] > 10_000
