@@ -40,6 +40,7 @@ def _make_way() -> None:
         sys.modules.pop("_mgpu_probe", None)
     sys.path_importer_cache.pop(folder, None)
     del sys.modules["sitecustomize"]
+    __import__("sitecustomize")  # the user's own; without one `site` sees the usual ImportError
 
 
 _make_way()
