@@ -24,14 +24,14 @@ class Loader:
 
 
 def loader_of(rank: Rank | None) -> Loader:
-    """The loader that the rank's birth certificate tells of."""
-    facts: Json = rank.birth.get("loader") if rank is not None else None
-    if isinstance(facts, list) and facts:
-        facts = facts[0]
+    """The first loader, which is the one trained from, that the rank's birth certificate tells
+    of."""
+    loaders: Json = rank.birth.get("loaders") if rank is not None else None
+    facts = loaders[0] if isinstance(loaders, list) and loaders else None
     if not isinstance(facts, Mapping):
         return Loader()
     return Loader(
-        workers=_whole(facts.get("num_workers", facts.get("workers"))),
+        workers=_whole(facts.get("workers")),
         prefetch=_whole(facts.get("prefetch_factor")),
         persistent=_flag(facts.get("persistent_workers")),
         pinned=_flag(facts.get("pin_memory")),

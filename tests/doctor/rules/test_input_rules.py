@@ -14,7 +14,7 @@ from tests.support.synthetic import BASE, Fault, Synthetic, synthetic_case
 
 
 def job_with_input(seconds: float, *, ranks: int = 4, **loader: Any) -> Synthetic:
-    birth = {"loader": loader} if loader else {}
+    birth = {"loaders": [loader]} if loader else {}
     return Synthetic(ranks=ranks, base={**BASE, "input": seconds}, birth=birth)
 
 
@@ -37,8 +37,8 @@ def test_all_ranks_wait_for_data(ranks: int) -> None:
 @pytest.mark.parametrize(
     ("loader", "cause", "how"),
     [
-        ({"num_workers": 0}, "num_workers=0", "num_workers=4, persistent_workers=True"),
-        ({"num_workers": 4, "prefetch_factor": 2}, "cannot keep up", "num_workers=8"),
+        ({"workers": 0}, "num_workers=0", "num_workers=4, persistent_workers=True"),
+        ({"workers": 4, "prefetch_factor": 2}, "cannot keep up", "num_workers=8"),
         ({}, "not measured", "in the background"),
     ],
 )
@@ -49,10 +49,10 @@ def test_cause_and_fix_know_the_settings(loader: dict[str, int], cause: str, how
 
 
 def test_busy_cores_make_more_workers_useless() -> None:
-    found = only(job_with_input(0.010, num_workers=0), cpu=97.0)
+    found = only(job_with_input(0.010, workers=0), cpu=97.0)
     assert "97 % busy" in found.cause
     assert "more workers would not help" in found.fixes[0].how
-    assert "no workers" in only(job_with_input(0.010, num_workers=0), cpu=50.0).cause
+    assert "no workers" in only(job_with_input(0.010, workers=0), cpu=50.0).cause
 
 
 def test_little_input_is_silent() -> None:
@@ -61,7 +61,7 @@ def test_little_input_is_silent() -> None:
 
 def test_one_slow_loader_is_a_straggler_not_a_bound_job() -> None:
     slow = Synthetic(
-        birth={"loader": {"num_workers": 2, "persistent_workers": True}},
+        birth={"loaders": [{"workers": 2, "persistent_workers": True}]},
         faults=[Fault(3, "input", milliseconds=20)],
     )
     found = only(slow)
