@@ -46,6 +46,11 @@ class Attribution:
     """Phases that count as own work and can be compared."""
 
     @property
+    def steps(self) -> int:
+        """Steps in which the own work of every rank is known."""
+        return len(self.slowest)
+
+    @property
     def slowest_share(self) -> Floats:
         """(R) share of steps in which each rank had the most own work."""
         return np.bincount(self.slowest, minlength=self.own.shape[1]) / max(1, len(self.slowest))

@@ -46,32 +46,35 @@ class Measures:
 
 def measure(case: Case) -> Measures:
     """Computes everything that rules ask for. Pure."""
+    if not any(len(rank.steps) for rank in case.ranks):
+        return Measures(case, missing=_not_recorded(case))
+    shares = phase_shares(case.ranks, INPUT)
     alone = Measures(
         case,
         coverage=coverage(case.ranks),
         step_seconds=step_seconds(case.ranks),
-        input_shares=phase_shares(case.ranks, INPUT),
-        missing=_not_recorded(case),
+        input_shares=shares,
     )
-    shares = alone.input_shares
     if len(case.ranks) < 2 and (case.job.world_size or 1) < 2:
         return replace(alone, input_saved=max(shares.values()) if shares else None)
     try:
         joined = join(case.ranks, least=LEAST_RECORDS)
     except UnjoinableError as reason:
-        return replace(alone, missing={**alone.missing, **_missing("joined", reason)})
+        return replace(alone, missing=_missing("joined", str(reason)))
     try:
         attribution = attribute(joined, host_clock=has_host_clock(case.ranks))
     except UnattributableError as reason:
-        missing = {**alone.missing, **_missing("attribution", reason)}
-        return replace(alone, joined=joined, missing=missing)
-    return replace(
+        return replace(alone, joined=joined, missing=_missing("attribution", str(reason)))
+    compared = replace(
         alone,
         joined=joined,
         attribution=attribution,
-        stragglers=find_stragglers(joined, attribution),
         input_saved=saved_without(joined, attribution, INPUT),
     )
+    if attribution.steps < LEAST_STEPS:
+        few = f"{attribution.steps} steps can be compared; {LEAST_STEPS} decide at the earliest"
+        return replace(compared, missing=_missing("stragglers", few))
+    return replace(compared, stragglers=find_stragglers(joined, attribution))
 
 
 def has_host_clock(ranks: tuple[Rank, ...]) -> bool:
@@ -82,28 +85,30 @@ def has_host_clock(ranks: tuple[Rank, ...]) -> bool:
     )
 
 
+MORE_STEPS = "let the job run for some tens of steps with every rank under `mgpu-doctor run`"
 REMEDIES = {
-    "joined": "let the job run for some tens of steps with every rank under `mgpu-doctor run`",
+    "joined": MORE_STEPS,
     "attribution": "use DistributedDataParallel or torch.distributed collectives in ranks that "
     "the probe can see, with a torch that this version of the probe supports",
+    "stragglers": MORE_STEPS,
 }
+"""By field; each is computed from those before it."""
 
 
-def _missing(name: str, reason: ValueError) -> dict[str, Unexamined]:
+def _missing(name: str, reason: str) -> dict[str, Unexamined]:
     """`name` and everything that is computed from it."""
-    chain = ("joined", "attribution", "stragglers")
-    why = Unexamined("comparison of ranks", str(reason), REMEDIES[name])
-    return dict.fromkeys(chain[chain.index(name) :], why)
+    fields = list(REMEDIES)
+    why = Unexamined("comparison of ranks", reason, REMEDIES[name])
+    return dict.fromkeys(fields[fields.index(name) :], why)
 
 
 def _not_recorded(case: Case) -> dict[str, Unexamined]:
-    """Why nothing that needs step records could be measured, where there are none."""
-    if any(len(rank.steps) for rank in case.ranks):
-        return {}
-    why = Unexamined(
+    """Why nothing could be measured at all: what the case itself says of it, if it does."""
+    told = next((one for one in case.unexamined if one.probe == "in-process probe"), None)
+    why = told or Unexamined(
         "step records",
         "no rank recorded a training step" if case.ranks else "no rank left a black box",
         "start the job with `mgpu-doctor run -- COMMAND` and let it reach its training loop; the "
         "probe needs torch in the job's Python and is not loaded by `python -E`, `-I` or `-S`",
     )
-    return dict.fromkeys(("coverage", "step_seconds", "input_shares"), why)
+    return dict.fromkeys(("coverage", "step_seconds", "input_shares", *REMEDIES), why)

@@ -70,8 +70,7 @@ class _Suspect:
 
 def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler, ...]:
     """The persistent stragglers, the worst first; empty where the evidence does not decide."""
-    known = ~np.isnan(attribution.excess).any(axis=1)
-    if int(known.sum()) < LEAST_STEPS:
+    if attribution.steps < LEAST_STEPS:
         return ()
     suspects = _suspects(joined, attribution)
     if not suspects:
@@ -160,7 +159,8 @@ def _stand_out(attribution: Attribution, culprits: list[_Suspect]) -> bool:
         return True
     levels = np.nanmedian(rest[culprits[0].found.onset :], axis=0)
     widest = float(levels.max() - np.median(levels))
-    return min(one.excess for one in culprits) >= (ASYMMETRY + FEW / rest.shape[1]) * widest
+    needed = (ASYMMETRY + FEW / rest.shape[1]) * widest
+    return all(one.excess >= needed for one in culprits)
 
 
 def _describe(joined: Joined, attribution: Attribution, one: _Suspect, saved: float) -> Straggler:

@@ -71,6 +71,13 @@ def test_a_job_without_black_boxes_says_so_with_a_remedy() -> None:
     assert diagnosis.step_seconds is None
 
 
+def test_why_there_is_no_box_is_said_once() -> None:
+    why = Unexamined("in-process probe", "no process became a rank", "look at what it printed")
+    diagnosis = diagnose(replace(make_case([]), unexamined=(why,)))
+    assert diagnosis.unexamined == (why,)
+    assert diagnosis.coverage_reason == why.reason
+
+
 def test_ranks_that_never_trained_say_so() -> None:
     steps = records(Synthetic(ranks=2, steps=0))
     diagnosis = diagnose(make_case([make_rank(n, one) for n, one in enumerate(steps)]))
@@ -85,6 +92,15 @@ def test_a_missing_wait_is_unexamined_not_healthy() -> None:
     assert [one.code for one in diagnosis.findings] == ["coverage-low"]
     assert [one.probe for one in diagnosis.unexamined] == ["comparison of ranks"]
     assert "rank 0" in diagnosis.unexamined[0].reason
+
+
+def test_too_few_steps_are_unexamined_not_healthy() -> None:
+    slow = Synthetic(steps=20, faults=[Fault(1, "forward", milliseconds=20)])
+    diagnosis = diagnose(synthetic_case(slow))
+    assert diagnosis.findings == ()
+    assert [one.reason for one in diagnosis.unexamined] == [
+        "15 steps can be compared; 20 decide at the earliest"
+    ]
 
 
 def test_a_rank_left_out_is_told() -> None:
