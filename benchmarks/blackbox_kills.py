@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
+from mgpu_probes.inprocess.boxfile import Sizes
 
 from mgpu_doctor.recording.box import Box, read_box
 
@@ -31,7 +32,7 @@ LONGEST_LIFE = 0.05
 
 def write_for_ever(folder: Path) -> None:
     """Steps whose every field follows from their number, and everything else in between."""
-    writer = Writer.open(folder, history_capacity=16, window_ns=50_000)
+    writer = Writer.open(folder, sizes=Sizes(history=16, window_ns=50_000))
     writer.state(layout.RUNNING)
     number = 0
     while True:

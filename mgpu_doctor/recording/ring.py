@@ -53,6 +53,8 @@ class Ring:
 
     def poll(self) -> Array:
         """Reads on; returns what is new, by `seq`."""
+        if not self._capacity:
+            return self.kept
         cursor = self._cursor()
         new = self._fetch(cursor)
         if len(new):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
+from mgpu_probes.inprocess.boxfile import Sizes
 
 from mgpu_doctor.recording.box import Box, read_box
 from tests.support.boxes import PHASES, SECOND, write_steps
@@ -60,7 +61,7 @@ def test_a_step_is_read_back_as_it_was_written(writer: Writer) -> None:
 
 
 def test_the_ring_keeps_the_newest_and_counts_the_rest(tmp_path: Path) -> None:
-    writer = Writer.open(tmp_path, step_capacity=16)
+    writer = Writer.open(tmp_path, sizes=Sizes(steps=16))
     write_steps(writer, 50)
     box = content(writer)
     assert box.steps["step"].tolist() == list(range(34, 50))
@@ -105,7 +106,7 @@ def test_phases_too_few_or_too_many_or_odd_are_not_measured(writer: Writer) -> N
 
 
 def test_the_history_sums_what_the_ring_forgets(tmp_path: Path) -> None:
-    writer = Writer.open(tmp_path, step_capacity=32, window_ns=10 * SECOND)
+    writer = Writer.open(tmp_path, sizes=Sizes(steps=32, window_ns=10 * SECOND))
     write_steps(writer, 100)
     writer.leave(0)
     box = content(writer)
@@ -130,7 +131,7 @@ def test_a_phase_that_some_steps_lack_is_summed_over_the_others(writer: Writer) 
 
 
 def test_windows_double_when_an_area_is_full_and_nothing_is_lost(tmp_path: Path) -> None:
-    writer = Writer.open(tmp_path, history_capacity=8, window_ns=SECOND)
+    writer = Writer.open(tmp_path, sizes=Sizes(history=8, window_ns=SECOND))
     for turn in range(10):
         write_steps(writer, 25, first=turn * 25)
         box = content(writer)
@@ -146,14 +147,14 @@ def test_windows_double_when_an_area_is_full_and_nothing_is_lost(tmp_path: Path)
 
 
 def test_steps_rarer_than_the_window_still_fit(tmp_path: Path) -> None:
-    writer = Writer.open(tmp_path, history_capacity=4, window_ns=SECOND)
+    writer = Writer.open(tmp_path, sizes=Sizes(history=4, window_ns=SECOND))
     write_steps(writer, 40, spacing_ns=100 * SECOND)
     writer.leave(0)
     assert content(writer).history["micro_batches"].sum() == 40
 
 
 def test_more_steps_in_a_window_than_sixteen_bits_count(tmp_path: Path) -> None:
-    writer = Writer.open(tmp_path, step_capacity=256)
+    writer = Writer.open(tmp_path, sizes=Sizes(steps=256))
     write_steps(writer, 70_000, spacing_ns=1000)
     writer.leave(0)
     assert content(writer).history["micro_batches"].tolist() == [70_000]
@@ -330,6 +331,7 @@ FULL_DISK = """
 import json, os, resource, sys
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
+from mgpu_probes.inprocess.boxfile import Sizes
 folder, room = sys.argv[1], int(sys.argv[2])
 early = Writer.open(folder + "/early")
 resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))

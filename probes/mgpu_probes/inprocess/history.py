@@ -9,10 +9,12 @@ import struct
 import zlib
 from collections.abc import Sequence
 from itertools import filterfalse
-from math import copysign, inf, isnan, nan
+from math import isnan, nan
 from mmap import mmap
 
 from . import layout
+from .boxfile import Sizes
+from .fields import I64, U16, U32, single
 from .layout import STEP_SIZE
 
 SUM = struct.Struct("=QqqII10fIIffIHHfQhHI8x")
@@ -22,13 +24,6 @@ _ROW = struct.Struct(SUM.format + "I")
 _CRC = struct.Struct("=I")
 _FIRST_PHASE = 5
 _SAMPLES = _FIRST_PHASE + len(layout.PHASES)
-_LARGEST = 3.4028234e38
-U16, U32, I64 = 0xFFFF, 0xFFFFFFFF, 2**63 - 1
-
-
-def single(value: float) -> float:
-    """`value` where it fits a float32, else the largest one of its sign."""
-    return copysign(_LARGEST, value) if _LARGEST < abs(value) < inf else value
 
 
 def _total(column: Sequence[float]) -> float:
@@ -75,16 +70,16 @@ def summed(sequence: int, records: bytes) -> bytes:
 class History:
     """Writes the two history areas. `add` and `roll` may raise; the black box catches."""
 
-    def __init__(self, box: mmap, words: memoryview, offset: int, capacity: int, window: int):
+    def __init__(self, box: mmap, words: memoryview, offset: int, sizes: Sizes) -> None:
         self._box = box
         self._words = words
         self._offset = offset
-        self._capacity = capacity
-        self._window = window
+        self._capacity = sizes.history
+        self._window = sizes.window_ns
         self._area = 0
         self._cursor = 0
         self._sum = b""
-        words[layout.HISTORY_WINDOW[0] // 8] = window
+        words[layout.HISTORY_WINDOW[0] // 8] = sizes.window_ns
 
     def add(self, records: bytes) -> None:
         """Sums step records into the open window; a reader finds it just after the cursor."""

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
+from mgpu_probes.inprocess.boxfile import Sizes
 
 from mgpu_doctor.recording.box import STEP_DTYPE, BadBox, Box, BoxReader, read_box
 from tests.support.boxes import (
@@ -130,7 +131,7 @@ def test_a_damaged_record_is_left_out_and_counted(box: Path, damaged: int) -> No
 
 
 def test_a_record_of_the_last_lap_does_not_stand_in_for_a_damaged_one(tmp_path: Path) -> None:
-    writer = Writer.open(tmp_path, step_capacity=8)
+    writer = Writer.open(tmp_path, sizes=Sizes(steps=8))
     write_steps(writer, 8)
     path = Path(writer.path)
     old = path.read_bytes()[AT["steps"] : AT["steps"] + layout.STEP_SIZE]
@@ -202,6 +203,15 @@ def test_an_area_beyond_the_file_is_empty(box: Path) -> None:
     assert len(found.steps) == 0
     assert found.lost == 20
     assert found.birth == {"framework": "torch"}
+
+
+@pytest.mark.parametrize("name", ["event_capacity", "history_capacity"])
+def test_a_writer_may_go_without(box: Path, name: str) -> None:
+    set_geometry(box, name, 0)
+    found = read_box(box)
+    assert len(found.steps) == 20
+    assert (found.events == ()) == (name == "event_capacity")
+    assert (len(found.history) == 0) == (name == "history_capacity")
 
 
 def records(*changes: dict[str, object]) -> bytes:
@@ -316,7 +326,7 @@ def test_a_writer_may_count_the_steps_of_a_window_in_sixteen_bits(box: Path) -> 
 
 
 def test_a_live_box_is_read_on(tmp_path: Path) -> None:
-    writer = Writer.open(tmp_path, step_capacity=16, event_capacity=4)
+    writer = Writer.open(tmp_path, sizes=Sizes(steps=16, events=4))
     with BoxReader(writer.path) as reader:
         assert len(reader.poll().steps) == 0
         views = []
@@ -356,8 +366,9 @@ TORTURE = """
 import sys, time
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
-writer = Writer.open(sys.argv[1], step_capacity=64, event_capacity=8, history_capacity=8,
-                     window_ns=20_000)
+from mgpu_probes.inprocess.boxfile import Sizes
+writer = Writer.open(sys.argv[1], sizes=Sizes(steps=64, events=8, history=8,
+                     window_ns=20_000))
 print(writer.path, flush=True)
 for number in range(150_000):
     writer.step(time.monotonic_ns(), 1, number, 0, (float(number),) * 10)
@@ -408,13 +419,13 @@ def test_nothing_committed_is_lost_in_hundreds_of_kills(kills: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def pristine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
-    folder = tmp_path_factory.mktemp("hostile")
-    return folder / "hostile.box", finished(folder, steps=300).read_bytes()
+def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return finished(tmp_path_factory.mktemp("hostile"), steps=300)
 
 
-def harmless(path: Path, content: bytes) -> None:
+def harmless(pristine: Path, content: bytes) -> None:
     """Reads without any other end than a Box, BadBox or OSError, in bounded memory."""
+    path = pristine.with_name("hostile.box")
     path.write_bytes(content)
     tracemalloc.start()
     with suppress(BadBox, OSError):
@@ -442,14 +453,12 @@ HOSTILE = settings(
 
 @HOSTILE
 @given(changes=st.lists(st.tuples(OFFSETS, RAW), min_size=1, max_size=12))
-def test_random_changes_do_no_harm(
-    pristine: tuple[Path, bytes], changes: list[tuple[int, bytes]]
-) -> None:
-    path, content = pristine
+def test_random_changes_do_no_harm(pristine: Path, changes: list[tuple[int, bytes]]) -> None:
+    content = pristine.read_bytes()
     changed = bytearray(content)
     for offset, raw in changes:
         changed[offset : offset + len(raw)] = raw
-    harmless(path, bytes(changed))
+    harmless(pristine, bytes(changed))
 
 
 @HOSTILE
@@ -457,17 +466,13 @@ def test_random_changes_do_no_harm(
     prefix=st.binary(max_size=64),
     size=st.one_of(st.integers(0, 9000), st.integers(0, AT["end"])),
 )
-def test_random_cuts_and_prefixes_do_no_harm(
-    pristine: tuple[Path, bytes], prefix: bytes, size: int
-) -> None:
-    path, content = pristine
-    harmless(path, prefix + content[:size])
+def test_random_cuts_and_prefixes_do_no_harm(pristine: Path, prefix: bytes, size: int) -> None:
+    content = pristine.read_bytes()
+    harmless(pristine, prefix + content[:size])
 
 
 @HOSTILE
 @given(tail=st.binary(max_size=4096))
-def test_noise_behind_a_right_beginning_does_no_harm(
-    pristine: tuple[Path, bytes], tail: bytes
-) -> None:
-    path, content = pristine
-    harmless(path, content[:208] + tail + content[208 + len(tail) : 8192])
+def test_noise_behind_a_right_beginning_does_no_harm(pristine: Path, tail: bytes) -> None:
+    content = pristine.read_bytes()
+    harmless(pristine, content[:208] + tail + content[208 + len(tail) : 8192])
