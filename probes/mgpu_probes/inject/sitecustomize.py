@@ -8,7 +8,8 @@ import os
 import sys
 
 
-def _probe(folder: str) -> None:
+def probe(folder: str) -> None:
+    """Loads the in-process package beside `folder` under a private name, and installs it."""
     if sys.version_info < (3, 10) or not os.environ.get("MGPU_DOCTOR_BOXES"):
         return
     from importlib.machinery import ModuleSpec, SourceFileLoader  # frozen: costs nothing
@@ -35,7 +36,7 @@ def _make_way() -> None:
     folder = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != folder]
     try:
-        _probe(folder)
+        probe(folder)
     except Exception:  # no box yet to say so in, and the program must not notice
         sys.modules.pop("_mgpu_probe", None)
     sys.path_importer_cache.pop(folder, None)
@@ -43,4 +44,5 @@ def _make_way() -> None:
     __import__("sitecustomize")  # the user's own; without one `site` sees the usual ImportError
 
 
-_make_way()
+if __name__ == "sitecustomize":
+    _make_way()

@@ -39,9 +39,13 @@ def install() -> bool:
         from . import process  # so that a rank that never gets as far as torch leaves its exception
 
         process.start()
-    for name in HOOKS:
-        if name in sys.modules:
-            watch.patch(name, sys.modules[name])
+    early = [name for name in HOOKS if name in sys.modules]
+    for name in early:
+        watch.patch(name, sys.modules[name])
+    if early:
+        from .torch_hooks import late
+
+        late.spread()
     return True
 
 

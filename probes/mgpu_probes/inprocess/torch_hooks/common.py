@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ from ..rank import probe
 from ..wrap import Begins, Ends, around
 
 _LOOKED_AT = 16
+
+replaced: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""Functions of modules and what stands in their place now."""
 
 
 def compiling() -> bool:
@@ -22,7 +26,10 @@ def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> None:
     """Wraps `owner.name`, if there is one."""
     original = getattr(owner, name, None)
     if callable(original):
-        setattr(owner, name, around(original, begins, ends, probe.fail, compiling))
+        replacement = around(original, begins, ends, probe.fail, compiling)
+        setattr(owner, name, replacement)
+        if isinstance(owner, ModuleType) and replacement is not original:
+            replaced[original] = replacement
 
 
 def guarded(hook: Callable[..., None]) -> Callable[..., None]:
