@@ -30,7 +30,8 @@ FLOOR_OF_TWO = 0.03
 ASYMMETRY = 1.5
 FEW = 2.0
 """Healthy ranks differ a little for good (rank 0 logs, cores are shared): a culprit exceeds the
-others by 1.5 + 2/n times the widest difference among those n; few show less of what is usual."""
+others by 1.5 + 2/n times the difference that the most of those n keep; few show less of it."""
+MOST = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +159,8 @@ def _stand_out(attribution: Attribution, culprits: list[_Suspect]) -> bool:
     if rest.shape[1] < 2:
         return True
     levels = np.nanmedian(rest[culprits[0].found.onset :], axis=0)
-    widest = float(levels.max() - np.median(levels))
-    needed = (ASYMMETRY + FEW / rest.shape[1]) * widest
+    usual = float(np.quantile(levels, MOST) - np.median(levels))
+    needed = (ASYMMETRY + FEW / rest.shape[1]) * usual
     return all(one.excess >= needed for one in culprits)
 
 

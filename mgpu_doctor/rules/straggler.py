@@ -30,7 +30,7 @@ THRESHOLDS = (
     "autocorrelation-aware error must pass a limit that grows with the number of ranks "
     "(benchmarks/attribution_sim.py); at least 20 compared steps; both halves agree; the other "
     "ranks wait longer than the culprit by at least half the excess; and the excess is at least "
-    "1.5 times the widest difference among the others (more where they are few). Warning from "
+    "1.5 times the usual difference among the others (more where they are few). Warning from "
     "5 % of the step time, nothing below 1 %."
 )
 MEASURED = (

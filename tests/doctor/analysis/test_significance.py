@@ -18,7 +18,8 @@ def noise(steps: int, seed: int = 0, spread: float = 0.03) -> np.ndarray:
     return spread * np.random.default_rng(seed).standard_normal(steps)
 
 
-def alike(steps: int, seed: int, correlation: float = 0.8) -> np.ndarray:
+def alike(steps: int, seed: int, correlation: float = 0.6) -> np.ndarray:
+    """Neighbours more alike than on real oversubscribed jobs (four ranks on two cores: 0 to 0.5)."""
     series = noise(steps, seed)
     for at in range(1, steps):
         series[at] += correlation * series[at - 1]
@@ -65,7 +66,7 @@ def test_what_is_below_the_floor_is_nothing_however_sure() -> None:
 def test_neighbouring_steps_that_are_alike_widen_the_error() -> None:
     series = alike(400, seed=3)
     shuffled = np.random.default_rng(0).permutation(series)
-    assert estimate(series).error > 2 * estimate(shuffled).error
+    assert estimate(series).error > 1.5 * estimate(shuffled).error
     assert estimate(series).freedom < estimate(shuffled).freedom
 
 
