@@ -72,12 +72,7 @@ def job_of(
     launcher_alive: bool | None,
 ) -> Job:
     """`launcher_alive`: None where this machine cannot tell."""
-    words = info.get("command")
-    command = (
-        tuple(text(word, 4000) or "" for word in words[:MOST_WORDS])
-        if isinstance(words, list)
-        else ()
-    )
+    command = command_of(info)
     begun = [rank.started for rank in (*ranks, *earlier) if rank.started is not None]
     ended = [rank.ended for rank in ranks if rank.ended is not None]
     outcome = outcome_of(end, ranks, launcher_alive)
@@ -88,8 +83,7 @@ def job_of(
         cwd=text(info.get("cwd"), 4000),
         framework=_most_common(rank.birth.get("framework") for rank in ranks),
         strategy=_most_common(rank.birth.get("strategy") for rank in ranks),
-        launcher=_most_common(rank.birth.get("launcher") for rank in ranks)
-        or _launcher_in(command),
+        launcher=_launcher(ranks, command),
         world_size=next(iter(_counted(rank.world_size for rank in ranks)), None),
         hosts=tuple(sorted(host for host in hosts if host)),
         started=number(info.get("started")) or min(begun, default=None),
@@ -99,6 +93,14 @@ def job_of(
         signal=end.signal,
         asked=end.asked,
     )
+
+
+def command_of(info: Mapping[str, Json]) -> tuple[str, ...]:
+    """The command line that was started; empty where it is not recorded."""
+    words = info.get("command")
+    if not isinstance(words, list):
+        return ()
+    return tuple(text(word, 4000) or "" for word in words[:MOST_WORDS])
 
 
 def outcome_of(end: Ending, ranks: list[Rank], launcher_alive: bool | None) -> Outcome:
@@ -152,11 +154,15 @@ def _silent(rank: Rank) -> bool:
     )
 
 
-def _launcher_in(command: tuple[str, ...]) -> str | None:
+def _launcher(ranks: Iterable[Rank], command: Iterable[str]) -> str | None:
+    """What the ranks say started them; the command line where they say nothing of use."""
+    said = _most_common(rank.birth.get("launcher") for rank in ranks)
+    if said not in (None, "none", "environment"):
+        return said
     for word in command:
         if found := LAUNCHERS.get(word) or LAUNCHERS.get(Path(word).name):
             return found
-    return None
+    return None if said == "none" else said
 
 
 def _most_common(values: Iterable[Json]) -> str | None:

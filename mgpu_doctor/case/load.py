@@ -13,7 +13,7 @@ from mgpu_probes.inprocess.layout import BOX_SUFFIX
 from mgpu_probes.outside import processes
 
 from mgpu_doctor.case import files, printed, ranks, samples
-from mgpu_doctor.case.job import Ending, ending, job_of, this_host, told_by_launcher
+from mgpu_doctor.case.job import Ending, command_of, ending, job_of, this_host, told_by_launcher
 from mgpu_doctor.case.model import (
     Case,
     Json,
@@ -65,7 +65,8 @@ def load_recording(
     streams = printed.read_streams(path, info) if until is None or end.over else {}
     console, asked = printed.console(streams, current)
     end = told_by_launcher(end, asked)
-    current = [ranks.ended_as_told(rank, console.ends) for rank in ranks.with_missing(current)]
+    current = ranks.with_missing(current, command_of(info))
+    current = [ranks.ended_as_told(rank, console.ends) for rank in current]
     if end.over and end.exit_code == 0 and end.asked is None:
         current = [ranks.completed(rank) for rank in current]
     job = job_of(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import signal
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +17,8 @@ from mgpu_doctor.recording.box import HISTORY_DTYPE, STEP_DTYPE, Box
 
 MOST_MISSING = 65_536
 UNKNOWN_HOST = ""
+NODES = ("--nnodes", "--num_machines", "--num-machines", "--num_nodes")
+"""Launchers' options that tell how many hosts there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         attempt=identity.attempt,
         stage=identity.stage,
         device=text(box.birth.get("device"), 64),
-        state=_state(gone, code, number_, error, now),
+        state=_ended(code, number_, error, orderly=said is not None) if gone else _living(now),
         exit_code=code if gone else None,
         signal=number_ if gone else None,
         ended=(exited.at if exited else said) if gone else None,
@@ -112,14 +115,14 @@ def last_attempt(ranks: list[Rank]) -> tuple[list[Rank], list[Rank]]:
     return sorted(current.values(), key=_by_rank), sorted(earlier, key=_by_rank)
 
 
-def with_missing(ranks: list[Rank]) -> list[Rank]:
+def with_missing(ranks: list[Rank], command: Sequence[str]) -> list[Rank]:
     """Adds the ranks that must be there by the world size and never opened a box on the hosts
     seen. Where other hosts' boxes are not at hand nobody is called missing."""
     worlds = {rank.world_size for rank in ranks if rank.world_size}
     if len(worlds) != 1 or any(rank.rank is None for rank in ranks):
         return ranks
     (world,) = worlds
-    if world is None or world > MOST_MISSING or not _sees_all(ranks, world):
+    if world is None or world > MOST_MISSING or not _sees_all(ranks, world, command):
         return ranks
     known = {rank.rank for rank in ranks}
     absent = [_missing(number_, ranks[0]) for number_ in range(world) if number_ not in known]
@@ -134,12 +137,15 @@ def completed(rank: Rank) -> Rank:
 
 def ended_as_told(rank: Rank, ends: Iterable[LoggedEnd]) -> Rank:
     """The rank, with the exit code or signal that the console tells where nobody saw its end."""
-    if rank.state is not State.DEAD or rank.exit_code is not None or rank.signal is not None:
+    over = rank.state in (State.DEAD, State.EXITED)
+    if not over or rank.exit_code is not None or rank.signal is not None:
         return rank
     for end in ends:
         known = end.exit_code is not None or end.signal is not None
         if known and (end.pid == rank.pid if end.pid else end.rank == rank.rank is not None):
-            return replace(rank, exit_code=end.exit_code, signal=end.signal)
+            orderly = rank.state is State.EXITED
+            state = _ended(end.exit_code, end.signal, rank.error, orderly=orderly)
+            return replace(rank, state=state, exit_code=end.exit_code, signal=end.signal)
     return rank
 
 
@@ -173,20 +179,25 @@ def _gone(box: Box, moment: Moment, exited: ProcessEnd | None, said: float | Non
 
 
 def _exit(box: Box, exited: ProcessEnd | None, said: float | None) -> tuple[int | None, int | None]:
-    """Exit code and signal. A process that had said its code and was then ended by a signal keeps
-    both: Python's shutdown may abort under threads that still run."""
+    """Exit code and signal. Both are kept where Python's shutdown, after the process had said its
+    code, was aborted by threads that still ran."""
     own = box.exit_code if said is not None else None
     if exited is None:
         return own, None
+    if exited.signal is not None and exited.signal != signal.SIGABRT:
+        return None, exited.signal
     return (own if exited.exit_code is None else exited.exit_code), exited.signal
 
 
-def _state(
-    gone: bool, code: int | None, number_: int | None, error: Error | None, now: Now | None
-) -> State:
-    if not gone:
-        return State.WAITING if now is not None and now.phase == "wait" else State.RUNNING
-    return State.EXITED if code == 0 and number_ is None and error is None else State.DEAD
+def _living(now: Now | None) -> State:
+    return State.WAITING if now is not None and now.phase == "wait" else State.RUNNING
+
+
+def _ended(code: int | None, number_: int | None, error: Error | None, *, orderly: bool) -> State:
+    """`orderly`: the process itself said goodbye, as it also does after `sys.exit(3)`."""
+    if number_ is not None or error is not None or code:
+        return State.DEAD
+    return State.EXITED if code == 0 or orderly else State.DEAD
 
 
 def _error(box: Box, said: float | None, offset: float) -> Error | None:
@@ -242,13 +253,17 @@ def _now(box: Box, steps: Records, offset: float, until: float | None) -> Now | 
     return Now(longest, since, int(steps["step"][-1]) + 1, None, None)
 
 
-def _sees_all(ranks: list[Rank], world: int) -> bool:
-    """Whether every host of the job is among those seen."""
+def _sees_all(ranks: list[Rank], world: int, command: Sequence[str]) -> bool:
+    """Whether the job has one host alone, as far as its ranks and its command line tell."""
     if len({rank.host for rank in ranks}) > 1:
         return False
     local = [whole(rank.birth.get("local_world_size"), 1) for rank in ranks]
-    known = [size for size in local if size is not None]
-    return all(size >= world for size in known)
+    if any(size is not None and size < world for size in local):
+        return False
+    elsewhere = any(rank.local_rank not in (None, rank.rank) for rank in ranks)
+    words = " ".join(command).replace("=", " ").split()
+    nodes = [words[at + 1] for at, word in enumerate(words[:-1]) if word in NODES]
+    return not elsewhere and all(count in ("1", "1:1") for count in nodes)
 
 
 def _missing(number_: int, like: Rank) -> Rank:

@@ -20,7 +20,6 @@ CODES = {
     Kind.ECHO: "failed-killed",  # a lone SIGTERM before all others
     Kind.SIGNAL: "failed-signal",
 }
-CONSOLE_LINES = 8
 
 
 def _examine(code: str) -> Callable[[Measures], Iterable[Finding]]:
@@ -46,7 +45,7 @@ def _finding(code: str, culprits: tuple[Fall, ...], case: Case) -> Finding:
         code=code,
         severity=Severity.CRITICAL,
         confidence=first.confidence,
-        title=f"{obituary.who(culprits)} {obituary.death(first)}",
+        title=f"{obituary.who(culprits, case)} {obituary.death(first)}",
         cause=obituary.cause_of(first, case),
         culprits=obituary.culprits_of(culprits),
         victims=() if first.everyone else victims_of(case, culprits),
@@ -80,7 +79,7 @@ def _untold(case: Case) -> Iterable[Finding]:
             ),
         )
     elif code and not case.ranks:
-        tail = "\n".join(case.console.tail[-CONSOLE_LINES:])
+        tail = obituary.printed_before(case)
         yield Finding(
             code="failed-exception",
             severity=Severity.CRITICAL,

@@ -20,7 +20,7 @@ def _rank_dead(measures: Measures) -> Iterable[Finding]:
         return
     first = stall.culprits[0]
     victims = tuple(sorted(rank.rank for rank in stall.waiting if rank.rank is not None))
-    name = obituary.who(stall.culprits)
+    name = obituary.who(stall.culprits, case)
     many = len(stall.waiting)
     others = f"{many} rank{'s' if many > 1 else ''}"
     verb = "left in good order" if stall.left_cleanly else "is gone"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 from collections.abc import Iterable
+from itertools import takewhile
 
 from mgpu_doctor.case.model import Case, Error, HostSample, Job
 from mgpu_doctor.findings import Culprit, Evidence, Fix
@@ -17,7 +19,10 @@ FULL_MEMORY = 0.95
 (earlyoom and systemd-oomd act at 90 to 95 % by default)."""
 BEFORE_DEATH = 60.0
 """Seconds before a death within which a host sample tells of it."""
-TRACEBACK_TAIL = 12
+CALLS = 8
+CONSOLE_LINES = 3
+_LAUNCHERS_TALE = re.compile(r"^[EW]\d{4} \d\d:.*torch/|^Traceback \(most recent call last\)")
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)', re.MULTILINE)
 COMMAND_WIDTH = 400
 
 MEANINGS = {
@@ -44,12 +49,12 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def who(culprits: Iterable[Fall]) -> str:
-    """`Rank 2`, `Ranks 1 and 3`, `Every rank` or `A rank`."""
+def who(culprits: Iterable[Fall], case: Case) -> str:
+    """`Rank 2`, `Ranks 1 and 3`, `Every rank` or `A process of the job`."""
     falls = list(culprits)
-    if any(fall.everyone for fall in falls):
-        return "Every rank"
     known = [fall.rank for fall in falls if fall.rank is not None]
+    if any(fall.everyone for fall in falls) or 1 < len(known) == len(case.ranks):
+        return "Every rank"
     return words.ranks(known).capitalize() if known else "A process of the job"
 
 
@@ -67,6 +72,15 @@ def headline(error: Error) -> str:
     first = error.message.strip().partition("\n")[0][:160]
     name = error.type.rpartition(".")[2]
     return f"{name}{f' at {at}' if at else ''}{f': {first}' if first else ''}"
+
+
+def call_path(error: Error) -> str:
+    """The innermost calls of its traceback in one line: `main train.py:9 → load data.py:4`."""
+    frames = [frame for frame in _FRAME.findall(error.traceback) if frame[0][:1] != "<"]
+    if error.type == FATAL:  # faulthandler tells the innermost call first
+        frames.reverse()
+    calls = [f"{name} {os.path.basename(file)}:{line}" for file, line, name in frames[-CALLS:]]
+    return " → ".join(["…", *calls] if len(frames) > CALLS else calls)
 
 
 def after_step(fall: Fall) -> str:
@@ -91,7 +105,8 @@ def death(fall: Fall) -> str:
 
 def culprits_of(falls: Iterable[Fall]) -> tuple[Culprit, ...]:
     return tuple(
-        Culprit(fall.rank, host=fall.host, device=fall.device, pid=fall.pid) for fall in falls
+        Culprit(fall.rank, host=fall.host, device=fall.device, pid=fall.pid)
+        for fall in sorted(falls, key=lambda fall: -1 if fall.rank is None else fall.rank)
     )
 
 
@@ -103,13 +118,16 @@ def evidence_of(fall: Fall, case: Case) -> tuple[Evidence, ...]:
         where = None if error.file is None else f"{error.file}:{error.line}"
         source = fall.source if fall.source in ("black box", "console") else "console"
         found.append(Evidence("exception", headline(error), "text", source=source, where=where))
-        tail = "\n".join(error.traceback.rstrip().splitlines()[-TRACEBACK_TAIL:])
-        if tail:
-            found.append(Evidence("end of its traceback", tail, "text", source=source))
+        if path := call_path(error):
+            found.append(Evidence("calls that led there", path, "text", source=source))
     if fall.signal is not None:
         found.append(Evidence("signal", signal_name(fall.signal), "signal", source=fall.source))
     elif fall.exit_code is not None:
         found.append(Evidence("exit code", fall.exit_code, "code", 0, fall.source))
+        if error is None and fall.last_step is None and (said := printed_before(case)):
+            found.append(
+                Evidence("last lines that the job printed", said, "text", source="console")
+            )
     if fall.last_step is not None:
         found.append(Evidence("last finished step", fall.last_step, "steps", source="black box"))
     memory = fullest_memory(case.host_samples, fall.at or case.observed)
@@ -124,6 +142,12 @@ def evidence_of(fall: Fall, case: Case) -> tuple[Evidence, ...]:
             )
         )
     return tuple(found)
+
+
+def printed_before(case: Case) -> str:
+    """The last lines of the job's console before its launcher began to tell of the failure."""
+    lines = list(takewhile(lambda line: not _LAUNCHERS_TALE.match(line), case.console.tail))
+    return "\n".join(lines[-CONSOLE_LINES:])
 
 
 def fullest_memory(samples: Iterable[HostSample], before: float) -> float | None:

@@ -36,7 +36,8 @@ def find(case: Case) -> list[Finding]:
 
 
 def error(kind: str = "ValueError", message: str = "bad sample", line: int = 87) -> Error:
-    trace = f'Traceback\n  File "/home/u/train.py", line {line}, in step\n{kind}: {message}'
+    frames = [(9, "main"), (line, "step")]
+    trace = "\n".join(f'  File "/home/u/train.py", line {at}, in {name}' for at, name in frames)
     return Error(kind, message, "/home/u/train.py", line, "step", trace, None)
 
 
