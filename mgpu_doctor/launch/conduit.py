@@ -25,8 +25,10 @@ import termios
 
 CHANNEL, OUT, CONTROL = 3, 4, 5
 CHUNK = 64 << 10
-ATOMIC = 4096
-"""PIPE_BUF: a write of so many bytes to a pipe is done wholly or, when killed, not at all."""
+TAKEN, GIVEN, BEGUN, READING, KEPT, NEWS, TOLD = range(7)
+"""What is counted in shared memory: bytes taken from CHANNEL, bytes given to OUT, TAKEN when the
+present chunk began, 1 while it is being read, bytes ever put into the ring, 1 while the guardian
+knows of news in the ring, bytes that pumps wrote to others than OUT."""
 DRAIN_LIMIT = 4 << 20
 """More than a pipe or a terminal can hold: others may go on printing while we drain."""
 KEEP = 4 << 20
@@ -58,61 +60,75 @@ def main() -> None:
 
 
 class Shared:
-    """Memory of both processes: the chunk that is being moved, and the newest of what was moved."""
+    """Memory of both processes: the chunk that is being moved, and the newest of what was moved.
+
+    Each counter is one aligned word, and each fact is in one counter alone, so that a pump that is
+    killed between any two instructions leaves no contradiction behind."""
 
     def __init__(self) -> None:
         memory = memoryview(mmap.mmap(-1, mmap.PAGESIZE + CHUNK + RING))
-        self._counters = memory[: 4 * 8].cast("Q")
-        """Length of the chunk, bytes of it written, bytes ever put into the ring, and 1 while the
-        guardian has been told that there is something new in the ring."""
+        self._counters = memory[: 7 * 8].cast("q")
         self._body = memory[mmap.PAGESIZE : mmap.PAGESIZE + CHUNK]
         self._ring = memory[mmap.PAGESIZE + CHUNK :]
 
+    def __getitem__(self, counter: int) -> int:
+        return self._counters[counter]
+
+    def __setitem__(self, counter: int, value: int) -> None:
+        self._counters[counter] = value
+
     def read(self) -> int:
         """Take in the next chunk; 0 at the end."""
-        self._counters[0] = 0  # from here until the last line a new pump finds nothing to do
-        self._counters[1] = 0
+        self[BEGUN] = self[TAKEN]
+        self[READING] = 1
         try:
             length = os.readv(CHANNEL, [self._body])
         except OSError as error:
             if error.errno == errno.EIO:  # a terminal that nobody has open any more
                 return 0
             raise
-        self._counters[0] = length
+        self[TAKEN] += length
+        self[READING] = 0
         return length
 
     def write(self) -> None:
         """Move on what is left of the chunk. Raises OSError where nobody takes it."""
-        length, written = self._counters[0], self._counters[1]
-        while written < length:
+        while self[GIVEN] < self[TAKEN]:
+            left = self._body[self[GIVEN] - self[BEGUN] : self[TAKEN] - self[BEGUN]]
             try:
-                written += os.write(OUT, self._body[written : min(length, written + ATOMIC)])
+                self[GIVEN] += os.write(OUT, left)
             except BlockingIOError:  # whoever shares OUT made it non-blocking
                 wait_for(OUT, select.POLLOUT)
-            self._counters[1] = written
+
+    def recover(self, read: int, written: int) -> None:
+        """Count what a killed pump did and could not count any more: `read` bytes from anywhere,
+        `written` to OUT."""
+        if self[READING]:
+            self[TAKEN] += read
+        self[READING] = 0
+        self[GIVEN] += written
 
     def keep(self) -> bool:
         """Put the chunk into the ring; True if the guardian does not know of anything new yet."""
-        length, total = self._counters[0], self._counters[2]
+        length, total = self[TAKEN] - self[BEGUN], self[KEPT]
         place = total % RING
         first = min(length, RING - place)
         self._ring[place : place + first] = self._body[:first]
         self._ring[: length - first] = self._body[first:length]
-        self._counters[2] = total + length
-        news = not self._counters[3]
-        self._counters[3] = 1
-        return news
+        self[KEPT] = total + length
+        known, self[NEWS] = self[NEWS], 1
+        return not known
 
     def kept(self, since: int) -> tuple[int, bytes]:
         """What came after the first `since` bytes, and how many bytes there were in all. Of a lot
         it is the newest part."""
-        self._counters[3] = 0
-        total = self._counters[2]
+        self[NEWS] = 0
+        total = self[KEPT]
         start = max(since, total - RING)
         place, length = start % RING, total - start
         first = min(length, RING - place)
         data = bytes(self._ring[place : place + first]) + bytes(self._ring[: length - first])
-        overwritten = max(0, self._counters[2] + CHUNK - RING - start)  # while we were copying
+        overwritten = max(0, self[KEPT] + CHUNK - RING - start)  # while we were copying
         return total, data[overwritten:]
 
 
@@ -139,7 +155,7 @@ class Pump:
             pass  # nobody takes the output any more
         # The job must feel what it would have felt: its next write fails.
         os.close(CHANNEL)
-        tell(self.notes, b"x")
+        self.tell(self.notes, b"x")
 
     def move(self) -> int:
         """One chunk: its length, 0 at the end."""
@@ -147,7 +163,7 @@ class Pump:
         if length:
             self.shared.write()
             if self.shared.keep():
-                tell(self.notes, b"k")
+                self.tell(self.notes, b"k")
         return length
 
     def obey(self) -> bool:
@@ -158,7 +174,7 @@ class Pump:
             return False
         if b"w" in asked:
             fit_terminal()
-            tell(CONTROL, b"w")
+            self.tell(CONTROL, b"w")
         if b"d" in asked:
             moved = 0
             while moved < DRAIN_LIMIT and wait_for(CHANNEL, select.POLLIN, 0):
@@ -166,10 +182,17 @@ class Pump:
                 if not length:
                     break
                 moved += length
-            tell(CONTROL, b"d")
-            if not tell(self.notes, b"c"):
-                tell(CONTROL, b"c")  # no guardian, no copy
+            self.tell(CONTROL, b"d")
+            if not self.tell(self.notes, b"c"):
+                self.tell(CONTROL, b"c")  # no guardian, no copy
         return bool(asked)
+
+    def tell(self, descriptor: int, message: bytes) -> bool:
+        self.shared[TOLD] += len(message)
+        told = tell(descriptor, message)
+        if not told:
+            self.shared[TOLD] -= len(message)
+        return told
 
 
 class Copy:
@@ -233,6 +256,7 @@ def guard(shared: Shared, copy: Copy) -> None:
     for _ in range(PUMPS):
         notes, notes_in = os.pipe()
         os.set_blocking(notes_in, False)
+        taken, put = shared[TAKEN], shared[GIVEN] + shared[TOLD]
         pump = os.fork()
         if not pump:
             os.close(notes)
@@ -241,8 +265,26 @@ def guard(shared: Shared, copy: Copy) -> None:
         os.close(notes_in)
         serve(notes, shared, copy)
         os.close(notes)
+        os.waitid(os.P_PID, pump, os.WEXITED | os.WNOWAIT)
+        read, written = moved(pump)
         if os.waitpid(pump, 0)[1] == 0:
             return
+        shared.recover(
+            max(0, read - (shared[TAKEN] - taken)),
+            max(0, written - (shared[GIVEN] + shared[TOLD] - put)),
+        )
+
+
+def moved(pid: int) -> tuple[int, int]:
+    """Bytes that a process has read and written in its life, by the kernel's own count (proc(5),
+    `rchar` and `wchar` of /proc/PID/io); zeros where the kernel keeps none."""
+    counts = {b"rchar": 0, b"wchar": 0}
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/io", "rb") as file:
+        for line in file:
+            name, _, value = line.partition(b":")
+            if name in counts:
+                counts[name] = int(value)
+    return counts[b"rchar"], counts[b"wchar"]
 
 
 def serve(notes: int, shared: Shared, copy: Copy) -> None:

@@ -35,31 +35,28 @@ class Family:
         self.first = first
         self.members: dict[int, Member] = {}
         self._strangers: set[int] = set()
+        if process := processes.read(first):
+            self._join(process)
 
-    def look(self) -> list[Member]:
-        """The members that came since the last look."""
+    def _join(self, process: processes.Process) -> None:
+        self.members[process.pid] = Member(process.pid, process.start_ticks, _pidfd(process))
+
+    def look(self) -> None:
+        """Take in the members that came since the last look."""
         present = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
         self._strangers &= present
         parents = {}
         for pid in present - self._strangers - self.members.keys():
             if process := processes.read(pid):
                 parents[pid] = process
-        found = []
         while len(self.members) < MOST:
-            related = [
-                process
-                for process in parents.values()
-                if process.pid == self.first or process.parent in self.members
-            ]
+            related = [process for process in parents.values() if process.parent in self.members]
             if not related:
                 break
             for process in related:
                 del parents[process.pid]
-                member = Member(process.pid, process.start_ticks, _pidfd(process))
-                self.members[process.pid] = member
-                found.append(member)
+                self._join(process)
         self._strangers |= parents.keys()
-        return found
 
     def gone(self) -> Iterator[Member]:
         """Members without a pidfd that run no more."""

@@ -95,8 +95,9 @@ class Watch:
         self._copy_boxes()
 
     def _look(self) -> None:
-        for member in self._family.look():
-            if member.pidfd is not None:
+        self._family.look()
+        for member in self._family.members.values():
+            if member.pidfd is not None and member.pidfd not in self._by_pidfd:
                 self._by_pidfd[member.pidfd] = member
                 self._poll.register(member.pidfd, select.POLLIN)
         for member in self._family.gone():

@@ -55,9 +55,10 @@ def conduits(recording: Path) -> dict[int, int]:
     found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if entry.name.isdecimal() and f"MGPU_DOCTOR_COPY={recording}/".encode() in (
-                entry / "environ"
-            ).read_bytes():
+            if (
+                entry.name.isdecimal()
+                and f"MGPU_DOCTOR_COPY={recording}/".encode() in (entry / "environ").read_bytes()
+            ):
                 stat = (entry / "stat").read_text()
                 found[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
     return found
@@ -87,7 +88,7 @@ class Terminal:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=take_terminal,
+            preexec_fn=take_terminal,  # noqa: PLW1509 - there is no other way, and no thread
         )
         self.slave = slave
         self.output = b""
