@@ -38,7 +38,6 @@ class Probe:
         self.on = False
         self.clock = time.monotonic_ns
         self.box: Writer | None = None
-        self.forked = False
         self.birth_facts: Callable[[], dict[str, Any]] = dict
         self.on_open: list[Callable[[], None]] = []
         self.is_data_worker: Callable[[], bool] = bool
@@ -245,7 +244,6 @@ class Probe:
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
         self.box = None
-        self.forked = True
         self.rank = self.world_size = -1
         self._start()
 
