@@ -142,7 +142,7 @@ class StretchedBackward:
     def __init__(self, fault: Late, job: "Planted") -> None:
         self.fault = fault
         self.job = job
-        self.began = self.own = self.added = 0.0
+        self.began = self.ended = self.own = self.added = 0.0
         blocks = list(job.model.get_submodule("blocks").children())
         job.model.register_forward_hook(self._on_gradient(self.begin))
         blocks[len(blocks) // 2].register_forward_hook(self._on_gradient(self.middle))
@@ -158,6 +158,7 @@ class StretchedBackward:
         return after_forward
 
     def begin(self, _gradient: "torch.Tensor") -> None:
+        self.own = max(0.0, self.ended - self.began - self.added)
         self.began, self.added = time.perf_counter(), 0.0
 
     def middle(self, _gradient: "torch.Tensor") -> None:
@@ -165,7 +166,7 @@ class StretchedBackward:
             self.added = self.fault.spend(self.own)
 
     def end(self, _parameter: "torch.Tensor") -> None:
-        self.own = max(0.0, time.perf_counter() - self.began - self.added)
+        self.ended = time.perf_counter()
 
 
 class LateFetch:

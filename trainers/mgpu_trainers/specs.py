@@ -92,7 +92,7 @@ def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(int(value))
     if isinstance(value, float):
-        return f"{value:.9f}".rstrip("0").rstrip(".")
+        return f"{value:.6f}".rstrip("0").rstrip(".")
     return "all" if value == ALL else str(value)
 
 

@@ -1,0 +1,122 @@
+import time
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mgpu_trainers import faults
+from mgpu_trainers.faults import KINDS, Exit, Fault, Kill, Leak, Planted, Slow, SlowLoader
+from mgpu_trainers.specs import ALL, SpecError
+
+NUMBERS = st.integers(1, 10**6).map(lambda thousandths: thousandths / 1000)
+VALUES: dict[str, st.SearchStrategy[object]] = {
+    "rank": st.integers(ALL, 7),
+    "phase": st.sampled_from(["input", "forward", "backward", "optimizer", "other"]),
+    "burn": st.booleans(),
+    "start": st.integers(1, 10**6),
+    "every": st.integers(1, 10**6),
+    "step": st.integers(1, 10**6),
+    "mb": NUMBERS,
+    "factor": st.integers(1000, 10**6).map(lambda thousandths: thousandths / 1000),
+    "signal": st.sampled_from(["KILL", "SEGV", "TERM", "BUS"]),
+    "code": st.integers(0, 255),
+}
+
+
+@st.composite
+def any_fault(draw: st.DrawFn) -> Fault:
+    kind = KINDS[draw(st.sampled_from(sorted(KINDS)))]
+    names = [each.name for each in fields(kind)]
+    values = {name: draw(VALUES[name]) for name in names if name in VALUES}
+    if "ms" in names and (draw(st.booleans()) or values.get("phase") == "other"):
+        values |= {"ms": draw(NUMBERS), "factor": None}
+    return kind(**values)  # type: ignore[arg-type]  # the strategies fit the fields by name
+
+
+@given(st.lists(any_fault(), min_size=1, max_size=3))
+def test_a_fault_reads_back_from_its_own_text(planted: list[Fault]) -> None:
+    assert faults.parse(["; ".join(map(str, planted))], ranks=8) == tuple(planted)
+
+
+@given(st.text(alphabet="slowkile:=,; rankmsfct019.-²٣", max_size=40))
+def test_any_text_is_read_or_refused_in_one_sentence(text: str) -> None:
+    try:
+        sentence = f"--fault {faults.parse([text], ranks=4)[0]}"
+    except SpecError as refused:
+        sentence = str(refused)
+    assert sentence.startswith("--fault ")
+    assert "\n" not in sentence
+
+
+def test_defaults_and_spelling() -> None:
+    text = "slow:phase=input,factor=1.5,from=5,every=2;kill;leak:rank=all,mb=4"
+    assert faults.parse([text], ranks=2) == (
+        Slow(rank=1, phase="input", factor=1.5, start=5, every=2),
+        Kill(rank=1, step=10, signal="KILL"),
+        Leak(rank=ALL, mb=4.0),
+    )
+    assert faults.parse(["slow-loader:ms=5"], ranks=1) == (SlowLoader(rank=ALL, ms=5.0),)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("slo:ms=1", "position 1: there is no fault 'slo', only slow, slow-loader"),
+        ("kill:step=4;hung", "position 13: there is no fault 'hung'"),
+        ("kill; hung", "position 7: there is no fault 'hung'"),
+        ("slow:rank=1,fase=input,ms=1", "position 13: slow has no key 'fase', only rank, ms"),
+        ("slow:phase=imput,ms=1", "position 12: phase must be one of input, forward"),
+        ("kill:step", "position 10: '=' and a value must follow step"),
+        ("kill:step=0", "position 11: step must be 1 or more, not '0'"),
+        ("kill:signal=9", "position 13: signal must be the name of a signal"),
+        ("exit:code=256", "position 11: code must be an exit code, 0 to 255"),
+        ("slow:ms=1,ms=2", "position 11: ms is there twice"),
+        ("slow:ms=-1", "position 9: ms must be a number such as 20 or 1.5"),
+        ("slow:factor=0.5", "position 13: factor must be 1 or more"),
+        ("slow:ms=1,factor=2", "position 1: slow takes either ms= or factor="),
+        ("slow:phase=other,factor=2", "position 1: phase=other takes ms="),
+        ("leak:rank=4", "there is no rank 4 among 4"),
+    ],
+)
+def test_a_bad_text_is_refused_with_its_position(text: str, reason: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        faults.parse([text], ranks=4)
+    assert reason in str(refused.value)
+
+
+def test_a_rank_has_only_its_own_faults() -> None:
+    everybody, second = SlowLoader(rank=ALL, ms=1.0), Exit(rank=1, step=1, code=7)
+    assert Planted([everybody, second], rank=0).faults == (everybody,)
+    assert Planted([everybody, second], rank=1).faults == (everybody, second)
+
+
+def test_something_that_happens_once_happens_at_its_step() -> None:
+    planted = Planted([Exit(step=3, code=7)], rank=1)
+    planted.begin(1)
+    planted.begin(2)
+    with pytest.raises(SystemExit) as ended:
+        planted.begin(3)
+    assert ended.value.code == 7
+
+
+def test_uneven_batches_are_the_ranks_own() -> None:
+    uneven = faults.parse(["uneven:rank=1,factor=2.5"], ranks=2)
+    assert Planted(uneven, rank=0).batch(8) == 8
+    assert Planted(uneven, rank=1).batch(8) == 20
+
+
+def test_a_fault_is_due_from_a_step_on_and_every_so_often() -> None:
+    fault = Slow(ms=1.0, start=3, every=2)
+    assert [step for step in range(1, 9) if fault.due(step)] == [3, 5, 7]
+
+
+@pytest.mark.parametrize("burn", [False, True])
+def test_the_time_added_is_never_less_than_asked_for(burn: bool) -> None:
+    began = time.perf_counter()
+    assert Slow(factor=3.0, burn=burn).spend(natural=0.005) == pytest.approx(0.010)
+    assert time.perf_counter() - began >= 0.010
+
+
+def test_nothing_is_attached_where_no_fault_is_planted() -> None:
+    dataset = [1, 2]
+    assert Planted([], rank=0).fetch(dataset, sum) == (dataset, sum)
