@@ -211,7 +211,7 @@ class Uneven(Fault):
 
 @dataclass(frozen=True)
 class Leak(Fault):
-    """A rank keeps `mb` megabytes (of 2**20 bytes) more on its device with each step."""
+    """A rank keeps `mb` megabytes (of 2**20 bytes) more on its device with each forward."""
 
     kind: ClassVar[str] = "leak"
     mb: float = key(specs.number, 1.0)
