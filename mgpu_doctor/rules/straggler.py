@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers import Straggler
+from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.words import by_cost, culprit, ranks, seconds
@@ -156,15 +157,26 @@ def _compute(measures: Measures) -> Iterable[Finding]:
                 "load and temperature of that rank's device and host with the others', and "
                 "its batch (samples, sequence length)."
             )
+        what = f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer"
+        cause = f"The rank's own {phase} work is slower than on {_others(measures, one)}"
+        if phase == "forward" and _has_bare_loop(measures.rank(one.rank)):
+            what = "its forward pass, or what runs between steps,"
+            cause += (
+                " (without a module, an optimizer or a loader nothing tells where forward begins)"
+            )
         yield straggler_finding(
             measures,
             one,
             code="straggler-compute",
-            what=f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer",
-            cause=f"The rank's own {phase} work is slower than on {_others(measures, one)}; its "
-            "neighbours and host were not measured, so why is open.",
+            what=what,
+            cause=f"{cause}; its neighbours and host were not measured, so why is open.",
             fixes=[Fix("mend-rank", f"Find what slows rank {one.rank}'s {phase} work", how)],
         )
+
+
+def _has_bare_loop(rank: Rank | None) -> bool:
+    """Whether only backward passes or collectives showed where the rank's steps are."""
+    return rank is not None and rank.birth.get("step_sign") in ("backward", "collective")
 
 
 def _optimizer(measures: Measures) -> Iterable[Finding]:

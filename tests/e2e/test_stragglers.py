@@ -56,7 +56,11 @@ def test_the_slow_rank_and_its_cause_are_named(
 ) -> None:
     diagnosis = examined(tmp_path, script, "--fault", place, "--rank", "2", *size)
     first = diagnosis.findings[0]
-    assert (first.code, [one.rank for one in first.culprits]) == (CODES[place], [2])
+    # Without a module nothing tells the time between steps from forward.
+    bare = script == "manual_allreduce" and place == "between"
+    code = "straggler-compute" if bare else CODES[place]
+    assert (first.code, [one.rank for one in first.culprits]) == (code, [2])
+    assert not bare or "between steps" in first.title
     assert first.severity is Severity.WARNING
     assert first.victims == (0, 1, 3)
     assert [one for one in loud(diagnosis) if one.culprits and one is not first] == []

@@ -95,3 +95,11 @@ def test_an_onset_is_told() -> None:
 def test_healthy_jobs_are_silent(make: type[Synthetic], ranks: int) -> None:
     for seed in range(20):
         assert findings(make(ranks=ranks, seed=seed)) == ()
+
+
+def test_a_loop_that_shows_no_forward_is_told_so() -> None:
+    fault = [Fault(1, "forward", milliseconds=20)]
+    (bare,) = findings(Synthetic(birth={"step_sign": "backward"}, faults=fault))
+    (usual,) = findings(Synthetic(birth={"step_sign": "optimizer"}, faults=fault))
+    assert "between steps" in bare.title
+    assert "between steps" not in usual.title
