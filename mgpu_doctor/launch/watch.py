@@ -41,9 +41,9 @@ class Watch:
         host = notebook.folder / layout.HOSTS / notebook.host
         self._notebook = notebook
         self._family = Family(pid)
-        self._exits = Lines(host / layout.EXITS, EXITS_LIMIT)
-        self._samples = Lines(host / layout.HOST_SAMPLES)
-        self._device_samples = Lines(host / layout.DEVICE_SAMPLES)
+        self._exits = Lines(host / layout.EXITS, EXITS_LIMIT, samples=False)
+        self._samples = Lines(host / layout.HOST_SAMPLES, samples=True)
+        self._device_samples = Lines(host / layout.DEVICE_SAMPLES, samples=True)
         self._poll = select.poll()
         self._by_pidfd: dict[int, Member] = {}
         self._wake, self._waker = os.pipe()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from mgpu_doctor.recording.layout import INFO
@@ -68,19 +68,28 @@ def write_json(path: Path, content: Mapping[str, object]) -> None:
 class Lines:
     """A bounded file of JSON objects, one a line, appended to.
 
-    A file that would outgrow `limit` bytes is thinned: every second line of it is dropped, so
-    that what stays covers the whole run. `append` raises `OSError`."""
+    `samples`: a file that would outgrow `limit` bytes loses every second line, and from then on
+    takes every second object only, so that it covers the whole run evenly. Otherwise a full file
+    takes no more. `append` raises `OSError`."""
 
-    def __init__(self, path: Path, limit: int = MAX_LINES_BYTES) -> None:
+    def __init__(self, path: Path, limit: int = MAX_LINES_BYTES, *, samples: bool) -> None:
         self.path = path
         self.limit = limit
+        self.samples = samples
         self._size = 0
+        self._stride = 1
+        self._offered = 0
 
     def append(self, content: Mapping[str, object]) -> None:
+        self._offered += 1
+        if (self._offered - 1) % self._stride:
+            return
         line = json.dumps(content, separators=(",", ":")).encode() + b"\n"
         if len(line) > _MAX_LINE_BYTES:
-            raise OSError(f"a line of {len(line)} bytes is too long for {self.path.name}")
+            raise OSError(errno.EMSGSIZE, f"a line of {len(line)} bytes is too long")
         if self._size + len(line) > self.limit:
+            if not self.samples:
+                raise OSError(errno.EFBIG, f"{self.path.name} is full")
             self._thin()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self.path, flags, 0o600)
@@ -91,13 +100,10 @@ class Lines:
         self._size += len(line)
 
     def _thin(self) -> None:
-        kept = b"".join(_every_second(self.path.read_bytes().splitlines(keepends=True)))
+        kept = b"".join(self.path.read_bytes().splitlines(keepends=True)[::2])
         write_whole(self.path, kept)
         self._size = len(kept)
-
-
-def _every_second(lines: list[bytes]) -> Iterable[bytes]:
-    return lines[len(lines) % 2 :: 2]
+        self._stride *= 2
 
 
 def _write_all_or_nothing(descriptor: int, line: bytes) -> None:

@@ -1,0 +1,227 @@
+"""The parts of the launcher that need no whole run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mgpu_probes.outside import processes
+
+from mgpu_doctor.launch import exits, program, storage
+from mgpu_doctor.launch.canary import Canary
+from mgpu_doctor.launch.conduit import CHUNK, KEEP, RING, Copy, Shared
+from mgpu_doctor.launch.family import Family
+from mgpu_doctor.launch.injection import inject_folder, job_environment
+from mgpu_doctor.launch.watch import SLOWEST, interval
+from tests.support.launching import eventually, state
+
+MOUNTS = r"""
+21 1 8:1 / / rw - ext4 /dev/sda1 rw
+22 21 0:20 / /proc rw - proc proc rw
+30 21 0:40 / /net\040home rw,relatime shared:1 - nfs4 server:/home rw
+31 30 8:2 / /net\040home/local rw - xfs /dev/sdb1 rw
+32 21 0:41 / /scratch rw - lustre mds@tcp:/scratch rw
+33 21 0:42 / /data rw - ext4 /dev/sdc rw
+34 21 0:43 / /data rw - fuse.sshfs me@host:/ rw
+damaged
+"""
+
+
+@pytest.mark.parametrize(
+    ("folder", "network"),
+    [
+        ("/home/x", False),
+        ("/net home/x", True),
+        ("/net home/local/x", False),
+        ("/net homely", False),
+        ("/scratch", True),
+        ("/data/x", True),
+    ],
+)
+def test_network_file_systems_are_known(folder: str, network: bool) -> None:
+    assert storage.on_network(Path(folder), MOUNTS) is network
+
+
+def test_boxes_go_to_local_storage_when_the_recording_is_remote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local, remote = tmp_path / "local", tmp_path / "remote"
+    local.mkdir()
+    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path / "absent"))
+    monkeypatch.setenv("TMPDIR", str(local))
+    monkeypatch.setattr(storage, "on_network", lambda folder: remote in folder.parents)
+    boxes, elsewhere = storage.boxes_folder(remote / "r", "host")
+    assert elsewhere
+    assert boxes.parent == local
+    assert boxes.stat().st_mode & 0o777 == 0o700
+    assert storage.boxes_folder(local / "r", "host") == (local / "r/hosts/host/boxes", False)
+
+
+def test_the_jobs_environment_differs_by_the_probe_alone() -> None:
+    user = {"PYTHONPATH": "/theirs", "A": "b"}
+    changed = job_environment(user, Path("/boxes"))
+    assert changed.pop("MGPU_DOCTOR_BOXES") == "/boxes"
+    assert changed.pop("PYTHONPATH") == f"{inject_folder()}:/theirs"
+    assert changed == {"A": "b"}
+    assert job_environment({}, Path("/boxes"))["PYTHONPATH"] == str(inject_folder())
+    assert job_environment(user, None) == user
+
+
+def test_commands_are_found_as_a_shell_does(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "later").mkdir()
+    for place in (tmp_path, tmp_path / "later"):
+        (place / "plain").touch()
+    (tmp_path / "later" / "plain").chmod(0o755)
+    path = {"PATH": f"{tmp_path}:{tmp_path}/later"}
+    assert program.find("plain", path) == str(tmp_path / "later/plain")
+    for name, code in (
+        ("absent", 127),
+        ("", 127),
+        (f"{tmp_path}/plain", 126),
+        (str(tmp_path), 126),
+        ("/absent/x", 127),
+    ):
+        with pytest.raises(program.CannotStartError) as failure:
+            program.find(name, path)
+        assert failure.value.code == code
+
+
+def test_a_script_without_an_interpreter_line_is_run_by_the_shell(tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("exit $1\n")
+    script.chmod(0o755)
+    pid = program.start(str(script), [str(script), "5"], {}, streams={}, signal_mask=())
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+
+
+@pytest.mark.parametrize("code", [0, 3, -signal.SIGKILL])
+def test_how_somebody_elses_child_ended(code: int) -> None:
+    end = f"sys.exit({code})" if code >= 0 else f"os.kill(os.getpid(), {-code})"
+    child = subprocess.Popen([sys.executable, "-c", f"import os, sys; {end}"])
+    ticks = processes.start_ticks(child.pid)
+    assert ticks is not None
+    pidfd = os.pidfd_open(child.pid)
+    eventually("the zombie", lambda: state(child.pid) == "Z")
+    status = exits.of_zombie(child.pid, ticks)
+    assert status is not None
+    assert os.waitstatus_to_exitcode(status) == code
+    assert exits.of_zombie(child.pid, ticks + 1) is None
+    child.wait()
+    assert exits.of_zombie(child.pid, ticks) is None
+    later = exits.of_pidfd(pidfd)
+    # Kernels before 6.15 do not tell, and are believed; those that do must tell the same.
+    assert later is None or os.waitstatus_to_exitcode(later) == code
+    os.close(pidfd)
+
+
+def test_a_family_holds_children_and_grandchildren_alone() -> None:
+    deep = "read x; sh -c 'sh -c \"echo deep; read x; exit 0\"; exit 0'; exit 0"
+    shell = subprocess.Popen(["sh", "-c", deep], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    stranger = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+    assert shell.stdin
+    assert shell.stdout
+    family = Family(shell.pid)
+    assert list(family.members) == [shell.pid]
+    family.look()
+    shell.stdin.write(b"\n")
+    shell.stdin.flush()
+    shell.stdout.readline()
+    family.look()
+    assert len(family.members) == 3
+    assert stranger.pid not in family.members
+    for member in list(family.members.values()):
+        family.forget(member)
+    shell.communicate(b"\n")
+    stranger.communicate()
+
+
+def test_samples_become_rarer_as_a_run_grows_old() -> None:
+    ages = [0.0, 1.0, 600.0, 3600.0, 1e6]
+    gaps = [interval(age) for age in ages]
+    assert gaps == [1.0, 1.0, 1.0, 6.0, SLOWEST]
+
+
+def test_the_canary_hears_the_group_and_not_us() -> None:
+    listening = (
+        "import os, signal, sys\n"
+        "from mgpu_doctor.launch.canary import Canary\n"
+        "signal.signal(signal.SIGTERM, lambda *_: None)\n"
+        "canary = Canary()\n"
+        "for kill in (os.kill, os.killpg, os.kill, os.killpg):\n"
+        "    kill(os.getpid(), signal.SIGTERM)\n"
+        "    print(canary.sang(signal.SIGTERM))\n"
+        "canary.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", listening],
+        capture_output=True,
+        check=True,
+        text=True,
+        start_new_session=True,
+    )
+    assert done.stdout.split() == ["False", "True", "False", "True"]
+
+
+def test_without_a_canary_every_signal_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mgpu_doctor.launch.canary.PROGRAM", "/absent")
+    canary = Canary()
+    assert not canary.sang(signal.SIGTERM)
+    canary.close()
+
+
+def pour(shared: Shared, data: bytes) -> None:
+    """As a pump does, but for the descriptors."""
+    from mgpu_doctor.launch import conduit
+
+    for start in range(0, len(data), CHUNK):
+        chunk = data[start : start + CHUNK]
+        shared[conduit.BEGUN] = shared[conduit.TAKEN]
+        shared._body[: len(chunk)] = chunk
+        shared[conduit.TAKEN] += len(chunk)
+        shared[conduit.GIVEN] += len(chunk)
+        shared.keep()
+
+
+def numbered(first: int, count: int) -> bytes:
+    return b"".join(b"%09d\n" % number for number in range(first, first + count))
+
+
+def test_the_copy_is_whole_while_it_is_small(tmp_path: Path) -> None:
+    shared, copy = Shared(), Copy(os.fsencode(tmp_path / "log"))
+    for number in range(0, 300_000, 100_000):
+        pour(shared, numbered(number, 100_000))
+        copy.catch_up(shared)
+    assert (tmp_path / "log").read_bytes() == numbered(0, 300_000)
+    copy.catch_up(shared)
+    assert not (tmp_path / "log.1").exists()
+
+
+def test_a_long_copy_keeps_the_beginning_and_the_newest(tmp_path: Path) -> None:
+    shared, copy = Shared(), Copy(os.fsencode(tmp_path / "log"))
+    for number in range(0, 3_000_000, 100_000):
+        pour(shared, numbered(number, 100_000))
+        copy.catch_up(shared)
+    everything = numbered(0, 3_000_000)
+    assert (tmp_path / "log").read_bytes() == everything[:KEEP]
+    newest = (tmp_path / "log.1").read_bytes()
+    assert KEEP <= len(newest) <= 2 * KEEP
+    assert everything.endswith(newest)
+
+
+def test_a_copy_that_is_behind_says_what_it_lost(tmp_path: Path) -> None:
+    shared, copy = Shared(), Copy(os.fsencode(tmp_path / "log"))
+    everything = numbered(0, 1_000_000)
+    pour(shared, everything)
+    copy.catch_up(shared)
+    text = (tmp_path / "log").read_bytes()
+    mark, _, kept = text[1:].partition(b"\n")
+    lost = len(everything) - len(kept)
+    assert mark == b"[mgpu-doctor: %d bytes were not copied here]" % lost
+    assert everything.endswith(kept)
+    assert RING - CHUNK <= len(kept) <= RING

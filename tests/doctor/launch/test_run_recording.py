@@ -1,0 +1,131 @@
+"""What is in the recording of a run, and what `run` refuses."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import doctor, python, read_json, read_lines
+
+CHILDREN = python(
+    "import os, subprocess, sys\n"
+    "say = 'import os, sys; os.write(1, b'%d\\n' % os.getpid()); sys.stdin.readline(); '\n"
+    "def child(end):\n"
+    "    pipe = subprocess.PIPE\n"
+    "    return subprocess.Popen([sys.executable, '-c', say + end], stdin=pipe)\n"
+    "children = [child('sys.exit(3)'), child('os.kill(os.getpid(), 9)')]\n"
+    "sys.stdin.readline()\n"
+    "for one in children: one.communicate(b'go')\n"
+    "sys.exit(1)\n"
+)
+
+
+def run(command: list[str], **more: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(command, capture_output=True, check=False, env={**os.environ, **more})
+
+
+def test_how_the_children_ended_is_recorded(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        doctor(tmp_path / "r", *CHILDREN), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdout
+    pids = [int(process.stdout.readline()) for _ in range(2)]
+    host = next((tmp_path / "r" / "hosts").iterdir())
+    seen: set[str] = set()
+    while not {str(pid) for pid in pids} <= seen:  # until a sample shows both
+        for sample in read_lines(host / "host.jsonl") if (host / "host.jsonl").exists() else ():
+            seen |= sample["processes"].keys()
+    process.communicate(b"go\n")
+    ends = {line["pid"]: line for line in read_lines(host / "exits.jsonl")}
+    assert process.returncode == 1
+    endings = {(ends[pid]["exit_code"], ends[pid]["signal"]) for pid in pids}
+    assert endings == {(3, None), (None, signal.SIGKILL)}
+    assert all(ends[pid]["how"] in ("zombie", "pidfd") for pid in pids)
+    job = read_json(tmp_path / "r/recording.json")["job_pid"]
+    assert (ends[job]["exit_code"], ends[job]["how"]) == (1, "wait")
+
+
+def test_what_was_run_is_recorded_and_private(tmp_path: Path) -> None:
+    done = run(doctor(tmp_path / "r", "sh", "-c", "exit 3"))
+    assert done.returncode == 3
+    info = read_json(tmp_path / "r/recording.json")
+    assert info["schema"] == "mgpu-doctor/recording/1"
+    assert (info["kind"], info["command"]) == ("run", ["sh", "-c", "exit 3"])
+    assert (info["cwd"], info["host"]) == (os.getcwd(), os.uname().nodename)
+    end = read_json(tmp_path / "r/end.json")
+    assert (end["exit_code"], end["signal"], end["asked"]) == (3, None, None)
+    assert end["ended"] >= info["started"]
+    assert end["doctor_cpu_seconds"] > 0
+    for path in [tmp_path / "r", *(tmp_path / "r").rglob("*")]:
+        wanted = 0o700 if path.is_dir() else 0o600
+        assert stat.S_IMODE(path.stat().st_mode) == wanted, path
+
+
+def test_recordings_go_home_without_a_folder(tmp_path: Path) -> None:
+    command = [part for part in doctor(tmp_path, "true") if part not in ("--dir", str(tmp_path))]
+    run(command, MGPU_DOCTOR_HOME=str(tmp_path / "home"))
+    (recording,) = (tmp_path / "home" / "runs").iterdir()
+    assert recording.name == read_json(recording / "recording.json")["id"]
+
+
+def test_the_probe_finds_its_boxes_and_the_users_path_stays(tmp_path: Path) -> None:
+    show = 'echo "$MGPU_DOCTOR_BOXES"; echo "$PYTHONPATH"'
+    done = run(doctor(tmp_path / "r", "sh", "-c", show), PYTHONPATH="/theirs")
+    boxes, path = done.stdout.decode().splitlines()
+    assert Path(boxes) == tmp_path / "r" / "hosts" / os.uname().nodename / "boxes"
+    assert path.endswith("/mgpu_probes/inject:/theirs")
+
+
+@pytest.mark.parametrize(("name", "code"), [("/absent/x", 127), ("no-such", 127), ("/tmp", 126)])
+def test_a_command_that_cannot_be_started(tmp_path: Path, name: str, code: int) -> None:
+    done = run(doctor(tmp_path / "r", name))
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert done.stderr.count(b"\n") == 1
+    assert not (tmp_path / "r").exists()
+
+
+def test_a_script_whose_interpreter_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text("#!/absent/interpreter\n")
+    (tmp_path / "script").chmod(0o755)
+    done = run(doctor(tmp_path / "r", str(tmp_path / "script")))
+    assert done.returncode == 126
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_nothing_starts_over_somebody_elses_folder(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("x")
+    done = run(doctor(tmp_path, "touch", str(tmp_path / "started")))
+    assert done.returncode == 2
+    assert done.stderr.count(b"\n") == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["precious"]
+
+
+def test_a_recording_is_never_written_over(tmp_path: Path) -> None:
+    run(doctor(tmp_path / "r", "true"))
+    before = (tmp_path / "r/recording.json").read_bytes()
+    done = run(doctor(tmp_path / "r", "true"))
+    assert done.returncode == 2
+    assert b"holds a recording" in done.stderr
+    assert (tmp_path / "r/recording.json").read_bytes() == before
+
+
+def test_json_goes_where_it_is_wanted(tmp_path: Path) -> None:
+    options = ["-q", "--json-out", str(tmp_path / "out.json")]
+    done = run(doctor(tmp_path / "r", "sh", "-c", "exit 3", options=options))
+    assert (done.returncode, done.stderr) == (3, b"")
+    document = read_json(tmp_path / "out.json")
+    assert document["schema"] == "mgpu-doctor/diagnosis/1"
+    assert document["job"]["exit_code"] == 3
+    assert stat.S_IMODE((tmp_path / "out.json").stat().st_mode) == 0o600
+
+
+def test_json_that_cannot_be_written_is_refused_before_the_job(tmp_path: Path) -> None:
+    options = ["--json-out", str(tmp_path / "absent" / "out.json")]
+    done = run(doctor(tmp_path / "r", "touch", str(tmp_path / "started"), options=options))
+    assert done.returncode == 2
+    assert not list(tmp_path.iterdir())
