@@ -74,7 +74,9 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
     if not quiet:
         from mgpu_doctor.report import terminal
 
-        text = terminal.render(diagnosis, width=_width(), colour=_colour())
+        text = terminal.render(
+            diagnosis, width=_width(), colour=_colour(), unicode=_speaks_unicode()
+        )
         _print(f"{text.rstrip()}\n\nRecording: {recording}\n")
     if json_out is not None:
         from mgpu_doctor.report import json
@@ -86,6 +88,7 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
 
 
 def _diagnosis(recording: Path) -> Diagnosis | None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start one for each core
     try:
         from mgpu_doctor.case.load import load_recording
         from mgpu_doctor.diagnose import diagnose
@@ -115,6 +118,11 @@ def _width() -> int:
 def _colour() -> bool:
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and sys.stderr is not None and sys.stderr.isatty()
+
+
+def _speaks_unicode() -> bool:
+    encoding = getattr(sys.stderr, "encoding", None) or "ascii"
+    return encoding.lower().replace("-", "").startswith("utf")
 
 
 def _writable(file: Path) -> bool:

@@ -14,7 +14,8 @@ from tests.support.launching import doctor, python, read_json, read_lines
 
 CHILDREN = python(
     "import os, subprocess, sys\n"
-    "say = 'import os, sys; os.write(1, (str(os.getpid()) + chr(10)).encode()); sys.stdin.readline(); '\n"
+    "say = 'import os, sys; sys.stdout.write(str(os.getpid()) + chr(10)); '\n"
+    "say += 'sys.stdout.flush(); sys.stdin.readline(); '\n"
     "def child(end):\n"
     "    pipe = subprocess.PIPE\n"
     "    return subprocess.Popen([sys.executable, '-c', say + end], stdin=pipe)\n"
