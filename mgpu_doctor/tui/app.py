@@ -20,13 +20,12 @@ from textual.containers import Container
 from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Footer
-from textual.worker import get_current_worker
 
 from mgpu_doctor.tui.frame import Frame, Order, View
 from mgpu_doctor.tui.pages import Page, help_page
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
 from mgpu_doctor.tui.panels import findings, gpus, head, heat, host, ranks
-from mgpu_doctor.tui.source import Live, Replay
+from mgpu_doctor.tui.source import Live, Replay, Source
 
 LEAST_REST = 4.0
 """Rests at least so many times as long as a frame took to make: the screen is given a fifth of a
@@ -50,7 +49,7 @@ class TopApp(App[None]):
 
     TITLE = "mgpu-doctor"
     CSS_PATH = "top.tcss"
-    # noqa below: Textual declares these as instance variables.
+    # Textual declares these as instance variables: no ClassVar here.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (170, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -74,11 +73,12 @@ class TopApp(App[None]):
     frame: reactive[Frame | None] = reactive(None, init=False)
     view: reactive[View] = reactive(View(), init=False)
 
-    def __init__(self, source: Live | Replay, interval: float = 1.0) -> None:
+    def __init__(self, source: Source, interval: float = 1.0) -> None:
         super().__init__()
         self._source = source
         self._interval = interval
         self._wake = threading.Event()
+        self._leaving = False
 
     def compose(self) -> ComposeResult:
         yield Panel(head.lines, id="head")
@@ -99,13 +99,13 @@ class TopApp(App[None]):
         self._make_frames()
 
     def on_unmount(self) -> None:
+        self._leaving = True
         self._wake.set()
 
     @work(thread=True, name="frames")
     def _make_frames(self) -> None:
-        worker = get_current_worker()
         before = due = time.monotonic()
-        while not worker.is_cancelled:
+        while not self._leaving:
             began = time.monotonic()
             frame = self._source.frame(began - before)
             took = time.monotonic() - began

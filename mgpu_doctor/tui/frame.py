@@ -31,6 +31,8 @@ class Frame:
     """None: there is no job to show, `hint` says what to do."""
     heat: Heat | str | None = None
     """A sentence: why there is none."""
+    rate: float | None = None
+    """Steps a second of late."""
     devices: DeviceSample | None = None
     """None: nothing was sampled."""
     host: HostSample | None = None
@@ -39,6 +41,8 @@ class Frame:
     """Further jobs that are alive on this machine."""
     late: float = 0.0
     """Seconds by which this frame was made later than it was due."""
+    age: float = 0.0
+    """Seconds since the diagnosis was made; ranks and steps are newer."""
     replay: Position | None = None
 
 

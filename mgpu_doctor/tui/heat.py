@@ -1,7 +1,8 @@
-"""The heat-map's numbers: each rank's own work in recent steps against the median rank's. Pure."""
+"""What the last steps were like: the heat-map's numbers and the step rate. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from mgpu_doctor.case.model import Case, Rank
 
 RECENT = 240
 """Steps looked at: about what the widest usual screen can show, one a column."""
+RATE_STEPS = 20
 SPARE = 24
 """Records more a rank, since ranks are caught at slightly different steps."""
 
@@ -45,3 +47,17 @@ def heat(case: Case) -> Heat | str:
 
 def _newest(rank: Rank) -> Rank:
     return replace(rank, steps=rank.steps[-(RECENT + SPARE) :])
+
+
+def step_rate(ranks: Sequence[Rank]) -> float | None:
+    """Steps a second over the newest records of the rank that is furthest; None: no step yet."""
+    furthest = max(
+        (rank for rank in ranks if len(rank.steps)),
+        key=lambda rank: int(rank.steps["step"][-1]),
+        default=None,
+    )
+    if furthest is None:
+        return None
+    newest = furthest.steps["wall_ns"][-RATE_STEPS:]
+    seconds = float(newest.sum()) * 1e-9
+    return len(newest) / seconds if seconds > 0 else None

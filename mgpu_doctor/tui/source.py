@@ -9,20 +9,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
 from mgpu_doctor.case.load import NotARecording, load_recording
-from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.recording.box import read_box
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.recording.living import is_living, living
 from mgpu_doctor.tui.frame import Frame, Position
-from mgpu_doctor.tui.heat import Heat, heat
 from mgpu_doctor.tui.machine import Machine
+from mgpu_doctor.tui.watch import Seen, Watch
 
+MOST_BOXES = 256
+"""Boxes that a replay keeps in memory (a few megabytes each)."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 START_HINT = "No job is under observation here. To start one: mgpu-doctor run -- COMMAND"
 
@@ -33,14 +36,6 @@ class Source(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """A job, examined."""
-
-    diagnosis: Diagnosis
-    heat: Heat | str
-
-
 class Live:
     """The jobs that run here: `given`, else the newest; and the machine itself."""
 
@@ -49,7 +44,8 @@ class Live:
         self._clock = clock
         self._given = given
         self._watched = given
-        self._over: _Seen | None = None
+        self._watch = Watch(given) if given else None
+        self._over: Seen | None = None
         self._skip = threading.Event()
 
     def next_job(self) -> None:
@@ -62,7 +58,7 @@ class Live:
         watched, hint = self._watched, _start_hint() if self._watched is None else None
         seen = None
         try:
-            seen = self._examine(watched)
+            seen = self._examine()
         except NotARecording as reason:
             hint = str(reason)
         ranks = seen.diagnosis.ranks if seen else ()
@@ -71,9 +67,11 @@ class Live:
             source=f"live  {watched.name}" if watched else "live",
             diagnosis=seen.diagnosis if seen else None,
             heat=seen.heat if seen else None,
+            rate=seen.rate if seen else None,
             devices=self._machine.devices(),
             host=self._machine.host(rank.pid for rank in ranks if rank.pid is not None),
             hint=hint,
+            age=seen.age if seen else 0.0,
             others=len([job for job in alive if job != watched]),
         )
 
@@ -82,20 +80,24 @@ class Live:
             self._skip.clear()
             if alive:
                 here = alive.index(self._watched) if self._watched in alive else -1
-                self._watch(alive[(here + 1) % len(alive)])
+                self._turn_to(alive[(here + 1) % len(alive)])
         elif self._watched is None and alive:
-            self._watch(alive[0])
+            self._turn_to(alive[0])
 
-    def _watch(self, recording: Path) -> None:
-        self._watched, self._over = recording, None
+    def _turn_to(self, recording: Path) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self._watched, self._watch, self._over = recording, Watch(recording), None
 
-    def _examine(self, recording: Path | None) -> _Seen | None:
+    def _examine(self) -> Seen | None:
         """A job that is over is examined once more and then kept as it is."""
-        if recording is None or self._over is not None:
+        if self._watch is None or self._watched is None or self._over is not None:
             return self._over
-        over = not is_living(recording)
-        seen = _seen(load_recording(recording))
-        self._over = seen if over else None
+        over = not is_living(self._watched)
+        seen = self._watch.look(anew=over)
+        if over and seen.diagnosis.case.job.outcome is not Outcome.RUNNING:
+            self._over = replace(seen, age=0.0)
+            self._watch.close()
         return seen
 
 
@@ -110,7 +112,8 @@ class Replay:
         start = min([end, *(start for start in starts if start is not None)])
         self._lock = threading.Lock()
         self._position = Position(start, end, start, 1.0, paused=False)
-        self._shown: tuple[float, _Seen] | None = None
+        self._shown: tuple[float, Seen] | None = None
+        self._boxes = lru_cache(MOST_BOXES)(read_box)
 
     def frame(self, passed: float) -> Frame:
         with self._lock:
@@ -118,7 +121,8 @@ class Replay:
                 self._move(passed * self._position.speed)
             position = self._position
         if self._shown is None or self._shown[0] != position.at:
-            self._shown = position.at, _seen(load_recording(self._recording, until=position.at))
+            case = load_recording(self._recording, until=position.at, read=self._boxes)
+            self._shown = position.at, Seen.of(diagnose(case), case)
         seen = self._shown[1]
         case = seen.diagnosis.case
         return Frame(
@@ -126,6 +130,7 @@ class Replay:
             source=self._recording.name,
             diagnosis=seen.diagnosis,
             heat=seen.heat,
+            rate=seen.rate,
             devices=case.device_samples[-1] if case.device_samples else None,
             host=case.host_samples[-1] if case.host_samples else None,
             replay=position,
@@ -163,10 +168,6 @@ class Replay:
         at = max(position.start, min(position.end, position.at + seconds))
         over = at >= position.end and seconds > 0
         self._position = replace(position, at=at, paused=position.paused or over)
-
-
-def _seen(case: Case) -> _Seen:
-    return _Seen(diagnose(case), heat(case))
 
 
 def _start_hint() -> str:

@@ -42,10 +42,9 @@ def lines(frame: Frame, width: int, _view: View) -> list[Text]:
 def _line(device: Device, columns: list[Column], ranks: Mapping[int, int], width: int) -> Text:
     if device.trouble is not None and _silent(device):
         name = f" {text.line(device.name)}" if device.name else ""
+        mark, style = ("?", DIM) if "not supported" in device.trouble else ("✗", "bold red")
         lost = Text.assemble(
-            (f"{device.index:3} ", "bold"),
-            ("✗ ", "bold red"),
-            (text.line(device.trouble), "bold red"),
+            (f"{device.index:3} ", "bold"), (f"{mark} ", style), (text.line(device.trouble), style)
         )
         return ends(lost, Text(name, style=DIM), width)
     cells: dict[str, str | Text] = {

@@ -6,7 +6,6 @@ import time
 
 from rich.text import Text
 
-from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone, job_line, verdict
@@ -20,7 +19,8 @@ MARKS = {
     Tone.GOOD: ("✓", "bold green"),
     Tone.UNKNOWN: ("?", "bold magenta"),
 }
-RATE_STEPS = 20
+OLD = 1.5
+"""Seconds from which the age of a judgement is told."""
 LATE = 0.25
 """Seconds from which lateness is shown in colour."""
 
@@ -35,35 +35,23 @@ def lines(frame: Frame, width: int, _view: View) -> list[Text]:
     if frame.diagnosis is None:
         told = (frame.hint or "").splitlines()
         return made + [ends(Text(text.line(line)), Text(""), width) for line in told]
-    made.append(ends(Text(_job(frame.diagnosis)), _measured(frame.diagnosis), width))
+    made.append(
+        ends(Text(_job(frame.diagnosis, frame.rate)), _measured(frame.diagnosis, frame.age), width)
+    )
     said = verdict(frame.diagnosis)
     mark, style = MARKS[said.tone]
     made.append(ends(Text.assemble((f"{mark} ", style), (said.sentence, "bold")), Text(""), width))
     return made
 
 
-def step_rate(ranks: tuple[Rank, ...]) -> float | None:
-    """Steps a second over the newest records of the rank that is furthest."""
-    furthest = max(
-        (rank for rank in ranks if len(rank.steps) > 1),
-        key=lambda rank: int(rank.steps["step"][-1]),
-        default=None,
-    )
-    if furthest is None or "wall_ns" not in (furthest.steps.dtype.names or ()):
-        return None
-    newest = furthest.steps["wall_ns"][-RATE_STEPS:]
-    seconds = float(newest.sum()) * 1e-9
-    return len(newest) / seconds if seconds > 0 else None
-
-
-def _job(diagnosis: Diagnosis) -> str:
-    rate = step_rate(diagnosis.case.ranks)
+def _job(diagnosis: Diagnosis, rate: float | None) -> str:
     told = job_line(diagnosis)
     return told if rate is None else f"{text.number(rate)} steps/s; {told}"
 
 
-def _measured(diagnosis: Diagnosis) -> Text:
-    return Text(f"coverage {text.percent(diagnosis.coverage)}", style=DIM)
+def _measured(diagnosis: Diagnosis, age: float) -> Text:
+    told = f"coverage {text.percent(diagnosis.coverage)}"
+    return Text(f"judged {age:.0f} s ago  {told}" if age >= OLD else told, style=DIM)
 
 
 def _clock(frame: Frame) -> Text:

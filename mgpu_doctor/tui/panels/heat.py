@@ -7,6 +7,7 @@ import math
 import numpy as np
 from rich.text import Text
 
+from mgpu_doctor.report import text
 from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.heat import Heat
 from mgpu_doctor.tui.panels.parts import DIM
@@ -28,7 +29,7 @@ def lines(frame: Frame, width: int, _view: View) -> list[Text]:
     if heat is None:
         return []
     if isinstance(heat, str):
-        return [Text(f"no map of ranks by steps yet: {heat}", style=DIM)]
+        return [Text(f"no map of ranks by steps yet: {text.line(heat)}", style=DIM)]
     label = max(4, len(str(max(heat.ranks))))
     columns = max(1, width - label - 1)
     cells = _binned(heat, columns)

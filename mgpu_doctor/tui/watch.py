@@ -1,0 +1,145 @@
+"""Looks at one recording again and again, as cheaply as it can.
+
+Boxes are read incrementally. What costs more than a small share of the time is done less often
+than the screen is drawn: a verdict that is some seconds old, on facts that are fresh.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.model import Case, State
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.recording.box import Box, BoxReader, read_box
+from mgpu_doctor.tui.heat import Heat, heat, step_rate
+
+SHARE = 0.01
+"""Of a core: what loading and what diagnosing may each take."""
+LONGEST_REST = 10.0
+"""Seconds after which a diagnosis is made anew whatever it costs."""
+MOST_READERS = 256
+"""Boxes kept open; of a job with more ranks the rest are opened anew each time."""
+JUDGED = (State.HUNG.value, State.WAITING.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A job, examined. `age`: seconds since its diagnosis."""
+
+    diagnosis: Diagnosis
+    heat: Heat | str
+    rate: float | None
+    age: float = 0.0
+
+    @classmethod
+    def of(cls, diagnosis: Diagnosis, case: Case) -> Seen:
+        return cls(diagnosis, heat(case), step_rate(case.ranks))
+
+
+class Pace:
+    """When something is due that may take `SHARE` of the time."""
+
+    def __init__(self, clock: Callable[[], float], cost: Callable[[], float]) -> None:
+        self._clock = clock
+        self._cost = cost
+        self._due = 0.0
+        self._began = 0.0
+
+    def due(self) -> bool:
+        return self._clock() >= self._due
+
+    def begin(self) -> None:
+        self._began = self._cost()
+
+    def end(self) -> None:
+        rest = min(LONGEST_REST, (self._cost() - self._began) / SHARE)
+        self._due = self._clock() + rest
+
+
+class Watch:
+    """One recording, watched. For one thread. Raises `NotARecording` from `look`."""
+
+    def __init__(
+        self,
+        recording: Path,
+        clock: Callable[[], float] = time.monotonic,
+        cost: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._recording = recording
+        self._clock = clock
+        self._readers: dict[Path, BoxReader] = {}
+        self._loading, self._diagnosing = Pace(clock, cost), Pace(clock, cost)
+        self._seen: Seen | None = None
+        self._diagnosed_at = 0.0
+
+    def look(self, *, anew: bool = False) -> Seen:
+        """The job as it is now; `anew`: whatever that costs."""
+        if self._seen is not None and not anew and not self._loading.due():
+            return self._aged(self._seen)
+        self._loading.begin()
+        case = load_recording(self._recording, read=self._read)
+        self._loading.end()
+        old = self._seen.diagnosis if self._seen else None
+        if old is None or anew or self._diagnosing.due() or _turned(old.case, case):
+            self._diagnosing.begin()
+            diagnosis = diagnose(case)
+            self._diagnosing.end()
+            self._diagnosed_at = self._clock()
+        else:
+            diagnosis = refreshed(old, case)
+        self._seen = self._aged(Seen.of(diagnosis, case))
+        return self._seen
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        self._readers = {}
+
+    def _aged(self, seen: Seen) -> Seen:
+        return replace(seen, age=self._clock() - self._diagnosed_at)
+
+    def _read(self, path: Path) -> Box:
+        reader = self._readers.get(path)
+        if reader is None:
+            if len(self._readers) >= MOST_READERS:
+                return read_box(path)
+            reader = self._readers[path] = BoxReader(path)
+        return reader.poll()
+
+
+def refreshed(old: Diagnosis, case: Case) -> Diagnosis:
+    """The old judgement with new facts: where the ranks are and what they do."""
+    now = {(rank.rank, rank.pid): rank for rank in case.ranks}
+
+    def fresh(summary: RankSummary) -> RankSummary:
+        rank = now.get((summary.rank, summary.pid))
+        if rank is None:
+            return summary
+        step = int(rank.steps["step"][-1]) if len(rank.steps) else None
+        stuck = summary.state in JUDGED and step == summary.last_step
+        return replace(
+            summary,
+            last_step=step,
+            state=summary.state if stuck else rank.state.value,
+            where=(rank.now.site or rank.now.phase) if rank.now else summary.where,
+        )
+
+    job = replace(case.job, outcome=old.case.job.outcome)
+    return replace(
+        old, case=replace(case, job=job), ranks=tuple(fresh(summary) for summary in old.ranks)
+    )
+
+
+def _turned(old: Case, new: Case) -> bool:
+    """Whether something happened that nobody should wait to be told: the job or a rank changed
+    its state, a rank came or went, a step was measured for the first time."""
+    return (old.job.ended, _states(old)) != (new.job.ended, _states(new))
+
+
+def _states(case: Case) -> tuple[tuple[int | None, int | None, State, bool], ...]:
+    return tuple((rank.rank, rank.pid, rank.state, bool(len(rank.steps))) for rank in case.ranks)

@@ -1,0 +1,172 @@
+"""`mgpu-doctor top` as a command: one frame, refusals, and a real terminal left as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from mgpu_doctor.recording.home import runs
+from tests.support.recordings import SLOW_INPUT, WAITING, recording
+
+SCHEMA = Path(__file__).parents[3] / "docs/diagnosis.schema.json"
+TOP = [sys.executable, "-m", "mgpu_doctor", "top"]
+JOB = (WAITING, WAITING, SLOW_INPUT, WAITING)
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path))
+
+
+def top(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*TOP, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_once_without_a_job() -> None:
+    done = top("--once")
+    assert done.returncode == 0, done.stderr
+    assert "No job is under observation here." in done.stdout
+    assert done.stderr == ""
+
+
+def test_once_shows_the_job_that_runs() -> None:
+    recording(runs() / "20260101-000000-job", JOB, live=True)
+    done = top("--once")
+    assert done.returncode == 0, done.stderr
+    assert "▸    2" in done.stdout
+    assert "straggler-input" in done.stdout
+
+
+def test_json_holds_the_diagnosis_of_the_contract() -> None:
+    folder = recording(runs() / "job", JOB)
+    done = top(str(folder), "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    jsonschema.validate(document["diagnosis"], json.loads(SCHEMA.read_text()))
+    assert document["schema"] == "mgpu-doctor/top/1"
+    assert document["host"]["memory_total"] > 0
+    assert document["devices"]["devices"] == [] or document["devices"]["trouble"] is None
+
+
+def test_json_without_a_job() -> None:
+    document = json.loads(top("--json").stdout)
+    assert document["diagnosis"] is None
+    assert document["hint"]
+
+
+def test_replay_once_shows_the_end() -> None:
+    recording(runs() / "job", JOB)
+    done = top("--replay", "job", "--once")
+    assert done.returncode == 0, done.stderr
+    assert "▸    2" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        ((), 2, "no terminal to draw on"),
+        (("a", "--replay", "b"), 2, "not both"),
+        (("nowhere", "--once"), 3, "does not exist"),
+        (("--replay", "nowhere", "--once"), 3, "does not exist"),
+        (("--interval", "0", "--once"), 2, "interval"),
+    ],
+)
+def test_refusals(arguments: tuple[str, ...], code: int, says: str) -> None:
+    done = top(*arguments)
+    assert done.returncode == code
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_one_frame_needs_no_textual() -> None:
+    script = (
+        "import sys\n"
+        "from mgpu_doctor.tui import once\nfrom mgpu_doctor.tui.source import Live\n"
+        "once.render(Live().frame(0), width=80, colour=False)\n"
+        "print([name for name in sys.modules if name.split('.')[0] in ('textual', 'torch')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+class Terminal:
+    """`mgpu-doctor top` in a terminal of its own."""
+
+    def __init__(self, term: str = "xterm-256color") -> None:
+        self.master, self.slave = pty.openpty()
+        self.before = termios.tcgetattr(self.slave)
+        self.process = subprocess.Popen(
+            TOP,
+            stdin=self.slave,
+            stdout=self.slave,
+            stderr=self.slave,
+            env={**os.environ, "TERM": term, "COLUMNS": "100", "LINES": "30"},
+            start_new_session=True,
+        )
+        self.seen = b""
+
+    def until(self, words: bytes | None) -> None:
+        """Reads until `words` were seen (None: until the process is gone); a minute at most."""
+        deadline = time.monotonic() + 60
+        while words is None or words not in self.seen:
+            ready, _, _ = select.select([self.master], [], [], 0.1)
+            if ready:
+                self.seen += os.read(self.master, 65536)
+            elif words is None and self.process.poll() is not None:
+                return
+            assert time.monotonic() < deadline, self.seen[-2000:]
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.mark.parametrize("how", ["ctrl+c", "SIGTERM", "SIGINT", "q"])
+def test_the_terminal_is_left_as_it_was(how: str) -> None:
+    terminal = Terminal()
+    try:
+        terminal.until(b"under observation")
+        if how.startswith("SIG"):
+            terminal.process.send_signal(signal.Signals[how])
+        else:
+            os.write(terminal.master, b"\x03" if how == "ctrl+c" else b"q")
+        terminal.until(None)
+        assert terminal.process.returncode == 0
+        assert termios.tcgetattr(terminal.slave) == terminal.before
+        assert b"\x1b[?1049l" in terminal.seen
+        assert b"Traceback" not in terminal.seen
+    finally:
+        terminal.close()
+
+
+def test_a_dumb_terminal_is_refused() -> None:
+    terminal = Terminal("dumb")
+    try:
+        terminal.until(None)
+        assert terminal.process.returncode == 2
+        assert b"--once" in terminal.seen
+    finally:
+        terminal.close()

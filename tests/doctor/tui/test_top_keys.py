@@ -1,0 +1,169 @@
+"""What keys and the mouse do, through Textual's pilot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.tui.app import FrameMade, TopApp
+from mgpu_doctor.tui.frame import Order
+from mgpu_doctor.tui.source import SPEEDS, Live, Replay
+from tests.support.frames import HEALTHY, NOTHING, STRAGGLER
+from tests.support.recordings import HEALTHY as HEALTHY_STEP
+from tests.support.recordings import SLOW_INPUT, WAITING, recording
+from tests.support.screens import Still, screen_text, shown, until
+
+SIZE = (120, 40)
+
+
+async def test_help_opens_and_closes() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "the job is never touched" in screen_text(app), "the help")
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1, "the screen")
+        assert "the job is never touched" not in screen_text(app)
+
+
+async def test_enter_shows_cause_evidence_and_fix_of_the_selected_finding() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press("enter")
+        await until(pilot, lambda: "Its DataLoader has no workers" in screen_text(app), "why")
+        assert "loader workers  0 workers, against 2 workers" in screen_text(app)
+        assert "persistent_workers=True" in screen_text(app)
+        await pilot.press("escape", "down", "enter")
+        await until(pilot, lambda: "A custom loop." in screen_text(app), "the second finding")
+
+
+async def test_selection_stays_within_the_findings() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press("down", "down", "down")
+        assert app.view.finding == 1
+        await pilot.press("up", "up", "up")
+        assert app.view.finding == 0
+
+
+async def test_a_click_selects_and_a_double_click_opens() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.click("#findings", offset=(5, 2))
+        await until(pilot, lambda: app.view.finding == 1, "the selection")
+        await pilot.click("#findings", offset=(5, 2), times=2)
+        await until(pilot, lambda: "A custom loop." in screen_text(app), "the finding")
+
+
+async def test_enter_without_a_finding_does_nothing() -> None:
+    for frame in (HEALTHY, NOTHING):
+        app = TopApp(Still(frame), interval=3600)
+        async with app.run_test(size=SIZE) as pilot:
+            await shown(pilot)
+            await pilot.press("enter")
+            assert len(app.screen_stack) == 1
+
+
+async def test_sorting_brings_the_rank_with_most_own_work_to_the_top() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+
+    def first_rank() -> str:
+        lines = screen_text(app).splitlines()
+        row = next(i for i, line in enumerate(lines) if "where the time of a step goes" in line)
+        return lines[row + 1].replace("▸", "").split()[0]
+
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        assert first_rank() == "0"
+        await pilot.press("r")
+        assert app.view.order is Order.OWN
+        await until(pilot, lambda: first_rank() == "2", "rank 2 at the top")
+
+
+async def test_tab_goes_round_the_panels_that_are_there() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        seen = []
+        for _ in range(4):
+            assert app.focused is not None
+            seen.append(app.focused.id)
+            await pilot.press("tab")
+        assert set(seen) == {"gpus", "ranks", "heat", "findings"}
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+async def test_quitting(key: str) -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press(key)
+    assert app.return_code == 0
+
+
+async def test_a_narrower_terminal_is_redrawn() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await shown(pilot)
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "─Steps─" in screen_text(app), "the narrow screen")
+        assert max(map(len, screen_text(app).splitlines())) <= 80
+
+
+def test_the_newest_frame_supersedes_the_one_that_waits() -> None:
+    assert FrameMade(HEALTHY).can_replace(FrameMade(STRAGGLER))
+
+
+async def test_replay_keys(tmp_path: Path) -> None:
+    folder = recording(tmp_path / "r", [WAITING, WAITING, SLOW_INPUT, HEALTHY_STEP])
+    app = TopApp(Replay(folder), interval=3600)
+
+    def position() -> tuple[float, float, bool]:
+        assert app.frame is not None
+        assert app.frame.replay is not None
+        replay = app.frame.replay
+        return replay.at - replay.start, replay.speed, replay.paused
+
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        assert app.frame is not None
+        assert app.frame.replay is not None
+        span = app.frame.replay.end - app.frame.replay.start
+        await pilot.press("space")
+        await until(pilot, lambda: position()[2], "the pause")
+        start = position()[0]
+        await pilot.press("right")
+        await until(pilot, lambda: position()[0] == pytest.approx(start + 1), "a second on")
+        await pilot.press("left")
+        await until(pilot, lambda: position()[0] == pytest.approx(start), "a second back")
+        await pilot.press("plus")
+        await until(pilot, lambda: position()[1] == 2.0, "double speed")
+        for _ in SPEEDS:
+            await pilot.press("minus")
+        await until(pilot, lambda: position()[1] == SPEEDS[0], "the slowest speed")
+        await pilot.press("end")
+        await until(pilot, lambda: position()[0] == pytest.approx(span), "the end")
+        await until(pilot, lambda: "▸    2" in screen_text(app), "the culprit at the end")
+        await pilot.press("home")
+        await until(pilot, lambda: position()[0] == 0, "the start")
+
+
+async def test_replay_keys_are_not_offered_live(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path))
+    app = TopApp(Live(), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        text = screen_text(app)
+        assert "No job is under observation here." in text
+        assert "pause" not in text
+        assert "next job" in text
+        await pilot.press("space", "left", "end")
+        assert app.frame is not None
+        assert app.frame.replay is None

@@ -1,0 +1,86 @@
+"""The screen at its usual sizes, and one frame as text, against golden files."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from rich.cells import cell_len
+
+from mgpu_doctor.tui.app import TopApp
+from mgpu_doctor.tui.once import render
+from tests.support import diagnoses
+from tests.support.frames import ALL, STRAGGLER
+from tests.support.screens import Still, check, screen_text, shown
+
+SIZES = ((80, 24), (120, 40), (200, 60))
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", ALL)
+async def test_screen(name: str, size: tuple[int, int]) -> None:
+    app = TopApp(Still(ALL[name]), interval=3600)
+    async with app.run_test(size=size) as pilot:
+        await shown(pilot)
+        check(f"{name}-{size[0]}x{size[1]}", screen_text(app))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", ALL)
+def test_one_frame_as_text(name: str, width: int) -> None:
+    text = render(ALL[name], width=width, colour=False)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert text.endswith("\n")
+    assert "\x1b" not in text
+    check(f"once-{name}-{width}", text)
+
+
+def test_markup_of_others_is_only_text() -> None:
+    text = render(ALL["hostile"], width=400, colour=False)
+    assert "[bold red]x[/]" in text
+    coloured = render(ALL["hostile"], width=400, colour=True)
+    assert "\x1b]0;" not in coloured
+    assert "\x1b[2J" not in coloured
+    assert "\u202e" not in coloured
+
+
+def test_without_colour_the_culprit_and_the_phases_can_be_read() -> None:
+    lines = render(STRAGGLER, width=120, colour=False).splitlines()
+    culprit = next(line for line in lines if line.startswith("▸"))
+    assert culprit.split()[1] == "2"
+    assert "iiiiiiii" in culprit
+    assert "! straggler-input" in "\n".join(lines)
+
+
+async def test_light_and_without_colour_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = []
+    for plain, key in ((False, ""), (False, "t"), (True, "")):
+        if plain:
+            monkeypatch.setenv("NO_COLOR", "1")
+        app = TopApp(Still(STRAGGLER), interval=3600)
+        async with app.run_test(size=(120, 40)) as pilot:
+            await shown(pilot)
+            if key:
+                await pilot.press(key)
+                assert app.theme == "textual-light"
+            texts.append(screen_text(app))
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_every_diagnosis_can_be_drawn() -> None:
+    from tests.support.frames import frame
+
+    for diagnosis in diagnoses.ALL.values():
+        for width in (20, 40, 79, 300):
+            text = render(frame(diagnosis), width=width, colour=True)
+            assert "mgpu-doctor" in text

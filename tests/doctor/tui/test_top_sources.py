@@ -1,0 +1,223 @@
+"""Where frames come from: jobs that run here, replays; and how sparingly they are looked at."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.load import NotARecording
+from mgpu_doctor.case.model import Now, Outcome, State
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.recording.home import runs
+from mgpu_doctor.recording.layout import END, INFO
+from mgpu_doctor.recording.living import is_living, living
+from mgpu_doctor.tui.heat import Heat, heat, step_rate
+from mgpu_doctor.tui.source import Live, Replay
+from mgpu_doctor.tui.watch import SHARE, Pace, Watch, refreshed
+from tests.support.recordings import HEALTHY, SLOW_INPUT, STARTED, WAITING, recording
+from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
+
+JOB = (WAITING, WAITING, SLOW_INPUT, WAITING)
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path))
+
+
+@dataclass
+class Clock:
+    now: float = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_no_job() -> None:
+    frame = Live().frame(0)
+    assert frame.diagnosis is None
+    assert frame.hint is not None
+    assert "mgpu-doctor run -- COMMAND" in frame.hint
+    assert frame.host is not None
+    assert frame.devices is not None
+
+
+def test_no_job_but_an_old_recording_is_told_of() -> None:
+    recording(runs() / "20260101-000000-old", JOB)
+    frame = Live().frame(0)
+    assert frame.diagnosis is None
+    assert frame.hint is not None
+    assert "top --replay 20260101-000000-old" in frame.hint
+
+
+def test_a_job_that_runs_is_found_and_diagnosed() -> None:
+    recording(runs() / "20260101-000000-job", JOB, live=True)
+    frame = Live().frame(0)
+    assert frame.source == "live  20260101-000000-job"
+    assert frame.diagnosis is not None
+    assert [rank.rank for rank in frame.diagnosis.ranks] == [0, 1, 2, 3]
+    assert frame.diagnosis.findings[0].code == "straggler-input"
+    assert frame.diagnosis.findings[0].culprits[0].rank == 2
+    assert isinstance(frame.heat, Heat)
+    assert frame.rate == pytest.approx(1 / sum(SLOW_INPUT.values()), rel=0.1)
+
+
+def test_next_job_goes_round() -> None:
+    for name in ("20260101-000000-a", "20260101-000001-b"):
+        recording(runs() / name, (HEALTHY, HEALTHY), live=True)
+    live = Live()
+    first = live.frame(0)
+    assert first.others == 1
+    seen = [first.source]
+    for _ in range(2):
+        live.next_job()
+        seen.append(live.frame(0).source)
+    assert seen == [
+        "live  20260101-000001-b",
+        "live  20260101-000000-a",
+        "live  20260101-000001-b",
+    ]
+
+
+def test_a_job_that_ends_stays_on_the_screen_as_it_ended() -> None:
+    folder = recording(runs() / "20260101-000000-job", JOB, live=True)
+    live = Live()
+    running = live.frame(0)
+    assert running.diagnosis is not None
+    assert running.diagnosis.case.job.outcome is not Outcome.COMPLETED
+    end = {"exit_code": 0, "signal": None, "ended": STARTED + 60, "asked": None}
+    (folder / END).write_text(json.dumps(end))
+    over = live.frame(1)
+    assert over.diagnosis is not None
+    assert over.diagnosis.case.job.outcome is Outcome.COMPLETED
+    assert live.frame(1).diagnosis is over.diagnosis
+
+
+def test_what_is_no_recording_says_so_and_the_machine_is_still_shown(tmp_path: Path) -> None:
+    frame = Live(tmp_path / "nowhere").frame(0)
+    assert frame.diagnosis is None
+    assert frame.hint is not None
+    assert "does not exist" in frame.hint
+    assert frame.host is not None
+
+
+def test_living_jobs(tmp_path: Path) -> None:
+    folder = recording(runs() / "20260101-000000-job", (HEALTHY,), live=True)
+    assert living() == [folder]
+    info = json.loads((folder / INFO).read_text())
+    for wrong in (
+        {"job_pid": 2**22 + 1},
+        {"job_pid": "1"},
+        {"job_start_ticks": 1},
+        {"host": "elsewhere"},
+    ):
+        (folder / INFO).write_text(json.dumps({**info, **wrong}))
+        assert not is_living(folder), wrong
+    (folder / INFO).write_text("[1")
+    assert living() == []
+    assert not is_living(tmp_path / "nowhere")
+
+
+def test_replay_knows_only_what_was_known() -> None:
+    folder = recording(runs() / "r", JOB)
+    replay = Replay(folder)
+    start = replay.frame(0)
+    assert start.replay is not None
+    replay.seek(1)
+    end = replay.frame(0)
+    assert end.replay is not None
+    assert end.diagnosis is not None
+    assert end.at == end.replay.end > start.at == start.replay.start
+    assert end.diagnosis.case.observed == end.at
+
+
+def test_replay_runs_by_its_speed_and_stops_at_the_end() -> None:
+    replay = Replay(recording(runs() / "r", JOB))
+    first = replay.frame(0).replay
+    assert first is not None
+    replay.faster(2)
+    second = replay.frame(0.5).replay
+    assert second is not None
+    assert second.at - first.at == pytest.approx(min(2.5, first.end - first.start))
+    last = replay.frame(1e9).replay
+    assert last is not None
+    assert (last.at, last.paused) == (last.end, True)
+    replay.pause()
+    again = replay.frame(0).replay
+    assert again is not None
+    assert (again.at, again.paused) == (again.start, False)
+
+
+def test_replay_of_what_is_no_recording(tmp_path: Path) -> None:
+    with pytest.raises(NotARecording):
+        Replay(tmp_path)
+
+
+def test_pace_keeps_to_its_share() -> None:
+    clock, cost = Clock(), Clock(0.0)
+    pace = Pace(clock, cost)
+    assert pace.due()
+    pace.begin()
+    cost.now += 0.03
+    pace.end()
+    assert not pace.due()
+    clock.now += 0.03 / SHARE - 0.01
+    assert not pace.due()
+    clock.now += 0.02
+    assert pace.due()
+
+
+def test_a_diagnosis_is_not_made_anew_for_every_frame() -> None:
+    folder = recording(runs() / "job", JOB, live=True)
+    clock, cost = Clock(), Clock(0.0)
+
+    def dear() -> float:
+        cost.now += 0.02
+        return cost.now
+
+    watch = Watch(folder, clock, dear)
+    first = watch.look()
+    clock.now += 0.5
+    second = watch.look()
+    assert second.diagnosis is first.diagnosis
+    assert second.age == 0.5
+    assert watch.look(anew=True).age == 0
+    watch.close()
+
+
+def test_fresh_facts_under_an_old_judgement() -> None:
+    steps = records(Synthetic(ranks=2, steps=60))
+    old = diagnose(make_case([make_rank(n, steps[n][:50]) for n in range(2)]))
+    now = Now("wait", 0.0, 59, "all_reduce train.py:87", 1)
+    new = make_case([make_rank(n, steps[n], now=now) for n in range(2)])
+    fresh = refreshed(old, new)
+    assert [rank.last_step for rank in fresh.ranks] == [59, 59]
+    assert fresh.ranks[0].where == "all_reduce train.py:87"
+    assert fresh.findings == old.findings
+    hung = replace(old, ranks=tuple(replace(rank, state="hung") for rank in old.ranks))
+    assert {rank.state for rank in refreshed(hung, old.case).ranks} == {"hung"}
+    assert {rank.state for rank in refreshed(hung, new).ranks} == {State.RUNNING.value}
+
+
+def test_heat_shows_the_slow_rank_and_when_it_began() -> None:
+    job = Synthetic(ranks=4, steps=120, faults=[Fault(2, "input", milliseconds=20, start=80)])
+    made = heat(synthetic_case(job))
+    assert isinstance(made, Heat)
+    column = made.steps.tolist().index(80)
+    assert made.excess[2, column + 1 :].min() > 0.5
+    assert abs(made.excess[:, :column]).max() < 0.5
+
+
+def test_one_rank_has_no_heat_but_a_reason() -> None:
+    made = heat(synthetic_case(Synthetic(ranks=1)))
+    assert isinstance(made, str)
+
+
+def test_step_rate_of_nothing_is_unknown() -> None:
+    assert step_rate(()) is None
+    steps = records(Synthetic(ranks=1, steps=3))[0]
+    assert step_rate((make_rank(0, steps[:0]),)) is None
+    assert step_rate((make_rank(0, steps),)) == pytest.approx(3e9 / steps["wall_ns"].sum())

@@ -1,0 +1,111 @@
+"""Frames for the live screen: hand-made, with a fixed clock, as pleasant or not as a test likes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mgpu_doctor.case.model import Device, DeviceSample, HostSample, Outcome
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.tui.frame import Frame, Position
+from mgpu_doctor.tui.heat import Heat
+from tests.support import diagnoses
+
+AT = diagnoses.STARTED + 26.4
+GIB = 1 << 30
+NO_GPU = DeviceSample(AT, (), "no NVIDIA driver on this machine")
+HOST = HostSample(AT, 63.0, 16, 9.4, 48 * GIB, 128 * GIB)
+
+
+def gpu(index: int, **changes: Any) -> Device:
+    facts: dict[str, Any] = {
+        "index": index,
+        "name": "NVIDIA H100 80GB HBM3",
+        "uuid": f"GPU-{index}",
+        "utilization": 0.9 + index / 100,
+        "memory_used": (60 + index) * GIB,
+        "memory_total": 80 * GIB,
+        "power_watts": 600.0 + index,
+        "power_limit_watts": 700.0,
+        "temperature": 60.0 + index,
+        "sm_clock_mhz": 1755.0,
+        "pids": (4000 + index,),
+    }
+    return Device(**{**facts, **changes})
+
+
+def eight_gpus() -> DeviceSample:
+    """One lost, one in MIG mode, one that knows nothing, one beyond a kilowatt, one foreign."""
+    odd = {
+        1: gpu(1, power_watts=1003.0, power_limit_watts=1200.0),
+        3: Device(3, name="NVIDIA H100 80GB HBM3", trouble="GPU is lost"),
+        4: gpu(4, utilization=None, trouble="MIG mode; not supported: utilization"),
+        5: Device(5, name="NVIDIA Thing", trouble="not supported: memory, utilization, power"),
+        6: gpu(6, memory_used=None, memory_total=None, trouble="not supported: memory"),
+        7: gpu(7, pids=(91, 92, 93)),
+    }
+    return DeviceSample(AT, tuple(odd.get(index, gpu(index)) for index in range(8)))
+
+
+def heat(ranks: int, slow: int | None, steps: int = 240) -> Heat:
+    """Rank `slow` slows down by half a step from the middle on; one step was not measured."""
+    chance = np.random.default_rng(1)
+    excess = np.abs(chance.normal(0, 0.015, (ranks, steps)))
+    if slow is not None:
+        excess[slow, steps // 2 :] += np.linspace(0, 1.1, steps - steps // 2)
+    excess[:, -5] = np.nan
+    return Heat(tuple(range(ranks)), np.arange(1000, 1000 + steps), excess)
+
+
+def frame(diagnosis: Diagnosis | None, **changes: Any) -> Frame:
+    facts: dict[str, Any] = {
+        "at": AT,
+        "source": "live  20260917-101500-train-4711",
+        "diagnosis": diagnosis,
+        "rate": 15.1 if diagnosis else None,
+        "devices": NO_GPU,
+        "host": HOST,
+    }
+    return Frame(**{**facts, **changes})
+
+
+HEALTHY = frame(diagnoses.healthy(Outcome.RUNNING), heat=heat(4, None))
+STRAGGLER = frame(diagnoses.straggler(outcome=Outcome.RUNNING), heat=heat(4, 2), age=4.0)
+DEAD = frame(diagnoses.hang(), heat=heat(4, None), late=0.6)
+NOTHING = frame(
+    None,
+    source="live",
+    hint="No job is under observation here. To start one: mgpu-doctor run -- COMMAND\n"
+    "To see the last one again: mgpu-doctor top --replay 20260917-101500-train-4711",
+)
+EIGHT_GPUS = replace(STRAGGLER, devices=eight_gpus(), others=2)
+MANY_RANKS = frame(
+    diagnoses.straggler(64, 37, Outcome.RUNNING), heat=heat(64, 37), devices=eight_gpus()
+)
+HOSTILE = frame(
+    diagnoses.failed(),
+    source=diagnoses.HOSTILE,
+    heat=diagnoses.HOSTILE,
+    devices=DeviceSample(AT, (gpu(0, name=diagnoses.HOSTILE, trouble=diagnoses.HOSTILE),)),
+)
+REPLAYED = replace(
+    STRAGGLER,
+    source="20260917-101500-train-4711",
+    age=0.0,
+    replay=Position(AT - 26.4, AT + 26.4, AT, 2.0, paused=False),
+)
+UNKNOWN = frame(diagnoses.unknown(), rate=None, devices=None, host=HostSample(AT, *[None] * 5))
+
+ALL = {
+    "healthy": HEALTHY,
+    "straggler": STRAGGLER,
+    "dead-rank": DEAD,
+    "nothing": NOTHING,
+    "eight-gpus": EIGHT_GPUS,
+    "64-ranks": MANY_RANKS,
+    "hostile": HOSTILE,
+    "replay": REPLAYED,
+    "unknown": UNKNOWN,
+}

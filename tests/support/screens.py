@@ -1,0 +1,73 @@
+"""Screens as text, held against golden files. `UPDATE_SCREENS=1` in the environment rewrites them:
+then read the difference before committing it."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from textual.pilot import Pilot
+
+from mgpu_doctor.tui.app import TopApp
+from mgpu_doctor.tui.frame import Frame
+
+GOLDEN = Path(__file__).parents[1] / "recorded/screens"
+
+
+class Still:
+    """A source that always gives the same frame."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+
+    def frame(self, passed: float) -> Frame:
+        del passed
+        return self._frame
+
+
+def screen_text(app: TopApp) -> str:
+    """What is on the screen, line by line, without trailing blanks."""
+    size = app.size
+    console = Console(
+        file=io.StringIO(), width=size.width, height=size.height, record=True, legacy_windows=False
+    )
+    # As Textual's own export_screenshot does.
+    console.print(app.screen._compositor.render_update(full=True))
+    lines = console.export_text(styles=False).splitlines()
+    return "\n".join(line.rstrip() for line in lines[: size.height]) + "\n"
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], bool], what: str) -> None:
+    """Lets the app work until `condition` holds; fails after ten seconds."""
+    for _ in range(1000):
+        if condition():
+            await pilot.pause()
+            return
+        await pilot.pause(0.01)
+    raise AssertionError(f"never came: {what}\n{screen_text(_app(pilot))}")
+
+
+async def shown(pilot: Pilot[None]) -> TopApp:
+    """The app once its first frame is on the screen."""
+    app = _app(pilot)
+    await until(pilot, lambda: app.frame is not None, "the first frame")
+    await pilot.pause()
+    return app
+
+
+def _app(pilot: Pilot[None]) -> TopApp:
+    app = pilot.app
+    assert isinstance(app, TopApp)
+    return app
+
+
+def check(name: str, text: str) -> None:
+    """Fails unless `text` is the golden file `name`."""
+    file = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_SCREENS"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    assert text == file.read_text(encoding="utf-8"), f"differs from {file.name}:\n{text}"
