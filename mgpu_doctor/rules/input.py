@@ -124,10 +124,10 @@ def _common_loader(measures: Measures) -> Loader:
 
 
 def _cause(loader: Loader, cpu: float | None) -> str:
-    if cpu is not None and cpu >= SATURATED:
-        return f"The host's cores are {cpu:.0f} % busy: preparing data competes with training."
     if loader.workers == 0:
         return "The loader has no workers (num_workers=0): each batch is made while training waits."
+    if cpu is not None and cpu >= SATURATED:
+        return f"The host's cores are {cpu:.0f} % busy: preparing data competes with training."
     if loader.workers is not None:
         ahead = "" if loader.prefetch is None else f", prefetch_factor={loader.prefetch}"
         return (

@@ -47,15 +47,22 @@ def cpu_use(samples: tuple[HostSample, ...]) -> float | None:
 
 def how_to_load_faster(loader: Loader, cpu: float | None) -> str:
     """What to type, knowing the present settings."""
-    if cpu is not None and cpu >= SATURATED:
+    busy = cpu is not None and cpu >= SATURATED
+    if loader.workers == 0:
+        caveat = (
+            f" The host's cores are {cpu:.0f} % busy: if making a batch computes rather than waits "
+            "for storage, do less of it in `__getitem__` (decode and resize once, beforehand)."
+            if busy
+            else ""
+        )
+        return (
+            "DataLoader(..., num_workers=4, persistent_workers=True): it is num_workers=0 now, so "
+            f"every batch is made while training waits.{caveat}"
+        )
+    if busy:
         return (
             f"The host's cores are {cpu:.0f} % busy, so more workers would not help: do less in "
             "`__getitem__` (decode and resize once, beforehand), or give the job more cores."
-        )
-    if loader.workers == 0:
-        return (
-            "DataLoader(..., num_workers=4, persistent_workers=True): it is num_workers=0 now, so "
-            "every batch is made while training waits."
         )
     if loader.workers is not None:
         more = max(4, 2 * loader.workers)

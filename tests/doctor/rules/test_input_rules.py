@@ -49,10 +49,17 @@ def test_cause_and_fix_know_the_settings(loader: dict[str, int], cause: str, how
 
 
 def test_busy_cores_make_more_workers_useless() -> None:
-    found = only(job_with_input(0.010, workers=0), cpu=97.0)
+    found = only(job_with_input(0.010, workers=4), cpu=97.0)
     assert "97 % busy" in found.cause
     assert "more workers would not help" in found.fixes[0].how
-    assert "no workers" in only(job_with_input(0.010, workers=0), cpu=50.0).cause
+    assert "keep up" in only(job_with_input(0.010, workers=4), cpu=50.0).cause
+
+
+def test_no_workers_is_the_cause_even_on_busy_cores() -> None:
+    found = only(job_with_input(0.010, workers=0), cpu=97.0)
+    assert "num_workers=0" in found.cause
+    assert "97 % busy" in found.fixes[0].how
+    assert "busy" not in only(job_with_input(0.010, workers=0), cpu=50.0).fixes[0].how
 
 
 def test_little_input_is_silent() -> None:
