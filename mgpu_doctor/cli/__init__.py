@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+
 import typer
+
+VERBS = ("top", "run", "train", "diagnose", "report", "explain")
 
 app = typer.Typer(
     name="mgpu-doctor",
@@ -11,9 +15,23 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,  # plain help: four times quicker to print than the decorated one
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback(invoke_without_command=True)
+def version(
+    show: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    if show:
+        from mgpu_doctor import __version__
+
+        typer.echo(f"mgpu-doctor {__version__}")
+        raise typer.Exit
 
 
 def main() -> None:
     """Entry point of the `mgpu-doctor` command."""
+    for verb in VERBS:
+        importlib.import_module(f"mgpu_doctor.cli.{verb}")
     app()
