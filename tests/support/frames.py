@@ -96,7 +96,9 @@ REPLAYED = replace(
     age=0.0,
     replay=Position(AT - 26.4, AT + 26.4, AT, 2.0, paused=False),
 )
-UNKNOWN = frame(diagnoses.unknown(), rate=None, devices=None, host=HostSample(AT, *[None] * 5))
+UNKNOWN = frame(
+    diagnoses.unknown(), rate=None, devices=None, host=HostSample(AT, None, None, None, None, None)
+)
 
 ALL = {
     "healthy": HEALTHY,
