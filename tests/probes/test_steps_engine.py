@@ -26,7 +26,9 @@ class Loop:
     def idle(self, ms: int) -> None:
         self.now += ms * 1_000_000
 
-    def fetch(self, ms: int = 1, loader: int = TRAIN, *, grad: bool = True, got: bool = True) -> None:
+    def fetch(
+        self, ms: int = 1, loader: int = TRAIN, *, grad: bool = True, got: bool = True
+    ) -> None:
         self.steps.fetch_begins(loader, self.now, training=grad)
         self.idle(ms)
         self.steps.fetch_ends(self.now, 4, 8, got=got)
@@ -36,7 +38,9 @@ class Loop:
         self.idle(ms)
         self.steps.forward_ends(self.now, training=grad)
 
-    def backward(self, ms: int = 4, wait: int = 0, inside: Callable[[], None] | None = None) -> None:
+    def backward(
+        self, ms: int = 4, wait: int = 0, inside: Callable[[], None] | None = None
+    ) -> None:
         self.steps.backward_begins(self.now)
         self.idle(ms)
         if inside:
@@ -58,7 +62,7 @@ class Loop:
     def call(self, site: int, ms: int = 3, *, sends: bool = False) -> None:
         self.steps.call_begins(self.now, sends=sends)
         self.idle(ms)
-        self.steps.call_ends(self.now, ("train.py", site))
+        self.steps.call_ends(self.now, ("train.py", site, "all_reduce"))
 
     def end(self) -> list[Step]:
         self.steps.leave()
@@ -158,10 +162,15 @@ def test_a_skipped_update_is_a_step_and_says_so() -> None:
 
 def test_optimizers_inside_backward_end_a_turn_when_the_backward_pass_ends() -> None:
     loop = Loop()
+
+    def one_a_parameter() -> None:
+        for optimizer in range(1, 9):
+            loop.update(1, optimizer)
+
     for _ in range(7):
         loop.fetch()
         loop.idle(2)
-        loop.backward(4, inside=lambda: [loop.update(1, optimizer) for optimizer in range(1, 9)] and None)
+        loop.backward(4, inside=one_a_parameter)
     steps = loop.end()
     assert len(steps) == 7
     assert phase(steps[3], "optimizer") == 8
