@@ -19,7 +19,7 @@ def noise(steps: int, seed: int = 0, spread: float = 0.03) -> np.ndarray:
 
 
 def alike(steps: int, seed: int, correlation: float = 0.6) -> np.ndarray:
-    """Neighbours more alike than on real oversubscribed jobs (four ranks on two cores: 0 to 0.5)."""
+    """Neighbours more alike than in real jobs of four ranks on two cores (0 to 0.5)."""
     series = noise(steps, seed)
     for at in range(1, steps):
         series[at] += correlation * series[at - 1]
