@@ -66,13 +66,14 @@ def falls(case: Case) -> tuple[Fall, ...]:
     """Every ending that was not clean, culprits' and echoes' alike."""
     logged = case.console.ends
     found = [_of_rank(rank, logged, case) for rank in case.ranks if _fell(rank)]
-    known_ranks = {rank.rank for rank in case.ranks}
-    known_pids = {rank.pid for rank in case.ranks}
-    found += [
-        _of_text(end, logged)
-        for end in logged
-        if _is_ending(end) and end.rank not in known_ranks and end.pid not in known_pids
-    ]
+    known_ranks = {rank.rank for rank in case.ranks} - {None}
+    known_pids = {rank.pid for rank in case.ranks} - {None}
+    texts: dict[object, list[LoggedEnd]] = {}
+    for end in logged:
+        if _is_ending(end) and end.rank not in known_ranks and end.pid not in known_pids:
+            key = ("pid", end.pid) if end.rank is None else end.rank
+            texts.setdefault(key, []).append(end)
+    found += [_of_text(told) for told in texts.values()]
     return tuple(_with_unlabelled(found, logged, case))
 
 
@@ -154,11 +155,12 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> Fall:
     )
 
 
-def _of_text(end: LoggedEnd, logged: tuple[LoggedEnd, ...]) -> Fall:
-    error = end.error
-    if error is None and end.rank is not None:
-        printed = [other.error for other in logged if other.rank == end.rank and other.error]
-        error = printed[-1] if printed else None
+def _of_text(told: list[LoggedEnd]) -> Fall:
+    """From everything that the console tells of one process: its end, and what it raised."""
+    ended = [end for end in told if end.exit_code is not None or end.signal is not None]
+    end = (ended or told)[0]
+    printed = [other.error for other in told if other.error is not None]
+    error = printed[-1] if printed else None
     kind, number, code = _kind(end.signal, end.exit_code, error)
     return Fall(
         kind,
@@ -169,7 +171,7 @@ def _of_text(end: LoggedEnd, logged: tuple[LoggedEnd, ...]) -> Fall:
         signal=number,
         exit_code=code,
         error=error,
-        noticed_first=end.first,
+        noticed_first=any(other.first for other in told),
     )
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.model import Job, Rank
+from mgpu_doctor.case.model import Job, Rank, State
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import obituary, words
 from mgpu_doctor.rules.rule import Rule
@@ -47,7 +47,7 @@ def _rank_dead(measures: Measures) -> Iterable[Finding]:
             *obituary.evidence_of(first, case),
         ),
         since_step=first.last_step,
-        fixes=(*_fixes(stall, case.job), _end_it(stall), _notice_sooner(case.job)),
+        fixes=(*_fixes(stall, case.job), _end_it(case.ranks), _notice_sooner(case.job)),
     )
 
 
@@ -81,8 +81,9 @@ def _fixes(stall: Stall, job: Job) -> tuple[Fix, ...]:
     )
 
 
-def _end_it(stall: Stall) -> Fix:
-    pids = " ".join(str(rank.pid) for rank in stall.waiting[:64] if rank.pid is not None)
+def _end_it(ranks: Iterable[Rank]) -> Fix:
+    alive = [r.pid for r in ranks if r.state in (State.RUNNING, State.WAITING) and r.pid]
+    pids = " ".join(map(str, alive[:64]))
     return Fix(
         "end-the-job",
         "End the job: waiting helps no more",

@@ -8,7 +8,7 @@ import time
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 
 def fall(how: str, step: int) -> None:
@@ -40,6 +40,8 @@ def train(rank: int, args: argparse.Namespace) -> None:
     for step in range(args.steps):
         dist.all_reduce(numbers)
         time.sleep(0.01)
+        if step == 5 and rank == 0:
+            print("on its way", flush=True)
         if step == args.at and rank == args.rank:
             fall(args.how, step)
         if step == args.at and args.stuck:
@@ -53,13 +55,13 @@ def main() -> None:
     options.add_argument("--rank", type=int, default=2)
     options.add_argument("--at", type=int, default=30)
     options.add_argument("--steps", type=int, default=60)
-    options.add_argument("--stuck", action="store_true")
+    options.add_argument("--stuck", action="store_true", help="survivors wait for ever")
     options.add_argument("--spawn", action="store_true")
     options.add_argument("--ranks", type=int, default=4)
     options.add_argument("--port", type=int, default=0)
     args = options.parse_args()
     if args.spawn:
-        mp.start_processes(train, args=(args,), nprocs=args.ranks, start_method="spawn")
+        spawn(train, args=(args,), nprocs=args.ranks)
     else:
         train(int(os.environ["RANK"]), args)
 

@@ -7,7 +7,18 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.case.model import Console, HostSample, Outcome, State
-from tests.support.deaths import AT, dead, echo, error, failed_job, find, logged, rank, terminated
+from tests.support.deaths import (
+    AT,
+    dead,
+    echo,
+    error,
+    failed_job,
+    find,
+    logged,
+    lost_peer,
+    rank,
+    terminated,
+)
 
 
 def test_the_killed_rank_is_named_not_the_one_that_the_launcher_blames() -> None:
@@ -148,6 +159,19 @@ def test_one_unlabelled_traceback_belongs_to_the_rank_of_the_summary() -> None:
     )
     (finding,) = find(failed_job([], console=Console(ends=ends)))
     assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert "train.py:87" in finding.title
+
+
+def test_the_consoles_tales_of_one_rank_are_one_end() -> None:
+    ends = (
+        logged(rank=1, pid=11, exit_code=1, first=True),
+        logged(rank=1, error=error(), source="traceback"),
+        logged(rank=0, pid=10, signal=15),
+        logged(rank=0, error=lost_peer(), source="traceback"),
+    )
+    (finding,) = find(failed_job([], console=Console(ends=ends)))
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert [culprit.pid for culprit in finding.culprits] == [11]
     assert "train.py:87" in finding.title
 
 

@@ -1,0 +1,180 @@
+"""Real jobs in which a rank falls: the right rank, the right cause, the right line.
+
+The scripts of `tests/jobs` know nothing of the doctor.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.model import Outcome, State
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, Finding, Severity
+from tests.support.jobs import JOBS, run, started, torchrun, until
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = JOBS / "falls.py"
+LINES = SCRIPT.read_text(encoding="utf-8").splitlines()
+RAISES_AT = 1 + next(i for i, line in enumerate(LINES) if "raise ValueError" in line)
+EXPECTED = {
+    "raise": ("failed-exception", f"ValueError at falls.py:{RAISES_AT}: bad sample at step 30"),
+    "exit": ("failed-exception", "exit code 3"),
+    "kill": ("failed-killed", "SIGKILL"),
+    "segv": ("failed-signal", "SIGSEGV"),
+}
+
+
+def doctor(recording: Path) -> list[str]:
+    return [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def loud(diagnosis: Diagnosis) -> list[Finding]:
+    return [one for one in diagnosis.findings if one.severity is not Severity.INFO]
+
+
+def the_only(diagnosis: Diagnosis) -> Finding:
+    (finding,) = loud(diagnosis)
+    return finding
+
+
+@pytest.mark.parametrize("how", EXPECTED)
+def test_under_torchrun_the_rank_that_fell_is_named(how: str, tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    ended = run([*doctor(recording), *torchrun(SCRIPT.name, how, ranks=4)])
+    assert ended.code == 1
+    diagnosis = diagnose(load_recording(recording))
+    finding = the_only(diagnosis)
+    code, told = EXPECTED[how]
+    assert finding.code == code
+    assert told in finding.title
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert finding.victims == (0, 1, 3)
+    assert finding.since_step == 30
+    assert diagnosis.case.job.outcome is Outcome.FAILED
+
+
+@pytest.mark.parametrize("how", ["raise", "exit", "kill"])
+def test_under_mp_spawn_the_rank_that_fell_is_named(how: str, tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    job = [sys.executable, str(SCRIPT), how, "--spawn", "--port", str(free_port())]
+    assert run([*doctor(recording), *job]).code == 1
+    finding = the_only(diagnose(load_recording(recording)))
+    code, told = EXPECTED[how]
+    assert finding.code == code
+    assert told in finding.title
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+
+
+def test_a_script_that_dies_at_import_is_told_of_every_rank(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    assert run([*doctor(recording), *torchrun("dies_at_import.py", ranks=2)]).code == 1
+    finding = the_only(diagnose(load_recording(recording)))
+    assert finding.code == "failed-exception"
+    assert "ModuleNotFoundError at dies_at_import.py:7" in finding.title
+
+
+def test_a_script_without_a_probe_is_told_from_the_console(tmp_path: Path) -> None:
+    """`python -I` ignores PYTHONPATH, so that no rank opens a box."""
+    recording = tmp_path / "recording"
+    isolated = [sys.executable, "-I", "-m", "torch.distributed.run", "--standalone"]
+    job = ["--nproc-per-node", "2", "--no-python", sys.executable, "-I", str(SCRIPT), "raise"]
+    assert run([*doctor(recording), *isolated, *job, "--rank", "1"]).code == 1
+    diagnosis = diagnose(load_recording(recording))
+    finding = the_only(diagnosis)
+    assert finding.code == "failed-exception"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert EXPECTED["raise"][1] in finding.title
+    assert finding.confidence <= 0.8
+    assert any(item.probe == "in-process probe" for item in diagnosis.unexamined)
+
+
+def test_a_healthy_job_gets_no_finding(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    assert run([*doctor(recording), *torchrun(SCRIPT.name, "none", ranks=4)]).code == 0
+    diagnosis = diagnose(load_recording(recording))
+    assert loud(diagnosis) == []
+    assert diagnosis.case.job.outcome is Outcome.COMPLETED
+    assert {rank.state for rank in diagnosis.case.ranks} == {State.EXITED}
+
+
+@pytest.mark.parametrize("asking", [signal.SIGINT, signal.SIGTERM])
+def test_a_job_that_was_asked_to_end_blames_nobody(asking: signal.Signals, tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    job = [*torchrun(SCRIPT.name, "none", "--steps", "100000", ranks=2)]
+    with started([*doctor(recording), *job]) as process:
+        assert process.stdout is not None
+        assert "on its way" in process.stdout.readline()
+        if asking == signal.SIGINT:  # as the terminal sends it: to the whole foreground group
+            os.killpg(process.pid, asking)
+        else:
+            process.send_signal(asking)
+        process.communicate(timeout=60)
+    diagnosis = diagnose(load_recording(recording))
+    assert diagnosis.case.job.outcome is Outcome.KILLED
+    assert loud(diagnosis) == []
+
+
+def test_survivors_that_wait_for_a_dead_rank_are_a_hang_while_the_job_lives(
+    tmp_path: Path,
+) -> None:
+    recording = tmp_path / "recording"
+    launcher = [sys.executable, str(JOBS / "env_ranks.py"), "--ranks", "4", SCRIPT.name]
+    with started([*doctor(recording), *launcher, "kill", "--stuck"]):
+        until(lambda: _findings(recording, "hang-rank-dead") != [], seconds=90)
+        (finding,) = _findings(recording, "hang-rank-dead")
+        diagnosis = diagnose(load_recording(recording))
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert finding.victims == (1, 3)
+    assert "falls.py" in finding.cause
+    assert "SIGKILL" in finding.cause
+    assert the_only(diagnosis).code == "hang-rank-dead"
+    assert diagnosis.case.job.outcome is Outcome.HUNG
+
+
+def _findings(recording: Path, code: str) -> list[Finding]:
+    try:
+        case = load_recording(recording)
+    except ValueError:  # not there yet
+        return []
+    return [finding for finding in diagnose(case).findings if finding.code == code]
+
+
+def test_after_a_sigkill_of_everything_the_recording_still_speaks(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    job = [*torchrun(SCRIPT.name, "none", "--steps", "100000", ranks=2)]
+    with started([*doctor(recording), *job]) as process:
+        assert process.stdout is not None
+        assert "on its way" in process.stdout.readline()
+        alive = load_recording(recording)
+        assert alive.job.outcome is Outcome.RUNNING
+        assert [rank.rank for rank in alive.ranks] == [0, 1]
+        for pid in _session(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+    diagnosis = diagnose(load_recording(recording))
+    assert diagnosis.case.job.outcome is Outcome.KILLED
+    assert all(len(rank.steps) for rank in diagnosis.case.ranks)
+    assert loud(diagnosis) == []
+
+
+def _session(leader: int) -> list[int]:
+    listed = subprocess.run(
+        ["ps", "-o", "pid=", "-s", str(leader)], capture_output=True, text=True, check=True
+    )
+    # The doctor first: it must not see the others fall and write down an end.
+    return sorted((int(pid) for pid in listed.stdout.split()), key=lambda pid: pid != leader)
