@@ -26,7 +26,8 @@ JSON_OUT = typer.Option(
 )
 QUIET = typer.Option("--quiet", "-q", help="Print no diagnosis at the end.")
 NO_CAPTURE = typer.Option(
-    "--no-capture", help="Keep no copy of what the job prints (for full-screen programs)."
+    "--no-capture",
+    help="Keep no copy of what the job prints (for full-screen programs and shells).",
 )
 
 

@@ -1,8 +1,9 @@
-"""Copies live black boxes into a recording that lies on a network file system."""
+"""Brings live black boxes into a recording that lies on a network file system."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
@@ -22,3 +23,10 @@ def copy(source: Path, target: Path) -> None:
         if entry.is_file(follow_symlinks=False) and state.st_size <= LARGEST:
             with open(entry.path, "rb") as box:
                 write_whole(target / entry.name, box.read(LARGEST))
+
+
+def move(source: Path, target: Path) -> None:
+    """`copy` for the last time: then the private folder `source` goes. Raises `OSError`, and
+    leaves everything where it is, if not all could be copied."""
+    copy(source, target)
+    shutil.rmtree(source)

@@ -45,13 +45,15 @@ IGNORED = (
 
 def main() -> None:
     path = os.environb[COPY_VARIABLE.encode()]
+    inherited = [int(name) for name in os.listdir("/proc/self/fd")]
+    # Whatever failed until here, the doctor sees, and lets the job print without us.
     if os.fork():
         os._exit(0)
     os.setsid()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for descriptor in [int(name) for name in os.listdir("/proc/self/fd")]:
+    for descriptor in inherited:
         if descriptor not in (CHANNEL, OUT, CONTROL):
             close(descriptor)
     for _ in range(CHANNEL):

@@ -9,6 +9,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from mgpu_probes.outside.host import Host
@@ -85,14 +86,18 @@ class Watch:
                 self._write(self._samples, host.sample(pids))
                 sample_at = now + interval(now - started)
             if now >= copy_at:
-                self._copy_boxes()
+                self._bring_boxes(boxcopy.copy)
                 copy_at = time.monotonic() + COPY_EVERY
             self._note_ends(min(look_at, sample_at, copy_at) - time.monotonic())
             if self._over.is_set():
                 break
         self._look()
         self._note_ends(0)
-        self._copy_boxes()
+        self._bring_boxes(boxcopy.copy if self._jobs_go_on() else boxcopy.move)
+
+    def _jobs_go_on(self) -> bool:
+        """Whether something the job started still runs, and may still write its box."""
+        return bool(self._family.members)
 
     def _look(self) -> None:
         self._family.look()
@@ -123,11 +128,11 @@ class Watch:
         line = {"pid": member.pid, "start_ticks": member.start_ticks, **exits.told(status)}
         self._write(self._exits, {**line, "at": at, "how": how})
 
-    def _copy_boxes(self) -> None:
+    def _bring_boxes(self, bring: Callable[[Path, Path], None]) -> None:
         book = self._notebook
         if book.folder is not None and book.boxes is not None and book.boxes_elsewhere:
             source, target = book.boxes, layout.boxes(book.folder, book.host)
-            book.guarded(lambda: boxcopy.copy(source, target))
+            book.guarded(lambda: bring(source, target))
 
     def _watch_devices(self) -> None:
         """Apart from the rest, because a driver may hang on a GPU that fell off the bus."""

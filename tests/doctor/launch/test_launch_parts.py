@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside import processes
 
-from mgpu_doctor.launch import exits, program, storage
+from mgpu_doctor.launch import boxcopy, exits, program, storage
 from mgpu_doctor.launch.canary import Canary
 from mgpu_doctor.launch.conduit import CHUNK, KEEP, RING, Copy, Shared
 from mgpu_doctor.launch.family import Family
@@ -59,6 +59,27 @@ def test_boxes_go_to_local_storage_when_the_recording_is_remote(
     assert boxes.parent == local
     assert boxes.stat().st_mode & 0o777 == 0o700
     assert storage.boxes_folder(local / "r", "host") == (local / "r/hosts/host/boxes", False)
+
+
+def test_boxes_are_brought_home(tmp_path: Path) -> None:
+    live, home = tmp_path / "live", tmp_path / "home"
+    live.mkdir()
+    home.mkdir()
+    (live / "a.box").write_bytes(b"first")
+    (live / "other").write_bytes(b"x")
+    (live / "link.box").symlink_to("/etc/passwd")
+    boxcopy.copy(live, home)
+    (live / "a.box").write_bytes(b"second")
+    boxcopy.move(live, home)
+    assert not live.exists()
+    assert {file.name: file.read_bytes() for file in home.iterdir()} == {"a.box": b"second"}
+
+
+def test_boxes_stay_where_they_are_if_they_cannot_be_brought_home(tmp_path: Path) -> None:
+    (tmp_path / "a.box").write_bytes(b"first")
+    with pytest.raises(FileNotFoundError):
+        boxcopy.move(tmp_path, tmp_path / "absent")
+    assert (tmp_path / "a.box").read_bytes() == b"first"
 
 
 def test_the_jobs_environment_differs_by_the_probe_alone() -> None:
