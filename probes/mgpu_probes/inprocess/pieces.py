@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from math import isnan, nan
+from math import nan
+from typing import NamedTuple
 
 from . import layout
-from .clock import PENDING
+from .clock import BUCKETS
 
 CALLS, FETCHED, BACKWARD, UPDATE = 1, 2, 3, 4
 """Signs of a step, the surest last: a recurring collective, a batch fetch together with a
@@ -80,8 +80,7 @@ class Piece:
         return True
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(NamedTuple):
     """One turn of the training loop. Times in monotonic ns, `phases` in ns by `layout.PHASES`."""
 
     start: int
@@ -111,29 +110,31 @@ def level_of(pieces: Iterable[Piece]) -> int:
 
 def joined(pieces: Sequence[Piece], level: int, training: Collection[int]) -> Step:
     """The step that these pieces are; `training` are the loaders known to feed backward passes."""
-    phases = [0] * len(layout.PHASES)
+    evaluated: list[Piece] = []
+    if level >= BACKWARD:
+        evaluated = [piece for piece in pieces if piece.loader and piece.evaluates(training)]
+    trained = [piece for piece in pieces if piece not in evaluated] if evaluated else pieces
+    phases = list(map(sum, zip(*[piece.booked for piece in trained], strict=True)))
+    phases = phases or [0] * BUCKETS
+    phases[layout.OTHER if level >= FETCHED else layout.FORWARD] += phases.pop()
+    for piece in evaluated:
+        wait = piece.booked[layout.WAIT]
+        phases[layout.EVALUATION] += sum(piece.booked) - wait
+        phases[layout.WAIT] += wait
     samples = tokens = backwards = collectives = 0
     skipped = updated = False
     loss = nan
-    for piece in pieces:
-        booked = piece.booked
-        if level >= BACKWARD and piece.evaluates(training):
-            wait = booked[layout.WAIT]
-            phases[layout.EVALUATION] += sum(booked) - wait
-            phases[layout.WAIT] += wait
-        else:
-            for phase in range(PENDING):
-                phases[phase] += booked[phase]
-            phases[layout.OTHER if level >= FETCHED else layout.FORWARD] += booked[PENDING]
-            samples += piece.samples
-            tokens += piece.tokens
+    for piece in trained:
+        samples += piece.samples
+        tokens += piece.tokens
         backwards += piece.backwards
-        collectives += piece.collectives
-        if not isnan(piece.loss):
+        if piece.loss == piece.loss:  # not NaN
             loss = piece.loss
         if piece.level == UPDATE:
             skipped |= piece.skipped
             updated |= not piece.skipped
+    for piece in pieces:
+        collectives += piece.collectives
     first, last = pieces[0], pieces[-1]
     return Step(
         start=first.start,

@@ -53,6 +53,8 @@ class Steps:
         self.training: set[int] = set()
         self.now = Piece(ledger.since, (0, 0, 0, 0))
         self.pieces: list[Piece] = []
+        self._level = 0
+        self._fetched = self._called_one = False
         self.begun = False
         self._held: list[list[Piece]] = []
         self._cuts: list[int] = []
@@ -77,10 +79,10 @@ class Steps:
             ledger.explain(layout.OTHER, now)
             ledger.settle(PENDING, now)
             self._close(now)
-            if self._is_turn(self.pieces):
+            if self._is_turn():
                 self._split()
                 self._finish(self.pieces)
-                self.pieces = []
+                self._keep([])
         self._open(now, loader=loader)
         if training:
             self._last_loader = loader
@@ -220,10 +222,11 @@ class Steps:
         if not self._looping and not self._pattern:
             self._look_for_pattern(CALLS_TO_BELIEVE_AT_THE_END)
         self._split()
-        if self._is_turn(self.pieces):
+        if self._is_turn():
             self._finish(self.pieces)
         self._tell_held()
-        self.pieces, self._cuts, self.begun = [], [], False
+        self._keep([])
+        self._cuts, self.begun = [], False
 
     @property
     def in_backward(self) -> bool:
@@ -243,7 +246,7 @@ class Steps:
         if not self.begun:
             self.begun = True
             self.ledger.cut(now)
-            self.pieces = []
+            self._keep([])
             before = self.facts()
         else:
             before = self.now.after
@@ -254,9 +257,12 @@ class Steps:
         piece.end = now
         piece.booked = self.ledger.cut(now)
         piece.after = self.facts()
-        if self.pieces and self.pieces[-1].absorbs(piece):
+        if piece.loader and not piece.level and self.pieces and self.pieces[-1].absorbs(piece):
             return
         self.pieces.append(piece)
+        self._level = max(self._level, piece.level)
+        self._fetched |= piece.fetches > 0
+        self._called_one |= piece.collectives > 0
         if len(self.pieces) > MOST_PIECES:
             # Not a training loop (say, inference for hours): nothing before this was a step.
             del self.pieces[: MOST_PIECES // 2]
@@ -269,7 +275,7 @@ class Steps:
         self._close(now)
         if level == UPDATE and self.level < UPDATE:
             accumulated = [turn for turn in self._held if level_of(turn) == BACKWARD]
-            self.pieces = [piece for turn in accumulated for piece in turn] + self.pieces
+            self._keep([piece for turn in accumulated for piece in turn] + self.pieces)
             self._held, self._cuts, self.level = [], [], UPDATE
         if level == UPDATE and self._cuts and self._repeated(sign):
             self._on_repeat()
@@ -289,17 +295,16 @@ class Steps:
         self._split()
 
     def _led_by_fetches(self) -> bool:
-        return not self._led_by_updates and any(piece.fetches for piece in self.pieces)
+        return not self._led_by_updates and self._fetched
 
     def _candidate(self) -> None:
         """The piece that opens now may be the first of a new turn."""
-        if not self._is_turn(self.pieces):
+        if not self._is_turn():
             return
-        if not self._led_by_fetches() and (
-            self._alone >= CALM_TURNS or level_of(self.pieces) < UPDATE
-        ):
+        if not self._led_by_fetches() and (self._alone >= CALM_TURNS or self._level < UPDATE):
             self._finish(self.pieces)
-            self.pieces, self._cuts = [], []
+            self._keep([])
+            self._cuts = []
         else:
             self._cuts.append(len(self.pieces))
 
@@ -324,13 +329,22 @@ class Steps:
             elif begin > start:
                 rest.append(begin)
             seen |= signs
-        self.pieces = self.pieces[start:]
+        self._keep(self.pieces[start:])
         self._cuts = [cut - start for cut in rest]
         self._repeats = 0
 
-    def _is_turn(self, pieces: list[Piece]) -> bool:
-        level = level_of(pieces)
+    def _is_turn(self) -> bool:
+        level = self._level or (FETCHED if self._fetched and self._called_one else 0)
         return level >= max(self.level, FETCHED)
+
+    def _keep(self, pieces: list[Piece]) -> None:
+        """These pieces are the turn so far."""
+        self.pieces = pieces
+        self._level, self._fetched, self._called_one = 0, False, False
+        for piece in pieces:
+            self._level = max(self._level, piece.level)
+            self._fetched |= piece.fetches > 0
+            self._called_one |= piece.collectives > 0
 
     def _finish(self, pieces: list[Piece]) -> None:
         """These pieces are a turn, as far as is known."""
@@ -366,7 +380,7 @@ class Steps:
         self._open(now)
         if self._pattern == [piece.call for piece in self.pieces[-len(self._pattern) :]]:
             self._tell(self.pieces)
-            self.pieces = []
+            self._keep([])
         elif len(self.pieces) % CALLS_BETWEEN_LOOKS == 0:
             self._look_for_pattern(CALLS_TO_BELIEVE)
 
@@ -376,7 +390,7 @@ class Steps:
             self.level = CALLS
             self._pattern = [piece.call for piece in turn]
             self._tell(turn)
-        self.pieces = rest
+        self._keep(rest)
 
     def _update_was_left(self, now: int) -> bool:
         """An optimizer raised, its closing mark never came: nothing is nested any more."""
