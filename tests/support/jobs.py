@@ -1,16 +1,16 @@
 """Runs real training jobs for tests: one at a time on this machine, and none is left behind."""
 
 import fcntl
-import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 JOBS = Path(__file__).parents[1] / "jobs"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
@@ -38,7 +38,7 @@ def alone() -> Iterator[None]:
 
 @contextmanager
 def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """The running command, in a process group of its own, which is killed at the end."""
+    """The running command; what is left of it and of its children is killed at the end."""
     with (
         alone(),
         subprocess.Popen(
@@ -46,13 +46,12 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,
         ) as process,
     ):
         try:
             yield process
         finally:
-            kill_session(process.pid)
+            kill_family(process.pid)
 
 
 def run(command: Sequence[str], seconds: float = 120.0) -> Ended:
@@ -62,21 +61,13 @@ def run(command: Sequence[str], seconds: float = 120.0) -> Ended:
         return Ended(process.returncode, out, err)
 
 
-def kill_session(leader: int) -> None:
-    """Kills what is left of a session: torchrun gives each rank a process group of its own."""
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and _session(int(entry.name)) == leader:
-            try:
-                os.kill(int(entry.name), signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-
-
-def _session(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except (ProcessLookupError, PermissionError):
-        return None
+def kill_family(pid: int) -> None:
+    """Kills the process and its descendants: torchrun gives each rank a session of its own."""
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for each in (*process.children(recursive=True), process):
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
