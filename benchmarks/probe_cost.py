@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.support import machine
 
@@ -69,7 +70,7 @@ def loop() -> None:
         torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     )
 
-    def reduced(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def reduced(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         done.set_result(bucket.buffer())
         return done

@@ -52,9 +52,9 @@ def diagnose(
 
 
 def _running() -> Sequence[Path]:
-    from mgpu_doctor.recording.live import live
+    from mgpu_doctor.recording.living import living
 
-    folders = live()
+    folders = living()
     if not folders:
         leave(
             f"no observed job runs on this machine: {START_ONE}, or name a recording (`latest`).",

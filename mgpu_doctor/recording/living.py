@@ -13,7 +13,7 @@ from mgpu_probes.outside import processes
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 
-NEWEST = 64
+NEWEST = 256
 """Folders looked at, newest first by name: a job that runs is among the newest."""
 MAX_INFO_BYTES = 1 << 20
 

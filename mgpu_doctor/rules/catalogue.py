@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
 
 from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.rules import doctor, failed, hang, input, straggler
@@ -32,7 +33,7 @@ def catalogue() -> Catalogue:
     """Our rules, then those of other packages. What cannot be loaded is told, never fatal."""
     rules = list(OWN)
     broken = []
-    for point in entry_points(group=GROUP):
+    for point in _points():
         try:
             brought = tuple(point.load())
         except Exception as error:  # a package that is not ours may raise anything at import
@@ -44,6 +45,12 @@ def catalogue() -> Catalogue:
             broken.append(_broken(point.name, "not all of it is rules with codes of their own"))
         rules += [one for one in brought if one not in wrong]
     return Catalogue(tuple(rules), tuple(broken))
+
+
+@cache
+def _points() -> tuple[EntryPoint, ...]:
+    """Read once: it costs milliseconds, and a live view diagnoses every second."""
+    return tuple(entry_points(group=GROUP))
 
 
 def _broken(name: str, reason: str) -> Unexamined:

@@ -57,7 +57,7 @@ def entry_point(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
             return value
 
     point = Point("theirs", "their.rules:RULES", module.GROUP)
-    monkeypatch.setattr(module, "entry_points", lambda group: [point] if group else [])
+    monkeypatch.setattr(module, "_points", lambda: (point,))
 
 
 def test_rules_of_other_packages_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
