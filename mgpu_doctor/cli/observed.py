@@ -48,7 +48,14 @@ def run_and_tell(
     if json_out is not None and not _writable(json_out):
         refuse(f"{json_out} cannot be written; name another file with --json-out.")
     try:
-        seen = observe(command, directory=directory, kind=kind, name=name, capture=capture)
+        seen = observe(
+            command,
+            directory=directory,
+            kind=kind,
+            name=name,
+            capture=capture,
+            meanwhile=None if quiet and json_out is None else _get_ready,
+        )
     except OccupiedError as occupied:
         refuse(f"{occupied} Name a new or empty folder with --dir.")
     except CannotStartError as failure:
@@ -66,6 +73,17 @@ def refuse(sentence: str) -> NoReturn:
     """Say what is wrong with the command line and leave."""
     say(sentence)
     raise typer.Exit(WRONG_USAGE)
+
+
+def _get_ready() -> None:
+    """Import what the diagnosis needs while the job runs, so that nobody waits for it then."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start one for each core
+    try:
+        from mgpu_doctor import diagnose  # noqa: F401 - imported to be there
+        from mgpu_doctor.case import load  # noqa: F401 - imported to be there
+        from mgpu_doctor.report import terminal  # noqa: F401 - imported to be there
+    except ImportError:
+        pass  # told when the diagnosis is due
 
 
 def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
@@ -89,7 +107,7 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
 
 
 def _diagnosis(recording: Path) -> Diagnosis | None:
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start one for each core
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from mgpu_doctor.case.load import load_recording
         from mgpu_doctor.diagnose import diagnose

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,10 @@ from mgpu_doctor.recording.write import OccupiedError
 __all__ = ["Observed", "OccupiedError", "observe"]
 
 
+SETTLED = 5.0
+"""Seconds after which a job's start is not disturbed any more."""
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """What is left of a run. `recording`: None where none could be written."""
@@ -43,13 +48,15 @@ def observe(
     kind: str,
     name: str | None = None,
     capture: bool = True,
+    meanwhile: Callable[[], None] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Observed:
     """Run `command` as the bare command would run, with a recording of it, and wait for its end.
 
     `directory`: the recording itself; None: a new one in the doctor's home. `kind`: "run" or
     "train". `name`: what the recording's id says ran. `capture`: keep a copy of what it prints.
-    `environment`: the job's, without what we add. To be called from the main thread.
+    `meanwhile`: called once, in a thread of lowest priority, when the job has run for some
+    seconds. `environment`: the job's, without what we add. To be called from the main thread.
 
     Raises `OccupiedError` where `directory` must not be written to, and
     `program.CannotStartError`. Anything else that goes wrong with the recording is said on
@@ -84,7 +91,11 @@ def observe(
             signal_mask=inbox.before,
         )
         console.let_go()
+        idle = threading.Timer(SETTLED, _idly, [meanwhile])
+        idle.daemon = True
+        idle.start()
         status, asked = _accompany(pid, notebook, console, inbox, canary)
+        idle.cancel()
     finally:
         canary.close()
         inbox.close()
@@ -131,6 +142,12 @@ def _accompany(
         watch.finish(status)
     console.drain(attendant.patient, inbox.descriptor)
     return status, attendant.asked
+
+
+def _idly(task: Callable[[], None] | None) -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)  # of this thread, on Linux
+    if task is not None:
+        task()
 
 
 def _working_folder() -> str | None:
