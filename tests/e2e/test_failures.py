@@ -10,15 +10,18 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Outcome, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from tests.support.jobs import JOBS, run, started, torchrun, until
+from tests.support.jobs import JOBS, alone, kill_family, run, started, torchrun, until
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +44,22 @@ def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+@contextmanager
+def started_apart(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """The running command as the leader of a process group, as a shell starts it."""
+    pipe = subprocess.PIPE
+    with (
+        alone(),
+        subprocess.Popen(
+            command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            kill_family(process.pid)
 
 
 def loud(diagnosis: Diagnosis) -> list[Finding]:
@@ -116,7 +135,7 @@ def test_a_healthy_job_gets_no_finding(tmp_path: Path) -> None:
 def test_a_job_that_was_asked_to_end_blames_nobody(asking: signal.Signals, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     job = [*torchrun(SCRIPT.name, "none", "--steps", "100000", ranks=2)]
-    with started([*doctor(recording), *job]) as process:
+    with started_apart([*doctor(recording), *job]) as process:
         assert process.stdout is not None
         assert "on its way" in process.stdout.readline()
         if asking == signal.SIGINT:  # as the terminal sends it: to the whole foreground group
@@ -163,18 +182,12 @@ def test_after_a_sigkill_of_everything_the_recording_still_speaks(tmp_path: Path
         alive = load_recording(recording)
         assert alive.job.outcome is Outcome.RUNNING
         assert [rank.rank for rank in alive.ranks] == [0, 1]
-        for pid in _session(process.pid):
-            os.kill(pid, signal.SIGKILL)
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()  # first the doctor: it must not see the others fall and write down an end
+        for member in family:
+            member.kill()
         process.communicate(timeout=60)
     diagnosis = diagnose(load_recording(recording))
     assert diagnosis.case.job.outcome is Outcome.KILLED
     assert all(len(rank.steps) for rank in diagnosis.case.ranks)
     assert loud(diagnosis) == []
-
-
-def _session(leader: int) -> list[int]:
-    listed = subprocess.run(
-        ["ps", "-o", "pid=", "-s", str(leader)], capture_output=True, text=True, check=True
-    )
-    # The doctor first: it must not see the others fall and write down an end.
-    return sorted((int(pid) for pid in listed.stdout.split()), key=lambda pid: pid != leader)
