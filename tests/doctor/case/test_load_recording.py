@@ -49,7 +49,7 @@ class Recorder:
         (self.folder / CONSOLE / name).write_text(text)
 
     def rank(self, number: int, world: int = 2, *, how: str = "vanish", attempt: int = 0) -> int:
-        """The pid of a rank that took ten steps and is gone. `how`: leave, goodbye, raise or vanish."""
+        """The pid of a rank that took ten steps and is gone. `how`: see `_train`, or vanish."""
         pid = os.fork()
         if pid == 0:
             self._train(number, world, how, attempt)
