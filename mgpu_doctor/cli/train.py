@@ -77,7 +77,7 @@ def _options(arguments: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _listing() -> str:
-    from mgpu_trainers import catalogue, faults, specs
+    from mgpu_trainers import catalogue
 
     lines = []
     for trainer in catalogue.TRAINERS:
@@ -87,6 +87,6 @@ def _listing() -> str:
             choices = f": {', '.join(option.choices)}" if option.choices else ""
             lines.append(f"  --{option.name:<12}{option.help}{choices}{default}")
     lines.append("\nFaults (--fault KIND:KEY=VALUE,…):")
-    for kind, fault in faults.KINDS.items():
-        lines.append(f"  {kind:<14}{', '.join(specs.keys(fault))}")
+    for kind, keys in catalogue.fault_keys().items():
+        lines.append(f"  {kind:<14}{', '.join(keys)}")
     return "\n".join(lines)

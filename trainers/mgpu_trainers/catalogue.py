@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
-from mgpu_trainers import faults
+from mgpu_trainers import faults, specs
 from mgpu_trainers.specs import SpecError
 
 Value = int | float | str
@@ -151,6 +151,11 @@ def _check(option: Option, text: str) -> None:
     least = _LEAST.get(option.name, 0)
     if not isinstance(value, str) and not value >= least:
         raise UsageError(f"--{option.name} must be {least} or more, not {text}")
+
+
+def fault_keys() -> dict[str, tuple[str, ...]]:
+    """The kinds of faults that can be planted, each with the keys it takes."""
+    return {kind: tuple(specs.keys(fault)) for kind, fault in faults.KINDS.items()}
 
 
 def _check_faults(texts: Iterable[str], ranks: int) -> None:
