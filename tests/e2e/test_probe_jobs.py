@@ -16,7 +16,7 @@ import pytest
 from mgpu_probes.inprocess import layout
 
 from mgpu_doctor.recording.box import Box, read_box
-from tests.support.jobs import JOBS, alone, kill_session, torchrun
+from tests.support.jobs import JOBS, alone, kill_family, torchrun
 
 pytestmark = pytest.mark.slow
 
@@ -67,13 +67,12 @@ def job(command: list[str], boxes: Path | None) -> Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            start_new_session=True,
         ) as process,
     ):
         try:
             out, err = process.communicate(timeout=150)
         finally:
-            kill_session(process.pid)
+            kill_family(process.pid)
     written = [read_box(path) for path in boxes.glob("*.box")] if boxes else []
     return Job(process.returncode, out, err, written)
 

@@ -61,12 +61,12 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> _Pass | None:
     probe.trained = True
     root: Any = args[0][0] if args and type(args[0]) is tuple and args[0] else None
     plain = type(root) is torch.Tensor
-    on_cpu = plain and root.device.type == "cpu"
+    on_cpu = plain and root.is_cpu
     loss = nan
     if plain:
         probe.device_clock = "cpu" if on_cpu else "host"
         if on_cpu and root.dim() == 0 and root.is_floating_point():
-            loss = float(root.detach())
+            loss = root.item()  # in host memory already: nothing waits
     this = _Pass(loss)
     probe.steps.backward_begins(probe.clock())
     if on_cpu and probe.world_size > 1 and root.grad_fn is not None:
