@@ -222,7 +222,9 @@ def _exits(hosts: list[Path], unexamined: list[Unexamined]) -> ranks.Exits:
     found: dict[tuple[str, int], list[tuple[ProcessEnd, int | None]]] = defaultdict(list)
     for host in hosts:
         for end, ticks in _samples([host], layout.EXITS, samples.process_end, unexamined):
-            found[host.name, end.pid].append((end, ticks))
+            known = found[host.name, end.pid]
+            if ticks is None or all(ticks != other for _, other in known):
+                known.append((end, ticks))  # of one process the first tale: it is nearest the end
     return found
 
 

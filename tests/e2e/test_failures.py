@@ -179,6 +179,7 @@ def test_after_a_sigkill_of_everything_the_recording_still_speaks(tmp_path: Path
     with started([*doctor(recording), *job]) as process:
         assert process.stdout is not None
         assert "on its way" in process.stdout.readline()
+        until(lambda: all(len(rank.steps) for rank in load_recording(recording).ranks))
         alive = load_recording(recording)
         assert alive.job.outcome is Outcome.RUNNING
         assert [rank.rank for rank in alive.ranks] == [0, 1]

@@ -63,7 +63,8 @@ class Recorder:
         writer = Writer.open(
             boxes, rank=number, local_rank=local, world_size=world, attempt=attempt
         )
-        writer.birth({"framework": "torch", "strategy": "ddp", "launcher": "torchrun"})
+        birth = {"framework": "torch", "strategy": "ddp", "launcher": "torchrun"}
+        writer.birth({**birth, "ticks": start_ticks(os.getpid())})
         write_steps(writer, 10)
         if how == "raise":
             words = {"type": "ValueError", "message": "bad\x1b[2J", "file": "/a/t.py", "line": 7}
@@ -131,6 +132,18 @@ def test_exit_statuses_seen_from_outside_come_first(recorder: Recorder) -> None:
     assert (killed.signal, killed.exit_code, killed.ended) == (9, None, at)
     assert (vanished.signal, vanished.exit_code) == (None, None), "that was another process"
     assert vanished.state is State.DEAD
+
+
+def test_a_process_ends_once_and_then_when_it_was_first_seen(recorder: Recorder) -> None:
+    recorder.info()
+    pid = recorder.rank(0, world=1)
+    ticks = recorder.load().ranks[0].birth["ticks"]
+    for later in range(3):
+        end = {"pid": pid, "start_ticks": ticks, "signal": 9, "at": STARTED + later}
+        recorder.line(EXITS, end)
+    case = recorder.load()
+    assert [end.at for end in case.ends] == [STARTED]
+    assert case.ranks[0].ended == STARTED
 
 
 def test_the_console_tells_what_nobody_saw(recorder: Recorder) -> None:
