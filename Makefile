@@ -14,8 +14,20 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[torch,dev]'
 	touch $@
 
+DEMO := demo-run
 demo: $(READY)
-	@$(BIN)/python -m benchmarks.demo
+	@rm -rf $(DEMO)
+	@echo "Training on 4 CPU ranks for half a minute. The loader of rank 2 is 40 ms slow on purpose;"
+	@echo "the training script knows nothing of the doctor."
+	@echo
+	@OMP_NUM_THREADS=1 $(BIN)/mgpu-doctor train torch-ddp --ranks 4 --steps 120 --log-every 20 \
+		--dir $(DEMO) --fault slow:rank=2,phase=input,ms=40
+	@echo
+	@echo "Try next:"
+	@echo "  $(BIN)/mgpu-doctor top --replay $(DEMO)                 the same, as it happened (q quits)"
+	@echo "  $(BIN)/mgpu-doctor report $(DEMO) -o report.html        a page for the ticket"
+	@echo "  $(BIN)/mgpu-doctor explain straggler-input              what the finding means"
+	@echo "  $(BIN)/mgpu-doctor run -- torchrun --nproc-per-node 4 your_script.py"
 
 test: $(READY)
 	$(BIN)/python -m pytest
@@ -32,4 +44,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) .mypy_cache .ruff_cache .pytest_cache .hypothesis
