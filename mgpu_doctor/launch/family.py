@@ -66,6 +66,7 @@ class Family:
 
     def forget(self, member: Member) -> None:
         del self.members[member.pid]
+        self._strangers.add(member.pid)  # a zombie that nobody reaps would come back at each look
         if member.pidfd is not None:
             os.close(member.pidfd)
 

@@ -162,6 +162,30 @@ def test_a_family_holds_children_and_grandchildren_alone() -> None:
     stranger.communicate()
 
 
+def test_a_zombie_that_was_told_is_not_taken_in_again() -> None:
+    parent = (
+        "import os, sys\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(0)\n"
+        "os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)\n"
+        "print(child, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    shell = subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert shell.stdout
+    zombie = int(shell.stdout.readline())
+    family = Family(shell.pid)
+    family.look()
+    assert zombie in family.members
+    family.forget(family.members[zombie])
+    family.look()
+    assert zombie not in family.members
+    shell.communicate(b"")
+    family.forget(family.members[shell.pid])
+
+
 def test_samples_become_rarer_as_a_run_grows_old() -> None:
     ages = [0.0, 1.0, 600.0, 3600.0, 1e6]
     gaps = [interval(age) for age in ages]
