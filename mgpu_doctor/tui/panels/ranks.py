@@ -28,6 +28,8 @@ COLUMNS = (
 SHORTEST_BAR = 20
 WHERE_FROM = 100
 """Width from which the place where a running rank stands gets a column of its own."""
+MOVING = ("running", "waiting", "exited")
+"""States in which a step's phases say more than the place where the rank was last seen."""
 NOT_WORK = ("wait", "communication")
 STATES = {"running": "green", "waiting": "yellow", "exited": DIM}
 
@@ -86,7 +88,7 @@ class _Sheet:
         wanted = [column for column in COLUMNS if several or column.title != "host"]
         columns = fitting(wanted, width, SHORTEST_BAR)
         room = max(0, width - sum(column.width + 1 for column in columns))
-        placed = any(rank.where for rank in diagnosis.ranks)
+        placed = any(rank.where and state(rank) != "exited" for rank in diagnosis.ranks)
         where = room // 3 if placed and width >= WHERE_FROM else 0
         return cls(
             columns=columns,
@@ -118,8 +120,8 @@ class _Sheet:
         style = "bold" if guilty else ""
         shown = Text(" ").join(cell(cells[one.title], one, style) for one in self.columns)
         shown.append(" ")
-        place = text.line(rank.where) if rank.where else ""
-        stands = bool(place) and doing != "running"
+        place = text.line(rank.where) if rank.where and doing != "exited" else ""
+        stands = bool(place) and doing not in MOVING
         if stands and not self.where:
             shown.append(text.cut(f"at {place}", self.room), style="yellow")
         else:
