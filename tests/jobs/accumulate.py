@@ -1,5 +1,6 @@
 """Gradients of four batches are added up, with no_sync on the first three, then one step."""
 
+import argparse
 import sys
 from contextlib import nullcontext
 
@@ -14,9 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset, default_collate
 MICRO_BATCHES = 4
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
     torch.manual_seed(rank)
@@ -47,6 +46,12 @@ def main() -> None:
         slow.here("between")
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

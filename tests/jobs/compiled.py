@@ -1,5 +1,6 @@
 """torch.compile with fullgraph=True around the model; the optimizer's step is compiled too."""
 
+import argparse
 import sys
 
 import torch
@@ -25,11 +26,7 @@ class Net(nn.Module):
         return torch.as_tensor(self.head(hidden))
 
 
-def main() -> None:
-    options = parser()
-    options.add_argument("--backend", choices=("eager", "aot_eager", "inductor"), default="eager")
-    args = options.parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
     torch.manual_seed(rank)
@@ -55,6 +52,14 @@ def main() -> None:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    options = parser()
+    options.add_argument("--backend", choices=("eager", "aot_eager", "inductor"), default="eager")
+    args = options.parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

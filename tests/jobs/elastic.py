@@ -4,6 +4,7 @@ A restart needs TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1: otherwise the second attem
 addresses of the first in the store (pytorch issue 135712).
 """
 
+import argparse
 import os
 import sys
 
@@ -15,9 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     print(f"rank {rank} starts, attempt {attempt}", file=sys.stderr)
     torch.manual_seed(rank)
@@ -38,6 +37,12 @@ def main() -> None:
             raise ConnectionError("the storage went away")
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """A trainer class with callbacks; forward and backward run in a closure inside the step."""
 
+import argparse
 import sys
 from collections.abc import Iterable
 from functools import partial
@@ -63,9 +64,7 @@ class Trainer:
         return loss.item()
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
     torch.manual_seed(rank)
@@ -83,6 +82,12 @@ def main() -> None:
     Trainer([SlowCallback(slow), Progress(rank)]).fit(model, optimizer, loader)
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """No module, no optimizer, no loss.backward(): tensors, autograd.grad and an all-reduce each."""
 
+import argparse
 import sys
 
 import torch
@@ -7,9 +8,7 @@ import torch.distributed as dist
 from _slow import Slow, parser
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     print(f"rank {rank} of {world} starts", file=sys.stderr)
     slow = Slow(args, rank)
@@ -45,6 +44,12 @@ def main() -> None:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """DistributedDataParallel on tensors made on the spot: no DataLoader anywhere."""
 
+import argparse
 import sys
 
 import torch
@@ -22,9 +23,7 @@ class Net(nn.Module):
         return torch.as_tensor(self.last(hidden))
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
     torch.manual_seed(rank)
@@ -46,6 +45,12 @@ def main() -> None:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

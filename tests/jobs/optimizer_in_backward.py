@@ -1,5 +1,6 @@
 """Each parameter has its own optimizer, which steps inside backward: no step in the loop."""
 
+import argparse
 import sys
 
 import torch
@@ -9,9 +10,7 @@ from no_loader import Net
 from torch import nn
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     print(f"rank {rank} of {world} starts", file=sys.stderr)
     torch.manual_seed(0)
@@ -44,6 +43,12 @@ def main() -> None:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """A pipeline by hand: each rank is a stage, activations go down and gradients come back."""
 
+import argparse
 import sys
 
 import torch
@@ -11,9 +12,7 @@ MICRO_BATCHES = 2
 ROWS, WIDTH = 64, 512
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     print(f"rank {rank} of {world} starts", file=sys.stderr)
     first, last = rank == 0, rank == world - 1
@@ -56,6 +55,12 @@ def main() -> None:
             print(f"step {step} loss {total:.4f}", flush=True)
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """The loader is asked for the next batch before the present one is used, as Accelerate does."""
 
+import argparse
 import sys
 from collections.abc import Iterable, Iterator
 
@@ -24,9 +25,7 @@ def one_ahead(loader: Iterable[Batch]) -> Iterator[tuple[Batch, bool]]:
     yield present, True
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
     torch.manual_seed(rank)
@@ -53,6 +52,12 @@ def main() -> None:
             print(f"step {slow.turns} loss {loss.item():.4f}", flush=True)
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

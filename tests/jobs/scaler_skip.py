@@ -1,5 +1,6 @@
 """Mixed precision with a gradient scaler; each fifth turn overflows and its step is skipped."""
 
+import argparse
 import sys
 
 import torch
@@ -10,9 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
     torch.manual_seed(rank)
@@ -42,6 +41,12 @@ def main() -> None:
             print(f"step {step} loss {loss.item():.4f} skipped {skipped}", flush=True)
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

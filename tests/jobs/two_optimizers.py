@@ -1,5 +1,6 @@
 """A small GAN: two models, two optimizers, two backwards and two steps in each turn."""
 
+import argparse
 import sys
 
 import torch
@@ -11,9 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as judge
 from torch.nn.parallel import DistributedDataParallel
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
     torch.manual_seed(rank)
@@ -51,6 +50,12 @@ def main() -> None:
             print(f"step {step} loss {critic_loss.item():.4f} {forger_loss.item():.4f}", flush=True)
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 

@@ -1,5 +1,6 @@
 """In the middle of every ten turns a validation pass under no_grad, with a loader of its own."""
 
+import argparse
 import sys
 
 import torch
@@ -21,9 +22,7 @@ def validate(model: nn.Module, loader: DataLoader[tuple[torch.Tensor, ...]]) -> 
     return mean.item() / dist.get_world_size()
 
 
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
+def train(args: argparse.Namespace) -> None:
     rank = dist.get_rank()
     print(f"rank {rank} of {dist.get_world_size()} starts", file=sys.stderr)
     torch.manual_seed(rank)
@@ -57,6 +56,12 @@ def main() -> None:
                 print(f"step {step} loss {loss.item():.4f} validation {validation_loss:.4f}")
     if rank == 0:
         print(f"turns {slow.turns}")
+
+
+def main() -> None:
+    args = parser().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
     dist.destroy_process_group()
 
 
