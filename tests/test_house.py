@@ -36,7 +36,7 @@ FOREIGN = {
 }
 STANDARD_LIBRARY = set(sys.stdlib_module_names) | {"__future__"}
 WATCHED_BY_THE_PROBE = {"torch", "keras", "tensorflow"}
-PRIVATE_NAME_OF_THE_PROBE = "_mgpu_probe"
+ALLOWED_IN_A_RANK = STANDARD_LIBRARY | WATCHED_BY_THE_PROBE | {"mgpu_probes", "_mgpu_probe"}
 
 
 def modules(package: str) -> Iterator[tuple[str, Path]]:
@@ -124,7 +124,7 @@ def test_the_in_process_probe_needs_the_standard_library_alone() -> None:
             continue
         for name in imports(module, path):
             top = name.split(".")[0]
-            if top and top not in STANDARD_LIBRARY | WATCHED_BY_THE_PROBE | {"mgpu_probes"}:
+            if top and top not in ALLOWED_IN_A_RANK:
                 wrong.append(f"{module} imports {name}")
     assert not wrong
 

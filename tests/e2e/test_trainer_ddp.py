@@ -104,21 +104,29 @@ def test_a_leaking_rank_grows(tmp_path: Path) -> None:
 
 
 def peak(folder: Path, fault: str | None) -> int:
-    """Most memory of its own that rank 0 ever had, bytes, as it tells at its exit."""
-    told = folder / "peak"
-    (folder / "sitecustomize.py").write_text(TELL.format(told=str(told)))
-    environment = ["env", f"PYTHONPATH={folder}"]
-    assert run([*environment, *command(steps=20, fault=fault)]).code == 0
-    return int(told.read_text()) * 1024
+    """Most memory of its own that rank 0 ever had, bytes."""
+    usage = "__import__('resource').getrusage(0).ru_maxrss"
+    return int(told_at_exit(folder, usage, steps=20, fault=fault)) * 1024
 
 
-TELL = """
-import atexit, os, resource
-if os.environ.get("RANK") == "0":
-    usage = resource.getrusage
-    tell = lambda: open({told!r}, "w").write(str(usage(resource.RUSAGE_SELF).ru_maxrss))
-    atexit.register(tell)
-"""
+def test_no_thread_of_gloo_outlives_training(tmp_path: Path) -> None:
+    """One that does may abort the process at its exit (pytorch issue 190489)."""
+    threads = "[open(f'/proc/self/task/{t}/comm').read() for t in os.listdir('/proc/self/task')]"
+    names = told_at_exit(tmp_path, threads, steps=3)
+    assert "python" in names
+    assert "gloo" not in names
+
+
+def told_at_exit(folder: Path, expression: str, **options: object) -> str:
+    """What the expression is in rank 0 as its Python shuts down."""
+    told = folder / "told"
+    (folder / "sitecustomize.py").write_text(
+        "import atexit, os\n"
+        f"def tell(): open({str(told)!r}, 'w').write(str({expression}))\n"
+        "if os.environ.get('RANK') == '0': atexit.register(tell)\n"
+    )
+    assert run(["env", f"PYTHONPATH={folder}", *command(**options)]).code == 0
+    return told.read_text()
 
 
 @pytest.mark.parametrize(

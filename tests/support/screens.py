@@ -1,4 +1,4 @@
-"""Screens as text, held against golden files. `UPDATE_SCREENS=1` in the environment rewrites them:
+"""Screens as text, held against golden files. `MGPU_DOCTOR_TEST_RECORD=1` in the environment rewrites them:
 then read the difference before committing it."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _app(pilot: Pilot[None]) -> TopApp:
 def check(name: str, text: str) -> None:
     """Fails unless `text` is the golden file `name`."""
     file = GOLDEN / f"{name}.txt"
-    if os.environ.get("UPDATE_SCREENS"):
+    if os.environ.get("MGPU_DOCTOR_TEST_RECORD"):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     assert text == file.read_text(encoding="utf-8"), f"differs from {file.name}:\n{text}"
