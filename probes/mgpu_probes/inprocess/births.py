@@ -12,7 +12,7 @@ from .rank import number, probe
 
 _MOST = 8
 _loaders: dict[int, dict[str, Any]] = {}
-_optimizers: dict[int, dict[str, Any]] = {}
+optimizers: dict[int, dict[str, Any]] = {}
 _ddp: list[dict[str, Any]] = []
 _backend: list[str] = []
 
@@ -32,9 +32,9 @@ def certificate() -> dict[str, Any]:
         "omp_num_threads": number("OMP_NUM_THREADS", default=0) or None,
         "affinity": _quietly(lambda: len(os.sched_getaffinity(0))),
         "loaders": list(_loaders.values()),
-        "optimizers": list(_optimizers.values()),
+        "optimizers": list(optimizers.values()),
         "ddp": _ddp[0] if _ddp else None,
-        "step_sign": (None, "collective", "loader", "backward", "optimizer")[probe.steps.level],
+        "step_sign": (None, "collective", "loader", "backward", "optimizer")[probe.stride.level],
         "groups": [{"name": "default", "ranks": None}],
     }
     if torch is not None:
@@ -51,7 +51,7 @@ def _of_torch(torch: Any) -> dict[str, Any]:
     }
     if probe.device_clock == "host" and _quietly(torch.cuda.is_initialized):
         facts["device"] = f"cuda:{torch.cuda.current_device()}"
-    dtypes = {o.get("dtype") for o in _optimizers.values()} - {None}
+    dtypes = {o.get("dtype") for o in optimizers.values()} - {None}
     precision = sorted(str(dtype) for dtype in dtypes)
     if _quietly(lambda: torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
         precision.append("autocast")
@@ -104,11 +104,11 @@ def saw_loader(loader: Any) -> None:
 def saw_optimizer(optimizer: Any) -> None:
     """An optimizer that steps."""
     key = id(optimizer)
-    if key in _optimizers or len(_optimizers) >= _MOST:
+    if key in optimizers or len(optimizers) >= _MOST:
         return
     groups = getattr(optimizer, "param_groups", None) or [{}]
     parameters = [p for group in groups for p in group.get("params", ())]
-    _optimizers[key] = {
+    optimizers[key] = {
         "class": type(optimizer).__name__,
         "lr": groups[0].get("lr") if isinstance(groups[0].get("lr"), float) else None,
         "parameters": sum(p.numel() for p in parameters),
@@ -133,7 +133,7 @@ def saw_ddp(module: Any) -> None:
 def forget() -> None:
     """In a forked child: what the parent saw is not the child's."""
     _loaders.clear()
-    _optimizers.clear()
+    optimizers.clear()
     _ddp.clear()
     _backend.clear()
 

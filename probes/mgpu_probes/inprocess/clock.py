@@ -20,7 +20,8 @@ NOWHERE: Words = [0] * (layout.HEADER_SIZE // 8)
 """A stand-in for the header words of a box that is not open."""
 PHASE_WORD = layout.NOW_PHASE // 8
 SINCE_WORD = layout.NOW_SINCE // 8
-_SHOWN = (*range(PENDING), layout.OTHER)
+SHOWN = (*range(PENDING), layout.OTHER)
+"""What the now cell shows for a phase."""
 
 
 class Ledger:
@@ -83,5 +84,5 @@ class Ledger:
         self.since = now
         self.marks += 1
         words = self.words
-        words[PHASE_WORD] = _SHOWN[phase] | self.step_bits
+        words[PHASE_WORD] = SHOWN[phase] | self.step_bits
         words[SINCE_WORD] = now

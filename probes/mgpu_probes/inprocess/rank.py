@@ -16,6 +16,7 @@ from .bootstrap import FOLDER
 from .clock import NOWHERE, Ledger
 from .pieces import UPDATE, Facts, Step
 from .steps import Steps
+from .stride import Stride
 
 _GC_EVENT_NS = 1_000_000
 _STATED_COST_NS = 450
@@ -52,11 +53,17 @@ class Probe:
         self._gc_since = 0
         self.told = 0
         self.trained = False
+        self.in_backward = False
         self.ledger = Ledger(self.clock())
-        self.steps = Steps(self.ledger, self._tell, self._facts)
+        self.stride = Stride(self.ledger, self._tell, self._facts)
         self._mark_cost = 0
 
     # --- the hooks' side --------------------------------------------------------------------
+
+    @property
+    def steps(self) -> Steps:
+        """The engine, for marks that are no part of an ordinary turn."""
+        return self.stride.engine()
 
     def mine(self) -> bool:
         """Whether marks of the calling thread count."""

@@ -5,12 +5,14 @@ No clock, no torch: every mark is given its moment (monotonic ns) by the caller.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from copy import copy
 from math import isnan, nan
 
 from . import layout
-from .clock import PENDING
-from .pieces import BACKWARD, CALLS, FETCHED, UPDATE, Call
-from .turns import CALLS_TO_BELIEVE_AT_THE_END, IN_BACKWARD, Turns
+from .clock import PENDING, Ledger
+from .pieces import BACKWARD, CALLS, FETCHED, UPDATE, Call, Facts, Piece, Step
+from .turns import CALLS_TO_BELIEVE_AT_THE_END, IN_BACKWARD, Turns, no_facts
 
 
 class Steps(Turns):
@@ -97,6 +99,9 @@ class Steps(Turns):
     def backward_ends(self, now: int, waited: int = 0, loss: float = nan) -> None:
         """It is over; the last `waited` ns of it this rank stood waiting for others."""
         ledger = self.ledger
+        if self._waits:
+            self._waits = False
+            ledger.leave(now)
         ledger.leave(now)
         if waited > 0:
             ledger.move(layout.BACKWARD, layout.WAIT, waited)
@@ -176,6 +181,12 @@ class Steps(Turns):
         self._keep([])
         self._cuts, self.begun = [], False
 
+    def backward_waits(self, now: int) -> None:
+        """The own work of the backward pass is done; up to its end this rank waits for others."""
+        if self._in_backward and not self._waits:
+            self._waits = True
+            self.ledger.enter(layout.WAIT, now)
+
     @property
     def in_backward(self) -> bool:
         """Whether a backward pass runs."""
@@ -189,3 +200,35 @@ class Steps(Turns):
             self.ledger.leave(now)
         self._in_update = 0
         return True
+
+    # --- for `stride` -----------------------------------------------------------------------
+
+    def at_rest(self, now: int) -> bool:
+        """Whether a turn has just begun at `now`, and nothing before it is on the mind."""
+        if not self.begun or self.now.start != now or any(self.ledger.booked):
+            return False
+        return not (self.pieces or self._held or self._cuts)
+
+    def state(self) -> tuple[object, ...]:
+        """All that decides what coming marks will mean to an engine at rest: no times."""
+        changing = ("emit", "facts", "ledger", "now", "pieces", "training")
+        kept = {name: value for name, value in vars(self).items() if name not in changing}
+        ledger, now = self.ledger, self.now
+        return kept, set(self.training), list(ledger.outer), ledger.phase, now.loader, now.tail
+
+    def twin(self, now: int, emit: Callable[[Step], None]) -> Steps:
+        """A copy of this engine at rest at `now`, which shares nothing with it."""
+        twin = copy(self)
+        twin.emit, twin.facts = emit, no_facts
+        twin.ledger = Ledger(now)
+        twin.ledger.outer, twin.ledger.phase = list(self.ledger.outer), self.ledger.phase
+        twin.now = Piece(now, no_facts(), loader=self.now.loader, tail=self.now.tail)
+        twin.training = set(self.training)
+        twin.pieces, twin._held, twin._cuts = [], [], []
+        twin._pattern = list(self._pattern)
+        return twin
+
+    def rebase(self, now: int, before: Facts, phase: int) -> None:
+        """Moves an engine at rest, in `phase`, to a later turn that began in the same way."""
+        self.now = Piece(now, before, loader=self.now.loader, tail=self.now.tail)
+        self.ledger.phase, self.ledger.since = phase, now

@@ -34,7 +34,8 @@ IN_BACKWARD = -1
 """The sign of optimizers that step while a backward pass runs."""
 
 
-def _no_facts() -> Facts:
+def no_facts() -> Facts:
+    """Where nothing counts."""
     return (0, 0, 0, 0)
 
 
@@ -42,7 +43,7 @@ class Turns:
     """Pieces in, steps out."""
 
     def __init__(
-        self, ledger: Ledger, emit: Callable[[Step], None], facts: Callable[[], Facts] = _no_facts
+        self, ledger: Ledger, emit: Callable[[Step], None], facts: Callable[[], Facts] = no_facts
     ) -> None:
         self.ledger = ledger
         self.emit = emit
@@ -63,6 +64,7 @@ class Turns:
         self._repeats = self._calm = 0
         self._led_by_updates = False
         self._in_backward = self._in_update = 0
+        self._waits = False
         self._updated_in_backward = self._stepped = self._looping = False
 
     def _loops(self) -> None:

@@ -16,9 +16,12 @@ from typing import Any
 
 import torch
 
-from .. import layout
 from ..rank import probe
+from ..steps import Steps
+from ..stride import backward_ended
 from .common import guarded, wrap
+
+_BEGINS, _WAITS = Steps.backward_begins, Steps.backward_waits
 
 
 def patch(autograd: ModuleType) -> None:
@@ -52,11 +55,11 @@ class _Pass:
     def own_work_ended(self) -> None:
         if probe.mine() and not self.stamped:
             self.stamped = True
-            probe.ledger.enter(layout.WAIT, probe.clock())
+            probe.stride.mark(_WAITS, probe.clock())
 
 
 def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> _Pass | None:
-    if probe.steps.in_backward or not probe.adopt():
+    if probe.in_backward or not probe.adopt():
         return None
     probe.trained = True
     root: Any = args[0][0] if args and type(args[0]) is tuple and args[0] else None
@@ -68,16 +71,15 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> _Pass | None:
         if on_cpu and root.dim() == 0 and root.is_floating_point():
             loss = root.item()  # in host memory already: nothing waits
     this = _Pass(loss)
-    probe.steps.backward_begins(probe.clock())
+    probe.in_backward = True
+    probe.stride.mark(_BEGINS, probe.clock())
     if on_cpu and probe.world_size > 1 and root.grad_fn is not None:
         this.handle = root.grad_fn.register_prehook(this.started)
     return this
 
 
 def _ends(this: _Pass, _: Any) -> None:
-    now = probe.clock()
-    if this.stamped:
-        probe.ledger.leave(now)
-    probe.steps.backward_ends(now, loss=this.loss)
+    probe.in_backward = False
+    probe.stride.mark(backward_ended, probe.clock(), (this.loss,))
     if this.handle is not None:
         this.handle.remove()

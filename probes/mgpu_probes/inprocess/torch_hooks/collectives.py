@@ -12,6 +12,8 @@ import torch
 from .. import births, layout
 from ..pieces import Call
 from ..rank import probe
+from ..steps import Steps
+from ..stride import Mark
 from .common import wrap
 
 BLOCKING = (
@@ -52,6 +54,9 @@ _SITES_KEPT = 1024
 _torch_folder = os.path.dirname(torch.__file__) + os.sep
 _sites: dict[tuple[CodeType, int], tuple[str, int]] = {}
 _words: dict[Call, int] = {}
+_returned: dict[tuple[Call, bool], Mark] = {}
+"""The mark at the end of a call."""
+_CALLS, _WAITED = Steps.call_begins, Steps.call_ends
 
 
 def patch(distributed_c10d: ModuleType) -> None:
@@ -85,25 +90,39 @@ class _Call:
         if probe.box is not None:
             words[SITE_WORD] = _words.get(call) or _word(call)
             words[SEQUENCE_WORD] = probe.sequence()
-        probe.steps.call_begins(probe.clock(), sends=self.sends)
+        probe.stride.mark(_sends if self.sends else _CALLS, probe.clock())
         return call, self.recurs
 
 
 def _called(token: tuple[Call, bool], _: Any) -> None:
-    call, recurs = token
-    probe.steps.call_ends(probe.clock(), call, recurs=recurs)
+    now = probe.clock()
+    probe.stride.mark(_returned.get(token) or _returns(*token), now)
     probe.ledger.words[SITE_WORD] = 0
 
 
 def _waiting(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
     if not probe.mine() or probe.ledger.phase == layout.WAIT:
         return None
-    probe.steps.call_begins(probe.clock())
+    probe.stride.mark(_CALLS, probe.clock())
     return True
 
 
 def _waited(_: bool, __: Any) -> None:
-    probe.steps.call_ends(probe.clock())
+    probe.stride.mark(_WAITED, probe.clock())
+
+
+def _sends(steps: Steps, now: int) -> None:
+    steps.call_begins(now, sends=True)
+
+
+def _returns(call: Call, recurs: bool) -> Mark:
+    def returned(steps: Steps, now: int) -> None:
+        steps.call_ends(now, call, recurs=recurs)
+
+    if len(_returned) >= _SITES_KEPT:
+        _returned.clear()
+    _returned[call, recurs] = returned
+    return returned
 
 
 def _site(frame: FrameType | None) -> tuple[str, int]:

@@ -9,7 +9,10 @@ import torch
 
 from .. import births
 from ..rank import probe
+from ..steps import Steps
 from .common import wrap
+
+_FORWARD, _FORWARD_ENDS = Steps.forward_begins, Steps.forward_ends
 
 
 def patch(distributed: ModuleType) -> None:
@@ -22,12 +25,18 @@ def _begins(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
     if not probe.mine():
         return None
     training = torch.is_grad_enabled()
-    probe.steps.forward_begins(probe.clock(), training=training)
+    if training:
+        probe.stride.mark(_FORWARD, probe.clock())
+    else:
+        probe.steps.forward_begins(probe.clock(), training=False)
     return training
 
 
 def _ends(training: bool, _: Any) -> None:
-    probe.steps.forward_ends(probe.clock(), training=training)
+    if training:
+        probe.stride.mark(_FORWARD_ENDS, probe.clock())
+    else:
+        probe.steps.forward_ends(probe.clock(), training=False)
 
 
 def _making(args: tuple[Any, ...], _: dict[str, Any]) -> Any:

@@ -9,7 +9,13 @@ import torch
 
 from .. import births
 from ..rank import probe
+from ..steps import Steps
+from ..stride import Mark, fetched
 from .common import size_of, wrap
+
+_MARKS_KEPT = 256
+_asked: dict[int, Mark] = {}
+"""The mark of a fetch from each loader."""
 
 
 def patch(dataloader: ModuleType) -> None:
@@ -24,21 +30,34 @@ def _is_worker() -> bool:
     return torch.utils.data.get_worker_info() is not None
 
 
-def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
+def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
     if not probe.mine():
         return None
     # Iterators come and go with the epochs; the sampler stays with its loader.
     loader = id(getattr(args[0], "_index_sampler", None))
-    probe.steps.fetch_begins(loader, probe.clock(), training=torch.is_grad_enabled())
-    return True
+    if torch.is_grad_enabled():
+        probe.stride.mark(_asked.get(loader) or _asks(loader), probe.clock())
+    else:
+        probe.steps.fetch_begins(loader, probe.clock(), training=False)
+    return loader
 
 
-def _ends(_: bool, batch: Any) -> None:
+def _ends(_: int, batch: Any) -> None:
     now = probe.clock()
     if batch is None:
         probe.steps.fetch_ends(now, got=False)
     else:
-        probe.steps.fetch_ends(now, *size_of(batch))
+        probe.stride.mark(fetched, now, size_of(batch))
+
+
+def _asks(loader: int) -> Mark:
+    def asked(steps: Steps, now: int) -> None:
+        steps.fetch_begins(loader, now)
+
+    if len(_asked) >= _MARKS_KEPT:
+        _asked.clear()
+    _asked[loader] = asked
+    return asked
 
 
 def _opens(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:

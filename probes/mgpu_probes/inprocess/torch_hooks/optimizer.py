@@ -7,7 +7,14 @@ from typing import Any
 
 from .. import births
 from ..rank import probe
+from ..steps import Steps
+from ..stride import Mark
 from .common import guarded, wrap
+
+_UPDATE = Steps.update_begins
+_MARKS_KEPT = 256
+_updated: dict[int, Mark] = {}
+"""The mark after the update of each optimizer."""
 
 
 def patch(optimizer: ModuleType) -> None:
@@ -25,14 +32,26 @@ def patch_scaler(grad_scaler: ModuleType) -> None:
 @guarded
 def _before(optimizer: Any, *_: Any) -> None:
     if probe.adopt():
-        births.saw_optimizer(optimizer)
-        probe.steps.update_begins(probe.clock())
+        if id(optimizer) not in births.optimizers:
+            births.saw_optimizer(optimizer)
+        probe.stride.mark(_UPDATE, probe.clock())
 
 
 @guarded
 def _after(optimizer: Any, *_: Any) -> None:
     if probe.mine():
-        probe.steps.update_ends(probe.clock(), id(optimizer))
+        which = id(optimizer)
+        probe.stride.mark(_updated.get(which) or _updates(which), probe.clock())
+
+
+def _updates(which: int) -> Mark:
+    def updated(steps: Steps, now: int) -> None:
+        steps.update_ends(now, which)
+
+    if len(_updated) >= _MARKS_KEPT:
+        _updated.clear()
+    _updated[which] = updated
+    return updated
 
 
 def _made(_: tuple[Any, ...], __: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ def patch_distributed(state_dict_saver: ModuleType) -> None:
 
 def _begins(_: tuple[Any, ...], __: dict[str, Any]) -> int | None:
     # Only at the top of the loop: inside a collective or a loader it is a way to pack objects.
-    if not probe.mine() or probe.ledger.outer:
+    if not probe.mine() or probe.steps.ledger.outer:
         return None
     now = probe.clock()
     probe.ledger.enter(layout.CHECKPOINT, now)
