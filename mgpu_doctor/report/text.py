@@ -104,7 +104,7 @@ def quantity(value: float | int | str | None, unit: str) -> str:
     if value is None:
         return UNKNOWN
     if isinstance(value, str):
-        return f"{line(value)} {line(unit)}".strip()
+        return line(value)  # its unit only says what kind of text it is
     known = _UNITS.get(unit)
     return known(value) if known else f"{number(value)} {line(unit)}".strip()
 

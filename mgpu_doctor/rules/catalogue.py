@@ -7,7 +7,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from mgpu_doctor.case.model import Unexamined
-from mgpu_doctor.rules import doctor, failed, hang, input, straggler
+from mgpu_doctor.rules import doctor, failed, hang, input, rendezvous, straggler
 from mgpu_doctor.rules.rule import Rule
 
 GROUP = "mgpu_doctor.rules"
@@ -15,6 +15,7 @@ GROUP = "mgpu_doctor.rules"
 
 OWN: tuple[Rule, ...] = (
     *failed.RULES,
+    *rendezvous.RULES,
     *hang.RULES,
     *straggler.RULES,
     *input.RULES,

@@ -31,6 +31,10 @@ LOST_PEER = tuple(
         "sendBytes failed",
         "The client socket has failed to connect",
         "Connection to the store",
+        # torch.distributed.init_process_group, when not everybody came in time
+        "wait timeout after",
+        "waiting for clients",
+        "connectFullMesh failed",
         # a data-loader worker that went down with the rank's process group
         "is killed by signal: Terminated",
         # a collective that nobody answered any more
@@ -40,6 +44,16 @@ LOST_PEER = tuple(
     )
 )
 """What a survivor's own error says when a peer is gone: gloo, NCCL and torch 2.13's TCPStore."""
+
+
+WAITED_IN_VAIN = ("wait timeout after", "waiting for clients", "connectfullmesh failed")
+"""The same, where a rank gave up waiting for others to join the process group."""
+
+
+def waited_in_vain(error: Error) -> bool:
+    """True where the error tells that other ranks did not join the process group in time."""
+    message = error.message.lower()
+    return any(text in message for text in WAITED_IN_VAIN)
 
 
 def is_echo(error: Error) -> bool:

@@ -9,6 +9,7 @@ from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import obituary
 from mgpu_doctor.rules.falls import Fall, Kind, falls, first_falls, victims_of
+from mgpu_doctor.rules.rendezvous import absentees
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.stall import stall_of
 
@@ -33,7 +34,11 @@ def _examine(code: str) -> Callable[[Measures], Iterable[Finding]]:
         if culprits:
             if CODES[culprits[0].kind] == code:
                 yield _finding(code, culprits, case)
-        elif code == "failed-exception" and case.job.outcome is Outcome.FAILED:
+        elif (
+            code == "failed-exception"
+            and case.job.outcome is Outcome.FAILED
+            and not absentees(case)
+        ):
             yield from _untold(case)
 
     return examine

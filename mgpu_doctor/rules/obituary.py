@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterable
 from itertools import takewhile
 
-from mgpu_doctor.case.model import Case, Error, HostSample, Job
+from mgpu_doctor.case.model import Case, Error, HostSample, Job, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Fix
 from mgpu_doctor.rules import words
 from mgpu_doctor.rules.falls import FATAL, Fall, Kind
@@ -142,6 +142,15 @@ def evidence_of(fall: Fall, case: Case) -> tuple[Evidence, ...]:
             )
         )
     return tuple(found)
+
+
+def told_of(rank: Rank) -> tuple[Evidence, ...]:
+    """A survivor's own error, as evidence."""
+    if rank.error is None:
+        return ()
+    where = None if rank.error.file is None else f"{rank.error.file}:{rank.error.line}"
+    said = headline(rank.error)
+    return (Evidence(f"rank {rank.rank} raised", said, "text", source="black box", where=where),)
 
 
 def printed_before(case: Case) -> str:

@@ -107,6 +107,15 @@ def test_a_script_that_dies_at_import_is_told_of_every_rank(tmp_path: Path) -> N
     assert "ModuleNotFoundError at dies_at_import.py:7" in finding.title
 
 
+def test_the_rank_that_never_joins_is_named_not_the_one_that_gave_up(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    assert run([*doctor(recording), *torchrun("never_init.py", "--patience", "3")]).code == 1
+    finding = the_only(diagnose(load_recording(recording)))
+    assert finding.code == "failed-rendezvous"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.victims == (0,)
+
+
 def test_a_script_without_a_probe_is_told_from_the_console(tmp_path: Path) -> None:
     """`python -I` ignores PYTHONPATH, so that no rank opens a box."""
     recording = tmp_path / "recording"

@@ -22,7 +22,7 @@ from mgpu_doctor.case.model import (
 )
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.recording.box import STEP_DTYPE
-from mgpu_doctor.rules import failed, hang
+from mgpu_doctor.rules import failed, hang, rendezvous
 from tests.support.synthetic import make_case, make_rank
 
 AT = 1500.0
@@ -30,8 +30,8 @@ AT = 1500.0
 
 
 def find(case: Case) -> list[Finding]:
-    """What the two families find, each rule once."""
-    rules = (*failed.RULES, *hang.RULES)
+    """What these families find, each rule once."""
+    rules = (*failed.RULES, *rendezvous.RULES, *hang.RULES)
     return [finding for rule in rules for finding in rule.examine(Measures(case))]
 
 

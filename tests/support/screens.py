@@ -1,5 +1,5 @@
-"""Screens as text, held against golden files. `MGPU_DOCTOR_TEST_RECORD=1` in the environment rewrites them:
-then read the difference before committing it."""
+"""Screens as text, held against golden files. `MGPU_DOCTOR_TEST_RECORD=1` in the environment
+rewrites them: then read the difference before committing it."""
 
 from __future__ import annotations
 
