@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -81,6 +81,7 @@ def load_recording(
     device_samples = _samples(hosts, layout.DEVICE_SAMPLES, samples.device_sample, unexamined)
     if not boxes and info.get("probe") is not False:
         unexamined.append(_NO_BOX)
+    unexamined += _switched_off(boxes)
     return Case(
         subject=Subject("recording", str(path)),
         job=job,
@@ -103,14 +104,33 @@ def load_recording(
 _NO_BOX = Unexamined(
     "in-process probe",
     "no process became a rank: none joined a process group or took a training step",
-    "look at what the job printed: it may have ended before its first step, or use a framework "
-    "that the probe does not know",
+    "look at what the job printed: it may have ended before its first step, use a framework that "
+    "the probe does not know, or run as `python -E`, `-I` or `-S`, which leaves the probe out",
 )
+
+
+def _switched_off(boxes: Iterable[Box]) -> list[Unexamined]:
+    """Probes that stopped by themselves, by what they gave as the reason."""
+    where = defaultdict(list)
+    for box in boxes:
+        reason = files.text(box.last_words.get("off"), 200)
+        if box.state == "off" or reason:
+            where[reason or "no reason given"].append(box.identity.rank)
+    return [
+        Unexamined(
+            "in-process probe",
+            f"it switched itself off on {len(ranks_)} ranks: {reason}",
+            "only what was recorded until then was examined; please report it with this text",
+        )
+        for reason, ranks_ in list(where.items())[:MOST_TOLD]
+    ]
 
 
 def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
     if not path.exists():
-        raise NotARecording(f"{path} does not exist; `mgpu-doctor runs` lists the recordings.")
+        raise NotARecording(
+            f"{path} does not exist; `latest` stands for the newest recording kept here."
+        )
     if not path.is_dir():
         raise NotARecording(
             f"{path} is a file; a recording is the folder that `mgpu-doctor run` made."

@@ -75,6 +75,8 @@ class Recorder:
             writer.leave(0)
         elif how == "goodbye":
             writer.leave(None)
+        elif how == "off":
+            writer.switch_off("NameError: name 'x' is not defined")
 
     def load(self, until: float | None = None) -> Case:
         return load_recording(self.folder, until)
@@ -117,6 +119,16 @@ def test_an_exception_is_in_the_rank_that_raised_it(recorder: Recorder) -> None:
     assert (error.type, error.message, error.line) == ("ValueError", "bad", 7)
     assert case.ranks[1].exit_code == 1
     assert case.job.outcome is Outcome.FAILED
+
+
+def test_a_probe_that_switched_itself_off_is_told_with_its_reason(recorder: Recorder) -> None:
+    recorder.info()
+    recorder.end(exit_code=0)
+    recorder.rank(0, how="off")
+    recorder.rank(1, how="off")
+    (told,) = recorder.load().unexamined
+    assert told.probe == "in-process probe"
+    assert told.reason.startswith("it switched itself off on 2 ranks: NameError")
 
 
 def test_exit_statuses_seen_from_outside_come_first(recorder: Recorder) -> None:
