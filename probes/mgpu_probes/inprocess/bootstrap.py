@@ -16,14 +16,15 @@ if TYPE_CHECKING:
 
 FOLDER = "MGPU_DOCTOR_BOXES"
 HOOKS = {
-    "torch.distributed.distributed_c10d": ("collectives", "patch"),
-    "torch.utils.data.dataloader": ("loader", "patch"),
-    "torch.optim.optimizer": ("optimizer", "patch"),
-    "torch.amp.grad_scaler": ("optimizer", "patch_scaler"),
-    "torch.autograd": ("autograd", "patch"),
-    "torch.nn.parallel.distributed": ("ddp", "patch"),
-    "torch.serialization": ("saving", "patch"),
-    "torch.distributed.checkpoint.state_dict_saver": ("saving", "patch_distributed"),
+    "torch.compiler": ("wrap", "follow"),
+    "torch.distributed.distributed_c10d": ("torch_hooks.collectives", "patch"),
+    "torch.utils.data.dataloader": ("torch_hooks.loader", "patch"),
+    "torch.optim.optimizer": ("torch_hooks.optimizer", "patch"),
+    "torch.amp.grad_scaler": ("torch_hooks.optimizer", "patch_scaler"),
+    "torch.autograd": ("torch_hooks.autograd", "patch"),
+    "torch.nn.parallel.distributed": ("torch_hooks.ddp", "patch"),
+    "torch.serialization": ("torch_hooks.saving", "patch"),
+    "torch.distributed.checkpoint.state_dict_saver": ("torch_hooks.saving", "patch_distributed"),
 }
 _watches: list[Watch] = []
 
@@ -56,7 +57,7 @@ def _patch(name: str, module: ModuleType) -> None:
 
     process.start()
     hooks, function = HOOKS[name]
-    getattr(import_module(f".torch_hooks.{hooks}", __package__), function)(module)
+    getattr(import_module(f".{hooks}", __package__), function)(module)
 
 
 def _failed(trouble: Exception) -> None:

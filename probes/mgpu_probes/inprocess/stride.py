@@ -25,6 +25,8 @@ Data = tuple[Any, ...]
 Mark = Callable[..., None]
 """Called with the engine, the moment (monotonic ns) and its data."""
 
+State = tuple[object, ...]
+
 TURNS_TO_BELIEVE = 4
 """So many equal turns in a row, or twice, four times, … as many, and the twin is asked."""
 LONGEST = 256
@@ -56,6 +58,7 @@ class Stride:
         self._tape: list[Mark] = []
         self._last_tape: list[Mark] = []
         self._repeats = 0
+        self._learned: tuple[list[Mark | None], State] = ([], ())
         # In stride: what is expected, and what came of it in the open turn.
         self._expected = _NOTHING
         self._at = 0
@@ -121,22 +124,21 @@ class Stride:
         self._since = now
         self._before = after = self._facts()
         self.ledger.marks += self._length
-        self._emit(
-            Step(
-                start,
-                now,
-                tuple(phases),
-                usual.level,
-                False,
-                samples,
-                tokens,
-                loss,
-                usual.backwards,
-                usual.collectives,
-                before,
-                after,
-            )
+        step = (
+            start,
+            now,
+            tuple(phases),
+            usual.level,
+            False,
+            samples,
+            tokens,
+            loss,
+            usual.backwards,
+            usual.collectives,
+            before,
+            after,
         )
+        self._emit(tuple.__new__(Step, step))  # as Step(*step), without a call of its own
 
     # --- in and out of stride -----------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class Stride:
                 and len(tape) < LONGEST
                 and tape[0] is mark
             ):
-                self._learn(now)
+                self._enter(now)
         elif len(tape) < LONGEST:
             tape.append(mark)
 
@@ -163,18 +165,26 @@ class Stride:
         self._end = step.end
         self._emit(step)
 
-    def _learn(self, now: int) -> None:
+    def _enter(self, now: int) -> None:
+        tape: list[Mark | None] = [*self._last_tape[1:], self._last_tape[0]]
+        state = self._steps.state()
+        if (tape, state) != self._learned and not self._learn(tape, state, now):
+            return
+        self._expected = self._learned[0]
+        self._at = 0
+        self._since, self._before = now, self._steps.now.before
+        self._rest = self.ledger.phase
+
+    def _learn(self, tape: list[Mark | None], state: State, now: int) -> bool:
         """Plays a turn to a twin of the engine, its i-th interval lasting 2**i ns: the bits of a
         phase's time are then the intervals that belong to it. The loop is in its stride if this
         turn is one step, and leaves the twin as it was."""
-        tape = [*self._last_tape[1:], self._last_tape[0]]
         told: list[Step] = []
         twin = self._steps.twin(now, told.append)
-        state = twin.state()
         moment, shown = now, [SHOWN[twin.ledger.phase]]
         fetches: list[int] = []
         losses: list[int] = []
-        for at, mark in enumerate(tape):
+        for at, mark in enumerate(filter(None, tape)):
             moment += 1 << at
             if mark is fetched:
                 fetches.append(at)
@@ -186,7 +196,7 @@ class Stride:
                 mark(twin, moment)
             shown.append(SHOWN[twin.ledger.phase])
         if len(told) != 1 or not twin.at_rest(moment) or twin.state() != state:
-            return
+            return False
         (step,) = told
         intervals = [
             [phase for phase, time in enumerate(step.phases) if time >> at & 1]
@@ -199,17 +209,15 @@ class Stride:
             or (losses and step.loss != losses[-1])
             or step.skipped
         ):
-            return
-        self._expected = [*tape]
+            return False
+        self._learned = tape, twin.state()
         self._length = len(tape)
         self._phases = [phases[0] for phases in intervals]
         self._shown = shown
         self._moments = [now] * len(tape)
         self._data = [()] * len(tape)
-        self._since, self._before = now, self._steps.now.before
-        self._rest = self.ledger.phase
         self._usual, self._fetches, self._losses = step, fetches, losses
-        self._at = 0
+        return True
 
     def _falter(self) -> None:
         """Out of stride: the engine is told of the turn that is open."""

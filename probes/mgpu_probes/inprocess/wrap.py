@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, ModuleType
 from typing import Any
 
 Begins = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -15,13 +15,22 @@ _INVISIBLE = "{} (importlib._bootstrap)"
 """`warnings` counts no stack level for code in files named like this (CPython, warnings.c:
 is_internal_filename), so a warning still names the line of the user's own call."""
 
+compiling: Callable[[], bool] = bool
+"""Whether torch.compile traces the caller; torch's own function once there is one (`follow`), which
+is a constant for torch.compile: it leaves a hook out of its graph altogether."""
+
+
+def follow(compiler: ModuleType) -> None:
+    """Takes `compiling` from `torch.compiler`, which is imported later than what is wrapped."""
+    global compiling
+    compiling = getattr(compiler, "is_dynamo_compiling", compiler.is_compiling)
+
 
 def around(
     original: Callable[..., Any],
     begins: Begins,
     ends: Ends,
     failed: Callable[[Exception], None],
-    compiling: Callable[[], bool],
 ) -> Callable[..., Any]:
     """`original` with `begins(args, kwargs)` before and `ends(token, result)` after it.
 
@@ -52,7 +61,10 @@ def around(
                 _end(ends, token, None, failed)
             raise
         if token is not None:
-            _end(ends, token, result, failed)
+            try:  # not `_end`: every call in a hook's way costs a training step time
+                ends(token, result)
+            except Exception as trouble:
+                failed(trouble)
         return result
 
     return _hidden(call)

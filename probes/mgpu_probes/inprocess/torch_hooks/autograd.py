@@ -11,15 +11,17 @@ CUDA the host runs ahead of the device and nothing can be split from its clock; 
 from __future__ import annotations
 
 from math import nan
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 import torch
 
+from .. import wrap as hooks
 from ..rank import probe
 from ..steps import Steps
 from ..stride import backward_ended
-from .common import guarded, wrap
+from .common import wrap
 
 _BEGINS, _WAITS = Steps.backward_begins, Steps.backward_waits
 
@@ -38,28 +40,61 @@ def patch(autograd: ModuleType) -> None:
 
 
 class _Pass:
-    """One backward pass: the handle of the hook on its first node, and whether own work ended."""
+    """The backward pass that runs, or the last one."""
 
-    __slots__ = ("handle", "loss", "stamped")
+    handle: Any = None
+    """Of the hook on its first node, where it has one."""
+    loss = nan
+    queued = waits = False
+    by_module = False
+    """A wrapped module's hook has queued the callback: the next pass needs no hook of its own."""
+    modules_alike = True
+    """All wrapped modules have such a hook."""
 
-    def __init__(self, loss: float) -> None:
-        self.loss = loss
-        self.handle: Any = None
-        self.stamped = False
 
-    @guarded
-    def started(self, *_: Any) -> None:
-        torch.autograd.Variable._execution_engine.queue_callback(self.own_work_ended)
+this = _Pass()
 
-    @guarded
-    def own_work_ended(self) -> None:
-        if probe.mine() and not self.stamped:
-            self.stamped = True
+
+def watch(node: Any) -> None:
+    """Queues the callback when `node` runs, a parameter's in every backward pass of a wrapped
+    module: much cheaper than a hook on the first node of every single pass."""
+    node.register_prehook(_runs_in_module)
+
+
+def _runs_in_module(*_: Any) -> None:
+    if probe.in_backward and not this.queued:
+        _queue(this.modules_alike)
+
+
+def _runs_first(*_: Any) -> None:
+    if not this.queued:
+        _queue(False)
+
+
+def _queue(by_module: bool) -> None:
+    if hooks.compiling():
+        return
+    try:
+        if get_ident() == probe.owner:
+            this.queued, this.by_module = True, by_module
+            torch.autograd.Variable._execution_engine.queue_callback(_own_work_ended)
+    except Exception as trouble:
+        probe.fail(trouble)
+
+
+def _own_work_ended() -> None:
+    if hooks.compiling():
+        return
+    try:
+        if not this.waits and probe.on and get_ident() == probe.owner:
+            this.waits = True
             probe.stride.mark(_WAITS, probe.clock())
+    except Exception as trouble:
+        probe.fail(trouble)
 
 
 def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> _Pass | None:
-    if probe.in_backward or not probe.adopt():
+    if probe.in_backward or not probe.on or not (get_ident() == probe.owner or probe.adopt()):
         return None
     probe.trained = True
     root: Any = args[0][0] if args and type(args[0]) is tuple and args[0] else None
@@ -70,16 +105,19 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> _Pass | None:
         probe.device_clock = "cpu" if on_cpu else "host"
         if on_cpu and root.dim() == 0 and root.is_floating_point():
             loss = root.item()  # in host memory already: nothing waits
-    this = _Pass(loss)
+    this.loss = loss
+    covered = this.by_module
+    this.queued = this.waits = this.by_module = False
     probe.in_backward = True
     probe.stride.mark(_BEGINS, probe.clock())
-    if on_cpu and probe.world_size > 1 and root.grad_fn is not None:
-        this.handle = root.grad_fn.register_prehook(this.started)
+    if on_cpu and not covered and probe.world_size > 1 and root.grad_fn is not None:
+        this.handle = root.grad_fn.register_prehook(_runs_first)
     return this
 
 
-def _ends(this: _Pass, _: Any) -> None:
+def _ends(_: _Pass, __: Any) -> None:
     probe.in_backward = False
     probe.stride.mark(backward_ended, probe.clock(), (this.loss,))
     if this.handle is not None:
         this.handle.remove()
+        this.handle = None

@@ -17,33 +17,14 @@ replaced: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Functions of modules and what stands in their place now."""
 
 
-def compiling() -> bool:
-    """Constant for torch.compile, which then leaves a hook out of its graph altogether."""
-    return torch.compiler.is_compiling()
-
-
 def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> None:
     """Wraps `owner.name`, if there is one."""
     original = getattr(owner, name, None)
     if callable(original):
-        replacement = around(original, begins, ends, probe.fail, compiling)
+        replacement = around(original, begins, ends, probe.fail)
         setattr(owner, name, replacement)
         if isinstance(owner, ModuleType) and replacement is not original:
             replaced[original] = replacement
-
-
-def guarded(hook: Callable[..., None]) -> Callable[..., None]:
-    """A hook that torch calls itself: what goes wrong in it never reaches torch."""
-
-    def safe(*args: Any) -> None:
-        if compiling():
-            return
-        try:
-            hook(*args)
-        except Exception as trouble:
-            probe.fail(trouble)
-
-    return safe
 
 
 def size_of(batch: Any) -> tuple[int, int]:

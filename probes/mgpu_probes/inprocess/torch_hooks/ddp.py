@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from .. import births
 from ..rank import probe
 from ..steps import Steps
+from . import autograd
 from .common import wrap
 
 _FORWARD, _FORWARD_ENDS = Steps.forward_begins, Steps.forward_ends
@@ -22,7 +24,7 @@ def patch(distributed: ModuleType) -> None:
 
 
 def _begins(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
-    if not probe.mine():
+    if not probe.on or get_ident() != probe.owner:
         return None
     training = torch.is_grad_enabled()
     if training:
@@ -45,3 +47,18 @@ def _making(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
 
 def _made(module: Any, _: Any) -> None:
     births.saw_ddp(module)
+    _watch(module)
+
+
+def _watch(module: Any) -> None:
+    """The wait in this module's backward passes is seen from one of its parameters, where each of
+    them runs in each pass and the module queues nothing before that."""
+    unusual = ("find_unused_parameters", "static_graph")
+    if any(getattr(module, setting, True) for setting in unusual):
+        autograd.this.modules_alike = False
+        return
+    for parameter in getattr(module, "_module_parameters", ()):
+        if parameter.requires_grad and parameter.is_cpu:
+            with torch.enable_grad():
+                autograd.watch(parameter.expand_as(parameter).grad_fn.next_functions[0][0])
+            return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -16,6 +17,10 @@ from .common import size_of, wrap
 _MARKS_KEPT = 256
 _asked: dict[int, Mark] = {}
 """The mark of a fetch from each loader."""
+_plain: dict[int, type] = {}
+"""What the batches are of loaders that gave a list or tuple without tokens: looked into no more,
+only its first tensor tells the samples."""
+_Tensor = torch.Tensor
 
 
 def patch(dataloader: ModuleType) -> None:
@@ -31,7 +36,7 @@ def _is_worker() -> bool:
 
 
 def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
-    if not probe.mine():
+    if not probe.on or get_ident() != probe.owner:
         return None
     # Iterators come and go with the epochs; the sampler stays with its loader.
     loader = id(getattr(args[0], "_index_sampler", None))
@@ -42,12 +47,18 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
     return loader
 
 
-def _ends(_: int, batch: Any) -> None:
+def _ends(loader: int, batch: Any) -> None:
     now = probe.clock()
-    if batch is None:
+    kind = type(batch)
+    if _plain.get(loader) is kind and batch and type(batch[0]) is _Tensor and batch[0].ndim:
+        probe.stride.mark(fetched, now, (batch[0].size(0), 0))
+    elif batch is None:
         probe.steps.fetch_ends(now, got=False)
     else:
-        probe.stride.mark(fetched, now, size_of(batch))
+        samples, tokens = size = size_of(batch)
+        probe.stride.mark(fetched, now, size)
+        if samples and not tokens and kind in (list, tuple) and len(_plain) < _MARKS_KEPT:
+            _plain[loader] = kind
 
 
 def _asks(loader: int) -> Mark:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 from .. import births
+from .. import wrap as hooks
 from ..rank import probe
 from ..steps import Steps
 from ..stride import Mark
-from .common import guarded, wrap
+from .common import wrap
 
 _UPDATE = Steps.update_begins
 _MARKS_KEPT = 256
@@ -29,19 +31,27 @@ def patch_scaler(grad_scaler: ModuleType) -> None:
     wrap(grad_scaler.GradScaler, "step", _scaler_begins, _scaler_ends)
 
 
-@guarded
 def _before(optimizer: Any, *_: Any) -> None:
-    if probe.adopt():
-        if id(optimizer) not in births.optimizers:
-            births.saw_optimizer(optimizer)
-        probe.stride.mark(_UPDATE, probe.clock())
+    if hooks.compiling():
+        return
+    try:
+        if probe.on and (get_ident() == probe.owner or probe.adopt()):
+            if id(optimizer) not in births.optimizers:
+                births.saw_optimizer(optimizer)
+            probe.stride.mark(_UPDATE, probe.clock())
+    except Exception as trouble:
+        probe.fail(trouble)
 
 
-@guarded
 def _after(optimizer: Any, *_: Any) -> None:
-    if probe.mine():
-        which = id(optimizer)
-        probe.stride.mark(_updated.get(which) or _updates(which), probe.clock())
+    if hooks.compiling():
+        return
+    try:
+        if probe.on and get_ident() == probe.owner:
+            which = id(optimizer)
+            probe.stride.mark(_updated.get(which) or _updates(which), probe.clock())
+    except Exception as trouble:
+        probe.fail(trouble)
 
 
 def _updates(which: int) -> Mark:
