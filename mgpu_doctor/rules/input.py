@@ -34,6 +34,7 @@ def _straggler(measures: Measures) -> Iterable[Finding]:
             one,
             code="straggler-input",
             what="its wait for data",
+            phases=("input",),
             cause=f"Fetching a batch explains {percent(min(share, 1.0))} of this rank's gap: its "
             f"data, its storage or its loader is slower than the other ranks'.{now}",
             fixes=[

@@ -68,9 +68,17 @@ def of_family(measures: Measures, family: str) -> list[Straggler]:
 
 
 def straggler_finding(
-    measures: Measures, one: Straggler, *, code: str, what: str, cause: str, fixes: list[Fix]
+    measures: Measures,
+    one: Straggler,
+    *,
+    code: str,
+    what: str,
+    phases: Iterable[str],
+    cause: str,
+    fixes: list[Fix],
 ) -> Finding:
-    """The finding that all straggler rules share; `what` is what takes longer."""
+    """The finding that all straggler rules share; `what` takes longer, which is `phases`."""
+    longer = sum(one.by_phase.get(phase) or 0.0 for phase in phases)
     compared = measures.joined.ranks if measures.joined else ()
     named = {other.rank for other in measures.stragglers or ()}
     victims = tuple(rank for rank in compared if rank not in named)
@@ -85,7 +93,7 @@ def straggler_finding(
         code=code,
         severity=by_cost(one.saved),
         confidence=round(min(0.99, max(0.5, one.positive)), 2),
-        title=f"Rank {one.rank} holds the others up: {what} takes {seconds(one.excess)} a step "
+        title=f"Rank {one.rank} holds the others up: {what} takes {seconds(longer)} a step "
         f"longer than on the other ranks, {since}",
         cause=cause,
         culprits=(culprit(measures, one.rank),),
@@ -169,6 +177,7 @@ def _compute(measures: Measures) -> Iterable[Finding]:
             one,
             code="straggler-compute",
             what=what,
+            phases=("forward", "backward") if both else (phase,),
             cause=f"{cause}; its neighbours and host were not measured, so why is open.",
             fixes=[Fix("mend-rank", f"Find what slows rank {one.rank}'s {phase} work", how)],
         )
@@ -186,6 +195,7 @@ def _optimizer(measures: Measures) -> Iterable[Finding]:
             one,
             code="straggler-optimizer",
             what="its optimizer step",
+            phases=FAMILIES["optimizer"],
             cause=f"The optimizer step of this rank takes longer than on {_others(measures, one)}: "
             "work that only this rank does in `step()`, its hooks or gradient clipping, or a "
             "larger share of a sharded optimizer.",
@@ -211,6 +221,7 @@ def _other(measures: Measures) -> Iterable[Finding]:
             one,
             code="straggler-other",
             what=f"its time {place}",
+            phases=(phase,),
             cause=f"This rank does something {place} (between steps, or in Python around the "
             f"model) that {_others(measures, one)} do not: logging, metrics, saving, `.item()` "
             "or printing.",
