@@ -11,6 +11,7 @@ from typing import Any
 from .rank import number, probe
 
 _MOST = 8
+"""Loaders, optimizers and wrapped modules that are described."""
 _loaders: dict[int, dict[str, Any]] = {}
 optimizers: dict[int, dict[str, Any]] = {}
 _ddp: list[dict[str, Any]] = []

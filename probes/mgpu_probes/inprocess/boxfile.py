@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from . import layout
 
 NAMES_TRIED = 100
+"""Boxes of one process number and attempt on one host: numbers come round in long runs."""
 
 
 class Sizes(NamedTuple):

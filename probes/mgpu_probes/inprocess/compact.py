@@ -8,9 +8,11 @@ from math import isfinite
 from typing import Any
 
 DEEPEST = 6
+"""Levels of nested facts that are kept; below it there is only a type's name."""
 LONGEST = 1024
 """Items of one list or dict that are kept."""
 LONGEST_TEXT = 1 << 16
+"""Characters; `fitted` cuts further where the area is smaller."""
 TRUNCATED = "truncated"
 """The key under which `fitted` lists the keys that it cut or dropped."""
 

@@ -14,7 +14,7 @@ from . import layout
 from .rank import number, probe
 
 _MOST_FRAMES = 40
-_DEEPEST_CONTEXT = 8
+"""Innermost frames of a traceback that go into the last words."""
 _recorded: list[int] = []
 _previous: list[Any] = []
 

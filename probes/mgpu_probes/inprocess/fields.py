@@ -13,6 +13,7 @@ BODY = struct.Struct(layout.STEP.format[:-1])
 """A step record without its CRC."""
 U16, U32, U64, I64 = 2**16 - 1, 2**32 - 1, 2**64 - 1, 2**63 - 1
 _LARGEST = 3.4028234e38
+"""The largest float32."""
 
 
 def single(value: float) -> float:

@@ -20,6 +20,7 @@ from .stride import Stride
 from .wrap import around
 
 _GC_EVENT_NS = 1_000_000
+"""A garbage collection of 1 ms is an event of its own; shorter ones only count in their step."""
 _SECONDS = (1e-9).__mul__
 _COLD = 6
 """A hook between the operations of a step finds the caches cold, and costs this many times what it

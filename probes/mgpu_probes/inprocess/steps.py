@@ -187,11 +187,6 @@ class Steps(Turns):
             self._waits = True
             self.ledger.enter(layout.WAIT, now)
 
-    @property
-    def in_backward(self) -> bool:
-        """Whether a backward pass runs."""
-        return self._in_backward > 0
-
     def _update_was_left(self, now: int) -> bool:
         """An optimizer raised, its closing mark never came: nothing is nested any more."""
         if self._in_backward or self.ledger.phase != layout.OPTIMIZER:

@@ -11,6 +11,7 @@ from . import layout
 from .compact import fitted, utf8
 
 _LONGEST_SITE = 1024
+"""Bytes of a call site's text."""
 
 
 class Texts:

@@ -49,6 +49,7 @@ SETTING_UP = (
 SITE_WORD = layout.NOW_SITE // 8
 SEQUENCE_WORD = layout.NOW_SEQUENCE // 8
 _FRAMES_CLIMBED = 24
+"""In search of a caller outside torch."""
 _SITES_KEPT = 1024
 
 _torch_folder = os.path.dirname(torch.__file__) + os.sep

@@ -12,6 +12,7 @@ from ..rank import probe
 from ..wrap import Begins, Ends, around
 
 _LOOKED_AT = 16
+"""Values of a batch."""
 
 replaced: dict[Callable[..., Any], Callable[..., Any]] = {}
 """Functions of modules and what stands in their place now."""

@@ -10,6 +10,7 @@ from ..rank import probe
 from .common import wrap
 
 _WORTH_AN_EVENT_NS = 1_000_000
+"""A save of 1 ms is an event; a shorter one only counts in its step."""
 
 
 def patch(serialization: ModuleType) -> None:
