@@ -26,6 +26,7 @@ def certificate() -> dict[str, Any]:
         "argv": sys.orig_argv[:64],
         "cwd": _quietly(os.getcwd),
         "launcher": _launcher(),
+        "local_world_size": number("LOCAL_WORLD_SIZE", default=0) or None,
         "strategy": _strategy(),
         "backend": _backend[-1] if _backend else None,
         "device": "cpu",
@@ -74,9 +75,6 @@ def _launcher() -> str:
 def _strategy() -> str:
     if _ddp:
         return "ddp"
-    fsdp = sys.modules.get("torch.distributed.fsdp")
-    if fsdp is not None and probe.world_size > 1:
-        return "fsdp"
     return "manual" if probe.world_size > 1 else "single"
 
 
