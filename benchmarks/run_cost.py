@@ -3,15 +3,14 @@
     python -m benchmarks.run_cost [--pairs 5] [--ranks 2] [--steps 200]
 
 The same torchrun job with and without `mgpu-doctor run`, in turn. The difference in CPU seconds is
-that of the whole tree: ranks, launcher, the doctor and what carries the output. The doctor's own
-share is measured on a job of no work at all (`python -c pass`).
+that of the whole tree: ranks, launcher and the doctor. `benchmarks.doctor_cost` measures the doctor
+alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 
@@ -47,7 +46,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     args = parser.parse_args()
     print(machine())
-    compare("doctor", [sys.executable, "-c", "pass"], args.pairs)
     script = str(JOBS / "plain_ddp.py")
     job = [*TORCHRUN, str(args.ranks), script, "--steps", str(args.steps)]
     compare("training", job, args.pairs)

@@ -63,6 +63,6 @@ class Slow:
         return hidden
 
     def in_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Sleeps inside `optimizer.step()`."""
+        """Sleeps inside `optimizer.step()`, which comes once a turn."""
         if self.place == "optimizer":
-            optimizer.register_step_pre_hook(lambda *_: self.here("optimizer"))
+            optimizer.register_step_pre_hook(lambda *_: time.sleep(self.seconds * self.parts))

@@ -24,7 +24,6 @@ def train(args: argparse.Namespace) -> None:
     forging = torch.optim.Adam(forger.parameters(), lr=2e-4)
     judging = torch.optim.Adam(critic.parameters(), lr=2e-4)
     slow.in_optimizer(forging)
-    slow.in_optimizer(judging)
     answers = torch.cat([torch.ones(32, 1), torch.zeros(32, 1)])
 
     for step in range(1, args.steps + 1):
