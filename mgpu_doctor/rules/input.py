@@ -96,7 +96,8 @@ def _bound(measures: Measures) -> Iterable[Finding]:
         code="input-bound",
         severity=by_cost(saved),
         confidence=0.95 if strong else 0.8,
-        title=f"All ranks wait for data: {percent(middle)} of every step "
+        title=f"{'All ranks wait' if len(shares) > 1 else 'The training waits'} for data: "
+        f"{percent(middle)} of every step "
         f"({seconds(middle * measures.step_seconds)})",
         cause=_cause(loader, cpu),
         victims=tuple(sorted(shares)),
