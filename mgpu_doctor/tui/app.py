@@ -6,6 +6,7 @@ The thread never touches a widget, and widgets see frozen frames alone.
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import threading
 import time
@@ -31,6 +32,11 @@ LEAST_REST = 4.0
 """Rests at least so many times as long as a frame took to make: the screen is given a fifth of a
 core at most, and says in its head how late that makes it."""
 STEP_SECONDS = 1.0
+DRAWN_ON = 2
+"""Textual draws on standard error."""
+HUNG_UP = 128 + signal.SIGHUP
+"""The exit code where the terminal is gone, as after a broken ssh connection. Textual 8 then waits
+for its writer for ever and its reader spins; there is nothing left to restore, so it just ends."""
 
 
 class FrameMade(Message):
@@ -106,6 +112,8 @@ class TopApp(App[None]):
     def _make_frames(self) -> None:
         before = due = time.monotonic()
         while not self._leaving:
+            if not self.is_headless and not os.isatty(DRAWN_ON):
+                os._exit(HUNG_UP)
             began = time.monotonic()
             frame = self._source.frame(began - before)
             took = time.monotonic() - began

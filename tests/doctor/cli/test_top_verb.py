@@ -162,6 +162,18 @@ def test_the_terminal_is_left_as_it_was(how: str) -> None:
         terminal.close()
 
 
+def test_it_ends_with_its_terminal() -> None:
+    """A broken ssh connection must not leave a process behind that spins."""
+    terminal = Terminal()
+    try:
+        terminal.until(b"under observation")
+        os.close(terminal.master)
+        assert terminal.process.wait(60) == 128 + signal.SIGHUP
+    finally:
+        terminal.master = os.open(os.devnull, os.O_RDONLY)
+        terminal.close()
+
+
 def test_a_dumb_terminal_is_refused() -> None:
     terminal = Terminal("dumb")
     try:
