@@ -180,8 +180,10 @@ class Probe:
         start, end, phases, level, skipped, samples, tokens, loss, backwards, calls, was, now = step
         seconds = [*map(_SECONDS, phases)]
         seconds[layout.COMMUNICATION] = nan
-        if not phases[layout.WAIT] and self.device_clock != "cpu":
-            seconds[layout.WAIT] = nan
+        if self.device_clock != "cpu":
+            seconds[layout.TRANSFER] = nan  # nothing measures copies to a device yet
+            if not phases[layout.WAIT]:
+                seconds[layout.WAIT] = nan
         flags = 0 if self.told else layout.WARM_UP
         if skipped:
             flags |= layout.SKIPPED
