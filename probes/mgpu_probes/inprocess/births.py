@@ -8,14 +8,22 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from . import described
+from .described import Described
 from .rank import number, probe
 
 _MOST = 8
-"""Loaders, optimizers and wrapped modules that are described."""
-_loaders: dict[int, dict[str, Any]] = {}
-optimizers: dict[int, dict[str, Any]] = {}
-_ddp: list[dict[str, Any]] = []
+"""Loaders and optimizers that are described."""
+_loaders: list[Described] = []
+optimizers: dict[int, Described] = {}
+strategies: set[str] = set()
+"""Ways to divide a model or a batch that are in use."""
 _backend: list[str] = []
+autocast: list[str] = []
+"""The dtype of the first autocast mode that was entered."""
+parts: list[Callable[[], dict[str, Any]]] = []
+"""What hooks add, each when the certificate is written; a nested dictionary is added to one that
+is there. Each part bounds what it tells."""
 
 
 def certificate() -> dict[str, Any]:
@@ -33,14 +41,18 @@ def certificate() -> dict[str, Any]:
         "clock": probe.device_clock,
         "omp_num_threads": number("OMP_NUM_THREADS", default=0) or None,
         "affinity": _quietly(lambda: len(os.sched_getaffinity(0))),
-        "loaders": list(_loaders.values()),
-        "optimizers": list(optimizers.values()),
-        "ddp": _ddp[0] if _ddp else None,
+        "loaders": [one.now() for one in _loaders],
+        "optimizers": [one.now() for one in optimizers.values()],
         "step_sign": (None, "collective", "loader", "backward", "optimizer")[probe.stride.level],
         "groups": [{"name": "default", "ranks": None}],
+        "steps": probe.told,
     }
     if torch is not None:
         facts.update(_of_torch(torch))
+    for part in parts:
+        for key, value in (_quietly(part) or {}).items():
+            known = facts.get(key)
+            facts[key] = {**known, **value} if isinstance(known, dict) else value
     return facts
 
 
@@ -50,13 +62,14 @@ def _of_torch(torch: Any) -> dict[str, Any]:
         "framework_version": str(torch.__version__),
         "threads": _quietly(torch.get_num_threads),
         "interop_threads": _quietly(torch.get_num_interop_threads),
+        "seed": _quietly(torch.initial_seed),
     }
     if probe.device_clock == "host" and _quietly(torch.cuda.is_initialized):
         facts["device"] = f"cuda:{torch.cuda.current_device()}"
-    dtypes = {o.get("dtype") for o in optimizers.values()} - {None}
+    dtypes = {one.facts["dtype"] for one in optimizers.values()} - {None}
     precision = sorted(str(dtype) for dtype in dtypes)
-    if _quietly(lambda: torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")):
-        precision.append("autocast")
+    if autocast:
+        precision += [autocast[0], "autocast"]
     facts["precision"] = "+".join(precision) or None
     return facts
 
@@ -73,8 +86,8 @@ def _launcher() -> str:
 
 
 def _strategy() -> str:
-    if _ddp:
-        return "ddp"
+    if strategies:
+        return "+".join(sorted(strategies))
     return "manual" if probe.world_size > 1 else "single"
 
 
@@ -83,57 +96,38 @@ def saw_group(backend: str) -> None:
     _backend.append(backend)
 
 
-def saw_loader(loader: Any) -> None:
-    """A DataLoader that is being iterated."""
-    key = id(loader)
-    if key in _loaders or len(_loaders) >= _MOST:
-        return
-    _loaders[key] = {
-        "workers": getattr(loader, "num_workers", None),
-        "batch_size": getattr(loader, "batch_size", None),
-        "pin_memory": getattr(loader, "pin_memory", None),
-        "prefetch_factor": getattr(loader, "prefetch_factor", None),
-        "persistent_workers": getattr(loader, "persistent_workers", None),
-        "drop_last": getattr(loader, "drop_last", None),
-        "sampler": type(getattr(loader, "sampler", None)).__name__,
-        "dataset": type(getattr(loader, "dataset", None)).__name__,
-    }
+def saw_loader(loader: Any) -> tuple[int, int] | None:
+    """A DataLoader that is being iterated: its place among the loaders and the epoch, both from 0;
+    None where it is one too many."""
+    place = next((at for at, one in enumerate(_loaders) if one.thing is loader), None)
+    if place is None:
+        seen = described.loader(loader)
+        place = next((at for at, one in enumerate(_loaders) if one.replaced_by(seen)), None)
+        if place is None and len(_loaders) >= _MOST:
+            return None
+        if place is None:
+            place = len(_loaders)
+            _loaders.append(seen)
+        else:  # made anew for each epoch
+            seen.facts["epochs"] = _loaders[place].facts["epochs"]
+            _loaders[place] = seen
+    facts = _loaders[place].now()
+    facts["epochs"] += 1
+    return place, facts["epochs"] - 1
 
 
 def saw_optimizer(optimizer: Any) -> None:
     """An optimizer that steps."""
     key = id(optimizer)
-    if key in optimizers or len(optimizers) >= _MOST:
-        return
-    groups = getattr(optimizer, "param_groups", None) or [{}]
-    parameters = [p for group in groups for p in group.get("params", ())]
-    optimizers[key] = {
-        "class": type(optimizer).__name__,
-        "lr": groups[0].get("lr") if isinstance(groups[0].get("lr"), float) else None,
-        "parameters": sum(p.numel() for p in parameters),
-        "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
-    }
-
-
-def saw_ddp(module: Any) -> None:
-    """A DistributedDataParallel that was just made."""
-    if len(_ddp) < _MOST:
-        _ddp.append(
-            {
-                "find_unused_parameters": getattr(module, "find_unused_parameters", None),
-                "static_graph": getattr(module, "static_graph", None),
-                "gradient_as_bucket_view": getattr(module, "gradient_as_bucket_view", None),
-                "broadcast_buffers": getattr(module, "broadcast_buffers", None),
-                "bucket_cap_bytes": getattr(module, "bucket_bytes_cap", None),
-            }
-        )
+    if key not in optimizers and len(optimizers) < _MOST:
+        optimizers[key] = described.optimizer(optimizer)
 
 
 def forget() -> None:
     """In a forked child: what the parent saw is not the child's."""
     _loaders.clear()
     optimizers.clear()
-    _ddp.clear()
+    strategies.clear()
     _backend.clear()
 
 

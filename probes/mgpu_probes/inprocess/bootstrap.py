@@ -17,12 +17,26 @@ if TYPE_CHECKING:
 FOLDER = "MGPU_DOCTOR_BOXES"
 HOOKS = {
     "torch.compiler": ("wrap", "follow"),
+    "torch._dynamo.callback": ("torch_hooks.compiler", "patch"),
     "torch.distributed.distributed_c10d": ("torch_hooks.collectives", "patch"),
+    "torch.distributed._functional_collectives": ("torch_hooks.collectives", "patch_functional"),
     "torch.utils.data.dataloader": ("torch_hooks.loader", "patch"),
     "torch.optim.optimizer": ("torch_hooks.optimizer", "patch"),
+    "torch.amp.autocast_mode": ("torch_hooks.accelerator", "patch"),
     "torch.amp.grad_scaler": ("torch_hooks.optimizer", "patch_scaler"),
     "torch.autograd": ("torch_hooks.autograd", "patch"),
     "torch.nn.parallel.distributed": ("torch_hooks.ddp", "patch"),
+    "torch.nn.parallel.data_parallel": ("torch_hooks.parallel", "patch_data_parallel"),
+    "torch.distributed._composable.fsdp.fully_shard": ("torch_hooks.parallel", "patch_fully_shard"),
+    "torch.distributed.fsdp._fully_shard._fully_shard": (
+        "torch_hooks.parallel",
+        "patch_fully_shard",
+    ),
+    "torch.distributed._composable.fsdp._fsdp_state": ("torch_hooks.parallel", "patch_fsdp_state"),
+    "torch.distributed.fsdp._fully_shard._fsdp_state": ("torch_hooks.parallel", "patch_fsdp_state"),
+    "torch.distributed.fsdp.fully_sharded_data_parallel": ("torch_hooks.parallel", "patch_fsdp"),
+    "torch.distributed.tensor.parallel.api": ("torch_hooks.parallel", "patch_tensor"),
+    "torch.distributed.pipelining.stage": ("torch_hooks.parallel", "patch_pipeline"),
     "torch.serialization": ("torch_hooks.saving", "patch"),
     "torch.distributed.checkpoint.state_dict_saver": ("torch_hooks.saving", "patch_distributed"),
 }

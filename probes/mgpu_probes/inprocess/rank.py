@@ -21,6 +21,12 @@ from .wrap import around
 
 _GC_EVENT_NS = 1_000_000
 """A garbage collection of 1 ms is an event of its own; shorter ones only count in their step."""
+_EARLY_BIRTHS = (2, 10, 50)
+"""Steps after which the certificate is renewed: loaders, optimizers, shapes are known then."""
+_BIRTH_LASTS_NS = 30_000_000_000
+"""After that it is renewed with a step: it holds counters too."""
+_FIRST_LOOK, _LOOKS_APART = 20, 1000
+"""`on_step` is called at this step, at twice, four times, … as many, and then so many apart."""
 _SECONDS = (1e-9).__mul__
 _COLD = 6
 """A hook between the operations of a step finds the caches cold, and costs this many times what it
@@ -47,6 +53,8 @@ class Probe:
         self.box: Writer | None = None
         self.birth_facts: Callable[[], dict[str, Any]] = dict
         self.on_open: list[Callable[[], None]] = []
+        self.on_step: list[Callable[[], None]] = []
+        """Called when a step was told that is due for a closer look."""
         self.is_data_worker: Callable[[], bool] = bool
         self.sequence: Callable[[], int] = int
         self.device_clock = "host"
@@ -63,6 +71,8 @@ class Probe:
         self.ledger = Ledger(self.clock())
         self.stride = Stride(self.ledger, self._tell, self._facts)
         self._mark_cost = 0
+        self._birth_due = 0
+        self._look_due = _FIRST_LOOK
 
     # --- the hooks' side --------------------------------------------------------------------
 
@@ -162,6 +172,7 @@ class Probe:
     def renew_birth(self) -> None:
         """Writes the birth certificate (anew)."""
         if self.box is not None:
+            self._birth_due = self.clock() + _BIRTH_LASTS_NS
             self.box.birth(self.birth_facts())
 
     # --- steps ------------------------------------------------------------------------------
@@ -208,7 +219,11 @@ class Probe:
         self.told += 1
         self.ledger.step_bits = self.told << 8
         self.ledger.words[layout.PROBE_COST // 8] = self.ledger.marks * self._mark_cost
-        if self.told in (2, 50):  # by then the loaders, optimizers and shapes are known
+        if self.told >= self._look_due:
+            self._look_due += min(self._look_due, _LOOKS_APART)
+            for look in self.on_step:
+                look()
+        if end >= self._birth_due or self.told in _EARLY_BIRTHS:
             self.renew_birth()
 
     def _train_alone(self) -> None:
@@ -258,6 +273,7 @@ class Probe:
             self.on = False
             self.steps.leave()
             if self.box is not None:
+                self.renew_birth()
                 self.ledger.words[layout.PROBE_COST // 8] = self.ledger.marks * self._mark_cost
                 self.box.leave(code)
 

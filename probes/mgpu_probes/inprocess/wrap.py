@@ -67,7 +67,7 @@ def around(
                 failed(trouble)
         return result
 
-    return _hidden(call)
+    return hidden(call)
 
 
 def wrapped(function: Any) -> bool:
@@ -82,7 +82,8 @@ def _end(ends: Ends, token: Any, result: Any, failed: Callable[[Exception], None
         failed(trouble)
 
 
-def _hidden(function: Callable[..., Any]) -> Callable[..., Any]:
+def hidden(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, so that it shows neither in warnings nor to `around`."""
     if isinstance(function, FunctionType):
         code = function.__code__
         function.__code__ = code.replace(co_filename=_INVISIBLE.format(code.co_filename))

@@ -1,4 +1,7 @@
-"""The limits of this process's control group: memory and CPU time. Versions 1 and 2."""
+"""The limits of processes' control groups: memory and CPU time. Versions 1 and 2.
+
+Files: cgroups(7), the kernel's cgroup-v2.rst and sched-bwc.rst.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 
 PERIOD_MICROSECONDS = 100_000
 """The kernel's default period of a CPU quota."""
+_LONGEST = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,30 +51,84 @@ def memory(root: Path = Path("/")) -> Memory | None:
     return min(limits, key=lambda memory: memory.limit, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A group whose CPU time is limited: a period holds at most `cores` cores' worth of it."""
+
+    name: str
+    """Where it is mounted; the same for all processes of the group."""
+    cores: float
+    stat_file: Path
+
+    def now(self) -> dict[str, float]:
+        """`quota` (cores) and `throttled`: seconds so far, of all cores together, in which the
+        group had threads to run and no quota left; the latter is left out where unknown."""
+        for line in _text(self.stat_file).splitlines():
+            key, _, value = line.partition(" ")
+            unit = _THROTTLED.get(key)
+            if unit is not None and value.isdigit():
+                return {"quota": self.cores, "throttled": round(int(value) * unit, 6)}
+        return {"quota": self.cores}
+
+
+_THROTTLED = {"throttled_usec": 1e-6, "throttled_time": 1e-9}
+"""Key in cpu.stat (version 2, version 1) -> its unit in seconds."""
+
+
+def quotas(root: Path = Path("/"), pid: int | str = "self") -> tuple[Quota, ...] | None:
+    """The groups above a process that limit its CPU time, the innermost first; None where its
+    groups cannot be seen."""
+    found = []
+    looked_at = False
+    for folder in _folders(root, "", pid):
+        looked_at = True
+        allowed, _, period = _text(folder / "cpu.max").partition(" ")
+        if allowed.isdigit():
+            found.append(_quota(root, folder, int(allowed), period))
+    for folder in _folders(root, "cpu", pid):
+        looked_at = True
+        quota = _number(folder / "cpu.cfs_quota_us")
+        if quota is not None:
+            found.append(_quota(root, folder, quota, _text(folder / "cpu.cfs_period_us")))
+    return tuple(found) if looked_at else None
+
+
+def memory_folders(root: Path = Path("/"), pid: int | str = "self") -> tuple[tuple[int, Path], ...]:
+    """The groups above a process that account for its memory, the innermost first: their version
+    and their folder. Empty: they cannot be seen."""
+    found = [(2, folder) for folder in _folders(root, "", pid)]
+    found += [(1, folder) for folder in _folders(root, "memory", pid)]
+    return tuple((version, folder) for version, folder in found if accounts_memory(version, folder))
+
+
+def accounts_memory(version: int, folder: Path) -> bool:
+    """Whether this folder is a group of this version that counts memory."""
+    name = "memory.events" if version == 2 else "memory.usage_in_bytes"
+    return (folder / name).exists()
+
+
 def cpus(root: Path = Path("/")) -> int | None:
     """How many cores' worth of time the quota leaves, rounded up; None: no quota."""
-    quotas = []
-    for folder in _folders(root, ""):
-        quota, _, period = _text(folder / "cpu.max").partition(" ")
-        if quota.isdigit():
-            quotas.append(int(quota) / _positive(period))
-    for folder in _folders(root, "cpu"):
-        allowed = _number(folder / "cpu.cfs_quota_us")
-        if allowed is not None:
-            quotas.append(allowed / _positive(_text(folder / "cpu.cfs_period_us")))
-    return max(1, math.ceil(min(quotas))) if quotas else None
+    least = min((quota.cores for quota in quotas(root) or ()), default=None)
+    return None if least is None else max(1, math.ceil(least))
 
 
-def _folders(root: Path, controller: str) -> Iterator[Path]:
+def _quota(root: Path, folder: Path, allowed: int, period: str) -> Quota:
+    cores = round(allowed / _positive(period), 3)
+    return Quota(f"/{folder.relative_to(root)}"[-_LONGEST:], cores, folder / "cpu.stat")
+
+
+def _folders(root: Path, controller: str, pid: int | str = "self") -> Iterator[Path]:
     """The group's folder and those above it, up to the mount point.
 
     `controller` is empty for version 2. In a container the path that the kernel names may lie
-    outside of what is mounted: then the mount point alone is looked at.
+    outside of what is mounted: then the mount point alone is looked at, unless the process is in
+    a group beside ours (`/../NAME`), of which nothing can be seen.
     """
-    for line in _text(root / "proc/self/cgroup").splitlines():
+    for line in _text(root / f"proc/{pid}/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if controller in controllers.split(","):
+        if controller in controllers.split(",") and ".." not in path.split("/"):
             mounts = root / "sys/fs/cgroup"
             mount = mounts / controller if controller else mounts
             folder = mount / path.lstrip("/")

@@ -24,6 +24,20 @@ _NO_DRIVER = (
 )
 
 
+_REASONS = {
+    pynvml.nvmlClocksEventReasonGpuIdle: "idle",
+    pynvml.nvmlClocksEventReasonApplicationsClocksSetting: "clocks_setting",
+    pynvml.nvmlClocksEventReasonSwPowerCap: "power_cap",
+    pynvml.nvmlClocksThrottleReasonHwSlowdown: "hw_slowdown",
+    pynvml.nvmlClocksEventReasonSyncBoost: "sync_boost",
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "sw_thermal",
+    pynvml.nvmlClocksThrottleReasonHwThermalSlowdown: "hw_thermal",
+    pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "hw_power_brake",
+    pynvml.nvmlClocksEventReasonDisplayClockSetting: "display",
+}
+"""Bits of NVML's clock event reasons (throttle reasons before driver 535) by our names."""
+
+
 class _LostError(Exception):
     """The device answers nothing any more."""
 
@@ -41,8 +55,9 @@ class Devices:
         """One reading, ready for JSON: `at` (seconds since the epoch), `trouble` (why there are no
         devices at all, or null) and `devices`, a list of objects with `index`, `name`, `uuid`,
         `utilization` (0..1), `memory_used` and `memory_total` (bytes), `power_watts`,
-        `power_limit_watts`, `temperature` (degrees Celsius), `sm_clock_mhz`, `pids` and `trouble`.
-        Never raises for what a driver answers."""
+        `power_limit_watts`, `temperature` (degrees Celsius), `sm_clock_mhz`, `max_sm_clock_mhz`,
+        `clock_reasons` (what keeps the clock below its maximum, a list of names), `pids` and
+        `trouble`. Never raises for what a driver answers."""
         count = self._count()
         self._gpus = {index: self._gpus.get(index) or _Gpu(index) for index in range(count)}
         return {
@@ -83,6 +98,7 @@ class _Gpu:
         self._index = index
         self._handle: Any = None
         self._identity: Json = {"name": None, "uuid": None}
+        self._max_clock: float | None = None
         self._troubles: dict[str, list[str]] = {}
 
     def sample(self) -> Json:
@@ -121,6 +137,8 @@ class _Gpu:
     def _read(self) -> Json:
         handle = self._handle
         memory = self._ask("memory", lambda: _memory(handle))
+        if self._max_clock is None:  # it never changes, so it is asked until it is known
+            self._max_clock = self._ask("maximum clock", lambda: _max_clock(handle))
         return {
             "utilization": self._ask("utilization", lambda: _utilization(handle)),
             "memory_used": memory and memory[0],
@@ -134,6 +152,8 @@ class _Gpu:
                 "clock",
                 lambda: float(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
             ),
+            "max_sm_clock_mhz": self._max_clock,
+            "clock_reasons": self._ask("clock event reasons", lambda: _clock_reasons(handle)),
             "pids": self._ask("processes", lambda: _pids(handle)) or [],
         }
 
@@ -171,6 +191,8 @@ _FIELDS = (
     "power_limit_watts",
     "temperature",
     "sm_clock_mhz",
+    "max_sm_clock_mhz",
+    "clock_reasons",
 )
 
 
@@ -197,6 +219,21 @@ def _memory(handle: Any) -> tuple[int, int]:
 
 def _temperature(handle: Any) -> float:
     return float(pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+
+
+def _max_clock(handle: Any) -> float:
+    return float(pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM))
+
+
+def _clock_reasons(handle: Any) -> list[str]:
+    """What keeps the clocks down now; drivers before 535 know the older name only."""
+    try:
+        bits = int(pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
+    except pynvml.NVMLError as error:
+        if error.value != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        bits = int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    return [name for bit, name in _REASONS.items() if bits & bit]
 
 
 def _pids(handle: Any) -> list[int]:

@@ -1,4 +1,7 @@
-"""Reads this machine's CPU and memory, and what some processes use of them, from /proc."""
+"""Reads this machine's CPU and memory, and what some processes use of them, from /proc.
+
+Files: proc(5); /proc/pressure is the kernel's psi.rst.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_probes.outside import cgroup
+from mgpu_probes.outside.tasks import Tasks, stat
 
 Json = dict[str, Any]
 
@@ -17,27 +21,43 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _IDLE = (3, 4)  # columns of /proc/stat: idle, iowait
 _LEAST_TICKS = 20
 """Of all cores together. A share of fewer is noise: the kernel counts whole ticks of 10 ms."""
+_IOWAIT, _STEAL = 4, 7
 _COLUMNS = 8  # those after them repeat time that `user` and `nice` already hold
+_PRESSURES = ("cpu", "io", "memory")
+CLOSE_LOOKS = 30
+"""So many samples look at the tasks, then each tenth: rates over minutes need no more."""
+THEN_EACH = 10
 
 
 class Host:
-    """The machine and its cgroup's limits. Remembers the last CPU counters, to take differences."""
+    """The machine and its cgroup's limits. Remembers the last CPU counters, to take differences.
 
-    def __init__(self, root: Path = Path("/")) -> None:
+    `closely`: also what the scheduler and the control groups did to the processes, now and then.
+    """
+
+    def __init__(self, root: Path = Path("/"), *, closely: bool = False) -> None:
         self._proc = root / "proc"
         self._limit = cgroup.memory(root)
         self._cores = _cores(cgroup.cpus(root))
         self._before = self._counters()
+        self._tasks = Tasks(root) if closely else None
+        self._taken = 0
 
     def sample(self, pids: Iterable[int] = ()) -> Json:
-        """One reading, ready for JSON: `at` (seconds since the epoch), `cpu_percent` (0..100 of all
-        cores since the last sample), `cores` (that this process may use), `load1`, `memory_used`
-        and `memory_total` (bytes; of the control group where it has a limit), `processes`
-        ({pid as text: [CPU seconds, resident bytes]}, without those that are gone). What cannot
-        be read is null."""
+        """One reading, ready for JSON: `at` (seconds since the epoch), `host` (its name),
+        `cpu_percent` (0..100 of all cores since the last sample), `cores` (that this process may
+        use), `load1`, `memory_used` and `memory_total` (bytes; of the control group where it has a
+        limit), `processes` ({pid as text: [CPU seconds, resident bytes]}, without those that are
+        gone). What cannot be read is null.
+
+        Where it looks closely also `tasks` and `groups` (see `Tasks.look`), `busy`, `iowait` and
+        `steal` (seconds since boot, of all cores together) and `pressure` ({cpu, io, memory:
+        seconds since boot in which some task stood still for want of it})."""
+        pids = tuple(pids)
         used, total = self._memory()
-        return {
+        sample: Json = {
             "at": time.time(),
+            "host": os.uname().nodename,
             "cpu_percent": self._cpu_percent(),
             "cores": self._cores,
             "load1": self._load(),
@@ -47,13 +67,37 @@ class Host:
                 str(pid): reading for pid in pids if (reading := self._process(pid)) is not None
             },
         }
+        if self._tasks is not None:
+            if self._taken < CLOSE_LOOKS or self._taken % THEN_EACH == 0:
+                sample |= {**self._tasks.look(pids), **self._standstill()}
+            self._taken += 1
+        return sample
+
+    def _standstill(self) -> Json:
+        ticks, counters = self._ticks(), self._counters()
+        facts: Json = {
+            "busy": counters[0] / _TICKS if counters else None,
+            "iowait": ticks[_IOWAIT] / _TICKS if ticks else None,
+            "steal": ticks[_STEAL] / _TICKS if ticks else None,
+            "pressure": {},
+        }
+        for name in _PRESSURES:
+            some = self._read(f"pressure/{name}").partition("\n")[0]
+            total = some.rpartition("total=")[2]
+            if some.startswith("some ") and total.isdigit():
+                facts["pressure"][name] = int(total) * 1e-6
+        return facts
+
+    def _ticks(self) -> list[int]:
+        """Of all cores since boot, by column of /proc/stat."""
+        fields = self._read("stat").partition("\n")[0].split()[1 : _COLUMNS + 1]
+        return [int(field) for field in fields] if len(fields) == _COLUMNS else []
 
     def _counters(self) -> tuple[int, int] | None:
         """Busy and total ticks of all cores since boot."""
-        fields = self._read("stat").partition("\n")[0].split()[1 : _COLUMNS + 1]
-        if len(fields) < _COLUMNS:
+        ticks = self._ticks()
+        if not ticks:
             return None
-        ticks = [int(field) for field in fields]
         return sum(ticks) - sum(ticks[column] for column in _IDLE), sum(ticks)
 
     def _cpu_percent(self) -> float | None:
@@ -85,9 +129,8 @@ class Host:
         return total - available, total
 
     def _process(self, pid: int) -> list[float | int] | None:
-        # The name, in brackets, may hold anything: what follows the last bracket counts.
-        fields = self._read(f"{pid}/stat").rpartition(")")[2].split()
-        if len(fields) < 22:
+        fields = stat(self._proc, pid)
+        if not fields:
             return None
         return [(int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE]
 

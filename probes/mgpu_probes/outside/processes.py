@@ -5,10 +5,13 @@ Fields of /proc/PID/stat: proc(5). Every function tolerates a process that ends 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+_EXIT_CODE = 52 - 3
+"""Field 52 of /proc/PID/stat, counted from the state (field 3)."""
 _GONE = frozenset("ZXx")  # zombie, dead
 
 
@@ -64,6 +67,22 @@ def alive(pid: int, started: int | None = None, proc: Path = PROC) -> bool:
     if process is None or process.ended:
         return False
     return not started or process.start_ticks == started
+
+
+def wait_status(pid: int, started: int | None = None, proc: Path = PROC) -> int | None:
+    """How a process ended that its parent has not waited for, as waitpid(2) would tell it; None
+    where it still runs, is gone, is not the one that `started` then (clock ticks), or somebody
+    else's: of those the kernel says 0, whatever happened."""
+    process = read(pid, proc)
+    if process is None or not process.ended or started not in (None, 0, process.start_ticks):
+        return None
+    try:
+        fields = (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+        if os.geteuid() not in (0, (proc / str(pid)).stat().st_uid):
+            return None
+        return int(fields[_EXIT_CODE])
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def boot_id(proc: Path = PROC) -> str | None:

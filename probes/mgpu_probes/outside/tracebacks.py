@@ -23,6 +23,13 @@ _CHAINED = re.compile(
     r"^\s*(?:The above exception was the direct cause of the following exception"
     r"|During handling of the above exception, another exception occurred):\s*$"
 )
+_WRAPPED = re.compile(r"Caught [\w.]{1,100} in [\w ]{1,60}\.$")
+"""torch re-raises what a loader worker or replica raised; its traceback follows as the message."""
+_ASIDE = re.compile(
+    r"^(?:Exception ignored |--- Logging error ---|Exception in thread )"
+    r"|Task exception was never retrieved"
+)
+"""Before tracebacks of what ended no process: a finalizer, a log handler, a thread, a task."""
 _FATAL = re.compile(r"^Fatal Python error: (?P<message>.*)$")
 _THREAD = re.compile(r"^(?P<current>Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):\s*$")
 
@@ -56,6 +63,7 @@ class _Open:
     fatal: bool = False
     message: str = ""
     in_thread: bool = False
+    aside: bool = False
     noise: int = 0
     frames: list[Frame] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -77,7 +85,7 @@ class TracebackReader:
     """Feed it the lines of one source in order; `found` holds the tracebacks that are complete.
 
     `labelled`: every line is known to come from one process (a `[rank2]:` prefix), so lines that
-    follow the exception's first one belong to its message.
+    follow the exception's first one belong to its message; else only those that are indented.
     """
 
     def __init__(self, *, labelled: bool) -> None:
@@ -85,13 +93,15 @@ class TracebackReader:
         self._labelled = labelled
         self._open: _Open | None = None
         self._message_lines = 0
+        self._indented_alone = False
         self._chained = False
+        self._aside = False
 
     def feed(self, line: str, number: int) -> None:
         if _HEADER.match(line):
             self._close_fatal(number)
             self._message_lines = 0
-            self._open = _Open(lines=[line])
+            self._open = _Open(lines=[line], aside=self._aside)
         elif fatal := _FATAL.match(line):
             self._close_fatal(number)
             self._message_lines = 0
@@ -105,6 +115,7 @@ class TracebackReader:
             self._in_fatal(self._open, line, number)
         else:
             self._in_traceback(self._open, line, number)
+        self._aside = bool(_ASIDE.search(line))
 
     def finish(self, number: int) -> None:
         """No more lines will come. An exception that was never named is dropped."""
@@ -116,6 +127,8 @@ class TracebackReader:
         if frame and frame["in"] is None:  # a syntax error of the script itself has no header
             self._message_lines = 0
             self._open = _Open(lines=[line], frames=[_frame(frame)])
+        elif self._indented_alone and (frame or not line[:1].isspace()):
+            self._message_lines = 0  # somebody else's line
         elif self._message_lines > 0 and self.found:
             self._message_lines -= 1
             last = self.found[-1]
@@ -136,10 +149,14 @@ class TracebackReader:
             tb.keep(line)
         elif tb.frames and (raised := _RAISED.match(line)) and _is_exception_name(raised["type"]):
             tb.keep(line)
+            if tb.aside:
+                self._open = None
+                return
             message = (raised["message"] or "").strip()
             self._add(Traceback(raised["type"], message, tuple(tb.frames), _text(tb), number))
             self._open = None
-            self._message_lines = MOST_MESSAGE_LINES if self._labelled else 0
+            self._message_lines = MOST_MESSAGE_LINES
+            self._indented_alone = not (self._labelled or _WRAPPED.match(message))
         else:
             tb.noise += 1
             if tb.noise > MOST_NOISE:

@@ -10,7 +10,7 @@ CUDA the host runs ahead of the device and nothing can be split from its clock; 
 
 from __future__ import annotations
 
-from math import nan
+from math import inf, nan
 from threading import get_ident
 from types import ModuleType
 from typing import Any
@@ -45,11 +45,15 @@ class _Pass:
     handle: Any = None
     """Of the hook on its first node, where it has one."""
     loss = nan
+    passes = 0
+    """So far."""
     queued = waits = False
     by_module = False
     """A wrapped module's hook has queued the callback: the next pass needs no hook of its own."""
     modules_alike = True
     """All wrapped modules have such a hook."""
+    engine_waits = True
+    """Other ranks may be waited for within the engine, where no call of Python's shows it."""
 
 
 this = _Pass()
@@ -105,12 +109,16 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> _Pass | None:
         probe.device_clock = "cpu" if on_cpu else "host"
         if on_cpu and root.dim() == 0 and root.is_floating_point():
             loss = root.item()  # in host memory already: nothing waits
+            if loss - loss != 0.0:
+                loss = inf  # also for NaN, which means "not known" further on
     this.loss = loss
+    this.passes += 1
     covered = this.by_module
     this.queued = this.waits = this.by_module = False
     probe.in_backward = True
     probe.stride.mark(_BEGINS, probe.clock())
-    if on_cpu and not covered and probe.world_size > 1 and root.grad_fn is not None:
+    unseen = this.engine_waits and not covered
+    if on_cpu and unseen and probe.world_size > 1 and root.grad_fn is not None:
         this.handle = root.grad_fn.register_prehook(_runs_first)
     return this
 

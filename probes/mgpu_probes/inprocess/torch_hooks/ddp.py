@@ -1,40 +1,56 @@
-"""DistributedDataParallel: where the forward pass begins, and its settings for the birth."""
+"""DistributedDataParallel: where the forward pass begins and ends, and what is counted of it."""
 
 from __future__ import annotations
 
+import functools
+import sys
 from threading import get_ident
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from .. import births
+from .. import layout
 from ..rank import probe
 from ..steps import Steps
-from . import autograd
+from ..wrap import around, hidden, wrapped
+from . import autograd, reducer
+from .batches import batches
 from .common import wrap
 
-_FORWARD, _FORWARD_ENDS = Steps.forward_begins, Steps.forward_ends
+_FORWARD, _FORWARD_ENDS, _CALLS = Steps.forward_begins, Steps.forward_ends, Steps.call_begins
 
 
 def patch(distributed: ModuleType) -> None:
     """Wraps `forward` and `__init__` of the class."""
-    wrap(distributed.DistributedDataParallel, "forward", _begins, _ends)
+    wrap(distributed.DistributedDataParallel, "forward", forward_begins, forward_ends)
     wrap(distributed.DistributedDataParallel, "__init__", _making, _made)
 
 
-def _begins(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
+def forward_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    """A wrapped module (the first argument) is called."""
     if not probe.on or get_ident() != probe.owner:
         return None
     training = torch.is_grad_enabled()
     if training:
+        if batches.inputs_wanted:
+            batches.saw_inputs([*args[1:], kwargs])
+        module = args[0]
+        one = reducer.known.get(id(module))
+        if one is not None:
+            one.forwards += 1
+            if module.require_backward_grad_sync:
+                if one.synced == one.due:
+                    one.look()
+                one.synced += 1
         probe.stride.mark(_FORWARD, probe.clock())
     else:
         probe.steps.forward_begins(probe.clock(), training=False)
     return training
 
 
-def _ends(training: bool, _: Any) -> None:
+def forward_ends(training: bool, _: Any) -> None:
+    """It returns."""
     if training:
         probe.stride.mark(_FORWARD_ENDS, probe.clock())
     else:
@@ -46,8 +62,77 @@ def _making(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
 
 
 def _made(module: Any, _: Any) -> None:
-    births.saw_ddp(module)
+    autograd.this.engine_waits = True
+    one = reducer.saw(module)
+    if one is not None and one.searches:
+        _time_searches(type(module))
+    if (
+        getattr(module, "device_type", "") == "cpu"
+        and next(iter(module.buffers()), None) is not None
+    ):
+        _watch_buffers(type(module))
     _watch(module)
+
+
+def _time_searches(ddp: Any) -> None:
+    """Wraps what follows each forward pass of such a module: little but the search. torch.compile,
+    which DistributedDataParallel has loaded, must pass over it as over what is wrapped, so it calls
+    no function of ours."""
+    skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    original = getattr(ddp, "_post_forward", None)
+    if skip is None or original is None or wrapped(original):
+        return
+    known, enabled = reducer.known, torch.is_grad_enabled
+
+    @functools.wraps(original)
+    def post_forward(module: Any, output: Any) -> Any:
+        one = known.get(id(module))
+        if one is None or not one.searches or not module.require_backward_grad_sync:
+            return original(module, output)
+        began = probe.clock()
+        result = original(module, output)
+        if enabled():
+            one.scans += 1
+            one.scan_nanoseconds += probe.clock() - began
+        return result
+
+    ddp._post_forward = hidden(post_forward)
+    skip(ddp._post_forward.__code__)
+
+
+def _watch_buffers(ddp: Any) -> None:
+    """Buffers (of batch norm, say) are broadcast before each forward pass, and with gloo whoever
+    comes first stands there until the others have come. In what torch.compile compiles, nothing of
+    ours may run beside the original."""
+    skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    inside = sys.modules.get("torch._C._dynamo.eval_frame")
+    compiles = getattr(inside, "get_eval_frame_callback", None)
+    original = getattr(ddp, "_sync_buffers", None)
+    if skip is None or compiles is None or original is None or wrapped(original):
+        return
+    watched = around(original, _buffers_begin, _buffers_end, probe.fail)
+
+    @functools.wraps(original)
+    def sync_buffers(module: Any) -> Any:
+        return watched(module) if compiles() is None else original(module)
+
+    ddp._sync_buffers = hidden(sync_buffers)
+    skip(ddp._sync_buffers.__code__)
+
+
+def _buffers_begin(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
+    if not probe.mine() or probe.ledger.phase == layout.WAIT:
+        return None
+    probe.stride.mark(_CALLS, probe.clock())
+    return True
+
+
+def _buffers_end(_: bool, __: Any) -> None:
+    probe.stride.mark(_synced, probe.clock())
+
+
+def _synced(steps: Steps, now: int) -> None:
+    steps.call_ends(now)
 
 
 def _watch(module: Any) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from .. import births
 from ..rank import probe
 from ..steps import Steps
 from ..stride import Mark, fetched
+from .batches import batches
 from .common import size_of, wrap
 
 _MARKS_KEPT = 256
@@ -49,6 +49,8 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
 
 def _ends(loader: int, batch: Any) -> None:
     now = probe.clock()
+    if loader in batches.wanted and batch is not None:
+        batches.saw(loader, batch)
     kind = type(batch)
     if _plain.get(loader) is kind and batch and type(batch[0]) is _Tensor and batch[0].ndim:
         probe.stride.mark(fetched, now, (batch[0].size(0), 0))
@@ -74,7 +76,7 @@ def _asks(loader: int) -> Mark:
 def _opens(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
     if not probe.mine():
         return None
-    births.saw_loader(args[0])
+    batches.begin(args[0])
     probe.steps.waits_for_input(probe.clock())
     return True
 

@@ -12,6 +12,7 @@ from ..rank import probe
 from ..steps import Steps
 from ..stride import Mark
 from .common import wrap
+from .weights import weights
 
 _UPDATE = Steps.update_begins
 _MARKS_KEPT = 256
@@ -48,6 +49,7 @@ def _after(optimizer: Any, *_: Any) -> None:
         return
     try:
         if probe.on and get_ident() == probe.owner:
+            weights.updates += 1
             which = id(optimizer)
             probe.stride.mark(_updated.get(which) or _updates(which), probe.clock())
     except Exception as trouble:

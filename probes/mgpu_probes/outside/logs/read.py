@@ -1,0 +1,202 @@
+"""Logs as blocks of bytes: plain or compressed, of any encoding, finished or still growing.
+
+A block ends where a line does, except within lines longer than `LONGEST`, which are cut into pieces
+that overlap. Memory is a few blocks, whatever the file holds.
+"""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import lzma
+import os
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, cast
+
+BLOCK = 1 << 20
+LONGEST = 1 << 18
+"""Bytes of one line after which it is looked at in pieces."""
+OVERLAP = 1 << 10
+MOST_BYTES = 1 << 36
+"""Of one log, decompressed: what goes beyond is left out and told."""
+HEAD = 1 << 16
+STDIN = "-"
+
+_OPENERS: dict[bytes, Callable[[BinaryIO, str], object]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\x00": lzma.open,
+}
+_UNKNOWN = {
+    b"\x28\xb5\x2f\xfd": "zstd -dc",
+    b"PK\x03\x04": "unzip -p",
+    b"\x04\x22\x4d\x18": "lz4 -dc",
+}
+"""Compressions that Python cannot read everywhere, and what reads them."""
+_BOMS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_NOT_IN_TEXT = bytes([*range(1, 8), *range(14, 27), *range(28, 32), 127])
+_ODD_SHARE = 0.05
+"""Share of control characters from which bytes are no text: random bytes have 0.11, a log with
+colours none (escape, backspace and NUL are not counted)."""
+_DAMAGED = (EOFError, OSError, zlib.error, lzma.LZMAError)
+
+
+class UnreadableLog(ValueError):  # noqa: N818 - a name of the house's interface
+    """Nothing can be read of it. Its text is one sentence that says what to do."""
+
+
+class NoText(UnreadableLog):
+    """It holds something else than text."""
+
+
+@dataclass(slots=True)
+class Log:
+    """An open log. `notes` is complete once all blocks were read: what was left out, and why."""
+
+    name: str
+    file: BinaryIO
+    size: int | None
+    """Bytes that it held when it was opened; None: a stream or compressed."""
+    modified: float | None = None
+    """Seconds since the epoch; None: a stream."""
+    notes: list[str] = field(default_factory=list)
+
+    def blocks(self) -> Iterator[bytes]:
+        """Its text as UTF-8 (other bytes than text are kept), in whole lines. Closes it. Raises
+        NoText."""
+        with self.file:
+            yield from _whole_lines(_as_utf8(self))
+
+
+def open_log(path: Path | str) -> Log:
+    """Opens what the user named: a file (also through a link), a pipe, or `-` for standard input.
+
+    Raises UnreadableLog.
+    """
+    if str(path) == STDIN:
+        return Log("standard input", _decompressed(sys.stdin.buffer, "standard input"), None)
+    name = os.fspath(path)
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except FileNotFoundError:
+        raise UnreadableLog(f"{name} does not exist.") from None
+    except PermissionError:
+        raise UnreadableLog(f"{name} may not be read by you: ask its owner for access.") from None
+    except (OSError, ValueError) as error:
+        raise UnreadableLog(f"{name} cannot be opened ({_reason(error)}).") from None
+    status = os.fstat(descriptor)
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
+        os.close(descriptor)
+        raise UnreadableLog(f"{name} is neither a file nor a pipe: name the log itself.")
+    os.set_blocking(descriptor, True)
+    plain = os.fdopen(descriptor, "rb", buffering=HEAD)
+    file = _decompressed(plain, name)
+    regular = stat.S_ISREG(status.st_mode)
+    return Log(
+        name,
+        file,
+        size=status.st_size if regular and file is plain else None,
+        modified=status.st_mtime if regular else None,
+    )
+
+
+def _decompressed(file: BinaryIO, name: str) -> BinaryIO:
+    """The file, or what reads its content where that is compressed."""
+    head = file.peek(8)[:8]  # type: ignore[attr-defined]  # both kinds of input are buffered readers
+    for magic, tool in _UNKNOWN.items():
+        if head.startswith(magic):
+            file.close()
+            raise UnreadableLog(
+                f"{name} is compressed in a way that is not read here: pipe it in by "
+                f"`{tool} {name} | mgpu-doctor diagnose -`."
+            )
+    for magic, opener in _OPENERS.items():
+        if head.startswith(magic):
+            return cast(BinaryIO, opener(file, "rb"))
+    return file
+
+
+def _as_utf8(log: Log) -> Iterator[bytes]:
+    chunks = _chunks(log)
+    head = next(chunks, b"")
+    mark, encoding = next(
+        ((mark, name) for mark, name in _BOMS if head.startswith(mark)), (b"", _guessed(head))
+    )
+    if encoding == "utf-8":
+        if not _is_text(head):
+            raise NoText(f"{log.name} is no text: name a console log.")
+        yield head[len(mark) :]
+        yield from chunks
+        return
+    decoder = codecs.getincrementaldecoder(encoding)("replace")
+    yield decoder.decode(head[len(mark) :]).encode("utf-8", "replace")
+    for chunk in chunks:
+        yield decoder.decode(chunk).encode("utf-8", "replace")
+
+
+def _chunks(log: Log) -> Iterator[bytes]:
+    """Up to what a growing file held when it was opened: it may grow faster than it is read."""
+    left = MOST_BYTES if log.size is None else min(log.size, MOST_BYTES)
+    capped = left == MOST_BYTES
+    while left > 0:
+        try:
+            chunk = log.file.read(min(BLOCK, left))
+        except _DAMAGED as error:
+            log.notes.append(f"{log.name} is damaged or cut short: {_reason(error)}")
+            return
+        if not chunk:
+            return
+        left -= len(chunk)
+        yield chunk
+    if capped:
+        log.notes.append(f"of {log.name} only the first {MOST_BYTES >> 30} GiB were read")
+
+
+def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    rest = b""
+    for chunk in chunks:
+        block = rest + chunk if rest else chunk
+        cut = max(block.rfind(b"\n"), block.rfind(b"\r")) + 1
+        if len(block) - cut > LONGEST:
+            yield block
+            rest = block[-OVERLAP:]
+            continue
+        if cut:
+            yield block[:cut]
+        rest = block[cut:]
+    if rest:
+        yield rest
+
+
+def _guessed(head: bytes) -> str:
+    """ASCII in UTF-16 has a zero in every second byte."""
+    sample = head[: HEAD & ~1]
+    half = len(sample) // 2
+    if half > 8:
+        for name, first, second in (("utf-16-le", 0, 1), ("utf-16-be", 1, 0)):
+            full, empty = sample[first::2], sample[second::2]
+            if empty.count(0) > 0.7 * half and full.count(0) < 0.1 * half:
+                return name
+    return "utf-8"
+
+
+def _is_text(head: bytes) -> bool:
+    sample = head[:HEAD].replace(b"\0", b"")
+    odd = len(sample) - len(sample.translate(None, _NOT_IN_TEXT))
+    return odd <= _ODD_SHARE * len(sample)
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

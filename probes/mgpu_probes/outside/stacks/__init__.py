@@ -1,0 +1,1 @@
+"""Where the threads of a process stand, and what the kernel says it waits for."""
