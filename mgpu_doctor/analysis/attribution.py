@@ -10,17 +10,32 @@ that of "Understanding Stragglers in Large Model Training Using What-if Analysis
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 from mgpu_probes.inprocess.layout import COMMUNICATION, INPUT, PHASES, WAIT
 
-from mgpu_doctor.analysis.align import Floats, Ints, Joined
+from mgpu_doctor.analysis.align import Joined
+from mgpu_doctor.analysis.cells import Floats, Ints
+from mgpu_doctor.analysis.medians import Middle, blocks, median_of_others, middle, row_medians
+
+__all__ = [
+    "REFERENCE",
+    "Attribution",
+    "UnattributableError",
+    "attribute",
+    "median_of_others",
+    "phase_excess",
+    "reference",
+]
 
 OWN_PHASES = tuple(p for p in range(len(PHASES)) if p not in (WAIT, COMMUNICATION))
+REFERENCE = 512
+"""In larger fleets so many ranks, evenly spread, stand for the others where a phase is compared:
+their median is as good within a twentieth of what one rank's steps vary by."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Attribution:
     """Seconds; T steps × R ranks."""
 
@@ -30,16 +45,14 @@ class Attribution:
     """(T, R) in collectives, wait and communication together"""
     communication: Floats
     """(T) the least of `standing` over ranks"""
-    wait: Floats
-    """(T, R) `standing` beyond `communication`"""
     excess: Floats
     """(T, R) own work beyond the median of the other ranks"""
+    typical: Floats
+    """(T) own work of the median rank"""
     slowest: Ints
-    """(T) column with the most own work"""
-    least_waiting: Ints
-    """(T) column that stood least in collectives"""
+    """(T known) column with the most own work"""
     blame: Floats
-    """(T) saved if the slowest alone were like the median of the others"""
+    """(T) saved if the slowest alone were like the second slowest"""
     waste: Floats
     """(T) wait of all ranks together"""
     judged: tuple[int, ...]
@@ -50,10 +63,38 @@ class Attribution:
         """Steps in which the own work of every rank is known."""
         return len(self.slowest)
 
+    def between(self, start: int, stop: int) -> Attribution:
+        """Some neighbouring steps."""
+        known = ~np.isnan(self.typical[:stop])
+        first, last = int(known[:start].sum()), int(known.sum())
+        return Attribution(
+            own=self.own[start:stop],
+            standing=self.standing[start:stop],
+            communication=self.communication[start:stop],
+            excess=self.excess[start:stop],
+            typical=self.typical[start:stop],
+            slowest=self.slowest[first:last],
+            blame=self.blame[start:stop],
+            waste=self.waste[start:stop],
+            judged=self.judged,
+        )
+
     @property
-    def slowest_share(self) -> Floats:
-        """(R) share of steps in which each rank had the most own work."""
-        return np.bincount(self.slowest, minlength=self.own.shape[1]) / max(1, len(self.slowest))
+    def blamed(self) -> Floats:
+        """(R) seconds a step that are saved if this rank alone never was the slowest."""
+        seconds = self.blame[~np.isnan(self.blame)]
+        sums = np.bincount(self.slowest, weights=seconds, minlength=self.own.shape[1])
+        return np.asarray(sums / max(1, len(self.slowest)))
+
+    @cached_property
+    def wait(self) -> Floats:
+        """(T, R) `standing` beyond `communication`"""
+        return np.asarray(self.standing - self.communication[:, None])
+
+    @cached_property
+    def standing_middle(self) -> Middle:
+        """How long the others stand in collectives, whoever is left out."""
+        return middle(self.standing)
 
 
 class UnattributableError(ValueError):
@@ -68,71 +109,77 @@ def attribute(joined: Joined, *, host_clock: bool = False) -> Attribution:
     `host_clock`: the phases were stamped on the host while a device ran asynchronously. Then only
     `input` is surely own work of the host; all else may hide a wait at some later synchronization.
     """
-    if host_clock:
-        standing = joined.wall - joined.phases[:, :, INPUT]
-        judged: tuple[int, ...] = (INPUT,)
-    else:
-        standing = _measured_sum(joined.phases[:, :, WAIT], joined.phases[:, :, COMMUNICATION])
-        judged = OWN_PHASES
-    known = ~np.any(np.isnan(standing), axis=1)
+    standing = _standing(joined) if not host_clock else joined.wall - joined.phases[:, :, INPUT]
+    unmeasured = np.isnan(standing)
+    known = ~unmeasured.any(axis=1)
     if np.mean(known) < 0.5:
         unknown = [
             str(rank)
-            for rank, share in zip(joined.ranks, np.mean(np.isnan(standing), axis=0), strict=True)
+            for rank, share in zip(joined.ranks, unmeasured.mean(axis=0), strict=True)
             if share > 0.5
         ]
         what = "input" if host_clock else "wait for other ranks"
         raise UnattributableError(
             f"the {what} was not measured on rank {', '.join(unknown) or 'all'}"
         )
-    standing = np.where(known[:, None], np.clip(standing, 0, joined.wall), np.nan)
+    np.clip(standing, 0, joined.wall, out=standing)
+    standing[~known] = np.nan
     own = joined.wall - standing
-    communication = np.min(standing, axis=1)
-    most = np.where(known[:, None], own, 0).argmax(axis=1)
-    excess = own - median_of_others(own)
+    typical, excess, slowest, blame = _compared(own)
+    communication = standing.min(axis=1)
     return Attribution(
         own=own,
         standing=standing,
         communication=communication,
-        wait=standing - communication[:, None],
         excess=excess,
-        slowest=most[known],
-        least_waiting=np.where(known[:, None], standing, 0).argmin(axis=1)[known],
-        blame=own.max(axis=1) - np.partition(own, -2, axis=1)[:, -2],
-        waste=(standing - communication[:, None]).sum(axis=1),
-        judged=judged,
+        typical=typical,
+        slowest=slowest[known],
+        blame=blame,
+        waste=standing.sum(axis=1) - communication * standing.shape[1],
+        judged=(INPUT,) if host_clock else OWN_PHASES,
     )
 
 
-def phase_excess(joined: Joined, phase: int) -> Floats:
-    """(T, R) seconds of a phase beyond the median of the other ranks; NaN: not measured."""
-    values = joined.phases[:, :, phase]
-    return values - median_of_others(values)
+def phase_excess(joined: Joined, phase: int, columns: Ints | None = None) -> Floats:
+    """(T, R) seconds of a phase beyond the median of the other ranks, or (T, k) of some columns
+    only; NaN: not measured."""
+    count = len(joined.ranks)
+    if columns is None or count <= REFERENCE:
+        values = joined.phases[:, :, phase]
+        beyond = values - median_of_others(values)
+        return np.asarray(beyond if columns is None else beyond[:, columns])
+    usual = row_medians(joined.phases[:, reference(count), phase])
+    return np.asarray(joined.phases[:, columns, phase] - usual[:, None])
 
 
-def median_of_others(values: Floats) -> Floats:
-    """(T, R) the median of each row without the element itself; NaN elements are left out, and a
-    row with no other element gives NaN."""
-    count = np.sum(~np.isnan(values), axis=1, keepdims=True)
-    order = np.argsort(values, axis=1)  # NaN sort last
-    ordered = np.take_along_axis(values, order, axis=1)
-    place = np.empty_like(order)
-    np.put_along_axis(
-        place, order, np.broadcast_to(np.arange(values.shape[1]), order.shape).copy(), axis=1
-    )
-    others = count - (place < count)
-    low, high = (others - 1) // 2, others // 2
-    last = values.shape[1] - 1
-
-    def without_self(index: npt.NDArray[np.intp]) -> Floats:
-        shifted = np.clip(index + (index >= place), 0, last)
-        return np.take_along_axis(ordered, shifted, axis=1)
-
-    middle = (without_self(low) + without_self(high)) / 2
-    return np.where(others > 0, middle, np.nan)
+def reference(ranks: int) -> Ints:
+    """Columns that stand for all of so many: all of them, or `REFERENCE` evenly spread ones."""
+    return np.linspace(0, ranks - 1, min(ranks, REFERENCE)).astype(np.int64)
 
 
-def _measured_sum(first: Floats, second: Floats) -> Floats:
-    """Their sum, where an unmeasured one counts nothing; NaN where neither was measured."""
-    neither = np.isnan(first) & np.isnan(second)
-    return np.where(neither, np.nan, np.nan_to_num(first) + np.nan_to_num(second))
+def _standing(joined: Joined) -> Floats:
+    """(T, R) wait and communication together, where an unmeasured one counts nothing; NaN where
+    neither was measured."""
+    count, ranks = joined.wall.shape
+    standing = np.empty((ranks, count), dtype=np.float32)
+    for column in range(ranks):
+        phases = joined.phases[:, column]
+        wait, moving = phases[:, WAIT], phases[:, COMMUNICATION]
+        both = np.where(np.isnan(moving), wait, wait + moving)
+        standing[column] = np.where(np.isnan(wait), moving, both)
+    return np.asarray(standing.T)
+
+
+def _compared(own: Floats) -> tuple[Floats, Floats, Ints, Floats]:
+    """The median rank's work (T), excess (T, R), the slowest column (T) and its lead (T)."""
+    excess = np.empty_like(own)
+    typical, blame = np.empty((2, len(own)), dtype=own.dtype)
+    slowest = np.empty(len(own), dtype=np.intp)
+    for rows, block in blocks(own):
+        centre = middle(block)
+        excess[rows] = block - centre.without(block)
+        typical[rows] = centre.median
+        slowest[rows] = block.argmax(axis=1)
+        block.partition(block.shape[1] - 2, axis=1)
+        blame[rows] = block[:, -1] - block[:, -2]
+    return typical, excess, slowest, blame

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from mgpu_probes.inprocess.layout import OTHER, WARM_UP
 
+from mgpu_doctor.analysis.shares import only
 from mgpu_doctor.case.model import Rank, Records
 
 
@@ -21,12 +22,14 @@ def coverage(ranks: Sequence[Rank]) -> float | None:
 
 def _seconds(records: Records) -> tuple[float, float]:
     """Explained and whole seconds."""
-    records = records[(records["flags"] & WARM_UP) == 0]
+    records = only(records, records["flags"] & WARM_UP == 0)
     if not len(records):
         return 0.0, 0.0
-    phases = np.nan_to_num(records["phases"].astype(float))
-    explained = phases.sum() - phases[:, OTHER].sum()
-    begin = records["end_ns"].astype(float) - records["wall_ns"].astype(float)
-    next_to = np.diff(records["seq"].astype(np.int64)) == 1
-    between = np.clip(begin[1:] - records["end_ns"][:-1].astype(float), 0, None)[next_to]
-    return float(explained), float(records["wall_ns"].sum() + between.sum()) * 1e-9
+    phases = np.asarray(records["phases"].sum(axis=0, dtype=np.float64))
+    partly = np.flatnonzero(np.isnan(phases))
+    phases[partly] = np.nansum(records["phases"][:, partly], axis=0, dtype=np.float64)
+    wall, end = records["wall_ns"], records["end_ns"]
+    between = np.maximum(end[1:] - wall[1:] - end[:-1], 0)
+    next_to = records["seq"][1:] - records["seq"][:-1] == 1
+    explained = phases.sum() - phases[OTHER]
+    return float(explained), float(wall.sum() + between[next_to].sum()) * 1e-9

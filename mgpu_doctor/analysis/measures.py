@@ -9,15 +9,33 @@ from mgpu_probes.inprocess.layout import INPUT
 
 from mgpu_doctor.analysis.align import Joined, UnjoinableError, join
 from mgpu_doctor.analysis.attribution import Attribution, UnattributableError, attribute
+from mgpu_doctor.analysis.causes import Cause, explain
+from mgpu_doctor.analysis.collectives.divergence import Divergence
+from mgpu_doctor.analysis.collectives.doubts import doubt
+from mgpu_doctor.analysis.collectives.first import diverged
 from mgpu_doctor.analysis.coverage import coverage
+from mgpu_doctor.analysis.devices import OnDevice, on_devices, why_unknown
+from mgpu_doctor.analysis.loads import Loads, find_loads
+from mgpu_doctor.analysis.moving import Moving, moving
+from mgpu_doctor.analysis.replicas import Replicas, compare
+from mgpu_doctor.analysis.roles import find_in_roles
 from mgpu_doctor.analysis.shares import phase_shares, step_seconds
 from mgpu_doctor.analysis.significance import LEAST_STEPS
-from mgpu_doctor.analysis.stragglers import Straggler, find_stragglers
+from mgpu_doctor.analysis.stacks.sampling import Sampled, sampled
+from mgpu_doctor.analysis.stacks.standing import Standing, stand, undecided
+from mgpu_doctor.analysis.stages import Stages, measure_stages
+from mgpu_doctor.analysis.stalls import Stalls, find_stalls
+from mgpu_doctor.analysis.stragglers import Straggler
+from mgpu_doctor.analysis.structure import Structure, structure_of
+from mgpu_doctor.analysis.surroundings import Surroundings, surroundings
 from mgpu_doctor.analysis.whatif import saved_without
 from mgpu_doctor.case.model import Case, Rank, Unexamined
 
 LEAST_RECORDS = LEAST_STEPS // 2
 """A rank with fewer records (it died early) is left out, so that the others can be compared."""
+STALL_CELLS = 2_500_000
+"""Most (step, rank) cells searched for stalls, the newest: 250 steps of 10,000 ranks. More would
+take most of the memory of the whole analysis (benchmarks/detection.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +46,23 @@ class Measures:
     joined: Joined | None = None
     attribution: Attribution | None = None
     stragglers: tuple[Straggler, ...] | None = None
+    causes: Mapping[int, tuple[Cause, ...]] = field(default_factory=dict)
+    """Rank of a straggler -> what explains its excess, the most first."""
+    stalls: tuple[Stalls, ...] | None = None
+    loads: Loads | None = None
+    moving: Moving | None = None
+    structure: Structure = field(default_factory=Structure)
+    stages: Stages | None = None
+    surroundings: Mapping[int, Surroundings] = field(default_factory=dict)
+    replicas: Replicas = field(default_factory=Replicas)
+    devices: Mapping[int, OnDevice] | None = None
+    """Rank -> its GPU while it trained; ranks of which it is not known are left out."""
+    divergence: Divergence | None = None
+    """Where ranks' collectives part, by flight-recorder dumps."""
+    standing: Standing | None = None
+    """Who is waited for in a job that stands, by its stacks."""
+    sampled: Sampled | None = None
+    """Who is waited for in a job that moves, by its stacks."""
     coverage: float | None = None
     step_seconds: float | None = None
     """Mean seconds a step of the whole job, after warm-up."""
@@ -46,11 +81,51 @@ class Measures:
 
 def measure(case: Case) -> Measures:
     """Computes everything that rules ask for. Pure."""
+    seen = _with_stacks(_with_collectives(_of_steps(case)))
+    devices = on_devices(case)
+    if devices:
+        return replace(seen, devices=devices)
+    why = why_unknown(case)
+    return replace(seen, missing={**seen.missing, "devices": why}) if why else seen
+
+
+def _with_collectives(seen: Measures) -> Measures:
+    """The same with what flight recorders tell, where there are dumps."""
+    flights = seen.case.flights
+    divergence = diverged(flights)
+    open_question = doubt(flights) if divergence is None else None
+    if open_question is None:
+        return replace(seen, divergence=divergence)
+    why = Unexamined("flight recorder", open_question.reason, open_question.remedy)
+    return replace(seen, missing={**seen.missing, "divergence": why})
+
+
+def _with_stacks(seen: Measures) -> Measures:
+    """The same with what looks at the job's stacks tell, where there are any."""
+    looks = seen.case.looks
+    found = stand(looks)
+    reason = undecided(found)
+    seen = replace(seen, standing=None if reason else found, sampled=sampled(looks))
+    if reason is None:
+        return seen
+    why = Unexamined(
+        "who is waited for",
+        reason,
+        "run the job under `mgpu-doctor run`, which asks torch's flight recorder, or hand over "
+        "the recorder's dumps; on several hosts examine each of them",
+    )
+    return replace(seen, missing={**seen.missing, "standing": why})
+
+
+def _of_steps(case: Case) -> Measures:
+    """All that does not need device samples."""
+    around, structure = surroundings(case), structure_of(case.ranks)
+    seen = Measures(case, structure=structure, surroundings=around, replicas=compare(case.ranks))
     if not any(len(rank.steps) for rank in case.ranks):
-        return Measures(case, missing=_not_recorded(case))
+        return replace(seen, missing=_not_recorded(case))
     shares = phase_shares(case.ranks, INPUT)
-    alone = Measures(
-        case,
+    alone = replace(
+        seen,
         coverage=coverage(case.ranks),
         step_seconds=step_seconds(case.ranks),
         input_shares=shares,
@@ -61,8 +136,9 @@ def measure(case: Case) -> Measures:
         joined = join(case.ranks, least=LEAST_RECORDS)
     except UnjoinableError as reason:
         return replace(alone, missing=_missing("joined", str(reason)))
+    host_clock = has_host_clock(case.ranks)
     try:
-        attribution = attribute(joined, host_clock=has_host_clock(case.ranks))
+        attribution = attribute(joined, host_clock=host_clock)
     except UnattributableError as reason:
         return replace(alone, joined=joined, missing=_missing("attribution", str(reason)))
     compared = replace(
@@ -70,11 +146,33 @@ def measure(case: Case) -> Measures:
         joined=joined,
         attribution=attribution,
         input_saved=saved_without(joined, attribution, INPUT),
+        # In a pipeline nobody can tell data that moves from the bubble that its shape leaves.
+        moving=moving(joined, attribution) if structure.alike else None,
+        stages=measure_stages(joined, attribution, structure),
     )
     if attribution.steps < LEAST_STEPS:
         few = f"{attribution.steps} steps can be compared; {LEAST_STEPS} decide at the earliest"
         return replace(compared, missing=_missing("stragglers", few))
-    return replace(compared, stragglers=find_stragglers(joined, attribution))
+    stragglers = find_in_roles(case.ranks, joined, attribution, structure, host_clock=host_clock)
+    return replace(
+        compared,
+        stragglers=stragglers,
+        causes={
+            one.rank: explain(joined, attribution, one, around, structure) for one in stragglers
+        },
+        stalls=_newest_stalls(joined, attribution, case.ranks),
+        loads=find_loads(joined, attribution, stragglers),
+    )
+
+
+def _newest_stalls(
+    joined: Joined, attribution: Attribution, ranks: tuple[Rank, ...]
+) -> tuple[Stalls, ...]:
+    count = len(joined.steps)
+    first = max(0, count - STALL_CELLS // len(joined.ranks))
+    if first:
+        joined, attribution = joined.between(first, count), attribution.between(first, count)
+    return find_stalls(joined, attribution, ranks)
 
 
 def has_host_clock(ranks: tuple[Rank, ...]) -> bool:
@@ -91,6 +189,8 @@ REMEDIES = {
     "attribution": "use DistributedDataParallel or torch.distributed collectives in ranks that "
     "the probe can see, with a torch that this version of the probe supports",
     "stragglers": MORE_STEPS,
+    "stalls": MORE_STEPS,
+    "loads": MORE_STEPS,
 }
 """By field; each is computed from those before it."""
 
@@ -102,9 +202,19 @@ def _missing(name: str, reason: str) -> dict[str, Unexamined]:
     return dict.fromkeys(fields[fields.index(name) :], why)
 
 
+_NEXT_TIME = "start the job with `mgpu-doctor run -- COMMAND` next time"
+WITHOUT_STEPS = {
+    "log": Unexamined("speed", "console text tells no step times", _NEXT_TIME),
+    "trace": Unexamined("speed", "a flight recorder tells no step times", _NEXT_TIME),
+}
+"""By kind of the subject: what it cannot hold."""
+
+
 def _not_recorded(case: Case) -> dict[str, Unexamined]:
     """Why nothing could be measured at all: what the case itself says of it, if it does."""
     told = next((one for one in case.unexamined if one.probe == "in-process probe"), None)
+    if case.subject.kind in WITHOUT_STEPS:
+        told = WITHOUT_STEPS[case.subject.kind]
     why = told or Unexamined(
         "step records",
         "no rank recorded a training step" if case.ranks else "no rank left a black box",

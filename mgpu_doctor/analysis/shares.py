@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from mgpu_doctor.analysis.align import warming_up
 from mgpu_doctor.case.model import Rank, Records
@@ -14,9 +15,14 @@ def after_warm_up(records: Records) -> Records:
     """The records of one rank that are no warm-up."""
     if not len(records):
         return records
-    wall = records["wall_ns"][:, None] * 1e-9
-    steps, flags = records["step"].astype(np.int64), records["flags"][:, None].astype(np.int64)
-    return records[~warming_up(steps, wall, flags)]
+    steps, flags = records["step"].astype(np.int64), records["flags"].astype(np.int64)
+    return only(records, ~warming_up(steps, records["wall_ns"] * 1e-9, flags))
+
+
+def only(records: Records, kept: npt.NDArray[np.bool_]) -> Records:
+    """Some of the records; no copy where they are all from some one on."""
+    first = int(kept.argmax()) if len(kept) else 0
+    return records[first:] if kept[first:].all() else records[kept]
 
 
 def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:

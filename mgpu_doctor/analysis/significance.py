@@ -20,7 +20,7 @@ LEAST_STEPS = 20
 """Fewer compared steps decide nothing."""
 FALSE_ALARMS = 1e-3
 """Expected false alarms of one examination of a healthy job, all its comparisons together, were
-the noise Gaussian; floor and agreement make it far less (benchmarks/attribution_sim.py)."""
+the noise Gaussian; floor and agreement make it far less (benchmarks/detection.py)."""
 TRIM = 0.1
 MOST_STEPS = 0.7
 """Share of steps on which the excess must be positive."""
@@ -51,8 +51,9 @@ class Persistent:
     """Index at which it begins; 0: from the start."""
 
 
-def estimate(series: Floats) -> Estimate:
-    """Trimmed mean of a series of at least 4 values, its error widened for autocorrelation."""
+def estimate(series: Floats, alike: float = 0.0) -> Estimate:
+    """Trimmed mean of a series of at least 4 values, its error widened for autocorrelation: its
+    own, or `alike` if that is more."""
     ordered = np.sort(series)
     count = len(ordered)
     cut = int(TRIM * count)
@@ -60,17 +61,22 @@ def estimate(series: Floats) -> Estimate:
     clipped = np.clip(series, low, high)
     centred = clipped - clipped.mean()
     variance = float(centred @ centred) / (count - 1)
-    alike = 0.0
-    if variance > 0:
-        alike = float(centred[1:] @ centred[:-1]) / (variance * (count - 1))
-        alike += (1 + 3 * alike) / count  # its bias in short series (Kendall 1954)
-    alike = min(0.9, max(0.0, alike))
+    alike = max(alike, autocorrelation(centred))
     spread = math.sqrt(variance * (1 + alike) / (1 - alike))
     return Estimate(
         mean=float(ordered[cut : count - cut].mean()),
         error=spread / ((1 - 2 * TRIM) * math.sqrt(count)),
         freedom=max(1.0, (count - 2 * cut) * (1 - alike) / (1 + alike) - 1),
     )
+
+
+def autocorrelation(centred: Floats) -> float:
+    """Lag one, its bias in short series mended (Kendall 1954), between 0 and 0.9."""
+    squares = float(centred @ centred)
+    if squares <= 0:
+        return 0.0
+    alike = float(centred[1:] @ centred[:-1]) / squares
+    return min(0.9, max(0.0, alike + (1 + 3 * alike) / len(centred)))
 
 
 def limit(comparisons: int, freedom: float) -> float:
@@ -80,28 +86,45 @@ def limit(comparisons: int, freedom: float) -> float:
     return gauss * (1 + (gauss * gauss + 1) / (4 * freedom))
 
 
-def persistent(series: Floats, *, comparisons: int, floor: float) -> Persistent | None:
+def persistent(
+    series: Floats, *, comparisons: int, floor: float, alike: float = 0.0
+) -> Persistent | None:
     """The excess that the series shows from some step to its end, or None.
 
     `series`: a rank's excess in every step, NaN dropped by the caller; `floor`: least effect of
-    interest, same unit. A stall now and then, an effect that ended, and one that only one half of
-    the steps shows are not persistent.
+    interest, same unit; `alike`: least autocorrelation to reckon with, as other ranks show it. A
+    stall now and then, an effect that ended, and one that only one half of the steps shows are not
+    persistent.
     """
     if len(series) < LEAST_STEPS:
         return None
+    comparisons *= len(series) // LEAST_STEPS  # onsets and looks before this one
     onset = change_point(series)
     if onset is not None and len(series) - onset >= LEAST_STEPS:
-        before, after = np.median(series[:onset]), np.median(series[onset:])
-        found = _steady(series[onset:], comparisons=comparisons, floor=floor)
+        before, after = float(np.median(series[:onset])), float(np.median(series[onset:]))
+        around = max(alike, _alike_around(series, (before, after), onset))
+        found = _steady(series[onset:], comparisons=comparisons, floor=floor, alike=around)
         if found is not None and before < found.effect / 2:
             return Persistent(found.effect, found.certainty, found.positive, onset)
         if after < before / 2:
             return None
-    return _steady(series, comparisons=comparisons, floor=floor)
+    return _steady(series, comparisons=comparisons, floor=floor, alike=alike)
 
 
-def _steady(series: Floats, *, comparisons: int, floor: float) -> Persistent | None:
-    whole = estimate(series)
+def _alike_around(series: Floats, levels: tuple[float, float], onset: int) -> float:
+    """Autocorrelation around two levels: where the onset was chosen to fit, few steps after it
+    look less alike than they are."""
+    return alike_in(series - np.where(np.arange(len(series)) < onset, *levels))
+
+
+def alike_in(series: Floats) -> float:
+    """Autocorrelation of a series of one level, outliers clipped."""
+    clipped = np.clip(series, *np.quantile(series, (TRIM, 1 - TRIM)))
+    return autocorrelation(clipped - clipped.mean())
+
+
+def _steady(series: Floats, *, comparisons: int, floor: float, alike: float) -> Persistent | None:
+    whole = estimate(series, alike)
     least = max(floor, limit(comparisons, whole.freedom) * whole.error)
     positive = float(np.mean(series > 0))
     if whole.mean < least or positive < MOST_STEPS:

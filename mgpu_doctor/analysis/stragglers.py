@@ -7,19 +7,31 @@ longer than it does by a comparable time. Otherwise nobody is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.analysis.align import Floats, Joined
-from mgpu_doctor.analysis.attribution import Attribution, median_of_others, phase_excess
-from mgpu_doctor.analysis.significance import LEAST_STEPS, Persistent, persistent
-from mgpu_doctor.analysis.whatif import saved_fraction, step_time
+from mgpu_doctor.analysis.align import FIRST_STEPS, Joined
+from mgpu_doctor.analysis.attribution import Attribution, phase_excess
+from mgpu_doctor.analysis.cells import Floats
+from mgpu_doctor.analysis.fleet import among_many
+from mgpu_doctor.analysis.medians import column_medians
+from mgpu_doctor.analysis.rises import LEAST_RANKS, level_limit
+from mgpu_doctor.analysis.significance import (
+    LEAST_STEPS,
+    Persistent,
+    alike_in,
+    estimate,
+    persistent,
+)
+from mgpu_doctor.analysis.whatif import saved_in_turn, step_time
 
 FLOOR = 0.02
-"""Least excess as a share of the step (Greyhound, arXiv 2410.12588, has 10 %)."""
+"""Least excess as a share of the step, of many ranks: of the median rank's without its wait
+(Greyhound, arXiv 2410.12588, has 10 %)."""
 COMPARABLE = 0.5
 """The others must wait longer than the culprit by this share of its excess, at least; and the sum
 of its phases must show this share of what one phase shows."""
@@ -27,11 +39,20 @@ ALIKE = 0.5
 """A second culprit has at least this share of the first one's excess."""
 FLOOR_OF_TWO = 0.03
 """The same where there are two ranks, as nothing tells how much healthy ones differ."""
+POOLED = 4
+"""So many ranks together tell how alike neighbouring steps are."""
 ASYMMETRY = 1.5
 FEW = 2.0
 """Healthy ranks differ a little for good (rank 0 logs, cores are shared): a culprit exceeds the
 others by 1.5 + 2/n times the difference that the most of those n keep; few show less of it."""
 MOST = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class _Suspect:
+    column: int
+    found: Persistent
+    excess: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +74,35 @@ class Straggler:
     slowest_share: float
     certainty: float
     since: int | None
-    """Step at which it began; None: from the start."""
+    """Step at which it began; None: as far back as steps were compared."""
     steps: int
     """Steps compared since then."""
     saved: float
     """Share of the step time, 0..1, that mending it saves, those with more excess mended first."""
     step_seconds: float
     """Mean step time since then."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Suspect:
-    column: int
-    found: Persistent
-    excess: float
+    since_before: int | None = None
+    """First step compared, where it began before and the records do not tell when."""
+    until: int | None = None
+    """Last step of an excess that is over; None: it lasts."""
 
 
 def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler, ...]:
     """The persistent stragglers, the worst first; empty where the evidence does not decide."""
     if attribution.steps < LEAST_STEPS:
         return ()
-    suspects = _suspects(joined, attribution)
+    if len(joined.ranks) < LEAST_RANKS:
+        step = float(np.median(joined.wall))
+        found = _by_themselves(joined, attribution, step)
+    else:
+        # Of many ranks some one is late in every step: that makes the step longer, not the floor.
+        step = float(np.nanmedian(attribution.typical + attribution.communication))
+        found = among_many(joined, attribution, step * FLOOR)
+    suspects = sorted(_in_sum(attribution, found, step), key=lambda one: -one.excess)
     if not suspects:
         return ()
     start = suspects[0].found.onset
-    gaps = np.nanmedian(attribution.excess[start:], axis=0)
+    gaps = column_medians(attribution.excess[start:])
     culprits = [
         one
         for one in suspects
@@ -90,56 +115,65 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
         or not _stand_out(attribution, culprits)
     ):
         return ()
-    described = []
-    mended: dict[int, float] = {}
-    before = 0.0
-    for one in culprits:
-        mended[one.column] = one.excess
-        after = saved_fraction(attribution, mended, start=start)
-        described.append(_describe(joined, attribution, one, after - before))
-        before = after
-    return tuple(described)
-
-
-def _suspects(joined: Joined, attribution: Attribution) -> list[_Suspect]:
-    """Columns with a persistent excess in sum or in a phase, the largest sum first."""
-    step = float(np.median(joined.wall))
-    floor = step * (FLOOR if len(joined.ranks) > 2 else FLOOR_OF_TWO)
-    likely = np.flatnonzero(_late_medians(attribution.excess) >= COMPARABLE * floor)
-    comparisons = len(joined.ranks) * (1 + len(attribution.judged))
-    series = [attribution.excess]
-    if len(attribution.judged) > 1 and len(likely):
-        series += [phase_excess(joined, phase) for phase in attribution.judged]
-    suspects = []
-    for column in likely:
-        found = [
-            one
-            for values in series
-            if (one := _persistent(values[:, column], comparisons, floor)) is not None
-        ]
-        if not found:
-            continue
-        surest = max(found, key=lambda one: (one.effect * one.positive, one.certainty))
-        excess = float(np.nanmedian(attribution.excess[surest.onset :, column]))
-        if excess >= max(COMPARABLE * surest.effect, FLOOR * step):
-            suspects.append(_Suspect(int(column), surest, excess))
-    return sorted(suspects, key=lambda one: -one.excess)
-
-
-def _late_medians(excess: Floats) -> Floats:
-    """(R) the larger of the medians over all steps and over the newest ones."""
-    return np.maximum(
-        np.nanmedian(excess, axis=0), np.nanmedian(excess[-2 * LEAST_STEPS :], axis=0)
+    saved = saved_in_turn(attribution, {one.column: one.excess for one in culprits}, start=start)
+    gained = np.diff(saved, prepend=0.0)
+    return tuple(
+        _describe(joined, attribution, one, float(more))
+        for one, more in zip(culprits, gained, strict=True)
     )
 
 
-def _persistent(values: Floats, comparisons: int, floor: float) -> Persistent | None:
+def _in_sum(
+    attribution: Attribution, found: Mapping[int, list[Persistent]], step: float
+) -> Iterator[_Suspect]:
+    """Of what was found in a column, what shows best, if the sum of its phases shows it too."""
+    for column, ways in found.items():
+        surest = max(ways, key=lambda one: (one.effect * one.positive, one.certainty))
+        beyond = attribution.excess[surest.onset :, column]
+        beyond = beyond[~np.isnan(beyond)]
+        many = len(attribution.excess[0]) >= LEAST_RANKS
+        excess = estimate(beyond).mean if many else float(np.median(beyond))
+        if excess >= max(COMPARABLE * surest.effect, FLOOR * step):
+            yield _Suspect(column, surest, excess)
+
+
+def _by_themselves(
+    joined: Joined, attribution: Attribution, step: float
+) -> dict[int, list[Persistent]]:
+    """Columns with a persistent excess in sum or in a phase, each judged by its own steps."""
+    floor = step * (FLOOR if len(joined.ranks) > 2 else FLOOR_OF_TWO)
+    late = column_medians(attribution.excess[-2 * LEAST_STEPS :])
+    likely = np.maximum(column_medians(attribution.excess), late) >= COMPARABLE * floor
+    comparisons = len(joined.ranks) * (1 + len(attribution.judged))
+    series = [attribution.excess]
+    if len(attribution.judged) > 1 and likely.any():
+        series += [phase_excess(joined, phase) for phase in attribution.judged]
+    found: dict[int, list[Persistent]] = {}
+    if not likely.any():
+        return {}
+    alike = [_alike(values) for values in series]
+    for column in np.flatnonzero(likely).tolist():
+        for values, usual in zip(series, alike, strict=True):
+            one = _persistent(values[:, column], comparisons, floor, usual)
+            if one is not None:
+                found.setdefault(column, []).append(one)
+    return found
+
+
+def _alike(values: Floats) -> float:
+    """Autocorrelation of the median rank, slow ones being few; 0 where too few are compared."""
+    known = [column[~np.isnan(column)] for column in values.T]
+    found = [alike_in(column) for column in known if len(column) >= LEAST_STEPS]
+    return float(np.median(found)) if len(found) >= POOLED else 0.0
+
+
+def _persistent(values: Floats, comparisons: int, floor: float, alike: float) -> Persistent | None:
     known = ~np.isnan(values)
     if known.all():
-        return persistent(values, comparisons=comparisons, floor=floor)
+        return persistent(values, comparisons=comparisons, floor=floor, alike=alike)
     if known.sum() < max(LEAST_STEPS, len(values) / 2):
         return None
-    found = persistent(values[known], comparisons=comparisons, floor=floor)
+    found = persistent(values[known], comparisons=comparisons, floor=floor, alike=alike)
     if found is None:
         return None
     onset = int(np.flatnonzero(known)[found.onset]) if found.onset else 0
@@ -148,42 +182,50 @@ def _persistent(values: Floats, comparisons: int, floor: float) -> Persistent | 
 
 def _is_waited_for(attribution: Attribution, one: _Suspect) -> bool:
     """Whether the others stand in collectives longer than the suspect, by a comparable time."""
-    standing = attribution.standing[one.found.onset :]
-    longer = np.nanmedian(median_of_others(standing) - standing, axis=0)[one.column]
-    return bool(longer >= COMPARABLE * one.excess)
+    standing = attribution.standing[:, [one.column]]
+    longer = attribution.standing_middle.without(standing) - standing
+    return bool(np.nanmedian(longer[one.found.onset :]) >= COMPARABLE * one.excess)
 
 
 def _stand_out(attribution: Attribution, culprits: list[_Suspect]) -> bool:
     """Whether the least culprit exceeds the rest by more than those differ among themselves."""
-    rest = np.delete(attribution.own, [one.column for one in culprits], axis=1)
-    if rest.shape[1] < 2:
+    start = culprits[0].found.onset
+    own = column_medians(attribution.own[start:])
+    levels = np.delete(own, [one.column for one in culprits])
+    if len(levels) < 2:
         return True
-    levels = np.nanmedian(rest[culprits[0].found.onset :], axis=0)
     usual = float(np.quantile(levels, MOST) - np.median(levels))
-    needed = (ASYMMETRY + FEW / rest.shape[1]) * usual
-    return all(one.excess >= needed for one in culprits)
+    times = ASYMMETRY + FEW / len(levels)
+    if not start and len(own) >= LEAST_RANKS:  # its own past does not tell it from a healthy one
+        times = max(times, level_limit(len(own)) / NormalDist().inv_cdf(MOST))
+    return all(one.excess >= times * usual for one in culprits)
 
 
 def _describe(joined: Joined, attribution: Attribution, one: _Suspect, saved: float) -> Straggler:
     start, column = one.found.onset, one.column
-    own, standing = attribution.own[start:], attribution.standing[start:]
+    own, standing = attribution.own[start:, column], attribution.standing[start:, column]
+    excess = attribution.excess[start:, column]
+    others = attribution.standing_middle.without(attribution.standing[:, [column]])[start:]
+    slowest = attribution.slowest[-int(np.sum(~np.isnan(own))) :]
+    cut_off = joined.counted_from >= FIRST_STEPS
     by_phase: dict[str, float | None] = {}
     for phase in attribution.judged:
-        values = phase_excess(joined, phase)[start:, column]
+        values = phase_excess(joined, phase, np.array([column]))[start:]
         by_phase[PHASES[phase]] = None if np.isnan(values).all() else float(np.nanmedian(values))
     return Straggler(
         rank=joined.ranks[column],
         excess=one.excess,
         by_phase=by_phase,
-        own=float(np.nanmedian(own[:, column])),
-        own_of_others=float(np.nanmedian(median_of_others(own)[:, column])),
-        standing=float(np.nanmedian(standing[:, column])),
-        standing_of_others=float(np.nanmedian(median_of_others(standing)[:, column])),
-        positive=float(np.nanmean(attribution.excess[start:, column] > 0)),
-        slowest_share=float(np.nanmean(own.argmax(axis=1) == column)),
+        own=float(np.nanmedian(own)),
+        own_of_others=float(np.nanmedian(own - excess)),
+        standing=float(np.nanmedian(standing)),
+        standing_of_others=float(np.nanmedian(others)),
+        positive=float(np.nanmean(excess > 0)),
+        slowest_share=float(np.mean(slowest == column)),
         certainty=one.found.certainty,
         since=int(joined.steps[start]) if start else None,
         steps=len(own),
         saved=saved,
-        step_seconds=step_time(own, attribution.communication[start:]),
+        step_seconds=step_time(attribution.own[start:], attribution.communication[start:]),
+        since_before=int(joined.steps[0]) if not start and cut_off else None,
     )

@@ -11,9 +11,15 @@ from typing import TypeVar
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
 from mgpu_probes.outside import processes
+from mgpu_probes.outside.flight.unpickler import NotAFlightError
 
 from mgpu_doctor.case import files, printed, ranks, samples
+from mgpu_doctor.case.ending_files import read_endings
+from mgpu_doctor.case.flight_files import read_flights
+from mgpu_doctor.case.flights import Flight
 from mgpu_doctor.case.job import Ending, command_of, ending, job_of, this_host, told_by_launcher
+from mgpu_doctor.case.logs import signs_of
+from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.model import (
     Case,
     Json,
@@ -46,7 +52,8 @@ def load_recording(
     `until`: seconds since the epoch; only what was known then (replay). Works on a recording whose
     job still runs, on one without an end because everything was killed, and on a folder of boxes
     alone. What cannot be read is listed under `unexamined`. `read`: reads a box, like `read_box`;
-    who looks again and again keeps the readers. Raises NotARecording.
+    who looks again and again keeps the readers, and the console of a job that runs is then not
+    searched for signs. Raises NotARecording.
     """
     path = Path(path)
     unexamined: list[Unexamined] = []
@@ -79,6 +86,10 @@ def load_recording(
     )
     host_samples = _samples(hosts, layout.HOST_SAMPLES, samples.host_sample, unexamined)
     device_samples = _samples(hosts, layout.DEVICE_SAMPLES, samples.device_sample, unexamined)
+    looks = _samples(hosts, layout.LOOKS, look_of, unexamined)
+    endings, unread = read_endings(hosts, until)
+    if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
+        unexamined += unread
     if not boxes and info.get("probe") is not False:
         unexamined.append(_NO_BOX)
     unexamined += _switched_off(boxes)
@@ -97,6 +108,10 @@ def load_recording(
         console=console,
         host_samples=tuple(s for s in host_samples if until is None or s.at <= until),
         device_samples=tuple(s for s in device_samples if until is None or s.at <= until),
+        endings=endings,
+        looks=tuple(look for look in looks if until is None or look.at <= until),
+        flights=_flights(hosts, until, unexamined),
+        signs=signs_of(streams) if end.over or read is read_box else (),
         unexamined=tuple(unexamined),
     )
 
@@ -265,6 +280,22 @@ def _samples(
         reason = f"{bad} of its lines cannot be read"
         unexamined.append(Unexamined(name, reason, "nothing: the other lines were examined"))
     return found
+
+
+def _flights(
+    hosts: Iterable[Path], until: float | None, unexamined: list[Unexamined]
+) -> tuple[Flight, ...]:
+    """What was dumped of the ranks' collectives while the job stood."""
+    found: list[Flight] = []
+    for host in hosts:
+        folder = host / layout.FLIGHT
+        if folder.is_dir():
+            try:
+                found += read_flights(folder)
+            except NotAFlightError as error:
+                remedy = "nothing: the rest of the recording was examined"
+                unexamined.append(Unexamined(layout.FLIGHT, str(error), remedy))
+    return tuple(one for one in found if until is None or (one.at or 0.0) <= until)
 
 
 def _launcher_alive(info: Mapping[str, Json], end: Ending, until: float | None) -> bool | None:

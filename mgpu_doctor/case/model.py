@@ -14,6 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mgpu_doctor.case.endings import Ending
+from mgpu_doctor.case.flights import Flight
+from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.signs import Sign
+
 Json = Any
 Records = npt.NDArray[np.void]
 """Step records as a structured array, see `mgpu_doctor.recording.box.STEP_DTYPE`: `seq`, `end_ns`
@@ -154,6 +159,8 @@ class LoggedEnd:
     error: Error | None
     source: str
     """Which text it was, e.g. `torchrun summary`, `traceback`."""
+    order: int | None = None
+    """Place among what all ranks printed when they ended; None: nobody can tell who was first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,42 @@ class Console:
 
     tail: tuple[str, ...] = ()
     ends: tuple[LoggedEnd, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What the scheduler did to one process. Seconds since the process began; None: unknown."""
+
+    parent: int | None = None
+    state: str | None = None
+    """Of its main thread at that moment: R runs or is ready, S sleeps, D sleeps and cannot be
+    woken (mostly for a disk), T is stopped."""
+    threads: int | None = None
+    age: float | None = None
+    ran: float | None = None
+    """Its main thread was on a core."""
+    queued: float | None = None
+    """Its main thread stood ready and had no core."""
+    all_queued: float | None = None
+    """The same of its threads together, the first 33 of them at most."""
+    cores: frozenset[int] | None = None
+    """Where its main thread may run."""
+    limits: tuple[str, ...] | None = None
+    """Control groups above it that have a CPU quota: names in `HostSample.groups`."""
+    faults: int | None = None
+    """Pages that the kernel had to give it anew (minor faults), all threads together."""
+    kernel: float | None = None
+    """All its threads together were in the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A control group whose CPU time is limited."""
+
+    quota: float | None
+    """Cores' worth of time."""
+    throttled: float | None
+    """Seconds so far, of all cores together, in which it had threads to run and no quota left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +218,18 @@ class HostSample:
     memory_total: int | None
     processes: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     """pid -> (CPU seconds so far, resident bytes)."""
+    host: str | None = None
+    tasks: Mapping[int, Task] = field(default_factory=dict)
+    """By pid; empty in most samples of a long run."""
+    groups: Mapping[str, Group] = field(default_factory=dict)
+    busy: float | None = None
+    """Seconds since boot in which cores worked, of all cores together, like the next two."""
+    iowait: float | None = None
+    """Idle while a disk was waited for."""
+    steal: float | None = None
+    """Taken by the hypervisor for other machines."""
+    pressure: Mapping[str, float] = field(default_factory=dict)
+    """`cpu`, `io`, `memory` -> seconds so far in which some task stood still for want of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +247,12 @@ class Device:
     power_limit_watts: float | None = None
     temperature: float | None = None
     sm_clock_mhz: float | None = None
+    max_sm_clock_mhz: float | None = None
+    clock_reasons: tuple[str, ...] | None = None
+    """What keeps the clock below its maximum: idle, power_cap, sw_thermal, hw_thermal,
+    hw_slowdown, hw_power_brake, clocks_setting, sync_boost, display."""
     pids: tuple[int, ...] = ()
+    """As the host numbers them, also inside a container."""
     trouble: str | None = None
     """Why nothing or not everything could be read, e.g. `GPU is lost`."""
 
@@ -240,4 +300,11 @@ class Case:
     console: Console = Console()
     host_samples: tuple[HostSample, ...] = ()
     device_samples: tuple[DeviceSample, ...] = ()
+    looks: tuple[Look, ...] = ()
+    """Oldest first."""
+    flights: tuple[Flight, ...] = ()
+    signs: tuple[Sign, ...] = ()
+    """In the order in which they were printed."""
+    endings: tuple[Ending, ...] = ()
+    """One a host: what the machine tells of deaths."""
     unexamined: tuple[Unexamined, ...] = ()

@@ -13,6 +13,7 @@ from mgpu_probes.outside.tracebacks import Frame, Traceback
 
 from mgpu_doctor.case.files import read_bounded, whole
 from mgpu_doctor.case.model import Console, Error, Json, LoggedEnd, Rank
+from mgpu_doctor.case.own_code import own_code
 from mgpu_doctor.recording import layout
 
 MOST_BYTES = 8 << 20
@@ -22,7 +23,6 @@ TAIL_WIDTH = 500
 MESSAGE_LIMIT = 4000
 TRACEBACK_LIMIT = 16_000
 STREAMS = ("console", "stdout", "stderr")
-_NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/lib/python3.", "<")
 
 
 def read_streams(recording: Path, info: Mapping[str, Json]) -> dict[str, list[str]]:
@@ -84,10 +84,13 @@ def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
     """The innermost frame that is not in an installed package or the standard library; where
     there is none, the innermost of all."""
     known = list(frames)
-    for frame in reversed(known):
-        if not any(mark in frame.file for mark in _NOT_THE_USERS):
-            return frame
-    return known[-1] if known else None
+    own = [frame for frame in known if is_users(frame)]
+    return next(reversed(own or known), None)
+
+
+def is_users(frame: Frame) -> bool:
+    """Whether the frame is neither in an installed package nor in the standard library."""
+    return own_code(frame.file)
 
 
 def shortened(traceback: str) -> str:

@@ -10,15 +10,18 @@ import numpy as np
 from mgpu_probes.inprocess.layout import PHASES
 from mgpu_probes.outside import processes
 
+from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.files import number, text, whole
 from mgpu_doctor.case.model import Error, Event, LoggedEnd, Now, ProcessEnd, Rank, Records, State
 from mgpu_doctor.case.printed import MESSAGE_LIMIT, shortened
-from mgpu_doctor.recording.box import HISTORY_DTYPE, STEP_DTYPE, Box
+from mgpu_doctor.recording.box import Box
 
 MOST_MISSING = 65_536
 UNKNOWN_HOST = ""
 NODES = ("--nnodes", "--num_machines", "--num-machines", "--num_nodes")
 """Launchers' options that tell how many hosts there are."""
+ALONE = "--standalone"
+"""torchrun's option that says there is one host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,40 +260,24 @@ def _sees_all(ranks: list[Rank], world: int, command: Sequence[str]) -> bool:
     """Whether the job has one host alone, as far as its ranks and its command line tell."""
     if len({rank.host for rank in ranks}) > 1:
         return False
+    words = " ".join(command).replace("=", " ").split()
+    elsewhere = any(rank.local_rank not in (None, rank.rank) for rank in ranks)
+    if ALONE in words and not elsewhere:
+        return True  # whatever world size the script has set for itself
     local = [whole(rank.birth.get("local_world_size"), 1) for rank in ranks]
     if any(size is not None and size < world for size in local):
         return False
-    elsewhere = any(rank.local_rank not in (None, rank.rank) for rank in ranks)
-    words = " ".join(command).replace("=", " ").split()
     nodes = [words[at + 1] for at, word in enumerate(words[:-1]) if word in NODES]
     return not elsewhere and all(count in ("1", "1:1") for count in nodes)
 
 
 def _missing(number_: int, like: Rank) -> Rank:
-    return Rank(
+    return blank_rank(
         rank=number_,
-        local_rank=None,
         world_size=like.world_size,
         host=like.host,
-        pid=None,
         attempt=like.attempt,
-        stage=None,
-        device=None,
         state=State.MISSING,
-        exit_code=None,
-        signal=None,
-        ended=None,
-        started=None,
-        birth={},
-        steps=np.empty(0, STEP_DTYPE),
-        history=np.empty(0, HISTORY_DTYPE),
-        history_window=None,
-        events=(),
-        now=None,
-        error=None,
-        probe_cost=None,
-        lost_records=0,
-        clock_offset=0.0,
     )
 
 

@@ -8,6 +8,9 @@ RECORDING/
     exits.jsonl             how processes ended, as seen from outside (ExitInfo a line)
     host.jsonl              host samples
     devices.jsonl           device samples
+    looks.jsonl             looks at the processes from outside: who they are, where they stand
+    flight/PID.json         collectives of a rank, from torch's flight recorder
+    ending.json             what the machine tells of deaths: out of memory, full disks, limits
   console/                  bounded copies of what the job printed
     stdout.log  stderr.log  or console.log where both went to one place;
                             NAME.1 is the newer part once NAME is full
@@ -26,6 +29,9 @@ BOXES = "boxes"
 EXITS = "exits.jsonl"
 HOST_SAMPLES = "host.jsonl"
 DEVICE_SAMPLES = "devices.jsonl"
+LOOKS = "looks.jsonl"
+FLIGHT = "flight"
+ENDING = "ending.json"
 CONSOLE = "console"
 
 

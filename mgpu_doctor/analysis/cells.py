@@ -1,0 +1,122 @@
+"""The (step, rank) cells of a join, read out of the ranks' records when somebody asks for them.
+
+Ten thousand ranks of a thousand steps have a hundred million seconds of phases: what nobody looks
+at is not copied, and what is copied are 32-bit floats (a step of ten seconds to the microsecond).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.inprocess.layout import PHASES
+
+from mgpu_doctor.case.model import Records
+
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.int64]
+Rows = slice | Ints
+"""Which records of a rank are the joined steps."""
+
+FEW_CELLS = 200_000
+"""The phases of so few cells (8 MB) are kept once they are read."""
+
+
+class Cells:
+    """Records of R ranks and the T rows of each that are the same steps."""
+
+    __slots__ = ("_records", "_rows", "shape")
+
+    def __init__(self, records: Sequence[Records], rows: Sequence[Rows], count: int) -> None:
+        self._records = tuple(records)
+        self._rows = tuple(rows)
+        self.shape = (count, len(self._records))
+
+    def between(self, start: int, stop: int) -> Cells:
+        """Some neighbouring steps."""
+        rows = [
+            slice(row.start + start, row.start + stop)
+            if isinstance(row, slice)
+            else row[start:stop]
+            for row in self._rows
+        ]
+        return Cells(self._records, rows, stop - start)
+
+    def column(self, name: str, rank: int) -> npt.NDArray[Any]:
+        """(T) or (T, 10) a field of the rank in column `rank`, as its record has it."""
+        values: npt.NDArray[Any] = self._records[rank][name][self._rows[rank]]
+        return values
+
+    def field(self, name: str, kind: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+        """(T, R) a field, not to be written to; one rank's cells lie side by side in memory, and
+        what is the same in all cells (unknown, mostly) takes none."""
+        values = np.empty(self.shape[::-1], dtype=kind)
+        for rank in range(self.shape[1]):
+            values[rank] = self.column(name, rank)
+        first = values[:1, :1]
+        if np.all(np.isnan(values) if np.isnan(first).any() else values == first):
+            return np.broadcast_to(first, self.shape)
+        return np.asarray(values.T)
+
+    def seconds(self, name: str) -> Floats:
+        """(T, R) a field of nanoseconds."""
+        values = np.empty(self.shape[::-1], dtype=np.float32)
+        for rank in range(self.shape[1]):
+            np.multiply(self.column(name, rank), 1e-9, out=values[rank], casting="same_kind")
+        return np.asarray(values.T)
+
+
+class Phases:
+    """(T, R, 10) seconds, NaN: not measured. Indexed like an array; only the ranks and the phase
+    that are asked for are read."""
+
+    __slots__ = ("_cells", "_whole")
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self._whole: Floats | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return (*self._cells.shape, len(PHASES))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> npt.NDArray[Any]:
+        del copy  # it always is one
+        whole = self._of_ranks(np.arange(self.shape[1]), slice(None))
+        return whole.astype(dtype or whole.dtype, copy=False)
+
+    def __getitem__(self, key: Any) -> Floats:
+        steps, ranks, phase = _three(key)
+        if self._whole is None and self.shape[0] * self.shape[1] <= FEW_CELLS:
+            self._whole = np.asarray(self)
+        paired = sum(np.ndim(one) > 0 for one in (steps, ranks, phase)) > 1
+        if self._whole is not None or paired:
+            whole = np.asarray(self) if self._whole is None else self._whole
+            return np.asarray(whole[steps, ranks, phase])
+        if np.ndim(ranks) == 0 and not isinstance(ranks, slice):
+            return np.asarray(self._cells.column("phases", int(ranks))[..., phase][steps])
+        return np.asarray(self._of_ranks(np.arange(self.shape[1])[ranks], phase)[steps])
+
+    def _of_ranks(self, ranks: Ints, phase: Any) -> Floats:
+        """(T, some ranks) of one phase, or (T, some ranks, some phases)."""
+        of_one = np.empty(len(PHASES))[phase].shape
+        values = np.empty((len(ranks), self.shape[0], *of_one), dtype=np.float32)
+        for place, rank in enumerate(ranks):
+            values[place] = self._cells.column("phases", int(rank))[..., phase]
+        return np.asarray(values.swapaxes(0, 1))
+
+
+def _three(key: Any) -> tuple[Any, Any, Any]:
+    """An index of steps, ranks and phase, each all of them where it is not given."""
+    given = key if isinstance(key, tuple) else (key,)
+    if given and given[0] is Ellipsis:
+        given = (slice(None),) * (4 - len(given)) + given[1:]
+    steps, ranks, phase = (*given, slice(None), slice(None), slice(None))[:3]
+    return steps, ranks, list(phase) if isinstance(phase, tuple) else phase

@@ -1,0 +1,1 @@
+"""What flight recorders tell when they are laid side by side: where ranks' collectives part."""

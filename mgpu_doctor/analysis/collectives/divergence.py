@@ -1,0 +1,63 @@
+"""Where ranks' collectives part, as a fact for rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from mgpu_doctor.case.flights import Collective
+
+
+class Kind(str, Enum):
+    SKIPPED = "skipped"
+    """A rank left out a collective that the others made."""
+    EXTRA = "extra"
+    """A rank made a collective that the others did not make."""
+    OPERATION = "operation"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    SITE = "site"
+    """All are in one collective and it does not end; a rank called it from elsewhere in the code,
+    which it never did before: the source of a broadcast may differ, which is not recorded."""
+    BEHIND = "behind"
+    """Ranks never came to a collective in which others wait."""
+    AHEAD = "ahead"
+    """Ranks wait in a collective that most have not called; nothing tells who is wrong."""
+    DEADLOCK = "deadlock"
+    """Ranks wait for each other in a ring, each in another group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first place at which ranks' collectives part."""
+
+    kind: Kind
+    group: str
+    members: tuple[int, ...]
+    sequence: int
+    """Of the collective in its group."""
+    expected: Collective | None
+    """What most ranks called there, or what the waiting ranks wait in."""
+    expecting: tuple[int, ...]
+    """The ranks that called it."""
+    deviating: Mapping[int, Collective | None]
+    """What each other rank called there; None: nothing. In a deadlock: what each waits in."""
+    culprits: tuple[int, ...]
+    """Empty where the dumps do not decide who is wrong."""
+    waiting: tuple[int, ...]
+    """Ranks that were in a collective which was not over."""
+    missing: tuple[int, ...]
+    """Members of the group that left no dump."""
+    agreed: int
+    """Collectives of the group before, of which at least two dumps tell."""
+    calls: int = 1
+    """How many a rank left out, or made too many."""
+    seconds: float | None = None
+    """How long the job stood at least when the dumps were made; None: unknown."""
+    stands: bool = True
+    """False: the ranks still moved, with wrong partners; or nothing tells (`seconds` is None)."""
+    beyond: int = 0
+    """Collectives of the group that every rank has called since."""
+    by_routine: bool = False
+    """Not more than half of the ranks tell against the culprit, but what was always done there."""

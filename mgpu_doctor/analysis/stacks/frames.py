@@ -1,0 +1,147 @@
+"""Frames made comparable: whose they are, and a stack without those that say nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from mgpu_doctor.case.looks import Frame
+
+_INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/")
+_STANDARD = re.compile(r"(?:^|/)lib(?:64)?/python3[\d.t]*(?:\.zip)?/")
+_TORCH = re.compile(
+    r"(?:^|/)(?=torch/(?:_\w+|autograd|cuda|distributed|fx|multiprocessing|nn|optim|utils)/)"
+)
+"""A torch that was built from its sources lies anywhere; py-spy's short names begin with it."""
+
+PROBE = "/mgpu_probes/inprocess/"
+"""Our own probe, which stands between a user's call and torch's function."""
+
+_SILENT: tuple[tuple[str, frozenset[str] | None], ...] = (
+    ("torch/distributed/c10d_logger.py", None),
+    ("torch/nn/modules/module.py", frozenset({"_call_impl", "_wrapped_call_impl", "inner"})),
+    ("torch/_tensor.py", frozenset({"backward"})),
+    ("torch/autograd/__init__.py", frozenset({"backward", "grad", "_make_grads"})),
+    ("torch/utils/_contextlib.py", None),
+    ("torch/amp/autocast_mode.py", None),
+    ("torch/_compile.py", None),
+    ("torch/_dynamo/eval_frame.py", None),
+    ("torch/optim/optimizer.py", frozenset({"wrapper", "_use_grad"})),
+    ("torch/optim/lr_scheduler.py", frozenset({"wrapper"})),
+    ("torch/distributed/elastic/multiprocessing/errors/__init__.py", None),
+    ("contextlib.py", frozenset({"inner"})),
+    ("<frozen runpy>", None),
+    ("runpy.py", None),
+)
+"""Wrappers: by file, all functions or these."""
+_BEFORE_A_CHILD = (
+    ("multiprocessing/process.py", "_bootstrap"),
+    ("multiprocessing/popen_fork.py", "_launch"),
+    ("torch/multiprocessing/spawn.py", "_wrap"),
+)
+"""All that lies outside of these is the parent's, copied by fork, or the same in every child."""
+
+
+def name(frame: Frame) -> str:
+    """The function without its class: Python before 3.11 does not tell that."""
+    return frame.function.rpartition(".")[2]
+
+
+def short(file: str) -> str:
+    """A file as people call it: `train.py`, `torch/nn/functional.py`, `threading.py`."""
+    for known in (_INSTALLED, _STANDARD):
+        *_, rest = known.split(file)
+        if rest != file:
+            return rest
+    found = _TORCH.search(file)
+    if found:
+        return file[found.end() :]
+    return file if file[:1] == "<" else file.rpartition("/")[2]
+
+
+def within(frame: Frame, *files: str) -> bool:
+    """Whether the frame is of one of these files of a library, or folders (ending in `/`)."""
+    file = short(frame.file)
+    return any(file.startswith(one) if one[-1:] == "/" else file == one for one in files)
+
+
+def own(frame: Frame) -> bool:
+    """Whether it is of the code that is trained with, and not of an installed library."""
+    file = frame.file
+    if file[:1] in ("<", "…", "?", "") or _INSTALLED.search(file) or _STANDARD.search(file):
+        return False
+    if _TORCH.search(file) or "." not in file.rpartition("/")[2]:
+        return False  # programs such as `bin/torchrun` have no ending
+    return "/" in file or file not in _STANDARD_NAMES
+
+
+_STANDARD_NAMES = frozenset(
+    f"{one}.py"
+    for one in ("threading", "queue", "socket", "ssl", "selectors", "subprocess", "inspect", "ast")
+)
+"""Where only a file's name is told, these are Python's own."""
+
+
+def trail(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """A stack that can be compared with others': outermost first, without wrappers, without what
+    started the program, and without a parent's frames. `frames`: innermost first."""
+    kept: list[Frame] = []
+    for frame in reversed(frames):
+        if any(name(frame) == last and within(frame, file) for file, last in _BEFORE_A_CHILD):
+            kept.clear()
+        elif not _silent(frame):
+            kept.append(frame)
+    first = next((at for at, frame in enumerate(kept) if own(frame)), 0)
+    return tuple(kept[first:])
+
+
+def _silent(frame: Frame) -> bool:
+    file = short(frame.file)
+    return PROBE in frame.file or any(
+        file == one and (names is None or name(frame) in names) for one, names in _SILENT
+    )
+
+
+def place(trail: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of the user's own code; where there is none, of any that is neither
+    torch's nor Python's."""
+    found = next((frame for frame in reversed(trail) if own(frame)), None)
+    return found or foreign(trail)
+
+
+def foreign(trail: Sequence[Frame]) -> Frame | None:
+    """The innermost frame of somebody's library, neither torch's nor Python's, that the user's own
+    code has called."""
+    return next((frame for frame in inner(trail) if _foreign(frame)), None)
+
+
+def _foreign(frame: Frame) -> bool:
+    return bool(_INSTALLED.search(frame.file)) and not short(frame.file).startswith("torch/")
+
+
+def inner(trail: Sequence[Frame]) -> tuple[Frame, ...]:
+    """What the user's own code has called, innermost first."""
+    found: list[Frame] = []
+    for frame in reversed(trail):
+        if own(frame):
+            break
+        found.append(frame)
+    return tuple(found)
+
+
+def told(frame: Frame | None) -> str | None:
+    """`train.py:87`."""
+    if frame is None:
+        return None
+    return short(frame.file) if frame.line is None else f"{short(frame.file)}:{frame.line}"
+
+
+def anywhere(trail: Iterable[Frame], *files: str) -> bool:
+    return any(within(frame, *files) for frame in trail)
+
+
+def call(frame: Frame) -> str:
+    """`take_a_lock train.py:87`, the file without its folders."""
+    file = short(frame.file).rpartition("/")[2] if frame.file[:1] != "<" else frame.file
+    line = "" if frame.line is None else f":{frame.line}"
+    return f"{name(frame) or frame.function} {file}{line}"

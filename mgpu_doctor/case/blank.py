@@ -1,0 +1,43 @@
+"""A rank of which little is known: it left no black box."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mgpu_doctor.case.model import Rank, State
+from mgpu_doctor.recording.records import HISTORY_DTYPE, STEP_DTYPE
+
+
+def blank_rank(**known: Any) -> Rank:
+    """The fields of `Rank` that are given; of all others nothing is known."""
+    return replace(_BLANK, **known)
+
+
+_BLANK = Rank(
+    rank=None,
+    local_rank=None,
+    world_size=None,
+    host="",
+    pid=None,
+    attempt=0,
+    stage=None,
+    device=None,
+    state=State.RUNNING,
+    exit_code=None,
+    signal=None,
+    ended=None,
+    started=None,
+    birth={},
+    steps=np.empty(0, STEP_DTYPE),
+    history=np.empty(0, HISTORY_DTYPE),
+    history_window=None,
+    events=(),
+    now=None,
+    error=None,
+    probe_cost=None,
+    lost_records=0,
+    clock_offset=0.0,
+)

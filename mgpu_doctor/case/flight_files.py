@@ -1,0 +1,170 @@
+"""Flight-recorder dumps as typed facts: from torch's own files or from a recording's `flight/`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from mgpu_probes.outside.flight.dumps import read_dump
+from mgpu_probes.outside.flight.unpickler import NotAFlightError
+
+from mgpu_doctor.case.files import number, text, whole
+from mgpu_doctor.case.flights import Collective, Flight, Progress
+from mgpu_doctor.case.model import Json
+from mgpu_doctor.case.own_code import own_code
+
+MOST_FILES = 16_384
+MOST_FOLDERS = 4_096
+MOST_COLLECTIVES = 100_000
+MOST_PLACES = 50_000
+MOST_FRAMES = 128
+MOST_GROUPS = 4_096
+MOST_RANKS = 1 << 17
+MOST_RANK = (1 << 20) - 1
+MOST_TEXT = 400
+MOST_TENSORS = 1_024
+
+Place = tuple[str, int | None, str]
+
+
+def read_flights(path: Path) -> tuple[Flight, ...]:
+    """The dumps of a file, or of a folder and the folders in it (one a host, say), by rank.
+
+    In a folder, files that are no dumps are passed over. Raises NotAFlightError with one sentence
+    where nothing is left, or where the one file is none.
+    """
+    path = path.resolve()  # the user may name a link; in a folder none is followed
+    if not path.is_dir():
+        return (_read(path),)
+    flights, refusal = [], None
+    for file in _files(path):
+        try:
+            flights.append(_read(file))
+        except NotAFlightError as error:
+            refusal = refusal or error
+    if not flights:
+        raise refusal or NotAFlightError(f"{path.name} holds no files")
+    return tuple(sorted(flights, key=lambda one: (one.rank is None, one.rank or 0, one.at or 0.0)))
+
+
+def flight_of(form: Mapping[str, Json]) -> Flight:
+    """A flight from its plain form (`mgpu_probes.outside.flight.form`), which may be a stranger's.
+
+    Raises NotAFlightError where that is no form.
+    """
+    listed = form.get("collectives")
+    if not isinstance(listed, list):
+        raise NotAFlightError("it holds no collectives")
+    places = _places(form.get("places"))
+    cache: dict[tuple[int, ...], tuple[Place, ...]] = {}
+    read = tuple(
+        _collective(one, places, cache)
+        for one in listed[-MOST_COLLECTIVES:]
+        if isinstance(one, dict)
+    )
+    return Flight(
+        rank=whole(form.get("rank"), 0, MOST_RANK),
+        source=text(form.get("source"), MOST_TEXT) or "?",
+        version=text(form.get("version"), 32),
+        collectives=read,
+        groups=dict(_groups(form.get("groups"))),
+        progress=dict(_progress(form.get("progress"))),
+        at=number(form.get("at")),
+        slack=max(0.0, number(form.get("slack")) or 0.0),
+        host=text(form.get("host"), 256),
+        pid=whole(form.get("pid"), 1),
+        lost=(whole(form.get("lost")) or 0) + len(listed) - len(read),
+        unseen=whole(form.get("unseen")) or 0,
+    )
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        own = [one for one in folder.iterdir() if not one.is_symlink()]
+    except OSError as error:
+        raise NotAFlightError(f"{folder.name} cannot be read: {error.strerror or error}") from None
+    found = [one for one in own if one.is_file()]
+    for inner in sorted(one for one in own if one.is_dir())[:MOST_FOLDERS]:
+        with suppress(OSError):
+            found += [one for one in inner.iterdir() if one.is_file() and not one.is_symlink()]
+    return sorted(found)[:MOST_FILES]
+
+
+def _read(path: Path) -> Flight:
+    try:
+        return replace(flight_of(read_dump(path)), source=path.name)
+    except NotAFlightError as error:
+        raise NotAFlightError(f"{path.name} is no flight-recorder dump: {error}") from None
+
+
+def _places(listed: Json) -> list[Place]:
+    return [
+        (text(one[0], MOST_TEXT) or "?", whole(one[1]), text(one[2], MOST_TEXT) or "?")
+        if isinstance(one, list) and len(one) == 3
+        else ("?", None, "?")
+        for one in (listed[:MOST_PLACES] if isinstance(listed, list) else ())
+    ]
+
+
+def _collective(
+    entry: Mapping[str, Json],
+    places: list[Place],
+    cache: dict[tuple[int, ...], tuple[Place, ...]],
+) -> Collective:
+    stack = entry.get("stack")
+    indices = tuple(
+        one
+        for one in (stack[:MOST_FRAMES] if isinstance(stack, list) else ())
+        if isinstance(one, int) and 0 <= one < len(places)
+    )
+    frames = cache.get(indices)
+    if frames is None:
+        frames = cache.setdefault(indices, tuple(places[one] for one in indices))
+    retired = entry.get("retired")
+    return Collective(
+        group=text(entry.get("group"), MOST_TEXT) or "?",
+        sequence=whole(entry.get("sequence")),
+        operation=text(entry.get("operation"), MOST_TEXT) or "?",
+        inputs=_shapes(entry.get("inputs")),
+        outputs=_shapes(entry.get("outputs")),
+        dtypes=_texts(entry.get("dtypes")),
+        state=text(entry.get("state"), 32),
+        retired=retired if isinstance(retired, bool) else None,
+        created=number(entry.get("created")),
+        site=next((frame for frame in frames if own_code(frame[0])), None),
+        frames=frames,
+        timeout=number(entry.get("timeout")),
+        p2p=entry.get("p2p") is True,
+        backend=text(entry.get("backend"), 32),
+        started=number(entry.get("started")),
+    )
+
+
+def _groups(told: Json) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for name, ranks in list(told.items())[:MOST_GROUPS] if isinstance(told, dict) else ():
+        if isinstance(ranks, list):
+            numbers = {whole(one, 0, MOST_RANK) for one in ranks[:MOST_RANKS]} - {None}
+            yield (
+                text(name, MOST_TEXT) or "?",
+                tuple(sorted(one for one in numbers if one is not None)),
+            )
+
+
+def _progress(told: Json) -> Iterator[tuple[str, Progress]]:
+    for name, counts in list(told.items())[:MOST_GROUPS] if isinstance(told, dict) else ():
+        if isinstance(counts, list) and len(counts) == 3:
+            yield text(name, MOST_TEXT) or "?", Progress(*(whole(one) for one in counts))
+
+
+def _shapes(listed: Json) -> tuple[tuple[int, ...], ...]:
+    shapes = listed[:MOST_TENSORS] if isinstance(listed, list) else ()
+    return tuple(
+        tuple(whole(one) or 0 for one in shape[:64]) for shape in shapes if isinstance(shape, list)
+    )
+
+
+def _texts(listed: Json) -> tuple[str, ...]:
+    values = listed[: 2 * MOST_TENSORS] if isinstance(listed, list) else ()
+    return tuple(text(one, 32) or "?" for one in values)

@@ -1,0 +1,124 @@
+"""How processes ended, by what is printed of it in logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from mgpu_probes.outside import console as parser
+from mgpu_probes.outside.console import ConsoleFacts, PrintedTraceback
+from mgpu_probes.outside.launcher_report import Failure
+from mgpu_probes.outside.logs.facts import Told
+
+from mgpu_doctor.case.log_labels import Whose
+from mgpu_doctor.case.model import LoggedEnd
+from mgpu_doctor.case.printed import error_of
+from mgpu_doctor.case.signs import went_on
+
+_LAUNCHERS = ("/accelerate/commands/", "/deepspeed/launcher/", "/horovod/runner/", "subprocess.py")
+"""Where launchers raise what their children's ends made of them."""
+_OUTERMOST = frozenset(
+    {"<module>", "_run_module_as_main", "_run_code", "_bootstrap", "_bootstrap_inner", "_wrap"}
+    | {"spawn_main", ""}
+)
+"""Functions in which processes begin. The interpreter's own report of an exception that nobody
+caught starts there; one that was caught and printed starts where it was caught."""
+_PRINTED_BY_HYDRA = "Error executing job with overrides"
+"""Hydra catches every exception, shows it without its outer calls, and ends with exit code 1."""
+
+
+@dataclass(slots=True)
+class Endings:
+    """What the logs tell of how processes ended. `asked`: the signal by which somebody asked the
+    launcher to end."""
+
+    ends: list[LoggedEnd] = field(default_factory=list)
+    hosts: dict[int, str] = field(default_factory=dict)
+    asked: int | None = None
+    caught: set[tuple[str, int]] = field(default_factory=set)
+    """Source and line of exceptions that ended nobody."""
+
+
+def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
+    """Endings by tracebacks and launchers' reports. What was caught and printed ended nobody, nor
+    what training went on after. `ranks`: how many the job has at least."""
+    told = Endings()
+    parsed = [(log, parser.parse(line.text for line in log.scanned.told)) for log in logs]
+    parsed = [(log, facts) for log, facts in parsed if not _all_past(log.scanned.told, ranks)]
+    reported = any(facts.failures for _, facts in parsed)
+    printed: list[tuple[int, LoggedEnd]] = []
+    for log, facts in parsed:
+        told.asked = told.asked or facts.asked
+        for failure in facts.failures:
+            if _went_on(_line(log, failure.at), ranks):
+                continue
+            end = _reported(failure, log)
+            told.ends.append(end)
+            if end.rank is not None and failure.host:
+                told.hosts[end.rank] = failure.host
+        for number, raised in _tracebacks(log, facts, ranks, reported):
+            if raised is None:
+                told.caught.add((log.scanned.source, number))
+            else:
+                printed.append((number, raised))
+    if len(logs) == 1:  # else nobody knows which was first
+        printed = [(number, replace(end, order=number)) for number, end in printed]
+    told.ends += [end for _, end in printed]
+    return told
+
+
+def _tracebacks(
+    log: Whose, facts: ConsoleFacts, ranks: int, reported: bool
+) -> Iterable[tuple[int, LoggedEnd | None]]:
+    """Exceptions with the numbers of their lines; None: it ended no process."""
+    hydra = any(_PRINTED_BY_HYDRA in line.text for line in log.scanned.told)
+    for one in facts.tracebacks:
+        line = _line(log, one.traceback.at)
+        if _is_launchers(one):
+            continue
+        shown = not _is_outermost(one) and (line.after > ranks or not (reported or hydra))
+        end = LoggedEnd(
+            rank=log.of(one.rank, one.local_rank),
+            pid=None,
+            exit_code=None,
+            signal=None,
+            first=False,
+            error=replace(error_of(one.traceback), at=line.at),
+            source="traceback",
+        )
+        yield line.number, None if shown or _went_on(line, ranks) else end
+
+
+def _reported(failure: Failure, log: Whose) -> LoggedEnd:
+    return LoggedEnd(
+        rank=log.of(failure.rank, failure.local_rank),
+        pid=failure.pid,
+        exit_code=failure.exit_code,
+        signal=failure.signal,
+        first=failure.first,
+        error=error_of(failure.traceback) if failure.traceback else None,
+        source=failure.source,
+    )
+
+
+def _is_outermost(printed: PrintedTraceback) -> bool:
+    traceback = printed.traceback
+    return traceback.fatal or not traceback.frames or traceback.frames[0].function in _OUTERMOST
+
+
+def _is_launchers(printed: PrintedTraceback) -> bool:
+    frames = printed.traceback.frames
+    return bool(frames) and any(place in frames[-1].file for place in _LAUNCHERS)
+
+
+def _line(log: Whose, at: int) -> Told:
+    lines = log.scanned.told
+    return lines[min(at, len(lines) - 1)]
+
+
+def _went_on(line: Told, ranks: int) -> bool:
+    return went_on(line.after, ranks, line.later)
+
+
+def _all_past(lines: Sequence[Told], ranks: int) -> bool:
+    return not lines or _went_on(lines[-1], ranks)

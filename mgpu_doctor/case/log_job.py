@@ -1,0 +1,149 @@
+"""The job and its ranks, as far as console text tells of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from mgpu_probes.outside.logs.facts import Hit, Scanned
+
+from mgpu_doctor.case.blank import blank_rank
+from mgpu_doctor.case.model import Job, LoggedEnd, Outcome, Rank, State
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Like a signature, but of something that is no failure. `world` is its named group."""
+
+    id: str
+    needle: str
+    pattern: str
+    least: int = 1
+
+
+FACTS = (
+    Fact("says-world-size", "world_size", r"\bworld_size\b['\"]?\s?[:=]\s?(?P<world>\d{1,6})\b"),
+    Fact("says-WORLD_SIZE", "WORLD_SIZE", r"\bWORLD_SIZE\b['\"]?\s?[:=]\s?(?P<world>\d{1,6})\b"),
+    Fact(
+        "says-world-size-in-words", "world size", r"\b[Ww]orld size\s?[:=]\s?(?P<world>\d{1,6})\b"
+    ),
+    Fact("says-member", "GLOBAL_RANK", r"GLOBAL_RANK: \d+, MEMBER: \d+/(?P<world>\d{1,6})\b"),
+    Fact(
+        "says-registered",
+        "All distributed processes registered",
+        r"All distributed processes registered\. Starting with (?P<world>\d{1,6}) processes",
+    ),
+)
+"""How frameworks tell how many ranks there are: torch's and Lightning's own lines, and what most
+scripts print."""
+
+LAUNCHERS = (
+    ("torch/distributed/elastic", "torchrun"),
+    ("torch.distributed.elastic", "torchrun"),
+    ("/accelerate/commands/", "accelerate"),
+    ("/deepspeed/launcher/", "deepspeed"),
+    ("horovod/runner", "horovodrun"),
+    ("slurmstepd: ", "srun"),
+    ("srun: ", "srun"),
+    ("mpirun ", "mpirun"),
+    ("prterun ", "mpirun"),
+)
+_FRAMEWORKS = (("/tensorflow/", "tensorflow"), ("/keras/", "tensorflow"), ("/torch/", "torch"))
+
+
+def world_size_of(hits: Iterable[Hit]) -> int | None:
+    """The number of ranks that the text names; None where it names none or several."""
+    facts = {fact.id for fact in FACTS}
+    named = {
+        int(value)
+        for hit in hits
+        if hit.signature in facts
+        for value in hit.values.values()
+        if int(value) > 0
+    }
+    return named.pop() if len(named) == 1 else None
+
+
+def job_of_logs(
+    scanned: Sequence[Scanned],
+    ends: Iterable[LoggedEnd],
+    asked: int | None,
+    world_size: int | None,
+) -> Job:
+    """Completed is never known: text that just stops may have lost its end."""
+    failed = any(end.error or end.exit_code or end.signal for end in ends)
+    outcome = Outcome.KILLED if asked else Outcome.FAILED if failed else Outcome.UNKNOWN
+    text = "\n".join(line for one in scanned for line in _telling(one))
+    began = [one.began for one in scanned if one.began is not None]
+    ended = [one.ended for one in scanned if one.ended is not None]
+    return Job(
+        id=os.path.basename(scanned[0].source),
+        command=(),
+        cwd=None,
+        framework=_first(_FRAMEWORKS, text),
+        strategy=None,
+        launcher=_first(LAUNCHERS, text),
+        world_size=world_size,
+        hosts=(),
+        started=min(began, default=None),
+        ended=max(ended, default=None),
+        outcome=outcome,
+        exit_code=None,
+        signal=None,
+        asked=_name(asked),
+    )
+
+
+def ranks_of_logs(
+    seen: Collection[int],
+    ends: Iterable[LoggedEnd],
+    hosts: Mapping[int, str],
+    job: Job,
+    *,
+    alive: bool,
+) -> tuple[Rank, ...]:
+    """The ranks that printed something or of whose end something was printed. `alive`: somebody
+    still writes to the logs, so those of no known end run."""
+    told: dict[int, list[LoggedEnd]] = {number: [] for number in seen}
+    for end in ends:
+        if end.rank is not None:
+            told.setdefault(end.rank, []).append(end)
+    alive = alive and job.outcome is Outcome.UNKNOWN
+    return tuple(
+        _rank(number, told[number], hosts.get(number, ""), job, alive=alive)
+        for number in sorted(told)
+    )
+
+
+def _rank(number: int, ends: Sequence[LoggedEnd], host: str, job: Job, *, alive: bool) -> Rank:
+    status = next((e for e in ends if e.exit_code is not None or e.signal is not None), None)
+    code = status.exit_code if status else None
+    killed = status.signal if status else None
+    raised = any(end.error for end in ends)
+    state = State.RUNNING if alive else State.EXITED
+    if killed or (raised and code is None):
+        state = State.DEAD
+    return blank_rank(
+        rank=number,
+        world_size=job.world_size,
+        host=host,
+        pid=next((end.pid for end in ends if end.pid is not None), None),
+        state=state,
+        exit_code=code,
+        signal=killed,
+    )
+
+
+def _telling(scanned: Scanned) -> Iterable[str]:
+    yield from (line.text for line in scanned.told)
+    yield from scanned.tail
+
+
+def _first(marks: Iterable[tuple[str, str]], text: str) -> str | None:
+    return next((name for mark, name in marks if mark in text), None)
+
+
+def _name(number: int | None) -> str | None:
+    return signal.Signals(number).name if number in signal.valid_signals() else None

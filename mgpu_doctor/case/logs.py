@@ -1,0 +1,164 @@
+"""Console logs to a Case: signs, endings and ranks, as far as text tells them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
+
+from mgpu_probes.outside.logs.facts import Hit, Scanned
+from mgpu_probes.outside.logs.read import STDIN, NoText, UnreadableLog, open_log
+from mgpu_probes.outside.logs.scan import Engine
+
+from mgpu_doctor.case.log_ends import endings_of
+from mgpu_doctor.case.log_files import log_files
+from mgpu_doctor.case.log_job import FACTS, job_of_logs, ranks_of_logs, world_size_of
+from mgpu_doctor.case.log_labels import Whose, ranks_seen, with_ranks
+from mgpu_doctor.case.model import Case, Console, Subject, Unexamined
+from mgpu_doctor.case.signs import Sign
+from mgpu_doctor.signatures.catalogue import SIGNATURES
+
+MOST_TAIL = 400
+LEAST_TAIL = 5
+FRESH = 60.0
+"""Seconds since a log was written to, within which its ranks may still run."""
+MOST_TOLD = 8
+"""Logs of which it is told one by one that they could not be read."""
+
+
+class NotALog(ValueError):  # noqa: N818 - like `NotARecording`
+    """No log could be read. Its text is one sentence that says what to do."""
+
+
+def load_logs(subjects: Sequence[str]) -> Case:
+    """Everything that console logs of one job tell of it.
+
+    `subjects`: files (plain, gzip, bzip2, xz), folders of them, or `-` for standard input. Of a log
+    that still grows what it holds now. What cannot be read is listed under `unexamined`. Raises
+    NotALog where nothing can be read.
+    """
+    names = log_files(subjects)
+    found = _read(names, inside_folders=set(names) - set(subjects))
+    if not found.scanned:
+        raise NotALog(_why_not(subjects, found.unexamined))
+    return _case(subjects, found)
+
+
+def signs_of(streams: Mapping[str, Iterable[str]]) -> tuple[Sign, ...]:
+    """The signs in lines that were read already, by stream. `rank` is None where no line says."""
+    found = [
+        _engine().scan(name, ("\n".join(lines).encode("utf-8", "replace"),))
+        for name, lines in streams.items()
+    ]
+    return _signs([Whose(one) for one in found])
+
+
+@cache
+def _engine() -> Engine:
+    """One for all logs: it remembers what it has seen, and compiling it costs milliseconds."""
+    return Engine((*SIGNATURES, *FACTS))
+
+
+@dataclass(slots=True)
+class _Found:
+    """What could be read, and what could not. `fresh`: one of them was written to just now."""
+
+    scanned: list[Scanned] = field(default_factory=list)
+    unexamined: list[Unexamined] = field(default_factory=list)
+    fresh: bool = False
+
+
+def _read(names: Sequence[str], inside_folders: Container[str]) -> _Found:
+    found = _Found()
+    for name in names:
+        try:
+            log = open_log(name)
+            found.scanned.append(_engine().scan(log.name, log.blocks()))
+        except UnreadableLog as error:
+            if not (isinstance(error, NoText) and name in inside_folders):
+                found.unexamined.append(_unread(str(error)))
+            continue
+        found.unexamined += [_unread(note) for note in log.notes]
+        found.fresh |= log.modified is not None and time.time() - log.modified < FRESH
+    if len(found.unexamined) > MOST_TOLD:
+        more = len(found.unexamined) - MOST_TOLD
+        told = _unread(f"{more} more logs could not be read whole")
+        found.unexamined = [*found.unexamined[:MOST_TOLD], told]
+    return found
+
+
+def _unread(reason: str) -> Unexamined:
+    return Unexamined("console log", reason, "nothing: all other text was examined")
+
+
+def _why_not(subjects: Sequence[str], unexamined: Sequence[Unexamined]) -> str:
+    if unexamined:
+        return unexamined[0].reason
+    return f"{', '.join(subjects)} holds no console logs: name the logs themselves."
+
+
+def _case(subjects: Sequence[str], found: _Found) -> Case:
+    scanned = found.scanned
+    world_size = world_size_of(hit for one in scanned for hit in one.hits)
+    logs = with_ranks(scanned, world_size)
+    signs = _signs(logs)
+    seen = ranks_seen(logs)
+    told = endings_of(logs, max(world_size or 0, len(seen), 1))
+    signs = tuple(sign for sign in signs if not _was_caught(sign, told.caught))
+    job = job_of_logs(scanned, told.ends, told.asked, world_size)
+    return Case(
+        subject=Subject("log", _reference(subjects)),
+        job=job,
+        observed=job.ended or time.time(),
+        ranks=ranks_of_logs(seen, told.ends, told.hosts, job, alive=found.fresh and not signs),
+        console=Console(_tail(scanned), tuple(told.ends)),
+        signs=signs,
+        unexamined=tuple(found.unexamined),
+    )
+
+
+def _signs(logs: Sequence[Whose]) -> tuple[Sign, ...]:
+    facts = {fact.id for fact in FACTS}
+    known = {signature.id for signature in SIGNATURES} - facts
+    found = [
+        _sign(hit, log)
+        for log in logs
+        for hit in sorted(log.scanned.hits, key=lambda hit: hit.number)
+        if hit.signature in known
+    ]
+    if all(sign.at is not None for sign in found):
+        found.sort(key=lambda sign: sign.at or 0.0)  # stable: within a log, the order of its lines
+    return tuple(found)
+
+
+def _was_caught(sign: Sign, caught: Container[tuple[str, int]]) -> bool:
+    return sign.count == 1 and (sign.source, sign.number) in caught
+
+
+def _sign(hit: Hit, log: Whose) -> Sign:
+    return Sign(
+        signature=hit.signature,
+        rank=log.of(hit.rank, hit.local_rank),
+        source=log.scanned.source,
+        number=hit.number,
+        text=hit.text,
+        at=hit.at,
+        values=hit.values,
+        count=hit.count,
+        context=hit.context,
+        after=hit.after,
+        later=hit.later,
+    )
+
+
+def _tail(scanned: Sequence[Scanned]) -> tuple[str, ...]:
+    each = max(LEAST_TAIL, MOST_TAIL // len(scanned))
+    return tuple(chain.from_iterable(one.tail[-each:] for one in scanned))[-MOST_TAIL:]
+
+
+def _reference(subjects: Sequence[str]) -> str:
+    first = "standard input" if subjects[0] == STDIN else subjects[0]
+    more = len(subjects) - 1
+    return f"{first} and {more} more" if more else first

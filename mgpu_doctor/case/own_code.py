@@ -1,0 +1,13 @@
+"""Which files are of the user's own code."""
+
+from __future__ import annotations
+
+_WITHIN = ("/site-packages/", "/dist-packages/", "/lib/python3.", "/mgpu_probes/")
+_BEGINNINGS = ("<", "?")
+
+
+def own_code(file: str) -> bool:
+    """Whether it is no installed package, standard library, generated code or probe of ours."""
+    return bool(file) and not (
+        file.startswith(_BEGINNINGS) or any(mark in file for mark in _WITHIN)
+    )

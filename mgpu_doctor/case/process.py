@@ -1,0 +1,146 @@
+"""A running job as a Case: from looks at its processes alone, or beside what was recorded of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from mgpu_probes.outside.jobs import FoundJob, FoundUntold
+
+from mgpu_doctor.case.blank import blank_rank
+from mgpu_doctor.case.endings import Ending
+from mgpu_doctor.case.job import this_host
+from mgpu_doctor.case.looks import Look, Process, Untold
+from mgpu_doctor.case.model import (
+    Case,
+    Job,
+    Outcome,
+    ProcessEnd,
+    Rank,
+    State,
+    Subject,
+    Unexamined,
+)
+
+GONE = (None, "Z", "X", "x")
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def case_of(
+    job: FoundJob,
+    looks: Sequence[Look],
+    booted: float | None,
+    endings: Iterable[Ending] = (),
+) -> Case:
+    """A job that nobody recorded. `booted`: when this machine did, in seconds since the epoch;
+    None: unknown. `endings`: what the machine tells of deaths. Of its past nothing else is known:
+    no steps, no console; nor how a rank has ended of which there is not even a zombie."""
+    seen = {one.pid: one for look in looks for one in look.ranks}
+    alive = {one.rank for one in seen.values() if one.state not in GONE}
+    ends = {one.pid: end for one in seen.values() if (end := _end(one, looks[-1].at)) is not None}
+    ranks = [
+        _rank(seen[one.pid], booted, None if one.rank in alive else ends.get(one.pid))
+        for one in job.ranks
+        if one.pid in seen
+    ]
+    ranks += [_missing(number, job.world_size) for number in job.missing]
+    started = [rank.started for rank in ranks if rank.started is not None]
+    running = any(rank.state is State.RUNNING for rank in ranks)
+    pid = job.launcher_pid or min((one.pid for one in job.processes), default=0)
+    first = next((one for one in job.processes if one.pid == pid), None)
+    return Case(
+        subject=Subject("process", str(pid)),
+        job=Job(
+            id=str(pid),
+            command=first.command if first else (),
+            cwd=None,
+            framework=None,
+            strategy=None,
+            launcher=job.launcher,
+            world_size=job.world_size,
+            hosts=(this_host(),),
+            started=min(started, default=None),
+            ended=None,
+            outcome=Outcome.RUNNING if running else Outcome.UNKNOWN,
+            exit_code=None,
+            signal=None,
+            asked=None,
+        ),
+        observed=looks[-1].at,
+        ranks=tuple(sorted(ranks, key=lambda one: (one.rank is None, one.rank or 0, one.pid or 0))),
+        ends=tuple(ends.values()),
+        looks=tuple(looks),
+        endings=tuple(endings),
+        unexamined=(*unexamined_of(_untold(looks)), _PAST),
+    )
+
+
+def with_looks(case: Case, looks: Sequence[Look]) -> Case:
+    """A recorded job, with what was seen of its processes now."""
+    return replace(
+        case,
+        looks=(*case.looks, *looks),
+        observed=max(case.observed, *(one.at for one in looks)),
+        unexamined=(*case.unexamined, *unexamined_of(_untold(looks))),
+    )
+
+
+def unexamined_of(untold: Iterable[Untold | FoundUntold]) -> tuple[Unexamined, ...]:
+    """What could not be seen, each reason once with the processes that it is true of."""
+    pids: dict[tuple[str, str, str], set[int]] = {}
+    for one in untold:
+        told = pids.setdefault((one.source, one.reason, one.remedy), set())
+        told.update(() if one.pid is None else (one.pid,))
+    return tuple(
+        Unexamined(_of(source, whose), reason, remedy)
+        for (source, reason, remedy), whose in pids.items()
+    )
+
+
+def _untold(looks: Iterable[Look]) -> Iterator[Untold]:
+    return (one for look in looks for one in look.untold)
+
+
+_PAST = Unexamined(
+    "in-process probe",
+    "the job was not started under observation: nothing is known of its steps and its output",
+    "start it with `mgpu-doctor run -- COMMAND` next time",
+)
+
+
+def _of(source: str, pids: set[int]) -> str:
+    named = ", ".join(str(pid) for pid in sorted(pids)[:8])
+    more = ", …" if len(pids) > 8 else ""
+    return f"{source} of process {named}{more}" if pids else source
+
+
+def _rank(process: Process, booted: float | None, end: ProcessEnd | None) -> Rank:
+    """`end`: how it ended, unless another process has taken its place."""
+    gone = process.state in GONE
+    fell = end is not None and bool(end.signal or end.exit_code)
+    age = None if process.start_ticks is None else process.start_ticks / _TICKS
+    return blank_rank(
+        rank=process.rank,
+        local_rank=process.local_rank,
+        world_size=process.world_size,
+        host=this_host(),
+        pid=process.pid,
+        state=State.DEAD if fell else State.EXITED if gone else State.RUNNING,
+        exit_code=end.exit_code if end is not None else None,
+        signal=end.signal if end is not None else None,
+        started=None if booted is None or age is None else booted + age,
+    )
+
+
+def _end(process: Process, at: float) -> ProcessEnd | None:
+    """Of a zombie. It ended at some time before."""
+    status = process.wait_status
+    if status is None:
+        return None
+    code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return ProcessEnd(process.pid, code if code >= 0 else None, -code if code < 0 else None, at)
+
+
+def _missing(number: int, world_size: int | None) -> Rank:
+    return blank_rank(rank=number, world_size=world_size, host=this_host(), state=State.MISSING)
