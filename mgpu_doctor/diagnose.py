@@ -2,63 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
 from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.analysis.shares import after_warm_up
+from mgpu_doctor.analysis.whatif import Ideal, ideal
+from mgpu_doctor.analysis.window import recent, unmoved
 from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
+from mgpu_doctor.rules.branches import branches, places_of
 from mgpu_doctor.rules.catalogue import OWN, catalogue
 from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 
-def diagnose(case: Case) -> Diagnosis:
-    """What is wrong with a job, who is to blame and what mending it gains. Pure."""
+def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
+    """What is wrong with a job, who is to blame and what mending it gains. Pure.
+
+    Of a running job the newest steps are judged alone: what is over is told no more."""
     known = catalogue()
-    measures = measure(case)
-    found, silent = _examine(measures, known.rules)
+    case = unmoved(case)
+    measures = measure(recent(case) if case.job.outcome is Outcome.RUNNING else case)
+    found, silent = _examine(measures, known.rules, settings)
     findings = ordered(folded(found, known.rules))
-    hung = next((one for one in findings if one.code.startswith("hang-")), None)
+    hung = next(filter(_stops, findings), None)
     if hung is not None and case.job.outcome in (Outcome.RUNNING, Outcome.UNKNOWN):
         case = replace(case, job=replace(case.job, outcome=Outcome.HUNG))
     low = measures.missing.get("coverage")
+    places = places_of(case)
+    even = _ideal(measures)
     return Diagnosis(
         case=case,
-        ranks=tuple(_summary(measures, rank, hung) for rank in case.ranks),
+        ranks=tuple(
+            replace(_summary(measures, rank, hung), where=_where(rank, places))
+            for rank in case.ranks
+        ),
         coverage=measures.coverage,
         coverage_reason=low.reason if low else None,
         findings=findings,
         unexamined=_once([*case.unexamined, *known.broken, *_partly(measures), *silent]),
         step_seconds=measures.step_seconds,
+        ideal_step_seconds=even.ideal_seconds if even else None,
+        waste_fraction=even.waste_fraction if even else None,
+        tree=branches(case, findings),
     )
 
 
-def _examine(measures: Measures, rules: Iterable[Rule]) -> tuple[list[Finding], list[Unexamined]]:
+def _examine(
+    measures: Measures, rules: Iterable[Rule], settings: Settings
+) -> tuple[list[Finding], list[Unexamined]]:
     """What the rules find, and what they lack."""
     found: list[Finding] = []
     silent: list[Unexamined] = []
     for rule in rules:
+        if rule.code in settings.ignore:
+            continue
         lacking = [need for need in rule.needs if getattr(measures, need, None) is None]
         silent += [measures.missing[need] for need in lacking if need in measures.missing]
-        if lacking:
-            continue
-        if rule in OWN:
-            found += rule.examine(measures)
+        ways = rule.also if lacking else (rule.examine, *rule.also)
+        limits = settings.limits(rule)
+        if rule in OWN and not settings.forgiving:
+            found += [one for way in ways for one in way(measures, limits)]
             continue
         try:
-            found += rule.examine(measures)
-        except Exception as error:  # a rule of another package: told, never fatal
+            found += [one for way in ways for one in way(measures, limits)]
+        except Exception as error:  # told, never fatal: all other findings are still wanted
             silent.append(
                 Unexamined(
                     f"rule {rule.code}",
                     f"it failed with {type(error).__name__}: {error}",
-                    "report it to the package that brings this rule",
+                    "report it, with the recording, to whoever brings this rule",
                 )
             )
     return found, silent
@@ -80,8 +101,8 @@ def folded(found: Sequence[Finding], rules: Iterable[Rule]) -> list[Finding]:
     for one in found:
         accused = {culprit.rank for culprit in one.culprits}
         replaced = any(
-            one.code in replaces.get(other.code, ())
-            and accused & {culprit.rank for culprit in other.culprits}
+            one.code in (*replaces.get(other.code, ()), *other.replaces)
+            and (accused & {culprit.rank for culprit in other.culprits} or _vague(one, other))
             for other in found
             if other is not one
         )
@@ -89,6 +110,12 @@ def folded(found: Sequence[Finding], rules: Iterable[Rule]) -> list[Finding]:
         if not replaced and not (about_speed and accused and accused <= stopped):
             kept.append(one)
     return kept
+
+
+def _vague(one: Finding, other: Finding) -> bool:
+    """Both tell of the job's end, and only the other names who caused it."""
+    both = one.severity is other.severity is Severity.CRITICAL
+    return both and not one.culprits and bool(other.culprits)
 
 
 def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -103,6 +130,14 @@ def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
             ),
         )
     )
+
+
+def _ideal(measures: Measures) -> Ideal | None:
+    """Only where all that ranks do is comparable: not across stages, nor by a host's clock."""
+    compared = measures.attribution
+    if compared is None or len(compared.judged) == 1 or not measures.structure.alike:
+        return None
+    return ideal(compared)
 
 
 def _partly(measures: Measures) -> list[Unexamined]:
@@ -138,7 +173,6 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
     records = after_warm_up(rank.steps)
     if not len(records):
         records = rank.steps
-    now = rank.now
     return RankSummary(
         rank=rank.rank,
         host=rank.host,
@@ -150,8 +184,20 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
         last_step=int(rank.steps["step"][-1]) if len(rank.steps) else None,
         step_seconds_median=float(np.median(records["wall_ns"])) * 1e-9 if len(records) else None,
         phases=_phases(measures, rank),
-        where=(now.site or now.phase) if now is not None else None,
+        where=None,
     )
+
+
+def _where(rank: Rank, places: Mapping[int, str]) -> str | None:
+    """What it does by its stack, which is the newer, or by its black box."""
+    lives = rank.state in (State.RUNNING, State.WAITING)
+    if lives and rank.pid is not None and rank.pid in places:
+        return places[rank.pid]
+    return (rank.now.site or rank.now.phase) if rank.now is not None else None
+
+
+def _stops(finding: Finding) -> bool:
+    return finding.code.startswith("hang-") and finding.severity is Severity.CRITICAL
 
 
 def _state(rank: Rank, hung: Finding | None) -> State:
@@ -174,6 +220,8 @@ def _phases(measures: Measures, rank: Rank) -> dict[str, float | None]:
     joined, attribution = measures.joined, measures.attribution
     if joined is None or attribution is None or len(attribution.judged) == 1:
         return medians
+    if not measures.structure.alike:
+        return medians  # what even the busiest stage stands is a pipeline's bubble, too
     if rank.rank in joined.ranks:
         column = joined.ranks.index(rank.rank)
         medians[PHASES[WAIT]] = _median(attribution.wait[:, column])
@@ -181,6 +229,6 @@ def _phases(measures: Measures, rank: Rank) -> dict[str, float | None]:
     return medians
 
 
-def _median(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float | None:
+def _median(values: npt.NDArray[np.floating[Any]]) -> float | None:
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) else None

@@ -81,6 +81,9 @@ class Finding:
     since_step: int | None = None
     cost: Cost = Cost()
     fixes: tuple[Fix, ...] = ()
+    replaces: tuple[str, ...] = ()
+    """Codes that this finding makes redundant for its culprits, beside those that its rule always
+    does: only where it explains them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,25 @@ class RankSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """What the stacks of some ranks have in common, until they part."""
+
+    depth: int
+    """Branches between it and the root."""
+    ranks: tuple[int, ...]
+    processes: int
+    """Those of which the rank is not known are counted, too."""
+    calls: tuple[str, ...]
+    """`main train.py:87`, outermost first."""
+    doing: str | None
+    """What they do where it ends; None where it parts: `collective`, `lock`, `loader`, …"""
+    operation: str | None
+    """`all_reduce` of a collective, the system call of a wait."""
+    culprit: bool
+    """All of them are a finding's culprits."""
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The answer. `findings` are ordered: what stops the job first, then what costs most."""
 
@@ -114,3 +136,10 @@ class Diagnosis:
     unexamined: tuple[Unexamined, ...]
     step_seconds: float | None = None
     """Mean seconds a step of the whole job."""
+    ideal_step_seconds: float | None = None
+    """The same if every rank always worked like the median rank; None: they cannot be compared."""
+    waste_fraction: float | None = None
+    """Share of the time, 0..1, that goes into waiting for whoever is slowest, jitter included."""
+    tree: tuple[Branch, ...] = ()
+    """Where all ranks stood at the last look: their stacks as one tree, from its root on, each
+    branch before those that grow from it."""

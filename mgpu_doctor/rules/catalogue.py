@@ -7,19 +7,65 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from mgpu_doctor.case.model import Unexamined
-from mgpu_doctor.rules import doctor, failed, hang, input, rendezvous, straggler
+from mgpu_doctor.rules import (
+    accumulation,
+    asked,
+    buckets,
+    communication,
+    device,
+    doctor,
+    exhausted,
+    failed,
+    framework,
+    full,
+    hang,
+    host,
+    imbalance,
+    input,
+    memory_death,
+    mismatch,
+    rendezvous,
+    stages,
+    stalls,
+    standing,
+    straggler,
+    syncs,
+    training,
+    unused,
+)
 from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.signs import with_signs
 
 GROUP = "mgpu_doctor.rules"
 """Entry points of this group name a tuple of `Rule`."""
 
-OWN: tuple[Rule, ...] = (
-    *failed.RULES,
-    *rendezvous.RULES,
-    *hang.RULES,
-    *straggler.RULES,
-    *input.RULES,
-    *doctor.RULES,
+OWN: tuple[Rule, ...] = with_signs(
+    (
+        *failed.RULES,
+        *memory_death.RULES,
+        *full.RULES,
+        *exhausted.RULES,
+        *asked.RULES,
+        *rendezvous.RULES,
+        *mismatch.RULES,
+        *hang.RULES,
+        *standing.RULES,
+        *straggler.RULES,
+        *input.RULES,
+        *host.RULES,
+        *imbalance.RULES,
+        *stages.RULES,
+        *stalls.RULES,
+        *communication.RULES,
+        *accumulation.RULES,
+        *buckets.RULES,
+        *unused.RULES,
+        *syncs.RULES,
+        *framework.RULES,
+        *device.RULES,
+        *training.RULES,
+        *doctor.RULES,
+    )
 )
 
 

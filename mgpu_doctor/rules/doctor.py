@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.words import percent
 
 LEAST = 0.9
 
 
-def _low(measures: Measures) -> Iterable[Finding]:
+def _low(measures: Measures, _: Limits) -> Iterable[Finding]:
     if measures.coverage is None or measures.coverage >= LEAST:
         return
     yield Finding(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
+from functools import cache
 
-from mgpu_doctor.case.model import Error
+from mgpu_doctor.case.model import Case, Error
+from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.signature import Role, Signature
 
 CLOSING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Signals by which launchers and people ask a process to end."""
@@ -56,9 +60,42 @@ def waited_in_vain(error: Error) -> bool:
     return any(text in message for text in WAITED_IN_VAIN)
 
 
+def aborted_for_others(case: Case) -> frozenset[int]:
+    """Ranks whose own text tells of nothing but others: torch's NCCL watchdog ends a process by
+    SIGABRT when a collective was not answered, and so does a C++ exception of a lost peer."""
+    causes: set[int] = set()
+    symptoms: set[int] = set()
+    for sign in case.signs:
+        signature = _signatures().get(sign.signature)
+        if signature is not None and sign.rank is not None and signature.severity == "critical":
+            (symptoms if signature.role is Role.SYMPTOM else causes).add(sign.rank)
+    return frozenset(symptoms - causes)
+
+
 def is_echo(error: Error) -> bool:
     """True where the error tells of another rank's end, or of a request to end."""
     if error.type.rpartition(".")[2] in ASKED_TO_END:
         return True
     message = error.message.lower()
-    return any(text in message for text in LOST_PEER)
+    return any(text in message for text in LOST_PEER) or _is_symptom(error)
+
+
+def _is_symptom(error: Error) -> bool:
+    """Whether a signature calls it a symptom: something went wrong elsewhere or before."""
+    first = error.message.strip().partition("\n")[0]
+    text = f"{error.type}: {first}"
+    return any(needle in text and pattern.search(text) for needle, pattern in _symptoms())
+
+
+@cache
+def _signatures() -> dict[str, Signature]:
+    return {signature.id: signature for signature in SIGNATURES}
+
+
+@cache
+def _symptoms() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    return tuple(
+        (signature.needle, re.compile(signature.pattern))
+        for signature in SIGNATURES
+        if signature.role is Role.SYMPTOM
+    )

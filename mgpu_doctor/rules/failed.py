@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import obituary
-from mgpu_doctor.rules.falls import Fall, Kind, falls, first_falls, victims_of
+from mgpu_doctor.rules import obituary, words
+from mgpu_doctor.rules.fallen import fallen
+from mgpu_doctor.rules.falls import Fall, Kind, falls, first_falls, undecided, victims_of
 from mgpu_doctor.rules.rendezvous import absentees
-from mgpu_doctor.rules.rule import Rule
-from mgpu_doctor.rules.stall import stall_of
+from mgpu_doctor.rules.rule import Limits, Rule
 
 CODES = {
     Kind.EXCEPTION: "failed-exception",
@@ -23,20 +23,16 @@ CODES = {
 }
 
 
-def _examine(code: str) -> Callable[[Measures], Iterable[Finding]]:
-    def examine(measures: Measures) -> Iterable[Finding]:
+def _examine(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
+    def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         case = measures.case
-        if case.job.outcome in (Outcome.KILLED, Outcome.COMPLETED) or stall_of(case) is not None:
-            return
-        culprits = first_falls(case)
-        if culprits and case.job.outcome is Outcome.RUNNING and culprits[0].kind is Kind.VANISHED:
-            return  # it may be about to be told how it ended
-        if culprits:
+        if culprits := fallen(case):
             if CODES[culprits[0].kind] == code:
                 yield _finding(code, culprits, case)
         elif (
             code == "failed-exception"
             and case.job.outcome is Outcome.FAILED
+            and not first_falls(case)
             and not absentees(case)
         ):
             yield from _untold(case)
@@ -61,7 +57,10 @@ def _finding(code: str, culprits: tuple[Fall, ...], case: Case) -> Finding:
 
 
 def _untold(case: Case) -> Iterable[Finding]:
-    """The job failed and no rank shows a cause of its own."""
+    """The job failed and no rank shows a cause of its own, or nobody knows whose was first."""
+    if several := undecided(case):
+        yield _several(several, case)
+        return
     echoes = falls(case)
     code = case.job.exit_code
     if echoes:
@@ -104,6 +103,30 @@ def _untold(case: Case) -> Iterable[Finding]:
                 ),
             ),
         )
+
+
+def _several(own: Sequence[Fall], case: Case) -> Finding:
+    ranks = [fall.rank for fall in own if fall.rank is not None]
+    who = words.ranks(ranks).capitalize() if ranks else "Several processes"
+    return Finding(
+        code="failed-exception",
+        severity=Severity.CRITICAL,
+        confidence=0.5,
+        title=f"{who} failed in different ways, and nothing tells which was first",
+        cause="The logs bear no time stamps, so any of these may have come first and the others "
+        "after it: "
+        + "; ".join(f"{obituary.who((f,), case)} {obituary.death(f)}" for f in own[:3]),
+        evidence=tuple(e for fall in own[:3] for e in obituary.evidence_of(fall, case)[:1]),
+        fixes=(
+            Fix(
+                "stamp-the-logs",
+                "Let every line bear its time next time",
+                "`torchrun --tee 3 --log-dir logs …` keeps all ranks in one console in order; "
+                "`logging.basicConfig(format='%(asctime)s %(message)s')`, `kubectl logs "
+                "--timestamps` and `docker logs -t` write stamps.",
+            ),
+        ),
+    )
 
 
 _FIRST = (

@@ -13,8 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from mgpu_doctor.case.model import Case, Error, LoggedEnd, Rank, State
-from mgpu_doctor.rules.echoes import CLOSING_SIGNALS, is_echo
+from mgpu_doctor.case.model import Case, Error, LoggedEnd, Outcome, Rank, State
+from mgpu_doctor.rules.echoes import CLOSING_SIGNALS, aborted_for_others, is_echo
+from mgpu_doctor.rules.nested import original, wrapped_in
 
 TOGETHER = 1.0
 """Seconds within which the same signal on several ranks counts as one event. torch.distributed's
@@ -55,6 +56,10 @@ class Fall:
     noticed_first: bool = False
     everyone: bool = False
     """The same error was printed by every process of the job."""
+    inside: str | None = None
+    """Where the error was raised, if not by the rank itself: `DataLoader worker process 0`."""
+    order: int | None = None
+    """Place among what all ranks printed when they ended, where one text tells of all of them."""
 
 
 def last_step(rank: Rank) -> int | None:
@@ -74,20 +79,47 @@ def falls(case: Case) -> tuple[Fall, ...]:
             key = ("pid", end.pid) if end.rank is None else end.rank
             texts.setdefault(key, []).append(end)
     found += [_of_text(told) for told in texts.values()]
-    return tuple(_with_unlabelled(found, logged, case))
+    helpless = aborted_for_others(case)
+    return tuple(
+        replace(fall, kind=Kind.ECHO)
+        if fall.kind is Kind.SIGNAL and fall.signal == signal.SIGABRT and fall.rank in helpless
+        else fall
+        for fall in _with_unlabelled(found, logged, case)
+    )
 
 
 def first_falls(case: Case) -> tuple[Fall, ...]:
     """The culprits: the first own fall and those that are the same event. Empty: nobody fell, or
-    there are only echoes that do not tell who was first."""
+    there are only echoes that do not tell who was first, or nothing does (see `undecided`)."""
     found = falls(case)
-    own = [fall for fall in found if fall.kind not in (Kind.ECHO, Kind.VANISHED)]
+    own = _own(found)
+    if _unordered(own, case):
+        return ()
     own = own or [fall for fall in found if fall.kind is Kind.VANISHED]
-    own = own or _first_echo(found)
+    own = own or _first_echo(found, case.job.asked)
     if not own:
         return ()
-    first = min(own, key=_order)
+    first = min(own, key=_order if any(fall.order is None for fall in own) else _printed)
     return (first, *(fall for fall in own if fall is not first and _same_event(fall, first)))
+
+
+def undecided(case: Case) -> tuple[Fall, ...]:
+    """Ranks that fell by themselves in different ways, where nothing tells which was first: logs
+    of several ranks without time stamps."""
+    own = _own(falls(case))
+    return tuple(own) if _unordered(own, case) else ()
+
+
+def _own(found: Iterable[Fall]) -> list[Fall]:
+    return [fall for fall in found if fall.kind not in (Kind.ECHO, Kind.VANISHED)]
+
+
+def _unordered(own: list[Fall], case: Case) -> bool:
+    if case.subject.kind != "log" or not own or all(fall.order is not None for fall in own):
+        return False
+    first = min(own, key=_order)
+    alone = all(fall is first or _same_event(fall, first) for fall in own)
+    return not alone and not first.noticed_first and any(fall.at is None for fall in own)
 
 
 def victims_of(case: Case, culprits: Iterable[Fall]) -> tuple[int, ...]:
@@ -124,6 +156,7 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> Fall:
     ]
     printed = [end.error for end in told if end.error is not None]
     error = rank.error or (printed[-1] if printed else None)
+    inside, error = _unwrapped(error)
     outside = any(end.pid == rank.pid for end in case.ends)
     kind, number, code = _kind(rank.signal, rank.exit_code, error)
     if kind is Kind.VANISHED:
@@ -152,6 +185,8 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> Fall:
         at=error.at if error is not None and error.at is not None else rank.ended,
         last_step=last_step(rank),
         noticed_first=any(end.first for end in told),
+        inside=inside,
+        order=_first_printed(told),
     )
 
 
@@ -160,7 +195,7 @@ def _of_text(told: list[LoggedEnd]) -> Fall:
     ended = [end for end in told if end.exit_code is not None or end.signal is not None]
     end = (ended or told)[0]
     printed = [other.error for other in told if other.error is not None]
-    error = printed[-1] if printed else None
+    inside, error = _unwrapped(printed[-1] if printed else None)
     kind, number, code = _kind(end.signal, end.exit_code, error)
     return Fall(
         kind,
@@ -172,7 +207,13 @@ def _of_text(told: list[LoggedEnd]) -> Fall:
         exit_code=code,
         error=error,
         noticed_first=any(other.first for other in told),
+        inside=inside,
+        order=_first_printed(told),
     )
+
+
+def _unwrapped(error: Error | None) -> tuple[str | None, Error | None]:
+    return (None, None) if error is None else (wrapped_in(error), original(error))
 
 
 def _kind(
@@ -210,37 +251,63 @@ def _with_unlabelled(
     fatal = [error for error in printed if error.type == FATAL]
     raised = [error for error in printed if error.type != FATAL and not is_echo(error)]
     one_place = len({_place(error) for error in raised}) == 1
+    lost = [error for error in printed if error.type != FATAL and is_echo(error)]
     nameless = [fall for fall in found if fall.kind is Kind.EXIT and fall.error is None]
+    echoing = nameless if not raised and _one_each(lost, found, case) else []
     if not raised or not one_place:
         nameless = []
     elif len(raised) > 1 and _all_of_them(raised, found, case):
-        yield _nobodys(raised, everyone=True)
+        yield _nobodys(raised, logged, everyone=True)
         return
-    elif not found and case.job.exit_code:
-        yield _nobodys(raised, everyone=False)
+    elif not found and _failed(case):
+        yield _nobodys(raised, logged, everyone=False)
     for fall in found:
         if fall in nameless:
-            yield replace(fall, kind=Kind.EXCEPTION, error=raised[-1], confidence=TOLD_BY_CONSOLE)
+            inside, error = _unwrapped(raised[-1])
+            told = replace(fall, kind=Kind.EXCEPTION, error=error, inside=inside)
+            yield replace(told, confidence=TOLD_BY_CONSOLE)
+        elif fall in echoing:
+            yield replace(fall, kind=Kind.ECHO, error=lost[-1])
         elif fall.kind is Kind.SIGNAL and fall.error is None and len(fatal) == 1:
             yield replace(fall, error=fatal[0])
         else:
             yield fall
 
 
+def _failed(case: Case) -> bool:
+    return bool(case.job.exit_code) or case.job.outcome is Outcome.FAILED
+
+
 def _all_of_them(raised: list[Error], found: list[Fall], case: Case) -> bool:
     """As many tracebacks as processes, and no end that has another reason."""
     others = any(fall.error or fall.kind not in (Kind.ECHO, Kind.EXIT) for fall in found)
-    return not others and len(raised) >= max(len(found), case.job.world_size or 0)
+    return not others and _one_each(raised, found, case)
 
 
-def _nobodys(raised: list[Error], *, everyone: bool) -> Fall:
+def _one_each(printed: list[Error], found: list[Fall], case: Case) -> bool:
+    return len(printed) >= max(len(found), case.job.world_size or 0)
+
+
+def _nobodys(raised: list[Error], logged: Iterable[LoggedEnd], *, everyone: bool) -> Fall:
+    inside, error = _unwrapped(raised[-1])
     return Fall(
-        Kind.EXCEPTION, None, "console", TOLD_BY_CONSOLE, error=raised[-1], everyone=everyone
+        Kind.EXCEPTION,
+        None,
+        "console",
+        TOLD_BY_CONSOLE,
+        error=error,
+        everyone=everyone,
+        inside=inside,
+        order=_first_printed(end for end in logged if end.error is raised[-1]),
     )
 
 
-def _first_echo(found: tuple[Fall, ...]) -> list[Fall]:
-    """Among echoes alone only a signal that came before every other ending tells who was first."""
+def _first_echo(found: tuple[Fall, ...], asked: str | None) -> list[Fall]:
+    """Among echoes alone only a signal that came before every other ending tells who was first, or
+    one that no launcher sends on its own account while it ends what is left of a job."""
+    alone = [fall for fall in found if fall.signal in (signal.SIGHUP, signal.SIGINT)]
+    if alone and len(alone) < len(found) and asked is None:
+        return [replace(min(alone, key=_order), confidence=TOLD_BY_CONSOLE)]
     timed = sorted((fall for fall in found if fall.at is not None), key=_order)
     if len(timed) < 2 or len(timed) < len(found) or timed[0].signal is None:
         return []
@@ -253,6 +320,14 @@ def _first_echo(found: tuple[Fall, ...]) -> list[Fall]:
 def _order(fall: Fall) -> tuple[float, bool, float]:
     at = float("inf") if fall.at is None else fall.at
     return (at, not fall.noticed_first, float("inf") if fall.rank is None else fall.rank)
+
+
+def _printed(fall: Fall) -> tuple[int, float]:
+    return (fall.order or 0, float("inf") if fall.rank is None else fall.rank)
+
+
+def _first_printed(told: Iterable[LoggedEnd]) -> int | None:
+    return min((end.order for end in told if end.order is not None), default=None)
 
 
 def _place(error: Error) -> tuple[str, str | None, int | None]:

@@ -9,14 +9,16 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Job, Rank, State
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import obituary, words
-from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.absent import absent
+from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.stall import LEAST_SECONDS, LEAST_STEPS, Stall, stall_of
 
 
-def _rank_dead(measures: Measures) -> Iterable[Finding]:
+def _rank_dead(measures: Measures, _: Limits) -> Iterable[Finding]:
     case = measures.case
     stall = stall_of(case)
     if stall is None:
+        yield from absent(measures)
         return
     first = stall.culprits[0]
     victims = tuple(sorted(rank.rank for rank in stall.waiting if rank.rank is not None))
@@ -121,12 +123,14 @@ RULES: tuple[Rule, ...] = (
         "table, while the black boxes of others say that they have stood in a collective or "
         "receive ever since. Why the rank ended is taken from its own record, its exit status or "
         "the console, in this order. Once the launcher has noticed the death and ended the job, "
-        "the finding is one of `failed-*` instead.",
+        "the finding is one of `failed-*` instead. Without boxes: by the process table "
+        "and the stacks of the others.",
         thresholds=f"A wait of {LEAST_SECONDS:.0f} s since the death (so that a launcher has time "
         f"to notice it by itself; torch's agent looks every 0.1 s) and of {LEAST_STEPS:.0f} median "
         "steps.",
         fixes="Mend why the rank ended; end the job; let a launcher that supervises its ranks "
         "start it, or set a shorter timeout.",
         examine=_rank_dead,
+        replaces=("failed-exception", "failed-killed", "failed-signal", "oom-host"),
     ),
 )

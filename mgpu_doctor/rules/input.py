@@ -7,26 +7,29 @@ from collections.abc import Iterable
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stacks.sampling import Work
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
-from mgpu_doctor.rules.loader import (
-    SATURATED,
-    Loader,
-    cpu_use,
-    how_to_load_faster,
-    loader_of,
-)
-from mgpu_doctor.rules.rule import Rule
-from mgpu_doctor.rules.straggler import MEASURED, THRESHOLDS, of_family, straggler_finding
+from mgpu_doctor.rules import by_stacks
+from mgpu_doctor.rules.feeding import COMPUTES, SATURATED, WAITS, Feeding, feeding
+from mgpu_doctor.rules.loader import how_to_load_faster, told
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.straggler import COST, MEASURED, THRESHOLDS, of_family, straggler_finding
 from mgpu_doctor.rules.words import by_cost, percent, seconds
 
-BOUND = 0.10
-STRONG = 0.20
-"""Input as a share of the step (the thresholds of TraceML's INPUT_BOUND, Apache-2.0)."""
+BOUND = Limit(
+    "share",
+    0.10,
+    "fraction",
+    "share of the step spent waiting for data, on the rank where it is least, from which it is "
+    "told (TraceML's INPUT_BOUND, Apache-2.0); half of it must be saved without the wait.",
+)
+STRONG = Limit("strong", 0.20, "fraction", "the same, from which it is sure (TraceML's, too).")
 
 
-def _straggler(measures: Measures) -> Iterable[Finding]:
-    for one in of_family(measures, "input"):
-        loader = loader_of(measures.rank(one.rank))
+def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_family(measures, "input", limits):
+        fed = feeding(measures, limits, only=one.rank)
+        loader = fed.loader
         now = "" if loader.workers is None else f" Its loader has num_workers={loader.workers}."
         share = (one.by_phase.get("input") or 0.0) / max(one.excess, 1e-12)
         yield straggler_finding(
@@ -41,7 +44,7 @@ def _straggler(measures: Measures) -> Iterable[Finding]:
                 Fix(
                     "load-in-background",
                     "Let batches be made ahead of time",
-                    how_to_load_faster(loader, None),
+                    how_to_load_faster(fed, limits),
                 ),
                 Fix(
                     "check-shard",
@@ -53,44 +56,16 @@ def _straggler(measures: Measures) -> Iterable[Finding]:
         )
 
 
-def _bound(measures: Measures) -> Iterable[Finding]:
+def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     shares = measures.input_shares
     if not shares or measures.input_saved is None or not measures.step_seconds:
         return
     share = min(shares.values())
-    if share < BOUND or measures.input_saved < BOUND / 2:
+    if share < limits["share"] or measures.input_saved < limits["share"] / 2:
         return
-    loader = _common_loader(measures)
-    cpu = cpu_use(measures.case.host_samples)
-    strong = share >= STRONG
+    fed = feeding(measures, limits)
+    strong = share >= limits["strong"]
     middle = float(np.median(list(shares.values())))
-    source = "input phase of every rank after warm-up"
-    evidence = [
-        Evidence(
-            "share of the step spent waiting for data, on the rank where it is least",
-            share,
-            "fraction",
-            BOUND,
-            source,
-        ),
-        Evidence("the same, on the median rank", middle, "fraction", BOUND, source),
-    ]
-    if loader.workers is not None:
-        evidence.append(
-            Evidence(
-                "loader worker processes a rank",
-                loader.workers,
-                "processes",
-                None,
-                "birth certificate",
-            )
-        )
-    if cpu is not None:
-        evidence.append(
-            Evidence(
-                "use of the host's cores", cpu / 100, "fraction", SATURATED / 100, "host samples"
-            )
-        )
     saved = measures.input_saved
     yield Finding(
         code="input-bound",
@@ -99,16 +74,16 @@ def _bound(measures: Measures) -> Iterable[Finding]:
         title=f"{'All ranks wait' if len(shares) > 1 else 'The training waits'} for data: "
         f"{percent(middle)} of every step "
         f"({seconds(middle * measures.step_seconds)})",
-        cause=_cause(loader, cpu),
+        cause=told(fed, limits),
         victims=tuple(sorted(shares)),
-        evidence=tuple(evidence),
+        evidence=tuple(_evidence(share, middle, fed, limits)),
         since_step=0,
         cost=Cost(step_fraction=saved, seconds_per_step=saved * measures.step_seconds),
         fixes=(
             Fix(
                 "load-in-background",
                 "Let batches be made ahead of time",
-                how_to_load_faster(loader, cpu),
+                how_to_load_faster(fed, limits),
                 Predicted(
                     1 - saved,
                     None,
@@ -120,23 +95,32 @@ def _bound(measures: Measures) -> Iterable[Finding]:
     )
 
 
-def _common_loader(measures: Measures) -> Loader:
-    known = [loader_of(rank) for rank in measures.case.ranks]
-    return next((one for one in known if one.workers is not None), Loader())
-
-
-def _cause(loader: Loader, cpu: float | None) -> str:
-    if loader.workers == 0:
-        return "The loader has no workers (num_workers=0): each batch is made while training waits."
-    if cpu is not None and cpu >= SATURATED:
-        return f"The host's cores are {cpu:.0f} % busy: preparing data competes with training."
-    if loader.workers is not None:
-        ahead = "" if loader.prefetch is None else f", prefetch_factor={loader.prefetch}"
-        return (
-            f"The loader's workers cannot keep up (num_workers={loader.workers}{ahead}): too few, "
-            "or the dataset or its storage is slow."
+def _evidence(least: float, middle: float, fed: Feeding, limits: Limits) -> Iterable[Evidence]:
+    source, bound = "input phase of every rank after warm-up", limits["share"]
+    yield Evidence(
+        "share of the step spent waiting for data, on the rank where it is least",
+        least,
+        "fraction",
+        bound,
+        source,
+    )
+    yield Evidence("the same, on the median rank", middle, "fraction", bound, source)
+    if fed.loader.workers is not None:
+        yield Evidence(
+            "loader worker processes a rank",
+            fed.loader.workers,
+            "processes",
+            None,
+            "birth certificate",
         )
-    return "Making a batch takes long and does not overlap with training; why was not measured."
+    sampled = (
+        ("share of time in which a worker computed or stood ready", fed.working, "computes"),
+        ("share of the wait in which the main thread slept", fed.idle, "waits"),
+        ("use of the host's cores", fed.cpu, "saturated"),
+    )
+    for measure, value, limit in sampled:
+        if value is not None:
+            yield Evidence(measure, value, "fraction", limits[limit], "host samples")
 
 
 RULES = (
@@ -147,11 +131,14 @@ RULES = (
         measured=MEASURED.format(
             phases="This code is given where input explains 80 % of the excess, or more than "
             "anything else."
-        ),
+        )
+        + f" {by_stacks.MEASURED}",
         thresholds=THRESHOLDS,
         fixes="More loader workers and prefetching; equal shards; faster or cached storage.",
         examine=_straggler,
+        also=(by_stacks.examine(Work.INPUT),),
         needs=("stragglers",),
+        limits=(COST, SATURATED, COMPUTES, WAITS),
         replaces=("straggler-compute", "straggler-other"),
     ),
     Rule(
@@ -159,12 +146,15 @@ RULES = (
         family="slow",
         summary="All ranks wait for data in every step.",
         measured="The input phase (from asking for a batch to having it) as a share of the step, "
-        "on the rank where it is least; what it costs is a what-if over the same steps.",
-        thresholds="From 10 % of the step on every rank, stronger from 20 % (TraceML's "
-        "INPUT_BOUND); warning if a step without it would be 5 % shorter.",
+        "on the rank where it is least; what it costs is a what-if over the same steps. Why: "
+        "the loader's settings, and whether its workers (without workers: the main thread) ran, "
+        "stood ready or slept meanwhile, from the scheduler's counters.",
+        thresholds="Warning if a step without it would be 5 % shorter. A disk is named where "
+        "whatever makes the batches slept uninterruptibly at a fifth of the looks.",
         fixes="Loader workers that stay (`num_workers`, `persistent_workers`), prefetching, "
         "caching or decoding beforehand; if the cores are busy, more cores or less work a sample.",
         examine=_bound,
         needs=("input_shares",),
+        limits=(BOUND, STRONG, SATURATED, COMPUTES, WAITS),
     ),
 )

@@ -1,77 +1,55 @@
-"""What the births say of data loading, and what to type to change it."""
+"""Why batches come late, in words, and what to type."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from mgpu_doctor.case.birth import Loader
+from mgpu_doctor.rules.feeding import Feeding, Why, loader_of
+from mgpu_doctor.rules.rule import Limits
+from mgpu_doctor.rules.words import seconds
 
-from mgpu_doctor.case.model import HostSample, Json, Rank
-
-SATURATED = 90.0
-"""Host CPU use, in percent of all cores, from which more workers cannot help (vendor rules of
-Amazon SageMaker Debugger call a CPU above 90 % a bottleneck)."""
+__all__ = ["how_to_load_faster", "loader_of", "told"]
 
 
-@dataclass(frozen=True, slots=True)
-class Loader:
-    """A rank's data loader; None: unknown."""
-
-    workers: int | None = None
-    prefetch: int | None = None
-    persistent: bool | None = None
-    pinned: bool | None = None
-    batch_size: int | None = None
-
-
-def loader_of(rank: Rank | None) -> Loader:
-    """The first loader, which is the one trained from, that the rank's birth certificate tells
-    of."""
-    loaders: Json = rank.birth.get("loaders") if rank is not None else None
-    facts = loaders[0] if isinstance(loaders, list) and loaders else None
-    if not isinstance(facts, Mapping):
-        return Loader()
-    return Loader(
-        workers=_whole(facts.get("workers")),
-        prefetch=_whole(facts.get("prefetch_factor")),
-        persistent=_flag(facts.get("persistent_workers")),
-        pinned=_flag(facts.get("pin_memory")),
-        batch_size=_whole(facts.get("batch_size")),
-    )
-
-
-def cpu_use(samples: tuple[HostSample, ...]) -> float | None:
-    """Mean use of the host's cores, 0..100; None: not sampled."""
-    known = [one.cpu_percent for one in samples if one.cpu_percent is not None]
-    return sum(known) / len(known) if known else None
-
-
-def how_to_load_faster(loader: Loader, cpu: float | None) -> str:
-    """What to type, knowing the present settings."""
-    busy = cpu is not None and cpu >= SATURATED
-    if loader.workers == 0:
-        caveat = (
-            f" The host's cores are {cpu:.0f} % busy: if making a batch computes rather than waits "
-            "for storage, do less of it in `__getitem__` (decode and resize once, beforehand)."
-            if busy
-            else ""
+def how_to_load_faster(fed: Feeding, limits: Limits) -> str:
+    """What to type, knowing the present settings and what the loader waits for."""
+    loader, busy = fed.loader, fed.busy(limits)
+    full = _full(fed)
+    less = "do less of it in `__getitem__` (decode and resize once, beforehand)"
+    if fed.why is Why.STARTS:
+        return (
+            "DataLoader(..., persistent_workers=True): its workers stay from epoch to epoch then, "
+            "with the copies of the dataset that they hold. (A DistributedSampler needs set_epoch "
+            "as before.)"
         )
+    if loader.workers == 0:
+        caveat = ""
+        if busy and fed.why is not Why.WAITS:
+            unless = "" if fed.why is Why.COMPUTES else "if making a batch computes, "
+            caveat = f" But {full}: {unless}{less}."
         return (
             "DataLoader(..., num_workers=4, persistent_workers=True): it is num_workers=0 now, so "
             f"every batch is made while training waits.{caveat}"
         )
-    if busy:
+    if busy and fed.why is not Why.WAITS:
         return (
-            f"The host's cores are {cpu:.0f} % busy, so more workers would not help: do less in "
+            f"{_capital(full)}, so more workers would not help: do less in "
             "`__getitem__` (decode and resize once, beforehand), or give the job more cores."
         )
     if loader.workers is not None:
         more = max(4, 2 * loader.workers)
         kept = "" if loader.persistent else ", persistent_workers=True"
         ahead = f", prefetch_factor={2 * (loader.prefetch or 2)}"
+        rest = {
+            Why.WAITS: "They sleep most of the time, so more of them cost no core. Better still: "
+            "files on a local disk, fewer and larger files, a cache of decoded samples.",
+            Why.COMPUTES: f"They compute all the time and cores are left. If that does not help, "
+            f"{less}.",
+            Why.UNKNOWN: "If that does not help, profile the dataset's `__getitem__` and its "
+            "storage.",
+        }[fed.why]
         return (
             f"DataLoader(..., num_workers={more}{ahead}{kept}): it is "
-            f"num_workers={loader.workers} now. If that does not help, profile the dataset's "
-            "`__getitem__` and its storage."
+            f"num_workers={loader.workers} now. {rest}"
         )
     return (
         "Make batches in the background: with torch, DataLoader(..., num_workers=4, "
@@ -79,9 +57,55 @@ def how_to_load_faster(loader: Loader, cpu: float | None) -> str:
     )
 
 
-def _whole(value: Json) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def told(fed: Feeding, limits: Limits) -> str:
+    """Why all ranks wait for data, in words."""
+    loader = fed.loader
+    disk = "a disk" if fed.on_disk else "storage, a network, a lock or a sleep"
+    if loader.workers == 0:
+        made = "The loader has no workers (num_workers=0): each batch is made while training waits"
+        return (
+            made
+            + {
+                Why.WAITS: f", and most of that time is spent waiting for {disk}.",
+                Why.COMPUTES: ", and making it computes.",
+                Why.UNKNOWN: ".",
+            }[fed.why]
+        )
+    if fed.why is Why.STARTS:
+        return (
+            f"The loader starts its {loader.workers} worker{'s' * (loader.workers != 1)} anew for "
+            f"each epoch of {loader.batches} batches (persistent_workers=False), and the first "
+            f"batch of each waits {seconds(fed.first or 0.0)} for them."
+        )
+    if fed.busy(limits) and fed.why is not Why.WAITS:
+        return f"{_capital(_full(fed))}: preparing data competes with training."
+    if loader.workers is not None:
+        return _of_workers(loader, fed.why, disk)
+    return {
+        Why.WAITS: f"Making a batch does not overlap with training, and mostly waits for {disk}.",
+        Why.COMPUTES: "Making a batch computes, and does not overlap with training.",
+        Why.UNKNOWN: "Making a batch takes long and does not overlap with training; why was not "
+        "measured.",
+    }[fed.why]
 
 
-def _flag(value: Json) -> bool | None:
-    return value if isinstance(value, bool) else None
+def _of_workers(loader: Loader, why: Why, disk: str) -> str:
+    ahead = "" if loader.prefetch is None else f", prefetch_factor={loader.prefetch}"
+    reason = {
+        Why.WAITS: f"each sleeps most of the time, waiting for {disk}.",
+        Why.COMPUTES: "each computes all the time, and there are too few of them.",
+        Why.UNKNOWN: "too few, or the dataset or its storage is slow.",
+    }[why]
+    alone = " They prepare one batch ahead only." if loader.prefetch == 1 else ""
+    now = f"num_workers={loader.workers}{ahead}"
+    return f"The loader's workers cannot keep up ({now}): {reason}{alone}"
+
+
+def _full(fed: Feeding) -> str:
+    if fed.throttled:
+        return "the job's CPU quota is used up"
+    return f"the host's cores are {100 * (fed.cpu or 0.0):.0f} % busy"
+
+
+def _capital(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}"

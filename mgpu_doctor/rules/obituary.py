@@ -13,6 +13,8 @@ from mgpu_doctor.case.model import Case, Error, HostSample, Job, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Fix
 from mgpu_doctor.rules import words
 from mgpu_doctor.rules.falls import FATAL, Fall, Kind
+from mgpu_doctor.rules.memory_evidence import cleared, out_of_memory
+from mgpu_doctor.rules.nested import in_backward, operation
 
 FULL_MEMORY = 0.95
 """Share of host memory from which the kernel's OOM killer is a likely sender of SIGKILL
@@ -91,7 +93,8 @@ def death(fall: Fall) -> str:
     """How it ended, to follow its name: `was killed by SIGKILL after step 41`."""
     step = after_step(fall)
     if fall.kind is Kind.EXCEPTION and fall.error is not None:
-        return f"raised {headline(fall.error)}"
+        inside = f" in its {fall.inside}" if fall.inside else ""
+        return f"raised {headline(fall.error)}{inside}"
     if fall.kind is Kind.EXIT:
         return f"ended itself with exit code {fall.exit_code}{step}"
     if fall.kind is Kind.VANISHED:
@@ -110,7 +113,7 @@ def culprits_of(falls: Iterable[Fall]) -> tuple[Culprit, ...]:
     )
 
 
-def evidence_of(fall: Fall, case: Case) -> tuple[Evidence, ...]:
+def evidence_of(fall: Fall, case: Case, *, memory_of_host: bool = True) -> tuple[Evidence, ...]:
     """What is known of this end, the most telling first."""
     found = []
     error = fall.error
@@ -130,7 +133,7 @@ def evidence_of(fall: Fall, case: Case) -> tuple[Evidence, ...]:
             )
     if fall.last_step is not None:
         found.append(Evidence("last finished step", fall.last_step, "steps", source="black box"))
-    memory = fullest_memory(case.host_samples, fall.at or case.observed)
+    memory = fullest_memory(case.host_samples, fall.at or case.observed) if memory_of_host else None
     if memory is not None and (fall.kind in (Kind.KILLED, Kind.VANISHED) or memory >= FULL_MEMORY):
         found.append(
             Evidence(
@@ -176,7 +179,9 @@ def cause_of(fall: Fall, case: Case) -> str:
     error = fall.error
     if fall.kind is Kind.EXCEPTION and error is not None:
         inside = f" in {error.function}()" if error.function not in (None, "", "<module>") else ""
-        return f"An exception that nobody caught{inside} ended it: {headline(error)}."
+        by = f" of {fall.inside}" if fall.inside else ""
+        told = f"An exception that nobody caught{inside}{by} ended it: {headline(error)}."
+        return told + (_of_backward(error) if in_backward(error) else "")
     if fall.kind is Kind.EXIT:
         hint = "" if fall.error is None else f" It called {headline(fall.error)}."
         return (
@@ -189,6 +194,12 @@ def cause_of(fall: Fall, case: Case) -> str:
         where = f" Its Python stack ended at {at}." if at else ""
         what = f": {meaning}" if meaning else " from its own code or from somebody who sent it"
         return f"{signal_name(fall.signal)}{what}.{where}"
+    return _of_kill(fall, case)
+
+
+def _of_kill(fall: Fall, case: Case) -> str:
+    if (death := out_of_memory(fall, case)) is not None:
+        return f"The kernel's OOM killer took it: {death.bound}."
     if fall.kind is Kind.VANISHED:
         return (
             "Its process is gone, and it left neither an exit code nor an exception: it was "
@@ -197,6 +208,12 @@ def cause_of(fall: Fall, case: Case) -> str:
     name = signal_name(fall.signal) if fall.signal is not None else "a signal"
     if fall.signal != signal.SIGKILL:
         return f"Somebody sent {name} to this process alone, before any other rank ended."
+    if cleared(fall, case):
+        return (
+            "SIGKILL came from outside this process, and not from the kernel's OOM killer, whose "
+            "log does not name it: a guard of memory such as earlyoom or systemd-oomd, a scheduler "
+            f"or a person sent it.{_memory_hint(fall, case)}"
+        )
     return (
         "SIGKILL came from outside this process; the usual senders are the kernel's OOM killer, "
         f"a scheduler or a person.{_memory_hint(fall, case)}"
@@ -210,7 +227,7 @@ def fixes_of(fall: Fall, job: Job) -> tuple[Fix, ...]:
     if fall.kind in (Kind.KILLED, Kind.VANISHED):
         return _for_kill(fall)
     if fall.kind is Kind.EXCEPTION and fall.error is not None:
-        return (_open(fall.error),)
+        return (_open(fall.error), *([_ANOMALY] if in_backward(fall.error) else []))
     return (_show_the_exception(job),)
 
 
@@ -267,6 +284,23 @@ def _open(error: Error) -> Fix:
         f"Look at {where}{f', in {error.function}()' if error.function else ''}. The ranks that "
         "lost their connection afterwards need no change.",
     )
+
+
+def _of_backward(error: Error) -> str:
+    """The line is that of the backward call, which hundreds of operations share."""
+    name = operation(error)
+    what = (
+        f"the gradient of `{name}`" if name else "the gradient of an operation of the forward pass"
+    )
+    return f" It came from {what}; the line is that of the call that started the backward pass."
+
+
+_ANOMALY = Fix(
+    "anomaly-mode",
+    "See the forward line whose gradient failed",
+    "`torch.autograd.set_detect_anomaly(True)` at the top of the script, for one run: it is slow, "
+    "and prints the traceback of the forward operation as well.",
+)
 
 
 def _show_the_exception(job: Job) -> Fix:

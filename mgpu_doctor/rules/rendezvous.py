@@ -13,7 +13,7 @@ from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import obituary, words
 from mgpu_doctor.rules.echoes import waited_in_vain
 from mgpu_doctor.rules.falls import first_falls
-from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.rule import Limits, Rule
 
 SEEN, GUESSED = 0.9, 0.7
 """Confidence where every missing rank's process was told of, and where one may never have been
@@ -32,10 +32,49 @@ def _waiters(case: Case) -> list[Rank]:
     return [rank for rank in case.ranks if rank.error is not None and waited_in_vain(rank.error)]
 
 
-def _examine(measures: Measures) -> Iterable[Finding]:
+def _never_meant(case: Case) -> bool:
+    """Whether the launcher started every process that it was told to, and the world is larger."""
+    there = [rank for rank in case.ranks if rank.state is not State.MISSING]
+    local = {rank.birth.get("local_world_size") for rank in there}
+    return len({rank.host for rank in there}) == 1 and local == {len(there)}
+
+
+def _world_size(measures: Measures, _: Limits) -> Iterable[Finding]:
     case = measures.case
     absent = absentees(case)
-    if not absent:
+    if not absent or not _never_meant(case):
+        return
+    world, started = len(case.ranks), len(case.ranks) - len(absent)
+    waiters = _waiters(case)
+    launcher = case.job.launcher or "the launcher"
+    yield Finding(
+        code="failed-world-size",
+        severity=Severity.CRITICAL,
+        confidence=SEEN,
+        title=f"The process group waited for {world} ranks, and {launcher} started {started}",
+        cause=f"WORLD_SIZE, or `world_size=` of init_process_group, is {world} although {launcher} "
+        f"set it to {started}: the script or its configuration overrides it.",
+        culprits=tuple(Culprit(rank.rank, rank.host) for rank in absent),
+        victims=tuple(rank.rank for rank in waiters if rank.rank is not None),
+        evidence=(
+            Evidence("ranks of the process group", world, "ranks", started, "black boxes"),
+            *obituary.told_of(waiters[0]),
+        ),
+        fixes=(
+            Fix(
+                "launchers-world-size",
+                "Let the launcher say how many ranks there are",
+                "Take `world_size` and `rank` out of init_process_group and WORLD_SIZE out of the "
+                f"script (`os.environ[...] =`), or start `--nproc-per-node {world}`.",
+            ),
+        ),
+    )
+
+
+def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
+    case = measures.case
+    absent = absentees(case)
+    if not absent or _never_meant(case):
         return
     waiters = _waiters(case)
     who = words.ranks(rank.rank for rank in absent if rank.rank is not None)
@@ -91,5 +130,17 @@ RULES: tuple[Rule, ...] = (
         fixes="Look at what the missing rank does before init_process_group; check WORLD_SIZE, "
         "MASTER_ADDR and MASTER_PORT.",
         examine=_examine,
+    ),
+    Rule(
+        code="failed-world-size",
+        family="failed",
+        summary="The process group was told of more ranks than were started.",
+        measured="As for `failed-rendezvous`, while the launcher on the only host started as many "
+        "processes as it was told to (LOCAL_WORLD_SIZE), which is fewer than the process group has "
+        "ranks.",
+        thresholds=f"No threshold: numbers are compared. Confidence {SEEN}.",
+        fixes="Let the launcher set WORLD_SIZE; do not override it in the script.",
+        examine=_world_size,
+        replaces=("failed-rendezvous", "failed-exception"),
     ),
 )

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stacks.sampling import Work
 from mgpu_doctor.analysis.stragglers import Straggler
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
-from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules import by_stacks
+from mgpu_doctor.rules.reasons import said
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.words import by_cost, culprit, ranks, seconds
 
-Examine = Callable[[Measures], Iterable[Finding]]
+Examine = Callable[[Measures, Limits], Iterable[Finding]]
 
 FAMILIES = {
     "input": ("input",),
@@ -22,17 +26,24 @@ FAMILIES = {
 INPUT_SHARE = 0.8
 """Input names the cause alone where it explains this share of the gap; below that it does only if
 nothing else explains more."""
-LEAST_COST = 0.01
-"""Share of the step time below which a straggler is not worth a line."""
+COST = Limit(
+    "cost",
+    0.01,
+    "fraction",
+    "share of the step time that mending the rank saves, from which it is worth a line; a warning "
+    "from 5 % (what most people would not miss is told, what costs a twentieth disturbs).",
+)
 
 THRESHOLDS = (
     "Its own work exceeds the median of the other ranks, paired step by step, by at least 2 % of "
     "the step (3 % with two ranks) on at least 70 % of the steps; Yuen's trimmed mean with "
-    "autocorrelation-aware error must pass a limit that grows with the number of ranks "
-    "(benchmarks/attribution_sim.py); at least 20 compared steps; both halves agree; the other "
-    "ranks wait longer than the culprit by at least half the excess; and the excess is at least "
-    "1.5 times the usual difference among the others (more where they are few). Warning from "
-    "5 % of the step time, nothing below 1 %."
+    "autocorrelation-aware error must pass a limit that grows with the number of ranks and the "
+    "length of the job (benchmarks/detection.py); at least 20 compared steps; both halves agree; "
+    "the other ranks wait longer than the culprit by at least half the excess; and the excess is "
+    "at least 1.5 times the usual difference among the others (more where they are few). From 32 "
+    "ranks on, all of them together tell what is usual, and a rise of five steps can decide: the "
+    "limit is that of a likelihood-ratio scan looked at after every step (Siegmund & Venkatraman "
+    "1995)."
 )
 MEASURED = (
     "Steps of all ranks are joined by collective sequence number. Own work is the step without "
@@ -58,12 +69,12 @@ def family_of(one: Straggler) -> str:
     return max(explained, key=lambda family: explained[family])
 
 
-def of_family(measures: Measures, family: str) -> list[Straggler]:
+def of_family(measures: Measures, family: str, limits: Limits) -> list[Straggler]:
     """The stragglers of one family that are worth a line, the worst first."""
     return [
         one
         for one in measures.stragglers or ()
-        if one.saved >= LEAST_COST and family_of(one) == family
+        if one.saved >= limits["cost"] and family_of(one) == family
     ]
 
 
@@ -76,26 +87,30 @@ def straggler_finding(
     phases: Iterable[str],
     cause: str,
     fixes: list[Fix],
+    longer: float | None = None,
 ) -> Finding:
-    """The finding that all straggler rules share; `what` takes longer, which is `phases`."""
-    longer = sum(one.by_phase.get(phase) or 0.0 for phase in phases)
-    compared = measures.joined.ranks if measures.joined else ()
+    """The finding that all straggler rules share; `what` takes longer: by what `phases` do, or by
+    `longer` seconds."""
+    if longer is None:
+        longer = sum(one.by_phase.get(phase) or 0.0 for phase in phases)
     named = {other.rank for other in measures.stragglers or ()}
-    victims = tuple(rank for rank in compared if rank not in named)
+    victims = tuple(rank for rank in _compared(measures) if rank not in named)
     gains = Predicted(
         step_time_ratio=1 - one.saved,
         memory_bytes=None,
-        basis="measured what-if: the same steps with this rank's own work at the median of the "
-        "others",
+        basis=f"measured what-if: the same steps with this rank's own work at "
+        f"{_reference(measures, one).level}",
     )
     since = "from the start" if one.since is None else f"since step {one.since}"
+    if one.since_before is not None:
+        since = f"since before step {one.since_before}"
     return Finding(
         code=code,
         severity=by_cost(one.saved),
         confidence=round(min(0.99, max(0.5, one.positive)), 2),
         title=f"Rank {one.rank} holds the others up: {what} takes {seconds(longer)} a step "
-        f"longer than on the other ranks, {since}",
-        cause=cause,
+        f"longer than {_reference(measures, one).where}, {since}",
+        cause=f"{cause} {said(measures, one.rank)}".strip(),
         culprits=(culprit(measures, one.rank),),
         victims=victims,
         evidence=_evidence(measures, one),
@@ -109,9 +124,10 @@ def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
     joined_by = measures.joined.joined_by if measures.joined else ""
     source = f"{one.steps} steps joined by {joined_by}"
     where = f"rank {one.rank}"
+    level = _reference(measures, one).level
     facts = [
         Evidence(
-            "own work a step, against the median of the other ranks",
+            f"own work a step, against {level}",
             one.own,
             "s",
             one.own_of_others,
@@ -119,7 +135,7 @@ def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
             where,
         ),
         Evidence(
-            "time in collectives a step, against the median of the other ranks",
+            f"time in collectives a step, against {level}",
             one.standing,
             "s",
             one.standing_of_others,
@@ -127,7 +143,7 @@ def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
             where,
         ),
         Evidence(
-            "share of steps in which it was slower than the median of the others",
+            f"share of steps in which it was slower than {level}",
             one.positive,
             "fraction",
             0.5,
@@ -138,11 +154,7 @@ def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
     floor = 0.1 * one.excess
     for phase, extra in sorted(one.by_phase.items(), key=lambda item: -(item[1] or 0.0)):
         if extra is not None and extra >= floor:
-            facts.append(
-                Evidence(
-                    f"{phase} beyond the median of the other ranks", extra, "s", 0.0, source, where
-                )
-            )
+            facts.append(Evidence(f"{phase} beyond {level}", extra, "s", 0.0, source, where))
     return tuple(facts)
 
 
@@ -150,23 +162,23 @@ def _biggest(one: Straggler, family: str) -> str:
     return max(FAMILIES[family], key=lambda phase: one.by_phase.get(phase) or 0.0)
 
 
-def _compute(measures: Measures) -> Iterable[Finding]:
-    for one in of_family(measures, "compute"):
+def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_family(measures, "compute", limits):
         parts = {p: one.by_phase.get(p) or 0.0 for p in FAMILIES["compute"]}
         both = min(parts["forward"], parts["backward"]) >= 0.2 * one.excess
         phase = "forward and backward" if both else _biggest(one, "compute")
         how = (
-            "Look at what only this rank does there: rank-dependent code, hooks or larger batches "
-            f"(`if rank == {one.rank}`), and at the host and device it runs on."
+            f"Look at what only this rank does there (`if rank == {one.rank}`, hooks, larger "
+            f"batches).\n{_compare_stacks(measures, one)}"
         )
         if both:
             how = (
                 "Both passes are slower, so the place is to blame before the code: compare clocks, "
                 "load and temperature of that rank's device and host with the others', and "
-                "its batch (samples, sequence length)."
+                f"its batch (samples, sequence length).\n{_compare_stacks(measures, one)}"
             )
         what = f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer"
-        cause = f"The rank's own {phase} work is slower than on {_others(measures, one)}"
+        cause = f"The rank's own {phase} work is slower than {_reference(measures, one).ranks}"
         if phase == "forward" and _has_bare_loop(measures.rank(one.rank)):
             what = "its forward pass, or what runs between steps,"
             cause += (
@@ -178,7 +190,7 @@ def _compute(measures: Measures) -> Iterable[Finding]:
             code="straggler-compute",
             what=what,
             phases=("forward", "backward") if both else (phase,),
-            cause=f"{cause}; its neighbours and host were not measured, so why is open.",
+            cause=f"{cause}.",
             fixes=[Fix("mend-rank", f"Find what slows rank {one.rank}'s {phase} work", how)],
         )
 
@@ -188,17 +200,17 @@ def _has_bare_loop(rank: Rank | None) -> bool:
     return rank is not None and rank.birth.get("step_sign") in ("backward", "collective")
 
 
-def _optimizer(measures: Measures) -> Iterable[Finding]:
-    for one in of_family(measures, "optimizer"):
+def _optimizer(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_family(measures, "optimizer", limits):
         yield straggler_finding(
             measures,
             one,
             code="straggler-optimizer",
             what="its optimizer step",
             phases=FAMILIES["optimizer"],
-            cause=f"The optimizer step of this rank takes longer than on {_others(measures, one)}: "
-            "work that only this rank does in `step()`, its hooks or gradient clipping, or a "
-            "larger share of a sharded optimizer.",
+            cause="The optimizer step of this rank takes longer than "
+            f"{_reference(measures, one).ranks}: work that only this rank does in `step()`, its "
+            "hooks or gradient clipping, or a larger share of a sharded optimizer.",
             fixes=[
                 Fix(
                     "mend-optimizer",
@@ -211,8 +223,8 @@ def _optimizer(measures: Measures) -> Iterable[Finding]:
         )
 
 
-def _other(measures: Measures) -> Iterable[Finding]:
-    for one in of_family(measures, "other"):
+def _other(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_family(measures, "other", limits):
         phase = _biggest(one, "other")
         place = "outside every phase" if phase == "other" else f"in {phase}"
         only = f"`if rank == {one.rank}`"
@@ -230,27 +242,77 @@ def _other(measures: Measures) -> Iterable[Finding]:
                     "move-work",
                     "Do that work less often, or beside the training",
                     f"Search the training loop for what only this rank does ({only}): do it every "
-                    "100th step, or hand it to a background thread.",
+                    "100th step (`if step % 100 == 0:`), or hand it to a background thread.\n"
+                    f"{_compare_stacks(measures, one)}",
                 )
             ],
         )
 
 
+def _compare_stacks(measures: Measures, one: Straggler) -> str:
+    """What to type to see which lines differ from those of a rank that is well."""
+    well = next((rank for rank in _compared(measures) if rank != one.rank), None)
+    lines = []
+    for number in (one.rank, well):
+        rank = None if number is None else measures.rank(number)
+        pid = "PID" if rank is None or rank.pid is None else rank.pid
+        lines.append(f"py-spy record --pid {pid} --duration 30 -o rank{number}.svg")
+    return "While it runs, compare where the time goes:\n" + "\n".join(lines)
+
+
+def _compared(measures: Measures) -> tuple[int, ...]:
+    return measures.joined.ranks if measures.joined else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """With what a straggler was compared, in the words of a title, of evidence and of a cause."""
+
+    where: str
+    level: str
+    ranks: str
+
+
+def _reference(measures: Measures, one: Straggler) -> _Reference:
+    structure = measures.structure
+    equals = {rank for stage in structure.stages if one.rank in stage for rank in stage}
+    if len(equals) > 1:
+        stage = structure.roles[one.rank]
+        return _Reference(
+            "on the other ranks of its pipeline stage",
+            "the median of the other ranks of its pipeline stage",
+            f"on {ranks(equals - {one.rank})}, which hold the same pipeline stage {stage}",
+        )
+    if equals and one.since is not None:
+        return _Reference("before", "what it was before", "it was before")
+    return _Reference(
+        "on the other ranks", "the median of the other ranks", f"on {_others(measures, one)}"
+    )
+
+
 def _others(measures: Measures, one: Straggler) -> str:
-    compared = measures.joined.ranks if measures.joined else ()
-    return ranks(rank for rank in compared if rank != one.rank)
+    return ranks(rank for rank in _compared(measures) if rank != one.rank)
 
 
-def _rule(code: str, summary: str, phases: str, fixes: str, examine: Examine) -> Rule:
+def _rule(
+    code: str,
+    summary: str,
+    phases: str,
+    fixes: str,
+    examine: Examine,
+    *also: Examine,
+) -> Rule:
     return Rule(
         code=code,
         family="slow",
         summary=summary,
-        measured=MEASURED.format(phases=phases),
+        measured=MEASURED.format(phases=phases) + (f" {by_stacks.MEASURED}" if also else ""),
         thresholds=THRESHOLDS,
         fixes=fixes,
         examine=examine,
+        also=also,
         needs=("stragglers",),
+        limits=(COST,),
     )
 
 
@@ -263,6 +325,7 @@ RULES = (
         "If one pass is slow, look at code that only this rank runs. If all of its work is slow, "
         "look at its device and host: clocks, temperature, a neighbour on its cores, its batch.",
         _compute,
+        by_stacks.examine(Work.COMPUTE),
     ),
     _rule(
         "straggler-optimizer",
@@ -279,5 +342,6 @@ RULES = (
         "the excess.",
         "Do that work every N steps, on all ranks alike, or in a background thread.",
         _other,
+        by_stacks.examine(Work.OTHER),
     ),
 )

@@ -23,22 +23,48 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"
 
 
+def size(count: float) -> str:
+    """Bytes for people: `512 B`, `1.5 GiB`, `64 MiB`."""
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    shown = f"{value:.1f}" if value < 100 and value != int(value) else f"{value:.0f}"
+    return f"{shown} {unit}"
+
+
 def ranks(numbers: Iterable[int]) -> str:
     """`rank 2`, `ranks 0, 1 and 3`, `ranks 0-1023`."""
-    known = sorted(set(numbers))
+    known = set(numbers)
     if len(known) == 1:
-        return f"rank {known[0]}"
-    spans: list[list[int]] = []
-    for number in known:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
+        return f"rank {min(known)}"
     parts = []
-    for low, high in spans:
+    for low, high in _spans(known):
         parts += [f"{low}-{high}"] if high - low > 1 else [str(n) for n in range(low, high + 1)]
     head, last = parts[:-1], parts[-1]
     return f"ranks {', '.join(head)} and {last}" if head else f"ranks {last}"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 core`, `2 cores`."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def core_list(cores: Iterable[int]) -> str:
+    """As `taskset -c` takes it: `0-3,8`."""
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in _spans(cores))
+
+
+def _spans(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive numbers."""
+    spans: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1] = (spans[-1][0], number)
+        else:
+            spans.append((number, number))
+    return spans
 
 
 def culprit(measures: Measures, number: int) -> Culprit:

@@ -1,0 +1,138 @@
+"""What to type, for the launcher and framework at hand."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import PurePath
+
+from mgpu_doctor.analysis.measures import Measures
+
+LARGER_BATCH = (
+    "The batch of an update grows: raise the learning rate with it (linearly for SGD, by the "
+    "square root for Adam) after a warm-up of some hundred updates, and watch the validation loss."
+)
+"""The caveat of every fix that enlarges the global batch (Goyal et al. 2017, arXiv 1706.02677;
+Malladi et al. 2022, arXiv 2205.10287, for Adam)."""
+
+MODULES = {
+    "torch.distributed.run": "torchrun",
+    "torch.distributed.launch": "torchrun",
+    "accelerate.commands.launch": "accelerate",
+    "deepspeed.launcher.runner": "deepspeed",
+}
+"""Launchers by the module of `python -m`."""
+PROGRAMS = {
+    "torchrun": "torchrun",
+    "srun": "srun",
+    "mpirun": "mpirun",
+    "mpiexec": "mpirun",
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+}
+PLAIN_FLAGS = ("-u", "-O", "-OO", "-B", "-q", "-v", "-I", "-E", "-s", "-S")
+"""Python's options without a value."""
+
+
+def launcher(measures: Measures) -> str | None:
+    """Who starts the ranks, by the command and then by what the ranks say: torchrun, srun, mpirun,
+    accelerate, deepspeed, multiprocessing or slurm; None: the command alone, or not known."""
+    command = measures.case.job.command
+    program = PurePath(command[0]).name if command else ""
+    if program in PROGRAMS:
+        return PROGRAMS[program]
+    if _is_python(program) and "-m" in command[:-1]:
+        module = command[command.index("-m") + 1]
+        if module in MODULES:
+            return MODULES[module]
+    told = measures.case.job.launcher
+    return told if told in ("torchrun", "multiprocessing", "slurm") else None
+
+
+def environment(measures: Measures, **variables: object) -> str:
+    """How to start this job with environment variables set, so that they reach every rank."""
+    by = launcher(measures)
+    command = measures.case.job.command
+    program, rest = shlex.join(command[:1]), shlex.join(command[1:])
+    values = {name: shlex.quote(str(value)) for name, value in variables.items()}
+    settings = " ".join(f"{name}={value}" for name, value in values.items())
+    exported = ",".join(["--export=ALL", *(f"{name}={value}" for name, value in values.items())])
+    if by == "srun":
+        return f"{program} {exported} {rest}"
+    if by == "slurm":
+        return f"srun {exported} …  (or in the batch script: export {settings})"
+    if by == "mpirun":
+        passed = " ".join(f"-x {name}={value}" for name, value in values.items())
+        general = " ".join(f"-genv {name} {value}" for name, value in values.items())
+        return f"{program} {passed} {rest}  (MPICH and Intel MPI: {general})"
+    return f"{settings} {shlex.join(command) or 'COMMAND'}{_besides(measures, by, variables)}"
+
+
+def _besides(measures: Measures, by: str | None, variables: Mapping[str, object]) -> str:
+    """What else must be done for variables before a command to reach every rank."""
+    command = measures.case.job.command
+    if by == "multiprocessing":
+        lines = "; ".join(f'os.environ["{name}"] = "{value}"' for name, value in variables.items())
+        return f"  (or, before torch is imported: {lines})"
+    if by == "deepspeed":
+        return "  (on several nodes: the same settings, a line each, in ~/.deepspeed_env)"
+    threads = "--num_cpu_threads_per_process"
+    if by == "accelerate" and "OMP_NUM_THREADS" in variables and _has(command, threads):
+        return f"  (and without {threads}, which overrides it)"
+    if _has(command, "--nnodes") or len(measures.case.job.hosts) > 1:
+        return "  (on every node)"
+    return ""
+
+
+def under_torchrun(measures: Measures, ranks: int) -> str:
+    """The command that starts this program with one process for each of `ranks` devices."""
+    command = list(measures.case.job.command)
+    if launcher(measures) is None and command and _is_python(command.pop(0)):
+        while command and command[0] in PLAIN_FLAGS:
+            command.pop(0)
+        told = command and (command[0] == "-m" or not command[0].startswith("-"))
+    else:
+        told = False
+    rest = shlex.join(command) if told else "SCRIPT …"
+    return f"torchrun --standalone --nproc-per-node={ranks} {rest}"
+
+
+def in_loader(arguments: str = "", **values: object) -> str:
+    """Arguments of the data loader: `in_loader("pin_memory=True")`, `in_loader(num_workers=4)`."""
+    given = [arguments] if arguments else []
+    given += [f"{name}={value!r}" for name, value in values.items()]
+    return f"DataLoader(..., {', '.join(given)})"
+
+
+def autocast(measures: Measures, dtype: str = "bfloat16") -> str:
+    """How to compute in a shorter type (bfloat16 or float16) while weights stay float32."""
+    short = {"bfloat16": "bf16", "float16": "fp16"}[dtype]
+    by = launcher(measures)
+    if measures.case.job.framework in ("keras", "tensorflow"):
+        return f'keras.mixed_precision.set_global_policy("mixed_{dtype}"), before the model is made'
+    if by == "accelerate":
+        option = f"accelerate launch --mixed_precision {short}"
+        return f'Accelerator(mixed_precision="{short}"), or {option}'
+    if by == "deepspeed":
+        return f'in the DeepSpeed configuration: "{short}": {{"enabled": true}}'
+    scaled = (
+        "; small gradients vanish in float16: scaler = torch.amp.GradScaler(); "
+        "scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"
+        if dtype == "float16"
+        else ""
+    )
+    return (
+        f'with torch.autocast("cuda", torch.{dtype}): loss = criterion(model(x), y), around '
+        f"forward and loss, not around backward{scaled}. In Lightning: "
+        f'Trainer(precision="{short if dtype == "bfloat16" else 16}-mixed"); in transformers: '
+        f"TrainingArguments({short}=True)."
+    )
+
+
+def _is_python(program: str) -> bool:
+    return PurePath(program).name.startswith("python")
+
+
+def _has(command: tuple[str, ...], option: str) -> bool:
+    wanted = option.replace("_", "-")
+    return any(word.partition("=")[0].replace("_", "-") == wanted for word in command)

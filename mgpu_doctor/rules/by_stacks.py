@@ -1,0 +1,88 @@
+"""A rank keeps the others waiting step after step, by stacks sampled from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stacks.sampling import (
+    FALSE_ALARMS,
+    LEAST_EXCESS,
+    LEAST_LOOKS,
+    Sampled,
+    Work,
+)
+from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix
+from mgpu_doctor.rules import words
+from mgpu_doctor.rules.rule import Limits
+
+CONFIDENCE = 0.8
+"""At most: what the samples do not show is the time of a step."""
+MEASURED = (
+    f"In a job without the probe: from {LEAST_LOOKS} looks at all stacks on, a rank that is in its "
+    f"own code in {LEAST_EXCESS:.0%} of them more often than every other, while these wait in a "
+    f"collective or the backward pass (Fisher's exact test, {FALSE_ALARMS:g} false alarms for all "
+    "ranks together; signs that several steps passed)."
+)
+
+
+def examine(work: Work) -> Callable[[Measures, Limits], Iterable[Finding]]:
+    """The finding for a rank whose own work is of this kind. Where steps were recorded, they
+    decide, not samples."""
+
+    def found(measures: Measures, _: Limits) -> Iterable[Finding]:
+        one = measures.sampled
+        if one is not None and one.kind is work and measures.joined is None:
+            yield _finding(one, measures)
+
+    return found
+
+
+def _finding(one: Sampled, measures: Measures) -> Finding:
+    short = one.file.rpartition("/")[2]
+    at = f"{short}:{one.line}" if one.line is not None else short
+    site = f"{one.file}:{one.line}" if one.line is not None else one.file
+    excess = one.own - one.others
+    who = words.ranks(one.waiting)
+    known = measures.rank(one.rank)
+    return Finding(
+        code=f"straggler-{one.kind.value}",
+        severity=words.by_cost(excess),
+        confidence=CONFIDENCE,
+        title=f"Rank {one.rank} keeps the others waiting: it is in {one.function}() at {at} in "
+        f"{words.percent(one.share)} of {one.looks} looks",
+        cause=f"In {words.percent(one.own)} of the looks it was in its own code, of the others "
+        f"none in more than {words.percent(one.others)}: {who} waited meanwhile"
+        f"{f' in {one.operation}' if one.operation else ''}.",
+        culprits=(
+            Culprit(
+                one.rank,
+                host=known.host if known else None,
+                device=known.device if known else None,
+                pid=one.pid,
+            ),
+        ),
+        victims=tuple(sorted(one.waiting)),
+        evidence=(
+            Evidence("looks in its own code", one.own, "fraction", one.others, "stacks", site),
+            Evidence("looks in that function", one.share, "fraction", None, "stacks", site),
+            Evidence(
+                "looks in which the others waited at least",
+                min(one.waiting.values()),
+                "fraction",
+                1 - one.own,
+                "stacks",
+            ),
+            Evidence("time looked at", round(one.seconds, 2), "s", None, "stacks"),
+        ),
+        cost=Cost(step_fraction=round(excess, 2)),
+        fixes=(
+            Fix(
+                "that-function",
+                f"See why {one.function}() takes longer on rank {one.rank}",
+                f"It is at {site}: work that only this rank does, or that takes longer there "
+                "(its data, its files, its device). `mgpu-doctor run -- COMMAND` measures every "
+                "phase of every step and tells these apart.",
+            ),
+        ),
+    )

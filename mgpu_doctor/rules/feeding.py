@@ -1,0 +1,161 @@
+"""How the ranks get their batches, and what whatever makes these does meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+from mgpu_probes.inprocess.layout import INPUT
+
+from mgpu_doctor.analysis.epochs import at_epoch_starts
+from mgpu_doctor.analysis.idling import idle_of
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.shares import after_warm_up
+from mgpu_doctor.analysis.surroundings import UNSEEN
+from mgpu_doctor.case import birth
+from mgpu_doctor.case.birth import Loader
+from mgpu_doctor.case.model import HostSample, Rank
+from mgpu_doctor.rules.rule import Limit, Limits
+
+ON_DISK = 0.2
+"""Share of looks at which it slept uninterruptibly, from which a disk is named: many loaders are in
+their page cache else."""
+
+MOSTLY = 0.5
+"""Share of the wait that falls on the beginnings of epochs, from which these are its cause."""
+
+SATURATED = Limit(
+    "saturated",
+    0.9,
+    "fraction",
+    "use of the host's cores from which more workers cannot help (vendor rules of Amazon SageMaker "
+    "Debugger call a CPU above 90 % a bottleneck).",
+)
+COMPUTES = Limit(
+    "computes",
+    0.7,
+    "fraction",
+    "share of time in which making batches ran on a core or stood ready for one, from which it is "
+    "bound by the CPU: well above half.",
+)
+WAITS = Limit(
+    "waits",
+    0.5,
+    "fraction",
+    "share of the wait for data in which whatever makes the batches slept, from which it is bound "
+    "by storage, a network or a sleep: half.",
+)
+
+
+class Why(Enum):
+    """Why batches come late."""
+
+    WAITS = "waits"
+    """Whatever makes them sleeps: storage, a network, a lock."""
+    COMPUTES = "computes"
+    STARTS = "starts"
+    """Its workers are started anew for each epoch."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """How the ranks get their batches; medians over ranks, None: not measured."""
+
+    loader: Loader
+    cpu: float | None
+    """Use of the host's cores, 0..1."""
+    throttled: bool
+    """The job's CPU quota is used up now and then."""
+    working: float | None
+    """Share of time in which a worker ran or stood ready for a core."""
+    idle: float | None
+    """Without workers: share of the wait for data in which the main thread slept."""
+    on_disk: bool
+    """Whatever makes the batches is often seen waiting for a disk."""
+    first: float | None
+    """Seconds that the first batch of an epoch is waited for, where most of the wait is that."""
+    why: Why
+
+    def busy(self, limits: Limits) -> bool:
+        """Whether no core is left for more workers."""
+        return self.throttled or (self.cpu is not None and self.cpu >= limits["saturated"])
+
+
+def feeding(measures: Measures, limits: Limits, only: int | None = None) -> Feeding:
+    """Of all ranks, or of one."""
+    ranks = [rank for rank in measures.case.ranks if only is None or rank.rank == only]
+    around = [measures.surroundings.get(_number(rank), UNSEEN) for rank in ranks]
+    loader = next((one for rank in ranks if (one := loader_of(rank)).workers is not None), Loader())
+    throttled = _middle(one.throttled for one in around)
+    first = _middle(_first_wait(rank) for rank in ranks)
+    children = [one.children for one in around if one.children is not None]
+    working = idle = on_disk = None
+    if loader.workers:
+        working = _middle(
+            None if one.running is None else one.running + (one.queueing or 0.0) for one in children
+        )
+        on_disk = _middle(one.on_disk for one in children)
+    else:
+        pairs = zip(ranks, around, strict=True)
+        idle = _middle(_idle_share(rank, idle_of(rank, one)) for rank, one in pairs)
+        on_disk = _middle(one.on_disk for one in around)
+    return Feeding(
+        loader=loader,
+        cpu=cpu_use(measures.case.host_samples),
+        throttled=(throttled or 0.0) >= 0.1,
+        working=working,
+        idle=idle,
+        on_disk=(on_disk or 0.0) >= ON_DISK,
+        first=first,
+        why=_why(working, idle, limits) if first is None else Why.STARTS,
+    )
+
+
+def loader_of(rank: Rank | None) -> Loader:
+    """The first loader, which is the one trained from, that the rank's birth certificate tells
+    of."""
+    return next(iter(birth.loaders(rank)), Loader())
+
+
+def cpu_use(samples: tuple[HostSample, ...]) -> float | None:
+    """Mean use of the host's cores, 0..1; None: not sampled."""
+    known = [one.cpu_percent for one in samples if one.cpu_percent is not None]
+    return sum(known) / len(known) / 100 if known else None
+
+
+def _why(working: float | None, idle: float | None, limits: Limits) -> Why:
+    if working is not None:
+        if working >= limits["computes"]:
+            return Why.COMPUTES
+        return Why.WAITS if working <= 1 - limits["computes"] else Why.UNKNOWN
+    if idle is not None:
+        return Why.WAITS if idle >= limits["waits"] else Why.COMPUTES
+    return Why.UNKNOWN
+
+
+def _first_wait(rank: Rank) -> float | None:
+    """None where workers stay, or where less than half of the wait is for an epoch to begin."""
+    loader = loader_of(rank)
+    if not loader.workers or loader.persistent is not False:
+        return None
+    found = at_epoch_starts(rank, loader.batches)
+    return found[1] if found is not None and found[0] >= MOSTLY else None
+
+
+def _idle_share(rank: Rank, idle: float | None) -> float | None:
+    seconds = after_warm_up(rank.steps)["phases"][:, INPUT]
+    known = seconds[~np.isnan(seconds)]
+    waited = float(np.median(known)) if len(known) else 0.0
+    return None if idle is None or waited <= 0 else min(1.0, idle / waited)
+
+
+def _middle(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def _number(rank: Rank) -> int:
+    return -1 if rank.rank is None else rank.rank

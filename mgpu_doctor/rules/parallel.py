@@ -1,0 +1,87 @@
+"""Whether the ranks are replicas of one model, as far as is known: rules on data and weights speak
+of no other jobs."""
+
+from __future__ import annotations
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case import birth
+from mgpu_doctor.case.birth import Loader
+from mgpu_doctor.case.files import whole
+from mgpu_doctor.case.model import Rank
+
+REPLICATED = frozenset({"ddp"})
+"""Strategies in which each rank holds the whole model."""
+DATA_PARALLEL = REPLICATED | {"fsdp"}
+"""Strategies in which each rank should see data of its own."""
+FEW_ALIKE = 0.5
+"""Share of batches that ranks have in common up to which they are fed as replicas are."""
+
+
+def strategies(measures: Measures) -> frozenset[str]:
+    """What the ranks' births call their strategy, without a version (`fsdp2` is `fsdp`)."""
+    told = {rank.birth.get("strategy") for rank in measures.case.ranks if rank.birth}
+    return frozenset(str(one).rstrip("0123456789") for one in told)
+
+
+def is_flat(measures: Measures) -> bool:
+    """Whether no rank depends on another but through groups of all ranks: no pipeline stages, and
+    no smaller group, in which ranks may share a model or a batch on purpose."""
+    ranks = measures.case.ranks
+    if len(ranks) < 2 or not measures.structure.alike:
+        return False
+    if any(birth.sends_to(rank) or birth.receives_from(rank) for rank in ranks):
+        return False
+    sizes = {
+        len(group.ranks)
+        for rank in ranks
+        for group in birth.groups(rank)
+        if group.ranks is not None
+    }
+    return all(size < 2 or size >= len(ranks) for size in sizes)
+
+
+def fed_as_replicas(measures: Measures) -> bool:
+    """Whether each rank should see data of its own. Where the collectives are the script's own,
+    only equal weights tell that the ranks do not share one model."""
+    if not is_flat(measures):
+        return False
+    kinds, replicas = strategies(measures), measures.replicas
+    if kinds <= DATA_PARALLEL:
+        return True
+    return kinds == {"manual"} and bool(replicas.compared_weights) and replicas.diverged_at is None
+
+
+def held_as_replicas(measures: Measures) -> bool:
+    """Whether each rank should hold the same weights. Where the collectives are the script's own,
+    only different batches tell that the ranks do not share one model."""
+    if not is_flat(measures):
+        return False
+    kinds, same = strategies(measures), measures.replicas.same_batches
+    if kinds <= REPLICATED:
+        return True
+    return kinds == {"manual"} and same is not None and same < FEW_ALIKE
+
+
+def training_loader(rank: Rank) -> Loader | None:
+    """The first loader whose batches were seen to be trained on."""
+    known = birth.loaders(rank)
+    places = [row.loader for row in birth.batches(rank)]
+    return known[places[0]] if places and places[0] < len(known) else None
+
+
+def loaders_of(measures: Measures) -> dict[int, Loader]:
+    """Each rank's loader that trains; empty where it is not known of each of them."""
+    found = {rank.rank: training_loader(rank) for rank in measures.case.ranks}
+    known = {number: one for number, one in found.items() if number is not None and one is not None}
+    return known if len(known) == len(found) else {}
+
+
+def takes_its_part(measures: Measures) -> bool:
+    """Whether each rank cuts its own part out of a batch that all of them load."""
+    for rank in measures.case.ranks:
+        loader, inputs = training_loader(rank), whole(rank.birth.get("input_samples"))
+        if loader is None or inputs is None or loader.batch_size is None:
+            continue
+        if inputs * len(measures.case.ranks) == loader.batch_size:
+            return True
+    return False

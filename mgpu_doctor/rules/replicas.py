@@ -1,0 +1,140 @@
+"""One device of a process that carries more than the others (DataParallel)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mgpu_doctor.analysis.devices import OnDevice, Use
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.accelerator import accelerator
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules import advice
+from mgpu_doctor.rules.gpu import PRETEND, middle
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.words import culprit, percent
+
+
+def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for rank in measures.case.ranks:
+        gpu = accelerator(rank)
+        on = (measures.devices or {}).get(rank.rank) if rank.rank is not None else None
+        if gpu is None or on is None or (gpu.replicas or 1) < 2 or len(on.replicas) < 2:
+            continue
+        first, others = _parts(on)
+        if first is None:
+            continue
+        memory = _beyond(first.memory_used, middle(one.memory_used for one in others))
+        idle = _idle(first, others)
+        heavy = memory is not None and memory >= limits["memory"]
+        if heavy or (idle is not None and idle >= limits["idle"]):
+            yield _finding(measures, rank, first, others, limits)
+
+
+def _parts(on: OnDevice) -> tuple[Use | None, list[Use]]:
+    """The device that the process counts first, and the others."""
+    first = next((one for one in on.replicas if one.index == on.use.index), None)
+    return first, [one for one in on.replicas if one is not first]
+
+
+def _beyond(value: float | None, usual: float | None) -> float | None:
+    return value / usual - 1 if value is not None and usual else None
+
+
+def _idle(first: Use, others: Iterable[Use]) -> float | None:
+    """By how much less the others are utilized."""
+    usual = middle(one.utilization for one in others)
+    return None if first.utilization is None or usual is None else first.utilization - usual
+
+
+def _finding(
+    measures: Measures, rank: Rank, first: Use, others: list[Use], limits: Limits
+) -> Finding:
+    usual = middle(one.memory_used for one in others)
+    more, idle = _beyond(first.memory_used, usual), _idle(first, others)
+    full = bool(first.memory_used and first.memory_total) and (
+        (first.memory_used or 0) / (first.memory_total or 1) >= limits["full"]
+    )
+    waits = idle is not None and idle >= limits["idle"]
+    told = []
+    if more is not None and more >= limits["memory"]:
+        told.append(f"holds {percent(more)} more memory than the others")
+    if waits and idle is not None:
+        told.append(f"is busy while the others stand idle {percent(idle)} of the time longer")
+    count = len(others) + 1
+    where = f"rank {rank.rank}, GPU {first.index}" if rank.rank is not None else None
+    return Finding(
+        code="imbalance-device",
+        severity=Severity.WARNING if full or waits else Severity.INFO,
+        confidence=0.8,
+        title=f"GPU {first.index} {' and '.join(told)}",
+        cause="DataParallel keeps the parameters' gradients and the optimizer's state on its first "
+        "device, copies the model from there before each forward pass and gathers every output "
+        "there.",
+        culprits=(culprit(measures, rank.rank),) if rank.rank is not None else (),
+        evidence=(
+            Evidence(
+                "most memory in use on the first device, against the median of the others",
+                first.memory_used,
+                "bytes",
+                usual,
+                "NVML samples",
+                where,
+            ),
+            Evidence(
+                "its mean utilization, against the median of the others",
+                first.utilization,
+                "fraction",
+                middle(one.utilization for one in others),
+                "NVML samples",
+                where,
+            ),
+        ),
+        since_step=0,
+        fixes=(
+            Fix(
+                "use-ddp",
+                "Give every device a process of its own (DistributedDataParallel)",
+                f"{advice.under_torchrun(measures, count)}; in the script: "
+                "torch.distributed.init_process_group(); device = int(os.environ['LOCAL_RANK']); "
+                "model = DistributedDataParallel(model.to(device), device_ids=[device]); and "
+                f"{advice.in_loader('sampler=DistributedSampler(dataset)')}",
+            ),
+        ),
+    )
+
+
+RULES = (
+    Rule(
+        code="imbalance-device",
+        family="slow",
+        summary="One GPU of a process that drives several carries more than the others "
+        "(DataParallel's first).",
+        measured="The devices that list the process (NVML), their memory in use and utilization, "
+        "where the process says that DataParallel spreads its batches over several. Not judged in "
+        "containers that number processes of their own.",
+        thresholds="A warning where the others stand idle for it, or where its memory is nearly "
+        "full.",
+        fixes="DistributedDataParallel: a process a GPU, each with its own gradients.",
+        examine=_imbalance,
+        needs=("devices",),
+        limits=(
+            Limit(
+                "memory",
+                0.20,
+                "fraction",
+                "memory on the first device beyond the median of the others; what is usual has "
+                "not been measured: gradients and gathered outputs take far more.",
+            ),
+            Limit(
+                "idle",
+                0.20,
+                "fraction",
+                "utilization of the first device beyond the median of the others; what is usual "
+                "has not been measured.",
+            ),
+            Limit("full", 0.90, "fraction", "share of the first device's memory that is in use."),
+        ),
+        unverified=PRETEND,
+    ),
+)

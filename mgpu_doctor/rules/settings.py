@@ -1,0 +1,72 @@
+"""What users set about rules: other limits, and findings they do not want to see.
+
+[tool.mgpu-doctor]
+ignore = ["lr-unscaled"]
+
+[tool.mgpu-doctor.input-bound]
+share = 0.15
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from mgpu_doctor.rules.rule import Limits, Rule
+
+IGNORE = "ignore"
+
+
+class SettingsError(ValueError):
+    """A setting that no rule takes; the message is one clear sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """`values`: code -> limit -> value."""
+
+    values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    ignore: frozenset[str] = frozenset()
+    forgiving: bool = False
+    """A rule of ours that fails is told under `unexamined`, as one of another package always is."""
+
+    def limits(self, rule: Rule) -> Limits:
+        """The rule's limits with what the user has set."""
+        return {**rule.defaults, **self.values.get(rule.code, {})}
+
+
+DEFAULTS = Settings()
+
+
+def settings_from(table: Mapping[str, object], rules: Iterable[Rule]) -> Settings:
+    """The settings that a table `[tool.mgpu-doctor]` holds. Raises `SettingsError`."""
+    known = {rule.code: rule for rule in rules}
+    ignored = table.get(IGNORE, [])
+    if not isinstance(ignored, list) or not all(isinstance(code, str) for code in ignored):
+        raise SettingsError(f'{IGNORE} must be a list of codes, as in {IGNORE} = ["lr-unscaled"]')
+    for code in ignored:
+        _one_of(code, known, "finding")
+    values = {code: _limits(code, given, known) for code, given in table.items() if code != IGNORE}
+    return Settings(values, frozenset(ignored))
+
+
+def _limits(code: str, given: object, known: Mapping[str, Rule]) -> dict[str, float]:
+    _one_of(code, known, "finding")
+    if not isinstance(given, Mapping):
+        raise SettingsError(f"{code} must be a table of limits")
+    defaults = known[code].defaults
+    for name, value in given.items():
+        _one_of(name, defaults, f"limit of {code}")
+        usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not usable or not math.isfinite(value) or value < 0:
+            raise SettingsError(f"{code}.{name} must be a number of 0 or more, not {value!r}")
+    return {name: float(value) for name, value in given.items()}
+
+
+def _one_of(name: str, known: Mapping[str, object], what: str) -> None:
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known) or 'none'}"
+        raise SettingsError(f"{name!r} is no {what}; {hint}")

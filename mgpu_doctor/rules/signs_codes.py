@@ -1,0 +1,75 @@
+"""What the codes that console text alone tells of mean, in one sentence each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from mgpu_doctor.signatures.signature import Signature
+
+SUMMARIES = {
+    "failed-checkpoint": "A checkpoint could not be saved or loaded: it does not fit the model, "
+    "is damaged, or is not there.",
+    "failed-dataloader-worker": "A data-loader worker died or failed.",
+    "failed-deepspeed": "DeepSpeed refused its configuration or failed in its own code.",
+    "failed-device-assert": "A check inside a GPU kernel failed, mostly an index out of range.",
+    "failed-device-mismatch": "Tensors of one operation lie on different devices.",
+    "failed-driver-too-old": "The NVIDIA driver is too old for the CUDA version in use.",
+    "failed-fsdp": "FSDP refused how it is used or configured.",
+    "failed-gloo": "A connection or collective of gloo failed.",
+    "failed-horovod-stall": "Horovod's ranks wait for a tensor that some of them never submit.",
+    "failed-illegal-access": "A GPU kernel touched memory that is not its own.",
+    "failed-main-guard": "A script that starts processes has no `if __name__ == '__main__':`.",
+    "failed-nccl-init": "NCCL could not set up its communication.",
+    "failed-nccl-timeout": "A collective of NCCL was not finished in time.",
+    "failed-no-kernel-image": "The binaries hold no code for this GPU.",
+    "failed-peer-to-peer": "GPUs cannot reach each other's memory directly.",
+    "failed-port-in-use": "The address on which the ranks were to meet is in use.",
+    "failed-preempted": "The scheduler or the cloud took the machine away.",
+    "failed-reentrant-backward": "A parameter takes part in backward more than once under DDP.",
+    "failed-shape-mismatch": "Tensors of one operation do not fit each other.",
+    "failed-spawn-pickling": "An object that a new process needs cannot be pickled.",
+    "failed-tf-batch-indivisible": "A batch cannot be divided among TensorFlow's replicas.",
+    "failed-tf-collective": "A collective of TensorFlow failed.",
+    "failed-tf-config": "TF_CONFIG is missing or wrong.",
+    "failed-tf-cudnn": "TensorFlow could not use cuDNN.",
+    "failed-tf-invalid-argument": "TensorFlow got tensors that do not fit an operation.",
+    "failed-tf-resource-exhausted": "TensorFlow ran out of memory or another resource.",
+    "failed-tf-worker-missing": "A worker of TensorFlow's cluster is missing.",
+    "failed-unused-parameters": "DDP waits for gradients of parameters that took no part.",
+    "failed-visible-devices": "CUDA_VISIBLE_DEVICES hides or names the wrong devices.",
+    "failed-world-size": "The number of ranks is not the one that the job was set up for.",
+    "gpu-ecc": "A GPU's memory has errors that could not be corrected.",
+    "gpu-lost": "A GPU fell off the bus or no longer answers.",
+    "gpu-missing": "Fewer GPUs are there than asked for.",
+    "gpu-xid": "The driver reported an Xid error of a GPU.",
+    "memory-preallocated": "TensorFlow takes all of a GPU's memory at once.",
+    "nvlink-down": "A link between GPUs is down or has errors.",
+    "oom-device": "A GPU's memory ran out.",
+    "oom-foreign-process": "Another process holds a part of the GPU's memory that ran out.",
+    "oom-fragmentation": "Enough GPU memory is free, but not in one piece.",
+    "pcie-degraded": "A device's connection to the host has errors or is slower than it could be.",
+    "topology-slow": "GPUs talk to each other by a slower way than the machine has.",
+}
+FAMILIES = (
+    (re.compile(r"failed-"), "failed"),
+    (re.compile(r"hang-"), "hang"),
+    (re.compile(r"oom-|shm-|memory-|leak-"), "memory"),
+    (re.compile(r"gpu-|nvlink-|pcie-|topology-|numa-"), "hardware"),
+    (re.compile(r"loss-|data-|replicas-|batch-|lr-|seed-"), "training"),
+)
+
+
+def family_of(code: str) -> str:
+    """The catalogue's family of a code; what is none of them costs speed."""
+    return next((family for form, family in FAMILIES if form.match(code)), "slow")
+
+
+def summary_of(code: str, signatures: Sequence[Signature]) -> str:
+    """What is wrong, in one sentence."""
+    return SUMMARIES.get(code) or general(signatures[0].meaning)
+
+
+def general(text: str) -> str:
+    """A signature's text without the values that its groups would catch."""
+    return re.sub(r"\{[a-z_]\w*\}", "…", text)

@@ -1,0 +1,150 @@
+"""A charge of the console in words: the finding that it makes, or what it adds to another."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.signs import Sign
+from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules import obituary, words
+from mgpu_doctor.rules.falls import Fall
+from mgpu_doctor.rules.signs_fit import GENERAL, KNOWN
+from mgpu_doctor.rules.signs_judged import Charge, size_of
+from mgpu_doctor.signatures.signature import Role, Signature
+
+MOST_EVIDENCE = 4
+TITLE_WIDTH = 160
+LEAST_TITLE, LEAST_SUMMARY = 30, 8
+"""Characters before a colon that say enough: `XID 79:` does not."""
+UNKNOWN = "(not told)"
+_GROUP = re.compile(r"\{([a-z_]\w*)\}")
+_SENTENCE = re.compile(r"(?<=[a-z0-9)`'\]])[.:;] ")
+
+
+def finding(charge: Charge, case: Case) -> Finding:
+    """The charge as a finding of its own."""
+    signature, best = charge.signature, charge.signs[0]
+    meaning = filled(signature.meaning, signature, best)
+    symptom = charge.role is Role.SYMPTOM
+    first = charge.explained[0] if charge.explained else None
+    return Finding(
+        code=charge.code,
+        severity=Severity(signature.severity),
+        confidence=charge.confidence,
+        title=f"{_title(charge, case, meaning)}{_at(first)}",
+        cause=_symptom(charge, meaning) if symptom else meaning,
+        culprits=() if symptom else _culprits(charge),
+        victims=_victims(charge, case),
+        evidence=(*evidence(charge), *(obituary.evidence_of(first, case) if first else ())),
+        since_step=first.last_step if first else None,
+        fixes=(fix(charge),),
+        replaces=() if symptom or charge.code in GENERAL else tuple(sorted(GENERAL)),
+    )
+
+
+def _symptom(charge: Charge, meaning: str) -> str:
+    said = f"What is known is only that {_lower(meaning)}"
+    if not charge.silent:
+        return said
+    silent = words.ranks(charge.silent)
+    return f"{said} Of {silent} nothing of the kind was printed: look at what it did then."
+
+
+def added_to(found: Finding, charge: Charge) -> Finding:
+    """Another rule's finding of the same code, with what the console says of it."""
+    meaning = filled(charge.signature.meaning, charge.signature, charge.signs[0])
+    known = {one.value for one in found.evidence}
+    more = tuple(one for one in evidence(charge) if one.value not in known)
+    return replace(
+        found,
+        cause=found.cause if meaning in found.cause else f"{found.cause} {meaning}",
+        evidence=(*found.evidence, *more),
+        fixes=(*found.fixes, fix(charge)),
+    )
+
+
+def evidence(charge: Charge) -> tuple[Evidence, ...]:
+    """The lines themselves."""
+    told = [_line(sign) for sign in (*charge.signs, *charge.beside)[:MOST_EVIDENCE]]
+    return tuple(told)
+
+
+def fix(charge: Charge) -> Fix:
+    how = filled(charge.signature.fix, charge.signature, charge.signs[0])
+    first, rest = _divided(how, LEAST_SUMMARY)
+    return Fix(charge.signature.id, first_sentence(how, LEAST_SUMMARY), rest or first)
+
+
+def filled(text: str, signature: Signature, sign: Sign) -> str:
+    """The signature's text with what its groups caught."""
+    groups = re.compile(signature.pattern).groupindex
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        return sign.values.get(name, UNKNOWN) if name in groups else found[0]
+
+    return _GROUP.sub(value, text)
+
+
+def first_sentence(text: str, least: int = LEAST_TITLE) -> str:
+    """What stands before the first full stop, or colon where that is not too little. It is cut at
+    a width that fits a line or two."""
+    first = _divided(text, least)[0].rstrip(".")
+    return first if len(first) <= TITLE_WIDTH else f"{first[: TITLE_WIDTH - 1].rstrip()}…"
+
+
+def _divided(text: str, least: int) -> tuple[str, str]:
+    """The first sentence and the rest; the rest is empty where there is one only."""
+    for end in _SENTENCE.finditer(text):
+        if end[0] != ": " or end.start() >= least:
+            return text[: end.start()], text[end.end() :]
+    return text, ""
+
+
+def _title(charge: Charge, case: Case, meaning: str) -> str:
+    said = first_sentence(meaning)
+    if charge.everyone:
+        return f"Every rank: {_lower(said)}" if size_of(case) > 1 else said
+    if not charge.ranks:
+        return said
+    return f"{words.ranks(charge.ranks).capitalize()}: {_lower(said)}"
+
+
+def _at(fall: Fall | None) -> str:
+    """The line of the user's own code at which it was raised."""
+    at = obituary.place(fall.error) if fall is not None and fall.error is not None else None
+    return f", at {at}" if at else ""
+
+
+def _culprits(charge: Charge) -> tuple[Culprit, ...]:
+    ended = obituary.culprits_of(charge.falls)
+    known = {culprit.rank for culprit in ended}
+    more = tuple(Culprit(rank) for rank in sorted(charge.ranks - known))
+    return (*ended, *more)
+
+
+def _victims(charge: Charge, case: Case) -> tuple[int, ...]:
+    if charge.role is Role.SYMPTOM:
+        showed = {sign.rank for sign in (*charge.signs, *charge.beside)}
+        return tuple(sorted(rank for rank in showed if rank is not None))
+    if charge.everyone or not charge.ranks or charge.signature.severity != "critical":
+        return ()
+    return tuple(
+        rank.rank for rank in case.ranks if rank.rank is not None and rank.rank not in charge.ranks
+    )
+
+
+def _line(sign: Sign) -> Evidence:
+    who = "printed" if sign.rank is None else f"rank {sign.rank} printed"
+    times = f", {sign.count} times" if sign.count > 1 else ""
+    where = f"{sign.source}:{sign.number}"
+    role = " (symptom)" if KNOWN[sign.signature].role is Role.SYMPTOM else ""
+    return Evidence(f"{who}{times}{role}", sign.text, "text", source="console", where=where)
+
+
+def _lower(text: str) -> str:
+    """To go on within a sentence; names such as `NCCL` and `DataLoader` stay."""
+    word = text.split(" ", 1)[0]
+    return text if not word[1:].islower() and word != "A" else text[:1].lower() + text[1:]

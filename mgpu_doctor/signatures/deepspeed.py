@@ -1,0 +1,252 @@
+"""What DeepSpeed says of its settings, its kernels, its ranks and the loss scale."""
+
+from __future__ import annotations
+
+from mgpu_doctor.signatures.signature import Role, Signature
+
+_LAUNCH = "source: launcher/launch.py of DeepSpeed 0.19"
+_BUILDER = "source: op_builder/builder.py of DeepSpeed 0.19"
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="deepspeed-batch",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="Check batch related parameters.",
+        pattern=r"Check batch related parameters\. train_batch_size is not equal to "
+        r"micro_batch_per_gpu \* gradient_acc_step \* world_size ?(?P<total>\d+) != "
+        r"(?P<micro>\d+) \* (?P<steps>\d+) \* (?P<ranks>[\d.]+)",
+        meaning="The batch sizes do not fit: train_batch_size is {total}, but {micro} a GPU x "
+        "{steps} accumulation steps x {ranks} ranks is another number.",
+        fix="Give two of train_batch_size, train_micro_batch_size_per_gpu and "
+        "gradient_accumulation_steps and let DeepSpeed work out the third.",
+        example="AssertionError: Check batch related parameters. train_batch_size is not equal to "
+        "micro_batch_per_gpu * gradient_acc_step * world_size 32 != 4 * 1 * 4",
+        origin="source: runtime/config.py of DeepSpeed 0.19",
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-batch-missing",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="Either train_batch_size or train_micro_batch",
+        pattern=r"Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided",
+        meaning="The DeepSpeed configuration gives no batch size.",
+        fix='Add `"train_micro_batch_size_per_gpu"` to it.',
+        example="AssertionError: Either train_batch_size or train_micro_batch_size_per_gpu needs "
+        "to be provided",
+        origin="source: runtime/config.py of DeepSpeed 0.19",
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-loss-scale",
+        code="loss-nan",
+        role=Role.CAUSE,
+        needle="Current loss scale already at minimum",
+        pattern=r"Current loss scale already at minimum - cannot decrease scale anymore",
+        meaning="Gradients overflowed in step after step until the loss scale could not get "
+        "smaller: they are NaN or infinite for good, or too large for fp16.",
+        fix='Train in bfloat16 (`"bf16": {{"enabled": true}}`); lower the learning rate, set '
+        '`"gradient_clipping"`; a model made in bfloat16 often overflows in fp16.',
+        example="Exception: Current loss scale already at minimum - cannot decrease scale anymore. "
+        "Exiting run.",
+        origin="source: runtime/fp16/loss_scaler.py of DeepSpeed 0.19",
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-rank-killed",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle=" exits with return code = -9",
+        pattern=r"exits with return code = -(?P<signal>9)\s*$",
+        meaning="A rank was killed with SIGKILL; the launcher then ended the others. Mostly the "
+        "machine's memory ran out (offloading to the CPU needs much).",
+        fix="`dmesg | grep -i 'killed process'`. Use fewer ranks or workers, or no CPU offload.",
+        example="[2024-03-06 10:11:12,345] [ERROR] [launch.py:321:sigkill_handler] ['/usr/bin/"
+        "python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -9",
+        origin=_LAUNCH,
+        weight=0.7,
+    ),
+    Signature(
+        id="deepspeed-rank-crashed",
+        code="failed-signal",
+        role=Role.SYMPTOM,
+        needle=" exits with return code = -",
+        pattern=r"exits with return code = -(?P<signal>4|6|7|8|11)\s*$",
+        meaning="A rank crashed with signal {signal}; the launcher then ended the others.",
+        fix="7 is mostly a full /dev/shm, 6 an abort with a message above; else run with "
+        "PYTHONFAULTHANDLER=1 to get the stack.",
+        example="['/usr/bin/python3', '-u', 'train.py', '--local_rank=3'] exits with return code = "
+        "-11",
+        origin=_LAUNCH,
+        weight=0.7,
+    ),
+    Signature(
+        id="deepspeed-rank-failed",
+        code="failed-exception",
+        role=Role.SYMPTOM,
+        needle=" exits with return code = ",
+        pattern=r"\] exits with return code = (?P<exit_code>[1-9]\d{0,2})\s*$",
+        meaning="A rank ended with exit code {exit_code}; the launcher then ended the others.",
+        fix="Look for the first traceback above; `--enable_each_rank_log FOLDER` keeps one log a "
+        "rank.",
+        example="['/usr/bin/python3', '-u', 'train.py', '--local_rank=3'] exits with return code = "
+        "1",
+        origin=_LAUNCH,
+        weight=0.5,
+    ),
+    Signature(
+        id="deepspeed-no-gpus",
+        code="gpu-missing",
+        role=Role.CAUSE,
+        needle="Unable to proceed, no GPU resources available",
+        pattern=r"Unable to proceed, no GPU resources available",
+        meaning="The deepspeed launcher found no GPU on this machine.",
+        fix="Check `nvidia-smi` and CUDA_VISIBLE_DEVICES.",
+        example="RuntimeError: Unable to proceed, no GPU resources available",
+        origin="source: launcher/runner.py of DeepSpeed 0.19",
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-no-slot",
+        code="gpu-missing",
+        role=Role.CAUSE,
+        needle=" specified on host '",
+        pattern=r"No slot '(?P<slot>\d+)' specified on host '(?P<host>[^']{1,128})'",
+        meaning="GPU {slot} of {host} was asked for, but the launcher knows of no such GPU there.",
+        fix="Let `--include`/`--exclude` fit `slots=` in the host file and the host's GPUs.",
+        example="ValueError: No slot '4' specified on host 'localhost'",
+        origin="source: launcher/runner.py of DeepSpeed 0.19",
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-no-master",
+        code="failed-rendezvous",
+        role=Role.CAUSE,
+        needle="Unable to detect suitable master address via",
+        pattern=r"Unable to detect suitable master address via .hostname -I.",
+        meaning="The launcher could not ask the first host for its address over ssh.",
+        fix="`deepspeed --master_addr ADDRESS`; `ssh HOST hostname -I` must work without a "
+        "question.",
+        example="Unable to detect suitable master address via 'hostname -I', please manually "
+        "specify one via --master_addr",
+        origin="source: launcher/runner.py of DeepSpeed 0.19",
+    ),
+    Signature(
+        id="deepspeed-cuda-mismatch",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="DeepSpeed Op Builder: Installed CUDA version",
+        pattern=r"DeepSpeed Op Builder: Installed CUDA version (?P<toolkit>[\d.]+) does not match "
+        r"the version torch was compiled with (?P<torch>[\d.]+)",
+        meaning="DeepSpeed compiles its kernels with CUDA {toolkit}, but torch was made with "
+        "{torch}.",
+        fix="Point CUDA_HOME to a toolkit {torch}, or install the torch for {toolkit}.",
+        example="deepspeed.ops.op_builder.builder.CUDAMismatchException: >- DeepSpeed Op Builder: "
+        "Installed CUDA version 12.4 does not match the version torch was compiled with 12.1, "
+        "unable to compile cuda/cpp extensions without a matching cuda version.",
+        origin=_BUILDER,
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-no-toolkit",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="CUDA_HOME does not exist, unable to compile",
+        pattern=r"MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op\(s\)",
+        meaning="DeepSpeed must compile a kernel and finds no CUDA toolkit.",
+        fix="Install one (with nvcc) and set CUDA_HOME, or use the optimizers of torch.",
+        example="op_builder.builder.MissingCUDAException: CUDA_HOME does not exist, unable to "
+        "compile CUDA op(s)",
+        origin=_BUILDER,
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-no-ninja",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle=" op due to ninja not being installed",
+        pattern=r"Unable to JIT load the (?P<operation>\w+) op due to ninja not being installed",
+        meaning="DeepSpeed must compile {operation} and needs ninja for it.",
+        fix="`pip install ninja`, and have it on the PATH of every rank.",
+        example="RuntimeError: Unable to JIT load the cpu_adam op due to ninja not being "
+        "installed.",
+        origin=_BUILDER,
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-kernel-unfit",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle=" op due to it not being compatible due to",
+        pattern=r"Unable to JIT load the (?P<operation>\w+) op due to it not being compatible due "
+        r"to hardware/software issue\.",
+        meaning="The kernel {operation} cannot run on this machine.",
+        fix="`ds_report` shows what is missing; choose another optimizer or turn the feature off.",
+        example="RuntimeError: Unable to JIT load the async_io op due to it not being compatible "
+        "due to hardware/software issue. None",
+        origin=_BUILDER,
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-other-world-size",
+        code="failed-checkpoint",
+        role=Role.CAUSE,
+        needle="The checkpoint being loaded used a DP world",
+        pattern=r"The checkpoint being loaded used a DP world size of (?P<saved>\d+) but the "
+        r"current world size is (?P<now>\d+)",
+        meaning="The ZeRO checkpoint is of {saved} ranks, the job has {now}.",
+        fix="Convert it with `ds_to_universal.py` and load it as universal checkpoint, use {saved} "
+        "ranks, or load the weights only (`zero_to_fp32.py`).",
+        example="deepspeed.runtime.zero.utils.ZeRORuntimeException: The checkpoint being loaded "
+        "used a DP world size of 8 but the current world size is 4. Automatic adjustment of ZeRO's "
+        "optimizer state partitioning with a new world size is not currently supported.",
+        origin="source: runtime/engine.py of DeepSpeed 0.19",
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-tag-differs",
+        code="failed-checkpoint",
+        role=Role.CAUSE,
+        needle="is not consistent across all ranks.",
+        pattern=r"AssertionError: \[rank=(?P<rank>\d+)\] The checkpoint tag name "
+        r"'(?P<tag>[^']{1,120})' is not consistent across all ranks",
+        meaning="Ranks save under different names ('{tag}' on rank {rank}), so the checkpoint "
+        "would fall apart.",
+        fix="Build the tag from the step only, not from rank, host or time.",
+        example="AssertionError: [rank=1] The checkpoint tag name 'step10-rank1' is not consistent "
+        "across all ranks. Including rank unique information in checkpoint tag could cause issues "
+        "when restoring with different world sizes.",
+        origin="source: runtime/engine.py of DeepSpeed 0.19",
+    ),
+    Signature(
+        id="deepspeed-init-single",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="zero.Init resolved a process group of world",
+        pattern=r"zero\.Init resolved a process group of world_size=1, but the launcher "
+        r"environment reports WORLD_SIZE=(?P<size>\d+)",
+        meaning="The model was made before the {size} ranks were joined, so every rank would hold "
+        "all of it.",
+        fix="Call `deepspeed.init_distributed()` before the model is made.",
+        example="RuntimeError: zero.Init resolved a process group of world_size=1, but the "
+        "launcher environment reports WORLD_SIZE=8. A single-rank process group was likely "
+        "initialized before zero.Init ran",
+        origin="source: runtime/zero/partition_parameters.py of DeepSpeed 0.19",
+        weight=0.95,
+    ),
+    Signature(
+        id="deepspeed-untested-optimizer",
+        code="failed-deepspeed",
+        role=Role.CAUSE,
+        needle="You are using an untested ZeRO Optimizer.",
+        pattern=r"AssertionError: You are using an untested ZeRO Optimizer\.",
+        meaning="ZeRO does not know this optimizer and refuses it.",
+        fix='`"zero_allow_untested_optimizer": true` in the configuration, or take the optimizer '
+        "from DeepSpeed's.",
+        example="AssertionError: You are using an untested ZeRO Optimizer. Please add "
+        '<"zero_allow_untested_optimizer": true> in the configuration file to use it.',
+        origin="source: runtime/engine.py of DeepSpeed 0.19",
+        weight=0.95,
+    ),
+)

@@ -1,0 +1,151 @@
+"""What FullyShardedDataParallel, fully_shard and DTensor raise."""
+
+from __future__ import annotations
+
+from mgpu_doctor.signatures.signature import Role, Signature
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="fsdp-mixed-dtype",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="Must flatten tensors with uniform dtype",
+        pattern=r"Must flatten tensors with uniform dtype but got (?P<first>[\w.]+) and "
+        r"(?P<second>[\w.]+)",
+        meaning="FSDP puts the parameters of one module into one tensor, and this module holds "
+        "{first} and {second}.",
+        fix="Convert the model to one type before wrapping (`model.to(torch.bfloat16)`) and use "
+        "`MixedPrecision`; quantised or LoRA parts need a wrapping policy of their own.",
+        example="ValueError: Must flatten tensors with uniform dtype but got torch.float32 and "
+        "torch.float16",
+        origin="made: FSDP of a module with a float and a half layer, torch 2.13",
+    ),
+    Signature(
+        id="fsdp-mixed-requires-grad",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="Must flatten tensors with uniform `requires_grad`",
+        pattern=r"Must flatten tensors with uniform `requires_grad` when `use_orig_params=False`",
+        meaning="One FSDP module holds frozen and trained parameters together.",
+        fix="Use `FullyShardedDataParallel(..., use_orig_params=True)`, or wrap the frozen part "
+        "by itself.",
+        example="ValueError: Must flatten tensors with uniform `requires_grad` when "
+        "`use_orig_params=False`",
+        origin="made: FSDP of a half-frozen module, torch 2.13",
+    ),
+    Signature(
+        id="fully-shard-mixed-dtype",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="FSDP expects uniform original parameter dtype",
+        pattern=r"FSDP expects uniform original parameter dtype but got "
+        r"\{(?P<dtypes>[^}]{1,200})\}",
+        meaning="One `fully_shard` group holds parameters of several types ({dtypes}).",
+        fix="Convert the model to one type before `fully_shard` and use `MixedPrecisionPolicy`; "
+        "or call `fully_shard` on the parts by themselves.",
+        example="AssertionError: FSDP expects uniform original parameter dtype but got "
+        "{torch.float16, torch.float32}",
+        origin="made: fully_shard of a module with a float and a half layer, torch 2.13",
+    ),
+    Signature(
+        id="fully-shard-not-from-root",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="FSDP state has already been lazily initialized",
+        pattern=r"FSDP state has already been lazily initialized for (?P<module>\S{1,200})",
+        meaning="The submodule {module} was called by itself before the whole model was.",
+        fix="Run the first forward pass through the root module; what must be called alone "
+        "(`generate`, an encoder) belongs in the root's forward or in "
+        "`register_fsdp_forward_method`.",
+        example="RuntimeError: FSDP state has already been lazily initialized for a",
+        origin="made: a submodule's forward before the root's, torch 2.13",
+    ),
+    Signature(
+        id="fully-shard-meta",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="FSDP parameters should be materialized from meta device",
+        pattern=r"FSDP parameters should be materialized from meta device before training, but the "
+        r"following were still on meta device: \[(?P<parameters>[^\]]{1,300})",
+        meaning="The model was made on the meta device, and some parameters never got values "
+        "({parameters}).",
+        fix="Call `model.to_empty(device=...)` after `fully_shard`, then initialise or load the "
+        "checkpoint.",
+        example="RuntimeError: FSDP parameters should be materialized from meta device before "
+        "training, but the following were still on meta device: ['a.weight', 'a.bias']",
+        origin="made: fully_shard of a model on the meta device, torch 2.13",
+    ),
+    Signature(
+        id="fsdp-parameter-replaced",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="Cannot writeback when the parameter shape changes",
+        pattern=r"Cannot writeback when the parameter shape changes",
+        meaning="A parameter was replaced by one of another shape after FSDP had wrapped the "
+        "module.",
+        fix="Change the model (resize embeddings, add heads) before wrapping it.",
+        example="RuntimeError: Cannot writeback when the parameter shape changes",
+        origin="made: a parameter replaced after FSDP wrapped its module, torch 2.13",
+    ),
+    Signature(
+        id="dtensor-mixed",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="got mixed torch.Tensor and DTensor",
+        pattern=r"(?P<operation>aten\.[\w.]+) got mixed torch\.Tensor and DTensor, need to "
+        r"convert all torch\.Tensor to DTensor",
+        meaning="{operation} got a sharded parameter (DTensor) and a plain tensor: a sharded "
+        "module was used past its forward, only a part of the model is sharded, or a full state "
+        "was loaded into a sharded model.",
+        fix="Call modules, not their weights; shard the root too (`fully_shard(model)` last); "
+        "load with `torch.distributed.checkpoint.state_dict.set_model_state_dict(..., "
+        "StateDictOptions(full_state_dict=True))`.",
+        example="RuntimeError: aten.mm.default got mixed torch.Tensor and DTensor, need to "
+        "convert all torch.Tensor to DTensor before calling distributed operators!",
+        origin="made: a sharded layer's weight in torch.nn.functional.linear, torch 2.13",
+    ),
+    Signature(
+        id="fsdp-view-modified",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="is a view and its base or another view of its base has been modified inplace",
+        pattern=r"Output \d+ of (?P<operation>\w+) is a view and its base or another view of its "
+        r"base has been modified inplace",
+        meaning="A view ({operation}) was used after its base was changed in place; under FSDP: a "
+        "wrapped module's weight was used past its forward.",
+        fix="Call the module instead of its weight. For tied weights wrap both users in one FSDP "
+        "unit, or use `use_orig_params=True`; without FSDP replace the in-place operation.",
+        example="RuntimeError: Output 0 of View is a view and its base or another view of its "
+        "base has been modified inplace. This view is the output of a function that returns "
+        "multiple views.",
+        origin="made: a wrapped layer's weight used past its forward under FSDP, torch 2.13",
+        weight=0.75,
+    ),
+    Signature(
+        id="mesh-dimension-name",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="Valid mesh_dim_names are",
+        pattern=r"Invalid mesh_dim_names? \(?'(?P<name>\w+)'.{0,80}?Valid mesh_dim_names are "
+        r"\[(?P<valid>[^\]]{0,200})\]",
+        meaning="The device mesh has no dimension {name}; it has {valid}.",
+        fix="Name the dimensions in `init_device_mesh(..., mesh_dim_names=(...))` as they are used "
+        "later.",
+        example="KeyError: \"Invalid mesh_dim_names ('tp',) specified. Valid mesh_dim_names are "
+        "['dp'].\"",
+        origin="made: mesh['tp'] of a mesh with the dimension dp, torch 2.13",
+    ),
+    Signature(
+        id="fsdp-no-accelerator",
+        code="failed-fsdp",
+        role=Role.CAUSE,
+        needle="Cannot access accelerator device when none is available",
+        pattern=r"Cannot access accelerator device when none is available",
+        meaning="An option that needs an accelerator (such as `CPUOffloadPolicy`) is used where "
+        "none is seen.",
+        fix="Leave offloading out on CPUs; else check `nvidia-smi -L` and CUDA_VISIBLE_DEVICES.",
+        example="RuntimeError: Cannot access accelerator device when none is available.",
+        origin="made: fully_shard with CPUOffloadPolicy on a machine without GPU, torch 2.13",
+        weight=0.8,
+    ),
+)

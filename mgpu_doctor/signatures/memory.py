@@ -1,0 +1,182 @@
+"""What says that the host's memory, or a container's, ran out."""
+
+from __future__ import annotations
+
+from mgpu_doctor.signatures.signature import Role, Signature
+
+_LESS_HOST_MEMORY = (
+    "Use fewer data-loader workers, do not keep the data set in every rank, load checkpoints with "
+    "`mmap=True`; or ask for more memory."
+)
+_LARGER_SHM = (
+    "Enlarge /dev/shm: `docker run --shm-size=16g` or `--ipc=host`; in Kubernetes an emptyDir with "
+    "`medium: Memory` on /dev/shm. Fewer workers or a smaller prefetch also help."
+)
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="host-oom-killed",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="Out of memory: Killed process",
+        pattern=r"\bOut of memory: Killed process (?P<pid>\d+) \((?P<process>[^)]{1,64})\)"
+        r"(?: total-vm:\d+kB, anon-rss:(?P<anon_kb>\d+)kB)?",
+        meaning="The machine ran out of memory and the kernel killed {process} (pid {pid}).",
+        fix=_LESS_HOST_MEMORY,
+        example="Out of memory: Killed process 21934 (python) total-vm:58217544kB, "
+        "anon-rss:50331648kB, file-rss:1240kB, shmem-rss:0kB, UID:1000 pgtables:98304kB "
+        "oom_score_adj:0",
+        origin="source: mm/oom_kill.c of Linux 6.1",
+        weight=0.85,
+    ),
+    Signature(
+        id="host-oom-kill-old",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="or sacrifice child",
+        pattern=r"\b[Oo]ut of memory: Kill process (?P<pid>\d+) \((?P<process>[^)]{1,64})\) "
+        r"score \d+ or sacrifice child",
+        meaning="Memory ran out and the kernel killed {process} (pid {pid}).",
+        fix=_LESS_HOST_MEMORY,
+        example="Out of memory: Kill process 21934 (python) score 901 or sacrifice child",
+        origin="source: mm/oom_kill.c of Linux 4.18",
+        weight=0.85,
+    ),
+    Signature(
+        id="cgroup-oom-killed",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="Memory cgroup out of memory: Killed process",
+        pattern=r"Memory cgroup out of memory: Killed process (?P<pid>\d+) "
+        r"\((?P<process>[^)]{1,64})\)(?: total-vm:\d+kB, anon-rss:(?P<anon_kb>\d+)kB)?",
+        meaning="The container or job reached its memory limit (not the machine's), and the kernel "
+        "killed {process} (pid {pid}).",
+        fix="Raise the limit (`--mem`, `docker run --memory`, Kubernetes `limits.memory`). "
+        + _LESS_HOST_MEMORY,
+        example="Memory cgroup out of memory: Killed process 8931 (python3) total-vm:71048kB, "
+        "anon-rss:61184kB, file-rss:6624kB, shmem-rss:0kB, UID:0 pgtables:184kB oom_score_adj:0",
+        origin="made: a process that outgrew memory.max of its cgroup, kernel log of Linux 6",
+    ),
+    Signature(
+        id="cgroup-oom-constraint",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="oom-kill:constraint=CONSTRAINT_",
+        pattern=r"oom-kill:constraint=CONSTRAINT_(?P<constraint>[A-Z_]+),.{0,2000}?"
+        r"\btask=(?P<process>[^,]{1,64}),pid=(?P<pid>\d+)",
+        meaning="The kernel killed {process} (pid {pid}) for memory. MEMCG: the limit of a "
+        "container or job; NONE: the machine's memory. Here: {constraint}.",
+        fix=_LESS_HOST_MEMORY,
+        example="oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
+        "oom_memcg=/job_7,task_memcg=/job_7,task=python3,pid=8931,uid=0",
+        origin="made: a process that outgrew memory.max of its cgroup, kernel log of Linux 6",
+    ),
+    Signature(
+        id="host-oom-invoked",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle=" invoked oom-killer: ",
+        pattern=r"(?:^|\s)(?P<process>\S{1,64}) invoked oom-killer: gfp_mask=",
+        meaning="{process} asked for memory that was not there, so the kernel looked for a process "
+        "to kill. The next lines name the one it took.",
+        fix=_LESS_HOST_MEMORY,
+        example="python3 invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0",
+        origin="made: a process that outgrew memory.max of its cgroup, kernel log of Linux 6",
+        weight=0.7,
+    ),
+    Signature(
+        id="python-memory-error",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="MemoryError",
+        pattern=r"^(?:builtins\.)?MemoryError(?::|$)",
+        meaning="Python could not get the memory that it asked for: the machine or a limit "
+        "(`ulimit -v`) is exhausted.",
+        fix=_LESS_HOST_MEMORY,
+        example="MemoryError",
+        origin="made: bytearray(10**9) under `ulimit -v 400000`",
+    ),
+    Signature(
+        id="numpy-memory-error",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="Unable to allocate ",
+        pattern=r"MemoryError: Unable to allocate (?P<size>[\d.]+ ?[KMGTPE]?i?B|\d+ bytes) "
+        r"for an array with shape (?P<shape>\([^)]{0,200}\))",
+        meaning="NumPy asked for {size} of host memory for an array of shape {shape} and did not "
+        "get it.",
+        fix="Read the data in pieces (`np.memmap`, `np.load(mmap_mode='r')`) or with a smaller "
+        "dtype. Every rank and every worker holds its own copy.",
+        example="numpy._core._exceptions._ArrayMemoryError: Unable to allocate 72.8 TiB for an "
+        "array with shape (1000000, 10000000) and data type float64",
+        origin="made: numpy.ones((10**6, 10**7)) with numpy 2.4",
+    ),
+    Signature(
+        id="torch-host-allocation",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="DefaultCPUAllocator: ",
+        pattern=r"DefaultCPUAllocator: (?:can't allocate|not enough) memory: you tried to allocate "
+        r"(?P<bytes>\d+) bytes",
+        meaning="torch asked for {bytes} bytes of host memory (not of a GPU) and did not get them.",
+        fix=_LESS_HOST_MEMORY,
+        example="RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: "
+        "can't allocate memory: you tried to allocate 40000000000000 bytes. Error code 12 (Cannot "
+        "allocate memory)",
+        origin="made: torch.ones((10**6, 10**7)) with torch 2.13",
+    ),
+    Signature(
+        id="bad-alloc",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="std::bad_alloc",
+        pattern=r"(?:after throwing an instance of '|what\(\):\s+|(?:Error|Exception): )"
+        r"std::bad_alloc\b",
+        meaning="A C++ library could not get host memory.",
+        fix=_LESS_HOST_MEMORY,
+        example="terminate called after throwing an instance of 'std::bad_alloc'",
+        origin="made: a C++ program that asked for 8 PiB",
+        weight=0.8,
+    ),
+    Signature(
+        id="errno-no-memory",
+        code="oom-host",
+        role=Role.CAUSE,
+        needle="Cannot allocate memory",
+        pattern=r"\[Errno 12\] Cannot allocate memory|: fork: (?:retry: )?Cannot allocate memory",
+        meaning="The system refused memory to a call, often to fork: a large process needs room "
+        "for a copy of itself, or a limit is reached.",
+        fix="Start workers before the data is loaded, or with "
+        "`multiprocessing_context='forkserver'`; check `ulimit -v` and "
+        "vm.overcommit_memory. " + _LESS_HOST_MEMORY,
+        example="OSError: [Errno 12] Cannot allocate memory",
+        origin="made: OSError(12) as Python 3.11 prints it",
+    ),
+    Signature(
+        id="shm-full-torch",
+        code="shm-exhausted",
+        role=Role.CAUSE,
+        needle="No space left on device (28)",
+        pattern=r"(?:unable to allocate shared memory ?\(shm\) for file|unable to write to file) "
+        r"</torch_\S{1,80}>: No space left on device \(28\)",
+        meaning="/dev/shm is full. Data-loader workers hand their batches over through it.",
+        fix=_LARGER_SHM,
+        example="RuntimeError: unable to allocate shared memory(shm) for file "
+        "</torch_11258_1837974568_0>: No space left on device (28)",
+        origin="made: Tensor.share_memory_() on a /dev/shm of 1 MB with torch 2.13",
+        weight=0.95,
+    ),
+    Signature(
+        id="shm-object-refused",
+        code="shm-exhausted",
+        role=Role.CAUSE,
+        needle="unable to open shared memory object",
+        pattern=r"unable to open shared memory object <(?P<object>[^>]{1,120})> in "
+        r"(?:read-write|read-only) mode: (?:No space left on device|Cannot allocate memory)",
+        meaning="A shared-memory object could not be made: /dev/shm has no room.",
+        fix=_LARGER_SHM,
+        example="RuntimeError: unable to open shared memory object </torch_4711_1204_0> in "
+        "read-write mode: No space left on device (28)",
+        origin="source: aten/src/ATen/MapAllocator.cpp of torch 2.13",
+    ),
+)

@@ -1,0 +1,225 @@
+"""What NCCL says of itself, and torch of a process group that NCCL cannot serve."""
+
+from __future__ import annotations
+
+from mgpu_doctor.signatures.signature import Role, Signature
+
+_INTERFACE = (
+    "Set `NCCL_SOCKET_IFNAME` to the interface that the hosts share (`ip -br addr`), open all "
+    "ports between them, and run with `NCCL_DEBUG=INFO` to see what NCCL chose."
+)
+_MORE = "Run with `NCCL_DEBUG=INFO`: the line with `NCCL WARN` before it says why."
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="nccl-duplicate-gpu",
+        code="failed-visible-devices",
+        role=Role.CAUSE,
+        needle="Duplicate GPU detected",
+        pattern=r"Duplicate GPU detected ?: rank (?P<first>\d+) and rank (?P<second>\d+) both on "
+        r"CUDA device (?P<bus>[0-9a-fA-F:.]+)",
+        meaning="Ranks {first} and {second} use the same GPU (PCI {bus}), which NCCL refuses.",
+        fix="Call `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))` before "
+        "`init_process_group`. Start no more ranks than there are GPUs, and do not give all ranks "
+        "one and the same entry in CUDA_VISIBLE_DEVICES.",
+        example="Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 4f000",
+        origin="source: src/init.cc of NCCL 2.32",
+        weight=0.96,
+        mutual=True,
+    ),
+    Signature(
+        id="nccl-system-error",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="ncclSystemError: System call",
+        pattern=r"ncclSystemError: System call \((?:e\.g\. )?socket, malloc",
+        meaning="A system call of NCCL failed: no reachable interface, a firewall, no locked "
+        "memory for InfiniBand, or a full /dev/shm.",
+        fix=_MORE + " " + _INTERFACE + " In containers: `--shm-size=16g --ulimit memlock=-1`.",
+        example="ncclSystemError: System call (e.g. socket, malloc) or external library call "
+        "failed or device error. ",
+        origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
+        weight=0.6,
+    ),
+    Signature(
+        id="nccl-cuda-error",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="ncclUnhandledCudaError: Call to CUDA function failed",
+        pattern=r"ncclUnhandledCudaError: Call to CUDA function failed",
+        meaning="A CUDA call inside NCCL failed: the GPU's memory is full, the device number is "
+        "wrong, or the driver does not fit.",
+        fix=_MORE + " `nvidia-smi` shows memory and driver; each rank must "
+        "`torch.cuda.set_device(local_rank)` first.",
+        example="ncclUnhandledCudaError: Call to CUDA function failed.",
+        origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
+        weight=0.6,
+    ),
+    Signature(
+        id="nccl-internal-error",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="ncclInternalError: Internal check failed",
+        pattern=r"ncclInternalError: Internal check failed",
+        meaning="A check inside NCCL failed: the ranks disagree (versions, number of ranks, "
+        "devices), or the topology could not be read.",
+        fix=_MORE + " Compare `torch.cuda.nccl.version()` on all hosts.",
+        example="ncclInternalError: Internal check failed.",
+        origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
+        weight=0.55,
+    ),
+    Signature(
+        id="nccl-cuda-out-of-memory",
+        code="oom-device",
+        role=Role.CAUSE,
+        needle="Cuda failure",
+        pattern=r"NCCL WARN .{0,80}?Cuda failure (?:\d+ )?'out of memory'",
+        meaning="NCCL found no memory on the GPU for its buffers.",
+        fix="Leave 1 to 2 GiB for NCCL: a smaller batch, fewer process groups, or a smaller "
+        "`NCCL_BUFFSIZE` (`export NCCL_BUFFSIZE=2097152`).",
+        example="node01:30630:30661 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'",
+        origin="source: src/include/alloc.h of NCCL 2.32",
+    ),
+    Signature(
+        id="nccl-cuda-failure",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="Cuda failure",
+        pattern=r"NCCL WARN .{0,80}?Cuda failure (?:\d+ )?'(?P<what>(?!out of memory)[^']{1,120})'",
+        meaning="A CUDA call of NCCL failed ({what}).",
+        fix="Read it as CUDA's own error: `nvidia-smi`, `dmesg | grep Xid`; each rank must "
+        "`torch.cuda.set_device(local_rank)` first.",
+        example="node01:30630:30661 [3] init.cc:1501 NCCL WARN Cuda failure 101 'invalid device "
+        "ordinal'",
+        origin="source: src/init.cc of NCCL 2.32",
+        weight=0.6,
+    ),
+    Signature(
+        id="nccl-version-mismatch",
+        code="failed-nccl-init",
+        role=Role.CAUSE,
+        needle="Mismatched NCCL version detected",
+        pattern=r"Mismatched NCCL version detected ?: rank (?P<first>\d+) version "
+        r"(?P<version>\d+) rank (?P<second>\d+) version (?P<other>\d+)",
+        meaning="Rank {first} runs NCCL {version} and rank {second} runs {other}.",
+        fix="Use one image or environment on all hosts; look for a second libnccl in "
+        "LD_LIBRARY_PATH or LD_PRELOAD.",
+        example="node01:984:984 [0] init.cc:901 NCCL WARN Mismatched NCCL version detected : rank "
+        "0 version 22703 rank 8 version 22105",
+        origin="source: src/init.cc of NCCL 2.32",
+        weight=0.96,
+        mutual=True,
+    ),
+    Signature(
+        id="nccl-message-truncated",
+        code="hang-collective-mismatch",
+        role=Role.CAUSE,
+        needle="Message truncated : received",
+        pattern=r"NCCL WARN Message truncated : received (?P<got>[\d,]{1,30}) bytes instead of "
+        r"(?P<expected>[\d,]{1,30})",
+        meaning="Two ranks meant different things by the same exchange ({got} bytes came instead "
+        "of {expected}): they call different collectives or make groups in another order.",
+        fix="Every rank must make the same groups and call the same collectives in the same order: "
+        "look for a branch on the rank, also around `new_group`.",
+        example="node01:984:1021 [0] bootstrap.cc:133 NCCL WARN Message truncated : received 1024 "
+        "bytes instead of 256",
+        origin="source: src/bootstrap.cc of NCCL 2.32",
+        weight=0.8,
+        mutual=True,
+    ),
+    Signature(
+        id="nccl-invalid-root",
+        code="failed-world-size",
+        role=Role.CAUSE,
+        needle="(root should be in the 0..",
+        pattern=r"NCCL WARN (?P<operation>\w+) : invalid root (?P<root>-?\d+) \(root should be in "
+        r"the 0\.\.(?P<last>\d+) range\)",
+        meaning="{operation} was called with source or destination {root} in a group whose ranks "
+        "are 0 to {last}.",
+        fix="Give `src` and `dst` as ranks of the whole job, not of the group "
+        "(`dist.get_global_rank(group, i)`), or start as many ranks as the script is written for.",
+        example="node01:984:984 [0] misc/argcheck.cc:55 NCCL WARN Broadcast : invalid root 4 (root "
+        "should be in the 0..4 range)",
+        origin="source: src/misc/argcheck.cc of NCCL 2.32",
+    ),
+    Signature(
+        id="nccl-p2p-disabled-nvlink",
+        code="topology-slow",
+        role=Role.CAUSE,
+        needle="P2P is disabled between NVLINK connected GPUs",
+        pattern=r"P2P is disabled between NVLINK connected GPUs (?P<first>\d+) and (?P<second>\d+)",
+        meaning="GPUs {first} and {second} share an NVLink but may not use it: NCCL suspects the "
+        "hardware.",
+        fix="Check the link with `nvidia-smi nvlink -s` and `nvidia-smi topo -p2p r`. Look for "
+        "Xid 74 in `dmesg`, restart the fabric manager on HGX hosts.",
+        example="node01:984:984 [0] graph/paths.cc:356 NCCL WARN P2P is disabled between NVLINK "
+        "connected GPUs 0 and 1. This should not be the case given their connectivity, and is "
+        "probably due to a hardware issue.",
+        origin="source: src/graph/paths.cc of NCCL 2.32",
+        severity="warning",
+    ),
+    Signature(
+        id="nccl-shm",
+        code="shm-exhausted",
+        role=Role.CAUSE,
+        needle="shared memory segment",
+        pattern=r"NCCL WARN .{0,80}?Error while creating shared memory segment "
+        r"(?P<segment>\S{1,100}) \(size (?P<bytes>\d+)\)",
+        meaning="NCCL found no {bytes} bytes in /dev/shm.",
+        fix="Make /dev/shm larger (`docker run --shm-size=16g` or `--ipc=host`), and delete "
+        "`/dev/shm/nccl-*` that dead jobs left.",
+        example="node01:984:1021 [0] include/shm.h:48 NCCL WARN Error while creating shared memory "
+        "segment /dev/shm/nccl-7CdbZ1 (size 9637888), error: No space left on device (28)",
+        origin="source: src/misc/shmutils.cc of NCCL 2.32",
+    ),
+    Signature(
+        id="nccl-not-built-in",
+        code="failed-nccl-init",
+        role=Role.CAUSE,
+        needle="Distributed package doesn't have NCCL built in",
+        pattern=r"RuntimeError: Distributed package doesn't have NCCL built in",
+        meaning="The script asks for NCCL, and the torch that is installed is built without it (a "
+        "CPU build).",
+        fix="Install a CUDA build of torch, or use `init_process_group('gloo')` on CPUs.",
+        example="RuntimeError: Distributed package doesn't have NCCL built in",
+        origin="made: init_process_group('nccl') with a CPU build, torch 2.13",
+    ),
+    Signature(
+        id="nccl-without-gpu",
+        code="failed-visible-devices",
+        role=Role.CAUSE,
+        needle="ProcessGroupNCCL is only supported with GPUs",
+        pattern=r"ProcessGroupNCCL is only supported with GPUs, no GPUs found",
+        meaning="NCCL was asked for, and this process sees no GPU.",
+        fix="See with `nvidia-smi -L` and `echo $CUDA_VISIBLE_DEVICES` what there is where the "
+        "rank runs. Under Slurm ask for GPUs (`--gres=gpu:N`), in Docker start with `--gpus all`. "
+        "On CPUs use the gloo backend.",
+        example="ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+        origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12",
+    ),
+    Signature(
+        id="nccl-cpu-tensor",
+        code="failed-device-mismatch",
+        role=Role.CAUSE,
+        needle="Tensors must be CUDA and dense",
+        pattern=r"(?:Tensors must be CUDA and dense|NCCL only supports CUDA tensors)",
+        meaning="A collective of NCCL got a tensor that lies on the CPU (or is sparse).",
+        fix="Move it to this rank's GPU first: `x = x.to(local_rank)`; for CPU tensors make the "
+        "group with `init_process_group('cpu:gloo,cuda:nccl')`.",
+        example="ValueError: Tensors must be CUDA and dense",
+        origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12",
+    ),
+    Signature(
+        id="nccl-no-backend-for-cpu",
+        code="failed-device-mismatch",
+        role=Role.CAUSE,
+        needle="No backend type associated with device type",
+        pattern=r"No backend type associated with device type (?P<device>\w+)",
+        meaning="A collective got a tensor on {device}, and the process group has no backend for "
+        "that.",
+        fix="Move the tensor to the device of the group, or make the group with "
+        "`init_process_group('cpu:gloo,cuda:nccl')`.",
+        example="RuntimeError: No backend type associated with device type cpu",
+        origin="source: torch/csrc/distributed/c10d/ProcessGroup.hpp of torch 2.13",
+    ),
+)

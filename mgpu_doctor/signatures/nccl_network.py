@@ -1,0 +1,160 @@
+"""What NCCL says when a rank cannot reach another one, or no longer does."""
+
+from __future__ import annotations
+
+from mgpu_doctor.signatures.signature import Role, Signature
+
+_INTERFACE = (
+    "Set `NCCL_SOCKET_IFNAME` to the interface that the hosts share (`ip -br addr`), open all "
+    "ports between them, and run with `NCCL_DEBUG=INFO` to see what NCCL chose."
+)
+_FIRST = "Look for the first error of another rank, on every host: this one only lost its partner."
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="nccl-id-from-store",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="and retrieving ncclUniqueId from [0]",
+        pattern=r"\[(?P<rank>\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId "
+        r"from \[0\] via c10d key-value store by key '.{0,100}?', but store->get\('.{0,100}?'\) "
+        r"got error: (?P<why>.{1,200})",
+        meaning="Rank {rank} wanted to set up NCCL, and rank 0 was not there ({why}).",
+        fix="Look at rank 0: it ended, never came to its first collective, or is far behind.",
+        example="torch.distributed.DistBackendError: [3] is setting up NCCL communicator and "
+        "retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') "
+        "got error: Connection reset by peer",
+        origin="source: torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp of torch 2.12",
+        weight=0.55,
+    ),
+    Signature(
+        id="nccl-remote-error",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="ncclRemoteError: ",
+        pattern=r"ncclRemoteError: A call failed possibly due to a network error or a remote "
+        r"process exiting prematurely",
+        meaning="Another rank ended, or the network to it broke.",
+        fix=_FIRST + " If none has one, it was the network: " + _INTERFACE,
+        example="ncclRemoteError: A call failed possibly due to a network error or a remote "
+        "process exiting prematurely.",
+        origin="source: torch/csrc/distributed/c10d/NCCLUtils.cpp of torch 2.12",
+        weight=0.5,
+    ),
+    Signature(
+        id="nccl-peer-closed",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="Connection closed by remote peer",
+        pattern=r"NCCL WARN .{0,80}?Connection closed by remote peer (?P<host>\S{1,255})",
+        meaning="The rank on {host} that this one talked to is gone.",
+        fix=_FIRST,
+        example="node01:183006:183181 [1] misc/socket.cc:49 NCCL WARN socketProgress: Connection "
+        "closed by remote peer node02<47861>",
+        origin="source: src/misc/socket.cc of NCCL 2.32",
+        weight=0.5,
+    ),
+    Signature(
+        id="nccl-no-interface",
+        code="failed-nccl-init",
+        role=Role.CAUSE,
+        needle="no socket interface found",
+        pattern=r"NCCL WARN Bootstrap : no socket interface found",
+        meaning="NCCL found no network interface that it may use: NCCL_SOCKET_IFNAME names none "
+        "of this host's.",
+        fix="Set `NCCL_SOCKET_IFNAME` to one of those that `ip -br addr` lists, or unset it.",
+        example="node01:4711:4711 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface "
+        "found",
+        origin="source: src/bootstrap.cc of NCCL 2.32",
+        weight=0.95,
+    ),
+    Signature(
+        id="nccl-no-listening-interface",
+        code="failed-nccl-init",
+        role=Role.CAUSE,
+        needle="NET/Socket : No usable listening interface found",
+        pattern=r"NET/Socket : No usable listening interface found",
+        meaning="NCCL found no network interface on which other hosts could reach it.",
+        fix=_INTERFACE,
+        example="node01:4711:4711 [0] misc/socket.cc:401 NCCL WARN NET/Socket : No usable "
+        "listening interface found",
+        origin="source: src/misc/socket.cc of NCCL 2.32",
+    ),
+    Signature(
+        id="nccl-connect-failed",
+        code="failed-nccl-init",
+        role=Role.CAUSE,
+        needle="NCCL WARN",
+        pattern=r"NCCL WARN .{0,80}?[Cc]onnect to (?P<host>\S{1,255}) (?:failed :|returned) "
+        r"(?P<why>No route to host|Connection timed out|Network is unreachable)",
+        meaning="NCCL could not connect to {host} ({why}).",
+        fix=_INTERFACE,
+        example="node01:4711:4790 [0] misc/socket.cc:484 NCCL WARN socketPollConnect: connect to "
+        "10.0.0.2<41033> returned No route to host, exceeded error retry count after 35 attempts",
+        origin="source: src/misc/socket.cc of NCCL 2.32",
+        weight=0.8,
+    ),
+    Signature(
+        id="nccl-connect-refused",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="NCCL WARN",
+        pattern=r"NCCL WARN .{0,80}?[Cc]onnect to (?P<host>\S{1,255}) (?:failed :|returned) "
+        r"Connection refused",
+        meaning="Nobody listens at {host} any more: the rank there ended, or a firewall refuses.",
+        fix=_FIRST + " If none has one: " + _INTERFACE,
+        example="node01:4711:4790 [0] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to "
+        "10.0.0.2<41033> failed : Connection refused",
+        origin="source: src/misc/socket.cc of NCCL 2.19",
+        weight=0.5,
+    ),
+    Signature(
+        id="nccl-ib-completion",
+        code="failed-nccl-init",
+        role=Role.SYMPTOM,
+        needle="Got completion from peer",
+        pattern=r"NCCL WARN NET/IB ?: Got completion from peer (?P<host>\S{1,255}) with "
+        r"(?:error|status=) ?(?:\w+\()?(?P<status>\d+)",
+        meaning="A transfer over InfiniBand or RoCE to {host} failed with status {status}. 12 "
+        "means no answer (a bad link, or the rank there died); 4 and 5 follow after that.",
+        fix="If a rank on that host ended first, that is the cause. Else check the link (`ibstat`, "
+        "`ibv_devinfo`, `perfquery`), the switch and the GID (`NCCL_IB_GID_INDEX`, RoCE v2); "
+        "`NCCL_IB_TIMEOUT=22` bears short outages.",
+        example="node01:984:1357 [4] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion "
+        "from peer 10.0.0.7<44206> with error 12, opcode 1, len 0, vendor err 129 (Send)",
+        origin="source: src/transport/net_ib.cc of NCCL 2.18",
+        weight=0.65,
+    ),
+    Signature(
+        id="nccl-ib-call",
+        code="failed-nccl-init",
+        role=Role.CAUSE,
+        needle="Call to ibv_",
+        pattern=r"NCCL WARN .{0,80}?Call to "
+        r"(?P<call>ibv_(?:reg_mr\w*|create_qp|create_cq|modify_qp|alloc_pd|open_device)) "
+        r"failed(?: with (?:error )?(?P<why>.{1,80}))?",
+        meaning="InfiniBand could not be set up ({call} failed).",
+        fix="Allow locked memory (`ulimit -l unlimited`, Docker `--ulimit memlock=-1`), check the "
+        "ports (`ibstat`) and for RoCE the GID index. `NCCL_IB_DISABLE=1` tells whether the rest "
+        "works (over slower sockets).",
+        example="node01:984:1357 [4] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_create_qp failed "
+        "with error Cannot allocate memory",
+        origin="source: src/misc/ibvwrap.cc of NCCL 2.32",
+        weight=0.85,
+    ),
+    Signature(
+        id="nccl-ib-fatal-event",
+        code="failed-nccl-init",
+        role=Role.CAUSE,
+        needle=" async fatal event",
+        pattern=r"NET/IB : (?P<device>[\w.-]{1,40}):(?P<port>\d+) async fatal event(?: on "
+        r"\w+)?.{0,200}?: (?P<event>[^:]{1,80})$",
+        meaning="The InfiniBand adapter {device} reported a fatal event ({event}).",
+        fix="Check the adapter and its cable on that host (`ibstat`, `dmesg | grep mlx5`), and "
+        "drain it.",
+        example="node01:984:1040 [0] transport/net_ib.cc:131 NCCL WARN NET/IB : mlx5_0:1 async "
+        "fatal event: local catastrophic error",
+        origin="source: src/transport/net_ib.cc of NCCL 2.32",
+        weight=0.8,
+    ),
+)

@@ -1,0 +1,50 @@
+"""What a signature is. Adding one means adding one object in one file, with a real example."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Role(str, Enum):
+    """What a line tells of the job's end."""
+
+    CAUSE = "cause"
+    """It says itself what went wrong."""
+    SYMPTOM = "symptom"
+    """Something went wrong elsewhere or before: a time-out, a broken pipe, a closed socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A text by which a failure gives itself away.
+
+    `pattern` is a regular expression, searched in one line without its rank prefix, escapes and
+    time stamp; its named groups become `Sign.values` (`bytes`, `file`, `line`, `rank`, `device`,
+    `signal`, `port`, …). `needle` is a literal that every matching line holds: it is looked for
+    first, because that is fast. `example` is a real line that matches.
+    """
+
+    id: str
+    """Unique, lower case with hyphens."""
+    code: str
+    """The finding that it is evidence for."""
+    role: Role
+    needle: str
+    pattern: str
+    meaning: str
+    """What happened, in one or two sentences for the user. May name groups: `{device}`."""
+    fix: str
+    """What to do or to type. May name groups."""
+    example: str
+    origin: str
+    """Where the example comes from: `made: HOW` where we made the failure happen, or
+    `source: FILE of torch 2.13` where it is the framework's own text."""
+    severity: str = "critical"
+    """`critical`, `warning` or `info`: of the finding."""
+    least: int = 1
+    """How often a rank must have printed it before it counts."""
+    weight: float = 0.9
+    """Confidence 0..1 that the finding is right where this line stands."""
+    mutual: bool = False
+    """It tells that ranks disagree: who prints it is no more to blame than the others."""

@@ -1,0 +1,154 @@
+"""What Python's and torch's multiprocessing say when a process cannot be started, or ends."""
+
+from __future__ import annotations
+
+from mgpu_doctor.signatures.signature import Role, Signature
+
+_MAIN_GUARD = (
+    'Put what starts the processes under `if __name__ == "__main__":` and keep only definitions '
+    "and imports outside it."
+)
+_MODULE_LEVEL = (
+    "Move it to module level and pass plain data; open files, locks and connections inside the "
+    "process that uses them."
+)
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="main-guard-missing",
+        code="failed-main-guard",
+        role=Role.CAUSE,
+        needle="An attempt has been made to start a new process",
+        pattern=r"An attempt has been made to start a new process before the",
+        meaning="The script starts processes while it is imported: each child ran the whole script "
+        "again.",
+        fix=_MAIN_GUARD,
+        example="        An attempt has been made to start a new process before the",
+        origin="made: torch.multiprocessing.spawn in a script without a main guard, CPython 3.11",
+    ),
+    Signature(
+        id="pickle-local-object",
+        code="failed-spawn-pickling",
+        role=Role.CAUSE,
+        needle="pickle local object",
+        pattern=r"(?:AttributeError|PicklingError): Can't (?:pickle|get) local object "
+        r"'?(?P<object>[^'\s]{1,200})",
+        meaning="{object} is defined inside a function, so it cannot be handed to another process.",
+        fix=_MODULE_LEVEL,
+        example="AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
+        origin="made: a data set that holds a lambda, spawned workers, torch 2.13",
+    ),
+    Signature(
+        id="pickle-lambda",
+        code="failed-spawn-pickling",
+        role=Role.CAUSE,
+        needle="Can't pickle <",
+        pattern=r"Can't pickle <(?:function|class|module|built-in \w+|bound method) "
+        r"(?P<object>[^:\s]{1,200}?)>?(?: at 0x\w+>)?: (?:attribute lookup|it's not|import of)",
+        meaning="A function or class ({object}) has no name that another process could import, so "
+        "it cannot be handed over.",
+        fix=_MODULE_LEVEL,
+        example="_pickle.PicklingError: Can't pickle <function <lambda> at 0x7fb1b679d580>: "
+        "attribute lookup <lambda> on __main__ failed",
+        origin="made: torch.multiprocessing.spawn of a lambda, torch 2.13",
+    ),
+    Signature(
+        id="pickle-handle",
+        code="failed-spawn-pickling",
+        role=Role.CAUSE,
+        needle="TypeError: cannot pickle '",
+        pattern=r"TypeError: cannot pickle '(?P<object>[\w.]{1,100})' object",
+        meaning="A {object} (an open file, lock, socket or generator) cannot be handed to another "
+        "process.",
+        fix=_MODULE_LEVEL,
+        example="TypeError: cannot pickle '_io.TextIOWrapper' object",
+        origin="made: torch.multiprocessing.spawn with an open file as argument, torch 2.13",
+    ),
+    Signature(
+        id="tensor-with-graph",
+        code="failed-spawn-pickling",
+        role=Role.CAUSE,
+        needle="refusing to serialize non-leaf tensor",
+        pattern=r"Cowardly refusing to serialize non-leaf tensor which requires_grad",
+        meaning="A tensor with its graph was to be handed to another process (through a queue, by "
+        "spawn or from a data-loader worker).",
+        fix="Send `x.detach()` instead; in data sets do the work under `torch.no_grad()`.",
+        example="RuntimeError: Cowardly refusing to serialize non-leaf tensor which requires_grad, "
+        "since autograd does not support crossing process boundaries.",
+        origin="made: a computed tensor pickled for another process, torch 2.13",
+    ),
+    Signature(
+        id="spawned-name-missing",
+        code="failed-main-guard",
+        role=Role.CAUSE,
+        needle="on <module '__mp_main__'",
+        pattern=r"AttributeError: Can't get attribute '(?P<object>[\w.]{1,100})' on <module "
+        r"'__mp_main__'",
+        meaning="The child imports the script again and does not find {object}: it is defined "
+        'under `if __name__ == "__main__":`, or in a notebook.',
+        fix="Define {object} at module level, outside the main guard. From a notebook, put it in "
+        "a file that is imported.",
+        example="AttributeError: Can't get attribute 'w' on <module '__mp_main__' from '/home/user/"
+        "train.py'>",
+        origin="made: a spawned function that is defined under the main guard, CPython 3.11",
+    ),
+    Signature(
+        id="start-method-twice",
+        code="failed-main-guard",
+        role=Role.CAUSE,
+        needle="context has already been set",
+        pattern=r"RuntimeError: context has already been set",
+        meaning="`set_start_method` ran twice: also when a spawned child imports a script without "
+        "a main guard.",
+        fix=_MAIN_GUARD + " Or use `multiprocessing.get_context('spawn')` in place of the global "
+        "setting.",
+        example="RuntimeError: context has already been set",
+        origin="made: set_start_method in a script without a main guard, CPython 3.11",
+        weight=0.7,
+    ),
+    Signature(
+        id="cuda-in-forked-process",
+        code="failed-exception",
+        role=Role.CAUSE,
+        needle="Cannot re-initialize CUDA in forked subprocess",
+        pattern=r"Cannot re-initialize CUDA in forked subprocess",
+        meaning="CUDA was used before the process forked, and a forked child cannot use it.",
+        fix="Start the processes by spawn (`torch.multiprocessing.set_start_method('spawn')`, "
+        "`DataLoader(..., multiprocessing_context='spawn')`), or keep CUDA out of the data set "
+        "and of whatever runs before the fork.",
+        example="RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with "
+        "multiprocessing, you must use the 'spawn' start method",
+        origin="source: torch/cuda/__init__.py of torch 2.13",
+    ),
+    Signature(
+        id="spawned-process-killed",
+        code="failed-killed",
+        role=Role.SYMPTOM,
+        needle=" terminated with signal SIG",
+        pattern=r"ProcessExitedException: process (?P<rank>\d+) terminated with signal "
+        r"(?P<signal>SIGKILL|SIGTERM|SIGHUP|SIGINT)",
+        meaning="Spawned process {rank} was ended by {signal} from outside.",
+        fix="Find out who sent it. `dmesg -T | grep -iE 'out of memory|killed process'` on that "
+        "host names the OOM killer's victims; else ask the scheduler (`sacct`, `kubectl describe "
+        "pod`).",
+        example="torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with "
+        "signal SIGKILL",
+        origin="made: a process of torch.multiprocessing.spawn that was killed, torch 2.13",
+        weight=0.6,
+    ),
+    Signature(
+        id="spawned-process-crashed",
+        code="failed-signal",
+        role=Role.SYMPTOM,
+        needle=" terminated with signal SIG",
+        pattern=r"ProcessExitedException: process (?P<rank>\d+) terminated with signal "
+        r"(?P<signal>SIGSEGV|SIGABRT|SIGBUS|SIGFPE|SIGILL|SIGSYS)",
+        meaning="Spawned process {rank} crashed with {signal}.",
+        fix="Run it again with `PYTHONFAULTHANDLER=1`: the process that crashes prints its Python "
+        "stack.",
+        example="torch.multiprocessing.spawn.ProcessExitedException: process 0 terminated with "
+        "signal SIGSEGV",
+        origin="source: torch/multiprocessing/spawn.py of torch 2.13",
+        weight=0.6,
+    ),
+)

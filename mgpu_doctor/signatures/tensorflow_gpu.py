@@ -1,0 +1,198 @@
+"""What TensorFlow says of memory, GPUs and their libraries."""
+
+from __future__ import annotations
+
+from mgpu_doctor.signatures.signature import Role, Signature
+
+_LESS_MEMORY = (
+    "Use a smaller batch, `tf.keras.mixed_precision.set_global_policy('mixed_bfloat16')`, or more "
+    "replicas for the same global batch."
+)
+_GROWTH = (
+    "`tf.config.experimental.set_memory_growth(gpu, True)` for every GPU before it is used, or "
+    "TF_FORCE_GPU_ALLOW_GROWTH=true; end other processes on the GPU."
+)
+
+SIGNATURES: tuple[Signature, ...] = (
+    Signature(
+        id="tf-out-of-memory",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle="OOM when allocating tensor ",
+        pattern=r"OOM when allocating tensor (?:with|of) shape ?(?P<shape>\[[\d,x ]*\])"
+        r"(?: and type (?P<dtype>\w+))?(?: on \S*/device:(?P<device>\w+:\d+))?",
+        meaning="TensorFlow found no memory for a tensor of shape {shape}.",
+        fix=_LESS_MEMORY,
+        example="tensorflow.python.framework.errors_impl.ResourceExhaustedError: {{function_node "
+        "__wrapped__Fill_device_/job:localhost/replica:0/task:0/device:CPU:0}} OOM when allocating "
+        "tensor with shape[1000000,10000000] and type float on "
+        "/job:localhost/replica:0/task:0/device:CPU:0 by allocator mklcpu [Op:Fill] name: ",
+        origin="made: tf.ones((10**6, 10**7)) with TensorFlow 2.21",
+        weight=0.95,
+    ),
+    Signature(
+        id="xla-out-of-memory",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle="RESOURCE_EXHAUSTED: Out of memory while",
+        pattern=r"RESOURCE_EXHAUSTED: Out of memory while trying to allocate "
+        r"(?P<size>\d+ bytes|[\d.]+[KMGT]?i?B)",
+        meaning="A program compiled by XLA found no memory for {size}.",
+        fix=_LESS_MEMORY,
+        example="RESOURCE_EXHAUSTED: Out of memory while trying to allocate 33762398024 bytes.",
+        origin="source: xla/service/gpu of OpenXLA",
+        weight=0.95,
+    ),
+    Signature(
+        id="tf-allocator-full",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle="ran out of memory trying to allocate ",
+        pattern=r"Allocator \((?P<allocator>\w+)\) ran out of memory trying to allocate "
+        r"(?P<size>[\d.]+[KMGT]?i?B) \(rounded to \d+\)",
+        meaning="TensorFlow's allocator {allocator} had no {size} left.",
+        fix=_LESS_MEMORY
+        + " If much is free but in pieces (see the summary that follows), "
+        + "TF_GPU_ALLOCATOR=cuda_malloc_async helps.",
+        example="Allocator (GPU_0_bfc) ran out of memory trying to allocate 2.25GiB (rounded to "
+        "2415919104)requested by op AddV2",
+        origin="source: tsl/framework/bfc_allocator.cc of TensorFlow 2.21",
+    ),
+    Signature(
+        id="tf-memory-taken",
+        code="memory-preallocated",
+        role=Role.CAUSE,
+        needle=" from device: CUDA_ERROR_OUT_OF_MEMORY",
+        pattern=r"failed to allocate (?P<size>[\d.]+[KMGT]?i?B?) \((?P<bytes>\d+) bytes\) from "
+        r"device: CUDA_ERROR_OUT_OF_MEMORY",
+        meaning="TensorFlow wanted {size} of the GPU's memory at once and something else holds a "
+        "part of it: often a second TensorFlow, which takes all it can get.",
+        fix=_GROWTH,
+        example="failed to allocate 5.96G (6404864512 bytes) from device: "
+        "CUDA_ERROR_OUT_OF_MEMORY: out of memory",
+        origin="source: tensorflow/stream_executor/cuda/cuda_driver.cc of TensorFlow 2.8",
+        severity="warning",
+        weight=0.8,
+    ),
+    Signature(
+        id="tf-destination-uninitialised",
+        code="failed-tf-resource-exhausted",
+        role=Role.CAUSE,
+        needle="Dst tensor is not initialized.",
+        pattern=r"Dst tensor is not initialized\.",
+        meaning="A tensor could not be copied to the GPU, because no memory is free there.",
+        fix=_GROWTH + " Feed the data with tf.data instead of one large array.",
+        example="InternalError: Failed copying input tensor from "
+        "/job:localhost/replica:0/task:0/device:CPU:0 to "
+        "/job:localhost/replica:0/task:0/device:GPU:0 in order to run _EagerConst: Dst tensor is "
+        "not initialized.",
+        origin="source: tensorflow/core/common_runtime/gpu/gpu_util.cc of TensorFlow 2.21",
+    ),
+    Signature(
+        id="tf-convolution-algorithm",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle="Failed to get convolution algorithm.",
+        pattern=r"Failed to get convolution algorithm\. This is probably because "
+        r"(?P<library>cuDNN|MIOpen) failed to initialize",
+        meaning="{library} did not start: mostly because the GPU's memory is taken, else because "
+        "its version does not fit.",
+        fix=_GROWTH + " If that does not help, install the version that this TensorFlow needs: "
+        "`pip install 'tensorflow[and-cuda]'`.",
+        example="UnknownError: Failed to get convolution algorithm. This is probably because cuDNN "
+        "failed to initialize, so try looking to see if a warning log message was printed above.",
+        origin="source: tensorflow/core/kernels/conv_ops_gpu.h of TensorFlow 2.4",
+    ),
+    Signature(
+        id="tf-no-algorithm",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle="No algorithm worked!",
+        pattern=r"\bNo algorithm worked!",
+        meaning="cuDNN found no way to compute a convolution: mostly too little free memory, or a "
+        "precision that the GPU does not have.",
+        fix=_GROWTH,
+        example="OP_REQUIRES failed at conv_ops.cc:1120 : NOT_FOUND: No algorithm worked! Error "
+        "messages:",
+        origin="source: tensorflow/core/kernels/conv_ops.cc of TensorFlow 2.8",
+        weight=0.8,
+    ),
+    Signature(
+        id="tf-cudnn-handle",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle="ould not create cudnn handle: ",
+        pattern=r"[Cc]ould not create cudnn handle: (?P<status>CUDNN_STATUS_\w+)",
+        meaning="cuDNN did not start ({status}): mostly because the GPU's memory is taken, else "
+        "because its version does not fit the driver.",
+        fix=_GROWTH,
+        example="E external/xla/xla/stream_executor/cuda/cuda_dnn.cc:439] Could not create cudnn "
+        "handle: CUDNN_STATUS_INTERNAL_ERROR",
+        origin="source: xla/stream_executor/cuda/cuda_dnn.cc of OpenXLA",
+    ),
+    Signature(
+        id="tf-cublas-handle",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle="failed to create cublas handle: ",
+        pattern=r"failed to create cublas handle: (?P<status>CUBLAS_STATUS_\w+|cublas error)",
+        meaning="cuBLAS did not start ({status}): mostly because the GPU's memory is taken.",
+        fix=_GROWTH,
+        example="E tensorflow/stream_executor/cuda/cuda_blas.cc:232] failed to create cublas "
+        "handle: CUBLAS_STATUS_NOT_INITIALIZED",
+        origin="source: tensorflow/stream_executor/cuda/cuda_blas.cc of TensorFlow 2.8",
+    ),
+    Signature(
+        id="tf-cudnn-version",
+        code="failed-tf-cudnn",
+        role=Role.CAUSE,
+        needle="Loaded runtime CuDNN library: ",
+        pattern=r"Loaded runtime CuDNN library: (?P<loaded>[\d.]+\d) but source was compiled with: "
+        r"(?P<wanted>[\d.]+\d)",
+        meaning="cuDNN {loaded} was loaded, but this TensorFlow needs {wanted} or newer.",
+        fix="`pip install 'tensorflow[and-cuda]'` in an environment of its own; look for an older "
+        "cuDNN on LD_LIBRARY_PATH.",
+        example="Loaded runtime CuDNN library: 9.1.0 but source was compiled with: 9.3.0.  CuDNN "
+        "library needs to have matching major version and equal or higher minor version.",
+        origin="source: xla/stream_executor/cuda/cuda_dnn.cc of OpenXLA",
+    ),
+    Signature(
+        id="tf-libdevice",
+        code="failed-exception",
+        role=Role.CAUSE,
+        needle="libdevice not found at ",
+        pattern=r"libdevice not found at \S{0,40}libdevice\.10\.bc",
+        meaning="XLA found no CUDA toolkit, which it needs to compile.",
+        fix="Point it to one: XLA_FLAGS=--xla_gpu_cuda_data_dir=/usr/local/cuda.",
+        example="INTERNAL: libdevice not found at ./libdevice.10.bc",
+        origin="source: xla/service/gpu/llvm_gpu_backend of OpenXLA",
+    ),
+    Signature(
+        id="tf-gpu-libraries-missing",
+        code="gpu-missing",
+        role=Role.CAUSE,
+        needle="Cannot dlopen some GPU libraries.",
+        pattern=r"Cannot dlopen some GPU libraries\.",
+        meaning="TensorFlow could not load a CUDA library, so it trains on the CPU.",
+        fix="`pip install 'tensorflow[and-cuda]'`. If this machine has no GPU, nothing is wrong.",
+        example="Cannot dlopen some GPU libraries. Please make sure the missing libraries "
+        "mentioned above are installed properly if you would like to use GPU.",
+        origin="source: tensorflow/core/common_runtime/gpu/gpu_device.cc of TensorFlow 2.21",
+        severity="warning",
+        weight=0.5,
+    ),
+    Signature(
+        id="tf-device-missing",
+        code="gpu-missing",
+        role=Role.CAUSE,
+        needle="Could not satisfy device specification ",
+        pattern=r"Could not satisfy device specification '\S*/device:(?P<device>GPU:\d+)'",
+        meaning="The program wants {device}, which this process does not have.",
+        fix="Compare `tf.config.list_physical_devices('GPU')` with CUDA_VISIBLE_DEVICES, or let "
+        "the strategy choose: `tf.distribute.MirroredStrategy()`.",
+        example="Could not satisfy device specification "
+        "'/job:localhost/replica:0/task:0/device:GPU:3'. enable_soft_placement=0. Supported device "
+        "types [CPU]. All available devices [/job:localhost/replica:0/task:0/device:CPU:0].",
+        origin="made: tf.device('/GPU:3') on a machine without GPUs, TensorFlow 2.21",
+    ),
+)
