@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli.examined import START_ONE, examine, recording
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from mgpu_doctor.findings import Diagnosis
 
@@ -26,7 +24,9 @@ def diagnose(
         list[str] | None,
         typer.Argument(
             metavar="SUBJECT...",
-            help="A recording's folder, its id, or `latest`; none: observed jobs that run here.",
+            help="A process id (launcher or any rank), a recording (its folder, its id, `latest`), "
+            "a log (`-`: standard input), a flight-recorder dump, or folders of these; several "
+            "are one case. None: every training job that runs here.",
         ),
     ] = None,
     as_json: Annotated[
@@ -40,27 +40,33 @@ def diagnose(
 
     \b
     Examples:
+      mgpu-doctor diagnose 12345
       mgpu-doctor diagnose latest
+      mgpu-doctor diagnose train.log
+      mgpu-doctor diagnose nccl_dumps/ slurm-77.out
       mgpu-doctor diagnose runs/today --json | jq '.findings[0].title'
       mgpu-doctor diagnose
     """
-    folders = [recording(subject) for subject in subjects] if subjects else _running()
-    diagnoses = [examine(folder) for folder in folders]
-    put(_json(diagnoses) if as_json else _text(diagnoses, folders))
-    codes = {_code(diagnosis) for diagnosis in diagnoses}
+    found = _diagnosed(subjects or [])
+    put(_json(found) if as_json else _text(found))
+    codes = {_code(diagnosis) for diagnosis in found}
     raise typer.Exit(FOUND if FOUND in codes else max(codes))
 
 
-def _running() -> Sequence[Path]:
-    from mgpu_doctor.recording.living import living
+def _diagnosed(subjects: Sequence[str]) -> list[Diagnosis]:
+    from mgpu_doctor.cli.progress import telling
+    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.diagnose import diagnose
+    from mgpu_doctor.examine.subjects import UnknownSubject
+    from mgpu_doctor.examine.together import cases
 
-    folders = living()
-    if not folders:
-        leave(
-            f"no observed job runs on this machine: {START_ONE}, or name a recording (`latest`).",
-            NOTHING_EXAMINED,
-        )
-    return folders
+    chosen = settings()
+    try:
+        with telling() as tell:
+            found = cases(subjects, tell)
+    except UnknownSubject as error:
+        leave(str(error), NOTHING_EXAMINED)
+    return [diagnose(case, chosen) for case in found]
 
 
 def _json(diagnoses: Sequence[Diagnosis]) -> str:
@@ -69,7 +75,7 @@ def _json(diagnoses: Sequence[Diagnosis]) -> str:
     return "".join(json.render(diagnosis) for diagnosis in diagnoses)
 
 
-def _text(diagnoses: Sequence[Diagnosis], folders: Sequence[Path]) -> str:
+def _text(diagnoses: Sequence[Diagnosis]) -> str:
     from mgpu_doctor.report import terminal
 
     out = sys.stdout
@@ -78,7 +84,8 @@ def _text(diagnoses: Sequence[Diagnosis], folders: Sequence[Path]) -> str:
         for one in diagnoses
     ]
     if len(texts) > 1:
-        texts = [f"{folder.name}\n{text}" for folder, text in zip(folders, texts, strict=True)]
+        names = [diagnosis.case.job.id for diagnosis in diagnoses]
+        texts = [f"{name}\n{text}" for name, text in zip(names, texts, strict=True)]
     return "\n".join(texts)
 
 
@@ -87,4 +94,5 @@ def _code(diagnosis: Diagnosis) -> int:
 
     if any(finding.severity is not Severity.INFO for finding in diagnosis.findings):
         return FOUND
-    return 0 if diagnosis.ranks else NOTHING_EXAMINED
+    examined = diagnosis.ranks or diagnosis.case.subject.kind == "log"
+    return 0 if examined else NOTHING_EXAMINED

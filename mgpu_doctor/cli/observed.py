@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
 from mgpu_doctor.launch.say import say
+from mgpu_doctor.launch.stillness import Alarm
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
+    from mgpu_doctor.rules.settings import Settings
 
 WRONG_USAGE = 2
 
@@ -31,6 +37,20 @@ NO_CAPTURE = typer.Option(
 )
 
 
+class OnHang(str, Enum):
+    """What to do with a job that stands still, once the evidence is kept."""
+
+    tell = "tell"
+    stop = "stop"
+
+
+ON_HANG = typer.Option(
+    "--on-hang",
+    help="When the job stands still: tell (say so and go on watching) or stop (after 30 s, "
+    "with SIGTERM).",
+)
+
+
 def run_and_tell(
     command: Sequence[str],
     *,
@@ -40,6 +60,7 @@ def run_and_tell(
     quiet: bool,
     capture: bool = True,
     name: str | None = None,
+    on_hang: OnHang = OnHang.tell,
 ) -> NoReturn:
     """Run `command` under observation and leave with its exit code (128 + signal)."""
     from mgpu_doctor.launch.observe import OccupiedError, observe
@@ -55,6 +76,7 @@ def run_and_tell(
             name=name,
             capture=capture,
             meanwhile=None if quiet and json_out is None else _get_ready,
+            alarm=partial(_alarm, on_hang, quiet),
         )
     except OccupiedError as occupied:
         refuse(f"{occupied} Name a new or empty folder with --dir.")
@@ -73,6 +95,29 @@ def refuse(sentence: str) -> NoReturn:
     """Say what is wrong with the command line and leave."""
     say(sentence)
     raise typer.Exit(WRONG_USAGE)
+
+
+def _alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alarm:
+    """For a job that stands; what is known of it is in the recording by then."""
+
+    def hung(seconds: float) -> None:
+        if quiet:
+            return
+        diagnosis = _diagnosis(recording)
+        found = diagnosis.findings if diagnosis is not None else ()
+        what = f": {found[0].title[:1].lower()}{found[0].title[1:]}" if found else ""
+        say(
+            f"the job has stood still for {seconds:.0f} s{what} "
+            f"(`mgpu-doctor diagnose {recording}` tells more)."
+        )
+
+    def lasts(seconds: float) -> None:
+        if on_hang is OnHang.stop:
+            say(f"ending the job, which has stood still for {seconds:.0f} s (--on-hang=stop).")
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+    return Alarm(hung, lasts)
 
 
 def _get_ready() -> None:
@@ -112,12 +157,24 @@ def _diagnosis(recording: Path) -> Diagnosis | None:
         from mgpu_doctor.case.load import load_recording
         from mgpu_doctor.diagnose import diagnose
 
-        return diagnose(load_recording(recording))
+        return diagnose(load_recording(recording), _settings())
     except Exception as error:
         # The job is what counts here: whatever is wrong with the doctor, its exit code goes out.
         # `diagnose` on the same recording shows the same failure without this net.
         say(f"the diagnosis failed ({type(error).__name__}: {error}); recording: {recording}")
         return None
+
+
+def _settings() -> Settings:
+    """The user's; the defaults where they are wrong, as the job is over and wants its diagnosis."""
+    from mgpu_doctor.cli.settings import read_settings
+    from mgpu_doctor.rules.settings import DEFAULTS, SettingsError
+
+    try:
+        return read_settings(Path.cwd())
+    except SettingsError as error:
+        say(f"{error}; the defaults were used.")
+        return DEFAULTS
 
 
 def _print(text: str) -> None:

@@ -8,16 +8,26 @@ from typing import Annotated
 import typer
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, NO_CAPTURE, QUIET, run_and_tell
+from mgpu_doctor.cli.observed import (
+    DIRECTORY,
+    JSON_OUT,
+    NO_CAPTURE,
+    ON_HANG,
+    QUIET,
+    OnHang,
+    run_and_tell,
+)
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def run(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
+    *,
     directory: Annotated[Path | None, DIRECTORY] = None,
     json_out: Annotated[Path | None, JSON_OUT] = None,
     quiet: Annotated[bool, QUIET] = False,
     no_capture: Annotated[bool, NO_CAPTURE] = False,
+    on_hang: Annotated[OnHang, ON_HANG] = OnHang.tell,
 ) -> None:
     """Run any training command under observation, without a change to it.
 
@@ -37,4 +47,5 @@ def run(
         json_out=json_out,
         quiet=quiet,
         capture=not no_capture,
+        on_hang=on_hang,
     )

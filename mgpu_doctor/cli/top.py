@@ -74,13 +74,15 @@ def _need_a_terminal() -> None:
 
 def _source(job: str | None, replay: str | None) -> Live | Replay:
     from mgpu_doctor.case.load import NotARecording
+    from mgpu_doctor.cli.settings import settings
     from mgpu_doctor.tui.source import Live, Replay
 
+    chosen = settings()
     if replay is None:
-        return Live(None if job is None else recording(job))
+        return Live(None if job is None else recording(job), settings=chosen)
     folder: Path = recording(replay)
     try:
-        return Replay(folder)
+        return Replay(folder, chosen)
     except NotARecording as error:
         leave(str(error), NOTHING_EXAMINED)
 

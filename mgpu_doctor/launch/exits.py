@@ -7,26 +7,18 @@ import os
 import struct
 from pathlib import Path
 
+from mgpu_probes.outside import processes
+
 # struct pidfd_info of linux/pidfd.h: mask, cgroup id, pid, tgid, ppid, 8 user and group ids,
 # exit code. PIDFD_INFO_EXIT (Linux 6.15): the exit code, once the parent has asked for it.
 _PIDFD_INFO = struct.Struct("=QQ11Ii")
 _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _PIDFD_INFO_EXIT = 1 << 3
-_EXIT_CODE = 52 - 3  # field 52 of /proc/PID/stat, counted from the state (field 3)
 
 
 def of_zombie(pid: int, start_ticks: int, proc: Path = Path("/proc")) -> int | None:
     """The wait status of an ended process that its parent has not waited for; else None."""
-    try:
-        text = (proc / str(pid) / "stat").read_bytes()
-    except OSError:
-        return None
-    fields = text.rpartition(b")")[2].split()
-    if len(fields) <= _EXIT_CODE or fields[0] not in (b"Z", b"X"):
-        return None
-    if int(fields[22 - 3]) != start_ticks:
-        return None
-    return int(fields[_EXIT_CODE])
+    return processes.wait_status(pid, start_ticks, proc)
 
 
 def of_pidfd(pidfd: int) -> int | None:

@@ -21,6 +21,7 @@ from mgpu_doctor.launch.injection import job_environment
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.launch.say import say
 from mgpu_doctor.launch.signals import Inbox
+from mgpu_doctor.launch.stillness import Alarm
 from mgpu_doctor.launch.watch import Watch
 from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.write import OccupiedError
@@ -50,13 +51,16 @@ def observe(
     capture: bool = True,
     meanwhile: Callable[[], None] | None = None,
     environment: Mapping[str, str] | None = None,
+    alarm: Callable[[Path, int], Alarm] | None = None,
 ) -> Observed:
     """Run `command` as the bare command would run, with a recording of it, and wait for its end.
 
     `directory`: the recording itself; None: a new one in the doctor's home. `kind`: "run" or
     "train". `name`: what the recording's id says ran. `capture`: keep a copy of what it prints.
     `meanwhile`: called once, in a thread of lowest priority, when the job has run for some
-    seconds. `environment`: the job's, without what we add. To be called from the main thread.
+    seconds. `environment`: the job's, without what we add. `alarm`: from the recording and the
+    pid of the job's first process, what to do when the job has come to stand; it is called in a
+    thread of its own. To be called from the main thread.
 
     Raises `OccupiedError` where `directory` must not be written to, and
     `program.CannotStartError`. Anything else that goes wrong with the recording is said on
@@ -94,7 +98,7 @@ def observe(
         idle = threading.Timer(SETTLED, _idly, [meanwhile])
         idle.daemon = True
         idle.start()
-        status, asked = _accompany(pid, notebook, console, inbox, canary)
+        status, asked = _accompany(pid, notebook, console, inbox, canary, alarm=alarm)
         idle.cancel()
     finally:
         canary.close()
@@ -124,7 +128,13 @@ def _connect(notebook: Notebook) -> Console:
 
 
 def _accompany(
-    pid: int, notebook: Notebook, console: Console, inbox: Inbox, canary: Canary
+    pid: int,
+    notebook: Notebook,
+    console: Console,
+    inbox: Inbox,
+    canary: Canary,
+    *,
+    alarm: Callable[[Path, int], Alarm] | None,
 ) -> tuple[int, str | None]:
     """From the job's start to the end of its output: its wait status, and who asked it to end."""
     notebook.note(
@@ -133,7 +143,9 @@ def _accompany(
         console_file=console.files,
         console_offset=console.offsets,
     )
-    watch = Watch(notebook, pid) if notebook.folder is not None else None
+    folder = notebook.folder
+    rung = alarm(folder, pid) if alarm is not None and folder is not None else None
+    watch = Watch(notebook, pid, rung) if folder is not None else None
     if watch is not None:
         watch.start()
     attendant = Attendant(pid, inbox, console, canary)

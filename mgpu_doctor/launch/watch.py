@@ -9,14 +9,17 @@ import select
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from mgpu_probes.outside.host import Host
 
 from mgpu_doctor.launch import boxcopy, exits
+from mgpu_doctor.launch.endings import EndingsWatch
 from mgpu_doctor.launch.family import Family, Member
 from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.launch.stillness import Alarm, Stillness
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.write import Lines
 
@@ -35,9 +38,11 @@ def interval(elapsed: float) -> float:
 
 
 class Watch:
-    """Records how processes end, host and device samples, and copies boxes from elsewhere."""
+    """Records how processes end, host and device samples, and copies boxes from elsewhere.
 
-    def __init__(self, notebook: Notebook, pid: int) -> None:
+    `alarm`: for a job that has come to stand."""
+
+    def __init__(self, notebook: Notebook, pid: int, alarm: Alarm | None = None) -> None:
         assert notebook.folder is not None
         host = notebook.folder / layout.HOSTS / notebook.host
         self._notebook = notebook
@@ -53,10 +58,15 @@ class Watch:
         self._status: int | None = None
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._devices = threading.Thread(target=self._watch_devices, name="devices", daemon=True)
+        self._stillness = Stillness(notebook, pid, self._over, alarm) if alarm else None
+        self._endings = EndingsWatch(notebook, host / layout.ENDING, self._pids, interval)
 
     def start(self) -> None:
         self._thread.start()
         self._devices.start()
+        self._endings.start()
+        if self._stillness is not None:
+            self._stillness.start()
 
     def knows(self, pid: int) -> bool:
         """Whether the process is one of the job's."""
@@ -69,10 +79,11 @@ class Watch:
         self._over.set()
         os.write(self._waker, b".")
         self._thread.join(PATIENCE)
+        self._endings.finish(PATIENCE)
 
     def _run(self) -> None:
         started = time.monotonic()
-        host = Host()
+        host = Host(closely=True)
         look_at, sample_at, copy_at = started, started, started + COPY_EVERY
         step = _FIRST_LOOK
         while True:
@@ -82,8 +93,7 @@ class Watch:
                 step = min(2 * step, interval(now - started))
                 look_at = now + step
             if now >= sample_at:
-                pids = list(self._family.members)[:SAMPLED_PIDS]
-                self._write(self._samples, host.sample(pids))
+                self._write(self._samples, host.sample(self._pids()))
                 sample_at = now + interval(now - started)
             if now >= copy_at:
                 self._bring_boxes(boxcopy.copy)
@@ -93,7 +103,18 @@ class Watch:
                 break
         self._look()
         self._note_ends(0)
+        if not self._jobs_go_on():
+            self._remove_sockets()
         self._bring_boxes(boxcopy.copy if self._jobs_go_on() else boxcopy.move)
+
+    def _remove_sockets(self) -> None:
+        """Those of ranks that were killed: nobody answers there any more."""
+        if self._notebook.boxes is not None:
+            for path in self._notebook.boxes.glob("*.sock"):
+                self._notebook.guarded(partial(path.unlink, missing_ok=True))
+
+    def _pids(self) -> list[int]:
+        return list(self._family.members)[:SAMPLED_PIDS]
 
     def _jobs_go_on(self) -> bool:
         """Whether something the job started still runs, and may still write its box."""
@@ -125,6 +146,7 @@ class Watch:
         else:
             status, how = member.ending()
         self._family.forget(member)
+        self._endings.someone_ended()
         line = {"pid": member.pid, "start_ticks": member.start_ticks, **exits.told(status)}
         self._write(self._exits, {**line, "at": at, "how": how})
 

@@ -10,7 +10,7 @@ from typing import Any
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.model import Job
-from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix, RankSummary
+from mgpu_doctor.findings import Branch, Diagnosis, Evidence, Finding, Fix, RankSummary
 
 SCHEMA = "mgpu-doctor/diagnosis/1"
 
@@ -38,6 +38,9 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
             "observed": case.observed,
             "coverage_reason": diagnosis.coverage_reason,
             "step_seconds": diagnosis.step_seconds,
+            "ideal_step_seconds": diagnosis.ideal_step_seconds,
+            "waste_fraction": diagnosis.waste_fraction,
+            "stacks": [_branch(branch) for branch in diagnosis.tree],
         }
     )
     return plain
@@ -71,6 +74,18 @@ def _rank(rank: RankSummary) -> dict[str, Any]:
         "step_seconds_median": rank.step_seconds_median,
         "phases": {phase: rank.phases.get(phase) for phase in PHASES},
         "where": rank.where,
+    }
+
+
+def _branch(branch: Branch) -> dict[str, Any]:
+    return {
+        "depth": branch.depth,
+        "ranks": branch.ranks,
+        "processes": branch.processes,
+        "calls": branch.calls,
+        "doing": branch.doing,
+        "operation": branch.operation,
+        "culprit": branch.culprit,
     }
 
 

@@ -13,6 +13,7 @@ from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.redact import redacted
 from mgpu_doctor.report.rows import Row, rows
+from mgpu_doctor.report.stacktree import tree_lines
 from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
 
 RANK_ROWS = 64
@@ -21,6 +22,8 @@ LONGEST = 2000
 LONGEST_CODE = 8000
 WIDEST_CODE = 100
 """A single longer line is prose: in a code block one would have to scroll sideways."""
+
+TREE_WIDTH, TREE_HEIGHT = 160, 64
 
 MARKS = {
     Tone.CRITICAL: "✗",
@@ -51,6 +54,9 @@ def render(diagnosis: Diagnosis, *, redact: bool = True) -> str:
         parts += ["### Also", "\n".join(_short(finding) for finding in further)]
     if diagnosis.ranks:
         parts.append(_folded("Ranks", _ranks(rows(diagnosis, RANK_ROWS))))
+    if diagnosis.tree:
+        lines = [one.text for one in tree_lines(diagnosis.tree, TREE_WIDTH, TREE_HEIGHT)]
+        parts.append(_folded("Stacks", fence("\n".join(lines))))
     parts.append(_coverage(diagnosis))
     if diagnosis.unexamined:
         parts.append(_folded("Not examined", "\n".join(_gaps(diagnosis))))
@@ -105,7 +111,7 @@ def _name(finding: Finding) -> str:
 def _fix(diagnosis: Diagnosis, fix: Fix, label: str) -> list[str]:
     parts = [f"**{label}** {escape(fix.summary)}"]
     how = fix.how.strip()
-    if how:
+    if text.details(how, fix.summary).strip():
         prose = "\n" not in how and len(how) > WIDEST_CODE
         parts.append(escape(how) if prose else fence(fix.how))
     gained = gain(fix.predicted, diagnosis.step_seconds)

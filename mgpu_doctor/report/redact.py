@@ -25,6 +25,7 @@ def redacted(diagnosis: Diagnosis) -> Diagnosis:
         ranks=_mapped(diagnosis.ranks, hide),
         findings=_mapped(diagnosis.findings, hide),
         unexamined=_mapped(diagnosis.unexamined, hide),
+        tree=_mapped(diagnosis.tree, hide),
         coverage_reason=_mapped(diagnosis.coverage_reason, hide),
         case=replace(case, job=_mapped(case.job, hide), subject=_mapped(case.subject, hide)),
     )

@@ -19,12 +19,17 @@ from rich.text import Text
 from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.bars import rank_lines
+from mgpu_doctor.report.stacktree import tree_lines
 from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
 
 NARROWEST, WIDEST = 40, 120
+QUOTED = 60
+"""Columns; a longer fact is a text that somebody printed, and gets lines of its own."""
 EVIDENCE_LINES = 6
 FIX_LINES = 14
 FURTHER = 5
+WORTH_TELLING = 0.05
+"""Share of the time that waiting for slower ranks costs, from which it is told."""
 UNEXAMINED = 6
 LABEL = 9
 
@@ -35,7 +40,7 @@ MARKS = {
     Tone.GOOD: ("✓", "bold green"),
     Tone.UNKNOWN: ("?", "bold magenta"),
 }
-ASCII = str.maketrans("✗✓▸·…–—‘’“”×→", "x+>.~--''\"\"x>")
+ASCII = str.maketrans("✗✓▸·…–—‘’“”×→├└│─", "x+>.~--''\"\"x>|`|-")
 
 
 def render(diagnosis: Diagnosis, *, width: int, colour: bool, unicode: bool = True) -> str:
@@ -56,6 +61,8 @@ def render(diagnosis: Diagnosis, *, width: int, colour: bool, unicode: bool = Tr
         page.indented(*rank_lines(diagnosis, page.inner))
     elif said.tone is Tone.GOOD:
         page.indented(Text(_split(diagnosis), style="dim"))
+    if said.tone is not Tone.GOOD:
+        _stacks(page, diagnosis)
     _rest(page, diagnosis, lead, brief=said.tone is Tone.GOOD)
     printed = page.text()
     return printed if unicode else _ascii(printed)
@@ -152,7 +159,8 @@ def _evidence(
     """A line each, the number first; a source that several share is named once, below."""
     shown = evidence[:EVIDENCE_LINES]
     facts = [_fact(one) for one in shown]
-    column = min(width * 2 // 5, max(cell_len(fact) for fact in facts))
+    short = [cell_len(fact) for fact in facts if cell_len(fact) <= QUOTED]
+    column = min(width * 2 // 5, max(short, default=0))
     sources = {one.source for one in shown}
     obvious = {f"rank {culprit.rank}" for culprit in culprits}
     lines: list[RenderableType] = []
@@ -161,6 +169,10 @@ def _evidence(
         words = text.line(one.measure)
         if one.where and one.where not in obvious:
             words += f", {text.line(one.where)}"
+        if cell_len(fact) > QUOTED:
+            lines.append(_prose(f"{words}:", width))
+            lines.append(Padding(_prose(fact, width - 2, "bold", longest=240), (0, 0, 0, 2)))
+            continue
         about = Text(text.cut_words(words, room))
         if one.source and len(sources) > 1:
             about.append(text.cut_words(f"  {text.line(one.source)}", room), style="dim")
@@ -182,7 +194,7 @@ def _fact(one: Evidence) -> str:
 def _fix(page: _Page, fix: Fix, gained: str | None, *, first: bool) -> None:
     """The first fix with what to type; of the others their summary."""
     page.labelled("fix" if first else "or", _prose(fix.summary, page.body))
-    how = text.clean(fix.how).strip("\n").splitlines() if first else []
+    how = text.details(fix.how, fix.summary).splitlines() if first else []
     if how:
         lines = [Text(one, style="bold cyan") for one in how[:FIX_LINES]]
         if len(how) > FIX_LINES:
@@ -190,6 +202,13 @@ def _fix(page: _Page, fix: Fix, gained: str | None, *, first: bool) -> None:
         page.labelled("", *(Padding(one, (0, 0, 0, 2)) for one in lines))
     if gained:
         page.labelled("gain", _prose(gained, page.body, "green"))
+
+
+def _stacks(page: _Page, diagnosis: Diagnosis) -> None:
+    lines = tree_lines(diagnosis.tree, page.inner)
+    if lines:
+        page.gap()
+    page.indented(*(Text(one.text, style="bold red" if one.culprit else "") for one in lines))
 
 
 def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: bool) -> None:
@@ -234,7 +253,14 @@ def _coverage(diagnosis: Diagnosis) -> str:
     if diagnosis.coverage is None:
         reason = text.line(diagnosis.coverage_reason or "no reason given")
         return f"how much of the time the phases explain is not known: {reason}"
-    return f"the phases explain {text.percent(diagnosis.coverage)} of the time"
+    explained = f"the phases explain {text.percent(diagnosis.coverage)} of the time"
+    waste = diagnosis.waste_fraction
+    if waste is None or waste < WORTH_TELLING:
+        return explained
+    return (
+        f"{explained}; with even ranks a step would take "
+        f"{text.seconds(diagnosis.ideal_step_seconds)}, {text.percent(waste)} less"
+    )
 
 
 def _split(diagnosis: Diagnosis) -> str:

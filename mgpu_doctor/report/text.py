@@ -25,6 +25,12 @@ def clean(text: str) -> str:
     return _SURROGATES.sub("\ufffd", text)
 
 
+def details(how: str, summary: str) -> str:
+    """What to type, cleaned; empty where the summary says all of it."""
+    words = clean(how).strip("\n")
+    return "" if line(words).rstrip(".") == line(summary).rstrip(".") else words
+
+
 def line(text: str) -> str:
     """`clean(text)` on one line, runs of white space as one space."""
     return " ".join(clean(text).split())
@@ -114,10 +120,12 @@ _UNITS: dict[str, Callable[[float], str]] = {
     "seconds": seconds,
     "B": size,
     "bytes": size,
+    "bytes/s": lambda value: f"{size(value)}/s",
     "1": percent,
     "fraction": percent,
     "share": percent,
     "ratio": lambda value: f"{number(value)} times",
+    "Hz": lambda value: f"{number(round(value / 1e6))} MHz",
 }
 
 

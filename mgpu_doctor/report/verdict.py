@@ -11,6 +11,9 @@ from mgpu_doctor.case.model import Job, Outcome
 from mgpu_doctor.findings import Cost, Culprit, Diagnosis, Finding, Predicted, Severity
 from mgpu_doctor.report import text
 
+STANDS = "who is waited for"
+"""What `unexamined` calls it if a job stands and its stacks do not tell for whom."""
+
 
 class Tone(str, Enum):
     CRITICAL = "critical"
@@ -36,17 +39,35 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
     lead = leading(diagnosis)
     if lead:
         return Verdict(Tone(lead.severity.value), text.line(lead.title) or lead.code)
-    if not diagnosis.ranks:
-        return Verdict(Tone.UNKNOWN, f"no training rank was seen; the job {outcome(diagnosis)}")
     times = [diagnosis.step_seconds, *(rank.step_seconds_median for rank in diagnosis.ranks)]
     if all(time is None for time in times):
-        seen = text.count(len(diagnosis.ranks), "rank")
-        sentence = f"{seen} seen, but no step was measured; the job {outcome(diagnosis)}"
-        return Verdict(Tone.UNKNOWN, sentence)
+        return _without_steps(diagnosis)
     good = _nothing_wrong(diagnosis.case.job)
     if good:
         return Verdict(Tone.GOOD, good)
     return Verdict(Tone.UNKNOWN, f"the job {outcome(diagnosis)}, and nothing recorded says why")
+
+
+def _without_steps(diagnosis: Diagnosis) -> Verdict:
+    if diagnosis.case.subject.kind == "log":
+        return Verdict(Tone.UNKNOWN, "the text tells of no failure that is known")
+    if not diagnosis.ranks:
+        return Verdict(Tone.UNKNOWN, f"no training rank was seen; the job {outcome(diagnosis)}")
+    seen = text.count(len(diagnosis.ranks), "rank")
+    sentence = f"{seen} seen, but no step was measured; the job {outcome(diagnosis)}"
+    return _by_stacks(diagnosis) or Verdict(Tone.UNKNOWN, sentence)
+
+
+def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
+    """Of a job that was only looked at from outside."""
+    case = diagnosis.case
+    if not case.looks or case.job.outcome is not Outcome.RUNNING:
+        return None
+    undecided = next((one for one in diagnosis.unexamined if one.probe == STANDS), None)
+    if undecided is not None:
+        return Verdict(Tone.UNKNOWN, "the job stands still, and its stacks do not tell why")
+    looks = text.count(len(case.looks), "look")
+    return Verdict(Tone.GOOD, f"the job moves, and nobody is waited for in {looks} at its stacks")
 
 
 def _nothing_wrong(job: Job) -> str | None:

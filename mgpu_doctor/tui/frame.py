@@ -7,6 +7,7 @@ from enum import Enum
 
 from mgpu_doctor.case.model import DeviceSample, HostSample
 from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.tui.followed import Followed
 from mgpu_doctor.tui.heat import Heat
 
 
@@ -37,6 +38,8 @@ class Frame:
     """None: nothing was sampled."""
     host: HostSample | None = None
     hint: str | None = None
+    resolved: tuple[Followed, ...] = ()
+    """Findings that were there and are no more, the newest first."""
     others: int = 0
     """Further jobs that are alive on this machine."""
     late: float = 0.0

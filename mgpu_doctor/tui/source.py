@@ -20,6 +20,8 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.recording.box import read_box
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.recording.living import is_living, living
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
+from mgpu_doctor.tui.followed import Followed
 from mgpu_doctor.tui.frame import Frame, Position
 from mgpu_doctor.tui.machine import Machine
 from mgpu_doctor.tui.watch import Seen, Watch
@@ -39,12 +41,18 @@ class Source(Protocol):
 class Live:
     """The jobs that run here: `given`, else the newest; and the machine itself."""
 
-    def __init__(self, given: Path | None = None, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        given: Path | None = None,
+        clock: Callable[[], float] = time.time,
+        settings: Settings = DEFAULTS,
+    ) -> None:
+        self._settings = settings
         self._machine = Machine()
         self._clock = clock
         self._given = given
         self._watched = given
-        self._watch = Watch(given) if given else None
+        self._watch = Watch(given, settings=settings) if given else None
         self._over: Seen | None = None
         self._skip = threading.Event()
 
@@ -72,6 +80,7 @@ class Live:
             host=self._machine.host(rank.pid for rank in ranks if rank.pid is not None),
             hint=hint,
             age=seen.age if seen else 0.0,
+            resolved=seen.resolved if seen else (),
             others=len([job for job in alive if job != watched]),
         )
 
@@ -87,7 +96,8 @@ class Live:
     def _turn_to(self, recording: Path) -> None:
         if self._watch is not None:
             self._watch.close()
-        self._watched, self._watch, self._over = recording, Watch(recording), None
+        self._watch = Watch(recording, settings=self._settings)
+        self._watched, self._over = recording, None
 
     def _examine(self) -> Seen | None:
         """A job that is over is examined once more and then kept as it is."""
@@ -104,8 +114,9 @@ class Live:
 class Replay:
     """A recording, played again from its start. Raises `NotARecording` when it is none."""
 
-    def __init__(self, recording: Path) -> None:
+    def __init__(self, recording: Path, settings: Settings = DEFAULTS) -> None:
         self._recording = recording
+        self._settings = settings
         whole = load_recording(recording)
         starts = [whole.job.started, *(rank.started for rank in whole.ranks)]
         end = whole.observed
@@ -122,7 +133,11 @@ class Replay:
             position = self._position
         if self._shown is None or self._shown[0] != position.at:
             case = load_recording(self._recording, until=position.at, read=self._boxes)
-            self._shown = position.at, Seen.of(diagnose(case), case)
+            diagnosis = diagnose(case, self._settings)
+            self._shown = (
+                position.at,
+                Seen.of(diagnosis, case, self._followed(position), position.at),
+            )
         seen = self._shown[1]
         case = seen.diagnosis.case
         return Frame(
@@ -133,8 +148,15 @@ class Replay:
             rate=seen.rate,
             devices=case.device_samples[-1] if case.device_samples else None,
             host=case.host_samples[-1] if case.host_samples else None,
+            resolved=seen.resolved,
             replay=position,
         )
+
+    def _followed(self, position: Position) -> tuple[Followed, ...]:
+        """What was followed up to here; nothing after a step back."""
+        if self._shown is None or position.at < self._shown[0]:
+            return ()
+        return self._shown[1].followed
 
     def pause(self) -> None:
         """Stop, or go on; from the end: from the start again."""

@@ -16,6 +16,8 @@ from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.recording.box import Box, BoxReader, read_box
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
+from mgpu_doctor.tui.followed import Followed, follow
 from mgpu_doctor.tui.heat import Heat, heat, step_rate
 
 SHARE = 0.01
@@ -35,10 +37,20 @@ class Seen:
     heat: Heat | str
     rate: float | None
     age: float = 0.0
+    followed: tuple[Followed, ...] = ()
 
     @classmethod
-    def of(cls, diagnosis: Diagnosis, case: Case) -> Seen:
-        return cls(diagnosis, heat(case), step_rate(case.ranks))
+    def of(
+        cls, diagnosis: Diagnosis, case: Case, before: tuple[Followed, ...] = (), at: float = 0.0
+    ) -> Seen:
+        """`before`: the findings followed so far; `at`: the moment of this view."""
+        followed = follow(before, diagnosis.findings, at)
+        return cls(diagnosis, heat(case), step_rate(case.ranks), followed=followed)
+
+    @property
+    def resolved(self) -> tuple[Followed, ...]:
+        """Findings that are there no more, the newest first."""
+        return tuple(one for one in self.followed if not one.is_open)
 
 
 class Pace:
@@ -69,7 +81,9 @@ class Watch:
         recording: Path,
         clock: Callable[[], float] = time.monotonic,
         cost: Callable[[], float] = time.thread_time,
+        settings: Settings = DEFAULTS,
     ) -> None:
+        self._settings = settings
         self._recording = recording
         self._clock = clock
         self._readers: dict[Path, BoxReader] = {}
@@ -87,12 +101,13 @@ class Watch:
         old = self._seen.diagnosis if self._seen else None
         if old is None or anew or self._diagnosing.due() or _turned(old.case, case):
             self._diagnosing.begin()
-            diagnosis = diagnose(case)
+            diagnosis = diagnose(case, self._settings)
             self._diagnosing.end()
             self._diagnosed_at = self._clock()
         else:
             diagnosis = refreshed(old, case)
-        self._seen = self._aged(Seen.of(diagnosis, case))
+        before = self._seen.followed if self._seen else ()
+        self._seen = self._aged(Seen.of(diagnosis, case, before, case.observed))
         return self._seen
 
     def close(self) -> None:

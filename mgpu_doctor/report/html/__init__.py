@@ -21,6 +21,7 @@ def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         parts.header(diagnosis, said),
         parts.main_finding(diagnosis, lead) if lead else "",
         parts.rank_table(diagnosis),
+        parts.stacks(diagnosis),
         parts.heat(diagnosis),
         parts.further(diagnosis, further),
         parts.unseen(diagnosis),

@@ -12,11 +12,13 @@ from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.html.heatmap import heat_map
 from mgpu_doctor.report.rows import Row, rows
+from mgpu_doctor.report.stacktree import tree_lines
 from mgpu_doctor.report.verdict import Tone, Verdict, cost, gain, job_line, who
 
 RANK_ROWS = 64
 LONGEST = 4000
 """Characters of one sentence or block of code."""
+TREE_WIDTH, TREE_HEIGHT = 200, 64
 HEAT_HEIGHT = 360
 """Pixels of the highest picture; a row has between 2 and 18 of them."""
 
@@ -107,6 +109,16 @@ def heat(diagnosis: Diagnosis) -> str:
     )
 
 
+def stacks(diagnosis: Diagnosis) -> str:
+    lines = tree_lines(diagnosis.tree, TREE_WIDTH, TREE_HEIGHT)
+    if not lines:
+        return ""
+    told = "\n".join(
+        f"<b>{escape(one.text)}</b>" if one.culprit else escape(one.text) for one in lines
+    )
+    return f'<h2>Where the ranks stood</h2>\n<div class="wide"><pre>{told}</pre></div>'
+
+
 def unseen(diagnosis: Diagnosis) -> str:
     if not diagnosis.unexamined:
         return ""
@@ -161,7 +173,7 @@ def _definitions(facts: dict[str, str]) -> str:
 
 
 def _fix(diagnosis: Diagnosis, fix: Fix, label: str) -> str:
-    how = text.cut(text.clean(fix.how).strip("\n"), LONGEST)
+    how = text.cut(text.details(fix.how, fix.summary), LONGEST)
     code = f"<pre>{escape(how)}</pre>" if how.strip() else ""
     gained = gain(fix.predicted, diagnosis.step_seconds)
     gains = f'<p class="gain">{say(gained)}</p>' if gained else ""

@@ -7,6 +7,7 @@ from rich.text import Text
 from mgpu_doctor.findings import Diagnosis, Finding
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone, cost, gain, who
+from mgpu_doctor.tui.followed import Followed
 from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.panels.head import MARKS
 from mgpu_doctor.tui.panels.parts import DIM, ends
@@ -16,12 +17,14 @@ def lines(frame: Frame, width: int, view: View) -> list[Text]:
     diagnosis = frame.diagnosis
     if diagnosis is None:
         return []
+    gone = [_gone(one, frame.at, width) for one in frame.resolved]
     if not diagnosis.findings:
-        return [Text("no finding", style=DIM)]
+        return [Text("no finding", style=DIM), *gone]
     selected = min(view.finding, len(diagnosis.findings) - 1)
-    return [
+    there = [
         _line(finding, width, place == selected) for place, finding in enumerate(diagnosis.findings)
     ]
+    return there + gone
 
 
 def _line(finding: Finding, width: int, selected: bool) -> Text:
@@ -34,6 +37,16 @@ def _line(finding: Finding, width: int, selected: bool) -> Text:
     )
     spent = cost(finding.cost)
     return ends(shown, Text(spent or "", style=DIM), width)
+
+
+def _gone(one: Followed, now: float, width: int) -> Text:
+    """A finding that has resolved itself."""
+    mark, style = MARKS[Tone.GOOD]
+    shown = Text.assemble(
+        (f"  {mark} ", style), (f"{one.finding.code}  {text.line(one.finding.title)}", DIM)
+    )
+    ago = text.seconds(max(0.0, round(now - (one.resolved or now))))
+    return ends(shown, Text(f"resolved {ago} ago", style=DIM), width)
 
 
 def details(diagnosis: Diagnosis, finding: Finding) -> Text:

@@ -1,0 +1,137 @@
+"""What a word on the command line names: a process, a recording, console text, dumps."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from mgpu_probes.inprocess.layout import BOX_SUFFIX, MAGIC
+
+from mgpu_doctor.recording.home import LATEST, find, home, runs
+from mgpu_doctor.recording.layout import BOXES, HOSTS, INFO
+
+STANDARD_INPUT = "-"
+HEAD = 1 << 16
+MOST_ENTRIES = 256
+"""Of a folder that are looked at to tell what it holds."""
+_GZIP = b"\x1f\x8b"
+_PICKLE = tuple(bytes((0x80, version)) for version in range(2, 6))
+_FLIGHT = (b'"pg_config"', b'"pg_status"', b'"entries"', b"pg_config", b"pg_status", b"entries")
+_TRACE = (b'"traceEvents"', b'"schemaVersion"')
+
+
+class UnknownSubject(ValueError):  # noqa: N818 - a noun, like NotARecording: it says what is wrong
+    """Nothing that can be examined. Its text is one sentence that says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pid:
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """Console text: a file, a folder of such files, or standard input."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Flights:
+    """A dump of torch's flight recorder, or a folder of them."""
+
+    path: Path
+
+
+Subject = Pid | Recording | Log | Flights
+
+
+def recognise(word: str) -> Subject:
+    """What `word` names. Raises UnknownSubject."""
+    if word == STANDARD_INPUT:
+        return Log(word)
+    if word.isascii() and word.isdecimal() and not os.path.exists(word):
+        return Pid(int(word))
+    folder = find(word)
+    if folder is not None:
+        return Recording(folder)
+    path = Path(word)
+    if word == LATEST:
+        raise UnknownSubject(
+            f"no recording is kept in {home()} yet: start a job with `mgpu-doctor run -- COMMAND`."
+        )
+    if path.is_dir():
+        return _folder(path)
+    if path.exists():
+        return _file(path)
+    raise UnknownSubject(
+        f"{word} does not exist: name a process id, a recording (its folder, its id or `latest`; "
+        f"they are kept in {runs()}), a log or a flight-recorder dump."
+    )
+
+
+def _folder(path: Path) -> Subject:
+    if (path / INFO).exists() or (path / HOSTS).is_dir() or path.name == BOXES:
+        return Recording(path)
+    try:
+        with os.scandir(path) as entries:
+            files = [Path(one.path) for one, _ in zip(entries, range(MOST_ENTRIES), strict=False)]
+    except OSError as error:
+        raise UnknownSubject(f"{path} cannot be read ({error.strerror}).") from None
+    kinds = {type(_kind(file)) for file in files if file.is_file()}
+    if Flights in kinds:
+        return Flights(path)
+    if any(file.suffix == BOX_SUFFIX for file in files):
+        return Recording(path)
+    if not files:
+        raise UnknownSubject(f"{path} is an empty folder: name what the job left behind.")
+    return Log(str(path))
+
+
+def _file(path: Path) -> Subject:
+    found = _kind(path)
+    if isinstance(found, UnknownSubject):
+        raise found
+    return found
+
+
+def _kind(path: Path) -> Subject | UnknownSubject:
+    try:
+        head = _head(path)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        return UnknownSubject(f"{path} cannot be read ({reason}).")
+    if head.startswith(MAGIC):
+        return UnknownSubject(
+            f"{path} is a single black box: name the recording that it belongs to, the folder "
+            "above `hosts`."
+        )
+    if head.startswith(_PICKLE) or (head.lstrip().startswith(b"{") and _holds(head, _FLIGHT)):
+        return Flights(path)
+    if head.lstrip().startswith((b"{", b"[")) and _holds(head, _TRACE):
+        return UnknownSubject(f"{path} is a profiler trace; traces cannot be examined yet.")
+    return Log(str(path))
+
+
+def _holds(head: bytes, marks: tuple[bytes, ...]) -> bool:
+    return any(mark in head for mark in marks)
+
+
+def _head(path: Path) -> bytes:
+    """The beginning of a regular file, unpacked. A pipe is not read: who reads it empties it."""
+    if not path.is_file():
+        return b""
+    with open(path, "rb") as file:
+        raw = file.read(HEAD)
+    if not raw.startswith(_GZIP):
+        return raw
+    with gzip.open(path, "rb") as unpacked:
+        return unpacked.read(HEAD)
