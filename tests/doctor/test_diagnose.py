@@ -14,7 +14,8 @@ from mgpu_doctor.case.model import Now, Outcome, State, Unexamined
 from mgpu_doctor.diagnose import diagnose, folded, ordered
 from mgpu_doctor.findings import Cost, Culprit, Finding, Severity
 from mgpu_doctor.rules.catalogue import OWN, Catalogue
-from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.settings import Settings
 from tests.support.synthetic import (
     Fault,
     Synthetic,
@@ -112,7 +113,7 @@ def test_a_rank_left_out_is_told() -> None:
 def test_host_clocks_are_told() -> None:
     job = Synthetic(birth={"clock": "host"}, device="cuda:0")
     probes = [one.probe for one in diagnose(synthetic_case(job)).unexamined]
-    assert probes == ["speed of the devices' own work"]
+    assert probes == ["speed of the devices' own work", "GPU samples"]
 
 
 def test_what_the_case_could_not_see_is_passed_on() -> None:
@@ -153,7 +154,7 @@ def test_the_more_specific_finding_replaces_the_other_for_the_same_culprit() -> 
 
 
 def rule(code: str, found: Iterable[Finding] | Exception) -> Rule:
-    def examine(_measures: Measures) -> Iterable[Finding]:
+    def examine(_measures: Measures, _limits: Limits) -> Iterable[Finding]:
         if isinstance(found, Exception):
             raise found
         return found
@@ -186,3 +187,17 @@ def test_a_broken_rule_of_another_package_is_told_not_fatal(
     assert [one.code for one in diagnosis.findings] == ["straggler-compute"]
     assert [one.probe for one in diagnosis.unexamined] == ["rule theirs"]
     assert "no such key" in diagnosis.unexamined[0].reason
+
+
+def test_a_broken_rule_of_ours_is_told_to_users_and_shown_to_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broken = rule("ours", ValueError("no such key"))
+    monkeypatch.setattr(module, "catalogue", lambda: Catalogue((*OWN, broken)))
+    monkeypatch.setattr(module, "OWN", (*OWN, broken))
+    case = synthetic_case(Synthetic(faults=[Fault(1, "forward", 20)]))
+    with pytest.raises(ValueError, match="no such key"):
+        diagnose(case)
+    diagnosis = diagnose(case, Settings(forgiving=True))
+    assert [one.code for one in diagnosis.findings] == ["straggler-compute"]
+    assert [one.probe for one in diagnosis.unexamined] == ["rule ours"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -25,10 +26,21 @@ def explain(*arguments: str) -> tuple[int, str, str]:
 def test_every_rule_explains_itself(rule: Rule) -> None:
     code, out, _ = explain(rule.code)
     assert code == 0
-    words = out.split()
+    words = " ".join(out.split())
     for text in (rule.summary, rule.measured, rule.thresholds, rule.fixes):
         assert len(text) > 20
-        assert " ".join(text.split()) in " ".join(words)
+        assert " ".join(text.split()) in words
+    for limit in rule.limits:
+        assert f"{limit.name} = {limit.default:g}" in words
+        assert " ".join(limit.meaning.split()) in words
+
+
+def test_the_reference_in_the_docs_is_made_of_the_rules() -> None:
+    """`make docs` writes it anew."""
+    written = (Path(__file__).parents[2] / "docs/findings.md").read_text(encoding="utf-8")
+    code, out, _ = explain("--markdown")
+    assert code == 0
+    assert written == out
 
 
 def test_codes_are_unique() -> None:
@@ -61,7 +73,7 @@ def entry_point(monkeypatch: pytest.MonkeyPatch, value: object) -> None:
 
 
 def test_rules_of_other_packages_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = Rule("their-code", "slow", "s", "m", "t", "f", lambda _measures: ())
+    theirs = Rule("their-code", "slow", "s", "m", "t", "f", lambda _measures, _limits: ())
     entry_point(monkeypatch, (theirs,))
     assert catalogue().rules[-1] is theirs
 

@@ -22,8 +22,18 @@ def parser(steps: int = 40) -> argparse.ArgumentParser:
     options.add_argument("--fault", choices=PLACES, default="none")
     options.add_argument("--rank", type=int, default=1, help="who is slow; -1 is every rank")
     options.add_argument("--ms", type=float, default=20.0, help="how slow, each turn")
+    options.add_argument("--until", type=int, help="turn after which the slowness is gone")
     options.add_argument("--percent", type=float, help="instead of --ms: of the turn's own time")
+    options.add_argument("--after", type=int, default=0, help="turns before the slowness begins")
+    options.add_argument("--burn", action="store_true", help="compute instead of sleeping")
     return options
+
+
+def burn(seconds: float) -> None:
+    """Keeps a core busy for so much CPU time."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 class Slow:
@@ -36,14 +46,19 @@ class Slow:
     def __init__(self, args: argparse.Namespace, rank: int, parts: int = 1) -> None:
         self.place = args.fault if args.rank in (rank, -1) else "none"
         self.percent = args.percent
+        self.until = args.until
         self.parts = parts
         self.seconds = args.ms / 1000 / parts if args.percent is None else 0.0
+        self.after = args.after
+        self.burn = args.burn
         self.turns = 0
         self.began: list[float] = []
 
     def turn(self) -> None:
         """Called once at the top of each turn."""
         self.turns += 1
+        if self.until is not None and self.turns > self.until:
+            self.seconds = 0.0
         if self.percent is None or len(self.began) > MEASURED_TURNS:
             return
         self.began.append(time.perf_counter())
@@ -53,8 +68,9 @@ class Slow:
             self.seconds = median(turns) * self.percent / 100 / self.parts
 
     def here(self, place: str) -> None:
-        if place == self.place and self.seconds:
-            time.sleep(self.seconds)
+        begun = not self.after or self.turns > self.after  # loader workers see no turns
+        if place == self.place and self.seconds and begun:
+            (burn if self.burn else time.sleep)(self.seconds)
 
     def in_backward(self, hidden: torch.Tensor) -> torch.Tensor:
         """Sleeps when the gradient of `hidden` is ready, in the middle of backward."""
@@ -65,4 +81,8 @@ class Slow:
     def in_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Sleeps inside `optimizer.step()`, which comes once a turn."""
         if self.place == "optimizer":
-            optimizer.register_step_pre_hook(lambda *_: time.sleep(self.seconds * self.parts))
+            optimizer.register_step_pre_hook(lambda *_: self._in_one())
+
+    def _in_one(self) -> None:
+        for _ in range(self.parts):
+            self.here("optimizer")

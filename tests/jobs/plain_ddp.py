@@ -42,6 +42,7 @@ class Net(nn.Module):
 def add_options(options: argparse.ArgumentParser) -> argparse.ArgumentParser:
     options.add_argument("--workers", type=int, default=0)
     options.add_argument("--batch", type=int, default=64)
+    options.add_argument("--persistent", action="store_true")
     options.add_argument("--model", choices=("mlp", "cnn"), default="mlp")
     return options
 
@@ -59,7 +60,12 @@ def train(args: argparse.Namespace) -> None:
     data = Blobs()
     sampler: DistributedSampler[tuple[torch.Tensor, int]] = DistributedSampler(data, seed=1)
     loader = DataLoader(
-        data, args.batch, sampler=sampler, num_workers=args.workers, collate_fn=collate
+        data,
+        args.batch,
+        sampler=sampler,
+        num_workers=args.workers,
+        persistent_workers=args.persistent,
+        collate_fn=collate,
     )
     model = DistributedDataParallel(Net(args.model, slow))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)

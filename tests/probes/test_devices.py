@@ -97,6 +97,24 @@ def test_a_kilowatt(nvml: PretendNvml, tmp_path: Path) -> None:
     assert (device["power_watts"], device["power_limit_watts"]) == (1000, 1200)
 
 
+def test_what_keeps_clocks_down_is_told_by_name(nvml: PretendNvml, tmp_path: Path) -> None:
+    devices = one(nvml, tmp_path, "throttled")["devices"]
+    assert devices[0]["clock_reasons"] == []
+    assert devices[2]["clock_reasons"] == ["hw_slowdown", "sw_thermal", "hw_thermal"]
+    assert devices[5]["clock_reasons"] == ["power_cap"]
+    assert {device["max_sm_clock_mhz"] for device in devices} == {1980}
+    assert devices[2]["sm_clock_mhz"] < 1000 < devices[5]["sm_clock_mhz"] < 1500
+    assert one(nvml, tmp_path, "h100")["devices"][0]["clock_reasons"] == ["idle"]
+
+
+def test_clock_reasons_that_nobody_tells_are_unknown(nvml: PretendNvml, tmp_path: Path) -> None:
+    fault = ("nvmlDeviceGetCurrentClocks*=NOT_SUPPORTED", "nvmlDeviceGetMaxClockInfo=NOT_SUPPORTED")
+    device = one(nvml, tmp_path, "throttled", fault=fault)["devices"][2]
+    assert device["clock_reasons"] is None
+    assert device["max_sm_clock_mhz"] is None
+    assert device["trouble"] == "not supported: maximum clock, clock event reasons"
+
+
 def test_mig_has_no_utilization(nvml: PretendNvml, tmp_path: Path) -> None:
     devices = one(nvml, tmp_path, "mig")["devices"]
     assert devices[0]["utilization"] is None
@@ -153,11 +171,13 @@ def test_no_library_says_so() -> None:
 
 
 def test_a_driver_without_newer_entry_points(tmp_path: Path) -> None:
-    build(tmp_path / "old", hide=("nvmlDeviceGetMemoryInfo_v2", *V3_LISTS))
+    newer = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons", *V3_LISTS)
+    build(tmp_path / "old", hide=newer)
     box = machine("busy", pids=range(101, 109))
     (sample,) = PretendNvml(tmp_path / "old").samples(tmp_path / "state", box)
     device = sample["devices"][1]
     assert device["pids"] == [102]
+    assert device["clock_reasons"] == []
     # Version 1 counts what the driver keeps for itself (551 MiB) as used.
     assert device["memory_used"] == int(box.gpus[1]["mem_used"]) + (551 << 20)
     assert device["trouble"] is None

@@ -32,7 +32,7 @@ AT = 1500.0
 def find(case: Case) -> list[Finding]:
     """What these families find, each rule once."""
     rules = (*failed.RULES, *rendezvous.RULES, *hang.RULES)
-    return [finding for rule in rules for finding in rule.examine(Measures(case))]
+    return [finding for rule in rules for finding in rule.examine(Measures(case), rule.defaults)]
 
 
 def error(kind: str = "ValueError", message: str = "bad sample", line: int = 87) -> Error:

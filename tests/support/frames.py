@@ -9,6 +9,7 @@ import numpy as np
 
 from mgpu_doctor.case.model import Device, DeviceSample, HostSample, Outcome
 from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.tui.followed import Followed
 from mgpu_doctor.tui.frame import Frame, Position
 from mgpu_doctor.tui.heat import Heat
 from tests.support import diagnoses
@@ -100,6 +101,14 @@ UNKNOWN = frame(
     diagnoses.unknown(), rate=None, devices=None, host=HostSample(AT, None, None, None, None, None)
 )
 
+RESOLVED = replace(
+    HEALTHY,
+    resolved=tuple(
+        Followed(finding, AT - 20, AT - 8)
+        for finding in (diagnoses.slow_input(), diagnoses.LOW_COVERAGE)
+    ),
+)
+
 ALL = {
     "healthy": HEALTHY,
     "straggler": STRAGGLER,
@@ -110,4 +119,5 @@ ALL = {
     "hostile": HOSTILE,
     "replay": REPLAYED,
     "unknown": UNKNOWN,
+    "resolved": RESOLVED,
 }

@@ -1,6 +1,7 @@
 """Runs real training jobs for tests: one at a time on this machine, and none is left behind."""
 
 import fcntl
+import os
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,9 @@ from pathlib import Path
 import psutil
 
 JOBS = Path(__file__).parents[1] / "jobs"
+STEADY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
+"""Without these glibc makes some processes twice as slow as others in what takes much memory (it
+gives blocks back and takes them anew), by chance: a healthy job must not have that."""
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
@@ -46,6 +50,7 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env=os.environ | STEADY,
         ) as process,
     ):
         try:

@@ -1,3 +1,4 @@
+import gc
 import time
 from dataclasses import fields
 
@@ -5,7 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mgpu_trainers import faults
-from mgpu_trainers.faults import KINDS, Exit, Fault, Kill, Leak, Planted, Slow, SlowLoader
+from mgpu_trainers.fault import Fault
+from mgpu_trainers.faults import KINDS, Planted
+from mgpu_trainers.heap import Heap
+from mgpu_trainers.mishaps import Exit, Kill, Leak
+from mgpu_trainers.slowness import Slow, SlowLoader
 from mgpu_trainers.specs import ALL, SpecError
 
 NUMBERS = st.integers(1, 10**6).map(lambda thousandths: thousandths / 1000)
@@ -20,6 +25,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "factor": st.integers(1000, 10**6).map(lambda thousandths: thousandths / 1000),
     "signal": st.sampled_from(["KILL", "SEGV", "TERM", "BUS"]),
     "code": st.integers(0, 255),
+    "how": st.sampled_from(["sleep", "gc", "save"]),
 }
 
 
@@ -28,7 +34,9 @@ def any_fault(draw: st.DrawFn) -> Fault:
     kind = KINDS[draw(st.sampled_from(sorted(KINDS)))]
     names = [each.name for each in fields(kind)]
     values = {name: draw(VALUES[name]) for name in names if name in VALUES}
-    if "ms" in names and (draw(st.booleans()) or values.get("phase") == "other"):
+    if "factor" not in names and "ms" in names:
+        values["ms"] = draw(NUMBERS)
+    elif "ms" in names and (draw(st.booleans()) or values.get("phase") == "other"):
         values |= {"ms": draw(NUMBERS), "factor": None}
     return kind(**values)  # type: ignore[arg-type]  # the strategies fit the fields by name
 
@@ -75,6 +83,7 @@ def test_defaults_and_spelling() -> None:
         ("slow:factor=0.5", "position 13: factor must be 1 or more"),
         ("slow:ms=1,factor=2", "position 1: slow takes either ms= or factor="),
         ("slow:phase=other,factor=2", "position 1: phase=other takes ms="),
+        ("stall:kind=nap", "position 12: kind must be one of sleep, gc, save, not 'nap'"),
         ("leak:rank=4", "there is no rank 4 among 4"),
     ],
 )
@@ -115,6 +124,37 @@ def test_the_time_added_is_never_less_than_asked_for(burn: bool) -> None:
     began = time.perf_counter()
     assert Slow(factor=3.0, burn=burn).spend(natural=0.005) == pytest.approx(0.010)
     assert time.perf_counter() - began >= 0.010
+
+
+def test_a_stall_comes_every_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    (fault,) = faults.parse(["stall:ms=50,every=3,from=2"], ranks=2)
+    planted = Planted([fault], rank=1)
+    stalled = []
+    for step in range(1, 10):
+        before = len(slept)
+        planted.begin(step)
+        stalled += [step] * (len(slept) - before)
+    assert (stalled, slept) == ([2, 5, 8], [0.05] * 3)
+
+
+def test_a_heap_grows_until_the_collector_takes_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+
+    def collect() -> None:
+        nonlocal now
+        now += len(Heap.kept) * 1e-7
+
+    monkeypatch.setattr(gc, "collect", collect)
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    try:
+        Heap.grow(0.03)
+        assert 300_000 <= len(Heap.kept) <= 400_000
+    finally:
+        Heap.kept.clear()
 
 
 def test_nothing_is_attached_where_no_fault_is_planted() -> None:

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from mgpu_trainers import catalogue, data, faults, models
-from mgpu_trainers.faults import Leak, Nan, Planted, Slow, SlowLoader
+from mgpu_trainers import catalogue, data, models
+from mgpu_trainers.faults import Planted
+from mgpu_trainers.mishaps import Leak, Nan
+from mgpu_trainers.slowness import Late, Slow, SlowLoader
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, default_collate
 
@@ -165,7 +167,7 @@ def test_gradients_are_no_numbers_in_one_step_and_weights_ever_after(clock: Cloc
 @pytest.mark.parametrize(
     "fault", [Slow(phase="input", ms=30.0, every=2), SlowLoader(ms=30.0, every=2)]
 )
-def test_batches_come_late_and_whole(clock: Clock, fault: faults.Late) -> None:
+def test_batches_come_late_and_whole(clock: Clock, fault: Late) -> None:
     dataset, collate = Planted([fault], rank=1).fetch(list(range(6)), default_collate)
     batches = [batch.tolist() for batch in DataLoader(dataset, 2, collate_fn=collate)]
     assert batches == [[0, 1], [2, 3], [4, 5]]

@@ -13,10 +13,10 @@ from mgpu_doctor.analysis.align import Joined, join
 from mgpu_doctor.analysis.attribution import (
     UnattributableError,
     attribute,
-    median_of_others,
     phase_excess,
 )
-from mgpu_doctor.analysis.whatif import ideal_step_time, saved_fraction, saved_without, step_time
+from mgpu_doctor.analysis.medians import median_of_others
+from mgpu_doctor.analysis.whatif import ideal, saved_fraction, saved_without, step_time
 from tests.support.synthetic import Fault, Synthetic, make_rank, own_work, records
 
 
@@ -30,8 +30,7 @@ def test_own_work_is_what_the_job_really_did() -> None:
     found = attribute(joined_of(job))
     np.testing.assert_allclose(found.own, truth, atol=2e-6)
     assert (found.slowest == 2).all()
-    assert (found.least_waiting == 2).all()
-    assert found.slowest_share[2] == 1.0
+    assert (found.wait[:, 2] == 0).all()
 
 
 def test_communication_is_what_nobody_can_avoid() -> None:
@@ -49,6 +48,7 @@ def test_blame_is_what_mending_the_slowest_alone_saves() -> None:
     )
     found = attribute(joined_of(job))
     np.testing.assert_allclose(found.blame, 0.006, atol=1e-6)
+    np.testing.assert_allclose(found.blamed, [0, 0.006, 0, 0], atol=1e-6)
     np.testing.assert_allclose(found.waste, 0.010 * 2 + 0.006, atol=1e-6)
 
 
@@ -83,7 +83,10 @@ def test_what_if_predicts_the_step_time_without_the_fault() -> None:
     assert 1 - saved == pytest.approx(measured, rel=0.02)
     assert saved_fraction(found, {0: 0.012}) == pytest.approx(0, abs=1e-3)
     assert step_time(found.own, found.communication) == pytest.approx(slow.step_seconds, rel=0.01)
-    assert ideal_step_time(found) < slow.step_seconds - 0.01
+    whole = ideal(found)
+    assert whole.step_seconds == pytest.approx(slow.step_seconds, rel=0.01)
+    assert whole.ideal_seconds < slow.step_seconds - 0.01
+    assert whole.waste_fraction == pytest.approx(1 - whole.ideal_seconds / whole.step_seconds)
 
 
 def test_what_if_without_a_phase() -> None:

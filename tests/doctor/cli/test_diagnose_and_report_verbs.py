@@ -10,9 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from mgpu_probes.outside import jobs
 from typer.testing import CliRunner
 
 from mgpu_doctor.cli import app, diagnose, report  # the modules register their verbs
+from mgpu_doctor.signatures.catalogue import SIGNATURES
+from tests.support.boxes import finished
 from tests.support.recordings import HEALTHY, SLOW_INPUT, WAITING, recording
 
 assert diagnose
@@ -69,6 +72,13 @@ def test_an_id_and_latest_name_a_recording(home: Path) -> None:
         assert json.loads(done.stdout)["job"]["id"] == "some-id"
 
 
+@pytest.fixture
+def nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other jobs of the machine that the tests run on are none of theirs."""
+    monkeypatch.setattr(jobs, "find_all", tuple)
+
+
+@pytest.mark.usefixtures("nobody_else")
 def test_without_a_subject_the_jobs_that_run_here(home: Path) -> None:
     recording(home / "runs" / "alive", [WAITING, SLOW_INPUT, WAITING], live=True)
     recording(home / "runs" / "over", [HEALTHY] * 2)
@@ -77,17 +87,33 @@ def test_without_a_subject_the_jobs_that_run_here(home: Path) -> None:
     assert json.loads(done.stdout)["job"]["id"] == "alive"
 
 
-@pytest.mark.parametrize("verb", ["diagnose", "report"])
-@pytest.mark.parametrize("subject", ["absent", "latest", "file", "empty", "12345", "-"])
+NOTHING = [
+    *(("diagnose", subject) for subject in ("absent", "latest", "empty", "999999999", "box")),
+    *(("report", subject) for subject in ("absent", "latest", "empty", "999999999", "box", "-")),
+]
+
+
+@pytest.mark.parametrize(("verb", "subject"), NOTHING)
 def test_nothing_to_examine_exits_3_and_says_why(tmp_path: Path, verb: str, subject: str) -> None:
-    (tmp_path / "file").write_text("x")
+    os.rename(finished(tmp_path), tmp_path / "box")
     (tmp_path / "empty").mkdir()
-    reference = str(tmp_path / subject) if subject in {"absent", "file", "empty"} else subject
+    reference = str(tmp_path / subject) if subject in {"absent", "box", "empty"} else subject
     done = run.invoke(app, [verb, reference])
     assert done.exit_code == 3
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("mgpu-doctor: ")
+
+
+def test_a_log_is_examined(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("step 1 loss 2.5\nstep 2 loss 2.4\n")
+    assert run.invoke(app, ["diagnose", str(log)]).exit_code == 0
+    known = next(one for one in SIGNATURES if one.code == "oom-device")
+    log.write_text(f"step 1 loss 2.5\n[rank1]: {known.example}\n")
+    done = run.invoke(app, ["diagnose", str(log)])
+    assert done.exit_code == 1
+    assert "oom-device" in done.stdout
 
 
 def test_a_job_without_a_rank_exits_3_with_its_diagnosis(tmp_path: Path) -> None:
@@ -99,6 +125,7 @@ def test_a_job_without_a_rank_exits_3_with_its_diagnosis(tmp_path: Path) -> None
     assert made["unexamined"], "and it says why"
 
 
+@pytest.mark.usefixtures("nobody_else")
 def test_no_running_job_exits_3() -> None:
     done = run.invoke(app, ["diagnose"])
     assert done.exit_code == 3

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.case.model import HostSample
+from mgpu_doctor.case.model import Case, HostSample
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
+from tests.support.hosts import Doing, computing, on_host, sampled
 from tests.support.synthetic import BASE, Fault, Synthetic, synthetic_case
 
 
@@ -55,6 +57,33 @@ def test_busy_cores_make_more_workers_useless() -> None:
     assert "keep up" in only(job_with_input(0.010, workers=4), cpu=50.0).cause
 
 
+def restarting(every: int = 12, **loader: Any) -> Finding | None:
+    """Data comes at once but for the first step of every epoch."""
+    faults = [Fault(rank, "input", milliseconds=150, start=4, every=every) for rank in range(4)]
+    described = {"workers": 2, "persistent_workers": False, "batches": 12, **loader}
+    job = replace(job_with_input(0.001, **described), faults=faults)
+    return next(
+        (one for one in diagnose(synthetic_case(job)).findings if "input" in one.code), None
+    )
+
+
+def test_workers_that_are_started_for_each_epoch() -> None:
+    found = restarting()
+    assert found is not None
+    assert "2 workers anew for each epoch of 12 batches" in found.cause
+    assert "waits 15" in found.cause
+    assert found.fixes[0].how.startswith("DataLoader(..., persistent_workers=True)")
+
+
+@pytest.mark.parametrize(
+    "other", [{"persistent_workers": True}, {"batches": 100}, {"batches": None}, {"every": 7}]
+)
+def test_waits_that_are_no_epochs_beginning(other: dict[str, Any]) -> None:
+    found = restarting(**other)
+    assert found is not None
+    assert "anew" not in found.cause
+
+
 def test_no_workers_is_the_cause_even_on_busy_cores() -> None:
     found = only(job_with_input(0.010, workers=0), cpu=97.0)
     assert "num_workers=0" in found.cause
@@ -82,3 +111,90 @@ def test_one_slow_loader_is_a_straggler_not_a_bound_job() -> None:
 def test_input_that_explains_little_of_the_gap_is_not_the_cause() -> None:
     faults = [Fault(1, "input", milliseconds=4), Fault(1, "forward", milliseconds=16)]
     assert only(Synthetic(faults=faults)).code == "straggler-compute"
+
+
+def sampled_job(doing: Doing, *, idle: float = 0.0, cpu: float = 50.0, **loader: Any) -> Case:
+    case = on_host(synthetic_case(job_with_input(0.010, **loader)))
+    case = computing(case, dict.fromkeys(range(4), idle))
+    return sampled(case, dict.fromkeys(range(4), doing), cpu_percent=cpu)
+
+
+def bound(case: Case, settings: Settings = DEFAULTS) -> Finding:
+    return next(one for one in diagnose(case, settings).findings if one.code == "input-bound")
+
+
+def test_without_workers_sleep_and_computation_are_told_apart() -> None:
+    asleep = bound(sampled_job(Doing(), idle=0.009, workers=0))
+    assert "waiting for storage, a network, a lock or a sleep" in asleep.cause
+    computes = bound(sampled_job(Doing(), workers=0))
+    assert "making it computes" in computes.cause
+    for one in (asleep, computes):
+        assert "num_workers=0" in one.cause
+        assert "num_workers=4" in one.fixes[0].how
+
+
+def test_a_main_thread_that_is_often_seen_waiting_for_a_disk() -> None:
+    assert "waiting for a disk" in bound(sampled_job(Doing(state="D"), idle=0.009, workers=0)).cause
+
+
+def test_busy_cores_matter_to_what_computes_only() -> None:
+    asleep = bound(sampled_job(Doing(), idle=0.009, cpu=97.0, workers=0))
+    assert "busy" not in asleep.fixes[0].how
+    computes = bound(sampled_job(Doing(), cpu=97.0, workers=0))
+    assert "97 % busy: do less" in computes.fixes[0].how
+
+
+@pytest.mark.parametrize(
+    ("worker", "cause", "how"),
+    [
+        (Doing(running=0.05), "sleeps most of the time, waiting for storage", "cost no core"),
+        (Doing(running=0.05, state="D"), "waiting for a disk", "cost no core"),
+        (Doing(running=0.8, queued=0.1), "computes all the time", "cores are left"),
+        (Doing(running=0.5), "too few, or the dataset", "profile"),
+    ],
+)
+def test_workers_that_sleep_and_workers_that_compute(worker: Doing, cause: str, how: str) -> None:
+    one = bound(sampled_job(Doing(children=(worker, worker)), workers=2, prefetch_factor=2))
+    assert cause in one.cause
+    assert how in one.fixes[0].how
+    assert "num_workers=4, prefetch_factor=4" in one.fixes[0].how
+    measured = {evidence.measure: evidence.value for evidence in one.evidence}
+    worked = measured["share of time in which a worker computed or stood ready"]
+    assert worked == pytest.approx(worker.running + (worker.queued or 0))
+
+
+def test_workers_that_sleep_do_not_need_the_busy_cores() -> None:
+    asleep = Doing(children=(Doing(running=0.05),))
+    one = bound(sampled_job(asleep, cpu=99.0, workers=1))
+    assert "sleeps most of the time" in one.cause
+    busy = Doing(children=(Doing(running=0.95),))
+    assert "99 % busy" in bound(sampled_job(busy, cpu=99.0, workers=1)).cause
+
+
+def test_a_used_up_quota_is_as_good_as_busy_cores() -> None:
+    throttled = Doing(throttled=0.3, quota=1.0, children=(Doing(running=0.95),))
+    one = bound(sampled_job(throttled, workers=1))
+    assert "CPU quota is used up" in one.cause
+    assert "more workers would not help" in one.fixes[0].how
+
+
+def test_one_batch_ahead_is_little() -> None:
+    asleep = Doing(children=(Doing(running=0.05),))
+    one = bound(sampled_job(asleep, workers=1, prefetch_factor=1))
+    assert "one batch ahead only" in one.cause
+    assert "prefetch_factor=2" in one.fixes[0].how
+
+
+def test_a_loop_without_a_loader() -> None:
+    asleep = bound(sampled_job(Doing(), idle=0.009))
+    assert "does not overlap with training, and mostly waits" in asleep.cause
+    assert "Making a batch computes" in bound(sampled_job(Doing())).cause
+
+
+def test_its_constants_are_limits() -> None:
+    case = sampled_job(Doing(), cpu=80.0, workers=0)
+    lower = Settings(values={"input-bound": {"saturated": 0.75}})
+    assert "busy" not in bound(case).fixes[0].how
+    assert "80 % busy" in bound(case, lower).fixes[0].how
+    strict = Settings(values={"input-bound": {"share": 0.9}})
+    assert diagnose(case, strict).findings == ()

@@ -22,7 +22,7 @@ def findings(job: Synthetic) -> tuple[Finding, ...]:
         ("backward", "straggler-compute"),
         ("optimizer", "straggler-optimizer"),
         ("other", "straggler-other"),
-        ("checkpoint", "straggler-other"),
+        ("checkpoint", "checkpoint-stall"),
     ],
 )
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -1,0 +1,74 @@
+"""Threads that want to compute on a host against the cores that they have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.analysis.crowd import Crowd, crowds
+from mgpu_doctor.analysis.surroundings import surroundings
+from mgpu_doctor.case.model import Case
+from tests.support.hosts import Doing, on_host, sampled
+from tests.support.synthetic import Synthetic, synthetic_case
+
+
+def job(ranks: int = 4, **birth: Any) -> Case:
+    return on_host(synthetic_case(Synthetic(ranks=ranks, birth={"threads": 2, **birth})))
+
+
+def crowd(case: Case) -> Crowd:
+    (found,) = crowds(case, surroundings(case))
+    return found
+
+
+def test_threads_of_all_ranks_against_their_cores_together() -> None:
+    one = crowd(sampled(job(), {0: Doing(cores=(0,)), 1: Doing(cores=(1, 2), queued=0.2)}))
+    assert (one.threads, one.most_threads, one.cores) == (8, 2, 3)
+    assert one.ranks == (0, 1, 2, 3)
+    assert one.full
+    assert one.alone
+
+
+def test_enough_cores() -> None:
+    cores = tuple(range(8))
+    one = crowd(sampled(job(), dict.fromkeys(range(4), Doing(cores=cores))))
+    assert not one.full
+
+
+def test_a_quota_counts_where_it_leaves_less() -> None:
+    quota = Doing(cores=tuple(range(8)), throttled=0.0, quota=1.0)
+    shared = sampled(job(), dict.fromkeys(range(4), quota))
+    assert crowd(shared).cores == 4
+    one_free = sampled(job(), {**dict.fromkeys(range(3), quota), 3: Doing(cores=(0, 1, 2, 3))})
+    assert crowd(one_free).cores == 8
+
+
+def test_workers_count_by_what_they_want() -> None:
+    busy, asleep = Doing(running=0.6, queued=0.3), Doing(running=0.02)
+    loads = {"loaders": [{"workers": 2}]}
+    case = job(2, threads=1, **loads)
+    assert crowd(sampled(case, {0: Doing(children=(busy, busy))})).workers == pytest.approx(1.8)
+    assert crowd(sampled(case, {0: Doing(children=(busy, busy))})).full
+    assert not crowd(sampled(case, {0: Doing(children=(asleep, asleep))})).full
+    without_loader = job(2, threads=1)
+    assert crowd(sampled(without_loader, {0: Doing(children=(busy, busy))})).workers == 0
+
+
+def test_without_samples_the_births_tell() -> None:
+    one = crowd(job(affinity=2))
+    assert (one.threads, one.cores, one.queueing, one.outside) == (8, 2, None, None)
+
+
+def test_unequal_affinities_without_samples_do_not_tell() -> None:
+    case = job(affinity=2)
+    other = replace(case.ranks[0], birth={**case.ranks[0].birth, "affinity": 1})
+    assert crowd(replace(case, ranks=(other, *case.ranks[1:]))).cores is None
+
+
+def test_a_host_with_a_rank_of_unknown_threads_is_left_out() -> None:
+    case = job()
+    unknown = replace(case.ranks[0], birth={}, host="other")
+    found = crowds(replace(case, ranks=(unknown, *case.ranks[1:])), {})
+    assert [one.host for one in found] == ["node"]

@@ -1,0 +1,145 @@
+"""Unequal data: the rank that always has more, ranks that have more by turns, and neither."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgpu_doctor.analysis.loads import Loads
+from mgpu_doctor.analysis.measures import Measures, measure
+from mgpu_doctor.case.model import Case
+from tests.support.recurring import Seconds, healthy, job_of
+from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
+
+UNITS = ("samples", "tokens")
+
+
+def loads(case: Case) -> Loads:
+    found = measure(case).loads
+    assert found is not None
+    return found
+
+
+def loaded(job: Synthetic, load: Seconds, unit: str = "samples", fixed: float = 0.2) -> Case:
+    """A job whose compute follows the load, but for a fixed share."""
+    work = healthy(job)
+    for phase in ("forward", "backward"):
+        work[phase] *= fixed + (1 - fixed) * load / load.mean()
+    return job_of(work, fields={unit: load})
+
+
+def lengths(ranks: int, steps: int, seed: int = 3) -> Seconds:
+    return np.random.default_rng(seed).integers(200, 1000, (steps, ranks)).astype(float)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+@pytest.mark.parametrize("times", [1.5, 3.0])
+def test_a_rank_with_more_data(times: float, make: type[Synthetic], unit: str, ranks: int) -> None:
+    load = np.full((120, ranks), 32.0)
+    load[:, 1] *= times
+    found = loads(loaded(make(ranks=ranks), load, unit)).uneven
+    assert found is not None
+    assert (found.ranks, found.unit) == ((1,), unit)
+    assert (found.load, found.load_of_others) == (32 * times, 32)
+    assert found.explained > 0.9
+
+
+def test_what_equal_batches_would_save() -> None:
+    load = np.full((120, 4), 32.0)
+    load[:, 1] *= 2
+    measures = measure(loaded(Synthetic(), load))
+    assert measures.loads is not None
+    found = measures.loads.uneven
+    assert found is not None
+    now = seconds_of(measures)
+    even = load.mean() * np.ones((120, 4))
+    small = np.full((120, 4), 32.0)
+    assert 1 - found.saved == pytest.approx(of(small, load) / now, rel=0.02)
+    assert 1 - found.saved_level == pytest.approx(of(even, load) / now, rel=0.02)
+
+
+def seconds_of(measures: Measures) -> float:
+    assert measures.step_seconds is not None
+    return measures.step_seconds
+
+
+def of(load: Seconds, scale: Seconds) -> float:
+    """Seconds a step with this load, where the work a sample is as in the other job."""
+    work = healthy(Synthetic(ranks=load.shape[1], steps=len(load)))
+    for phase in ("forward", "backward"):
+        work[phase] *= 0.2 + 0.8 * load / scale.mean()
+    return seconds_of(measure(job_of(work)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+def test_sequences_of_unequal_length(make: type[Synthetic], ranks: int) -> None:
+    load = lengths(ranks, 120)
+    found = loads(loaded(make(ranks=ranks), load, "tokens"))
+    assert found.uneven is None
+    assert found.varying is not None
+    assert found.varying.unit == "tokens"
+    assert found.varying.slowest_has_most > 1.5 / ranks
+    assert found.varying.saved > 0.05
+
+
+def test_what_equal_lengths_would_save() -> None:
+    load = lengths(4, 200)
+    measures = measure(loaded(Synthetic(steps=200), load, "tokens"))
+    assert measures.loads is not None
+    assert measures.loads.varying is not None
+    even = np.broadcast_to(load.mean(axis=1, keepdims=True), load.shape)
+    expected = of(np.array(even), load) / seconds_of(measures)
+    assert 1 - measures.loads.varying.saved == pytest.approx(expected, rel=0.02)
+
+
+def test_long_sequences_now_and_then_are_no_stalls() -> None:
+    """What more tokens explain is not told a second time as a rank that stalls."""
+    load = np.full((300, 4), 500.0)
+    load[30::20, 2] = 8000
+    measures = measure(loaded(Synthetic(steps=300), load, "tokens"))
+    assert measures.stalls == ()
+    assert measures.loads is not None
+    assert measures.loads.varying is not None
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_slow_rank_with_a_little_more_data_is_slow_for_another_reason(ranks: int) -> None:
+    case = synthetic_case(Synthetic(ranks=ranks, faults=[Fault(1, "forward", milliseconds=20)]))
+    for rank in case.ranks:
+        rank.steps["samples"] = 36 if rank.rank == 1 else 32
+    assert loads(case) == Loads()
+
+
+def test_more_data_that_costs_nothing_is_nobodys_trouble() -> None:
+    case = synthetic_case(Synthetic())
+    for rank in case.ranks:
+        rank.steps["samples"] = 64 if rank.rank == 1 else 32
+    assert loads(case) == Loads()
+
+
+def test_loads_that_are_not_known_explain_nothing() -> None:
+    case = synthetic_case(Synthetic(faults=[Fault(1, "forward", milliseconds=20)]))
+    assert loads(case) == Loads()
+
+
+def test_a_smaller_last_batch_on_all_ranks_is_well() -> None:
+    load = np.full((200, 4), 32.0)
+    load[19::20] = 5
+    assert loads(loaded(Synthetic(steps=200), load)) == Loads()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    ranks=st.integers(2, 8),
+    steps=st.integers(25, 200),
+    noise=st.floats(0.01, 0.3),
+    seed=st.integers(0, 10**6),
+)
+def test_lengths_that_work_does_not_follow(ranks: int, steps: int, noise: float, seed: int) -> None:
+    work = healthy(Synthetic(ranks=ranks, steps=steps, noise=noise, seed=seed))
+    assert loads(job_of(work, fields={"tokens": lengths(ranks, steps, seed)})) == Loads()

@@ -1,0 +1,205 @@
+"""Stalls: whose, in which phase, how often, at which distance, and what they cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.analysis.measures import measure
+from mgpu_doctor.analysis.stalls import Stalls
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from tests.support.recurring import healthy, job_of
+from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
+
+SEEDS = range(3)
+
+
+def stalls(case: Case) -> tuple[Stalls, ...]:
+    found = measure(case).stalls
+    assert found is not None
+    return found
+
+
+def mean_step(case: Case) -> float:
+    seconds = diagnose(case).step_seconds
+    assert seconds is not None
+    return seconds
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("phase", ["input", "forward", "backward", "optimizer", "other"])
+@pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+def test_a_rank_that_stalls_every_twentieth_step(
+    make: type[Synthetic], phase: str, ranks: int
+) -> None:
+    for seed in SEEDS:
+        culprit = seed % ranks
+        fault = Fault(culprit, phase, milliseconds=400, start=7, every=20)
+        (found,) = stalls(synthetic_case(make(ranks=ranks, steps=160, seed=seed, faults=[fault])))
+        assert (found.ranks, found.phase, found.period) == ((culprit,), phase, 20.0)
+        assert found.seconds == pytest.approx(0.4, rel=0.05)
+        assert found.steps == tuple(range(27, 160, 20))
+        assert found.count == 7
+
+
+def test_what_it_costs_is_the_whole_time_of_the_stalls() -> None:
+    job = Synthetic(steps=206, faults=[Fault(2, "other", milliseconds=400, start=26, every=20)])
+    slow, well = synthetic_case(job), synthetic_case(Synthetic(steps=206))
+    (found,) = stalls(slow)
+    assert 1 - found.saved == pytest.approx(mean_step(well) / mean_step(slow), rel=0.02)
+    assert found.total == pytest.approx(9 * 0.4, rel=0.05)
+    assert found.waited == pytest.approx(0.4, rel=0.05)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_without_a_period_it_takes_more_of_them(ranks: int) -> None:
+    random = np.random.default_rng(5)
+    work = healthy(Synthetic(ranks=ranks, steps=300))
+    work["backward"][30 + random.choice(260, 16, replace=False), 1] += 0.2
+    (found,) = stalls(job_of(work))
+    assert (found.ranks, found.phase, found.period) == ((1,), "backward", None)
+
+
+def test_two_ranks_that_stall_together() -> None:
+    faults = [Fault(rank, "other", milliseconds=200, start=5, every=15) for rank in (0, 3)]
+    (found,) = stalls(synthetic_case(Synthetic(ranks=8, steps=200, faults=faults)))
+    assert sorted(found.ranks) == [0, 3]
+
+
+def test_one_rank_after_the_other_at_a_regular_distance() -> None:
+    work = healthy(Synthetic(ranks=4, steps=260))
+    for turn, step in enumerate(range(30, 260, 20)):
+        work["forward"][step, turn % 4] += 0.3
+    (found,) = stalls(job_of(work))
+    assert sorted(found.ranks) == [0, 1, 2, 3]
+    assert (found.period, found.phase) == (20.0, "forward")
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+@pytest.mark.parametrize("every", [2, 3, 4])
+def test_frequent_stalls_are_told_once_and_not_lost(
+    every: int, make: type[Synthetic], ranks: int
+) -> None:
+    """Between what is persistent and what comes now and then there is no gap and no overlap."""
+    for seed in SEEDS:
+        fault = Fault(1, "forward", milliseconds=30, start=5, every=every)
+        case = synthetic_case(make(ranks=ranks, steps=150, seed=seed, faults=[fault]))
+        found = [one for one in diagnose(case).findings if one.culprits]
+        assert len(found) == 1, [one.code for one in found]
+        assert found[0].code in ("straggler-transient", "straggler-compute")
+        assert [culprit.rank for culprit in found[0].culprits] == [1]
+
+
+def test_a_stall_that_takes_two_steps_is_one() -> None:
+    work = healthy(Synthetic(ranks=4, steps=200))
+    for step in range(30, 200, 25):
+        work["other"][step : step + 2, 2] += 0.1
+    (found,) = stalls(job_of(work))
+    assert (found.count, found.period) == (7, 25.0)
+    assert found.seconds == pytest.approx(0.2, rel=0.05)
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "evaluation"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_what_the_probe_saw_itself_is_told_by_its_name(phase: str, ranks: int) -> None:
+    work = healthy(Synthetic(ranks=ranks, steps=160))
+    work[phase] = np.zeros((160, ranks))
+    work[phase][20::20, 0] = 0.3
+    (found,) = stalls(job_of(work))
+    assert (found.ranks, found.phase, found.count, found.period) == ((0,), phase, 7, 20.0)
+
+
+def test_the_tail_of_a_checkpoint_is_told_with_it() -> None:
+    """The file is opened and closed around what the probe sees of saving."""
+    work = healthy(Synthetic(ranks=4, steps=160))
+    work["checkpoint"] = np.zeros((160, 4))
+    work["checkpoint"][20::20, 0] = 0.3
+    work["other"][20::20, 0] += 0.1
+    (found,) = stalls(job_of(work))
+    assert (found.ranks, found.phase) == ((0,), "checkpoint")
+
+
+def test_another_stall_beside_checkpoints_is_told_as_well() -> None:
+    work = healthy(Synthetic(ranks=4, steps=160))
+    work["checkpoint"] = np.zeros((160, 4))
+    work["checkpoint"][20::20, 0] = 0.3
+    work["other"][15::20, 0] += 0.2
+    assert {one.phase for one in stalls(job_of(work))} == {"checkpoint", "other"}
+
+
+def test_collections_on_all_ranks_at_moments_of_their_own() -> None:
+    work = healthy(Synthetic(ranks=4, steps=260))
+    collecting = np.full((260, 4), 5e-5)
+    for rank in range(4):
+        collecting[10 + 3 * rank :: 40, rank] = 0.15
+    work["forward"] += collecting
+    (found,) = stalls(job_of(work, fields={"gc_s": collecting}))
+    assert found.phase == "gc"
+    assert sorted(found.ranks) == [0, 1, 2, 3]
+    assert found.seconds == pytest.approx(0.15)
+    well = mean_step(job_of(healthy(Synthetic(ranks=4, steps=260))))
+    now = mean_step(job_of(work, fields={"gc_s": collecting}))
+    assert 1 - found.saved == pytest.approx(well / now, rel=0.02)
+
+
+def test_ranks_that_evaluate_alike_are_nobodys_fault() -> None:
+    random = np.random.default_rng(2)
+    work = healthy(Synthetic(ranks=4, steps=200))
+    work["evaluation"] = np.zeros((200, 4))
+    work["evaluation"][20::20] = 0.5 * np.exp(0.2 * random.standard_normal((9, 4)))
+    assert stalls(job_of(work)) == ()
+
+
+@pytest.mark.parametrize("long", [0.5, 5.0])
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("phase", ["forward", "other", "checkpoint", "evaluation"])
+def test_what_happened_once_or_twice_is_no_pattern(phase: str, times: int, long: float) -> None:
+    work = healthy(Synthetic(ranks=4, steps=150))
+    work.setdefault(phase, np.zeros((150, 4)))[[60, 110][:times], 1] += long
+    assert stalls(job_of(work)) == ()
+
+
+def test_one_huge_collection_among_small_ones_is_no_pattern() -> None:
+    work = healthy(Synthetic(ranks=2, steps=150))
+    collecting = np.full((150, 2), 5e-5)
+    collecting[70, 0] = 3.0
+    work["forward"] += collecting
+    assert stalls(job_of(work, fields={"gc_s": collecting})) == ()
+
+
+@pytest.mark.parametrize("level", [1.1, 1.15, 1.3, 2.0])
+def test_a_rank_that_got_slower_does_not_stall(level: float) -> None:
+    for seed in range(6):
+        work = healthy(Synthetic(ranks=4, steps=200, seed=seed))
+        for seconds in work.values():
+            seconds[100:, 2] *= level
+        assert stalls(job_of(work)) == ()
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_gets_slower_and_slower_does_not_stall(ranks: int) -> None:
+    for seed in range(6):
+        work = healthy(Synthetic(ranks=ranks, steps=300, seed=seed))
+        for seconds in work.values():
+            seconds[:, 1] *= np.linspace(1, 1.6, 300)
+        assert stalls(job_of(work)) == ()
+
+
+def test_steps_that_are_slow_for_all_ranks_are_nobodys() -> None:
+    work = healthy(Synthetic(ranks=4, steps=200))
+    work["input"][20::20] += 0.3
+    work["input"][20::20, 1] += 0.05
+    assert stalls(job_of(work)) == ()
+
+
+def test_a_stall_that_nobody_waits_for_costs_nothing() -> None:
+    """Where the collectives overlap with it, the others' wait does not grow."""
+    case = synthetic_case(
+        Synthetic(ranks=4, steps=200, faults=[Fault(1, "other", milliseconds=100, every=20)])
+    )
+    for rank in case.ranks[:1] + case.ranks[2:]:
+        rank.steps["phases"][:, 4] = 0.002
+        rank.steps["wall_ns"] = (np.nansum(rank.steps["phases"], axis=1) * 1e9).astype(np.int64)
+    assert stalls(case) == ()

@@ -1,0 +1,144 @@
+"""Which GPU a rank computes on: sure, or not said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.analysis.devices import on_devices, why_unknown
+from mgpu_doctor.analysis.measures import measure
+from mgpu_doctor.analysis.placement import placements
+from mgpu_doctor.case.model import Case, DeviceSample
+from tests.support.gpus import gpus, on_gpus, sampled
+from tests.support.synthetic import Synthetic, synthetic_case
+
+JOB = Synthetic(ranks=4, steps=60)
+
+
+def placed(case: Case) -> dict[int, tuple[str, str]]:
+    return {number: (one.device, one.known_by) for number, one in placements(case).items()}
+
+
+def without_uuid(devices: list[Any], **birth: Any) -> Case:
+    return on_gpus(JOB, devices, **{"device_uuid": None, **birth})
+
+
+def test_a_uuid_is_believed_before_all_else() -> None:
+    case = on_gpus(JOB, gpus(4), device_uuid=lambda number: f"GPU-{3 - number:04x}")
+    assert placed(case) == {n: (f"GPU-{3 - n:04x}", "uuid") for n in range(4)}
+
+
+def test_a_uuid_that_no_device_has_is_not_replaced_by_a_guess() -> None:
+    assert placed(on_gpus(JOB, gpus(4), device_uuid="MIG-1")) == {}
+
+
+def test_pids_count_where_every_rank_is_listed() -> None:
+    turned = gpus(4, of={n: {"pids": (1000 + (n + 1) % 4,)} for n in range(4)})
+    assert placed(without_uuid(turned)) == {n: (f"GPU-{(n - 1) % 4:04x}", "pid") for n in range(4)}
+
+
+def test_in_a_container_pids_may_match_by_chance() -> None:
+    """One rank's own number is a foreign process's on another device: nothing is made of it."""
+    devices = gpus(4, pids=(9000,), of={3: {"pids": (1000,)}})
+    assert placed(without_uuid(devices)) == {n: (f"GPU-{n:04x}", "index") for n in range(4)}
+
+
+def test_a_rank_with_contexts_on_several_devices_is_where_its_index_says() -> None:
+    devices = gpus(4, of={0: {"pids": (1000, 1001, 1002, 1003)}})
+    found = placed(without_uuid(devices))
+    assert found == {n: (f"GPU-{n:04x}", "pid") for n in range(4)}
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ("3,2,1,0", [3, 2, 1, 0]),
+        ("GPU-0001,GPU-0000,2,3", [1, 0, 2, 3]),
+        ("0,1", [0, 1]),
+        ("MIG-a,MIG-b", []),
+        ("", []),
+        ("7,8,9,10", []),
+    ],
+)
+def test_an_index_counts_among_the_visible_devices(visible: str, expected: list[int]) -> None:
+    found = placed(without_uuid(gpus(4, pids=()), visible_devices=visible))
+    assert found == {rank: (f"GPU-{n:04x}", "index") for rank, n in enumerate(expected)}
+
+
+def test_a_device_that_two_ranks_claim_by_index_is_nobodys() -> None:
+    """A scheduler that hides the other devices makes each rank say cuda:0."""
+    case = without_uuid(gpus(4, pids=()))
+    ranks = tuple(replace(rank, device="cuda:0") for rank in case.ranks)
+    assert placed(replace(case, ranks=ranks)) == {}
+
+
+def test_unlike_devices_are_counted_by_cuda_in_an_order_of_its_own() -> None:
+    mixed = gpus(4, pids=(), of={2: {"name": "Pretend A100"}})
+    assert placed(without_uuid(mixed)) == {}
+    assert len(placed(without_uuid(mixed, device_order="PCI_BUS_ID"))) == 4
+
+
+def test_across_hosts_only_uuids_count() -> None:
+    def spread(case: Case) -> Case:
+        return replace(case, ranks=tuple(replace(r, host=f"node{r.rank}") for r in case.ranks))
+
+    assert placed(spread(without_uuid(gpus(4)))) == {}
+    assert len(placed(spread(on_gpus(JOB, gpus(4))))) == 4
+
+
+def test_the_use_of_a_device_is_that_of_the_training() -> None:
+    case = on_gpus(JOB, gpus(4, of={1: {"utilization": 0.5}}))
+    idle = tuple(
+        DeviceSample(one.at - 1e5, tuple(gpus(4, utilization=0.0))) for one in case.device_samples
+    )
+    found = on_devices(replace(case, device_samples=(*idle, *case.device_samples)))
+    assert [found[n].use.utilization for n in range(4)] == pytest.approx([0.97, 0.5, 0.97, 0.97])
+    assert found[0].beside == ()
+    assert found[0].foreign is False
+
+
+def test_neighbours_on_one_device_are_named() -> None:
+    devices = gpus(4, of={0: {"pids": (1000, 1001, 77)}})
+    found = on_devices(on_gpus(JOB, devices, device_uuid=lambda n: f"GPU-{max(0, n - 1):04x}"))
+    assert found[0].beside == (1,)
+    assert found[1].beside == (0,)
+    assert found[2].beside == ()
+
+
+def test_a_lost_device_keeps_what_it_told_before() -> None:
+    case = on_gpus(JOB, gpus(4))
+    half = len(case.device_samples) // 2
+    lost = gpus(4, of={1: {"utilization": None, "clock_reasons": None, "trouble": "GPU is lost"}})
+    samples = [
+        one if place < half else replace(one, devices=tuple(lost))
+        for place, one in enumerate(case.device_samples)
+    ]
+    use = on_devices(replace(case, device_samples=tuple(samples)))[1].use
+    assert use.utilization == pytest.approx(0.97)
+    assert use.reasons == {}
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        (replace(on_gpus(JOB, []), device_samples=()), "no device samples"),
+        (
+            replace(on_gpus(JOB, []), device_samples=(DeviceSample(1.0, (), "no NVIDIA driver"),)),
+            "no NVIDIA driver",
+        ),
+        (on_gpus(JOB, gpus(4), device_uuid="MIG-1"), "not known for sure"),
+        (sampled(on_gpus(JOB, []), gpus(4), every=1.0), "fewer than 10 samples"),
+    ],
+)
+def test_what_is_not_known_is_said(case: Case, why: str) -> None:
+    measures = measure(case)
+    assert measures.devices is None
+    assert why in measures.missing["devices"].reason
+
+
+def test_a_job_without_gpus_lacks_nothing() -> None:
+    case = synthetic_case(JOB)
+    assert why_unknown(case) is None
+    assert "devices" not in measure(case).missing

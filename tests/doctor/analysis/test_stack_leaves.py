@@ -1,0 +1,206 @@
+"""Frames: whose they are and which say nothing; and what the innermost ones tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from mgpu_doctor.analysis.stacks import frames
+from mgpu_doctor.analysis.stacks.leaf import Doing
+from mgpu_doctor.analysis.stacks.postures import Posture, postures
+from mgpu_doctor.case.looks import Frame
+from tests.support import looking
+from tests.support.looking import C10D, LOOP, Scene, Seen
+
+
+def posture(seen: Seen, worker: Seen | None = None) -> Posture:
+    scene = Scene({0: [seen]}, workers={0: [worker]} if worker else {}, count=1)
+    (found,) = postures(scene.looks()[0])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("file", "own", "short"),
+    [
+        ("/home/someone/project/train.py", True, "train.py"),
+        ("/home/someone/lib/train.py", True, "train.py"),
+        ("train.py", True, "train.py"),
+        ("/opt/venv/lib/python3.11/site-packages/torch/nn/linear.py", False, "torch/nn/linear.py"),
+        ("/usr/lib/python3/dist-packages/numpy/a.py", False, "numpy/a.py"),
+        ("/usr/lib/python3.12/threading.py", False, "threading.py"),
+        ("/opt/conda/lib/python3.10/site-packages/x/y.py", False, "x/y.py"),
+        ("/src/pytorch/torch/distributed/distributed_c10d.py", False, C10D),
+        ("torch/distributed/distributed_c10d.py", False, C10D),
+        ("/home/someone/torch/train.py", True, "train.py"),
+        ("threading.py", False, "threading.py"),
+        ("<frozen importlib._bootstrap>", False, "<frozen importlib._bootstrap>"),
+        ("<string>", False, "<string>"),
+        ("/opt/venv/bin/torchrun", False, "torchrun"),
+        ("", False, ""),
+    ],
+)
+def test_whose_a_frame_is_and_how_its_file_is_called(file: str, own: bool, short: str) -> None:
+    assert frames.own(Frame("f", file, 1)) is own
+    assert frames.short(file) == short
+
+
+def test_a_trail_has_no_wrappers_and_begins_with_the_users_own_code() -> None:
+    calls = (
+        "_run_module_as_main <frozen runpy>:198",
+        "<module> /opt/venv/bin/torchrun:8",
+        *looking.collective(),
+    )
+    trail = frames.trail(looking.frames(calls))
+    assert [frames.call(one) for one in trail] == [
+        "<module> train.py:90",
+        "main train.py:81",
+        "train train.py:60",
+        "exchange train.py:65",
+        "all_reduce distributed_c10d.py:3252",
+    ]
+    assert frames.told(frames.place(trail)) == "train.py:65"
+
+
+def test_a_workers_trail_has_none_of_its_parents_frames() -> None:
+    trail = frames.trail(looking.frames((*looking.FETCHING, "DS.__getitem__ data.py:9")))
+    assert [frames.call(one) for one in trail] == ["__getitem__ data.py:9"]
+
+
+def test_where_no_code_is_the_users_a_library_other_than_torch_is_the_place() -> None:
+    trail = frames.trail(
+        looking.frames(
+            ("Trainer.train transformers/trainer.py:7", "linear torch/nn/functional.py:9")
+        )
+    )
+    assert frames.told(frames.place(trail)) == "transformers/trainer.py:7"
+
+
+def test_a_deep_or_empty_stack_is_borne() -> None:
+    assert frames.trail(()) == ()
+    assert frames.place(()) is None
+    note = Frame("… 1500 frames", "…", None)
+    assert not frames.own(note)
+    assert frames.trail((Frame("f", "/a/b.py", None), note))[0].function == "f"
+
+
+USER = (*LOOP, "work util.py:12")
+CASES = {
+    "all_reduce": (Seen(looking.collective()), Doing.COLLECTIVE, "all_reduce"),
+    "object collective": (
+        Seen((*looking.collective("all_gather_object"), f"all_gather {C10D}:9")),
+        Doing.COLLECTIVE,
+        "all_gather_object",
+    ),
+    "buffers": (
+        Seen(
+            (
+                *LOOP,
+                "forward torch/nn/parallel/distributed.py:1600",
+                "_sync_buffers torch/nn/parallel/distributed.py:2100",
+            )
+        ),
+        Doing.COLLECTIVE,
+        "broadcast of buffers",
+    ),
+    "backward": (Seen(looking.BACKWARD), Doing.BACKWARD, "backward"),
+    "hook in backward": (
+        Seen((*looking.BACKWARD, "hook train.py:5"), active=True, gil=True, syscall=None),
+        Doing.OWN,
+        None,
+    ),
+    "barrier while joining": (
+        Seen((*looking.JOINING[:-2], f"barrier {C10D}:1")),
+        Doing.JOINING,
+        "init_process_group",
+    ),
+    "joining a TensorFlow cluster": (
+        Seen(
+            (
+                *looking.ROOT,
+                "_initialize_multi_worker tensorflow/python/distribute/"
+                "collective_all_reduce_strategy.py:602",
+                "ensure_initialized tensorflow/python/eager/context.py:745",
+            )
+        ),
+        Doing.JOINING,
+        "the start of TensorFlow's cluster",
+    ),
+    "joining": (Seen(looking.JOINING), Doing.JOINING, "init_process_group"),
+    "synchronize": (
+        Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"), active=True),
+        Doing.DEVICE,
+        "synchronize",
+    ),
+    "importing": (Seen(looking.IMPORTING, active=True), Doing.IMPORTING, None),
+    "compiling": (Seen(looking.COMPILING, active=True), Doing.COMPILING, None),
+    "saving": (Seen(looking.SAVING, syscall="write /x"), Doing.CHECKPOINT, None),
+    "loading": (Seen(looking.LOADING, syscall="poll"), Doing.LOADER, None),
+    "thread's lock": (
+        Seen((*USER, "Condition.wait threading.py:327")),
+        Doing.LOCK,
+        "threading.py wait",
+    ),
+    "futex": (Seen(USER, syscall="futex"), Doing.LOCK, "futex"),
+    "flock": (Seen(USER, syscall="flock /data/x.lock"), Doing.LOCK, "flock /data/x.lock"),
+    "sleep": (Seen(USER, syscall="clock_nanosleep"), Doing.SLEEPING, "clock_nanosleep"),
+    "pipe": (Seen(USER, syscall="read pipe:[7]"), Doing.IO, "read pipe:[7]"),
+    "terminal": (Seen(USER, syscall="read /dev/pts/3"), Doing.PROMPT, "read /dev/pts/3"),
+    "pdb": (Seen((*USER, "interaction pdb.py:9"), syscall="read pipe:[1]"), Doing.PROMPT, None),
+    "socket": (Seen((*USER, "recv_into socket.py:718")), Doing.IO, "socket.py recv_into"),
+    "child": (Seen((*USER, "wait subprocess.py:1264")), Doing.CHILD, "wait"),
+    "held GIL": (Seen(USER, syscall="clock_nanosleep", gil=True), Doing.NATIVE, "clock_nanosleep"),
+    "running": (Seen(USER, syscall=None, active=True, gil=True), Doing.OWN, None),
+    "unknown wait": (Seen(USER, syscall=None), Doing.BLOCKED, None),
+    "exit": (
+        Seen(("_shutdown threading.py:1590", "wait threading.py:3")),
+        Doing.ENDING,
+        None,
+    ),
+    "stopped": (Seen(looking.collective(), state="T"), Doing.STOPPED, None),
+    "zombie": (Seen(state="Z"), Doing.DEAD, None),
+    "gone": (Seen(state=None), Doing.DEAD, None),
+    "disk": (
+        Seen(USER, state="D", syscall="openat"),
+        Doing.UNINTERRUPTIBLE,
+        "openat",
+    ),
+    "no stack": (Seen(unread=True), Doing.UNKNOWN, "futex"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_a_main_thread_does(name: str) -> None:
+    seen, doing, operation = CASES[name]
+    found = posture(seen)
+    assert (found.doing, found.operation) == (doing, operation)
+
+
+def test_another_thread_that_holds_pythons_lock_is_where_the_rank_stands() -> None:
+    found = posture(Seen(USER, syscall="futex", holder=("hog util.py:99",)))
+    assert found.doing is Doing.NATIVE
+    assert frames.told(found.place) == "util.py:99"
+
+
+def test_native_frames_tell_a_lock_from_a_wait_for_a_collective() -> None:
+    lock = posture(Seen(USER, native=("futex_wait", "PyThread_acquire_lock_timed")))
+    assert (lock.doing, lock.certain) == (Doing.LOCK, True)
+    work = posture(Seen(USER, native=("futex_wait", "c10d::ProcessGroupGloo::AsyncWork::wait")))
+    assert (work.doing, work.certain) == (Doing.COLLECTIVE, True)
+    plain = posture(Seen(USER, native=("futex_wait", "something_else")))
+    assert (plain.doing, plain.certain) == (Doing.LOCK, False)
+
+
+def test_the_worker_that_is_in_the_data_set_is_the_one_that_is_waited_for() -> None:
+    stuck = posture(
+        Seen(looking.LOADING, syscall="poll"),
+        Seen((*looking.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31")),
+    )
+    assert stuck.worker is not None
+    assert (stuck.point.doing, frames.told(stuck.point.place)) == (Doing.LOCK, "util.py:31")
+    idle = posture(Seen(looking.LOADING, syscall="poll"), Seen(looking.IDLE_WORKER, syscall="poll"))
+    assert idle.worker is None
+
+
+def test_a_helper_thread_at_rest_is_not_busy() -> None:
+    parked = ("_worker concurrent/futures/thread.py:81",)
+    assert not posture(Seen(USER, helpers=[parked])).busy
+    assert posture(Seen(USER, helpers=[parked, ("upload util.py:4",)])).busy

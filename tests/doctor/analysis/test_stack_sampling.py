@@ -1,0 +1,104 @@
+"""Who works while the others wait, by samples: told where they decide it, else nobody."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from mgpu_doctor.analysis.stacks.sampling import Sampled, Work, sampled
+from tests.support import looking
+from tests.support.looking import LOOP, Scene, Seen, collective
+
+COUNT = 24
+WORK = (*LOOP, "prepare util.py:3")
+FORWARD = (*LOOP, "Net.forward model.py:4")
+DATA = (*looking.LOADING[:6], "fetch torch/utils/data/_utils/fetch.py:54", "get data.py:3")
+
+
+def rank(
+    share: float,
+    *,
+    calls: Sequence[str] = WORK,
+    waits: Sequence[str] = looking.BACKWARD,
+    seed: int = 0,
+    count: int = COUNT,
+    step: float = 0.01,
+) -> list[Seen]:
+    """A rank that works in a share of the looks, at random, and waits in the others."""
+    chance = random.Random(seed)
+    return [
+        Seen(calls, cpu=at * step, active=True, gil=True, syscall=None)
+        if chance.random() < share
+        else Seen(waits, cpu=at * step)
+        for at in range(count)
+    ]
+
+
+def job(*ranks: Sequence[Seen], count: int = COUNT) -> Sampled | None:
+    scene = Scene(dict(enumerate(ranks)), every=0.2, count=count)
+    return sampled(scene.looks())
+
+
+def test_the_rank_that_works_while_the_others_wait_is_named_with_its_line() -> None:
+    found = job(rank(0.1, seed=1), rank(0.9, seed=2), rank(0.1, seed=3))
+    assert found is not None
+    assert (found.rank, found.kind, found.function, found.line) == (1, Work.OTHER, "prepare", 3)
+    assert found.file.endswith("/util.py")
+    assert found.operation == "backward"
+    assert found.own > 0.7 > found.others
+
+
+@pytest.mark.parametrize(
+    ("calls", "kind"), [(WORK, Work.OTHER), (FORWARD, Work.COMPUTE), (DATA, Work.INPUT)]
+)
+def test_what_it_works_at(calls: Sequence[str], kind: Work) -> None:
+    found = job(rank(0.1, seed=1), rank(0.9, calls=calls, seed=2))
+    assert found is not None
+    assert found.kind is kind
+
+
+def test_a_rank_that_waits_for_its_loader_is_late_with_its_input() -> None:
+    late = [Seen(looking.LOADING if at % 8 else collective(), cpu=at * 0.01) for at in range(COUNT)]
+    found = job(rank(0.1, seed=1), late)
+    assert found is not None
+    assert (found.rank, found.kind) == (1, Work.INPUT)
+
+
+def test_one_long_step_is_not_many() -> None:
+    stands = [Seen(collective())] * COUNT
+    assert job(stands, rank(1.0), stands) is None
+
+
+def test_few_looks_or_little_excess_decide_nothing() -> None:
+    assert job(rank(0.1, count=8), rank(0.9, count=8), count=8) is None
+    assert job(rank(0.2, seed=1), rank(0.45, seed=2), rank(0.2, seed=3)) is None
+    assert job(rank(0.8, seed=1), rank(0.95, seed=2)) is None
+
+
+def test_old_looks_are_of_another_time() -> None:
+    scene = Scene({0: rank(0.1, seed=1), 1: rank(0.9, seed=2)}, every=60.0, count=COUNT)
+    assert sampled(scene.looks()) is None
+
+
+def test_in_a_pipeline_each_rank_rightly_does_something_else() -> None:
+    receives = collective("recv", 52)
+    assert job(rank(0.1, waits=receives, seed=1), rank(0.95, waits=receives, seed=2)) is None
+
+
+def test_a_job_that_starts_ends_or_loses_ranks_is_not_compared() -> None:
+    starts = [Seen(looking.IMPORTING, cpu=1.0), *rank(0.9, seed=2)[1:]]
+    assert job(rank(0.1, seed=1), starts) is None
+    dies = [*rank(0.9, seed=2)[:-1], Seen(state="Z")]
+    assert job(rank(0.1, seed=1), dies) is None
+    assert job(rank(0.9)) is None
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.8])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_ranks_that_work_alike_give_no_alarm(share: float, ranks: int) -> None:
+    alarms = [
+        job(*(rank(share, seed=1000 * trial + one) for one in range(ranks))) for trial in range(25)
+    ]
+    assert not any(alarms)

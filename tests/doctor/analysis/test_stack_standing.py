@@ -1,0 +1,317 @@
+"""Who is waited for: by looks at a job that stands; nobody, where it moves or nothing tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgpu_doctor.analysis.stacks.leaf import Doing
+from mgpu_doctor.analysis.stacks.standing import Kind, Standing, doubtful, stand, undecided
+from tests.support import looking
+from tests.support.looking import LOCKED, LOOP, WAITS, Scene, Seen, collective, moving, scene, stuck
+
+
+def named(standing: Standing | None) -> tuple[Kind, list[int | None]] | None:
+    if standing is None:
+        return None
+    return standing.kind, [one.posture.rank for one in standing.culprits]
+
+
+def test_who_stands_outside_of_the_collective_is_behind() -> None:
+    found = stand(scene({1: LOCKED}).looks())
+    assert named(found) == (Kind.BEHIND, [1])
+    assert found is not None
+    assert [one.rank for one in found.waiting] == [0, 2, 3]
+    assert (found.seconds, found.looks, found.complete) == (2.0, 3, True)
+
+
+def test_between_two_ranks_and_in_a_pipeline_the_minority_is_not_blamed() -> None:
+    assert named(stand(scene({0: LOCKED}, ranks=2).looks())) == (Kind.BEHIND, [0])
+    stages = {
+        0: [Seen(collective("send", 50))],
+        1: LOCKED,
+        2: [Seen(collective("recv", 52))],
+        3: [Seen(collective("recv", 52))],
+    }
+    assert named(stand(Scene(stages).looks())) == (Kind.BEHIND, [1])
+    most_stand = Scene({0: WAITS, 1: LOCKED, 2: LOCKED, 3: LOCKED})
+    assert named(stand(most_stand.looks())) == (Kind.BEHIND, [1, 2, 3])
+
+
+def test_one_look_shows_no_motion_and_decides_nothing() -> None:
+    assert stand(scene({1: LOCKED}).looks()[:1]) is None
+    short = scene({1: LOCKED})
+    short.every = 0.2
+    assert stand(short.looks()) is None
+    assert stand(()) is None
+
+
+MOVES: dict[str, Mapping[int, Sequence[Seen]]] = {
+    "culprit uses time": {1: moving((*LOOP, "f util.py:3"), 3)},
+    "victims use time": dict.fromkeys((0, 2, 3), moving(collective(), 3)) | {1: LOCKED},
+    "another line": {1: [Seen((*LOOP, f"f util.py:{line}")) for line in (3, 4, 5)]},
+    "imports": {1: moving(looking.IMPORTING, 3, active=True, syscall=None)},
+    "forward": {1: moving((*LOOP, "forward model.py:4"), 3, step=0.9, active=True, gil=True)}
+    | {0: moving(collective(), 3)},
+    "a loader's worker works": {1: [Seen(looking.LOADING, syscall="poll")]},
+    "ends": {1: [Seen(("_shutdown threading.py:1590",))]},
+    "a stack could not be read": {1: [Seen(unread=True)]},
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_job_that_moves_or_cannot_be_seen_does_not_stand(name: str) -> None:
+    job = scene(MOVES[name])
+    if "worker" in name:
+        job.workers = {1: moving((*looking.FETCHING, "get data.py:3"), 3, active=True)}
+    assert stand(job.looks()) is None
+
+
+def test_what_stood_only_before_is_not_told() -> None:
+    released = [*LOCKED, *LOCKED, Seen(collective())]
+    assert stand(scene({1: released}).looks()) is None
+
+
+def test_one_look_suffices_where_the_scheduler_tells_that_nobody_has_run() -> None:
+    waits = [Seen(collective(), rested=300.0)]
+    late = stuck("f util.py:3", syscall="clock_nanosleep", rested=90.0)
+    found = stand(scene({1: late}, others=waits).looks()[:1])
+    assert named(found) == (Kind.BEHIND, [1])
+    assert found is not None
+    assert found.seconds == 90.0
+    just = stuck("f util.py:3", rested=0.01)
+    assert stand(scene({1: just}, others=waits).looks()[:1]) is None
+
+
+def test_who_spins_in_its_wait_does_not_shorten_what_the_scheduler_tells() -> None:
+    spins = moving((*LOOP, "barrier " + looking.C10D + ":9"), 3, step=1.0, active=True)
+    late = stuck("f util.py:3", syscall="clock_nanosleep", rested=90.0)
+    found = stand(scene({1: late}, others=spins).looks())
+    assert named(found) == (Kind.BEHIND, [1])
+    assert found is not None
+    assert found.seconds == 90.0
+
+
+def test_a_stopped_rank_is_told_at_the_first_look_a_traced_one_when_it_lasts() -> None:
+    job = scene({1: [Seen(collective(), state="T")]})
+    assert named(stand(job.looks()[:1])) == (Kind.BEHIND, [1])
+    traced = scene({1: [Seen(collective(), state="t")]})
+    assert stand(traced.looks()[:1]) is None
+    assert named(stand(traced.looks())) == (Kind.BEHIND, [1])
+
+
+def test_a_dead_rank_is_told_at_the_first_look_if_a_collective_waits_for_it() -> None:
+    dead = scene({1: [Seen(state="Z")]})
+    assert named(stand(dead.looks()[:1])) == (Kind.ABSENT, [1])
+    between_two = scene({1: [Seen(state="Z")]}, others=[Seen(collective("recv"))])
+    assert stand(between_two.looks()[:1]) is None
+    assert named(stand(between_two.looks())) == (Kind.ABSENT, [1])
+
+
+def test_ranks_that_end_one_after_the_other_are_not_missed() -> None:
+    works = Scene({0: moving((*LOOP, "save util.py:3"), 3), 1: [Seen(state="Z")], 2: WAITS})
+    assert stand(works.looks()) is None
+    destroys = Scene({0: [Seen(collective("destroy_process_group"))], 1: [Seen(state="Z")]})
+    assert stand(destroys.looks()[:1]) is None
+    ending = Scene({0: [Seen(("_shutdown threading.py:1590",))], 1: [Seen(state="Z")]})
+    assert stand(ending.looks()) is None
+
+
+def test_a_rank_without_a_process_is_missed_once_the_others_stand() -> None:
+    job = Scene(dict.fromkeys((0, 1, 3), WAITS), missing=(2,))
+    assert stand(job.looks()[:1]) is None
+    found = stand(job.looks())
+    assert named(found) == (Kind.ABSENT, [])
+    assert found is not None
+    assert found.missing == (2,)
+
+
+def test_who_waits_for_others_to_join_is_a_victim() -> None:
+    joins = [Seen(looking.JOINING)]
+    late = scene({1: [Seen((*looking.ROOT, "f util.py:4"))]}, others=joins)
+    assert named(stand(late.looks())) == (Kind.JOINING, [1])
+    absent = stand(Scene({0: joins, 1: joins}, missing=(2,)).looks())
+    assert named(absent) == (Kind.JOINING, [])
+    imports = scene({1: moving(looking.IMPORTING, 3, active=True)}, others=joins)
+    assert stand(imports.looks()) is None
+
+
+def test_all_in_one_place_blames_nobody_and_says_so() -> None:
+    found = stand(scene({}).looks())
+    assert named(found) == (Kind.TOGETHER, [])
+    assert "all_reduce at train.py:65" in (undecided(found) or "")
+    assert undecided(stand(scene({1: LOCKED}).looks())) is None
+    assert undecided(None) is None
+
+
+def test_of_different_collectives_one_is_wrong_only_against_three_that_agree() -> None:
+    other = [Seen(collective("broadcast", 70))]
+    assert named(stand(scene({1: other}, ranks=4).looks())) == (Kind.APART, [1])
+    assert named(stand(scene({1: other}, ranks=3).looks())) == (Kind.APART, [])
+    assert named(stand(scene({1: other}, ranks=2).looks())) == (Kind.APART, [])
+    two = scene({1: other, 2: other}, ranks=8)
+    assert named(stand(two.looks())) == (Kind.APART, [])
+
+
+def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None:
+    fsdp = [
+        Seen(
+            (
+                *LOOP,
+                "unshard torch/distributed/fsdp/_runtime_utils.py:300",
+                f"all_gather_into_tensor {looking.C10D}:9",
+            )
+        )
+    ]
+    other = [Seen(collective("broadcast", 70))]
+    assert named(stand(scene({1: other}, others=fsdp).looks())) == (Kind.APART, [])
+    received = [Seen(collective("recv", 70))]
+    assert named(stand(scene({1: received}).looks())) == (Kind.APART, [])
+
+
+def test_if_all_receive_nobody_sends() -> None:
+    receives = [Seen(collective("recv", 52))]
+    assert named(stand(scene({}, others=receives).looks())) == (Kind.APART, [])
+    elsewhere = scene({}, others=receives)
+    elsewhere.world_size = 8
+    assert named(stand(elsewhere.looks())) == (Kind.TOGETHER, [])
+
+
+def test_a_wait_for_a_gpu_decides_nothing() -> None:
+    device = [Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
+    found = stand(scene({1: device}).looks())
+    assert named(found) == (Kind.APART, [])
+    assert "GPU" in (undecided(found) or "")
+    item = moving((*LOOP, "log train.py:77"), 3, step=1.0, active=True, gil=False, syscall=None)
+    assert named(stand(scene({1: item}).looks())) == (Kind.APART, [])
+
+
+def test_ranks_under_ddp_wait_in_the_backward_pass() -> None:
+    backward = [Seen(looking.BACKWARD)]
+    assert named(stand(scene({2: LOCKED}, others=backward).looks())) == (Kind.BEHIND, [2])
+    works = scene({0: moving(looking.BACKWARD, 3), 2: LOCKED}, others=backward)
+    assert stand(works.looks()) is None
+
+
+def test_a_loop_that_does_not_end_is_where_it_began() -> None:
+    lines = [
+        Seen((*LOOP, f"spin util.py:{9 + at % 2}"), cpu=at, active=True, gil=True, syscall=None)
+        for at in range(4)
+    ]
+    job = scene({3: lines})
+    job.count = 4
+    found = stand(job.looks())
+    assert named(found) == (Kind.BEHIND, [3])
+    assert found is not None
+    assert found.culprits[0].turning
+    assert found.seconds == 3.0
+
+
+def test_only_a_doubtful_culprit_is_worth_a_pause() -> None:
+    assert doubtful(scene({1: LOCKED}).looks()) == (1001,)
+    certain = stuck("f util.py:3", "Condition.wait threading.py:327")
+    assert doubtful(scene({1: certain}).looks()) == ()
+    assert doubtful(scene({}).looks()) == ()
+    known = stuck("f util.py:3", syscall="flock /x, locked by itself")
+    assert doubtful(scene({1: known}).looks()) == ()
+
+
+def test_not_every_look_reads_the_workers_stacks() -> None:
+    job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
+    calls = (*looking.FETCHING, "get data.py:9", "take util.py:31")
+    job.workers = {1: [Seen(calls, unread=True), Seen(calls)]}
+    found = stand(job.looks())
+    assert named(found) == (Kind.BEHIND, [1])
+    assert found is not None
+    assert found.culprits[0].posture.point.pid == 5001
+    assert found.seconds == 2.0
+
+
+def test_a_wait_that_leaves_no_frame_of_torchs_is_one_where_another_is_seen_elsewhere() -> None:
+    waits = [Seen((*LOOP, "exchange train.py:66"))]
+    sleeps = stuck("f util.py:3", syscall="clock_nanosleep")
+    assert named(stand(scene({1: sleeps}, others=waits).looks())) == (Kind.BEHIND, [1])
+    locks = stuck("f util.py:3", native=("PyThread_acquire_lock_timed",))
+    assert named(stand(scene({1: locks}, others=waits).looks())) == (Kind.BEHIND, [1])
+    unknown = stand(scene({1: LOCKED}, others=waits).looks())
+    assert unknown is not None
+    assert unknown.waiting == ()
+    assert len(doubtful(scene({1: LOCKED}, others=waits).looks())) == 2
+
+
+def test_native_frames_of_the_last_look_explain_the_earlier_ones() -> None:
+    calls = (*LOOP, "f util.py:3")
+    waits = [Seen(calls), Seen(calls), Seen(calls, native=("c10d::Work::wait",))]
+    assert named(stand(scene({1: waits}).looks())) == (Kind.APART, [])
+    locks = [Seen(calls), Seen(calls), Seen(calls, native=("PyThread_acquire_lock_timed",))]
+    standing = stand(scene({1: locks}).looks())
+    assert named(standing) == (Kind.BEHIND, [1])
+    assert standing is not None
+    assert standing.culprits[0].posture.certain
+
+
+STUCK: dict[str, tuple[Seen, Doing]] = {
+    "lock": (Seen((*LOOP, "f util.py:3")), Doing.LOCK),
+    "sleep": (Seen((*LOOP, "f util.py:3"), syscall="clock_nanosleep"), Doing.SLEEPING),
+    "gil": (Seen((*LOOP, "f util.py:3"), syscall="pause", gil=True), Doing.NATIVE),
+    "read": (Seen((*LOOP, "f util.py:3"), syscall="read pipe:[1]"), Doing.IO),
+    "child": (Seen((*LOOP, "f util.py:3", "wait subprocess.py:9")), Doing.CHILD),
+    "saving": (Seen(looking.SAVING, syscall="write /x"), Doing.CHECKPOINT),
+}
+WAITING = (collective(), looking.BACKWARD, collective("recv", 52), collective("barrier", 66))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ranks=st.integers(2, 40),
+    chosen=st.sets(st.integers(0, 39), min_size=1, max_size=3),
+    how=st.sampled_from(sorted(STUCK)),
+    where=st.lists(st.sampled_from(WAITING), min_size=40, max_size=40),
+)
+def test_whoever_stands_and_does_not_wait_is_named(
+    ranks: int, chosen: set[int], how: str, where: list[tuple[str, ...]]
+) -> None:
+    culprits = {rank % ranks for rank in chosen}
+    if len(culprits) == ranks:
+        culprits.pop()
+    seen, doing = STUCK[how]
+    job = Scene({r: [seen] if r in culprits else [Seen(where[r])] for r in range(ranks)})
+    found = stand(job.looks())
+    assert named(found) == (Kind.BEHIND, sorted(culprits))
+    assert found is not None
+    assert {one.posture.doing for one in found.culprits} == {doing}
+
+
+POSES = (
+    collective(),
+    looking.BACKWARD,
+    (*LOOP, "forward model.py:4"),
+    (*LOOP, "f util.py:3"),
+    looking.LOADING,
+    looking.SAVING,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    poses=st.lists(
+        st.lists(st.sampled_from(POSES), min_size=5, max_size=5), min_size=2, max_size=12
+    ),
+    used=st.floats(0.005, 0.6),
+)
+def test_a_job_of_which_every_rank_uses_time_is_never_said_to_stand(
+    poses: list[list[tuple[str, ...]]], used: float
+) -> None:
+    ranks = {
+        rank: [Seen(pose, cpu=at * used, active=None) for at, pose in enumerate(seen)]
+        for rank, seen in enumerate(poses)
+    }
+    assert stand(Scene(ranks, count=5).looks()) is None
+
+
+def test_a_thousand_ranks() -> None:
+    found = stand(scene({417: LOCKED}, ranks=1000).looks())
+    assert named(found) == (Kind.BEHIND, [417])

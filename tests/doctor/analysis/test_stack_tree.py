@@ -1,0 +1,103 @@
+"""Stacks as one tree: nothing lost, nothing doubled, fast for many ranks."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgpu_doctor.analysis.stacks import frames
+from mgpu_doctor.analysis.stacks.leaf import Doing
+from mgpu_doctor.analysis.stacks.tree import Branch, tree_of
+from tests.support import looking
+from tests.support.looking import LOCKED, LOOP, Scene, Seen, collective, scene
+
+
+def calls(branch: Branch) -> list[str]:
+    return [frames.call(frame) for frame in branch.frames]
+
+
+def leaves(branch: Branch) -> list[Branch]:
+    if not branch.branches:
+        return [branch]
+    return [leaf for one in branch.branches for leaf in leaves(one)]
+
+
+def test_common_calls_come_once_and_the_larger_branch_first() -> None:
+    root = tree_of(scene({1: LOCKED}).looks())
+    assert root is not None
+    assert calls(root) == ["<module> train.py:90", "main train.py:81", "train train.py:60"]
+    most, one = root.branches
+    assert (most.ranks, most.doing, most.operation) == ((0, 2, 3), Doing.COLLECTIVE, "all_reduce")
+    assert (one.ranks, one.doing) == ((1,), Doing.LOCK)
+    assert calls(one) == ["stand train.py:70", "take util.py:31"]
+
+
+def test_a_rank_that_stands_where_others_go_on_is_a_branch_of_its_own() -> None:
+    root = tree_of(Scene({0: [Seen(LOOP)], 1: [Seen((*LOOP, "f util.py:3"))]}).looks())
+    assert root is not None
+    assert sorted(leaf.ranks for leaf in leaves(root)) == [(0,), (1,)]
+
+
+def test_below_a_rank_that_waits_for_its_loader_comes_the_worker() -> None:
+    job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
+    job.workers = {1: [Seen((*looking.FETCHING, "get data.py:9"), syscall="flock /x")]}
+    root = tree_of(job.looks())
+    assert root is not None
+    (waits,) = (leaf for leaf in leaves(root) if leaf.ranks == (1,))
+    assert calls(waits)[-1] == "get data.py:9"
+    assert waits.doing is Doing.LOCK
+
+
+def test_without_stacks_there_is_no_tree() -> None:
+    assert tree_of(()) is None
+    assert tree_of(scene({}, others=[Seen(unread=True)]).looks()) is None
+
+
+def test_a_dead_rank_has_a_place_and_an_unknown_one_its_pid() -> None:
+    root = tree_of(scene({1: [Seen(state="Z")]}).looks())
+    assert root is not None
+    assert {leaf.doing for leaf in leaves(root) if leaf.ranks == (1,)} == {Doing.DEAD}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["a train.py:1", "b train.py:2", "c util.py:3"]), max_size=6),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_every_rank_is_in_exactly_one_leaf_with_its_own_calls(stacks: list[list[str]]) -> None:
+    job = Scene({rank: [Seen((*looking.ROOT, *one))] for rank, one in enumerate(stacks)})
+    root = tree_of(job.looks())
+    assert root is not None
+    seen: dict[int, list[str]] = {}
+
+    def walk(branch: Branch, way: list[str]) -> None:
+        below = [*way, *calls(branch)]
+        assert sorted(branch.ranks) == list(branch.ranks)
+        for one in branch.branches:
+            walk(one, below)
+        if not branch.branches:
+            for rank in branch.ranks:
+                assert rank not in seen
+                seen[rank] = below
+        else:
+            assert sorted(r for one in branch.branches for r in one.ranks) == list(branch.ranks)
+
+    walk(root, [])
+    assert seen == {
+        rank: [frames.call(one) for one in frames.trail(looking.frames((*looking.ROOT, *calls)))]
+        for rank, calls in enumerate(stacks)
+    }
+
+
+def test_ten_thousand_ranks_stand_in_few_places() -> None:
+    job = scene({417: LOCKED}, ranks=10_000)
+    job.count = 1
+    root = tree_of(job.looks())
+    assert root is not None
+    assert [leaf.ranks for leaf in leaves(root)][-1] == (417,)
+    assert sum(len(leaf.ranks) for leaf in leaves(root)) == 10_000
+    assert leaves(root)[0].frames[-1].function == "all_reduce"
+    assert collective()[-1].startswith("all_reduce")

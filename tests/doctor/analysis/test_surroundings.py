@@ -1,0 +1,174 @@
+"""Rates from counters: what surrounds each rank, since when, and where it was not measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.analysis.surroundings import surroundings
+from mgpu_doctor.case.model import Case, Group, HostSample, Task
+from tests.support.hosts import EVERY, Doing, on_host, sampled
+from tests.support.synthetic import Synthetic, synthetic_case
+
+JOB = Synthetic(ranks=2)
+
+
+def case_of(*doing: Doing, **facts: float) -> Case:
+    return sampled(on_host(synthetic_case(JOB)), dict(enumerate(doing)), **facts)
+
+
+def test_counters_become_rates() -> None:
+    slow = Doing(running=1.2, ran=0.5, queued=0.3, throttled=0.1, quota=2.0, cores=(1,))
+    seen = surroundings(case_of(Doing(), slow))
+    one = seen[1]
+    assert one.running == pytest.approx(1.2)
+    assert one.main_running == pytest.approx(0.5)
+    assert one.queueing == pytest.approx(0.3)
+    assert one.throttled == pytest.approx(0.1)
+    assert (one.quota, one.group, one.cores) == (2.0, "/group-1", frozenset({1}))
+    assert one.computes_here
+    assert seen[0].throttled == 0.0
+    assert seen[0].quota is None
+
+
+def test_no_samples_no_surroundings() -> None:
+    assert surroundings(synthetic_case(JOB)) == {}
+
+
+def test_one_sample_says_nothing() -> None:
+    case = case_of()
+    assert surroundings(replace(case, host_samples=case.host_samples[5:6])) == {}
+
+
+def test_what_the_kernel_does_not_count_is_unknown() -> None:
+    seen = surroundings(case_of(Doing(ran=None, queued=None, cores=None)))
+    assert seen[0].queueing is None
+    assert seen[0].main_running is None
+    assert seen[0].cores is None
+    assert seen[1].queueing == 0.0
+
+
+def test_groups_that_cannot_be_seen_are_not_without_limit() -> None:
+    case = case_of()
+    blind = [
+        replace(sample, tasks={pid: replace(t, limits=None) for pid, t in sample.tasks.items()})
+        for sample in case.host_samples
+    ]
+    assert surroundings(replace(case, host_samples=tuple(blind)))[0].throttled is None
+
+
+def test_a_later_moment_sees_the_later_rate() -> None:
+    case = case_of(Doing(), Doing(queued=0.8), since=2.0)
+    whole = surroundings(case)[1]
+    late = whole.since(case.host_samples[0].at + 2.0)
+    assert late.queueing == pytest.approx(0.8)
+    assert whole.queueing is not None
+    assert whole.queueing < 0.5
+    newest = whole.since(case.host_samples[-1].at - EVERY / 2)
+    assert newest.queueing == pytest.approx(0.8)
+    assert whole.since(case.host_samples[-1].at + 9).queueing is None
+
+
+def test_samples_before_and_after_the_steps_do_not_count() -> None:
+    case = case_of(Doing(queued=0.2))
+    first, last = case.host_samples[0], case.host_samples[-1]
+    pid = case.ranks[0].pid
+    assert pid is not None
+    start = replace(first, at=first.at - 60, tasks={pid: replace(first.tasks[pid], queued=0.0)})
+    end = replace(last, at=last.at + 60, tasks={pid: replace(last.tasks[pid], queued=999.0)})
+    around = replace(case, host_samples=(start, *case.host_samples, end))
+    assert surroundings(around)[0].queueing == pytest.approx(0.2)
+
+
+def test_a_counter_that_falls_is_another_one() -> None:
+    """Threads ended, or the pid went to somebody else."""
+    case = case_of(Doing(queued=0.4))
+    pid = case.ranks[0].pid
+    assert pid is not None
+
+    def fallen(sample: HostSample) -> HostSample:
+        task = sample.tasks[pid]
+        return replace(sample, tasks={pid: replace(task, queued=(task.queued or 0) - 4)})
+
+    halves = len(case.host_samples) // 2
+    samples = case.host_samples[:halves] + tuple(map(fallen, case.host_samples[halves:]))
+    assert surroundings(replace(case, host_samples=samples))[0].queueing == pytest.approx(0.4)
+
+
+def test_another_group_is_another_counter() -> None:
+    case = case_of(Doing(throttled=0.1))
+    halves = len(case.host_samples) // 2
+
+    def moved(sample: HostSample) -> HostSample:
+        tasks = {pid: replace(task, limits=("/new",)) for pid, task in sample.tasks.items()}
+        grown = sample.groups["/group-0"].throttled or 0
+        return replace(sample, tasks=tasks, groups={"/new": Group(3.0, 500 + grown)})
+
+    samples = case.host_samples[:halves] + tuple(map(moved, case.host_samples[halves:]))
+    seen = surroundings(replace(case, host_samples=samples))[0]
+    assert seen.throttled == pytest.approx(0.1)
+    assert seen.quota == 3.0
+
+
+def test_children_are_seen_together() -> None:
+    workers = (Doing(running=0.9, queued=0.1), Doing(running=0.5, queued=0.3, state="D"))
+    children = surroundings(case_of(Doing(children=workers)))[0].children
+    assert children is not None
+    assert children.count == 2
+    assert children.running == pytest.approx(0.7)
+    assert children.queueing == pytest.approx(0.2)
+    assert children.on_disk == 0.5
+    assert surroundings(case_of())[1].children is None
+
+
+def test_children_that_live_shortly_count_from_their_birth() -> None:
+    case = case_of()
+    at = len(case.host_samples) // 2
+    sample = case.host_samples[at]
+    pid = case.ranks[0].pid
+    child = Task(parent=pid, state="S", age=EVERY / 2, queued=EVERY / 8)
+    seen = replace(
+        sample,
+        tasks={**sample.tasks, 99: child},
+        processes={**sample.processes, 99: (EVERY / 4, 1)},
+    )
+    samples = (*case.host_samples[:at], seen, *case.host_samples[at + 1 :])
+    children = surroundings(replace(case, host_samples=samples))[0].children
+    assert children is not None
+    assert children.running == pytest.approx(0.5)
+    assert children.queueing == pytest.approx(0.25)
+
+
+def test_grandchildren_are_children_and_ranks_are_none() -> None:
+    case = case_of(Doing(children=(Doing(),)))
+    pid, other = (rank.pid for rank in case.ranks)
+    assert pid is not None
+    assert other is not None
+
+    def deeper(sample: HostSample) -> HostSample:
+        grandchild = replace(sample.tasks[10 * pid], parent=10 * pid)
+        below = replace(sample.tasks[other], parent=pid)
+        return replace(sample, tasks={**sample.tasks, 99: grandchild, other: below})
+
+    seen = surroundings(replace(case, host_samples=tuple(map(deeper, case.host_samples))))
+    assert seen[0].children is not None
+    assert seen[0].children.count == 2
+    assert seen[1].children is None
+
+
+def test_other_work_of_the_host() -> None:
+    seen = surroundings(case_of(outside=1.5))
+    assert seen[0].outside == pytest.approx(1.5)
+    assert surroundings(case_of())[0].outside == pytest.approx(0.0, abs=1e-6)
+
+
+def test_ranks_of_another_host_are_not_looked_up_by_their_pid() -> None:
+    case = case_of()
+    moved = replace(case.ranks[1], host="elsewhere")
+    assert set(surroundings(replace(case, ranks=(case.ranks[0], moved)))) == {0}
+
+
+def test_how_often_a_disk_was_waited_for() -> None:
+    seen = surroundings(case_of(Doing(state="D")))
+    assert (seen[0].on_disk, seen[1].on_disk) == (1.0, 0.0)

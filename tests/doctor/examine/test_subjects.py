@@ -1,0 +1,112 @@
+"""What the words on the command line name, and one clear sentence where they name nothing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import pickle
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.examine.subjects import (
+    Flights,
+    Log,
+    Pid,
+    Recording,
+    Subject,
+    UnknownSubject,
+    recognise,
+)
+from tests.support.boxes import finished
+from tests.support.recordings import HEALTHY, recording
+
+FLIGHT = {"version": "2.10", "pg_config": {}, "pg_status": {}, "entries": []}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def named(path: Path) -> Subject:
+    return recognise(str(path))
+
+
+def test_a_number_is_a_process() -> None:
+    assert recognise("4711") == Pid(4711)
+
+
+def test_a_number_that_is_a_file_is_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("4711").write_text("step 1\n")
+    assert recognise("4711") == Log("4711")
+
+
+def test_recordings(tmp_path: Path, home: Path) -> None:
+    folder = recording(tmp_path / "one", [HEALTHY] * 2)
+    assert named(folder) == Recording(folder)
+    boxes = tmp_path / "boxes-alone"
+    boxes.mkdir()
+    finished(boxes)
+    assert named(boxes) == Recording(boxes)
+    kept = recording(home / "runs" / "some-id", [HEALTHY] * 2)
+    assert recognise("some-id") == recognise("latest") == Recording(kept)
+
+
+@pytest.mark.parametrize("kind", ["json", "pickle", "gzip"])
+def test_dumps_of_the_flight_recorder(tmp_path: Path, kind: str) -> None:
+    raw = pickle.dumps(FLIGHT) if kind == "pickle" else json.dumps(FLIGHT).encode()
+    (tmp_path / "dumps").mkdir()
+    path = tmp_path / "dumps" / "trace_3"
+    path.write_bytes(gzip.compress(raw) if kind == "gzip" else raw)
+    assert named(path) == Flights(path)
+    assert named(path.parent) == Flights(path.parent)
+
+
+def test_console_text(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "train.log"
+    log.parent.mkdir()
+    log.write_text("step 1\n")
+    assert named(log) == Log(str(log))
+    assert named(log.parent) == Log(str(log.parent))
+    packed = tmp_path / "train.log.gz"
+    packed.write_bytes(gzip.compress(b"step 1\n"))
+    assert named(packed) == Log(str(packed))
+    assert recognise("-") == Log("-")
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ("gone", "does not exist"),
+        ("empty", "is an empty folder"),
+        ("box", "is a single black box"),
+        ("trace", "is a profiler trace"),
+        ("torn", "cannot be read"),
+    ],
+)
+def test_what_cannot_be_examined(tmp_path: Path, made: str, says: str) -> None:
+    path = tmp_path / made
+    if made == "empty":
+        path.mkdir()
+    elif made == "box":
+        os.rename(finished(tmp_path), path)
+    elif made == "trace":
+        path.write_text('{"schemaVersion": 1, "traceEvents": []}')
+    elif made == "torn":
+        path.write_bytes(gzip.compress(b"step 1\n" * 100)[:20])
+    with pytest.raises(UnknownSubject, match=says):
+        named(path)
+
+
+def test_latest_where_there_is_none() -> None:
+    with pytest.raises(UnknownSubject, match="no recording is kept"):
+        recognise("latest")
+
+
+def test_a_pipe_is_not_read_to_tell_what_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert named(tmp_path / "pipe") == Log(str(tmp_path / "pipe"))

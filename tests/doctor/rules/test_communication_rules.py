@@ -1,0 +1,358 @@
+"""Communication: bound by it, badly hidden, needless, and what must not be called a fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgpu_doctor.analysis.measures import measure
+from mgpu_doctor.analysis.surroundings import Surroundings
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.rules import accumulation
+from tests.support.synthetic import Synthetic, synthetic_case
+
+MIB = 1 << 20
+DDP = {
+    "find_unused_parameters": False,
+    "static_graph": False,
+    "bucket_cap_bytes": 25 * MIB,
+    "parameter_bytes": 40 * MIB,
+    "buckets": [1 * MIB, 25 * MIB, 14 * MIB],
+    "forwards": 120,
+    "synced": 120,
+    "backward_seconds": 0.014,
+    "communication_seconds": 0.012,
+    "overlap_seconds": 0.010,
+}
+BUSY = 0.020
+"""Communication, of a step of about 47 ms."""
+
+
+def case(
+    *, passes: int = 1, ddp: dict[str, Any] | None = None, birth: Any = (), **job: Any
+) -> Case:
+    module = {**DDP, **ddp} if ddp is not None else None
+    facts = {
+        "ddp": module,
+        "optimizers": [{"class": "SGD"}],
+        "steps": 120,
+        "backend": "nccl",
+        **dict(birth),
+    }
+    made = synthetic_case(Synthetic(birth=facts, **job))
+    for rank in made.ranks:
+        rank.steps["micro_batches"] = passes
+    return made
+
+
+def only(made: Case) -> Finding:
+    (found,) = diagnose(made).findings
+    return found
+
+
+def codes(made: Case) -> list[str]:
+    return [one.code for one in diagnose(made).findings]
+
+
+# --- communication-bound --------------------------------------------------------------------------
+
+
+def test_a_job_that_mostly_moves_data() -> None:
+    found = only(case(ddp={}, communication=BUSY))
+    assert (found.code, found.severity) == ("communication-bound", Severity.WARNING)
+    assert found.culprits == ()
+    assert "42 %" in found.title
+    assert found.cost.step_fraction == pytest.approx(0.42 * 0.75, abs=0.02)
+    assert [fix.id for fix in found.fixes] == ["accumulate", "compress", "check-link"]
+    predicted = found.fixes[0].predicted
+    assert predicted is not None
+    assert predicted.step_time_ratio == pytest.approx(0.685, abs=0.02)
+
+
+def test_little_communication_is_silent() -> None:
+    assert codes(case(ddp={}, communication=0.005)) == []
+
+
+def test_cores_that_also_compute_are_to_blame_before_a_network() -> None:
+    crowded = {"clock": "cpu", "affinity": 2, "backend": "gloo"}
+    found = only(case(ddp={}, birth=crowded, communication=BUSY))
+    assert (found.code, found.severity) == ("communication-bound", Severity.INFO)
+    assert "4 ranks share 2 cores" in found.cause
+    assert found.fixes[0].id == "fewer-ranks"
+    assert found.cost.step_fraction is None
+    free = only(case(ddp={}, birth={**crowded, "affinity": 16}, communication=BUSY))
+    assert free.severity is Severity.WARNING
+
+
+def test_a_loop_of_its_own_is_shown_where_it_waits() -> None:
+    calls = [{"name": "all_reduce", "site": "train.py:36", "count": 720, "seconds": 2.4}]
+    found = only(case(birth={"calls": calls}, communication=BUSY))
+    assert found.code == "communication-bound"
+    assert "all_reduce is called from Python at train.py:36" in found.cause
+    assert found.fixes[0].id == "use-ddp"
+
+
+def test_a_hook_of_the_users_is_not_replaced() -> None:
+    found = only(case(ddp={"comm_hook": "bf16_compress_hook"}, communication=BUSY))
+    assert "compress" not in [fix.id for fix in found.fixes]
+
+
+def test_devices_behind_the_host_are_judged_by_what_ddp_logged() -> None:
+    behind = {"clock": "host"}
+    exposed = {"communication_seconds": 0.03, "overlap_seconds": 0.01, "buckets": [8 * MIB] * 5}
+    found = only(case(ddp=exposed, birth=behind, device="cuda:0", communication=BUSY))
+    assert found.code == "communication-bound"
+    assert "42 %" in found.title
+    assert codes(case(ddp={}, birth=behind, device="cuda:0", communication=BUSY)) == []
+
+
+# --- accumulation-syncs ---------------------------------------------------------------------------
+
+
+def test_every_micro_batch_exchanges_its_gradients() -> None:
+    found = only(case(passes=4, ddp={"forwards": 480, "synced": 480}, communication=BUSY))
+    assert (found.code, found.severity) == ("accumulation-syncs", Severity.WARNING)
+    assert "4 times for one update" in found.title
+    assert "with contextlib.nullcontext() if last else model.no_sync():" in found.fixes[0].how
+    assert found.cost.step_fraction == pytest.approx(0.75 * 0.42, abs=0.02)
+    predicted = found.fixes[0].predicted
+    assert predicted is not None
+    assert predicted.step_time_ratio == pytest.approx(1 - 0.75 * 0.42, abs=0.02)
+
+
+def test_on_busy_cores_what_backward_hides_is_not_free() -> None:
+    ddp = {"forwards": 480, "synced": 480}
+    birth = {"clock": "cpu", "threads": 1, "affinity": 2}
+    made = measure(case(passes=4, ddp=ddp, birth=birth, communication=BUSY))
+    busy = Surroundings(running=0.6, main_running=0.36, queueing=0.1, all_queueing=0.5)
+    free = Surroundings(running=0.6, main_running=0.36, queueing=0.1, all_queueing=0.1)
+    saved = []
+    for around in (busy, free):
+        measures = replace(made, surroundings=dict.fromkeys(range(4), around))
+        (found,) = accumulation.RULES[0].examine(measures, {})
+        saved.append(found.cost.step_fraction or 0.0)
+    # Of 12 ms, 10 are hidden; the threads that move data use 0.24 s of each second.
+    assert saved[0] - saved[1] == pytest.approx(0.75 * 0.24 * 10 / 12, abs=1e-6)
+
+
+def test_no_sync_in_the_wrong_half_is_half_the_fault() -> None:
+    found = only(case(passes=4, ddp={"forwards": 480, "synced": 240}, communication=0.007))
+    assert found.code == "accumulation-syncs"
+    assert "2 times for one update" in found.title
+    assert found.cost.step_fraction == pytest.approx(0.5 * 0.2, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        case(passes=4, ddp={"forwards": 480, "synced": 120}, communication=0.005),
+        case(passes=1, ddp={}, communication=0.005),
+        case(passes=4, communication=0.005),
+        case(
+            passes=2,
+            ddp={"forwards": 240, "synced": 240},
+            birth={"optimizers": [{"class": "Adam"}, {"class": "Adam"}]},
+            communication=0.005,
+        ),
+    ],
+    ids=["no_sync", "no accumulation", "no module", "an optimizer each"],
+)
+def test_exchanges_that_an_update_needs_are_no_fault(healthy: Case) -> None:
+    assert codes(healthy) == []
+
+
+# --- unused-parameter-scan ------------------------------------------------------------------------
+
+SEARCHED = {
+    "find_unused_parameters": True,
+    "unused_bytes": 0,
+    "graph_varies": False,
+    "scans": 120,
+    "scan_seconds": 0.24,
+}
+
+
+def test_a_search_that_finds_nothing_costs_its_time() -> None:
+    found = only(case(ddp=SEARCHED))
+    assert (found.code, found.severity) == ("unused-parameter-scan", Severity.WARNING)
+    assert "2.0 ms a step" in found.title
+    assert found.cost.step_fraction == pytest.approx(2 / 29.5, abs=0.01)
+    assert "ddp_find_unused_parameters=False" in found.fixes[0].how
+
+
+def test_it_is_paid_in_each_pass_that_exchanges() -> None:
+    found = only(case(passes=4, ddp={**SEARCHED, "forwards": 480, "synced": 120}))
+    assert "2.0 ms a step" in found.title
+
+
+@pytest.mark.parametrize(
+    "needed",
+    [
+        {"find_unused_parameters": False},
+        {"unused_bytes": 4096},
+        {"graph_varies": True},
+        {"unused_bytes": None},
+        {"static_graph": True},
+    ],
+    ids=["no search", "something is unused", "now and then", "unknown", "searched once"],
+)
+def test_a_search_that_may_be_needed_is_left_alone(needed: dict[str, Any]) -> None:
+    assert codes(case(ddp={**SEARCHED, **needed})) == []
+
+
+def test_one_rank_that_needs_the_search_is_enough() -> None:
+    made = case(ddp=SEARCHED)
+    birth = {**made.ranks[3].birth, "ddp": {**DDP, **SEARCHED, "unused_bytes": 64}}
+    ranks = (*made.ranks[:3], replace(made.ranks[3], birth=birth))
+    assert codes(replace(made, ranks=ranks)) == []
+
+
+def test_what_was_seen_in_samples_only_is_less_sure() -> None:
+    sampled = only(case(ddp={**SEARCHED, "graph_varies": None}))
+    assert sampled.confidence < only(case(ddp=SEARCHED)).confidence
+    assert "that was looked at" in sampled.cause
+
+
+def test_an_untimed_search_has_no_cost() -> None:
+    found = only(case(ddp={**SEARCHED, "scan_seconds": None}))
+    assert found.severity is Severity.INFO
+    assert found.cost.step_fraction is None
+    assert found.fixes[0].predicted is None
+
+
+# --- overlap-poor ---------------------------------------------------------------------------------
+
+ONE_BUCKET = {
+    "bucket_cap_bytes": 1000 * MIB,
+    "buckets": [40 * MIB],
+    "communication_seconds": 0.012,
+    "overlap_seconds": 0.0,
+}
+
+
+def test_one_bucket_hides_nothing() -> None:
+    found = only(case(ddp=ONE_BUCKET, communication=0.012))
+    assert (found.code, found.severity) == ("overlap-poor", Severity.WARNING)
+    assert "0.0 %" in found.title
+    assert "bucket_cap_mb=1000" in found.cause
+    assert "bucket_cap_mb=5" in found.fixes[0].how
+    # 12 ms moved one after the other beside 14 ms of backward: the last bucket stays.
+    assert found.cost.seconds_per_step == pytest.approx(0.0105, abs=0.001)
+
+
+def test_the_same_on_busy_cores_promises_nothing() -> None:
+    crowded = {"clock": "cpu", "affinity": 2, "backend": "gloo"}
+    found = next(
+        one
+        for one in diagnose(case(ddp=ONE_BUCKET, birth=crowded, communication=0.012)).findings
+        if one.code == "overlap-poor"
+    )
+    assert found.severity is Severity.INFO
+    assert found.fixes[0].predicted is None
+    assert found.cost.step_fraction is None
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        {},
+        {**ONE_BUCKET, "buckets": [2 * MIB]},
+        {**ONE_BUCKET, "communication_seconds": None},
+        {**ONE_BUCKET, "buckets": [8 * MIB] * 5},
+    ],
+    ids=["default", "small model", "not logged", "even buckets"],
+)
+def test_buckets_that_cannot_be_blamed(healthy: dict[str, Any]) -> None:
+    assert "overlap-poor" not in codes(case(ddp=healthy, communication=0.006))
+
+
+@given(
+    backward=st.sampled_from([0.0, 1e-9, 1e-4, 0.02]),
+    moved=st.sampled_from([0.0, 1e-9, 1e-4, 0.02]),
+    hidden=st.sampled_from([0.0, 1e-4, 0.02, 1.0]),
+    communication=st.sampled_from([0.0, 1e-6, 0.01]),
+    buckets=st.lists(st.integers(1, 200 * MIB), min_size=1, max_size=3),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_log_of_buckets_stops_the_diagnosis(
+    backward: float, moved: float, hidden: float, communication: float, buckets: list[int]
+) -> None:
+    logged = {
+        **ONE_BUCKET,
+        "buckets": buckets,
+        "backward_seconds": backward,
+        "communication_seconds": moved,
+        "overlap_seconds": hidden,
+    }
+    for found in diagnose(case(ddp=logged, communication=communication)).findings:
+        assert found.cost.step_fraction is None or 0 <= found.cost.step_fraction <= 1
+
+
+# --- sync-excess ----------------------------------------------------------------------------------
+
+
+def calling(name: str, count: int = 120, seconds: float = 0.36) -> dict[str, Any]:
+    return {"calls": [{"name": name, "site": "train.py:50", "count": count, "seconds": seconds}]}
+
+
+def test_a_barrier_in_every_step() -> None:
+    found = only(case(ddp={}, birth=calling("barrier")))
+    assert (found.code, found.severity) == ("sync-excess", Severity.WARNING)
+    assert "barrier at train.py:50: 3.0 ms a step" in found.title
+    assert found.fixes[0].id == "no-barrier"
+    cheap = only(case(birth=calling("barrier", seconds=0.012)))
+    assert cheap.severity is Severity.INFO
+
+
+def test_the_rank_that_waits_least_tells_what_a_barrier_costs() -> None:
+    made = case(ddp={}, birth=calling("barrier"))
+    last = replace(made.ranks[1], birth={**made.ranks[1].birth, **calling("barrier", seconds=0.06)})
+    found = only(replace(made, ranks=(made.ranks[0], last, *made.ranks[2:])))
+    assert found.cost.seconds_per_step == pytest.approx(0.0005)
+
+
+def test_objects_for_the_log_in_every_step() -> None:
+    found = only(case(birth=calling("all_gather_object")))
+    assert found.code == "sync-excess"
+    assert "pickled" in found.cause
+    assert found.fixes[0].id == "less-often"
+
+
+def test_a_number_beside_ddp_is_worth_knowing_and_no_more() -> None:
+    found = only(case(ddp={}, birth=calling("all_reduce")))
+    assert (found.code, found.severity) == ("sync-excess", Severity.INFO)
+    assert found.cost.step_fraction is None
+    assert "step % 50" in found.fixes[0].how
+
+
+@pytest.mark.parametrize(
+    "healthy",
+    [
+        case(birth=calling("all_reduce")),
+        case(ddp={"comm_hook": "hook"}, birth=calling("all_reduce")),
+        case(ddp={}, birth=calling("all_gather_into_tensor")),
+        case(ddp={}, birth=calling("all_reduce", count=24 * 120)),
+        case(ddp={}, birth=calling("barrier", count=3)),
+        case(ddp={}, birth={**calling("barrier", count=4), "steps": 4}),
+    ],
+    ids=["own loop", "own hook", "batch norm", "many layers", "now and then", "few steps"],
+)
+def test_collectives_that_are_the_training_are_no_excess(healthy: Case) -> None:
+    assert codes(healthy) == []
+
+
+def test_what_a_barrier_costs_behind_a_device_is_unknown() -> None:
+    behind = {"clock": "host", **calling("barrier")}
+    found = only(case(birth=behind, device="cuda:0"))
+    assert found.severity is Severity.INFO
+    assert found.cost.step_fraction is None
+
+
+def test_one_rank_alone_has_nobody_to_wait_for() -> None:
+    assert codes(case(birth=calling("barrier"), ranks=1)) == []

@@ -1,0 +1,398 @@
+"""Rules that need a GPU, on pretend ones: each fault is found, a healthy job is not."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.case.model import Case, Device, DeviceSample
+from mgpu_doctor.case.samples import device_sample
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.rules.device import RULES
+from tests.fakenvml.fakenvml import build, machine
+from tests.support.gpus import GIB, gpus, on_gpus
+from tests.support.nvml import PretendNvml
+from tests.support.synthetic import BASE, Fault, Synthetic
+
+SLOW = Synthetic(faults=[Fault(2, "forward", factor=2.0), Fault(2, "backward", factor=2.0)])
+CODES = {rule.code for rule in RULES}
+
+
+def found(case: Case) -> dict[str, Finding]:
+    return {one.code: one for one in diagnose(case).findings}
+
+
+def codes(case: Case) -> set[str]:
+    return set(found(case))
+
+
+def slow_rank(changes: Mapping[str, Any], **all_: Any) -> Case:
+    """Rank 2 takes twice as long; its GPU differs by `changes`."""
+    return on_gpus(SLOW, gpus(4, of={2: changes}, **all_))
+
+
+def busy_hosts(case: Case, busy: float) -> Case:
+    """Every host computes for this share of the step outside of backward."""
+    ranks = []
+    for rank in case.ranks:
+        steps = rank.steps.copy()
+        steps["cpu_s"] = steps["wall_ns"] * 1e-9 * busy
+        ranks.append(replace(rank, steps=steps))
+    return replace(case, ranks=tuple(ranks))
+
+
+def test_every_rule_says_that_it_has_not_seen_a_gpu() -> None:
+    assert all("not yet seen on a GPU" in rule.unverified for rule in RULES)
+
+
+# --- a healthy job --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("clock", ["device", "host"])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_busy_gpus_are_well(ranks: int, clock: str) -> None:
+    job = Synthetic(ranks=ranks)
+    assert not codes(busy_hosts(on_gpus(job, gpus(ranks), clock=clock), 0.9)) & CODES
+
+
+def test_a_power_cap_on_all_gpus_is_usual() -> None:
+    capped = gpus(4, clock_reasons=("power_cap",), sm_clock_mhz=1700.0)
+    assert not codes(on_gpus(Synthetic(), capped)) & CODES
+
+
+# --- straggler-throttled --------------------------------------------------------------------
+
+
+def test_a_hot_gpu_holds_the_others_up() -> None:
+    hot = {
+        "sm_clock_mhz": 900.0,
+        "clock_reasons": ("hw_slowdown", "hw_thermal"),
+        "temperature": 90.0,
+    }
+    (one,) = diagnose(slow_rank(hot)).findings
+    assert one.code == "straggler-throttled"
+    (culprit,) = one.culprits
+    assert (culprit.rank, culprit.device) == (2, "cuda:2")
+    assert one.victims == (0, 1, 3)
+    assert "GPU 2 runs at 900 MHz, the others' at 1900 MHz (hardware thermal slowdown)" in one.title
+    assert "90 °C" in one.cause
+    assert one.fixes[0].id == "cool-device"
+    assert one.cost.step_fraction == pytest.approx(0.4, abs=0.1)
+    clock = next(fact for fact in one.evidence if fact.unit == "Hz")
+    assert (clock.value, clock.baseline) == (900e6, 1900e6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "fix", "how"),
+    [
+        (
+            {"sm_clock_mhz": 1000.0, "clock_reasons": ("power_cap",), "power_limit_watts": 400.0},
+            "raise-power-limit",
+            "nvidia-smi -i 2 -pl 700",
+        ),
+        (
+            {"sm_clock_mhz": 1000.0, "clock_reasons": ("clocks_setting",)},
+            "reset-clocks",
+            "nvidia-smi -i 2 -rgc",
+        ),
+        (
+            {"sm_clock_mhz": 1000.0, "clock_reasons": ("hw_power_brake",)},
+            "replace-device",
+            "RMA",
+        ),
+        ({"sm_clock_mhz": 1000.0, "clock_reasons": None}, "replace-device", "nvidia-smi -i 2 -q"),
+    ],
+)
+def test_the_fix_is_by_the_reason(changes: dict[str, Any], fix: str, how: str) -> None:
+    one = found(slow_rank(changes))["straggler-throttled"]
+    assert one.fixes[0].id == fix
+    assert how in one.fixes[0].how
+
+
+def test_without_clocks_only_a_reason_that_is_no_custom_decides() -> None:
+    unknown = {"sm_clock_mhz": None}
+    thermal = slow_rank({"clock_reasons": ("hw_thermal",)}, **unknown)
+    assert found(thermal)["straggler-throttled"].confidence == 0.6
+    capped = slow_rank({"clock_reasons": ("power_cap",)}, **unknown)
+    assert codes(capped) == {"straggler-compute"}
+    all_hot = slow_rank({}, clock_reasons=("hw_thermal",), **unknown)
+    assert codes(all_hot) == {"straggler-compute"}
+
+
+def test_a_clock_that_explains_too_little_is_not_the_cause() -> None:
+    """85 % of the clock makes nothing twice as slow."""
+    assert codes(slow_rank({"sm_clock_mhz": 1615.0})) == {"straggler-compute"}
+
+
+def test_a_rank_that_shares_its_gpu_is_not_judged_by_it() -> None:
+    low = gpus(4, of={2: {"sm_clock_mhz": 900.0, "clock_reasons": ("hw_thermal",)}})
+    case = on_gpus(SLOW, low, device_uuid=lambda n: f"GPU-{min(n, 2):04x}")
+    assert "straggler-throttled" not in codes(case)
+
+
+def test_a_device_of_another_model_is_no_yardstick() -> None:
+    slow = {"sm_clock_mhz": 900.0, "name": "Pretend L4", "clock_reasons": ("hw_thermal",)}
+    assert "straggler-throttled" not in codes(slow_rank(slow))
+
+
+def test_only_the_time_since_the_rank_is_slow_counts() -> None:
+    slower = [Fault(2, phase, factor=3.0, start=340) for phase in ("forward", "backward")]
+    case = on_gpus(Synthetic(steps=400, faults=slower), gpus(4))
+    hot = gpus(4, of={2: {"sm_clock_mhz": 600.0, "clock_reasons": ("hw_thermal",)}})
+    began = float(case.ranks[2].steps["end_ns"][339]) * 1e-9
+
+    def hot_when(after: bool) -> Case:
+        samples = [
+            replace(one, devices=tuple(hot)) if (one.at >= began) is after else one
+            for one in case.device_samples
+        ]
+        return replace(case, device_samples=tuple(samples))
+
+    one = found(hot_when(after=True))["straggler-throttled"]
+    assert one.since_step == pytest.approx(340, abs=10)
+    assert codes(hot_when(after=False)) == {"straggler-compute"}
+
+
+def test_phases_stamped_on_the_host_show_no_slow_device() -> None:
+    hot = gpus(4, of={2: {"sm_clock_mhz": 900.0, "clock_reasons": ("hw_thermal",)}})
+    diagnosis = diagnose(on_gpus(SLOW, hot, clock="host"))
+    assert not {one.code for one in diagnosis.findings} & CODES
+    assert any("host" in one.reason for one in diagnosis.unexamined)
+
+
+def test_the_pretend_driver_s_own_readings(tmp_path: Path) -> None:
+    """From NVML's structures through the recording's lines to the finding."""
+    assert shutil.which("cc"), "this test builds a small C library: install a C compiler (gcc)"
+    build(tmp_path / "nvml")
+    box = machine("throttled", gpus=4, pids=range(1000, 1004))
+    lines = PretendNvml(tmp_path / "nvml").samples(tmp_path / "state", *[box] * 12)
+    read = [device_sample(line) for line in lines]
+    devices = [one.devices for one in read if one is not None]
+    case = on_gpus(
+        SLOW, gpus(4), device_uuid=lambda number: devices[0][number].uuid, device_name=None
+    )
+    samples = tuple(
+        DeviceSample(one.at, devices[place % 12]) for place, one in enumerate(case.device_samples)
+    )
+    one = found(replace(case, device_samples=samples))["straggler-throttled"]
+    assert [culprit.rank for culprit in one.culprits] == [2]
+    assert "hardware thermal slowdown" in one.title
+
+
+# --- launch-bound, low-utilization ----------------------------------------------------------
+
+
+def idle_job(
+    utilization: float = 0.3, *, busy: float = 0.5, clock: str = "host", **changes: Any
+) -> Case:
+    base = changes.pop("base", BASE)
+    devices = gpus(4, utilization=utilization, **changes)
+    birth = {"loaders": [{"batch_size": 16}]}
+    case = on_gpus(Synthetic(base=base, birth=birth, communication=0.0001), devices, clock=clock)
+    unmeasured = []
+    for rank in case.ranks:  # as the probe leaves it on CUDA
+        steps = rank.steps.copy()
+        steps["phases"][:, [1, 4, 5]] = np.nan
+        unmeasured.append(replace(rank, steps=steps))
+    return busy_hosts(replace(case, ranks=tuple(unmeasured)), busy)
+
+
+def test_hosts_that_compute_all_the_time_while_gpus_idle() -> None:
+    one = found(idle_job())["launch-bound"]
+    assert one.severity is Severity.WARNING
+    assert one.culprits == ()
+    assert one.victims == (0, 1, 2, 3)
+    assert one.cost.step_fraction == pytest.approx(0.7)
+    assert 'mode="reduce-overhead"' in one.fixes[0].how
+    assert one.fixes[0].predicted is not None
+    assert one.fixes[0].predicted.step_time_ratio == pytest.approx(0.3)
+    assert "upper bound" in one.fixes[0].predicted.basis
+    assert "low-utilization" not in found(idle_job())
+
+
+def test_idle_gpus_with_free_memory_take_a_larger_batch() -> None:
+    one = found(idle_job(busy=0.05, memory_used=10 * GIB))["low-utilization"]
+    assert one.severity is Severity.WARNING
+    assert "batch is small" in one.cause
+    assert "batch_size=32" in one.fixes[0].how
+    assert "learning rate" in one.fixes[0].how
+
+
+def test_without_free_memory_no_larger_batch_is_proposed() -> None:
+    one = found(idle_job(busy=0.05, memory_used=70 * GIB))["low-utilization"]
+    assert [fix.id for fix in one.fixes] == ["find-host-work"]
+
+
+def test_a_host_that_is_elsewhere_is_named() -> None:
+    one = found(idle_job(busy=0.05, base={**BASE, "other": 0.03}))["low-utilization"]
+    assert "no phase" in one.cause
+    assert one.fixes[0].id == "overlap-host-work"
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        idle_job(0.95),
+        idle_job(base={**BASE, "input": 0.01}),
+        replace(idle_job(), device_samples=()),
+    ],
+)
+def test_gpus_that_are_busy_or_wait_for_data_are_not_idle(case: Case) -> None:
+    assert not codes(case) & {"launch-bound", "low-utilization"}
+
+
+def test_a_gpu_that_spins_for_another_is_no_idle_one() -> None:
+    """One of four reads low: the others wait for its rank at 100 %."""
+    case = idle_job()
+    spinning = gpus(4, of={1: {"utilization": 0.3}}, utilization=1.0)
+    samples = tuple(replace(one, devices=tuple(spinning)) for one in case.device_samples)
+    assert not codes(replace(case, device_samples=samples)) & {"launch-bound", "low-utilization"}
+
+
+def test_a_gpu_that_is_not_known_keeps_the_rules_silent() -> None:
+    case = idle_job()
+    last = case.ranks[3]
+    ranks = (*case.ranks[:3], replace(last, birth={**last.birth, "device_uuid": "MIG-1"}))
+    assert not codes(replace(case, ranks=ranks)) & {"launch-bound", "low-utilization"}
+
+
+# --- transfer-bound -------------------------------------------------------------------------
+
+COPIES = {**BASE, "transfer": 0.008}
+
+
+@pytest.mark.parametrize(
+    ("pinned", "cause", "how"),
+    [
+        (False, "pin_memory=False", "pin_memory=True"),
+        (True, "copies are large", "torch.cuda.Stream"),
+        (None, "not seen", "non_blocking=True"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_copies_that_all_ranks_wait_for(
+    pinned: bool | None, cause: str, how: str, ranks: int
+) -> None:
+    job = Synthetic(ranks=ranks, base=COPIES)
+    one = found(on_gpus(job, gpus(ranks), loaders=[{"pin_memory": pinned}]))["transfer-bound"]
+    assert cause in one.cause
+    assert how in one.fixes[0].how
+    assert one.cost.step_fraction == pytest.approx(0.23, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        on_gpus(Synthetic(), gpus(4)),
+        on_gpus(Synthetic(base=COPIES), gpus(4), clock="host"),
+    ],
+)
+def test_few_copies_or_the_hosts_word_for_them_are_not_enough(case: Case) -> None:
+    assert "transfer-bound" not in codes(case)
+
+
+# --- precision-full -------------------------------------------------------------------------
+
+
+def precise(**birth: Any) -> Case:
+    told = {"precision": "float32", "tf32": False, "tf32_convolutions": True, **birth}
+    return on_gpus(Synthetic(), gpus(4), **told)
+
+
+def test_float32_on_a_device_with_tensor_cores() -> None:
+    one = found(precise())["precision-full"]
+    assert one.severity is Severity.INFO
+    assert "bfloat16" in one.fixes[0].how
+    assert "Convolutions use TF32 already" in one.cause
+    gain = one.fixes[0].predicted
+    assert gain is not None
+    assert gain.step_time_ratio is not None
+    # Forward and backward are 22 of about 29 ms, and at best take a seventeenth.
+    assert gain.step_time_ratio == pytest.approx(1 - 22 / 29 * 16 / 17, abs=0.03)
+    assert "upper bound" in gain.basis
+
+
+def test_what_the_host_timed_is_not_taken_for_the_devices_share() -> None:
+    gain = found(precise(clock="host"))["precision-full"].fixes[0].predicted
+    assert gain is not None
+    assert gain.step_time_ratio is None
+    assert "was not measured" in gain.basis
+
+
+def test_before_ampere_it_is_float16_with_a_scaler() -> None:
+    one = found(precise(device_capability=[7, 0], tf32=None))["precision-full"]
+    assert "GradScaler" in one.fixes[0].how
+    assert len(one.fixes) == 1
+
+
+def test_unknown_peak_rates_give_no_prediction() -> None:
+    gain = found(precise(device_capability=[12, 0]))["precision-full"].fixes[0].predicted
+    assert gain is not None
+    assert gain.step_time_ratio is None
+
+
+@pytest.mark.parametrize(
+    "birth",
+    [
+        {"precision": "float32+bfloat16+autocast"},
+        {"precision": "bfloat16"},
+        {"precision": None},
+        {"tf32": True},
+        {"tf32": None},
+        {"device_capability": [6, 1]},
+        {"device_capability": None},
+        {"device_capability": "9.0"},
+        {"strategy": "fsdp"},
+        {"strategy": "manual"},
+    ],
+)
+def test_what_is_short_already_or_not_known_is_left_alone(birth: dict[str, Any]) -> None:
+    assert "precision-full" not in codes(precise(**birth))
+
+
+# --- imbalance-device -----------------------------------------------------------------------
+
+
+def data_parallel(first: Mapping[str, Any], others: Mapping[str, Any], **birth: Any) -> Case:
+    """One process on four devices."""
+    devices: list[Device] = gpus(4, of={0: first}, **{"pids": (1000,), **others})
+    told = {"data_parallel": {"devices": 4}, "strategy": "dp", **birth}
+    return on_gpus(Synthetic(ranks=1), devices, **told)
+
+
+def test_the_first_device_carries_more() -> None:
+    first = {"memory_used": 40 * GIB, "utilization": 0.9}
+    case = data_parallel(first, {"memory_used": 20 * GIB, "utilization": 0.5})
+    one = found(case)["imbalance-device"]
+    assert one.severity is Severity.WARNING
+    assert "100 % more memory" in one.title
+    assert "40 % of the time" in one.title
+    assert [culprit.rank for culprit in one.culprits] == [0]
+    assert "--nproc-per-node=4" in one.fixes[0].how
+
+
+def test_memory_alone_is_worth_knowing_until_it_runs_out() -> None:
+    roomy = data_parallel({"memory_used": 40 * GIB}, {"memory_used": 20 * GIB})
+    assert found(roomy)["imbalance-device"].severity is Severity.INFO
+    full = data_parallel({"memory_used": 76 * GIB}, {"memory_used": 20 * GIB})
+    assert found(full)["imbalance-device"].severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        data_parallel({}, {}),
+        data_parallel({"memory_used": 40 * GIB}, {"memory_used": 20 * GIB}, data_parallel=None),
+        data_parallel({"memory_used": 40 * GIB}, {"memory_used": 20 * GIB, "pids": (7,)}),
+        on_gpus(Synthetic(), gpus(4, of={0: {"memory_used": 70 * GIB}})),
+    ],
+)
+def test_alike_devices_or_one_a_process_are_balanced(case: Case) -> None:
+    assert "imbalance-device" not in codes(case)

@@ -1,0 +1,107 @@
+"""Compiling again and again, and DataParallel, on made-up cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.case.model import Case, Event
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from tests.support.synthetic import Synthetic, make_case, make_rank, records, synthetic_case
+
+WHY = "forward jobs/train.py:31: 0/3: tensor 'x' size mismatch at index 0. expected 64, actual 65"
+
+
+def compiling(at: dict[int, list[int]], seconds: float, *, ranks: int = 4, text: str = WHY) -> Case:
+    """A healthy job in which ranks compile for `seconds` in these steps."""
+    job = Synthetic(ranks=ranks)
+    made = []
+    for number, steps in enumerate(records(job)):
+        events = tuple(
+            Event("recompile", steps["end_ns"][step] / 1e9 - seconds, step, seconds, 2.0, text)
+            for step in at.get(number, [])
+        )
+        made.append(replace(make_rank(number, steps), events=events))
+    return make_case(made)
+
+
+def found(case: Case, code: str = "recompiling") -> list[Finding]:
+    return [one for one in diagnose(case).findings if one.code == code]
+
+
+def test_all_ranks_compile_again_in_the_same_steps() -> None:
+    steps = list(range(20, 120, 10))
+    (one,) = found(compiling(dict.fromkeys(range(4), steps), 0.010))
+    assert one.severity is Severity.INFO
+    assert "in 10 of 110 steps, 10.0 ms" in one.title
+    assert [culprit.rank for culprit in one.culprits] == [0, 1, 2, 3]
+    assert one.victims == ()
+    assert "size mismatch" in one.cause
+    assert one.evidence[0].where == "forward jobs/train.py:31"
+    assert one.since_step == 20
+    # 100 ms of 110 steps of about 30 ms: they compile at once, which is lost once.
+    assert one.cost.step_fraction == pytest.approx(0.03, abs=0.006)
+    assert "TORCH_LOGS=recompiles torchrun train.py" in one.fixes[1].how
+
+
+def test_ranks_that_compile_one_after_the_other_cost_the_sum() -> None:
+    at = {rank: list(range(20 + rank, 120, 10)) for rank in range(4)}
+    (one,) = found(compiling(at, 0.010))
+    assert one.severity is Severity.WARNING
+    assert one.cost.step_fraction == pytest.approx(0.12, abs=0.02)
+
+
+def test_one_rank_is_named_and_the_others_wait() -> None:
+    (one,) = found(compiling({2: list(range(20, 120, 5)), 1: [30]}, 0.010))
+    assert [culprit.rank for culprit in one.culprits] == [2]
+    assert one.victims == (0, 1, 3)
+    assert "rank 2; the others wait" in one.cause
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        {0: [0, 1, 2, 3, 4, 5, 9], 1: [0, 1, 2, 3]},  # the start
+        {0: [40, 41, 80]},  # a validation, its last batch, the last batch
+        {0: [0] * 50},
+    ],
+)
+def test_what_is_compiled_once_is_no_habit(at: dict[int, list[int]]) -> None:
+    assert found(compiling(at, 0.5)) == []
+
+
+def test_what_costs_next_to_nothing_is_not_told() -> None:
+    assert found(compiling({0: list(range(20, 60, 8))}, 0.001)) == []
+
+
+def test_a_probe_that_does_not_know_the_reason_says_none() -> None:
+    (one,) = found(compiling({0: list(range(20, 120, 5))}, 0.010, text=""))
+    assert "because of" not in one.cause
+    assert one.evidence[0].where is None
+
+
+def in_parallel(birth: dict[str, Any]) -> list[Finding]:
+    return found(synthetic_case(Synthetic(ranks=1, birth=birth)), "strategy-outdated")
+
+
+def test_data_parallel_over_several_devices() -> None:
+    (one,) = in_parallel({"strategy": "dp", "data_parallel": {"devices": 4}})
+    assert one.severity is Severity.WARNING
+    assert "4 GPUs" in one.title
+    assert "--nproc-per-node=4" in one.fixes[0].how
+    assert [culprit.rank for culprit in one.culprits] == [0]
+
+
+@pytest.mark.parametrize(("devices", "says"), [(0, "no GPU"), (1, "one GPU")])
+def test_data_parallel_with_nothing_to_divide(devices: int, says: str) -> None:
+    (one,) = in_parallel({"strategy": "dp", "data_parallel": {"devices": devices}})
+    assert one.severity is Severity.INFO
+    assert says in one.cause
+
+
+@pytest.mark.parametrize("told", [{}, {"data_parallel": {"devices": None}}, {"data_parallel": 4}])
+def test_no_data_parallel_no_word(told: dict[str, Any]) -> None:
+    assert in_parallel({"strategy": "ddp", **told}) == []

@@ -1,0 +1,233 @@
+"""straggler-host and cpu-oversubscribed: named where the host is to blame, silent otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.rules.settings import Settings
+from tests.support.hosts import Doing, computing, on_host, sampled
+from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
+
+STEP = 0.049
+LOST = 0.020 / STEP
+"""Of its time, in which the slow rank does not get on."""
+
+
+def slow(phase: str = "forward", ranks: int = 4, **birth: Any) -> Case:
+    fault = Fault(1, phase, milliseconds=20)
+    return on_host(synthetic_case(Synthetic(ranks=ranks, faults=[fault], birth=birth)))
+
+
+def healthy(ranks: int = 4, make: Any = Synthetic, **birth: Any) -> Case:
+    return on_host(synthetic_case(make(ranks=ranks, birth=birth)))
+
+
+def found(case: Case) -> list[Finding]:
+    return [one for one in diagnose(case).findings if one.code != "coverage-low"]
+
+
+def only(case: Case) -> Finding:
+    (one,) = found(case)
+    return one
+
+
+@pytest.mark.parametrize("phase", ["input", "forward", "backward", "optimizer", "other"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_neighbour_on_its_core(phase: str, ranks: int) -> None:
+    case = slow(phase, ranks)
+    one = only(sampled(case, {1: Doing(queued=LOST, cores=(1,))}, outside=1.0))
+    assert one.code == "straggler-host"
+    assert one.severity is Severity.WARNING
+    assert [culprit.rank for culprit in one.culprits] == [1]
+    assert one.victims == tuple(rank for rank in range(ranks) if rank != 1)
+    assert "waiting for a core" in one.title
+    assert "1.0 cores busy" in one.cause
+    queueing = one.evidence[0]
+    assert queueing.value == pytest.approx(LOST)
+    assert queueing.baseline == 0.0
+    move, clear = one.fixes
+    assert "taskset -acp 0-1 1001" in move.how
+    assert "the rank's: 1)" in clear.how
+    assert move.predicted is not None
+    assert move.predicted.step_time_ratio == pytest.approx(0.6, abs=0.05)
+
+
+def test_a_rank_is_not_sent_to_the_core_of_another() -> None:
+    pinned = {rank: Doing(cores=(rank,)) for rank in range(4)}
+    one = only(sampled(slow(), {**pinned, 1: Doing(queued=LOST, cores=(1,))}))
+    assert [fix.id for fix in one.fixes] == ["clear-cores"]
+
+
+def test_its_own_threads_on_too_few_cores() -> None:
+    one = only(sampled(slow(threads=2), {1: Doing(queued=LOST, cores=(1,))}, outside=1.0))
+    assert "Its own 2 computing threads share 1 core (1)" in one.cause
+    threads = next(fix for fix in one.fixes if fix.id == "fewer-threads")
+    assert threads.how.startswith("OMP_NUM_THREADS=1 torchrun")
+
+
+def test_a_process_that_the_rank_started() -> None:
+    child = Doing(running=0.5, queued=0.4)
+    one = only(sampled(slow(), {1: Doing(queued=LOST, children=(child,))}))
+    assert "Processes that it started itself want 0.9 cores" in one.cause
+
+
+def test_a_quota() -> None:
+    held_up = Doing(queued=LOST, throttled=0.7, quota=0.5)
+    one = only(sampled(slow(), {1: held_up}))
+    assert one.code == "straggler-host"
+    assert "without CPU quota" in one.title
+    assert "0.5 cores' worth" in one.cause
+    measured = {evidence.measure: evidence.value for evidence in one.evidence}
+    assert measured["its CPU quota"] == 0.5
+    (fix,) = one.fixes
+    for remedy in ("docker update --cpus 2", "limits.cpu: 2", "CPUQuota=200%"):
+        assert remedy in fix.how
+
+
+def test_memory_that_comes_and_goes() -> None:
+    one = only(sampled(slow("optimizer"), {1: Doing(faults=50_000, kernel=0.05 + LOST)}))
+    assert one.code == "straggler-host"
+    assert "taking memory from the kernel anew" in one.title
+    faults = one.evidence[0]
+    assert faults.value == pytest.approx(50_000, rel=0.01)
+    assert faults.baseline == pytest.approx(10)
+    (fix,) = one.fixes
+    assert "MALLOC_TRIM_THRESHOLD_=1073741824" in fix.how
+
+
+def test_fewer_cores_than_the_others() -> None:
+    doing = {**dict.fromkeys(range(4), Doing(running=1.0)), 1: Doing(running=1.0, cores=(1,))}
+    one = only(sampled(slow(), doing))
+    assert one.code == "straggler-host"
+    assert "fewer cores" in one.title
+    assert "1 core (1)" in one.cause
+    assert "taskset -acp 0-1 1001" in one.fixes[0].how
+
+
+def test_what_the_host_does_not_explain_stays_what_it_was() -> None:
+    one = only(sampled(computing(slow()), {1: Doing(queued=0.1 * LOST)}))
+    assert one.code == "straggler-compute"
+    assert "computes all that time" in one.cause
+    assert "Ruled out: " in one.cause
+    assert "others on its cores" in one.cause
+
+
+def test_a_rank_that_sleeps_is_told_so() -> None:
+    one = only(sampled(computing(slow(), {1: 0.020}), {}))
+    assert one.code == "straggler-compute"
+    assert "neither ran nor stood ready for all of it" in one.cause
+
+
+def test_an_unsampled_host_is_said_to_be_unmeasured() -> None:
+    one = only(slow())
+    assert one.code == "straggler-compute"
+    assert "Not measured: more data, others on its cores, its CPU quota" in one.cause
+
+
+def test_the_share_is_a_limit() -> None:
+    case = sampled(slow(), {1: Doing(queued=0.7 * LOST)})
+    strict = Settings(values={"straggler-host": {"share": 0.9}})
+    assert only(case).code == "straggler-host"
+    assert [one.code for one in diagnose(case, strict).findings] == ["straggler-compute"]
+
+
+def test_a_cause_that_explains_more_goes_first() -> None:
+    """Garbage collection is no fault of the host's."""
+    case = slow("other")
+    ranks = []
+    for rank in case.ranks:
+        steps = rank.steps.copy()
+        steps["gc_s"] = 0.019 if rank.rank == 1 else 0.0
+        ranks.append(replace(rank, steps=steps))
+    busy = sampled(replace(case, ranks=tuple(ranks)), {1: Doing(queued=0.6 * LOST)})
+    assert "straggler-host" not in [one.code for one in found(busy)]
+
+
+@pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+@pytest.mark.parametrize("queued", [0.0, 0.4])
+def test_healthy_jobs_are_silent(make: Any, queued: float) -> None:
+    for seed in range(5):
+        case = on_host(synthetic_case(make(seed=seed)))
+        assert found(sampled(case, dict.fromkeys(range(4), Doing(queued=queued)))) == []
+
+
+def crowded(queued: float | None, ranks: int = 2, case: Case | None = None, **facts: Any) -> Case:
+    waiting = dict.fromkeys(range(ranks), Doing(queued=queued))
+    return sampled(case or healthy(ranks, threads=2), waiting, **facts)
+
+
+def test_more_threads_than_cores() -> None:
+    one = only(crowded(0.3))
+    assert one.code == "cpu-oversubscribed"
+    assert one.severity is Severity.WARNING
+    assert (one.culprits, one.victims) == ((), (0, 1))
+    assert one.title.startswith("4 computing threads of 2 ranks for 2 cores on node")
+    assert "30 % of the time" in one.title
+    assert one.cost.step_fraction == pytest.approx(0.3, abs=0.05)
+    (fix,) = one.fixes
+    assert fix.summary == "Give each rank 1 computing thread instead of 2"
+    assert fix.how.startswith("OMP_NUM_THREADS=1 torchrun train.py")
+    assert fix.predicted is not None
+    assert fix.predicted.step_time_ratio == pytest.approx(0.7, abs=0.05)
+
+
+def test_one_rank_alone_can_have_too_many_threads() -> None:
+    one = only(crowded(0.3, 1, healthy(1, threads=4)))
+    assert one.title.startswith("4 computing threads for 2 cores")
+    assert one.cost.step_fraction == pytest.approx(0.3)
+
+
+def test_ranks_that_outnumber_the_cores_are_told_but_no_setting_helps() -> None:
+    one = only(crowded(0.5, 4, healthy(4, threads=1)))
+    assert one.code == "cpu-oversubscribed"
+    assert one.severity is Severity.INFO
+    assert "no setting" in one.cause
+    assert one.cost.step_fraction is None
+    assert [fix.id for fix in one.fixes] == ["more-cores"]
+    assert "--nproc-per-node 2" in one.fixes[0].how
+
+
+def test_threads_that_do_not_wait_do_not_matter() -> None:
+    assert found(crowded(0.02)) == []
+
+
+def test_the_wait_is_a_limit() -> None:
+    lenient = Settings(values={"cpu-oversubscribed": {"queueing": 0.5}})
+    assert diagnose(crowded(0.3), lenient).findings == ()
+
+
+def test_a_wait_that_was_not_measured_is_no_warning() -> None:
+    one = only(healthy(2, threads=2, affinity=2))
+    assert one.severity is Severity.INFO
+    assert "not measured" in one.cause
+
+
+def test_busy_loader_workers_count() -> None:
+    worker = Doing(running=0.7, queued=0.25)
+    doing = dict.fromkeys(range(2), Doing(queued=0.3, children=(worker, worker)))
+    loads = {"loaders": [{"workers": 2}], "threads": 1}
+    one = only(sampled(healthy(2, **loads), doing))
+    assert "loader workers busy on 3.8 cores" in one.title
+    assert one.severity is Severity.INFO
+    assert [fix.id for fix in one.fixes] == ["fewer-workers", "more-cores"]
+
+
+def test_a_rank_that_the_jobs_own_threads_crowd_out_is_no_finding_of_its_own() -> None:
+    crowd = dict.fromkeys(range(4), Doing(queued=0.2))
+    case = slow(threads=2)
+    one = only(sampled(case, {**crowd, 1: Doing(queued=0.2 + LOST)}))
+    assert one.code == "cpu-oversubscribed"
+    assert [culprit.rank for culprit in one.culprits] == [1]
+
+
+def test_other_work_on_the_host_is_not_the_jobs_own_crowd() -> None:
+    crowd = dict.fromkeys(range(4), Doing(queued=0.2))
+    case = slow(threads=2)
+    both = found(sampled(case, {**crowd, 1: Doing(queued=0.2 + LOST)}, outside=1.0))
+    assert {one.code for one in both} == {"straggler-host", "cpu-oversubscribed"}

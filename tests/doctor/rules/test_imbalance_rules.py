@@ -1,0 +1,74 @@
+"""imbalance-data: who has more, what the others lose by it, and what to type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from tests.support.recurring import Seconds, healthy, job_of
+from tests.support.synthetic import Synthetic
+
+
+def case_of(load: Seconds, unit: str, **more: Any) -> Case:
+    work = healthy(Synthetic(ranks=load.shape[1], steps=len(load)))
+    for phase in ("input", "forward", "backward"):
+        work[phase] *= load / load.min()
+    return job_of(work, fields={unit: load}, **more)
+
+
+def loud(case: Case) -> list[Finding]:
+    return [one for one in diagnose(case).findings if one.severity is not Severity.INFO]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("unit", ["samples", "tokens"])
+def test_the_rank_with_more_is_named_and_nothing_else_said_of_it(unit: str, ranks: int) -> None:
+    load = np.full((120, ranks), 32.0)
+    load[:, 1] = 64
+    (found,) = loud(case_of(load, unit))
+    assert (found.code, [one.rank for one in found.culprits]) == ("imbalance-data", [1])
+    assert found.victims == tuple(rank for rank in range(ranks) if rank != 1)
+    assert f"100 % more {unit}" in found.title
+    first = found.evidence[0]
+    assert (first.value, first.baseline, first.unit) == (64, 32, unit)
+    even, same_total = (fix.predicted for fix in found.fixes)
+    assert even is not None
+    assert same_total is not None
+    assert even.step_time_ratio == pytest.approx(1 - (found.cost.step_fraction or 0))
+    assert (same_total.step_time_ratio or 0) > (even.step_time_ratio or 0)
+
+
+def test_the_loaders_say_why() -> None:
+    load = np.full((120, 2), 32.0)
+    load[:, 1] = 64
+    births = {rank: {"loaders": [{"batch_size": 32 * (rank + 1)}]} for rank in (0, 1)}
+    (found,) = loud(case_of(load, "samples", births=births))
+    assert "batch_size=64, the others' have batch_size=32" in found.cause
+
+
+def test_two_ranks_with_more() -> None:
+    load = np.full((120, 8), 32.0)
+    load[:, [2, 5]] = 64
+    (found,) = loud(case_of(load, "samples"))
+    assert found.code == "imbalance-data"
+    assert sorted(one.rank or 0 for one in found.culprits) == [2, 5]
+    assert found.victims == (0, 1, 3, 4, 6, 7)
+    assert "100 % more samples" in found.title
+
+
+def test_by_turns_nobody_is_to_blame() -> None:
+    load = np.random.default_rng(1).integers(200, 1000, (150, 4)).astype(float)
+    (found,) = loud(case_of(load, "tokens"))
+    assert (found.code, found.culprits, found.victims) == ("imbalance-data", (), (0, 1, 2, 3))
+    assert "tokens" in found.title
+    assert "group_by_length" in found.fixes[0].how
+    assert found.evidence[1].value == pytest.approx(1, abs=0.1)
+
+
+def test_equal_loads_are_well() -> None:
+    assert loud(case_of(np.full((120, 4), 32.0), "samples")) == []

@@ -1,0 +1,212 @@
+"""What is said where ranks' collectives part."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.analysis.measures import measure
+from mgpu_doctor.case.flights import Collective, Flight
+from mgpu_doctor.case.model import Case, Job, Outcome, State, Subject
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, Finding, Severity
+from mgpu_doctor.rules.mismatch import RULES
+from tests.support.deaths import dead, rank, stepped
+from tests.support.flights import Call, recorded, schedule, simulated
+
+LATE = 30.0
+
+
+def case(flights: tuple[Flight, ...], outcome: Outcome = Outcome.UNKNOWN) -> Case:
+    nothing = (None, None, None, None, None)
+    job = Job("", (), *nothing, (), None, None, outcome, None, None, None)
+    return Case(Subject("trace", "dumps"), job, 0.0, (), flights=flights)
+
+
+def examined(flights: tuple[Flight, ...]) -> Diagnosis:
+    return diagnose(case(flights))
+
+
+def the_only(flights: tuple[Flight, ...]) -> Finding:
+    (finding,) = examined(flights).findings
+    return finding
+
+
+TITLES = {
+    "skip": r"Rank 2 left out all_reduce \[8\] at mismatches.py:\d+, which ranks 0, 1 and 3 called",
+    "silent": r"Rank 2 left out all_reduce \[8\] at mismatches.py:\d+, which ranks 0, 1 and 3",
+    "extra": r"Rank 2 called all_reduce \[1\] at mismatches.py:\d+, which ranks 0, 1 and 3 did not",
+    "operation": r"Rank 2 called all_gather \[8\] at .* where ranks 0, 1 and 3 called all_reduce",
+    "branch": r"Rank 2 called broadcast \[1\] at .* where ranks 0, 1 and 3 called all_reduce \[1\]",
+    "dtype": r"Rank 2 called all_reduce \[1\] at .* where ranks 0, 1 and 3 called all_reduce \[1\]",
+    "deadlock": r"Ranks 1 and 2 left the usual order .* in group 2.* ranks 0-2 wait for each other",
+}
+
+
+@pytest.mark.parametrize("kind", TITLES)
+def test_both_places_and_the_culprit_are_told(kind: str) -> None:
+    finding = the_only(recorded(kind, LATE))
+    assert finding.code == "hang-collective-mismatch"
+    assert finding.severity is (Severity.WARNING if kind == "dtype" else Severity.CRITICAL)
+    assert re.match(TITLES[kind], finding.title)
+    places = {one.where for one in finding.evidence if one.where}
+    assert len(places) == (1 if kind == "deadlock" else 2)
+    assert all("/mismatches.py:" in place for place in places)
+    assert 2 in {culprit.rank for culprit in finding.culprits}
+    assert not {culprit.rank for culprit in finding.culprits} & set(finding.victims)
+    assert finding.fixes
+
+
+def test_the_types_are_in_the_evidence() -> None:
+    said = {one.measure: one.value for one in the_only(recorded("dtype", LATE)).evidence}
+    assert said["rank 2"] == "all_reduce [1] Int"
+    assert said["ranks 0, 1 and 3"] == "all_reduce [1] Float"
+
+
+@pytest.mark.parametrize("kind", ["asleep", "asleep-json"])
+def test_a_rank_that_never_comes_is_behind(kind: str) -> None:
+    finding = the_only(recorded(kind, LATE))
+    assert finding.code == "hang-rank-behind"
+    assert finding.severity is Severity.CRITICAL
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert finding.victims == (0, 1, 3)
+    assert "30 s" in finding.title
+
+
+def test_a_job_that_stands_is_hung() -> None:
+    assert examined(recorded("skip", LATE)).case.job.outcome is Outcome.HUNG
+
+
+def test_where_nothing_tells_how_long_it_stood_it_is_told_under_that_condition() -> None:
+    finding = the_only(recorded("asleep", 90_000.0))
+    assert finding.severity is Severity.INFO
+    assert finding.title.startswith("If the job stood")
+    assert finding.confidence <= 0.5
+
+
+@pytest.mark.parametrize(
+    "kind", ["healthy", "healthy-fast", "healthy-groups", "healthy-ddp", "healthy-json"]
+)
+def test_healthy_jobs_give_nothing(kind: str) -> None:
+    diagnosis = examined(recorded(kind, -12.0 if kind != "healthy-json" else 3.0))
+    assert not diagnosis.findings
+    assert not [one for one in diagnosis.unexamined if one.probe == "flight recorder"]
+
+
+def test_too_few_dumps_are_told_with_the_remedy() -> None:
+    diagnosis = examined(recorded("healthy")[:1])
+    (missing,) = [one for one in diagnosis.unexamined if one.probe == "flight recorder"]
+    assert "one rank" in missing.reason
+    assert "all ranks" in missing.remedy
+
+
+def test_a_job_without_dumps_is_not_told_of_the_recorder() -> None:
+    diagnosis = examined(())
+    assert not [one for one in diagnosis.unexamined if one.probe == "flight recorder"]
+
+
+def test_a_dead_rank_is_not_called_late() -> None:
+    flights = recorded("asleep", LATE)
+    measures = measure(replace(case(flights), ranks=(dead(2, signal=9),)))
+    assert measures.rank(2) is not None
+    assert measures.case.ranks[0].state is State.DEAD
+    (rule,) = RULES
+    assert not list(rule.examine(measures, {}))
+
+
+def test_the_step_is_that_of_the_ranks_that_wait() -> None:
+    ranks = tuple(rank(number, steps=stepped(41 + number)) for number in range(4))
+    found = diagnose(replace(case(recorded("skip", LATE)), ranks=ranks)).findings
+    assert [one.since_step for one in found if one.code == RULES[0].code] == [41]
+
+
+def test_of_two_calls_in_one_helper_the_callers_are_told() -> None:
+    """Everybody's collectives come from one wrapper; the line in it says nothing."""
+    programs = {
+        rank: [Call("0", line=7) for _ in range(6)]
+        + [Call("0", size=9 if rank == 1 else 8, line=7)]
+        for rank in range(3)
+    }
+    flights = simulated(programs, {"0": (0, 1, 2)}, lambda _: 60.0)
+    calls = flights[1].collectives
+    last = replace(calls[-1], frames=(calls[-1].frames[0], ("/home/me/train.py", 55, "evaluate")))
+    flights = (flights[0], replace(flights[1], collectives=(*calls[:-1], last)), flights[2])
+    finding = the_only(flights)
+    assert "train.py:55" in finding.title
+    assert "train.py:900" in finding.title
+
+
+def test_two_against_two_names_both_sides_and_nobody() -> None:
+    programs = {
+        rank: [Call("0", line=1) for _ in range(5)] + [Call("0", size=8 + rank // 2, line=40)]
+        for rank in range(4)
+    }
+    finding = the_only(simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0))
+    assert finding.culprits == ()
+    assert finding.victims == (0, 1, 2, 3)
+    assert "ranks 0 and 1" in finding.title.lower()
+    assert "ranks 2 and 3" in finding.title.lower()
+    assert "do not tell" in finding.cause
+
+
+def test_a_ring_in_the_first_step_names_all_and_blames_nobody() -> None:
+    groups = {"0": (0, 1, 2), "1": (0, 1), "2": (1, 2), "3": (0, 2)}
+    orders = {0: "13", 1: "21", 2: "32"}
+    programs = {rank: [Call(group, line=9) for group in order] for rank, order in orders.items()}
+    finding = the_only(simulated(programs, groups, lambda _: 60.0))
+    assert finding.culprits == ()
+    assert finding.victims == (0, 1, 2)
+    assert finding.title.startswith("Ranks 0-2 wait for each other")
+    assert {"rank 0, group 1", "rank 1, group 2", "rank 2, group 3"} <= {
+        one.measure for one in finding.evidence
+    }
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_dumps_hold_something_sensible_is_said(seed: int) -> None:
+    """Damaged, cut, contradicting: never an exception, and nobody is culprit and victim at once."""
+    chance = random.Random(seed)
+    programs, groups = schedule(seed, 2 + seed % 4, 12)
+    flights = simulated(programs, groups, lambda _: chance.choice((0.3, 5.0, 90.0)))
+    damaged = tuple(damage(flight, chance) for flight in flights)
+    for finding in examined(damaged).findings:
+        accused = {culprit.rank for culprit in finding.culprits}
+        assert not accused & set(finding.victims)
+        assert finding.title
+        assert "None" not in finding.title + finding.cause
+
+
+def damage(flight: Flight, chance: random.Random) -> Flight:
+    calls = [wrong(one, chance) for one in flight.collectives if chance.random() > 0.05]
+    if chance.random() < 0.1:
+        chance.shuffle(calls)
+    return replace(
+        flight,
+        rank=chance.choice((flight.rank, flight.rank, flight.rank, 0, None)),
+        collectives=tuple(calls),
+        groups=chance.choice((flight.groups, {}, {"0": (5, 6)}, {"0": (0,), "1": (0, 1)})),
+        at=chance.choice((flight.at, flight.at, None)),
+        lost=chance.choice((0, 7)),
+        slack=chance.choice((0.0, 15.0)),
+    )
+
+
+def wrong(one: Collective, chance: random.Random) -> Collective:
+    if chance.random() > 0.05:
+        return one
+    return replace(
+        one,
+        sequence=chance.choice((one.sequence, None, 3)),
+        group=chance.choice((one.group, "0", "9")),
+        created=chance.choice((one.created, None, 1e300)),
+        state=chance.choice((None, "started", "completed", "?")),
+        retired=chance.choice((None, True, False)),
+        frames=chance.choice((one.frames, (), one.frames[:1])),
+        site=chance.choice((one.site, None, ("else.py", None, "f"))),
+        timeout=chance.choice((None, 0.0, 600.0)),
+        p2p=chance.random() < 0.2,
+        operation=chance.choice((one.operation, "send 0->1", "recv 1<-0", "send 9->9", "?")),
+    )

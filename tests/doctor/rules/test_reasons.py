@@ -1,0 +1,66 @@
+"""What is said of a straggler's causes: found, ruled out, not measured."""
+
+from __future__ import annotations
+
+import pytest
+
+from mgpu_doctor.analysis.causes import HOST, Cause
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stragglers import Straggler
+from mgpu_doctor.rules.reasons import EXPLAINED, NAMES, said
+from tests.support.synthetic import Synthetic, synthetic_case
+
+EXCESS = 0.020
+STRAGGLER = Straggler(
+    rank=1,
+    excess=EXCESS,
+    by_phase={},
+    own=0.05,
+    own_of_others=0.03,
+    standing=0.0,
+    standing_of_others=EXCESS,
+    positive=1.0,
+    slowest_share=1.0,
+    certainty=50.0,
+    since=None,
+    steps=100,
+    saved=0.4,
+    step_seconds=0.05,
+)
+
+
+def measured(**shares: float | None) -> Measures:
+    causes = tuple(
+        Cause(name, None if share is None else share * EXCESS, share)
+        for name, share in shares.items()
+    )
+    case = synthetic_case(Synthetic(steps=10))
+    return Measures(case, stragglers=(STRAGGLER,), causes={1: causes})
+
+
+def test_nothing_looked_at_nothing_said() -> None:
+    assert said(measured(), 1) == ""
+    assert said(measured(gc=1.0), 0) == ""
+
+
+@pytest.mark.parametrize(("share", "part"), [(1.4, "all of it"), (0.5, "10.0 ms of the 20.0 ms")])
+def test_what_explains_it_and_how_much(share: float, part: str) -> None:
+    assert said(measured(gc=share), 1) == f"Python's garbage collector explains {part}."
+
+
+def test_ruled_out_and_not_measured() -> None:
+    words = said(measured(gc=0.01, data=0.0, checkpoint=0.1, idle=None), 1)
+    assert words == (
+        "Ruled out: more data, garbage collection and saving. Not measured: sleep or I/O."
+    )
+
+
+def test_where_all_else_is_ruled_out_the_rank_computes() -> None:
+    nothing = dict.fromkeys((*HOST, "idle"), 0.0)
+    assert said(measured(**nothing), 1).startswith("Its main thread computes all that time")
+    unknown = {**nothing, "idle": None}
+    assert "computes" not in said(measured(**unknown), 1)
+
+
+def test_every_cause_has_words() -> None:
+    assert NAMES.keys() == EXPLAINED.keys()

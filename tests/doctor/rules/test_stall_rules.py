@@ -1,0 +1,182 @@
+"""Findings about stalls: code, culprits, victims, period, cost, and what to type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.case.model import Case, Event
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from tests.support.recurring import healthy, job_of
+from tests.support.synthetic import Fault, Synthetic, synthetic_case
+
+STEPS = 160
+
+
+def loud(case: Case) -> list[Finding]:
+    return [one for one in diagnose(case).findings if one.severity is not Severity.INFO]
+
+
+def stalled(
+    phase: str, rank: int, milliseconds: float = 300, every: int = 20, ranks: int = 4
+) -> Case:
+    fault = Fault(rank, phase, milliseconds=milliseconds, start=10, every=every)
+    return synthetic_case(Synthetic(ranks=ranks, steps=STEPS, faults=[fault]))
+
+
+def collected(seconds: np.ndarray[Any, Any], **case: Any) -> Case:
+    work = healthy(Synthetic(ranks=seconds.shape[1], steps=len(seconds)))
+    work["other"] += seconds
+    return replace(job_of(work, fields={"gc_s": seconds}), **case)
+
+
+def now_and_then(ranks: int, who: int) -> np.ndarray[Any, Any]:
+    seconds = np.full((STEPS, ranks), 2e-5)
+    seconds[10::20, who] = 0.15
+    return seconds
+
+
+@pytest.mark.parametrize(
+    ("phase", "rank", "code"),
+    [
+        ("other", 1, "straggler-transient"),
+        ("input", 1, "straggler-transient"),
+        ("forward", 0, "straggler-transient"),
+        ("backward", 3, "straggler-transient"),
+        ("optimizer", 2, "straggler-transient"),
+        ("other", 0, "rank0-only-work"),
+        ("evaluation", 0, "rank0-only-work"),
+        ("evaluation", 2, "rank0-only-work"),
+        ("checkpoint", 0, "checkpoint-stall"),
+        ("checkpoint", 3, "checkpoint-stall"),
+    ],
+)
+def test_place_and_rank_decide_the_code(phase: str, rank: int, code: str) -> None:
+    (found,) = loud(stalled(phase, rank))
+    assert (found.code, [one.rank for one in found.culprits]) == (code, [rank])
+    assert found.victims == tuple(other for other in range(4) if other != rank)
+    assert "every 20 steps" in found.title
+    assert found.since_step == 0
+    assert found.cost.step_fraction is not None
+    assert found.cost.step_fraction > 0.3
+    assert found.cost.seconds_per_step == pytest.approx(0.3 / 20, rel=0.15)
+
+
+def test_stalls_that_began_late_say_when() -> None:
+    fault = Fault(1, "other", milliseconds=300, start=100, every=20)
+    (found,) = loud(synthetic_case(Synthetic(steps=240, faults=[fault])))
+    assert found.since_step == 100
+
+
+@pytest.mark.parametrize("phase", ["other", "evaluation", "checkpoint"])
+def test_the_cost_divides_warning_from_info_from_silence(phase: str) -> None:
+    codes = []
+    for milliseconds in (60, 18, 3):
+        found = [one for one in diagnose(stalled(phase, 0, milliseconds)).findings if one.culprits]
+        codes.append([one.severity for one in found])
+    assert codes == [[Severity.WARNING], [Severity.INFO], []]
+
+
+def test_rank_zero_without_a_period_merely_stalls() -> None:
+    random = np.random.default_rng(5)
+    work = healthy(Synthetic(steps=300))
+    work["other"][30 + random.choice(260, 16, replace=False), 0] += 0.2
+    (found,) = loud(job_of(work))
+    assert found.code == "straggler-transient"
+    assert f"16 times in {300 - 5} steps" in found.title
+
+
+def test_collections_of_one_rank() -> None:
+    (found,) = loud(collected(now_and_then(4, 1)))
+    assert (found.code, [one.rank for one in found.culprits]) == ("gc-pauses", [1])
+    assert found.victims == (0, 2, 3)
+    assert "gc.freeze()" in found.fixes[0].how
+    assert "gc.collect(1)" in found.fixes[1].how
+    assert found.fixes[0].predicted is not None
+    assert found.fixes[0].predicted.step_time_ratio == pytest.approx(
+        1 - (found.cost.step_fraction or 0)
+    )
+
+
+def test_collections_that_are_asked_for_by_name() -> None:
+    case = collected(now_and_then(2, 0))
+    full = Event("gc", 1000.0, 20, 0.15, 2.0, "")
+    ranks = (replace(case.ranks[0], events=(full,) * 6), case.ranks[1])
+    (found,) = loud(replace(case, ranks=ranks))
+    assert "6 of 6 pauses on record were full collections" in found.cause
+    assert "gc.collect()" in found.cause
+
+
+def test_collections_in_every_step_replace_the_straggler_that_they_make() -> None:
+    seconds = np.zeros((STEPS, 4))
+    seconds[:, 2] = 0.02
+    (found,) = loud(collected(seconds))
+    assert (found.code, [one.rank for one in found.culprits]) == ("gc-pauses", [2])
+    assert "every step" in found.title
+
+
+@pytest.mark.parametrize("seldom", ["checkpoint", "other", "gc"])
+def test_a_straggler_that_also_stalls_is_told_for_both(seldom: str) -> None:
+    """Two causes, two findings: the stalls do not explain the slow steps between them."""
+    work = healthy(Synthetic(steps=200))
+    work["backward"][:, 1] += 0.02
+    stalls = np.zeros((200, 4))
+    stalls[10::20, 1] = 0.4
+    phase = "other" if seldom == "gc" else seldom
+    work[phase] = work.get(phase, 0) + stalls
+    fields = {"gc_s": stalls} if seldom == "gc" else {}
+    codes = {one.code for one in loud(job_of(work, fields=fields))}
+    assert "straggler-compute" in codes
+    assert len(codes) == 2
+
+
+def test_each_fix_of_a_checkpoint_has_its_figure() -> None:
+    (found,) = loud(stalled("checkpoint", 0))
+    background, seldom, sharded = found.fixes
+    assert "async_save" in background.how
+    assert seldom.summary == "Save every 930 steps instead of every 20"
+    assert "% 930 == 0" in seldom.how
+    assert "1.0 % of the time" in seldom.how
+    assert "dcp.save" in sharded.how
+    ratios = [fix.predicted.step_time_ratio for fix in found.fixes if fix.predicted]
+    assert [ratio for ratio in ratios if ratio is not None] == sorted(
+        ratio for ratio in ratios if ratio is not None
+    )
+
+
+def test_saving_on_all_ranks_has_no_victims() -> None:
+    faults = [Fault(rank, "checkpoint", milliseconds=300, start=10, every=20) for rank in range(4)]
+    (found,) = loud(synthetic_case(Synthetic(steps=STEPS, faults=faults)))
+    assert found.code == "checkpoint-stall"
+    assert sorted(one.rank for one in found.culprits if one.rank is not None) == [0, 1, 2, 3]
+    assert found.victims == ()
+    assert "on all ranks" in found.title
+
+
+def test_the_end_of_an_epoch_is_called_so() -> None:
+    case = stalled("evaluation", 0)
+    birth = {"loaders": [{"batches": 20}]}
+    ranks = tuple(replace(rank, birth=birth) for rank in case.ranks)
+    (found,) = loud(replace(case, ranks=ranks))
+    assert "at every epoch (20 steps)" in found.title
+    assert "DistributedSampler" in found.fixes[0].how
+
+
+@pytest.mark.parametrize(("share", "says"), [(0.95, "computed all the while"), (0.02, "waited")])
+def test_the_clock_of_the_thread_tells_work_from_waiting(share: float, says: str) -> None:
+    work = healthy(Synthetic(steps=STEPS))
+    work["other"][10::20, 1] += 0.3
+    ran = np.full((STEPS, 4), 0.02)
+    ran[10::20, 1] += share * 0.3
+    (found,) = loud(job_of(work, fields={"cpu_s": ran}))
+    assert says in found.cause
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_healthy_jobs(ranks: int) -> None:
+    for seed in range(10):
+        assert diagnose(synthetic_case(Synthetic(ranks=ranks, seed=seed))).findings == ()

@@ -1,0 +1,399 @@
+"""What is said of a job that stands, or in which one rank keeps the others waiting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mgpu_doctor.case.model import Now, Outcome, Rank, State
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, Finding, Severity
+from mgpu_doctor.recording.box import STEP_DTYPE
+from mgpu_doctor.report import json, terminal
+from tests.support import looking
+from tests.support.diagnoses import facts
+from tests.support.diagnoses import rank as summary
+from tests.support.looking import LOCKED, LOOP, WAITS, Scene, Seen, collective, scene, stuck
+
+
+def examined(job: Scene, ranks: tuple[Rank, ...] = ()) -> Diagnosis:
+    return diagnose(looking.case(job.looks(), ranks))
+
+
+def only(job: Scene, ranks: tuple[Rank, ...] = ()) -> Finding:
+    (found,) = examined(job, ranks).findings
+    return found
+
+
+def boxed(number: int, *, since: float | None = None, ended: float | None = None) -> Rank:
+    """A rank with a box: waiting since, or with its newest step ended at, seconds before the last
+    look."""
+    last = looking.START + 2.0
+    known = facts(summary(number, state=State.RUNNING, exit_code=None))
+    made = replace(known, pid=1000 + number, steps=np.empty(0, STEP_DTYPE))
+    if since is not None:
+        made = replace(made, now=Now("wait", last - since, 5, None, None))
+    if ended is not None:
+        steps = np.zeros(1, STEP_DTYPE)
+        steps["end_ns"] = int((last - ended) * 1e9)
+        steps["wall_ns"] = 10_000_000
+        made = replace(made, steps=steps)
+    return made
+
+
+def lines(found: Finding) -> list[str | None]:
+    return [one.where for one in found.evidence if one.measure == f"rank {found.culprits[0].rank}"]
+
+
+CALL = (*LOOP, "work util.py:31")
+LASTING = {
+    "lock": (Seen(CALL), "a lock, or in native code"),
+    "thread": (Seen((*CALL, "join threading.py:9")), "a lock or another thread"),
+    "file": (Seen(CALL, syscall="flock /x, locked by itself"), "the lock of the file /x"),
+    "a victim's file": (Seen(CALL, syscall="flock /x, locked by 1000 python"), "locked by 1000"),
+    "gil": (Seen(CALL, syscall="pause", gil=True), "holds Python's lock (GIL)"),
+    "own pipe": (Seen(CALL, syscall="read pipe:[7], written by itself"), "to read pipe:[7]"),
+    "prompt": (Seen((*CALL, "interaction pdb.py:9")), "somebody to type"),
+    "stopped": (Seen(CALL, state="T"), "is stopped"),
+}
+PASSING = {
+    "sleep": (Seen(CALL, syscall="clock_nanosleep"), "sleeps"),
+    "pipe": (Seen(CALL, syscall="read pipe:[7], written by 12 sh"), "to read pipe:[7]"),
+    "child": (Seen((*CALL, "wait subprocess.py:9")), "a process that it started"),
+    "another's file": (Seen(CALL, syscall="flock /x, locked by 9 sh"), "locked by 9 sh"),
+    "nobody's file": (Seen(CALL, syscall="flock /x"), "the lock of the file /x"),
+    "helper at work": (Seen(CALL, helpers=[("upload util.py:4",)]), "a lock"),
+}
+
+
+@pytest.mark.parametrize("how", LASTING)
+def test_a_rank_that_cannot_go_on_is_critical_at_once(how: str) -> None:
+    seen, said = LASTING[how]
+    found = only(scene({2: [seen]}))
+    assert (found.code, found.severity) == ("hang-rank-behind", Severity.CRITICAL)
+    assert [(one.rank, one.pid, one.host) for one in found.culprits] == [(2, 1002, "node-a")]
+    assert found.victims == (0, 1, 3)
+    assert said in found.title
+    assert "util.py:31" in found.title
+    assert "all_reduce at train.py:65" in found.title
+    assert lines(found) == [f"{looking.HOME}/util.py:31"]
+    assert found.fixes
+    assert found.confidence >= 0.75
+
+
+@pytest.mark.parametrize("how", PASSING)
+def test_a_rank_that_may_go_on_holds_up_the_others_now(how: str) -> None:
+    seen, said = PASSING[how]
+    found = only(scene({2: [seen]}))
+    assert (found.code, found.severity) == ("hang-rank-behind", Severity.WARNING)
+    assert found.confidence <= 0.6
+    assert said in found.title
+    assert "look again" in found.cause
+
+
+@pytest.mark.parametrize("how", PASSING)
+def test_what_has_lasted_long_is_a_hang(how: str) -> None:
+    job = scene({2: [PASSING[how][0]]})
+    job.every = 20.0
+    found = only(job)
+    assert (found.severity, found.confidence) == (Severity.CRITICAL, 0.93)
+
+
+def test_the_scheduler_tells_how_long_nobody_has_run() -> None:
+    waits = [Seen(collective(), rested=400.0)]
+    sleeps = [replace(PASSING["sleep"][0], rested=300.0)]
+    found = only(scene({2: sleeps}, others=waits))
+    assert (found.severity, found.confidence) == (Severity.CRITICAL, 0.93)
+    (told,) = (one for one in found.evidence if one.source == "scheduler")
+    assert told.value == 300.0
+
+
+def test_black_boxes_tell_how_long_the_others_have_waited() -> None:
+    job = scene({2: [PASSING["sleep"][0]]})
+    waiting = tuple(boxed(number, since=42.0) for number in (0, 1, 3))
+    found = only(job, (*waiting, boxed(2)))
+    assert found.severity is Severity.CRITICAL
+    assert any(one.value == 42.0 for one in found.evidence)
+
+
+def test_a_step_that_ended_meanwhile_shows_that_the_job_moves() -> None:
+    ranks = tuple(boxed(number, ended=0.5) for number in range(4))
+    codes = {one.code for one in examined(scene({2: LOCKED}), ranks).findings}
+    assert "hang-rank-behind" not in codes
+
+
+def test_a_second_hang_at_the_place_of_the_first_is_told() -> None:
+    """Looks of an earlier hang are in the recording, and steps have passed since."""
+    job = scene({2: LOCKED}, ranks=4)
+    earlier = tuple(replace(look, at=look.at - 3600) for look in job.looks())
+    ranks = tuple(boxed(number, ended=60.0) for number in range(4))
+    case = looking.case((*earlier, *job.looks()), ranks)
+    (found,) = (one for one in diagnose(case).findings if one.code.startswith("hang-"))
+    assert (found.code, [one.rank for one in found.culprits]) == ("hang-rank-behind", [2])
+    assert not any(isinstance(one.value, float) and one.value > 3000 for one in found.evidence)
+
+
+def test_a_hang_that_the_job_has_outlived_is_told_no_more() -> None:
+    case = looking.case(scene({2: LOCKED}).looks())
+    done = replace(case, job=replace(case.job, outcome=Outcome.COMPLETED))
+    assert diagnose(case).findings
+    assert diagnose(done).findings == ()
+    assert diagnose(done).tree == ()
+
+
+QUIET = {
+    "saves": [Seen(looking.SAVING, syscall="write /x")],
+    "compiles": [Seen(looking.COMPILING)],
+    "imports": [Seen(looking.IMPORTING)],
+}
+
+
+@pytest.mark.parametrize("how", QUIET)
+def test_what_rightly_takes_a_while_is_told_only_once_it_has_lasted(how: str) -> None:
+    job = scene({0: QUIET[how]})
+    assert not examined(job).findings
+    job.every = 30.0
+    assert only(job).code == "hang-rank-behind"
+
+
+def test_a_loop_is_told_after_three_looks_and_not_before() -> None:
+    spin = looking.moving((*LOOP, "spin util.py:9"), 3, step=1.0, active=True, gil=True)
+    spin = [replace(one, syscall=None) for one in spin]
+    job = scene({2: spin})
+    found = only(job)
+    assert (found.severity, found.confidence) == (Severity.WARNING, 0.5)
+    assert "runs on in spin() at util.py:9" in found.title
+    job.count = 2
+    assert not examined(job).findings
+
+
+def test_a_data_loader_worker_is_where_its_rank_stands() -> None:
+    job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
+    job.workers = {1: [Seen((*looking.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31"))]}
+    found = only(job)
+    assert (found.severity, found.culprits[0].rank) == (Severity.CRITICAL, 1)
+    assert "data-loader worker 5001" in found.title
+    assert lines(found) == [f"{looking.HOME}/util.py:31"]
+    assert found.fixes[0].id == "mend-the-data-set"
+
+
+def test_who_waits_for_a_gpu_may_just_compute() -> None:
+    device = [Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
+    sleeps = scene({2: [PASSING["sleep"][0]]}, others=device)
+    assert not examined(sleeps).findings
+    sleeps.every = 20.0
+    assert only(sleeps).code == "hang-rank-behind"
+    assert only(scene({2: LOCKED}, others=device)).severity is Severity.CRITICAL
+
+
+def test_of_a_library_both_its_line_and_the_call_are_told() -> None:
+    inside = (*CALL, "on_step_end transformers/callback.py:88", "wait threading.py:3")
+    found = only(scene({2: [Seen(inside)]}))
+    place = "in on_step_end() at transformers/callback.py:88, called at util.py:31,"
+    assert f"Rank 2 waits {place} for a lock" in found.title
+    assert lines(found) == [f"{looking.HOME}/util.py:31"]
+
+
+def test_a_wait_that_nobody_suffers_from_is_no_hang() -> None:
+    assert not examined(scene({0: LOCKED}, ranks=1)).findings
+    assert not examined(scene(dict.fromkeys(range(4), LOCKED))).findings
+    alone = scene({0: stuck("f util.py:3", syscall="pause", gil=True)}, ranks=1)
+    assert only(alone).code == "hang-rank-behind"
+
+
+def test_all_in_one_place_is_told_as_not_examined() -> None:
+    diagnosis = examined(scene({}))
+    assert not diagnosis.findings
+    (gap,) = (one for one in diagnosis.unexamined if one.probe == "who is waited for")
+    assert "all_reduce at train.py:65" in gap.reason
+
+
+def test_different_collectives_are_told_with_both_places() -> None:
+    other = [Seen(collective("broadcast", 70))]
+    found = only(scene({1: other}, ranks=2))
+    assert (found.code, found.severity) == ("hang-collective-mismatch", Severity.CRITICAL)
+    assert found.culprits == ()
+    assert {"train.py:65", "train.py:70"} <= {
+        str(one.where).rpartition("/")[2] for one in found.evidence
+    }
+    four = only(scene({1: other}))
+    assert [one.rank for one in four.culprits] == [1]
+    assert four.confidence <= 0.6
+
+
+def test_the_same_collective_in_another_line_is_a_suspicion() -> None:
+    found = only(scene({1: [Seen(collective("all_reduce", 70))]}, ranks=2))
+    assert (found.severity, found.confidence) == (Severity.WARNING, 0.45)
+
+
+def test_one_line_that_is_reached_on_two_ways_is_told_by_what_led_there() -> None:
+    def way(number: int) -> list[Seen]:
+        return [Seen((*LOOP, f"step train.py:{number}", *collective()[-3:]))]
+
+    found = only(scene({1: way(41)}, ranks=2, others=way(40)))
+    assert "rank 0 in all_reduce at train.py:40; rank 1 in all_reduce at train.py:41" in found.title
+    sites = [str(one.where).rpartition("/")[2] for one in found.evidence[:2]]
+    assert sites == ["train.py:40", "train.py:41"]
+
+
+def test_stages_of_a_pipeline_that_wait_in_different_places_give_nothing() -> None:
+    stages = {0: [Seen(collective("send", 50))], 1: [Seen(collective("recv", 52))]}
+    assert not examined(Scene(stages)).findings
+    found = only(scene({}, others=[Seen(collective("recv", 52))]))
+    assert found.code == "hang-collective-mismatch"
+    assert "receive" in found.title
+
+
+def test_ranks_that_are_not_there_to_join_are_named() -> None:
+    job = Scene({rank: [Seen(looking.JOINING)] for rank in (0, 1, 3)}, missing=(2,))
+    found = only(job)
+    assert (found.code, found.severity) == ("hang-rendezvous", Severity.CRITICAL)
+    assert [one.rank for one in found.culprits] == [2]
+    assert found.victims == (0, 1, 3)
+    assert found.evidence[0].value == 3
+    assert found.evidence[0].baseline == 4
+
+
+def test_a_rank_that_does_something_else_before_it_joins_is_named_with_its_line() -> None:
+    late = [Seen((*looking.ROOT, "download util.py:4"), syscall="clock_nanosleep")]
+    found = only(scene({1: late}, others=[Seen(looking.JOINING)]))
+    assert found.code == "hang-rendezvous"
+    assert [one.rank for one in found.culprits] == [1]
+    assert "download() at util.py:4" in found.title
+    imports = [Seen(looking.IMPORTING, cpu=at * 0.9, active=True) for at in range(3)]
+    assert not examined(scene({1: imports}, others=[Seen(looking.JOINING)])).findings
+
+
+def test_ranks_that_all_wait_to_join_may_be_just_starting() -> None:
+    job = scene({}, others=[Seen(looking.JOINING)], ranks=2)
+    assert not examined(job).findings
+    last = looking.START + 2.0
+    young = tuple(replace(boxed(number), started=last - 20.0) for number in range(2))
+    assert not examined(job, young).findings
+    old = tuple(replace(boxed(number), started=last - 90.0) for number in range(2))
+    found = only(job, old)
+    assert (found.code, found.severity) == ("hang-rendezvous", Severity.WARNING)
+    assert found.culprits == ()
+
+
+def test_only_what_cannot_go_on_makes_the_job_hung() -> None:
+    ranks = tuple(boxed(number) for number in range(4))
+    lasting = examined(scene({2: LOCKED}), ranks)
+    assert lasting.case.job.outcome is Outcome.HUNG
+    assert [one.state for one in lasting.ranks] == ["waiting", "waiting", "hung", "waiting"]
+    assert lasting.ranks[2].where == "take() util.py:31"
+    assert lasting.ranks[0].where == "all_reduce train.py:65"
+    passing = examined(scene({2: [PASSING["sleep"][0]]}), ranks)
+    assert passing.case.job.outcome is Outcome.RUNNING
+
+
+def test_a_child_that_works_is_waited_for_rightly() -> None:
+    calls = (*CALL, "wait subprocess.py:9")
+    works = scene({2: [Seen(calls, child_cpu=at * 0.5) for at in range(3)]})
+    assert not examined(works).findings
+    rests = scene({2: [Seen(calls, child_cpu=3.0)]})
+    assert only(rests).code == "hang-rank-behind"
+
+
+def test_ranks_of_other_hosts_may_be_on_their_way() -> None:
+    job = scene({}, others=[Seen(looking.JOINING)])
+    job.world_size = 8
+    assert not examined(job).findings
+    job.every = 20.0
+    found = only(job)
+    assert (found.code, found.culprits) == ("hang-rendezvous", ())
+
+
+def test_a_dead_rank_is_told_with_who_waits() -> None:
+    found = only(scene({0: [Seen(state="Z")]}))
+    assert (found.code, found.severity) == ("hang-rank-dead", Severity.CRITICAL)
+    assert [(one.rank, one.pid) for one in found.culprits] == [(0, 1000)]
+    assert found.victims == (1, 2, 3)
+    gone = only(Scene({0: WAITS, 2: WAITS}, missing=(1,)))
+    assert (gone.code, [one.rank for one in gone.culprits]) == ("hang-rank-dead", [1])
+
+
+def test_a_straggler_is_told_by_samples_alone() -> None:
+    late = [
+        Seen((*LOOP, "prepare util.py:3"), cpu=at * 0.1, active=True, gil=True, syscall=None)
+        if at % 10
+        else Seen(collective(), cpu=at * 0.1)
+        for at in range(24)
+    ]
+    waits = [Seen(collective(), cpu=at * 0.01) for at in range(24)]
+    found = only(Scene({0: waits, 1: late, 2: waits}, every=0.2, count=24))
+    assert (found.code, found.severity) == ("straggler-other", Severity.WARNING)
+    assert (found.culprits[0].rank, found.victims) == (1, (0, 2))
+    assert "prepare() at util.py:3" in found.title
+
+
+def test_a_process_of_unknown_rank_is_named_by_its_pid() -> None:
+    looks = [
+        replace(look, processes=tuple(replace(one, rank=None) for one in look.processes))
+        for look in scene({1: LOCKED}, ranks=2).looks()
+    ]
+    (found,) = diagnose(looking.case(looks)).findings
+    assert [(one.rank, one.pid) for one in found.culprits] == [(None, 1001)]
+    assert found.title.startswith("A process waits in take() at util.py:31")
+    assert found.victims == ()
+
+
+CALLS = st.lists(
+    st.sampled_from([*LOOP, *looking.BACKWARD, *looking.LOADING, *looking.JOINING, *looking.SAVING])
+    | st.builds(lambda name, line: f"{name} train.py:{line}", st.text(max_size=20), st.integers()),
+    max_size=12,
+)
+SEEN = st.builds(
+    Seen,
+    calls=CALLS,
+    state=st.sampled_from(["R", "S", "D", "T", "t", "Z", "X", None, "?"]),
+    syscall=st.sampled_from([None, "futex", "flock /x, locked by itself", "read \x1b[2J", "x"]),
+    cpu=st.floats(0, 100),
+    active=st.none() | st.booleans(),
+    gil=st.none() | st.booleans(),
+    helpers=st.lists(CALLS, max_size=2),
+    holder=CALLS,
+    native=st.lists(st.text(max_size=10), max_size=3),
+    child_cpu=st.none() | st.floats(0, 9),
+    unread=st.booleans(),
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    ranks=st.dictionaries(st.integers(0, 5), st.lists(SEEN, min_size=1, max_size=3), max_size=5),
+    workers=st.dictionaries(st.integers(0, 5), st.lists(SEEN, min_size=1, max_size=3), max_size=3),
+    missing=st.lists(st.integers(0, 9), max_size=2, unique=True),
+    count=st.integers(1, 14),
+    every=st.sampled_from([0.1, 1.0, 20.0]),
+)
+def test_whatever_is_seen_can_be_told(
+    ranks: dict[int, list[Seen]],
+    workers: dict[int, list[Seen]],
+    missing: list[int],
+    count: int,
+    every: float,
+) -> None:
+    job = Scene(ranks, workers, tuple(missing), None, every, count)
+    diagnosis = examined(job)
+    for one in diagnosis.findings:
+        assert 0 < one.confidence <= 1
+        assert one.title
+        assert not {culprit.rank for culprit in one.culprits} & set(one.victims)
+    assert terminal.render(diagnosis, width=80, colour=False)
+    assert json.render(diagnosis)
+
+
+def test_the_tree_marks_who_is_to_blame() -> None:
+    tree = examined(scene({1: LOCKED})).tree
+    assert [(one.depth, one.ranks, one.culprit) for one in tree] == [
+        (0, (0, 1, 2, 3), False),
+        (1, (0, 2, 3), False),
+        (1, (1,), True),
+    ]
+    assert tree[-1].calls == ("stand train.py:70", "take util.py:31")
+    assert (tree[-1].doing, tree[1].operation) == ("lock", "all_reduce")

@@ -1,0 +1,426 @@
+"""What is being trained: the same samples, other weights, lost losses, batches and rates."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.analysis.measures import Measures, measure
+from mgpu_doctor.case.model import Case, Console, Outcome
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.rules.training import RULES
+from tests.support.deaths import dead, echo, error, failed_job
+from tests.support.synthetic import Synthetic, make_case, make_rank, records
+
+STEPS = records(Synthetic(ranks=4, steps=60))
+LOADER = {
+    "sampler": "DistributedSampler",
+    "sampler_seed": 0,
+    "sampler_epoch": 3,
+    "sampler_ranks": 4,
+    "shuffles": True,
+    "dataset_length": 1000,
+    "batch_size": 16,
+    "epochs": 4,
+}
+OWN = {"strategy": "ddp", "seed": 7}
+
+
+def batches(rank: int | str, epochs: int = 1, *, again: bool = False) -> list[list[Any]]:
+    return [
+        [0, epoch, index, f"{rank}-{0 if again else epoch}-{index}"]
+        for epoch in range(epochs)
+        for index in range(8)
+    ]
+
+
+def weights(who: object, total: float = 1.0) -> list[list[Any]]:
+    return [[at, 10 + 3 * at, at, f"s.{who}{at}.{total}"] for at in (20, 40)]
+
+
+def job(*births: dict[str, Any], samples: int = 16, loss: Any = None, **changes: Any) -> Case:
+    ranks = []
+    for number, birth in enumerate(births):
+        steps = STEPS[number].copy()
+        steps["samples"] = samples
+        if loss is not None:
+            steps["loss"] = loss[number]
+        ranks.append(make_rank(number, steps, birth={**OWN, **birth}))
+    return make_case(ranks, **changes)
+
+
+def found(case: Case) -> list[Finding]:
+    measures = measure(case)
+    return [one for rule in RULES for one in rule.examine(measures, rule.defaults)]
+
+
+def ended(case: Case) -> list[Finding]:
+    """What folding leaves of what ended the job."""
+    return [one for one in diagnose(case).findings if one.severity is Severity.CRITICAL]
+
+
+def fed(rank: int, who: object = None, **loader: Any) -> dict[str, Any]:
+    rows = batches(rank if who is None else str(who))
+    return {"loaders": [{**LOADER, "sampler_rank": rank, **loader}], "batches": rows}
+
+
+# ---------------------------------------------------------------------------- data-duplicated
+
+
+@pytest.mark.parametrize(
+    ("loader", "cause"),
+    [
+        ({"sampler": "RandomSampler", "sampler_ranks": None}, "from the same random seed (7)"),
+        (
+            {"sampler": "SequentialSampler", "sampler_ranks": None, "shuffles": False},
+            "reads the whole dataset",
+        ),
+        ({"sampler_ranks": 1, "sampler_rank": 0}, "num_replicas=1, rank=0"),
+        ({"sampler": "_InfiniteConstantSampler", "sampler_ranks": None}, "whole stream"),
+    ],
+)
+def test_the_same_batches_on_all_ranks(loader: dict[str, Any], cause: str) -> None:
+    (one,) = found(job(*(fed(rank, "same", **loader) for rank in range(4))))
+    assert (one.code, one.severity) == ("data-duplicated", Severity.WARNING)
+    assert one.title.startswith("All 4 ranks train on the same batches: 3 of 4")
+    assert cause in one.cause
+    assert one.victims == (0, 1, 2, 3)
+
+
+def test_two_ranks_that_share() -> None:
+    who = ["a", "b", "c", "b"]
+    (one,) = found(job(*(fed(rank, who[rank]) for rank in range(4))))
+    assert one.title.startswith("Ranks 1 and 3 train on the same batches: 1 of 4")
+    assert one.victims == (1, 3)
+
+
+def test_batches_without_a_loader() -> None:
+    same = {"batches": batches("same")}
+    (one,) = found(job(same, same))
+    assert "the same random seed (7)" in one.cause
+    assert "seed + rank" in one.fixes[0].how
+    (other,) = found(job(same, {**same, "seed": 8}))
+    assert "seed" not in other.cause
+
+
+@pytest.mark.parametrize(
+    "birth",
+    [
+        {"groups": [{"name": "default", "ranks": None}, {"name": "tp", "ranks": [0, 1]}]},
+        {"sends_to": [1]},
+        {"strategy": "tensor"},
+        {"strategy": "manual"},
+        {"input_samples": 4},
+        {"batches": [[0, 0, index, "one"] for index in range(8)]},
+    ],
+    ids=["groups", "pipeline", "tensor", "unknown", "takes its part", "constant"],
+)
+def test_ranks_that_may_share_batches_on_purpose(birth: dict[str, Any]) -> None:
+    assert found(job(*({**fed(rank, "same"), **birth} for rank in range(4)))) == []
+
+
+def test_collectives_by_hand_and_equal_weights_are_replicas() -> None:
+    by_hand = {"strategy": "manual", "weights": weights("w")}
+    (one,) = found(job(*({**fed(rank, "same"), **by_hand} for rank in range(4))))
+    assert one.code == "data-duplicated"
+
+
+def test_ranks_with_batches_of_their_own_are_fine() -> None:
+    assert found(job(*(fed(rank) for rank in range(4)))) == []
+
+
+def repeating(rank: int, **loader: Any) -> dict[str, Any]:
+    return {**fed(rank, **loader), "batches": batches(rank, 3, again=True)}
+
+
+def test_a_missing_set_epoch_is_worth_knowing() -> None:
+    (one,) = found(job(*(repeating(rank, sampler_epoch=0) for rank in range(4))))
+    assert (one.code, one.severity) == ("data-duplicated", Severity.INFO)
+    assert "set_epoch" in one.title
+
+
+@pytest.mark.parametrize(
+    "changes", [{"sampler_epoch": 2}, {"shuffles": False}, {"epochs": 1}, {"sampler_ranks": None}]
+)
+def test_an_order_that_repeats_otherwise_is_meant(changes: dict[str, Any]) -> None:
+    loader = {"sampler_epoch": 0, **changes}
+    assert found(job(*(repeating(rank, **loader) for rank in range(4)))) == []
+
+
+# --------------------------------------------------------------------------- seed-inconsistent
+
+
+def test_seeds_that_differ() -> None:
+    (one,) = found(job(*(fed(rank, sampler_seed=rank) for rank in range(4))))
+    assert (one.code, one.severity) == ("seed-inconsistent", Severity.WARNING)
+    assert "32 %" in one.title
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"shuffles": False}, {"sampler_ranks": 2}, {"sampler_rank": 0}, {"sampler_ranks": None}],
+)
+def test_seeds_that_do_not_matter(changes: dict[str, Any]) -> None:
+    births = [fed(rank, **{"sampler_seed": rank, **changes}) for rank in range(4)]
+    assert found(job(*births)) == []
+
+
+# ----------------------------------------------------------------------------- batch-confusion
+
+
+def asked(*argv: str, **birth: Any) -> Case:
+    births = ({**fed(rank), "argv": ["python", "t.py", *argv], **birth} for rank in range(4))
+    return job(*births)
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant", "real"),
+    [
+        (["--global-batch-size", "16"], 16, 64),
+        (["--total_batch=16"], 16, 64),
+        (["train.global_batch_size=16"], 16, 64),
+        (["--per-device-batch-size", "64"], 256, 64),
+        (["--batch-size-per-gpu=64"], 256, 64),
+    ],
+)
+def test_a_batch_that_was_mistaken(argv: list[str], meant: int, real: int) -> None:
+    (one,) = found(asked(*argv))
+    assert (one.code, one.severity) == ("batch-confusion", Severity.WARNING)
+    assert f"an update is of {real} samples, not {meant}" in one.title
+
+
+@pytest.mark.parametrize(
+    ("argv", "birth"),
+    [
+        (["--global-batch-size", "64"], {}),
+        (["--per-device-batch-size", "16"], {}),
+        (["--batch-size", "16"], {}),
+        (["--global-batch-size", "sixteen"], {}),
+        (["--global-batch-size", "16"], {"input_samples": 4}),
+        (["--global-batch-size", "16"], {"sends_to": [1]}),
+        (["--global-batch-size", "16"], {"batches": []}),
+    ],
+)
+def test_a_batch_that_is_right_or_unclear(argv: list[str], birth: dict[str, Any]) -> None:
+    assert found(asked(*argv, **birth)) == []
+
+
+# -------------------------------------------------------------------------- replicas-diverged
+
+
+def drifting(rank: int, who: object, total: float, **birth: Any) -> dict[str, Any]:
+    return {"batches": batches(rank), "weights": weights(who, total), **birth}
+
+
+def test_two_replicas_that_differ_name_nobody() -> None:
+    (one,) = found(job(drifting(0, "a", 1.0), drifting(1, "b", 1.5)))
+    assert (one.code, one.severity) == ("replicas-diverged", Severity.WARNING)
+    assert one.culprits == ()
+    assert one.victims == (0, 1)
+    assert one.since_step == 20
+
+
+def test_the_minority_is_the_culprit() -> None:
+    births = [drifting(rank, rank == 2, 1.0 + (rank == 2)) for rank in range(4)]
+    (one,) = found(job(*births))
+    assert [culprit.rank for culprit in one.culprits] == [2]
+    assert one.victims == (0, 1, 3)
+    assert one.title.startswith("Rank 2 trains other weights than all others")
+
+
+def test_two_against_two_name_nobody() -> None:
+    (one,) = found(job(*(drifting(rank, rank % 2, 1.0 + rank % 2) for rank in range(4))))
+    assert one.culprits == ()
+
+
+@pytest.mark.parametrize(
+    ("birth", "cause"),
+    [
+        ({}, "past DistributedDataParallel"),
+        ({"strategy": "manual"}, "reduces gradients by itself"),
+        ({"ddp": {"synced": 0, "forwards": 0}}, "past its wrapper"),
+    ],
+)
+def test_why_they_differ(birth: dict[str, Any], cause: str) -> None:
+    (one,) = found(job(*(drifting(rank, rank, 1.0 + rank, **birth) for rank in range(2))))
+    assert cause in one.cause
+
+
+def test_rates_that_differ_are_the_cause() -> None:
+    rates = [{"optimizers": [{"class": "SGD", "lr": 0.1, "lr_now": 0.1 / (r + 1)}]} for r in (0, 1)]
+    (one,) = found(job(*(drifting(rank, rank, 1.0 + rank, **rates[rank]) for rank in range(2))))
+    assert "learning rates differ (0.05, 0.1)" in one.cause
+
+
+@pytest.mark.parametrize(
+    "birth",
+    [
+        {"strategy": "fsdp"},
+        {"strategy": "manual", "batches": batches("same")},
+        {"strategy": "manual", "batches": []},
+        {"receives_from": [0]},
+        {"groups": [{"name": "default", "ranks": None}, {"name": "tp", "ranks": [0, 1]}]},
+        {"ddp": {"comm_hook": "post_localSGD_hook"}},
+        {"optimizers": [{"class": "PostLocalSGDOptimizer"}]},
+    ],
+    ids=["sharded", "one model", "unknown", "pipeline", "groups", "hook", "averaging"],
+)
+def test_weights_that_differ_on_purpose(birth: dict[str, Any]) -> None:
+    assert found(job(*(drifting(r, r, 1.0 + r, **birth) for r in range(4)))) == []
+
+
+def test_ranks_that_seldom_talk_may_differ() -> None:
+    case = job(*(drifting(rank, rank, 1.0 + rank) for rank in range(2)))
+    for rank in case.ranks:
+        rank.steps["group_seq"] = np.arange(len(rank.steps)) // 4
+    assert found(case) == []
+
+
+def test_one_moment_does_not_decide() -> None:
+    births = [drifting(rank, rank, 1.0 + rank) for rank in range(2)]
+    for birth in births:
+        del birth["weights"][1]
+    assert found(job(*births)) == []
+
+
+# -------------------------------------------------------------------------------- lr-unscaled
+
+
+def rated(**optimizer: Any) -> Case:
+    known = {"class": "AdamW", "lr": 1e-3, "lr_now": 1e-3, "lr_default": 1e-3, **optimizer}
+    births = ({"batches": batches(rank), "optimizers": [known]} for rank in range(4))
+    return job(*births, samples=128)
+
+
+def test_a_default_rate_for_a_large_batch() -> None:
+    (one,) = found(rated())
+    assert (one.code, one.severity) == ("lr-unscaled", Severity.INFO)
+    assert "512 samples" in one.title
+
+
+@pytest.mark.parametrize(
+    "optimizer", [{"lr_now": 9e-4}, {"lr": 4e-3}, {"lr_default": None}, {"class": "Adadelta"}]
+)
+def test_a_rate_that_somebody_chose(optimizer: dict[str, Any]) -> None:
+    assert found(rated(**optimizer)) == []
+
+
+def test_a_default_rate_for_a_small_batch() -> None:
+    case = rated()
+    for rank in case.ranks:
+        rank.steps["samples"] = 127
+    assert found(case) == []
+
+
+# ----------------------------------------------------------------------------------- loss-nan
+
+
+def losses(*from_steps: int | None) -> list[Any]:
+    """A loss for each rank that is no number from a step on."""
+    made = [np.linspace(2.0, 1.0, 60) for _ in from_steps]
+    for values, begin in zip(made, from_steps, strict=True):
+        if begin is not None:
+            values[begin:] = np.inf
+    return made
+
+
+def test_the_first_rank_is_named() -> None:
+    (one,) = found(job({}, {}, {}, loss=losses(31, 30, 31)))
+    assert (one.code, one.severity) == ("loss-nan", Severity.WARNING)
+    assert [culprit.rank for culprit in one.culprits] == [1]
+    assert one.victims == (0, 2)
+    assert one.since_step == 30
+    assert "step 30" in one.title
+
+
+@pytest.mark.parametrize("begins", [(30, 30), (0, 0), (30, 30, 31)])
+def test_ranks_that_were_first_together_name_nobody(begins: tuple[int, ...]) -> None:
+    (one,) = found(job(*({} for _ in begins), loss=losses(*begins)))
+    assert one.culprits == ()
+    assert one.since_step == begins[0]
+
+
+def test_a_rank_whose_peers_loss_is_not_known_is_not_named() -> None:
+    known, unknown = losses(30, None)
+    unknown[:] = np.nan
+    (one,) = found(job({}, {}, loss=[known, unknown]))
+    assert one.culprits == ()
+
+
+def test_one_rank_alone() -> None:
+    (one,) = found(job({}, loss=losses(30)))
+    assert one.culprits == ()
+    assert one.victims == (0,)
+
+
+@pytest.mark.parametrize(
+    ("begin", "outcome", "told"),
+    [
+        (56, Outcome.RUNNING, False),
+        (55, Outcome.RUNNING, True),
+        (59, Outcome.COMPLETED, False),
+        (58, Outcome.COMPLETED, True),
+    ],
+)
+def test_only_what_lasts_to_the_end_counts(begin: int, outcome: Outcome, told: bool) -> None:
+    case = job({}, {}, loss=losses(begin, begin), outcome=outcome)
+    assert bool(found(case)) is told
+
+
+def test_a_loss_that_recovers_is_no_finding() -> None:
+    values = losses(None, None)
+    values[0][20:40] = np.inf
+    assert found(job({}, {}, loss=values)) == []
+    assert found(job({}, {}, loss=losses(None, None))) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "loss is nan at step 5",
+        "Loss is NaN, stopping training",
+        "train_loss = inf is not finite",
+        "Function 'MulBackward0' returned nan values in its 0th output.",
+        "The total norm of order 2.0 for gradients from `parameters` is non-finite, so it cannot",
+    ],
+)
+def test_an_exception_over_the_loss_is_explained(message: str) -> None:
+    case = failed_job([echo(0), dead(1, exit_code=1, error=error("ValueError", message))])
+    (one,) = ended(case)
+    assert (one.code, one.severity) == ("loss-nan", Severity.CRITICAL)
+    assert [culprit.rank for culprit in one.culprits] == [1]
+
+
+@pytest.mark.parametrize(
+    "message", ["bad sample", "connection lost in infinite loop", "nan in table", "financial loss"]
+)
+def test_other_exceptions_are_not(message: str) -> None:
+    case = failed_job([echo(0), dead(1, exit_code=1, error=error("ValueError", message))])
+    (one,) = ended(case)
+    assert one.code == "failed-exception"
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [
+        ("Loss is nan, stopping training", "loss-nan"),
+        ("step 4 loss nan", "failed-exception"),
+        ("stopping training", "failed-exception"),
+    ],
+)
+def test_an_exit_is_explained_by_what_the_script_printed(said: str, code: str) -> None:
+    case = failed_job([echo(0), dead(1, exit_code=1)])
+    others = [f"[rank0]: line {number}" for number in range(9)]
+    assert [one.code for one in ended(replace(case, console=Console(tail=(said, *others))))] == [
+        code
+    ]
+
+
+def test_a_case_without_ranks_is_silent() -> None:
+    assert [
+        one for rule in RULES for one in rule.examine(Measures(make_case([])), rule.defaults)
+    ] == []

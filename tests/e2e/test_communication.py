@@ -1,0 +1,97 @@
+"""Real jobs that exchange too often, badly or for nothing; silence where all is well.
+
+The scripts of `tests/jobs` know nothing of the doctor. `--link` pretends a slow network.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.findings import Diagnosis, Finding
+from tests.support.examining import examined, loud
+
+pytestmark = pytest.mark.slow
+
+
+OURS = {
+    "accumulation-syncs",
+    "communication-bound",
+    "overlap-poor",
+    "sync-excess",
+    "unused-parameter-scan",
+}
+
+
+def job(folder: Path, *options: str) -> Diagnosis:
+    return examined(folder, "ddp_settings", "--steps", "60", *options)
+
+
+def the(code: str, diagnosis: Diagnosis) -> Finding:
+    (found,) = (one for one in diagnosis.findings if one.code == code)
+    return found
+
+
+def codes(diagnosis: Diagnosis) -> set[str]:
+    return {one.code for one in diagnosis.findings}
+
+
+def test_gradients_exchanged_in_every_micro_batch(tmp_path: Path) -> None:
+    diagnosis = job(tmp_path, "--accumulate", "4", "--link", "100")
+    found = the("accumulation-syncs", diagnosis)
+    assert loud(diagnosis) == [found]
+    assert "4 times for one update" in found.title
+    # Four exchanges of 80 ms each, of which one is needed, beside some tens of ms of computing.
+    assert found.cost.step_fraction is not None
+    assert 0.3 < found.cost.step_fraction < 0.75
+
+
+def test_no_sync_is_no_fault(tmp_path: Path) -> None:
+    assert "accumulation-syncs" not in codes(job(tmp_path, "--accumulate", "4", "--no-sync"))
+
+
+def test_a_search_for_unused_parameters_that_finds_none(tmp_path: Path) -> None:
+    found = the("unused-parameter-scan", job(tmp_path, "--find-unused", "--branches", "1000"))
+    assert found.confidence > 0.9
+    assert found.cost.seconds_per_step is not None
+    assert found.cost.seconds_per_step > 0
+
+
+@pytest.mark.parametrize("every", [2, 15])
+def test_a_layer_that_is_skipped_at_times_needs_the_search(tmp_path: Path, every: int) -> None:
+    """Every 15th pass is none that torch samples for its log."""
+    skipping = job(tmp_path, "--find-unused", "--spare", str(every))
+    assert "unused-parameter-scan" not in codes(skipping)
+
+
+def test_one_bucket_for_all_gradients(tmp_path: Path) -> None:
+    found = the("overlap-poor", job(tmp_path, "--buckets", "1000", "--link", "100"))
+    assert "bucket_cap_mb=1000" in found.cause
+    assert re.search(r"bucket_cap_mb=(1|2|5|10|25)\)", found.fixes[0].how)
+
+
+def test_a_slow_link(tmp_path: Path) -> None:
+    """Cores that others keep busy as well are named, and then it is no warning."""
+    found = the("communication-bound", job(tmp_path, "--link", "40"))
+    assert "communication" in found.evidence[0].measure
+    assert isinstance(found.evidence[0].value, float)
+    assert found.evidence[0].value > 0.5
+
+
+def test_a_barrier_and_a_logged_loss_in_every_step(tmp_path: Path) -> None:
+    found = the("sync-excess", job(tmp_path, "--barrier", "--log-every-step"))
+    assert "in barrier at " in found.title
+    assert "ddp_settings.py:" in found.title
+    assert {one.measure.split()[0] for one in found.evidence} == {"barrier", "all_reduce"}
+    assert [fix.id for fix in found.fixes] == ["no-barrier", "less-often"]
+
+
+@pytest.mark.parametrize(
+    "script", ["plain_ddp", "no_loader", "manual_allreduce", "accumulate", "two_optimizers"]
+)
+def test_healthy_jobs_exchange_as_they_should(tmp_path: Path, script: str) -> None:
+    diagnosis = examined(tmp_path, script, "--steps", "60", ranks=4)
+    assert codes(diagnosis) & OURS <= {"communication-bound"}
+    assert all(one.code not in OURS for one in loud(diagnosis))

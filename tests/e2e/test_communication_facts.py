@@ -1,0 +1,146 @@
+"""What ranks tell of their communication: calls, peers, groups, DDP's own log, compilations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from mgpu_probes.inprocess.layout import PHASES
+
+from mgpu_doctor.case import birth
+from mgpu_doctor.case.birth import Ddp
+from mgpu_doctor.case.model import Case, Rank
+from tests.support.examining import recorded
+
+pytestmark = pytest.mark.slow
+
+STEPS = ("--steps", "40")
+
+
+def medians(rank: Rank) -> dict[str, float]:
+    """Seconds a step in each phase, the first steps left out."""
+    phases = np.median(np.nan_to_num(rank.steps["phases"][5:]), axis=0)
+    return dict(zip(PHASES, phases.tolist(), strict=True))
+
+
+def told(rank: Rank) -> Ddp:
+    found = birth.ddp(rank)
+    assert found is not None
+    return found
+
+
+def counts(rank: Rank) -> dict[str, int]:
+    """Calls by name."""
+    found: dict[str, int] = {}
+    for one in birth.calls(rank):
+        found[one.name] = found.get(one.name, 0) + one.count
+    return found
+
+
+def strategy(case: Case) -> Any:
+    (one,) = {rank.birth["strategy"] for rank in case.ranks}
+    return one
+
+
+SLEPT = 0.020
+
+
+@pytest.mark.parametrize("place", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("script", "kind", "call"),
+    [
+        ("fsdp2", "fsdp", "reduce_scatter_single"),
+        ("tensor_parallel", "tensor", "wait_tensor"),
+        ("pipeline_1f1b", "pipeline", "irecv"),
+    ],
+)
+def test_who_is_late_hardly_waits(
+    script: str, kind: str, call: str, place: str, tmp_path: Path
+) -> None:
+    fault = ("--fault", place, "--rank", "1", "--ms", str(SLEPT * 1e3))
+    case = recorded(tmp_path, script, *STEPS, *fault)
+    assert strategy(case) == kind
+    victim, culprit = (medians(rank) for rank in case.ranks)
+    assert culprit[place] - victim[place] == pytest.approx(SLEPT, abs=0.008)
+    assert victim["wait"] - culprit["wait"] == pytest.approx(SLEPT, abs=0.012)
+    for rank in case.ranks:
+        explained = np.nansum(rank.steps["phases"], axis=1)
+        assert explained == pytest.approx(rank.steps["wall_ns"] / 1e9, rel=1e-4)
+        assert counts(rank)[call] >= 40
+        stood = sum(one.seconds for one in birth.calls(rank))
+        assert stood > 0.8 * float(np.nansum(rank.steps["phases"][:, PHASES.index("wait")]))
+
+
+def test_between_the_steps_of_a_sharded_model_is_no_forward_pass(tmp_path: Path) -> None:
+    fault = ("--fault", "between", "--rank", "1", "--ms", str(SLEPT * 1e3))
+    victim, culprit = (medians(rank) for rank in recorded(tmp_path, "fsdp2", *STEPS, *fault).ranks)
+    assert culprit["other"] - victim["other"] == pytest.approx(SLEPT, abs=0.008)
+    assert abs(culprit["forward"] - victim["forward"]) < 0.008
+
+
+def test_sends_and_receives_name_their_peers(tmp_path: Path) -> None:
+    case = recorded(tmp_path, "pipeline_sendrecv", *STEPS, ranks=3)
+    assert [birth.sends_to(rank) for rank in case.ranks] == [(1,), (0, 2), (1,)]
+    assert [birth.receives_from(rank) for rank in case.ranks] == [(1,), (0, 2), (1,)]
+    for rank, each in zip(case.ranks, (1, 2, 1), strict=True):
+        assert counts(rank) == {"send": 80 * each, "recv": 80 * each}
+        assert all("pipeline_sendrecv.py:" in one.site for one in birth.calls(rank))
+
+
+def test_batched_ones_too(tmp_path: Path) -> None:
+    case = recorded(tmp_path, "pipeline_1f1b", *STEPS)
+    assert [birth.sends_to(rank) for rank in case.ranks] == [(1,), (0,)]
+    assert [birth.receives_from(rank) for rank in case.ranks] == [(1,), (0,)]
+
+
+def test_groups_of_a_mesh(tmp_path: Path) -> None:
+    case = recorded(tmp_path, "hybrid", *STEPS, ranks=4)
+    assert strategy(case) == "fsdp+tensor"
+    groups = [[group.ranks for group in birth.groups(rank)] for rank in case.ranks]
+    assert [one[0] for one in groups] == [None] * 4
+    assert sorted(one for one in groups[1] if one) == [(0, 1), (1, 3)]
+    assert sorted(one for one in groups[2] if one) == [(0, 2), (2, 3)]
+
+
+def test_what_ddp_logs_of_itself(tmp_path: Path) -> None:
+    case = recorded(tmp_path, "plain_ddp", *STEPS)
+    for rank in case.ranks:
+        found = told(rank)
+        assert (found.forwards, found.synced) == (40, 40)
+        assert found.parameter_bytes == sum(found.buckets) > 3_000_000
+        assert len(found.buckets) == 2
+        assert (found.scans, found.unused_bytes, found.comm_hook) == (None, None, None)
+        assert found.backward_seconds is not None
+        assert found.communication_seconds is not None
+        assert found.overlap_seconds is not None
+        assert 0 < found.overlap_seconds <= found.communication_seconds
+        assert birth.calls(rank) == ()
+
+
+def test_forwards_under_no_sync_are_counted_apart(tmp_path: Path) -> None:
+    case = recorded(tmp_path, "accumulate", *STEPS)
+    found = told(case.ranks[0])
+    assert found.synced == 40
+    assert found.forwards is not None
+    assert found.forwards > 80
+
+
+@pytest.mark.parametrize("spare", [False, True])
+def test_the_search_for_unused_parameters_is_timed(tmp_path: Path, spare: bool) -> None:
+    options = ("--find-unused", *(("--spare", "2") if spare else ()))
+    found = told(recorded(tmp_path, "ddp_settings", *STEPS, *options).ranks[1])
+    assert found.scans == 40
+    assert found.scan_seconds is not None
+    assert found.scan_seconds > 0
+    assert found.graph_varies is spare
+
+
+def test_compilations_are_events_of_their_step(tmp_path: Path) -> None:
+    case = recorded(tmp_path, "recompiles", "--steps", "20", "--every", "8")
+    for rank in case.ranks:
+        events = [one for one in rank.events if one.kind == "recompile" and "inner" in one.text]
+        assert [(one.step, one.value) for one in events] == [(0, 1.0), (7, 2.0), (15, 3.0)]
+        assert all(one.seconds > 0.01 for one in events)
+        assert "size mismatch" in events[1].text

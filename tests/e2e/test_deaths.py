@@ -1,0 +1,300 @@
+"""Real jobs that die, each in its own way: the right code, the right rank, the right line.
+
+The script knows nothing of the doctor. Where the machine lets us, the cause is real, too: a memory
+control group, a full file system, a tiny /dev/shm, limits of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from mgpu_probes.outside.kernel_log import KernelLog
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.logs import load_logs
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, Finding, Severity
+from mgpu_doctor.recording import layout
+from tests.support.deadly import (
+    MIB,
+    SCRIPT,
+    Died,
+    in_small_shm,
+    line_of,
+    memory_group,
+    perish,
+    small_file_system,
+)
+from tests.support.jobs import JOBS, alone, kill_family, started, torchrun, until
+from tests.support.launching import eventually
+
+pytestmark = pytest.mark.slow
+
+AT_LINE = {
+    "raise": ("failed-exception", "raise"),
+    "loader": ("failed-dataloader-worker", "loader"),
+    "backward": ("failed-exception", "backward"),
+    "memory": ("oom-host", "memory"),
+    "open-files": ("failed-open-files", "open-files"),
+    "permission": ("failed-permission", "permission"),
+    "shape": ("failed-shape-mismatch", "shape"),
+    "bad-checkpoint": ("failed-checkpoint", "bad-checkpoint"),
+    "other-checkpoint": ("failed-checkpoint", "other-checkpoint"),
+    "reentrant": ("failed-reentrant-backward", "reentrant"),
+}
+
+
+def loud(diagnosis: Diagnosis) -> list[Finding]:
+    return [one for one in diagnosis.findings if one.severity is not Severity.INFO]
+
+
+def the_only(diagnosis: Diagnosis) -> Finding:
+    (finding,) = loud(diagnosis)
+    return finding
+
+
+def blamed(finding: Finding) -> list[int | None]:
+    return [culprit.rank for culprit in finding.culprits]
+
+
+def tells(finding: Finding, mark: str) -> bool:
+    """Whether it names the line of the script."""
+    told = [finding.title, finding.cause, *(str(e.where or e.value) for e in finding.evidence)]
+    line = line_of(mark)
+    return any(f"deaths.py:{line}" in text for text in told)
+
+
+def by_text(died: Died) -> Finding:
+    return the_only(diagnose(load_logs([str(died.log)])))
+
+
+@pytest.mark.parametrize("how", AT_LINE)
+def test_what_one_rank_raised_is_told_with_rank_and_line(how: str, tmp_path: Path) -> None:
+    code, mark = AT_LINE[how]
+    died = perish(how, tmp_path, "--folder", str(tmp_path))
+    assert died.code == 1
+    for finding in (the_only(died.diagnosis), by_text(died)):
+        assert finding.code == code
+        assert blamed(finding) == [1]
+        assert tells(finding, mark)
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "told"),
+    [
+        ("kill", "failed-killed", "SIGKILL"),
+        ("segv", "failed-signal", "SIGSEGV"),
+        ("abort", "failed-signal", "SIGABRT"),
+        ("hangup", "failed-hangup", "SIGHUP"),
+        ("cpu-limit", "failed-time-limit", "CPU time limit"),
+        ("exit", "failed-exception", "exit code 3"),
+    ],
+)
+def test_an_end_without_an_exception_is_told_with_its_rank(
+    how: str, code: str, told: str, tmp_path: Path
+) -> None:
+    finding = the_only(perish(how, tmp_path).diagnosis)
+    assert finding.code == code
+    assert told in finding.title
+    assert blamed(finding) == [1]
+    assert finding.victims == (0,)
+
+
+def test_a_bus_error_while_shared_memory_had_room_is_a_crash(tmp_path: Path) -> None:
+    finding = the_only(perish("bus", tmp_path).diagnosis)
+    assert finding.code == "failed-signal"
+    assert "SIGBUS" in finding.title
+
+
+@pytest.mark.parametrize(("how", "mark"), [("raise-all", "raise"), ("unused", "unused")])
+def test_what_every_rank_raised_is_nobodys_own_fault(how: str, mark: str, tmp_path: Path) -> None:
+    died = perish(how, tmp_path)
+    code = {"raise-all": "failed-exception", "unused": "failed-unused-parameters"}[how]
+    finding = the_only(died.diagnosis)
+    assert finding.code == code
+    assert blamed(finding) == [0, 1]
+    assert tells(finding, mark)
+    assert by_text(died).code == code
+
+
+def test_a_script_that_dies_at_import(tmp_path: Path) -> None:
+    finding = the_only(perish("import", tmp_path).diagnosis)
+    assert finding.code == "failed-exception"
+    assert "No module named 'a_package_that_is_not_installed'" in finding.title
+    assert tells(finding, "import")
+
+
+def test_a_worker_that_somebody_killed(tmp_path: Path) -> None:
+    died = perish("loader-killed", tmp_path)
+    for finding in (the_only(died.diagnosis), by_text(died)):
+        assert finding.code == "failed-dataloader-worker"
+        assert blamed(finding) == [1]
+
+
+@pytest.mark.parametrize("how", ["group-memory", "loader-memory"])
+def test_a_control_group_without_memory(how: str, tmp_path: Path) -> None:
+    with memory_group(400 * MIB) as group:
+        real = group is not None
+        fallback = "kill" if how == "group-memory" else "loader-killed"
+        died = perish(how if real else fallback, tmp_path, "--group", str(group or ""))
+        if not real:
+            _pretend_memory_ran_out(died)
+        finding = the_only(died.diagnosis)
+    assert finding.code == "oom-host"
+    assert blamed(finding) == [1]
+    if how == "loader-memory":
+        assert "lost a worker process" in finding.title
+    if real:
+        assert "the 400 MiB of its control group were full" in finding.title
+
+
+def _pretend_memory_ran_out(died: Died) -> None:
+    """What the kernel would have told, where a test may make no control group."""
+    host = died.recording / layout.HOSTS / os.uname().nodename
+    told = json.loads((host / layout.ENDING).read_text())
+    exits = [json.loads(line) for line in (host / layout.EXITS).read_text().splitlines()]
+    killed = [one["pid"] for one in exits if one["signal"] == signal.SIGKILL]
+    told["kills"] = [{"pid": pid, "constraint": "CONSTRAINT_MEMCG"} for pid in killed]
+    told["kernel_log"] = {"trouble": None, "own_pids": True}
+    (host / layout.ENDING).write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize("how", ["disk-full", "log-full"])
+def test_a_full_disk(how: str, tmp_path: Path) -> None:
+    with small_file_system(tmp_path) as place:
+        if place is None:  # a file that never has room, on which torch.save tells less
+            (tmp_path / "log.txt").symlink_to("/dev/full")
+            how = "log-full"
+        died = perish(how, tmp_path, "--folder", str(place or tmp_path))
+        finding = the_only(died.diagnosis)
+    assert finding.code == "failed-disk-full"
+    assert blamed(finding) == [1]
+    assert tells(finding, how)
+    if place is not None:
+        assert any(e.measure == f"least free on {place}" for e in finding.evidence)
+
+
+def test_a_tiny_shared_memory(tmp_path: Path) -> None:
+    before = in_small_shm()
+    died = perish("shm" if before else "bus", tmp_path, before=before or ())
+    if before is None:
+        _pretend_it_was_full(died)
+    finding = the_only(died.diagnosis)
+    assert finding.code == "shm-exhausted"
+    if before is not None:
+        assert "/dev/shm (8 MiB)" in finding.title
+
+
+def _pretend_it_was_full(died: Died) -> None:
+    """Where nothing may be mounted."""
+    host = died.recording / layout.HOSTS / os.uname().nodename
+    told = json.loads((host / layout.ENDING).read_text())
+    for place in told["places"]:
+        if "shm" in place["roles"]:
+            place["least"]["free"] = 0
+    (host / layout.ENDING).write_text(json.dumps(told))
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("pickling", "failed-spawn-pickling"), ("main-guard", "failed-main-guard")]
+)
+def test_a_spawn_that_cannot_start(how: str, code: str, tmp_path: Path) -> None:
+    died = perish(how, tmp_path, spawn=True)
+    for finding in (the_only(died.diagnosis), by_text(died)):
+        assert finding.code == code
+        assert tells(finding, how)
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    died = perish("port-in-use", tmp_path, spawn=True)
+    for finding in (the_only(died.diagnosis), by_text(died)):
+        assert finding.code == "failed-port-in-use"
+        assert blamed(finding) == [0]
+
+
+def test_a_wrong_world_size(tmp_path: Path) -> None:
+    finding = the_only(perish("world-size", tmp_path, "--patience", "4").diagnosis)
+    assert finding.code in ("failed-world-size", "failed-rendezvous")
+
+
+def test_a_thread_that_fails_beside_a_job_that_ends_well(tmp_path: Path) -> None:
+    died = perish("thread", tmp_path)
+    assert died.code == 0
+    assert died.diagnosis.case.job.outcome is Outcome.COMPLETED
+    assert loud(died.diagnosis) == []
+
+
+def test_a_dead_rank_of_a_job_that_nobody_watched() -> None:
+    """Its launcher waits for another one first, so that it stays a zombie."""
+    with memory_group(400 * MIB) as group:
+        finding = _asked_about("bereaved.py", "--group", str(group or ""))
+    assert finding["code"] == "hang-rank-dead"
+    assert [culprit["rank"] for culprit in finding["culprits"]] == [2]
+    assert finding["victims"] == [0, 1, 3]
+    assert "SIGKILL" in finding["cause"] or "OOM killer took it" in finding["cause"]
+    if group is not None and KernelLog().trouble is None:
+        assert "the 400 MiB of its control group were full" in finding["cause"]
+
+
+def test_a_dead_rank_is_named_although_nobody_is_seen_to_wait_for_it() -> None:
+    """One of the survivors waits for something else, in a call of its own."""
+    finding = _asked_about("falls.py", "kill", "--stuck")
+    assert finding["code"] == "failed-killed"
+    assert [culprit["rank"] for culprit in finding["culprits"]] == [2]
+
+
+def _asked_about(*script: str) -> dict[str, Any]:
+    """The only finding on a job that nobody recorded, once one of its ranks is a zombie."""
+    job = [sys.executable, str(JOBS / "env_ranks.py"), "--ranks", "4", *script]
+    with started(job) as launcher:
+        until(lambda: _zombies(launcher.pid) == 1)
+        asked = [sys.executable, "-m", "mgpu_doctor", "diagnose", str(launcher.pid), "--json"]
+        told = subprocess.run(asked, stdout=subprocess.PIPE, check=False)
+    assert told.returncode == 1
+    (finding,) = json.loads(told.stdout)["findings"]
+    assert isinstance(finding, dict)
+    return finding
+
+
+def _zombies(pid: int) -> int:
+    children = psutil.Process(pid).children()
+    return sum(child.status() == psutil.STATUS_ZOMBIE for child in children)
+
+
+def test_a_terminal_that_closes_is_no_ranks_fault(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
+    job = torchrun(SCRIPT.name, "none", "--steps", "100000")
+    with (
+        alone(),
+        subprocess.Popen(
+            [*doctor, *job], stdout=subprocess.DEVNULL, stderr=-1, start_new_session=True
+        ) as process,
+    ):
+        try:
+            eventually("a step of each rank", lambda: _all_step(recording))
+            os.killpg(process.pid, signal.SIGHUP)  # as the terminal does
+            process.communicate(timeout=60)
+        finally:
+            kill_family(process.pid)
+    diagnosis = diagnose(load_recording(recording))
+    finding = the_only(diagnosis)
+    assert finding.code == "failed-hangup"
+    assert finding.culprits == ()
+    assert diagnosis.case.job.outcome is Outcome.KILLED
+
+
+def _all_step(recording: Path) -> bool:
+    if not (recording / layout.INFO).exists():
+        return False
+    ranks = load_recording(recording).ranks
+    return len(ranks) == 2 and all(len(rank.steps) for rank in ranks)

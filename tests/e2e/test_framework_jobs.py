@@ -1,0 +1,65 @@
+"""Real jobs that use the framework in ways that cost, and their healthy twins.
+
+The scripts of `tests/jobs` know nothing of the doctor.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, Severity
+from tests.support.examining import examined, loud, named
+from tests.support.jobs import JOBS, run
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_batch_that_grows_makes_torch_compile_again(tmp_path: Path) -> None:
+    diagnosis = examined(tmp_path, "recompiles", "--steps", "60", "--every", "6")
+    found = named(diagnosis, "recompiling")
+    assert found is not None
+    assert found.severity is Severity.WARNING
+    assert [culprit.rank for culprit in found.culprits] in ([0, 1], [1, 0])
+    # The batch grows in each sixth of steps 11 to 60, counted from 1.
+    assert "in 9 of 50 steps" in found.title
+    assert "size mismatch at index 0" in found.cause
+    assert "recompiles.py" in (found.evidence[0].where or "")
+    assert found.cost.step_fraction is not None
+    assert found.cost.step_fraction > 0.3
+    assert loud(diagnosis) == [found]
+
+
+def test_fixed_shapes_are_compiled_once(tmp_path: Path) -> None:
+    diagnosis = examined(tmp_path, "recompiles", "--steps", "60")
+    assert named(diagnosis, "recompiling") is None
+    assert loud(diagnosis) == []
+
+
+def alone(folder: Path, *options: str) -> Diagnosis:
+    """Runs the job of one process under observation."""
+    recording = folder / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
+    ended = run([*doctor, sys.executable, str(JOBS / "data_parallel.py"), *options])
+    assert ended.code == 0, ended.err
+    return diagnose(load_recording(recording))
+
+
+def test_data_parallel_without_gpus_is_worth_knowing(tmp_path: Path) -> None:
+    diagnosis = alone(tmp_path)
+    found = named(diagnosis, "strategy-outdated")
+    assert found is not None
+    assert diagnosis.case.job.strategy == "dp"
+    devices = found.evidence[0].value
+    assert isinstance(devices, int)
+    assert (found.severity is Severity.WARNING) == (devices >= 2)
+
+
+def test_a_bare_model_is_no_strategy(tmp_path: Path) -> None:
+    diagnosis = alone(tmp_path, "--bare")
+    assert diagnosis.case.job.strategy == "single"
+    assert named(diagnosis, "strategy-outdated") is None

@@ -1,0 +1,162 @@
+"""Real jobs that really stand, examined from outside: the right code, rank and line.
+
+The script of `tests/jobs` knows nothing of the doctor, and nothing is installed in the job.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import JOBS, started, torchrun, until
+
+pytestmark = pytest.mark.slow
+
+SCRIPT = JOBS / "hangs.py"
+LINES = SCRIPT.read_text(encoding="utf-8").splitlines()
+
+
+def line(words: str) -> str:
+    """`hangs.py:N` of the only line that holds these words."""
+    (found,) = (at for at, text in enumerate(LINES, 1) if words in text)
+    return f"{SCRIPT}:{found}"
+
+
+STANDS = {
+    "lock": ("critical", line("with lock, lock:")),
+    "flock": ("critical", line("fcntl.flock(mine")),
+    "queue": ("critical", line("queue.Queue().get()")),
+    "pipe": ("critical", line("os.read(reader")),
+    "gil": ("critical", line("ctypes.PyDLL")),
+    "stop": ("critical", line("signal.SIGSTOP")),
+    "loader": ("critical", line("with lock, lock:")),
+    "sleep": ("warning", line("time.sleep(FOR_EVER)")),
+    "child": ("warning", line("subprocess.run")),
+    "spin": ("warning", None),
+}
+
+
+def examined(job: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
+    """What `diagnose` says of a running job: its exit code and its JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mgpu_doctor", "diagnose", str(job.pid), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def hung(
+    folder: Path, how: str, *options: str, ranks: int = 3
+) -> tuple[int, dict[str, Any], dict[str, Any]]:
+    """Starts the job, waits until the chosen rank is where it is to stand, and examines it: exit
+    code, diagnosis, and its only finding at warning or worse."""
+    mark = folder / "mark"
+    command = torchrun("hangs.py", how, "--mark", str(mark), *options, ranks=ranks)
+    with started(command) as job:
+        until(lambda: mark.exists() or job.poll() is not None)
+        assert job.poll() is None, job.communicate()
+        code, diagnosis = examined(job)
+        assert job.poll() is None
+    (finding,) = (one for one in diagnosis["findings"] if one["severity"] != "info")
+    return code, diagnosis, finding
+
+
+def places(finding: dict[str, Any], rank: int) -> list[str]:
+    return [one["where"] for one in finding["evidence"] if one["measure"] == f"rank {rank}"]
+
+
+@pytest.mark.parametrize("how", STANDS)
+def test_a_rank_that_stands_is_named_with_its_line(tmp_path: Path, how: str) -> None:
+    severity, where = STANDS[how]
+    code, diagnosis, finding = hung(tmp_path, how, "--rank", "1")
+    assert (code, finding["code"], finding["severity"]) == (1, "hang-rank-behind", severity)
+    assert [one["rank"] for one in finding["culprits"]] == [1]
+    assert finding["victims"] == [0, 2]
+    if where is not None:
+        assert places(finding, 1) == [where]
+    else:
+        assert "spin()" in finding["title"]
+    (marked,) = (one for one in diagnosis["stacks"] if one["culprit"])
+    assert marked["ranks"] == [1]
+
+
+@pytest.mark.parametrize("how", ["lock", "gil"])
+def test_under_ddp_the_others_wait_in_the_backward_pass(tmp_path: Path, how: str) -> None:
+    _, _, finding = hung(tmp_path, how, "--loop", "ddp", "--rank", "0", ranks=2)
+    assert finding["code"] == "hang-rank-behind"
+    assert [one["rank"] for one in finding["culprits"]] == [0]
+    assert places(finding, 0) == [STANDS[how][1]]
+
+
+def test_a_wait_for_an_asynchronous_collective_is_told_from_a_lock(tmp_path: Path) -> None:
+    _, _, finding = hung(tmp_path, "lock", "--loop", "async", "--rank", "1")
+    assert finding["code"] == "hang-rank-behind"
+    assert [one["rank"] for one in finding["culprits"]] == [1]
+    assert (places(finding, 1), finding["victims"]) == ([STANDS["lock"][1]], [0, 2])
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_in_a_pipeline_the_stage_that_stands_is_named(tmp_path: Path, rank: int) -> None:
+    _, _, finding = hung(tmp_path, "lock", "--loop", "pipeline", "--rank", str(rank))
+    assert [one["rank"] for one in finding["culprits"]] == [rank]
+    assert places(finding, rank) == [STANDS["lock"][1]]
+
+
+def test_a_rank_that_does_not_join_is_named_with_what_it_does(tmp_path: Path) -> None:
+    _, _, finding = hung(tmp_path, "never-start", "--rank", "2")
+    assert finding["code"] == "hang-rendezvous"
+    assert [one["rank"] for one in finding["culprits"]] == [2]
+    assert places(finding, 2) == [line("time.sleep(FOR_EVER)")]
+
+
+def test_a_rank_that_left_before_it_joined_is_missed(tmp_path: Path) -> None:
+    _, _, finding = hung(tmp_path, "leave-early", "--rank", "1")
+    assert finding["code"] == "hang-rendezvous"
+    assert [one["rank"] for one in finding["culprits"]] == [1]
+    assert finding["victims"] == [0, 2]
+
+
+@pytest.mark.parametrize(("how", "words"), [("other-op", "broadcast"), ("skip", "barrier")])
+def test_ranks_in_different_collectives_are_told_with_both_places(
+    tmp_path: Path, how: str, words: str
+) -> None:
+    _, _, finding = hung(tmp_path, how, "--rank", "1", ranks=4)
+    assert (finding["code"], finding["severity"]) == ("hang-collective-mismatch", "critical")
+    assert [one["rank"] for one in finding["culprits"]] == [1]
+    assert words in finding["title"]
+    wrong = line("dist.broadcast(" if how == "other-op" else "dist.barrier()")
+    assert {one["where"] for one in finding["evidence"]} >= {
+        wrong,
+        line("dist.all_reduce(self.numbers)"),
+    }
+
+
+@pytest.mark.parametrize("loop", ["reduce", "ddp", "pipeline"])
+def test_a_healthy_job_gives_no_finding_however_often_it_is_examined(
+    tmp_path: Path, loop: str
+) -> None:
+    mark = tmp_path / "mark"
+    command = torchrun("hangs.py", "healthy", "--loop", loop, "--mark", str(mark), ranks=2)
+    with started(command) as job:
+        until(mark.exists)
+        for _ in range(3):
+            code, diagnosis = examined(job)
+            assert (code, diagnosis["findings"]) == (0, [])
+        assert job.poll() is None
+
+
+def test_a_rank_that_is_late_in_every_step_is_named_by_samples(tmp_path: Path) -> None:
+    options = ("--rank", "1", "--late", "0.2", "--loop", "ddp")
+    _, _, finding = hung(tmp_path, "late", *options, ranks=2)
+    assert finding["code"] == "straggler-other"
+    assert [one["rank"] for one in finding["culprits"]] == [1]
+    assert "prepare_slowly()" in finding["title"]

@@ -1,0 +1,88 @@
+"""Real jobs whose host is the cause: a neighbour on a core, too many threads, loaders that sleep.
+
+A CPU quota needs a control group that the tests may not have: `test_tasks.py` reads one from
+made-up files, `test_host_rules.py` judges it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.analysis.surroundings import surroundings
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, Severity
+from tests.support.examining import examined, loud, named, recorded
+
+pytestmark = pytest.mark.slow
+
+LONG = ("--steps", "250")
+"""So many steps take some seconds: the host is sampled once a second."""
+
+
+def with_threads(folder: Path, threads: int, ranks: int) -> Diagnosis:
+    environment = {"OMP_NUM_THREADS": str(threads)}
+    job = ("plain_ddp", "--model", "cnn", "--steps", "150")
+    return diagnose(recorded(folder, *job, ranks=ranks, environment=environment))
+
+
+def other_work(diagnosis: Diagnosis) -> float:
+    """Cores that were busy with something else."""
+    return max(one.outside or 0.0 for one in surroundings(diagnosis.case).values())
+
+
+def test_a_rank_whose_core_something_else_uses(tmp_path: Path) -> None:
+    diagnosis = examined(tmp_path, "neighbours", *LONG, "--hog", "1")
+    first = diagnosis.findings[0]
+    assert (first.code, [one.rank for one in first.culprits]) == ("straggler-host", [1])
+    assert first.severity is Severity.WARNING
+    assert first.victims == (0,)
+    assert "waiting for a core" in first.title
+    assert not [one for one in diagnosis.findings if one is not first and one.culprits]
+
+
+def test_the_same_job_without_the_neighbour(tmp_path: Path) -> None:
+    diagnosis = examined(tmp_path, "neighbours", *LONG)
+    # Where the machine has other work meanwhile, a rank that cannot move may really be held up.
+    assert loud(diagnosis) == [] or other_work(diagnosis) > 0.5
+
+
+def test_a_rank_that_sleeps_is_not_blamed_on_its_host(tmp_path: Path) -> None:
+    diagnosis = examined(tmp_path, "neighbours", *LONG, "--fault", "forward", "--ms", "20")
+    found = named(diagnosis, "straggler-compute")
+    assert found is not None
+    assert [one.rank for one in found.culprits] == [1]
+    assert "neither ran nor stood ready" in found.cause
+    assert named(diagnosis, "straggler-host") is None
+
+
+def test_more_threads_than_cores(tmp_path: Path) -> None:
+    diagnosis = with_threads(tmp_path, threads=8, ranks=2)
+    found = named(diagnosis, "cpu-oversubscribed")
+    assert found is not None
+    assert found.severity is Severity.WARNING
+    assert set(found.victims) == {0, 1}
+    assert "OMP_NUM_THREADS=1" in found.fixes[0].how
+
+
+def test_one_thread_for_each_of_more_ranks_than_cores_is_no_warning(tmp_path: Path) -> None:
+    diagnosis = with_threads(tmp_path, threads=1, ranks=4)
+    assert loud(diagnosis) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [((), ("slept", "waiting for storage")), (("--burn",), ("computes", "competes"))],
+    ids=["sleeps", "computes"],
+)
+def test_a_loader_that_sleeps_and_one_that_computes(
+    tmp_path: Path, how: tuple[str, ...], told: tuple[str, ...], workers: int
+) -> None:
+    fault = ("--fault", "input", "--rank", "-1", "--ms", "40", *how)
+    diagnosis = examined(tmp_path, "plain_ddp", "--steps", "150", "--workers", str(workers), *fault)
+    found = named(diagnosis, "input-bound")
+    assert found is not None
+    assert any(words in found.cause for words in told), found.cause
+    assert f"num_workers={workers}" in found.cause or "busy" in found.cause

@@ -1,0 +1,28 @@
+"""Real jobs whose ranks have unequal data: always the same rank, by turns, and equal ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.examining import examined, loud
+
+pytestmark = pytest.mark.slow
+
+
+def test_twice_the_batch_on_one_rank(tmp_path: Path) -> None:
+    (found,) = loud(examined(tmp_path, "uneven_batches", "--uneven", "batch", "--rank", "1"))
+    assert (found.code, [one.rank for one in found.culprits]) == ("imbalance-data", [1])
+    assert found.victims == (0,)
+    assert "100 % more tokens" in found.title
+
+
+def test_sequences_of_unequal_length(tmp_path: Path) -> None:
+    (found,) = loud(examined(tmp_path, "uneven_batches", "--uneven", "lengths"))
+    assert (found.code, found.culprits, found.victims) == ("imbalance-data", (), (0, 1))
+    assert "length" in found.fixes[0].how
+
+
+def test_equal_batches_get_no_warning(tmp_path: Path) -> None:
+    assert loud(examined(tmp_path, "uneven_batches")) == []

@@ -1,0 +1,88 @@
+"""Real jobs of which nothing is left but what they printed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.jobs import JOBS, run, torchrun
+
+pytestmark = pytest.mark.slow
+
+LINES = (JOBS / "printed.py").read_text(encoding="utf-8").splitlines()
+
+
+def line_of(text: str) -> int:
+    return 1 + next(number for number, line in enumerate(LINES) if text in line)
+
+
+CALLS_THE_MODEL = f"printed.py:{line_of('loss = model(batch')}"
+READS_A_SAMPLE = f"printed.py:{line_of('raise KeyError')}"
+
+
+@dataclass(frozen=True)
+class Told:
+    code: int
+    findings: list[dict[str, Any]]
+
+    @property
+    def grave(self) -> list[tuple[str, list[int | None]]]:
+        return [
+            (one["code"], [culprit["rank"] for culprit in one["culprits"]])
+            for one in self.findings
+            if one["severity"] != "info"
+        ]
+
+
+def told_of(kind: str, tmp_path: Path) -> Told:
+    """Runs the job, keeps what a terminal would have shown, and asks the doctor."""
+    ended = run(torchrun("printed.py", kind))
+    log = tmp_path / "train.log"
+    log.write_text(ended.out + ended.err, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mgpu_doctor", "diagnose", "--json", str(log)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    diagnosis = json.loads(done.stdout)
+    assert diagnosis["subject"] == {"kind": "log", "ref": str(log)}
+    return Told(done.returncode, diagnosis["findings"])
+
+
+def test_a_rank_with_a_batch_of_its_own_shape(tmp_path: Path) -> None:
+    told = told_of("shape", tmp_path)
+    assert (told.code, told.grave) == (1, [("failed-shape-mismatch", [1])])
+    assert told.findings[0]["title"].endswith(f"at {CALLS_THE_MODEL}")
+    assert told.findings[0]["victims"] == [0]
+
+
+def test_every_rank_with_a_wrong_shape(tmp_path: Path) -> None:
+    told = told_of("shapes", tmp_path)
+    assert told.grave == [("failed-shape-mismatch", [0, 1])]
+    assert told.findings[0]["title"].startswith("Every rank: ")
+
+
+def test_a_sample_that_cannot_be_read(tmp_path: Path) -> None:
+    told = told_of("loader", tmp_path)
+    assert told.grave == [("failed-dataloader-worker", [1])]
+    assert told.findings[0]["title"].endswith(f"at {READS_A_SAMPLE}")
+
+
+def test_a_rank_that_came_too_late_is_not_told_from_text(tmp_path: Path) -> None:
+    """Both ranks raise symptoms: nobody is named."""
+    told = told_of("sleep", tmp_path)
+    assert told.grave == [("failed-gloo", [])]
+    assert "What is known is only that" in told.findings[0]["cause"]
+
+
+@pytest.mark.parametrize("kind", ["fine", "caught"])
+def test_a_job_that_went_well(kind: str, tmp_path: Path) -> None:
+    told = told_of(kind, tmp_path)
+    assert (told.code, told.findings) == (0, [])

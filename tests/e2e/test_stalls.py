@@ -1,0 +1,75 @@
+"""Real jobs that something stops every so often: the right rank, the right name, the distance."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from mgpu_trainers import catalogue
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, Finding
+from tests.support.examining import examined, loud
+from tests.support.jobs import run
+
+pytestmark = pytest.mark.slow
+
+
+def the_one(diagnosis: Diagnosis) -> Finding:
+    """The only finding that would disturb somebody."""
+    found = loud(diagnosis)
+    assert len(found) == 1, [one.title for one in found]
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("stall", "who", "code"),
+    [
+        ("sleep", 1, "straggler-transient"),
+        ("gc", 1, "gc-pauses"),
+        ("checkpoint", 0, "checkpoint-stall"),
+        ("checkpoint", -1, "checkpoint-stall"),
+        ("evaluation", 0, "rank0-only-work"),
+        ("log", 0, "rank0-only-work"),
+    ],
+)
+def test_what_stops_every_twentieth_step(tmp_path: Path, stall: str, who: int, code: str) -> None:
+    options = ("--stall", stall, "--who", str(who), "--every", "20", "--ms", "300")
+    found = the_one(examined(tmp_path, "stalls", *options))
+    guilty = (0, 1) if who < 0 else (who,)
+    assert (found.code, sorted(one.rank or 0 for one in found.culprits)) == (code, [*guilty])
+    assert found.victims == tuple(rank for rank in (0, 1) if rank not in guilty)
+    assert "every 20 steps" in found.title
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--stall", "none"), ("--stall", "evaluation", "--who", "-1")],
+    ids=["nothing", "evaluation on all ranks"],
+)
+def test_healthy_jobs_get_no_warning(tmp_path: Path, options: tuple[str, ...]) -> None:
+    assert loud(examined(tmp_path, "stalls", *options)) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "code", "culprits"),
+    [
+        ("stall:rank=1,every=15,ms=300", "straggler-transient", [1]),
+        ("stall:rank=0,every=15,ms=300,kind=save", "checkpoint-stall", [0]),
+        ("stall:rank=all,every=15,ms=150,kind=gc", "gc-pauses", [0, 1]),
+    ],
+)
+def test_a_trainers_planted_stall(
+    tmp_path: Path, fault: str, code: str, culprits: list[int]
+) -> None:
+    wanted = {"model": "cnn-nano", "device": "cpu", "steps": 110, "fault": fault}
+    job = catalogue.command(catalogue.find("torch-ddp"), 2, wanted)
+    recording = tmp_path / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
+    ended = run([*doctor, *job])
+    assert ended.code == 0, ended.err
+    found = the_one(diagnose(load_recording(recording)))
+    assert (found.code, sorted(one.rank or 0 for one in found.culprits)) == (code, culprits)
+    assert "every 15 steps" in found.title

@@ -1,0 +1,84 @@
+"""Real jobs whose ranks depend on each other in other ways than plain data parallel ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.findings import Diagnosis, Severity
+from tests.support.examining import examined, loud
+
+pytestmark = pytest.mark.slow
+
+STEPS = ("--steps", "60")
+MEETING = {"fsdp2": 2, "tensor_parallel": 2, "hybrid": 4}
+"""Jobs whose ranks all do the same and meet in collectives of one or of several groups."""
+PIPELINES = [("pipeline_sendrecv", 2), ("pipeline_sendrecv", 4), ("pipeline_1f1b", 4)]
+
+
+def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
+    """Code and culprits of everything that would disturb somebody and accuses a rank."""
+    return [
+        (one.code, [culprit.rank for culprit in one.culprits])
+        for one in loud(diagnosis)
+        if one.culprits
+    ]
+
+
+@pytest.mark.parametrize("place", ["forward", "backward"])
+@pytest.mark.parametrize("script", MEETING)
+def test_the_slow_rank_is_named_through_groups(tmp_path: Path, script: str, place: str) -> None:
+    fault = ("--fault", place, "--rank", "1", "--ms", "25")
+    diagnosis = examined(tmp_path, script, *STEPS, *fault, ranks=MEETING[script])
+    assert blamed(diagnosis) == [("straggler-compute", [1])]
+    (found,) = (one for one in diagnosis.findings if one.code == "straggler-compute")
+    assert f"its {place} pass" in found.title
+    assert found.victims == tuple(rank for rank in range(MEETING[script]) if rank != 1)
+
+
+@pytest.mark.parametrize(("script", "ranks"), [*MEETING.items(), *PIPELINES])
+def test_nobody_is_blamed_in_a_healthy_job(tmp_path: Path, script: str, ranks: int) -> None:
+    diagnosis = examined(tmp_path, script, *STEPS, ranks=ranks)
+    assert blamed(diagnosis) == []
+    assert diagnosis.coverage is not None
+    assert diagnosis.coverage >= 0.9
+
+
+@pytest.mark.parametrize(("script", "ranks"), PIPELINES)
+def test_a_stage_that_is_slow_from_the_start_is_an_imbalance(
+    tmp_path: Path, script: str, ranks: int
+) -> None:
+    fault = ("--fault", "forward", "--rank", "1", "--ms", "25")
+    diagnosis = examined(tmp_path, script, *STEPS, *fault, ranks=ranks)
+    assert blamed(diagnosis) == [("imbalance-stage", [1])]
+    (found,) = (one for one in diagnosis.findings if one.code == "imbalance-stage")
+    assert found.severity is Severity.WARNING
+    works = [one for one in found.evidence if one.measure.startswith("work of stage")]
+    assert len(works) == ranks
+    assert works[1].value == max(float(one.value or 0) for one in works)
+
+
+@pytest.mark.parametrize(("script", "ranks"), PIPELINES)
+def test_a_stage_that_became_slow_is_a_straggler(tmp_path: Path, script: str, ranks: int) -> None:
+    fault = ("--fault", "backward", "--rank", "1", "--ms", "25", "--after", "30")
+    diagnosis = examined(tmp_path, script, *STEPS, *fault, ranks=ranks)
+    assert blamed(diagnosis) == [("straggler-compute", [1])]
+    (found,) = (one for one in diagnosis.findings if one.code == "straggler-compute")
+    assert found.since_step is not None
+    assert abs(found.since_step - 30) <= 3
+
+
+def test_in_two_pipelines_a_rank_is_compared_with_its_equal(tmp_path: Path) -> None:
+    fault = ("--fault", "backward", "--rank", "3", "--ms", "25")
+    options = ("--replicas", "2", *fault)
+    diagnosis = examined(tmp_path, "pipeline_1f1b", *STEPS, *options, ranks=4)
+    assert blamed(diagnosis) == [("straggler-compute", [3])]
+    (found,) = (one for one in diagnosis.findings if one.code == "straggler-compute")
+    assert "its pipeline stage" in found.title
+
+
+def test_the_optimizer_of_a_stage_is_compared_with_those_of_equal_stages(tmp_path: Path) -> None:
+    fault = ("--fault", "optimizer", "--rank", "2", "--ms", "25")
+    diagnosis = examined(tmp_path, "pipeline_sendrecv", *STEPS, *fault, ranks=4)
+    assert blamed(diagnosis) == [("straggler-optimizer", [2])]

@@ -1,0 +1,39 @@
+"""A healthy job that is examined again and again, unprepared: it loses nothing, and nobody is
+accused."""
+
+from __future__ import annotations
+
+import pytest
+from mgpu_probes.outside import jobs
+
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.examine.live import SAMPLES, examine, of_pid
+from tests.support.examining import loud
+from tests.support.jobs import started, torchrun, until
+
+pytestmark = pytest.mark.slow
+
+STEPS = 1200
+TIMES = 4
+
+
+def test_a_job_that_is_looked_at_a_hundred_times() -> None:
+    command = torchrun("plain_ddp.py", "--steps", str(STEPS))
+    with started(command) as process:
+        until(lambda: _ranks(process.pid) == 2)
+        assert process.stdout is not None
+        first = process.stdout.readline()  # the first steps are taken
+        for _ in range(TIMES):
+            target = of_pid(process.pid)
+            assert not isinstance(target, str), target
+            case = examine(target, lambda _: None)
+            assert len(case.looks) == SAMPLES
+            assert loud(diagnose(case)) == []
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert f"turns {STEPS}" in (first + out)
+
+
+def _ranks(pid: int) -> int:
+    found = jobs.find(pid)
+    return 0 if found is None else len(found.ranks)

@@ -1,0 +1,141 @@
+"""Real jobs that train on the wrong samples, drift apart or lose their loss, and healthy twins."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, Severity
+from tests.support.examining import examined, loud, named
+from tests.support.jobs import run, torchrun
+
+pytestmark = pytest.mark.slow
+
+
+def codes(diagnosis: Diagnosis) -> set[str]:
+    """Findings about what is trained."""
+    training = ("data-", "seed-", "batch-", "replicas-", "loss-", "lr-", "failed-")
+    return {one.code for one in diagnosis.findings if one.code.startswith(training)}
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (["--no-sampler"], "from the same random seed (7)"),
+        (["--iterable"], "reads the whole stream"),
+    ],
+)
+def test_ranks_that_train_on_the_same_batches(
+    tmp_path: Path, options: list[str], cause: str
+) -> None:
+    diagnosis = examined(tmp_path, "duplicated", *options)
+    assert codes(diagnosis) == {"data-duplicated"}
+    found = named(diagnosis, "data-duplicated")
+    assert found is not None
+    assert found.severity is Severity.WARNING
+    assert found.victims == (0, 1)
+    assert cause in found.cause
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--no-sampler", "--seeds", "per-rank"],
+        ["--iterable", "--constant"],
+        ["--cut", "--global-batch-size", "64"],
+    ],
+    ids=["sampler", "own seeds", "constant", "parts of one batch"],
+)
+def test_ranks_that_are_fed_as_they_should_be(tmp_path: Path, options: list[str]) -> None:
+    assert codes(examined(tmp_path, "duplicated", *options)) == set()
+
+
+def test_an_order_that_never_changes_is_worth_knowing(tmp_path: Path) -> None:
+    diagnosis = examined(tmp_path, "duplicated", "--no-set-epoch")
+    found = named(diagnosis, "data-duplicated")
+    assert found is not None
+    assert found.severity is Severity.INFO
+    assert "set_epoch" in found.title
+
+
+def test_samplers_with_seeds_of_their_own(tmp_path: Path) -> None:
+    diagnosis = examined(tmp_path, "duplicated", "--seeds", "per-rank")
+    assert codes(diagnosis) == {"seed-inconsistent"}
+    found = named(diagnosis, "seed-inconsistent")
+    assert found is not None
+    assert "25 %" in found.title
+
+
+def test_a_global_batch_on_every_rank(tmp_path: Path) -> None:
+    options = ("--undivided", "--global-batch-size", "64")
+    diagnosis = examined(tmp_path, "duplicated", *options)
+    assert codes(diagnosis) == {"batch-confusion"}
+    found = named(diagnosis, "batch-confusion")
+    assert found is not None
+    assert "an update is of 128 samples, not 64" in found.title
+
+
+@pytest.mark.parametrize("rate", ["0.001", "0.004"])
+def test_the_default_rate_for_a_large_batch(tmp_path: Path, rate: str) -> None:
+    options = ("--global-batch-size", "512", "--lr", rate)
+    diagnosis = examined(tmp_path, "duplicated", *options)
+    assert codes(diagnosis) == ({"lr-unscaled"} if rate == "0.001" else set())
+
+
+@pytest.mark.parametrize("wrong", ["no-broadcast", "forgotten"])
+def test_replicas_that_drift_apart(tmp_path: Path, wrong: str) -> None:
+    diagnosis = examined(tmp_path, "diverging", "--wrong", wrong)
+    assert codes(diagnosis) == {"replicas-diverged"}
+    found = named(diagnosis, "replicas-diverged")
+    assert found is not None
+    assert found.since_step == 20
+    assert found.culprits == ()
+    assert "reduces gradients by itself" in found.cause
+
+
+def test_the_one_replica_that_differs_is_named(tmp_path: Path) -> None:
+    diagnosis = examined(tmp_path, "diverging", "--wrong", "stale", "--rank", "2", ranks=4)
+    found = named(diagnosis, "replicas-diverged")
+    assert found is not None
+    assert [one.rank for one in found.culprits] == [2]
+    assert found.victims == (0, 1, 3)
+
+
+@pytest.mark.parametrize("options", [[], ["--every", "4"]], ids=["healthy", "local sgd"])
+def test_replicas_that_are_as_meant(tmp_path: Path, options: list[str]) -> None:
+    assert codes(examined(tmp_path, "diverging", *options)) == set()
+
+
+def test_the_rank_whose_loss_was_the_first(tmp_path: Path) -> None:
+    diagnosis = examined(tmp_path, "lost_loss", "--rank", "1", "--value", "inf")
+    (found,) = loud(diagnosis)
+    assert (found.code, [one.rank for one in found.culprits]) == ("loss-nan", [1])
+    assert found.since_step == 20
+    assert found.severity is Severity.WARNING
+
+
+def test_a_gradient_that_spoils_all_ranks_at_once_names_nobody(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "train", "torch-ddp", "--dir", str(recording)]
+    job = ["--model", "cnn-nano", "--ranks", "2", "--steps", "40", "--fault", "nan:rank=1,step=20"]
+    ended = run([*doctor, *job])
+    assert ended.code == 0, ended.err
+    (found,) = loud(diagnose(load_recording(recording)))
+    assert (found.code, found.culprits, found.since_step) == ("loss-nan", (), 20)
+
+
+@pytest.mark.parametrize("then", ["raise", "exit"])
+def test_a_script_that_gives_up_over_its_loss(tmp_path: Path, then: str) -> None:
+    recording = tmp_path / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
+    job = torchrun("lost_loss.py", "--rank", "1", "--then", then)
+    assert run([*doctor, *job]).code != 0
+    diagnosis = diagnose(load_recording(recording))
+    assert codes(diagnosis) == {"loss-nan"}
+    found = diagnosis.findings[0]
+    assert (found.severity, [one.rank for one in found.culprits]) == (Severity.CRITICAL, [1])

@@ -1,0 +1,135 @@
+"""DistributedDataParallel with settings that cost time, on loopback or on a pretended slow link.
+
+`--link` makes each bucket take as long as its bytes would at so many MiB/s, one bucket at a time,
+without using a core: loopback alone cannot show what a network does.
+"""
+
+import argparse
+import queue
+import sys
+import threading
+import time
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from _slow import Slow, parser
+from torch import nn
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+from torch.nn.parallel import DistributedDataParallel
+
+
+class Net(nn.Module):
+    """Equal layers, so that gradients become ready evenly. With `--branches`, layers without
+    arithmetic make the autograd graph long, as many small operations do in real models."""
+
+    def __init__(self, args: argparse.Namespace, slow: Slow) -> None:
+        super().__init__()
+        self.slow = slow
+        self.branches = args.branches
+        self.layers = nn.ModuleList(nn.Linear(args.width, args.width) for _ in range(args.layers))
+        self.spare = nn.Linear(args.width, args.width) if args.spare else None
+        self.spare_every = args.spare
+        self.passes = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        x = self.slow.in_backward(x)
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        self.slow.here("forward")
+        if self.spare is not None and self.passes % self.spare_every:
+            x = self.spare(x)
+        for _ in range(self.branches):
+            x = x[:, :1] + x if self.branches % 2 else x.view_as(x)
+        return x.square().mean()
+
+
+class Link:
+    """A communication hook: the gradients arrive when the pretended link has moved them."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self.bytes_per_second = bytes_per_second
+        self.buckets: queue.SimpleQueue[tuple[dist.Work, torch.Tensor, Future[torch.Tensor]]] = (
+            queue.SimpleQueue()
+        )
+        threading.Thread(target=self.move, daemon=True).start()
+
+    def hook(self, _: object, bucket: GradBucket) -> Future[torch.Tensor]:
+        gradients = bucket.buffer().div_(dist.get_world_size())
+        moved: Future[torch.Tensor] = Future()
+        work = dist.all_reduce(gradients, async_op=True)
+        assert work is not None
+        self.buckets.put((work, gradients, moved))
+        return moved
+
+    def move(self) -> None:
+        while True:
+            work, gradients, moved = self.buckets.get()
+            work.wait()
+            time.sleep(gradients.nbytes / self.bytes_per_second)
+            moved.set_result(gradients)
+
+
+def train(args: argparse.Namespace) -> None:
+    rank = dist.get_rank()
+    torch.manual_seed(rank)
+    slow = Slow(args, rank, parts=args.accumulate)
+    model = DistributedDataParallel(
+        Net(args, slow), bucket_cap_mb=args.buckets, find_unused_parameters=args.find_unused
+    )
+    if args.link:
+        model.register_comm_hook(None, Link(args.link * 2**20).hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    x = torch.randn(args.batch, args.width)
+    began = time.perf_counter()
+    for step in range(1, args.steps + 1):
+        slow.turn()
+        for micro in range(1, args.accumulate + 1):
+            last = micro == args.accumulate
+            with model.no_sync() if args.no_sync and not last else nullcontext():
+                loss = model(x) / args.accumulate
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if args.barrier:
+            dist.barrier()
+        if args.log_every_step:
+            total = loss.detach().clone()
+            dist.all_reduce(total)
+        slow.here("between")
+        if step == args.steps // 5:
+            began = time.perf_counter()
+    if rank == 0:
+        taken = (time.perf_counter() - began) / (args.steps - args.steps // 5)
+        print(f"{taken * 1e3:.3f} ms a step", file=sys.stderr)
+        print(f"turns {slow.turns}")
+
+
+def options() -> argparse.ArgumentParser:
+    known = parser()
+    known.add_argument("--layers", type=int, default=8)
+    known.add_argument("--width", type=int, default=512)
+    known.add_argument("--batch", type=int, default=64)
+    known.add_argument("--buckets", type=float, help="bucket_cap_mb")
+    known.add_argument("--find-unused", action="store_true")
+    known.add_argument("--spare", type=int, default=0, help="a layer that every n-th pass skips")
+    known.add_argument("--branches", type=int, default=0)
+    known.add_argument("--accumulate", type=int, default=1)
+    known.add_argument("--no-sync", action="store_true")
+    known.add_argument("--barrier", action="store_true")
+    known.add_argument("--log-every-step", action="store_true")
+    known.add_argument("--link", type=float, default=0.0, help="MiB/s; 0: loopback as it is")
+    return known
+
+
+def main() -> None:
+    args = options().parse_args()
+    dist.init_process_group("gloo")
+    train(args)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""A DDP job on CPUs whose rank 1 does what its argument says; what it prints is the test's subject.
+
+torchrun --nproc-per-node 2 printed.py shape|shapes|loader|caught|sleep|fine
+"""
+
+import os
+import sys
+import time
+import traceback
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+KIND = sys.argv[1]
+RANK = int(os.environ["RANK"])
+TIMEOUT = timedelta(seconds=4)
+AT = 3
+
+
+class Samples(Dataset[torch.Tensor]):
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if KIND == "loader" and RANK == 1 and index == 13:
+            raise KeyError("labels")
+        return torch.ones(8)
+
+
+def strange(step: int) -> None:
+    """What is done to rank 1."""
+    if KIND == "sleep" and step == AT:
+        time.sleep(TIMEOUT.total_seconds() + 3)
+    if KIND == "caught" and step == AT:
+        try:
+            torch.ones(2, 3) @ torch.ones(4, 5)
+        except RuntimeError:
+            traceback.print_exc()
+
+
+def main() -> None:
+    dist.init_process_group("gloo", timeout=TIMEOUT)
+    model = DistributedDataParallel(torch.nn.Linear(8, 2))
+    loader = DataLoader(Samples(), 4, num_workers=int(KIND == "loader"))
+    for step, batch in enumerate(loader):
+        if RANK == 1:
+            strange(step)
+        cut = step == AT and (KIND == "shapes" or (KIND == "shape" and RANK == 1))
+        loss = model(batch[:, :7] if cut else batch).sum()
+        loss.backward()
+        print(f"epoch 0 step {step} loss {loss.item():.3f}", flush=True)
+    dist.destroy_process_group()
+
+
+main()

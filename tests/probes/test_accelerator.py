@@ -1,0 +1,93 @@
+"""What a rank tells of its GPU, on a pretend one: nothing where CUDA is not initialised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from mgpu_probes.inprocess import births
+from mgpu_probes.inprocess.rank import probe
+from mgpu_probes.inprocess.torch_hooks import accelerator
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """A process whose parts of the certificate are this module's alone."""
+    monkeypatch.setattr(births, "parts", [])
+    monkeypatch.setattr(births, "autocast", [])
+    monkeypatch.setattr(births, "optimizers", {})
+    monkeypatch.setattr(probe, "device_clock", "host")
+    before = torch.autocast_increment_nesting
+    accelerator.patch(torch.amp.autocast_mode)
+    yield monkeypatch
+    torch.autocast_increment_nesting = before
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, uuid: str = "12ab-34") -> None:
+    properties = SimpleNamespace(name="Pretend H100", major=9, minor=0, uuid=uuid)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+
+
+def birth() -> dict[str, Any]:
+    return births.certificate()
+
+
+@pytest.mark.usefixtures("told")
+def test_without_cuda_nothing_is_asked_of_it() -> None:
+    certificate = birth()
+    assert not torch.cuda.is_initialized()
+    assert certificate["device"] == "cpu"
+    assert "device_uuid" not in certificate
+    assert "tf32" not in certificate
+
+
+def test_the_gpu_in_use(told: pytest.MonkeyPatch) -> None:
+    on_a_gpu(told)
+    told.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    certificate = birth()
+    assert certificate["device"] == "cuda:0"
+    assert certificate["device_name"] == "Pretend H100"
+    assert certificate["device_capability"] == [9, 0]
+    assert certificate["device_uuid"] == "GPU-12ab-34"
+    assert certificate["visible_devices"] == "2,3"
+
+
+def test_a_mig_slice_keeps_its_own_name(told: pytest.MonkeyPatch) -> None:
+    on_a_gpu(told, uuid="MIG-1")
+    assert birth()["device_uuid"] == "MIG-1"
+
+
+def test_parameters_tell_the_device_better_than_the_one_that_is_set(
+    told: pytest.MonkeyPatch,
+) -> None:
+    on_a_gpu(told)
+    optimizer = SimpleNamespace(facts={"dtype": "float32", "device": "cuda:3"}, now=dict)
+    told.setitem(births.optimizers, 1, optimizer)
+    assert birth()["device"] == "cuda:3"
+
+
+def test_tf32_by_either_name(told: pytest.MonkeyPatch) -> None:
+    on_a_gpu(told)
+    newer, older = SimpleNamespace(fp32_precision="tf32"), SimpleNamespace(allow_tf32=False)
+    told.setattr(torch.backends.cuda, "matmul", newer)
+    told.setattr(torch.backends, "cudnn", older)
+    certificate = birth()
+    assert certificate["tf32"] is True
+    assert certificate["tf32_convolutions"] is False
+
+
+@pytest.mark.usefixtures("told")
+def test_autocast_is_seen_once_and_leaves_no_trace() -> None:
+    hooked = torch.autocast_increment_nesting
+    with torch.autocast("cpu", torch.bfloat16, enabled=False):
+        assert births.autocast == []
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.is_autocast_enabled("cpu")
+    assert births.autocast == ["bfloat16"]
+    assert torch.autocast_increment_nesting is not hooked
+    assert birth()["precision"] == "bfloat16+autocast"

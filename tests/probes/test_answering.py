@@ -1,0 +1,113 @@
+"""What a rank answers through its socket: to its own user, whatever is asked."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from mgpu_probes.inprocess import answering
+from mgpu_probes.outside.stacks.worker import ask
+
+from tests.support.jobs import until
+
+
+@pytest.fixture
+def listening(tmp_path: Path) -> str:
+    tmp_path.chmod(0o700)
+    path = answering.listen(str(tmp_path / "host.1.0.box"))
+    assert path is not None
+    return path
+
+
+def test_it_is_private_and_beside_the_box(listening: str, tmp_path: Path) -> None:
+    assert Path(listening) == tmp_path / "host.1.0.sock"
+    assert stat.S_IMODE(os.stat(listening).st_mode) == 0o600
+
+
+def test_the_stacks_of_all_threads(listening: str) -> None:
+    waiting = threading.Event()
+    thread = threading.Thread(target=waiting.wait)
+    thread.start()
+    try:
+        text = ask(listening, "dump_traceback", 5.0).decode()
+    finally:
+        waiting.set()
+        thread.join()
+    assert "test_the_stacks_of_all_threads" in text
+    assert " in wait" in text
+
+
+def test_a_handler_that_was_added(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(answering.handlers, "fr_trace", lambda: b"\x80dump")
+    assert ask(listening, "fr_trace", 5.0) == b"\x80dump"
+    with pytest.raises(OSError, match="404"):
+        ask(listening, "unheard_of", 5.0)
+
+
+def test_a_handler_that_fails_hurts_nobody(
+    listening: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> bytes:
+        raise RuntimeError("no process group")
+
+    monkeypatch.setitem(answering.handlers, "fr_trace", fail)
+    with pytest.raises(OSError, match="no worker server"):
+        ask(listening, "fr_trace", 5.0)
+    assert ask(listening, "ping", 5.0) == b"pong"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [b"", b"\0" * 9000, b"GET\r\n\r\n", b"POST / / /\r\n"],
+    ids=["nothing", "far too long", "two words short", "a word too many"],
+)
+def test_nonsense_is_no_request(listening: str, nonsense: bytes) -> None:
+    with socket.socket(socket.AF_UNIX) as asked:
+        asked.connect(listening)
+        asked.sendall(nonsense)
+        asked.shutdown(socket.SHUT_WR)
+        with suppress(ConnectionResetError):  # what was sent was not read to its end
+            asked.recv(100)
+    assert ask(listening, "ping", 5.0) == b"pong"
+
+
+def test_a_path_of_any_length(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 20) / ("longer" * 20)
+    folder.mkdir(parents=True, mode=0o700)
+    path = answering.listen(str(folder / "host.1.0.box"))
+    assert path is not None
+    assert ask(path, "ping", 5.0) == b"pong"
+
+
+def test_nowhere_to_listen_is_no_trouble(tmp_path: Path) -> None:
+    (tmp_path / "host.1.0.sock").write_text("taken")
+    assert answering.listen(str(tmp_path / "host.1.0.box")) is None
+
+
+def test_it_goes_with_its_process_and_not_with_a_child_of_it(tmp_path: Path) -> None:
+    program = (
+        "import os, sys\n"
+        "from mgpu_probes.inprocess import answering\n"
+        "print(answering.listen(sys.argv[1]))\n"
+        "if not os.fork(): sys.exit()\n"
+        "os.wait()\n"
+        "print(os.path.exists(sys.argv[2]))\n"
+    )
+    box, path = tmp_path / "host.1.0.box", tmp_path / "host.1.0.sock"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(box), str(path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == [str(path), "True"]
+    assert done.stderr == ""
+    until(lambda: not path.exists())

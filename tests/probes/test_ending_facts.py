@@ -1,0 +1,175 @@
+"""What the machine tells of deaths: made-up machines of both kinds, and this very one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from mgpu_probes.outside import limits, oom_counters, places
+from mgpu_probes.outside.ending import MOST_PROCESSES, Endings
+from mgpu_probes.outside.kernel_log import KernelLog, Kill
+
+from tests.support.machines import MIB, process, version_1, version_2, write
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    write(tmp_path, "proc/self/cgroup", "0::/jobs\n")
+    write(tmp_path, "proc/vmstat", "pgfault 12\noom_kill 3\n")
+    write(tmp_path, "proc/sys/kernel/core_pattern", "|/usr/lib/systemd/systemd-coredump %P\n")
+    return tmp_path
+
+
+def test_a_kill_counted_by_the_group_of_a_process_is_a_difference_with_its_moment(
+    root: Path,
+) -> None:
+    version_2(root, "/jobs", limit=str(64 * MIB), killed=2)
+    process(root, 100)
+    endings = Endings(root=root)
+    endings.look([100])
+    version_2(root, "/jobs", limit=str(64 * MIB), killed=3)
+    write(root, "proc/vmstat", "oom_kill 4\n")
+    endings.look([])
+    told = endings.told()
+    group = told["groups"]["/sys/fs/cgroup/jobs"]
+    assert (group["before"]["killed"], group["now"]["killed"]) == (2, 3)
+    assert group["now"]["limit"] == 64 * MIB
+    assert told["since"] <= group["at"] <= told["at"]
+    assert told["machine_kills"] == {"before": 3, "now": 4, "at": group["at"]}
+    assert told["processes"]["100"]["group"] == "/sys/fs/cgroup/jobs"
+
+
+def test_a_group_of_version_1_and_its_lack_of_a_limit(root: Path) -> None:
+    write(root, "proc/self/cgroup", "4:memory:/jobs\n0::/\n")
+    version_1(root, "/jobs", limit=(1 << 63) - 4096)
+    endings = Endings(root=root)
+    version_1(root, "/jobs", killed=1)
+    endings.look([])
+    group = endings.told()["groups"]["/sys/fs/cgroup/memory/jobs"]
+    assert group["before"]["limit"] is None
+    assert (group["before"]["killed"], group["now"]["killed"], group["now"]["refused"]) == (0, 1, 7)
+
+
+def test_the_group_that_the_kernels_log_names_is_looked_up(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that joined it and died between two looks."""
+    version_2(root, "/jobs/training", limit=str(64 * MIB), killed=1)
+    assert list(oom_counters.groups_at("/jobs/training", root)) == ["/sys/fs/cgroup/jobs/training"]
+    assert oom_counters.groups_at("/jobs/../../etc", root) == {}
+    assert oom_counters.groups_at("/jobs", root) == {}
+    kill = Kill(100, time.monotonic(), "python", MIB, None, "/jobs/training", "CONSTRAINT_MEMCG")
+    monkeypatch.setattr(KernelLog, "new_kills", lambda _: [kill])
+    endings = Endings(root=root)
+    endings.look([])
+    told = endings.told()
+    assert told["groups"]["/sys/fs/cgroup/jobs/training"]["now"]["limit"] == 64 * MIB
+    assert told["kills"][0]["pid"] == 100
+    assert told["kills"][0]["at"] == pytest.approx(told["since"], abs=60)
+
+
+def test_a_group_that_is_gone_keeps_its_last_counters(root: Path) -> None:
+    version_2(root, "/jobs", killed=1)
+    endings = Endings(root=root)
+    for file in (root / "sys/fs/cgroup/jobs").iterdir():
+        file.unlink()
+    endings.look([])
+    assert endings.told()["groups"]["/sys/fs/cgroup/jobs"]["now"]["killed"] == 1
+
+
+def test_a_process_that_is_gone_keeps_what_was_last_seen_of_it(root: Path) -> None:
+    process(root, 100, files=5)
+    endings = Endings(root=root)
+    endings.look([100])
+    (root / "proc/100/fd/0").unlink()
+    endings.look([100])
+    (root / "proc/100/stat").unlink()
+    endings.look([100])
+    facts = endings.told()["processes"]["100"]
+    assert (facts["files"], facts["most_files"], facts["parent"]) == (4, 5, 1)
+    assert facts["limits"] == {"files": [1024, 4096]}
+
+
+def test_a_reused_pid_starts_anew(root: Path) -> None:
+    process(root, 100, files=5)
+    endings = Endings(root=root)
+    endings.look([100])
+    other = (root / "proc/100/stat").read_text().replace("1100", "2200")
+    write(root, "proc/100/stat", other)
+    for name in os.listdir(root / "proc/100/fd"):
+        (root / "proc/100/fd" / name).unlink()
+    endings.look([100])
+    assert endings.told()["processes"]["100"]["most_files"] is None
+
+
+def test_ever_new_processes_do_not_fill_the_memory(root: Path) -> None:
+    endings = Endings(root=root)
+    for pid in range(1000, 1010 + MOST_PROCESSES):
+        process(root, pid, files=0)
+        endings.look([pid])
+    kept = endings.told()["processes"]
+    assert len(kept) == MOST_PROCESSES
+    assert "1000" not in kept
+
+
+def test_nothing_readable_is_unknown_and_told(tmp_path: Path) -> None:
+    endings = Endings(root=tmp_path)
+    endings.look([1])
+    told = endings.told()
+    assert told["machine_kills"] == {"before": None, "now": None, "at": None}
+    assert (told["groups"], told["processes"], told["core_pattern"]) == ({}, {}, None)
+    assert "kmsg cannot be read: No such file" in told["kernel_log"]["trouble"]
+
+
+def test_this_machine_as_it_is(tmp_path: Path) -> None:
+    """A child that holds a file open for writing, with a limit of its own."""
+    program = (
+        "import resource, sys\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (77, 77))\n"
+        "kept = [open(sys.argv[1], 'w'), open('/dev/null')]\n"
+        "print('open', flush=True)\n"
+        "input()"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "written")]
+    endings = Endings({"tmp": "/tmp"})
+    with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "open\n"
+        endings.look([child.pid])
+        listed = len(os.listdir(f"/proc/{child.pid}/fd"))
+        assert str(tmp_path / "written") in places.written_by(child.pid)
+        child.communicate("\n")
+    endings.look([])
+    told = json.loads(json.dumps(endings.told()))
+    facts = told["processes"][str(child.pid)]
+    assert (facts["files"], facts["limits"]["files"]) == (listed, [77, 77])
+    assert facts["parent"] == os.getpid()
+    roles = {role for place in told["places"] for role in place["roles"]}
+    assert {"shm", "tmp", "cwd", "written"} <= roles
+    for place in told["places"]:
+        assert 0 <= place["least"]["free"] <= place["now"]["size"]
+    endings.close()
+
+
+def test_limits_of_nobody_are_empty(tmp_path: Path) -> None:
+    assert limits.limits_of(1, tmp_path) == {}
+    assert limits.open_files(1, tmp_path) is None
+
+
+def test_mounts_are_local_and_may_be_written_to(tmp_path: Path) -> None:
+    lines = [
+        "/dev/sda1 / ext4 rw,relatime 0 0",
+        "/dev/sdb1 /with\\040blank xfs rw 0 0",
+        "server:/home /home nfs4 rw 0 0",
+        "/dev/loop0 /snap/core squashfs ro 0 0",
+        "/dev/sdc1 /frozen ext4 ro 0 0",
+        "tmpfs /dev/shm tmpfs rw 0 0",
+        "nonsense",
+    ]
+    write(tmp_path, "proc/self/mounts", "\n".join(lines))
+    assert places.mounts(tmp_path) == ["/", "/with blank"]

@@ -1,0 +1,190 @@
+"""A look at a job: real processes, read back as the case reads them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from mgpu_probes.outside.jobs.found import LAUNCHER, LOADER, FoundUntold
+from mgpu_probes.outside.look import look
+from mgpu_probes.outside.stacks import pyspy, running
+from mgpu_probes.outside.stacks.reading import Aid
+
+from mgpu_doctor.case.looking import look_of
+from mgpu_doctor.case.looks import Look
+from tests.support.jobs import until
+from tests.support.other_user import as_nobody
+from tests.support.stuck import all_stuck, job_of, rests_in, stuck
+
+SECONDS = 20.0
+
+
+def seen(line: dict[str, object]) -> Look:
+    """As it is when it has been written into a recording and read again."""
+    found = look_of(json.loads(json.dumps(line)))
+    assert found is not None
+    return found
+
+
+def place(found: Look, pid: int) -> str | None:
+    stack = found.stack(pid)
+    main = None if stack is None else stack.main
+    return None if main is None else main.frames[0].function
+
+
+def test_all_stuck_processes_of_a_job() -> None:
+    ways = ("lock", "sleep", "gil", "spin", "pipe", "lock", "sleep", "pipe")
+    with all_stuck(*ways) as stuck_ones:
+        pids = [one.pid for one in stuck_ones]
+        job = job_of(*pids)
+        looks: list[Look] = []
+
+        def all_there() -> bool:
+            looks.append(seen(look(job, timeout=SECONDS)))
+            return {place(looks[-1], pid) for pid in pids} == {"stuck_here"}
+
+        before = time.time()
+        until(all_there)
+        found = looks[-1]
+    assert before <= found.at <= time.time()
+    assert [one.rank for one in found.ranks] == list(range(8))
+    assert found.world_size == 8
+    assert found.untold == ()
+    by_way = dict(zip(ways, found.processes, strict=True))
+    assert (by_way["pipe"].syscall or "").startswith("read pipe:[")
+    assert by_way["spin"].state == "R"
+    assert all(one.cpu_seconds is not None for one in found.processes)
+    assert all(one.main_cpu_seconds is not None for one in found.processes)
+    assert {one.source for one in found.stacks} == {"py-spy"}
+
+
+def test_loaders_are_read_and_launchers_are_not() -> None:
+    with all_stuck("sleep", "sleep", "sleep") as (launcher, rank, loader):
+        job = job_of(launcher.pid, rank.pid, loader.pid)
+        roles = (LAUNCHER, job.processes[1].role, LOADER)
+        processes = [
+            replace(one, role=role) for one, role in zip(job.processes, roles, strict=True)
+        ]
+        job = replace(job, processes=tuple(processes[::-1]))
+        found = seen(look(job, timeout=SECONDS))
+        without = seen(look(job, timeout=SECONDS, loaders=False))
+    assert [one.pid for one in found.stacks] == [rank.pid, loader.pid]
+    assert [one.pid for one in without.stacks] == [rank.pid]
+    assert [one.role.value for one in found.processes] == list(roles[::-1])
+
+
+def test_the_stopped_the_dead_and_the_gone() -> None:
+    with all_stuck("sleep", "sleep", "sleep") as (stopped, dead, gone):
+        job = job_of(stopped.pid, dead.pid, gone.pid)
+        job = replace(job, missing=(3,))
+        stopped.send_signal(signal.SIGSTOP)
+        until(lambda: psutil.Process(stopped.pid).status() == psutil.STATUS_STOPPED)
+        dead.kill()
+        until(lambda: psutil.Process(dead.pid).status() == psutil.STATUS_ZOMBIE)
+        gone.kill()
+        gone.wait()
+        found = seen(look(job, timeout=SECONDS))
+    assert [one.state for one in found.processes] == ["T", "Z", None]
+    assert [one.pid for one in found.stacks] == [stopped.pid]
+    assert found.missing == (3,)
+    assert found.untold == ()
+
+
+def test_without_stacks_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspy, "program", lambda: pytest.fail("py-spy was wanted"))
+    found = seen(look(job_of(os.getpid()), stacks=False))
+    assert found.processes[0].state == "R"
+    assert found.stacks == ()
+
+
+def test_native_frames_of_the_suspect_alone() -> None:
+    with all_stuck("gil", "sleep") as (suspect, other):
+        found = seen(look(job_of(suspect.pid, other.pid), native=[suspect.pid], timeout=SECONDS))
+        assert psutil.Process(suspect.pid).status() == psutil.STATUS_SLEEPING
+    native = [one for one in found.stacks if one.source == "py-spy --native"]
+    assert [one.pid for one in native] == [suspect.pid]
+    assert len(found.stacks) == 3
+    stack = found.stack(suspect.pid)
+    assert stack is not None
+    assert stack.source == "py-spy"
+
+
+def test_one_that_ends_while_it_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with stuck("sleep") as process:
+        script = tmp_path / "py-spy"
+        script.write_text(f"#!/bin/sh\nkill -KILL {process.pid}\nexit 1\n")
+        script.chmod(0o700)
+        monkeypatch.setattr(pyspy, "program", lambda: str(script))
+        found = seen(look(job_of(process.pid), timeout=SECONDS))
+    assert (found.stacks, found.untold) == ((), ())
+
+
+def test_a_py_spy_that_hangs_takes_no_more_than_the_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "py-spy"
+    script.write_text("#!/bin/sh\nexec sleep 600\n")
+    script.chmod(0o700)
+    monkeypatch.setattr(pyspy, "program", lambda: str(script))
+    with all_stuck("sleep", "sleep") as both:
+        found = seen(look(job_of(*(one.pid for one in both)), timeout=0.5))
+    assert found.stacks == ()
+    assert {one.source for one in found.untold} == {"py-spy", "worker socket", "faulthandler"}
+    assert not [one for one in psutil.Process().children() if one.name() == "sleep"]
+
+
+def test_another_users_job_is_told_with_the_remedy() -> None:
+    pid = 1 if os.geteuid() else os.getpid()
+    job = job_of(pid)
+    found = seen(as_nobody(lambda: look(job, timeout=SECONDS)))
+    assert found.processes[0].state is not None
+    assert found.processes[0].syscall is None
+    assert found.stacks == ()
+    first = found.untold[0]
+    assert (first.pid, first.source) == (pid, "py-spy")
+    assert first.reason.startswith("it belongs to root, and you are ")
+    assert first.remedy == "run `mgpu-doctor` as root"
+
+
+def test_a_job_that_moves_is_never_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+    run = running.run
+
+    def noting(command: list[str], **options: Any) -> running.Ran:
+        commands.append(command)
+        return run(command, **options)
+
+    monkeypatch.setattr(running, "run", noting)
+    with stuck("works") as process:
+        job = job_of(process.pid)
+        looks = [seen(look(job, timeout=SECONDS)) for _ in range(20)]
+    assert all(len(one.stacks) == 1 for one in looks)
+    assert all("--nonblocking" in command for command in commands)
+
+
+def test_what_the_discovery_could_not_tell_is_told_too() -> None:
+    told = FoundUntold(None, "environment", "it belongs to root", "run as root")
+    found = seen(look(replace(job_of(os.getpid()), untold=(told,)), stacks=False))
+    assert [(one.pid, one.source, one.reason) for one in found.untold] == [
+        (None, "environment", "it belongs to root")
+    ]
+
+
+def test_what_a_rank_promised_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(pyspy, "program", lambda: None)
+    dump = tmp_path / "dump"
+    with stuck("faulthandler", str(dump)) as process:
+        rests_in(process.pid, "futex")
+        aids = {process.pid: Aid(dump_file=str(dump), dump_signal=signal.SIGUSR1)}
+        found = seen(look(job_of(process.pid), aids=aids, timeout=SECONDS))
+    assert place(found, process.pid) == "stuck_here"
+    assert [one.source for one in found.stacks] == ["faulthandler"]

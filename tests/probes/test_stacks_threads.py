@@ -1,0 +1,59 @@
+"""Which thread of the kernel a Python thread is, and whether it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mgpu_probes.outside.stacks import facts
+from mgpu_probes.outside.stacks.threads import settled
+
+Json = dict[str, Any]
+
+
+def told(main: bool, id: int | None) -> Json:
+    """As py-spy would, wrong about its activity."""
+    return facts.thread([], main=main, id=id, active=True)
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """Process 70 with the threads 70 and 71, which are 1 and 2 in its container; 71 runs."""
+    for id, inner, state in ((70, 1, "S"), (71, 2, "R")):
+        folder = tmp_path / "70" / "task" / str(id)
+        folder.mkdir(parents=True)
+        (folder / "status").write_text(f"Name:\ta\nNSpid:\t{id}\t5\t{inner}\n")
+        rest = " ".join(str(n) for n in range(4, 53))
+        (folder / "stat").write_text(f"{id} (a) {state} {rest}")
+    return tmp_path
+
+
+def test_ids_of_a_container_become_ours(proc: Path) -> None:
+    found = settled([told(True, 1), told(False, 2), told(False, 3)], 70, proc)
+    assert [one["id"] for one in found] == [70, 71, None]
+    assert [one["active"] for one in found] == [False, True, None]
+
+
+def test_an_unknown_id_is_that_of_the_main_thread_or_unknown(proc: Path) -> None:
+    found = settled([told(True, None), told(False, None)], 70, proc)
+    assert [(one["id"], one["active"]) for one in found] == [(70, False), (None, None)]
+
+
+def test_what_is_right_stays_as_it_is_told() -> None:
+    me, pid = threading.get_native_id(), os.getpid()
+    threads = [told(True, me), told(True, 1 << 30)]
+    right, stale = settled(threads, pid)
+    assert right == threads[0]
+    assert (stale["id"], stale["active"]) == (pid, True)  # this thread runs
+
+
+def test_a_process_that_ended_meanwhile() -> None:
+    with subprocess.Popen([sys.executable, "-c", "pass"]) as process:
+        process.wait()
+    found = settled([told(True, process.pid), told(False, 5)], process.pid)
+    assert [(one["id"], one["active"]) for one in found] == [(process.pid, None), (None, None)]

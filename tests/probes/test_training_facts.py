@@ -1,0 +1,299 @@
+"""What the probe tells of data, weights, rates and losses, in a process of one rank of two."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from mgpu_probes.inprocess import described
+from mgpu_probes.inprocess.clock import Ledger
+from mgpu_probes.inprocess.pieces import Step
+from mgpu_probes.inprocess.steps import Steps
+from mgpu_probes.inprocess.stride import Stride, backward_ended
+from mgpu_probes.inprocess.torch_hooks import digest
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    TensorDataset,
+)
+
+from mgpu_doctor.recording.box import Box, read_box
+
+INJECT = Path(__file__).parents[2] / "probes" / "mgpu_probes" / "inject"
+DATA = TensorDataset(torch.arange(40.0))
+
+
+# ---------------------------------------------------------------------------------- digests
+
+
+def test_equal_batches_have_equal_digests_whatever_holds_them() -> None:
+    images, labels = torch.randn(8, 3, 16, 16), torch.arange(8)
+    told = digest.of_batch([images, labels])
+    assert told == digest.of_batch((images.clone(), labels.clone()))
+    assert told == digest.of_batch({"x": images, "nested": [labels]})
+    assert told == digest.of_batch([images.to(memory_format=torch.channels_last), labels])
+    assert told != digest.of_batch([images, labels.flip(0)])
+    assert told != digest.of_batch([images + 1e-3, labels])
+
+
+def test_images_that_differ_but_in_their_corners_have_different_digests() -> None:
+    first, second = (torch.zeros(64, 1, 28, 28) for _ in range(2))
+    first[:, :, 10:18, 10:18], second[:, :, 10:18, 10:18] = 1.0, 2.0
+    assert digest.of_batch(first) != digest.of_batch(second)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        None,
+        "text",
+        [],
+        [1, 2.0],
+        torch.empty(0, 3),
+        torch.empty(4, device="meta"),
+        torch.eye(3).to_sparse(),
+        object(),
+    ],
+)
+def test_a_batch_without_tensors_in_memory_has_none(batch: object) -> None:
+    assert digest.of_batch(batch) is None
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float16, torch.complex64]
+)
+def test_kinds_of_numbers(dtype: torch.dtype) -> None:
+    values = torch.ones(5, dtype=dtype)
+    assert digest.of_batch(values) == digest.of_batch(values.clone())
+    assert digest.of_batch(values) != digest.of_batch(torch.zeros(5, dtype=dtype))
+
+
+def test_numbers_that_torch_cannot_gather_have_no_digest() -> None:
+    assert digest.of_batch(torch.ones(3, dtype=torch.float8_e4m3fn)) is None
+
+
+def test_weights_tell_shapes_values_and_a_sum() -> None:
+    parameters = list(torch.nn.Linear(32, 8).parameters())
+    shapes, values, total = (digest.of_weights(parameters) or "").split(".", 2)
+    assert float(total) > 0
+    with torch.no_grad():
+        parameters[1][3] += 1
+    changed = (digest.of_weights(parameters) or "").split(".", 2)
+    assert changed[0] == shapes
+    assert changed[1] != values
+    assert float(changed[2]) > float(total)
+    assert (digest.of_weights(parameters[:1]) or "").split(".")[0] != shapes
+
+
+def test_weights_of_many_parameters_are_seen_from_the_first_to_the_last() -> None:
+    parameters = [torch.zeros(3) for _ in range(150)]
+    told = digest.of_weights(parameters)
+    for place in (0, 75, 147):
+        parameters[place] += 1
+        assert digest.of_weights(parameters) != told
+        parameters[place] -= 1
+
+
+@pytest.mark.parametrize("odd", [torch.empty(2, device="meta"), torch.eye(2).to_sparse()])
+def test_weights_that_are_not_all_in_memory_have_none(odd: torch.Tensor) -> None:
+    assert digest.of_weights([torch.ones(3), odd]) is None
+    assert digest.of_weights([]) is None
+
+
+# ----------------------------------------------------------------------- loaders and optimizers
+
+
+def test_a_distributed_sampler_tells_its_settings() -> None:
+    sampler: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=4, rank=2, seed=9)
+    loader = DataLoader(DATA, 5, sampler=sampler)
+    seen = described.loader(loader)
+    sampler.set_epoch(3)
+    known = {
+        "sampler": "DistributedSampler",
+        "sampler_seed": 9,
+        "sampler_ranks": 4,
+        "sampler_rank": 2,
+        "sampler_epoch": 3,
+        "shuffles": True,
+        "dataset_length": 40,
+        "batches": 2,
+    }
+    assert {key: seen.now()[key] for key in known} == known
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "name"), [(True, "RandomSampler"), (False, "SequentialSampler")]
+)
+def test_plain_loaders_tell_whether_they_shuffle(shuffle: bool, name: str) -> None:
+    facts = described.loader(DataLoader(DATA, 8, shuffle=shuffle)).facts
+    assert (facts["sampler"], facts["shuffles"]) == (name, shuffle)
+    assert (facts["sampler_seed"], facts["sampler_ranks"]) == (None, None)
+
+
+def test_the_sampler_behind_given_batches_is_the_one_that_counts() -> None:
+    given = BatchSampler(DistributedSampler(DATA, num_replicas=2, rank=1), 4, drop_last=False)
+    facts = described.loader(DataLoader(DATA, batch_sampler=given)).facts
+    assert (facts["sampler"], facts["sampler_rank"]) == ("DistributedSampler", 1)
+
+
+class Strange(IterableDataset[torch.Tensor]):
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        yield from ()
+
+    def __len__(self) -> int:
+        raise AssertionError("nobody should ask")
+
+
+class Moody(DistributedSampler[Any]):
+    def __len__(self) -> int:
+        raise ZeroDivisionError
+
+    @property
+    def epoch(self) -> int:
+        raise LookupError
+
+    @epoch.setter
+    def epoch(self, value: int) -> None:
+        pass
+
+
+def test_what_a_user_wrote_may_raise_anything() -> None:
+    facts = described.loader(DataLoader(Strange())).facts
+    assert (facts["dataset_length"], facts["batches"]) == (None, None)
+    sampler = Moody(DATA, num_replicas=2, rank=0)
+    seen = described.loader(DataLoader(DATA, sampler=sampler)).now()
+    assert (seen["batches"], seen["sampler_epoch"], seen["dataset_length"]) == (None, None, 40)
+
+
+def adam(**options: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(torch.nn.Linear(4, 4).parameters(), **options)
+
+
+def test_an_optimizer_tells_its_rate_then_and_now() -> None:
+    optimizer = adam(lr=0.5)
+    seen = described.optimizer(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.25
+    now = seen.now()
+    assert (now["lr"], now["lr_now"], now["lr_default"]) == (0.5, 0.25, 1e-3)
+
+
+def test_what_is_gone_is_told_as_it_was_last() -> None:
+    optimizer = adam(lr=0.5)
+    seen = described.optimizer(optimizer)
+    seen.now()
+    del optimizer
+    assert (seen.thing, seen.now()["lr_now"]) == (None, 0.5)
+
+
+def test_a_rate_in_a_tensor_is_not_read() -> None:
+    optimizer = adam(lr=torch.tensor(0.5))
+    facts = described.optimizer(optimizer).now()
+    assert (facts["lr"], facts["lr_now"]) == (None, None)
+
+
+# ------------------------------------------------------------------------------------ losses
+
+
+def lost(turns: int, mark: Callable[[Stride], Callable[..., None]]) -> list[Step]:
+    told: list[Step] = []
+    clock = iter(range(10_000))
+    stride = Stride(Ledger(next(clock)), told.append, lambda: (0, 0, 0, 0))
+    update = lambda steps, now: steps.update_ends(now, 7)  # noqa: E731 - a mark needs an identity
+    for turn in range(turns):
+        send = mark(stride)
+        send(Steps.backward_begins, next(clock))
+        send(backward_ended, next(clock), (float("inf") if turn >= turns - 2 else 0.5,))
+        send(Steps.update_begins, next(clock))
+        send(update, next(clock))
+    stride.engine().leave()
+    return told
+
+
+def through_engine(stride: Stride) -> Callable[..., None]:
+    return lambda mark, now, data=(): mark(stride.engine(), now, *data)
+
+
+@pytest.mark.parametrize("way", [through_engine, lambda stride: stride.mark])
+def test_a_loss_that_is_no_number_survives_the_engine_and_the_stride(way: Any) -> None:
+    assert [step.loss for step in lost(20, way)] == [0.5] * 18 + [float("inf")] * 2
+
+
+# ------------------------------------------------------------------------- a rank as a whole
+
+LOOP = """
+import sys, torch, torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils.data import DataLoader, TensorDataset
+dist.init_process_group("fake", rank=0, world_size=int(sys.argv[1]), store=FakeStore())
+torch.manual_seed(5)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+training, validation = TensorDataset(torch.randn(48, 4)), TensorDataset(torch.randn(8, 4))
+
+def validate():
+    for (inputs,) in DataLoader(validation, 4):
+        with torch.no_grad():
+            model(inputs)
+
+def train(factor):
+    for (inputs,) in DataLoader(training, 4):
+        loss = model(inputs).sum() * factor
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+for epoch in range(4):
+    validate()
+    train(float(sys.argv[2]) if epoch == 3 else 1.0)
+"""
+
+
+def trained(folder: Path, world: int, last: str = "1") -> Box:
+    done = subprocess.run(
+        [sys.executable, "-c", LOOP, str(world), last],
+        env={"PYTHONPATH": str(INJECT), "MGPU_DOCTOR_BOXES": str(folder), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (path,) = folder.glob("*.box")
+    box = read_box(path)
+    assert box.state == "ended"
+    return box
+
+
+def test_a_rank_tells_its_first_batches_and_its_weights(tmp_path: Path) -> None:
+    birth = trained(tmp_path, 2).birth
+    places = [(loader, epoch, index) for loader, epoch, index, _ in birth["batches"]]
+    assert places == [(1, epoch, index) for epoch in range(3) for index in range(8)]
+    digests = [one for *_, one in birth["batches"]]
+    assert len(set(digests)) == 8
+    assert digests[:8] == digests[8:16] == digests[16:]
+    assert [row[0] for row in birth["weights"]] == [20, 40]
+    assert [row[2] for row in birth["weights"]] == [20, 40]
+    assert len({row[3] for row in birth["weights"]}) == 2
+    assert birth["seed"] == 5
+    assert birth["loaders"][1]["epochs"] == 4
+    assert birth["optimizers"][0]["lr_now"] == 0.01
+    assert len(json.dumps(birth)) < 16384
+
+
+def test_a_world_of_one_has_nobody_to_be_compared_with(tmp_path: Path) -> None:
+    birth = trained(tmp_path, 1).birth
+    assert (birth["batches"], birth["weights"]) == ([], [])
+
+
+@pytest.mark.parametrize("factor", ["nan", "inf", "-inf"])
+def test_a_loss_that_is_no_number_is_recorded(tmp_path: Path, factor: str) -> None:
+    loss = trained(tmp_path, 2, factor).steps["loss"].tolist()
+    assert loss[-12:] == [float("inf")] * 12
+    assert all(abs(one) < 1e6 for one in loss[:36])

@@ -1,0 +1,118 @@
+"""Runs `tests/jobs/deaths.py` to its end, in places where memory or disks really run out."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mgpu_probes.outside import oom_counters
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis
+from tests.support.jobs import JOBS, run, torchrun
+
+SCRIPT = JOBS / "deaths.py"
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Died:
+    """`log`: what the job printed, as one would keep it."""
+
+    recording: Path
+    log: Path
+    code: int
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        return diagnose(load_recording(self.recording))
+
+
+def line_of(mark: str) -> int:
+    """The line of the script that ends in `# dies: …, mark, …`."""
+    lines = SCRIPT.read_text(encoding="utf-8").splitlines()
+    marks = [line.partition("# dies: ")[2].split(", ") for line in lines]
+    (found,) = [number for number, names in enumerate(marks, start=1) if mark in names]
+    return found
+
+
+def perish(
+    how: str, folder: Path, *options: str, spawn: bool = False, before: Sequence[str] = ()
+) -> Died:
+    """The script under observation, in two ranks of torchrun or of mp.spawn; `folder` is for the
+    recording. `before`: what to put before the whole command."""
+    recording = folder / "recording"
+    job = torchrun(SCRIPT.name, how, *options)
+    if spawn:
+        job = [sys.executable, str(SCRIPT), how, "--port", str(free_port()), *options]
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--dir", str(recording), "--"]
+    ended = run([*before, *doctor, *job])
+    log = folder / "train.log"
+    log.write_text(ended.out + ended.err)
+    return Died(recording, log, ended.code)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@contextmanager
+def small_file_system(folder: Path) -> Iterator[Path | None]:
+    """A file system of 4 MiB; None where this machine lets us mount none."""
+    place = folder / "small"
+    place.mkdir()
+    if not _works(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)]):
+        yield None
+        return
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def in_small_shm() -> list[str] | None:
+    """What to put before a command for a /dev/shm of 8 MiB; None where that cannot be."""
+    mount = 'mount -t tmpfs -o size=8m none /dev/shm && exec "$@"'
+    before = ["unshare", "-m", "sh", "-c", mount, "sh"]
+    return before if _works([*before, "true"]) else None
+
+
+def _works(command: Sequence[str]) -> bool:
+    known = shutil.which(command[0]) is not None
+    return known and subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+@contextmanager
+def memory_group(limit: int) -> Iterator[Path | None]:
+    """A control group with this memory limit in bytes; None where we may make none."""
+    found = next(iter(oom_counters.groups_of("self").values()), None)
+    group = found[1] / f"mgpu-doctor-test-{free_port()}" if found is not None else None
+    if found is None or group is None or not _made(group, found[0], limit):
+        yield None
+        return
+    try:
+        yield group
+    finally:
+        group.rmdir()
+
+
+def _made(group: Path, version: int, limit: int) -> bool:
+    name = "memory.max" if version == 2 else "memory.limit_in_bytes"
+    try:
+        group.mkdir()
+        (group / name).write_text(str(limit))
+        (group / "cgroup.procs").read_text()
+    except OSError:
+        with suppress(OSError):
+            group.rmdir()
+        return False
+    return True

@@ -1,0 +1,97 @@
+"""What made-up hosts tell of deaths, for the tests of the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.endings import (
+    Counters,
+    Ending,
+    Kill,
+    LimitedProcess,
+    MemoryGroup,
+    Place,
+    Room,
+)
+from mgpu_doctor.case.model import Case, HostSample, ProcessEnd, Task
+from mgpu_doctor.diagnose import folded
+from mgpu_doctor.findings import Finding
+from mgpu_doctor.rules import asked, exhausted, failed, full, hang, memory_death, rendezvous
+from tests.support.deaths import AT
+
+MIB, GIB = 1 << 20, 1 << 30
+GROUP = "/sys/fs/cgroup/jobs/training"
+FAMILIES = (failed, memory_death, full, exhausted, asked, rendezvous, hang)
+
+
+def diagnosed(case: Case) -> list[Finding]:
+    """What the rules of deaths find, one cause once."""
+    rules = [rule for family in FAMILIES for rule in family.RULES]
+    found = [one for rule in rules for one in rule.examine(Measures(case), rule.defaults)]
+    return folded(found, rules)
+
+
+def pid_of(rank: int) -> int:
+    """As `make_rank` numbers them."""
+    return 1000 + rank
+
+
+def group(killed: int | None = 0, limit: int | None = 64 * GIB, name: str = GROUP) -> MemoryGroup:
+    return MemoryGroup(name, Counters(limit, killed=0), Counters(limit, GIB, limit, killed), AT)
+
+
+def process(rank: int, **facts: Any) -> LimitedProcess:
+    known = {"parent": 999, "files": 10, "most_files": 10, "groups": (GROUP,), **facts}
+    return LimitedProcess(pid_of(rank), **known)
+
+
+def kill(pid: int, *, by_group: bool | None = True, resident: int = 60 * GIB) -> Kill:
+    return Kill(pid, AT, "python", resident, "/jobs/training" if by_group else None, by_group)
+
+
+def place(
+    path: str, role: str, size: int, free: int, *, before: int | None = None, inodes: int | None = 9
+) -> Place:
+    room = Room(size, free, 100, inodes, AT)
+    return Place(path, (role,), replace(room, free=size if before is None else before), room, room)
+
+
+def told(case: Case, ranks: Sequence[int] = (0, 1, 2, 3), **facts: Any) -> Case:
+    """The case with what its host tells; the kernel's log can be read unless `facts` say else."""
+    known = {
+        "since": 1000.0,
+        "at": AT + 1,
+        "log_trouble": None,
+        "own_pids": True,
+        "machine_kills": 0,
+        "groups": (group(),),
+        "processes": {pid_of(rank): process(rank) for rank in ranks},
+        **facts,
+    }
+    return replace(case, endings=(Ending("node", **known),))
+
+
+def sampled(
+    case: Case, resident: Mapping[int, int], parents: Mapping[int, int] | None = None, **facts: Any
+) -> Case:
+    """The case with one host sample just before the death: pid -> resident bytes."""
+    sample = HostSample(
+        at=AT - 0.5,
+        cpu_percent=None,
+        cores=None,
+        load1=None,
+        memory_used=facts.get("used"),
+        memory_total=facts.get("total"),
+        processes={pid: (facts.get("cpu", 1.0), size) for pid, size in resident.items()},
+        host="node",
+        tasks={pid: Task(parent=parent) for pid, parent in (parents or {}).items()},
+    )
+    return replace(case, host_samples=(sample,))
+
+
+def with_end(case: Case, pid: int, signal: int, at: float = AT - 0.1) -> Case:
+    """The case in which a process that is no rank ended by a signal."""
+    return replace(case, ends=(*case.ends, ProcessEnd(pid, None, signal, at)))

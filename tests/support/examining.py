@@ -1,0 +1,45 @@
+"""Real jobs under observation, and what the doctor says of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, Finding, Severity
+from tests.support.jobs import run, torchrun
+
+
+def recorded(
+    folder: Path,
+    script: str,
+    *options: str,
+    ranks: int = 2,
+    environment: Mapping[str, str] | None = None,
+) -> Case:
+    """Runs a script of `tests/jobs` under torchrun and the doctor; the case it leaves."""
+    recording = folder / "recording"
+    command = torchrun(f"{script}.py", *options, ranks=ranks)
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
+    given = [f"{name}={value}" for name, value in (environment or {}).items()]
+    ended = run(["env", *given, *doctor, *command])
+    assert ended.code == 0, ended.err
+    return load_recording(recording)
+
+
+def examined(folder: Path, script: str, *options: str, ranks: int = 2) -> Diagnosis:
+    """The same, and its diagnosis."""
+    return diagnose(recorded(folder, script, *options, ranks=ranks))
+
+
+def loud(diagnosis: Diagnosis) -> list[Finding]:
+    """What would disturb somebody: findings at warning or worse."""
+    return [one for one in diagnosis.findings if one.severity is not Severity.INFO]
+
+
+def named(diagnosis: Diagnosis, code: str) -> Finding | None:
+    """The finding with this code."""
+    return next((one for one in diagnosis.findings if one.code == code), None)

@@ -1,0 +1,70 @@
+"""Jobs on pretend GPUs: synthetic ranks with device samples over the time in which they train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mgpu_doctor.case.model import Case, Device, DeviceSample
+from tests.support.synthetic import Synthetic, synthetic_case
+
+GIB = 1 << 30
+EVERY = 0.05
+"""Seconds between samples."""
+
+
+def gpu(index: int, **changes: Any) -> Device:
+    """A busy and healthy device that lists the process of the rank with its number."""
+    facts: dict[str, Any] = {
+        "name": "Pretend H100",
+        "uuid": f"GPU-{index:04x}",
+        "utilization": 0.97,
+        "memory_used": 60 * GIB,
+        "memory_total": 80 * GIB,
+        "power_watts": 650.0,
+        "power_limit_watts": 700.0,
+        "temperature": 62.0,
+        "sm_clock_mhz": 1900.0,
+        "max_sm_clock_mhz": 1980.0,
+        "clock_reasons": (),
+        "pids": (1000 + index,),
+    }
+    return Device(index=index, **{**facts, **changes})
+
+
+def gpus(
+    count: int, of: Mapping[int, Mapping[str, Any]] | None = None, **all_: Any
+) -> list[Device]:
+    """So many devices; `of`: what is special of single ones."""
+    return [gpu(index, **{**all_, **(of or {}).get(index, {})}) for index in range(count)]
+
+
+def on_gpus(job: Synthetic, devices: Sequence[Device], **birth: Any) -> Case:
+    """The job with a GPU a rank, timed on the device unless `birth` says otherwise, and these
+    devices sampled throughout. A fact of `birth` may be a function of the rank's number."""
+    case = synthetic_case(job)
+    told = {
+        "clock": "device",
+        "strategy": "ddp",
+        "device_uuid": lambda number: f"GPU-{number:04x}",
+        "device_capability": [9, 0],
+        "device_name": "Pretend H100",
+        "precision": "bfloat16",
+        **birth,
+    }
+    ranks = []
+    for rank in case.ranks:
+        facts = {k: v(rank.rank) if callable(v) else v for k, v in told.items()}
+        device = f"cuda:{rank.rank}"
+        ranks.append(replace(rank, device=device, birth={**rank.birth, **facts}))
+    return sampled(replace(case, ranks=tuple(ranks)), devices)
+
+
+def sampled(case: Case, devices: Sequence[Device], every: float = EVERY) -> Case:
+    """The case with these devices in every sample, from its first step to its last."""
+    ends = [rank.steps["end_ns"] * 1e-9 for rank in case.ranks]
+    start, stop = min(float(end[0]) for end in ends), max(float(end[-1]) for end in ends)
+    times = [start + every * place for place in range(int((stop - start) / every) + 1)]
+    samples = tuple(DeviceSample(at, tuple(devices)) for at in times)
+    return replace(case, device_samples=samples)

@@ -1,0 +1,50 @@
+"""Logs for tests: written to files, and the noise that healthy jobs print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mgpu_probes.outside.logs.facts import Scanned
+from mgpu_probes.outside.logs.read import open_log
+from mgpu_probes.outside.logs.scan import Engine
+
+RECORDED = Path(__file__).parents[1] / "recorded"
+
+
+@dataclass(frozen=True)
+class Text:
+    """A signature as far as the engine knows them."""
+
+    id: str
+    needle: str
+    pattern: str
+    least: int = 1
+
+
+OOM = Text(
+    "oom", "CUDA out of memory", r"CUDA out of memory\. Tried to allocate (?P<size>[\d.]+ \w+)"
+)
+LOST = Text("lost", "closed by peer", r"Connection closed by peer \[(?P<host>[^\]]+)\]")
+
+
+def scanned(path: Path, *wanted: Text) -> Scanned:
+    log = open_log(path)
+    return Engine(wanted or (OOM, LOST)).scan(log.name, log.blocks())
+
+
+def scanned_text(text: str | bytes, *wanted: Text) -> Scanned:
+    raw = text.encode() if isinstance(text, str) else text
+    return Engine(wanted or (OOM, LOST)).scan("text", (raw,))
+
+
+def progress(count: int, *, first: int = 0, label: str = "") -> list[str]:
+    """Lines by which training counts on."""
+    return [f"{label}epoch 0 step {n} loss {1 / (n + 1):.4f}" for n in range(first, first + count)]
+
+
+def write(path: Path, lines: Iterable[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
