@@ -18,6 +18,14 @@ JOBS = ROOT / "tests/jobs"
 DOCTOR = (sys.executable, "-m", "mgpu_doctor")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
+STEADY = (
+    ("OMP_NUM_THREADS", "1"),
+    ("MALLOC_TRIM_THRESHOLD_", str(1 << 30)),
+    ("MALLOC_MMAP_THRESHOLD_", str(32 << 20)),
+)
+"""Without the latter two, glibc makes some processes slower than others by chance (it gives memory
+back and takes it anew in every step): a defect of its own, which the doctor names."""
+
 
 @dataclass(frozen=True)
 class Run:

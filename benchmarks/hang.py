@@ -1,0 +1,146 @@
+"""How long until a hung job that nobody prepared is understood.
+
+    python -m benchmarks.hang [--ranks 2 4 8] [--times 5] [--how lock]
+
+Starts `tests/jobs/hangs.py` without the doctor, waits until it stands, and measures in one process:
+finding the job, the first look at all ranks, the confirmed verdict; and the whole command
+`mgpu-doctor diagnose PID` with its start. Then the merge of synthetic stacks into one tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mgpu_probes.outside import jobs
+from mgpu_probes.outside.look import look
+
+from benchmarks.support import DOCTOR, JOBS, TORCHRUN, machine, spread
+from mgpu_doctor.analysis.stacks.standing import stand
+from mgpu_doctor.analysis.stacks.tree import tree_of
+from mgpu_doctor.case.looking import look_of
+from mgpu_doctor.case.looks import Frame, Look, Process, Role, Stack, Thread
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.examine.live import examine, of_pid
+
+STARTS = 180.0
+"""Seconds that a job may take to come to stand: eight imports of torch on two cores."""
+SYNTHETIC = (1_024, 10_240)
+DEPTH = 26
+
+
+@contextmanager
+def hung(ranks: int, how: str) -> Iterator[int]:
+    """The launcher's pid of a job that stands."""
+    script = (str(JOBS / "hangs.py"), how, "--life", "900")
+    command = [*TORCHRUN, str(ranks), *script]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        end = time.monotonic() + STARTS
+        while not _stands(job.pid, ranks):
+            if time.monotonic() > end or job.poll() is not None:
+                raise SystemExit(f"the job of {ranks} ranks did not come to stand")
+        yield job.pid
+    finally:
+        found = jobs.find(job.pid)
+        for process in found.processes if found else ():
+            os.kill(process.pid, signal.SIGKILL)
+        job.wait()
+
+
+def _stands(pid: int, ranks: int) -> bool:
+    found = jobs.find(pid)
+    if found is None or len(found.ranks) < ranks:
+        time.sleep(0.5)
+        return False
+    looks = []
+    for _ in range(3):
+        looks.append(look_of(look(found)))
+        time.sleep(0.6)
+    return stand([one for one in looks if one is not None]) is not None
+
+
+def measured(ranks: int, how: str, times: int) -> None:
+    finding, first, confirmed, whole, right = [], [], [], [], 0
+    with hung(ranks, how) as pid:
+        for _ in range(times):
+            began = time.perf_counter()
+            job = jobs.find(pid)
+            assert job is not None
+            finding.append(time.perf_counter() - began)
+            look(job)
+            first.append(time.perf_counter() - began)
+            target = of_pid(pid)
+            assert not isinstance(target, str)
+            began = time.perf_counter()
+            verdict = diagnose(examine(target, lambda _: None))
+            confirmed.append(time.perf_counter() - began)
+            culprits = [one.rank for finding in verdict.findings for one in finding.culprits]
+            began = time.perf_counter()
+            said = subprocess.run(
+                [*DOCTOR, "diagnose", str(pid), "--json"], capture_output=True, check=False
+            )
+            whole.append(time.perf_counter() - began)
+            told = [one["rank"] for one in json.loads(said.stdout)["findings"][0]["culprits"]]
+            right += culprits == told == [1]
+    print(
+        f"{ranks} ranks: found in {spread(finding, 'ms', 1e3, 0)}, all stacks after "
+        f"{spread(first, 'ms', 1e3, 0)}, confirmed verdict after {spread(confirmed, 's')}, the "
+        f"whole command {spread(whole, 's')}; right rank {right}/{times}",
+        flush=True,
+    )
+
+
+def merging(ranks: int) -> None:
+    """Three places of 26 frames each, one of them with a few ranks."""
+    common = [Frame(f"call{n}", "train.py", n) for n in range(DEPTH - 1)]
+    leaves = [Frame("all_reduce", "torch/distributed/distributed_c10d.py", 3252)]
+    leaves += [Frame("load", "data.py", line) for line in (7, 8)]
+    processes, stacks = [], []
+    for rank in range(ranks):
+        leaf = leaves[0] if rank % 3_000 > 2 else leaves[1 + rank % 2]
+        frames = (leaf, *reversed(common))
+        processes.append(
+            Process(
+                rank, 1, Role.RANK, "S", rank, rank, ranks, "python", (), 1, 1.0, None, None, None,
+                None,
+            )
+        )  # fmt: skip
+        thread = Thread(rank, "MainThread", True, False, False, frames)
+        stacks.append(Stack(rank, 0.0, "py-spy", (thread,)))
+    seen = Look(0.0, "torchrun", ranks, tuple(processes), tuple(stacks))
+    began = time.perf_counter()
+    tree = tree_of([seen])
+    took = time.perf_counter() - began
+    assert tree is not None
+    print(f"merging the stacks of {ranks} ranks: {took * 1e3:.0f} ms", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4, 8])
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--how", default="lock")
+    args = parser.parse_args()
+    print(machine())
+    for ranks in args.ranks:
+        measured(ranks, args.how, args.times)
+    for ranks in SYNTHETIC:
+        merging(ranks)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The jobs of `benchmarks.blame`, each with its truth. All are scripts of `tests/jobs`, which know
+nothing of the doctor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+STRAGGLERS = {
+    "input": "straggler-input",
+    "forward": "straggler-compute",
+    "backward": "straggler-compute",
+    "optimizer": "straggler-optimizer",
+    "between": "straggler-other",
+}
+SCRIPTS = {
+    "plain_ddp": tuple(STRAGGLERS),
+    "no_loader": ("forward", "backward", "optimizer", "between"),
+    "manual_allreduce": ("forward", "backward", "between"),
+    "accumulate": tuple(STRAGGLERS),
+    "fsdp2": ("forward", "backward", "optimizer", "between"),
+    "lightning_like": tuple(STRAGGLERS),
+}
+"""Scripts and what can be slow in them: DDP with and without a loader, a plain all-reduce loop,
+accumulation, FSDP2, a Trainer-style loop."""
+SIZES = ("20ms", "5%", "10%", "30%", "50%", "100%")
+"""Planted slowness: of every step, or as a share of the rank's own step."""
+FEWEST_RANKS_ONLY = ("5%",)
+"""Sizes that are asked for with two ranks alone: four on two cores wait for cores by more."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One job. `codes`: what the first finding may be called; none: the job is healthy."""
+
+    name: str
+    script: str
+    ranks: int
+    options: tuple[str, ...] = ()
+    codes: tuple[str, ...] = ()
+    culprits: tuple[int, ...] = ()
+    torchrun: bool = True
+    environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def healthy(self) -> bool:
+        return not self.codes
+
+    @property
+    def twin(self) -> tuple[str, int]:
+        """What a healthy job must have in common with this one to be compared with it."""
+        return self.script, self.ranks
+
+
+def matrix(ranks: int, steps: int, sizes: Sequence[str] = SIZES) -> Iterator[Trial]:
+    """Every place in every script, in each of these sizes, and each script without a fault."""
+    culprit = ranks - 2 if ranks > 2 else 1
+    for script, places in SCRIPTS.items():
+        base = ("--steps", str(steps))
+        yield Trial(f"{script} healthy", script, ranks, base)
+        for place in places:
+            codes = (STRAGGLERS[place],)
+            if script == "manual_allreduce" and place == "between":
+                codes = ("straggler-compute",)  # nothing marks where forward begins; it says so
+            for size in sizes:
+                if ranks > 2 and size in FEWEST_RANKS_ONLY:
+                    continue
+                amount = ("--ms", size[:-2]) if size.endswith("ms") else ("--percent", size[:-1])
+                options = (*base, "--fault", place, "--rank", str(culprit), *amount)
+                yield Trial(f"{script} {place} {size}", script, ranks, options, codes, (culprit,))
+
+
+def healthy(steps: int) -> Iterator[Trial]:
+    """Jobs of different character with nothing wrong."""
+    some = ("--steps", str(steps))
+    yield Trial("short", "plain_ddp", 2, ("--steps", "12"))
+    yield Trial("one rank", "no_loader", 1, some)
+    yield Trial("convolutions", "plain_ddp", 2, (*some, "--model", "cnn"))
+    yield Trial("convolutions, four ranks", "plain_ddp", 4, (*some, "--model", "cnn"))
+    stay = ("--model", "cnn", "--workers", "1", "--persistent")
+    yield Trial("loader workers", "plain_ddp", 1, (*some, *stay))
+    yield Trial("small batches", "plain_ddp", 2, (*some, "--batch", "8"))
+    yield Trial("two optimizers", "two_optimizers", 2, some)
+    yield Trial("skipped updates", "scaler_skip", 2, some)
+    yield Trial("optimizer in backward", "optimizer_in_backward", 2, some)
+    yield Trial("validation between epochs", "validation_between", 2, some)
+    yield Trial("prefetch ahead", "prefetch_ahead", 2, some)
+    yield Trial("compiled", "compiled", 2, some)
+    yield Trial("pipeline", "pipeline_sendrecv", 2, some)
+    yield Trial("tensor parallel", "tensor_parallel", 2, some)
+    yield Trial("hybrid", "hybrid", 4, some)
+    yield Trial("spawned", "spawn_ddp", 2, some, torchrun=False)
+    yield Trial("forked", "fork_ddp", 2, some, torchrun=False)
+    together = ("--stall", "evaluation", "--who", "-1")
+    yield Trial("evaluation on all ranks", "stalls", 2, together)
+    deferred = ("--steps", "60", "--accumulate", "4", "--no-sync")
+    yield Trial("accumulation in no_sync", "ddp_settings", 2, deferred)
+    yield Trial("equal stages", "pipeline_1f1b", 2, ("--steps", "60"))
+
+
+def causes() -> Iterator[Trial]:
+    """What surrounds a slow rank, settings that cost time, and what is trained."""
+
+    def one(name: str, script: str, code: str, *options: str, who: tuple[int, ...] = ()) -> Trial:
+        return Trial(name, script, 2, options, (code,), who)
+
+    hog = ("--steps", "150", "--model", "cnn", "--hog", "1")
+    yield one("a neighbour on its core", "neighbours", "straggler-host", *hog, who=(1,))
+    yield one("twice the batch", "uneven_batches", "imbalance-data", "--uneven", "batch", who=(1,))
+    yield one("lengths at random", "uneven_batches", "imbalance-data", "--uneven", "lengths")
+    for kind, code, who in (
+        ("sleep", "straggler-transient", "1"),
+        ("gc", "gc-pauses", "1"),
+        ("checkpoint", "checkpoint-stall", "0"),
+        ("evaluation", "rank0-only-work", "0"),
+    ):
+        stall = ("--stall", kind, "--ms", "300", "--who", who)
+        yield one(f"{kind} now and then", "stalls", code, *stall, who=(int(who),))
+    slow = ("--steps", "60", "--fault", "forward", "--ms", "25")
+    for script in ("pipeline_sendrecv", "pipeline_1f1b"):
+        yield one("a slow stage", script, "imbalance-stage", *slow, "--rank", "1", who=(1,))
+        late = (*slow, "--after", "30", "--rank", "1")
+        yield one("a stage that slows down", script, "straggler-compute", *late, who=(1,))
+    yield one("all loaders slow", "plain_ddp", "input-bound", "--fault", "input", "--rank", "-1")
+    anew = ("--model", "cnn", "--workers", "1", "--steps", "150")
+    yield one("workers started for each epoch", "plain_ddp", "input-bound", *anew)
+    yield one(
+        "all accumulated exchanged", "ddp_settings", "accumulation-syncs", "--accumulate", "4"
+    )
+    yield one("needless search", "ddp_settings", "unused-parameter-scan", "--find-unused")
+    grow = ("--steps", "100", "--every", "10")
+    yield one("shapes change", "recompiles", "recompiling", *grow, who=(0, 1))
+    yield one("no sampler", "duplicated", "data-duplicated", "--no-sampler")
+    yield one("seeds of their own", "duplicated", "seed-inconsistent", "--seeds", "per-rank")
+    undivided = ("--undivided", "--global-batch-size", "64")
+    yield one("the global batch on each", "duplicated", "batch-confusion", *undivided)
+    large = ("--global-batch-size", "512", "--lr", "0.001")
+    yield one("the rate of a small batch", "duplicated", "lr-unscaled", *large)
+    yield one("no broadcast", "diverging", "replicas-diverged", "--wrong", "no-broadcast")
+    lost = ("--rank", "1", "--value", "inf")
+    yield one("a loss that is no number", "lost_loss", "loss-nan", *lost, who=(1,))
