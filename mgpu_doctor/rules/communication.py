@@ -38,8 +38,10 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     crowd = crowding(measures.case.ranks, measures.surroundings, share)
     # Ranks that outnumber the cores compete for them, also where few samples do not show it.
     crowded = crowd is not None and (crowd.crowded or crowd.ranks > (crowd.cores or crowd.ranks))
-    left = share - _said_better(measures, crowded)
-    if left < limits["share"]:
+    better = _said_better(measures, crowded)
+    left = share - better
+    # What is left beside a larger remedy is judged once that has been applied.
+    if left < max(limits["share"], better):
         return
     saved = left * (1 - 1 / BATCHES)
     machine = ", on cores that have no time left for it" if crowded else ""
