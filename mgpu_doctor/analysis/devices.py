@@ -11,7 +11,8 @@ import numpy as np
 from mgpu_doctor.analysis.placement import Key, held, key_of, placements, recent, shared
 from mgpu_doctor.analysis.shares import after_warm_up
 from mgpu_doctor.case.accelerator import accelerator
-from mgpu_doctor.case.model import Case, Device, DeviceSample, Rank, Unexamined
+from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.model import Case, Rank, Unexamined
 
 LEAST_SAMPLES = 10
 """Samples of a device below which nothing is said of it: at one a second, ten seconds."""

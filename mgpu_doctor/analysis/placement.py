@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from mgpu_doctor.case.accelerator import Accelerator, accelerator
-from mgpu_doctor.case.model import Case, Device, DeviceSample, Rank
+from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.model import Case, Rank
 
 Key = str
 """A device: its UUID, or its index where it told none."""

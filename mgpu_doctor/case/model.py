@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from mgpu_doctor.case.endings import Ending
 from mgpu_doctor.case.flights import Flight
+from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.looks import Look
 from mgpu_doctor.case.signs import Sign
 
@@ -230,39 +231,6 @@ class HostSample:
     """Taken by the hypervisor for other machines."""
     pressure: Mapping[str, float] = field(default_factory=dict)
     """`cpu`, `io`, `memory` -> seconds so far in which some task stood still for want of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """One GPU at one moment. Every field may be unknown."""
-
-    index: int
-    name: str | None = None
-    uuid: str | None = None
-    utilization: float | None = None
-    """0..1: share of time in which a kernel ran (also while it spins in a collective)."""
-    memory_used: int | None = None
-    memory_total: int | None = None
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
-    temperature: float | None = None
-    sm_clock_mhz: float | None = None
-    max_sm_clock_mhz: float | None = None
-    clock_reasons: tuple[str, ...] | None = None
-    """What keeps the clock below its maximum: idle, power_cap, sw_thermal, hw_thermal,
-    hw_slowdown, hw_power_brake, clocks_setting, sync_boost, display."""
-    pids: tuple[int, ...] = ()
-    """As the host numbers them, also inside a container."""
-    trouble: str | None = None
-    """Why nothing or not everything could be read, e.g. `GPU is lost`."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSample:
-    at: float
-    devices: tuple[Device, ...]
-    trouble: str | None = None
-    """Why there are no devices at all, e.g. no NVIDIA driver."""
 
 
 @dataclass(frozen=True, slots=True)

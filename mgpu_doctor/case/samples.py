@@ -8,15 +8,8 @@ from itertools import islice
 from typing import TypeGuard
 
 from mgpu_doctor.case.files import number, text, whole
-from mgpu_doctor.case.model import (
-    Device,
-    DeviceSample,
-    Group,
-    HostSample,
-    Json,
-    ProcessEnd,
-    Task,
-)
+from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.model import Group, HostSample, Json, ProcessEnd, Task
 
 MOST_DEVICES = 256
 MOST_PROCESSES = 4096

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from mgpu_doctor.case.model import DeviceSample, HostSample
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.model import HostSample
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.tui.followed import Followed
 from mgpu_doctor.tui.heat import Heat

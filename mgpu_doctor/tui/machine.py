@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from mgpu_probes.outside.devices import Devices
 from mgpu_probes.outside.host import Host
 
-from mgpu_doctor.case.model import DeviceSample, HostSample
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.model import HostSample
 from mgpu_doctor.case.samples import device_sample, host_sample
 
 

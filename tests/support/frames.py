@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_doctor.case.model import Device, DeviceSample, HostSample, Outcome
+from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.model import HostSample, Outcome
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.tui.followed import Followed
 from mgpu_doctor.tui.frame import Frame, Position

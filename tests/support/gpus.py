@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mgpu_doctor.case.model import Case, Device, DeviceSample
+from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.model import Case
 from tests.support.synthetic import Synthetic, synthetic_case
 
 GIB = 1 << 30

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rich.text import Text
 
-from mgpu_doctor.case.model import Device
+from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.panels.parts import DIM, Column, cell, ends, fitting, gauge
