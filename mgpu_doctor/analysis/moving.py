@@ -56,6 +56,14 @@ class Crowding:
     moving: float | None = None
     """CPU seconds a second of the mean rank's threads beside the main one, where none of them
     computes."""
+    filled: bool = False
+    """Ranks fill the cores, and what these threads ran and queued explains communication: a core
+    moved the data that a main thread wanted."""
+
+    @property
+    def short(self) -> bool:
+        """Whether cores rather than a link are what communication waits for."""
+        return self.crowded or self.filled or self.ranks > (self.cores or self.ranks)
 
 
 def _on_host(rank: Rank) -> bool:
@@ -84,6 +92,8 @@ def crowding(
     if not queued:
         return Crowding(cores is None or len(there) >= cores, len(there), cores)
     mean = float(np.mean(queued))
+    moved = _moved_by_others(ranks, around)
+    full = cores is not None and len(there) >= cores
     outside = [one.outside for one in around.values() if one.outside is not None]
     return Crowding(
         mean >= CROWDED * share,
@@ -91,7 +101,8 @@ def crowding(
         cores,
         mean,
         max(outside) if outside else None,
-        _moved_by_others(ranks, around),
+        moved,
+        full and mean + (moved or 0.0) >= CROWDED * share,
     )
 
 

@@ -36,8 +36,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
         return
     share, source = moved
     crowd = crowding(measures.case.ranks, measures.surroundings, share)
-    # Ranks that outnumber the cores compete for them, also where few samples do not show it.
-    crowded = crowd is not None and (crowd.crowded or crowd.ranks > (crowd.cores or crowd.ranks))
+    crowded = crowd is not None and crowd.short
     better = _said_better(measures, crowded)
     left = share - better
     # What is left beside a larger remedy is judged once that has been applied.
@@ -82,7 +81,7 @@ def _called(measures: Measures) -> list[Called]:
 
 
 def _cause(measures: Measures, crowd: Crowding | None) -> str:
-    if crowd is not None and crowd.crowded:
+    if crowd is not None and crowd.short:
         return _crowded(crowd)
     logged = reduction(measures.case.ranks)
     if logged is not None:
@@ -105,9 +104,11 @@ def _crowded(crowd: Crowding) -> str:
     parts = [f"{crowd.ranks} ranks share {shared}"]
     if crowd.queueing is not None:
         parts.append(
-            "the threads that move data stood ready without a core for "
+            "the threads of a rank that move data stood ready without a core for "
             f"{seconds(crowd.queueing)} of every second"
         )
+    if crowd.moving:
+        parts.append(f"and ran for {seconds(crowd.moving)} of it")
     if crowd.outside is not None and crowd.outside >= BUSY:
         parts.append(f"other programs kept {crowd.outside:.1f} cores busy")
     return (
@@ -145,7 +146,7 @@ def _evidence(measures: Measures, crowd: Crowding | None) -> Iterable[Evidence]:
 
 
 def _fixes(measures: Measures, crowd: Crowding | None, left: float) -> Iterable[Fix]:
-    if crowd is not None and crowd.crowded:
+    if crowd is not None and crowd.short:
         yield Fix(
             "fewer-ranks",
             "Start fewer ranks here, or give them more cores",

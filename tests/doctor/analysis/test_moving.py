@@ -68,6 +68,23 @@ def test_cpu_time_of_other_threads_is_the_movers_where_none_of_them_computes() -
     assert pooled.moving is None
 
 
+@pytest.mark.parametrize(("cores", "crowded"), [(2, True), (8, False)])
+def test_moving_data_crowds_ranks_that_fill_the_cores(cores: int, crowded: bool) -> None:
+    """Of 200 ms that communication takes a second, its threads ran 80 and stood ready for 40."""
+    one = Surroundings(running=0.6, main_running=0.52, queueing=0.1, all_queueing=0.14)
+    birth = {**ON_TWO_CORES, "affinity": cores, "threads": 1}
+    found = crowding(two_on_a_host(**birth), {0: one, 1: one}, share=0.2)
+    assert found is not None
+    assert found.short is crowded
+
+
+def test_a_slow_link_leaves_full_cores_idle() -> None:
+    one = Surroundings(running=0.32, main_running=0.3, queueing=0.1, all_queueing=0.13)
+    found = crowding(two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.6)
+    assert found is not None
+    assert not found.short
+
+
 @pytest.mark.parametrize(("cores", "crowded"), [(2, True), (8, False), (None, True)])
 def test_without_counters_ranks_and_cores_are_counted(cores: int | None, crowded: bool) -> None:
     found = crowding(two_on_a_host(clock="cpu", affinity=cores), {}, share=0.3)
