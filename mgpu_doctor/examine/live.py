@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 from mgpu_probes.outside import jobs, processes
 from mgpu_probes.outside.ending import Endings
-from mgpu_probes.outside.flight.gather import gather
+from mgpu_probes.outside.flight.gather import environ, gather
+from mgpu_probes.outside.flight.standstill import address_of, standing
 from mgpu_probes.outside.jobs import FoundJob
 from mgpu_probes.outside.look import look
 from mgpu_probes.outside.stacks.reading import Aid
@@ -102,14 +104,23 @@ def examine(target: Target, tell: Tell) -> Case:
         case = case_of(target.job, looks, psutil.boot_time(), _endings(looks[-1]))
     else:
         case = with_looks(recorded, looks)
-    if stand(looks) is None:
+    if stand(looks) is not None:
+        gathered = gather(target.job, _sockets(ranks), timeout=FLIGHT_PATIENCE)
+        case = replace(case, unexamined=(*case.unexamined, *unexamined_of(gathered.untold)))
+        forms = gathered.forms or _told_by_nccl(target.job)
+    elif not any(one.stacks for one in looks):
+        forms = _told_by_nccl(target.job)
+    else:
         return case
-    gathered = gather(target.job, _sockets(ranks), timeout=FLIGHT_PATIENCE)
-    return replace(
-        case,
-        flights=(*case.flights, *map(flight_of, gathered.forms)),
-        unexamined=(*case.unexamined, *unexamined_of(gathered.untold)),
-    )
+    return replace(case, flights=(*case.flights, *map(flight_of, forms)))
+
+
+def _told_by_nccl(job: FoundJob) -> tuple[dict[str, Any], ...]:
+    """What NCCL itself counts of a job that stands, where nothing else tells."""
+    first = next(iter(job.ranks), None)
+    address = first and address_of(environ(first.pid, processes.PROC))
+    numbers = {one.pid: one.rank for one in job.ranks if one.rank is not None}
+    return standing(numbers, address) if address else ()
 
 
 def _endings(look: Look) -> tuple[Ending, ...]:

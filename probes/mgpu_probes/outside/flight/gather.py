@@ -68,23 +68,23 @@ def _ask(
 
 def _ways(one: FoundProcess, own: str | None, timeout: float, proc: Path) -> list[_Way]:
     """The best first: call stacks are worth more than a quick answer."""
-    environ = _environ(one.pid, proc)
+    given = environ(one.pid, proc)
     root = proc / str(one.pid) / "root" if one.container else Path("/")
     asking = partial(from_worker, rank=one.rank, pid=one.pid)
     ways: list[_Way] = []
     if own is not None:
         ask = partial(worker.ask, own, timeout=timeout)
         ways += [partial(asking, ask, handler=name) for name in (WITH_SITES, HANDLER)]
-    pipe = pipe_of(environ, one.rank, root) if one.rank is not None else None
+    pipe = pipe_of(given, one.rank, root) if one.rank is not None else None
     if pipe is not None:
         ways.append(partial(from_pipe, pipe, timeout))
-    if environ.get(SOCKET):
-        path = under(root, environ[SOCKET])
+    if given.get(SOCKET):
+        path = under(root, given[SOCKET])
         ways.append(partial(asking, partial(worker.ask, str(path), timeout=timeout)))
     return ways
 
 
-def _environ(pid: int, proc: Path) -> dict[str, str]:
+def environ(pid: int, proc: Path) -> dict[str, str]:
     """With which it was started; empty where that may not be read."""
     try:
         with open(proc / str(pid) / "environ", "rb") as file:
