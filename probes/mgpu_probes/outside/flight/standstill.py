@@ -37,7 +37,7 @@ def standing(
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[dict[str, Json], ...]:
     """A form for each of the ranks `numbers` (by pid), with the communicators that stand; none
-    where nothing answers. Takes `APART` seconds where NCCL answers, and no time where it does not."""
+    where nothing answers. Takes `APART` seconds where NCCL answers, else no time."""
     try:
         began, first = time.time(), _counts(ask_ras(address), numbers)
         if not first:
