@@ -29,6 +29,9 @@ from mgpu_doctor.case.model import Rank
 
 EQUAL = 0.1
 """Optimizers are compared across stages whose numbers of parameters differ by no more than this."""
+CHANGED = 0.1
+"""Of its own work before: by how much more a stage must work for a change to be told. Beside other
+ranks a common drift of the machine cancels out; nothing takes it out of a rank's own past."""
 
 Ranks = Sequence[Rank]
 Find = Callable[[Ranks], tuple[Straggler, ...]]
@@ -109,7 +112,11 @@ def _changed(ranks: Ranks, joined: Joined, attribution: Attribution, find: Find)
         for one in find(_levelled(ranks, joined, before))
         if one.since is not None
     ]
-    return [one for one in found if one.own - one.own_of_others >= COMPARABLE * one.excess]
+    return [
+        one
+        for one in found
+        if one.own - one.own_of_others >= max(COMPARABLE * one.excess, CHANGED * one.own_of_others)
+    ]
 
 
 def _against_itself(

@@ -78,6 +78,12 @@ def test_a_stage_that_became_slow_is_a_straggler_alone() -> None:
     assert "what it was before" in found.evidence[0].measure
 
 
+@pytest.mark.parametrize("milliseconds", [0.6, 1.0])
+def test_a_stage_that_drifts_a_little_is_silent(milliseconds: float) -> None:
+    """5 and 8 % of its 12 ms: it has no equal that the machine drifts with."""
+    assert findings(Pipeline(faults=[Fault(1, "forward", milliseconds, start=50)])) == ()
+
+
 def test_a_slow_rank_among_equal_pipelines_is_compared_with_its_stage() -> None:
     found = findings(Pipeline(replicas=2, faults=[Fault(5, "backward", 12)]))
     assert [one.code for one in found] == ["straggler-compute"]
