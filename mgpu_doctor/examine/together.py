@@ -66,12 +66,16 @@ def _targets(subjects: Sequence[Pid | Recording]) -> list[Target]:
 
 
 def _all(targets: Sequence[Target], tell: Tell) -> list[Case]:
-    """At once: each is looked at for seconds. Those that end meanwhile are left out."""
+    """At once: each is looked at for seconds. Those that end meanwhile are left out, and so is a
+    recording that cannot be read, which is said."""
 
     def one(target: Target) -> Case | None:
         try:
             return examine(target, tell)
-        except (EndedMeanwhile, NotARecording, OSError):
+        except EndedMeanwhile:
+            return None
+        except (NotARecording, OSError) as error:
+            tell(f"left out, as it cannot be read: {error}")
             return None
 
     with ThreadPoolExecutor(8, "examine") as pool:

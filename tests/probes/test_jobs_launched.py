@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,7 +98,9 @@ def test_launchers_are_known_by_their_commands(
     ],
     ids=["openmpi", "hydra", "slurm", "horovod"],
 )
-def test_each_launcher_tells_the_rank_in_its_own_words(table: ProcTable, environment) -> None:  # type: ignore[no-untyped-def]
+def test_each_launcher_tells_the_rank_in_its_own_words(
+    table: ProcTable, environment: Callable[[int], dict[str, object]]
+) -> None:
     table.add(100, 10, "slurmstepd: [7.0]", {})
     table.add(200, 100, "python train.py", environment(0))
     table.add(201, 100, ["bash", "-c", "python train.py; true"], environment(1))

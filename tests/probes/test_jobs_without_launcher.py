@@ -316,7 +316,7 @@ def test_lightning_starts_the_others_from_rank_zero(table: ProcTable) -> None:
 def test_a_program_that_trains_alone_is_a_job_of_one_rank(
     table: ProcTable, command: str, facts: dict[str, list[str]]
 ) -> None:
-    table.add(100, 10, command, {}, **facts)  # type: ignore[arg-type]
+    table.add(100, 10, command, {}, **facts)  # type: ignore[arg-type]  # keyword arguments of add
     (job,) = jobs.find_all(table.proc)
     assert numbered(job) == [(100, 0)]
     assert (job.launcher, job.world_size, job.missing, job.untold) == ("python", 1, (), ())
@@ -339,7 +339,7 @@ def test_a_program_that_trains_alone_is_a_job_of_one_rank(
 def test_what_does_not_train_is_no_job(
     table: ProcTable, command: str, facts: dict[str, list[str]]
 ) -> None:
-    table.add(100, 10, command, {}, **facts)  # type: ignore[arg-type]
+    table.add(100, 10, command, {}, **facts)  # type: ignore[arg-type]  # keyword arguments of add
     assert jobs.find_all(table.proc) == ()
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.window import STEPS, recent
-from mgpu_doctor.case.model import Case
+from mgpu_doctor.analysis.window import STEPS, recent, unmoved
+from mgpu_doctor.case.flights import Flight
+from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.model import Case, Outcome
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
 
 
@@ -69,3 +73,34 @@ def test_what_began_before_the_window_is_not_called_from_the_start() -> None:
     )
     assert (always.since, always.since_before) == (None, None)
     assert np.isfinite(newest.saved)
+
+
+def looked_at(*moments: float) -> Case:
+    """A job whose newest step ended at 0, with looks and dumps so many seconds later."""
+    case = synthetic_case(Synthetic(ranks=2, steps=40))
+    end = max(rank.steps["end_ns"][-1] * 1e-9 + rank.clock_offset for rank in case.ranks)
+    return replace(
+        case,
+        looks=tuple(Look(end + at, None, 2, (), ()) for at in moments),
+        flights=tuple(Flight(0, "dump", None, (), at=end + at) for at in moments),
+        job=replace(case.job, outcome=Outcome.RUNNING),
+    )
+
+
+def test_what_the_job_has_outlived_is_told_no_more() -> None:
+    case = looked_at(-3.0, -1.0, 5.0, 6.0)
+    left = unmoved(case)
+    assert left.looks == case.looks[2:]
+    assert left.flights == case.flights[2:]
+
+
+def test_nothing_stands_in_a_job_that_has_completed() -> None:
+    case = looked_at(5.0)
+    left = unmoved(replace(case, job=replace(case.job, outcome=Outcome.COMPLETED)))
+    assert (left.looks, left.flights) == ((), ())
+
+
+def test_a_dump_that_does_not_tell_when_it_was_made_is_kept() -> None:
+    case = looked_at(5.0)
+    undated = tuple(replace(one, at=None) for one in case.flights)
+    assert unmoved(replace(case, flights=undated)).flights == undated
