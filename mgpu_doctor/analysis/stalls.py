@@ -130,9 +130,12 @@ def _work(joined: Joined, attribution: Attribution) -> _Work:
 
 
 def _alone(seconds: Floats) -> Floats:
-    """What ranks do that the others do not at the same time."""
+    """What ranks do that the others do not at the same time, nor all in all: on busy cores now one
+    rank and now another takes long for what all do."""
     others = median_of_others(seconds)
-    return np.where(seconds >= ALONE * others, seconds - others, 0.0)
+    whole = seconds.sum(axis=0, keepdims=True)
+    more = (seconds >= ALONE * others) & (whole >= ALONE * median_of_others(whole))
+    return np.where(more, seconds - others, 0.0)
 
 
 def _is_fringe(other: Stalls, explained: Stalls) -> bool:

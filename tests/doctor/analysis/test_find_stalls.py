@@ -152,6 +152,15 @@ def test_ranks_that_evaluate_alike_are_nobodys_fault() -> None:
     assert stalls(job_of(work)) == ()
 
 
+def test_an_evaluation_that_now_one_rank_and_now_another_is_long_at_is_everybodys() -> None:
+    """On busy cores: each is three times as long as the other, in turn."""
+    work = healthy(Synthetic(ranks=2, steps=200))
+    work["evaluation"] = np.zeros((200, 2))
+    work["evaluation"][20::40] = [0.1, 0.3]
+    work["evaluation"][40::40] = [0.3, 0.1]
+    assert stalls(job_of(work)) == ()
+
+
 @pytest.mark.parametrize("long", [0.5, 5.0])
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("phase", ["forward", "other", "checkpoint", "evaluation"])
