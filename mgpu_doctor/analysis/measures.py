@@ -28,6 +28,7 @@ from mgpu_doctor.analysis.stalls import Stalls, find_stalls
 from mgpu_doctor.analysis.stragglers import Straggler
 from mgpu_doctor.analysis.structure import Structure, structure_of
 from mgpu_doctor.analysis.surroundings import Surroundings, surroundings
+from mgpu_doctor.analysis.watched import Watched, watch
 from mgpu_doctor.analysis.whatif import saved_without
 from mgpu_doctor.case.model import Case, Rank, Unexamined
 
@@ -57,6 +58,8 @@ class Measures:
     replicas: Replicas = field(default_factory=Replicas)
     devices: Mapping[int, OnDevice] | None = None
     """Rank -> its GPU while it trained; ranks of which it is not known are left out."""
+    watched: Watched = field(default_factory=Watched)
+    """Every GPU of the hosts, with the ranks that run there."""
     divergence: Divergence | None = None
     """Where ranks' collectives part, by flight-recorder dumps."""
     standing: Standing | None = None
@@ -81,7 +84,7 @@ class Measures:
 
 def measure(case: Case) -> Measures:
     """Computes everything that rules ask for. Pure."""
-    seen = _with_stacks(_with_collectives(_of_steps(case)))
+    seen = replace(_with_stacks(_with_collectives(_of_steps(case))), watched=watch(case))
     devices = on_devices(case)
     if devices:
         return replace(seen, devices=devices)

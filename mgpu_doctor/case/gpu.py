@@ -157,3 +157,5 @@ class DeviceSample:
     """Seconds that reading all devices took."""
     driver: str | None = None
     """The driver's version."""
+    events_trouble: str | None = None
+    """Why XIDs are not heard."""

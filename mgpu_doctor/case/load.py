@@ -14,6 +14,7 @@ from mgpu_probes.outside import processes
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
 
 from mgpu_doctor.case import files, printed, ranks, samples
+from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.case.ending_files import read_endings
 from mgpu_doctor.case.flight_files import read_flights
 from mgpu_doctor.case.flights import Flight
@@ -85,7 +86,11 @@ def load_recording(
         launcher_alive=_launcher_alive(info, end, until),
     )
     host_samples = _samples(hosts, layout.HOST_SAMPLES, samples.host_sample, unexamined)
-    device_samples = _samples(hosts, layout.DEVICE_SAMPLES, samples.device_sample, unexamined)
+    device_samples = [
+        sample
+        for host in hosts  # each with a reader of its own: a line may refer to those before it
+        for sample in _samples([host], layout.DEVICE_SAMPLES, DeviceReader().read, unexamined)
+    ]
     looks = _samples(hosts, layout.LOOKS, look_of, unexamined)
     endings, unread = read_endings(hosts, until)
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):

@@ -1,4 +1,4 @@
-"""Host and device samples of a recording as typed facts."""
+"""Host samples of a recording as typed facts."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from itertools import islice
 from typing import TypeGuard
 
 from mgpu_doctor.case.files import number, text, whole
-from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.model import Group, HostSample, Json, ProcessEnd, Task
 
-MOST_DEVICES = 256
 MOST_PROCESSES = 4096
 MOST_SECONDS = 1e15
 MOST_BYTES = 1 << 62
@@ -21,7 +19,6 @@ MOST_CORES = 8192
 """The most that Linux can be built for."""
 MOST_GROUPS = 1024
 MOST_LIMITS = 16
-MOST_REASONS = 32
 
 
 def host_sample(line: Mapping[str, Json]) -> HostSample | None:
@@ -47,20 +44,6 @@ def host_sample(line: Mapping[str, Json]) -> HostSample | None:
     )
 
 
-def device_sample(line: Mapping[str, Json]) -> DeviceSample | None:
-    """One line of devices.jsonl; None where it has no time."""
-    at = number(line.get("at"))
-    if at is None:
-        return None
-    devices = line.get("devices")
-    found = [_device(entry) for entry in devices[:MOST_DEVICES]] if _is_list(devices) else []
-    return DeviceSample(
-        at=at,
-        devices=tuple(device for device in found if device is not None),
-        trouble=text(line.get("trouble")),
-    )
-
-
 def process_end(line: Mapping[str, Json]) -> tuple[ProcessEnd, int | None] | None:
     """One line of exits.jsonl and the process's start ticks; None where it tells of none."""
     pid, at = whole(line.get("pid"), 1), number(line.get("at"))
@@ -69,35 +52,6 @@ def process_end(line: Mapping[str, Json]) -> tuple[ProcessEnd, int | None] | Non
     code = whole(line.get("exit_code"), 0, 255)
     end = ProcessEnd(pid, code, whole(line.get("signal"), 1, 64), at)
     return end, whole(line.get("start_ticks"), 1)
-
-
-def _device(entry: Json) -> Device | None:
-    index = whole(entry.get("index")) if isinstance(entry, dict) else None
-    if index is None:
-        return None
-    pids, reasons = entry.get("pids"), entry.get("clock_reasons")
-    return Device(
-        index=index,
-        name=text(entry.get("name"), 100),
-        uuid=text(entry.get("uuid"), 100),
-        utilization=number(entry.get("utilization")),
-        memory_used=whole(entry.get("memory_used")),
-        memory_total=whole(entry.get("memory_total")),
-        power_watts=number(entry.get("power_watts")),
-        power_limit_watts=number(entry.get("power_limit_watts")),
-        temperature=number(entry.get("temperature")),
-        sm_clock_mhz=number(entry.get("sm_clock_mhz")),
-        max_sm_clock_mhz=number(entry.get("max_sm_clock_mhz")),
-        clock_reasons=tuple(
-            known for one in reasons[:MOST_REASONS] if (known := text(one, 40)) is not None
-        )
-        if _is_list(reasons)
-        else None,
-        pids=tuple(pid for pid in pids[:MOST_PROCESSES] if whole(pid) is not None)
-        if _is_list(pids)
-        else (),
-        trouble=text(entry.get("trouble")),
-    )
 
 
 def _processes(entries: Json) -> dict[int, tuple[float, int]]:

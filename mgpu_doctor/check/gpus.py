@@ -13,10 +13,13 @@ NVIDIA = "0x10de"
 _DISPLAY = ("0x03", "0x12")
 """Classes of PCI devices: display controllers, processing accelerators."""
 
+PATIENCE = 10.0
+"""Seconds for a driver to answer everything once."""
+
 
 def gpus(machine: Machine) -> Result:
     """NVML, and each device that it shows."""
-    devices = Devices()
+    devices = Devices(patience=PATIENCE)
     try:
         sample = devices.sample()
     finally:

@@ -6,7 +6,7 @@ import importlib
 
 import typer
 
-VERBS = ("top", "run", "train", "diagnose", "report", "explain", "check")
+VERBS = ("top", "run", "train", "diagnose", "report", "export", "explain", "check")
 
 app = typer.Typer(
     name="mgpu-doctor",

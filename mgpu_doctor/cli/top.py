@@ -4,38 +4,64 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from mgpu_doctor.cli import app
+from mgpu_doctor.cli.dashes import Dashed, after_dashes
 from mgpu_doctor.cli.examined import recording
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, width
 
 if TYPE_CHECKING:
+    from mgpu_doctor.tui.filter import Filter
+    from mgpu_doctor.tui.recorder import Recorder
     from mgpu_doctor.tui.source import Live, Replay
+    from mgpu_doctor.tui.start.starting import Started
 
 WRONG_USAGE = 2
 
 
-@app.command()
+@app.command(cls=Dashed)
 def top(
+    context: typer.Context,
     job: Annotated[
         str | None,
         typer.Argument(
             metavar="[JOB]", help="A recording's folder, its id, or `latest`; none: what runs here."
         ),
     ] = None,
+    *,
     replay: Annotated[
         str | None,
         typer.Option("--replay", metavar="RECORDING", help="Play a recording again."),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
     json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="FILTER",
+            help="Show only ranks and GPUs that match, e.g. gpus=0-3, ranks=0,2, 'util<5 mem>80%'.",
+        ),
+    ] = None,
     interval: Annotated[
         float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between frames.")
     ] = 1.0,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            "--record",
+            metavar="DIR",
+            help="Write what is seen of GPUs and host as a recording, for --replay.",
+        ),
+    ] = None,
+    readonly: Annotated[
+        bool, typer.Option("--readonly", help="Look only: start and stop nothing.")
+    ] = False,
 ) -> None:
     """Watch this machine's GPUs, its training job, the ranks and what is wrong with them.
 
@@ -44,21 +70,77 @@ def top(
       mgpu-doctor top
       mgpu-doctor top --once
       mgpu-doctor top --replay latest
+      mgpu-doctor top -- torchrun --nproc-per-node 4 train.py
+      mgpu-doctor top --only 'rank:0-3 & wait>50%'
     """
+    still = once or json
     if job is not None and replay is not None:
         leave("name a job or a recording to replay, not both.", WRONG_USAGE)
-    if not (once or json):
-        _need_a_terminal()
-    source = _source(job, replay)
-    if once or json:
-        _print(source, as_json=json)
+    if record is not None and (replay is not None or still):
+        leave("--record goes with the live screen.", WRONG_USAGE)
+    command = after_dashes(context)
+    if command is not None and (not command or job or replay or still or readonly):
+        leave(
+            "`top -- COMMAND` takes a command, and no job, --replay, --once, --json or --readonly.",
+            WRONG_USAGE,
+        )
+    chosen = _filter(only or [])
+    if still:
+        _print(_source(job, replay), chosen, as_json=json)
         return
-    from mgpu_doctor.tui.app import TopApp
+    _need_a_terminal()
+    _watch(job, replay, chosen, interval, command=command, record=record, readonly=readonly)
 
-    live = TopApp(source, interval)
+
+def _watch(
+    job: str | None,
+    replay: str | None,
+    only: Filter | None,
+    interval: float,
+    *,
+    command: Sequence[str] | None,
+    record: Path | None,
+    readonly: bool,
+) -> None:
+    """Until the person leaves."""
+    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.tui.app import TopApp
+    from mgpu_doctor.tui.frame import View
+    from mgpu_doctor.tui.start.starting import farewell
+
+    recorder = _recorder(record)
+    started = _start(command) if command else None
+    source = _source(str(started.recording) if started else job, replay, recorder)
+    live = TopApp(source, interval, settings=settings(), readonly=readonly, recorder=recorder)
+    live.set_reactive(TopApp.view, View(filter=only))
     live.run()
+    if started is not None:
+        typer.echo(f"mgpu-doctor: {farewell(started)}", err=True)
     if live.return_code:
         raise typer.Exit(live.return_code)
+
+
+def _start(command: Sequence[str]) -> Started:
+    from mgpu_doctor.tui.start.starting import NotStartedError, run_words, start
+
+    try:
+        return start(run_words(command))
+    except NotStartedError as reason:
+        leave(str(reason), NOTHING_EXAMINED)
+
+
+def _recorder(folder: Path | None) -> Recorder | None:
+    if folder is None:
+        return None
+    from mgpu_doctor.recording.write import OccupiedError
+    from mgpu_doctor.tui.recorder import Recorder
+
+    try:
+        return Recorder(folder)
+    except OccupiedError as error:
+        leave(f"{error} Choose another folder.", WRONG_USAGE)
+    except OSError as error:
+        leave(f"{folder} cannot be written: {error.strerror}.", NOTHING_EXAMINED)
 
 
 def _need_a_terminal() -> None:
@@ -72,14 +154,28 @@ def _need_a_terminal() -> None:
         )
 
 
-def _source(job: str | None, replay: str | None) -> Live | Replay:
+def _filter(only: list[str]) -> Filter | None:
+    from mgpu_doctor.tui.filter import FilterError, all_of, parse
+    from mgpu_doctor.tui.filter.errors import pointed
+
+    parsed = []
+    for typed in only:
+        try:
+            parsed.append(parse(typed))
+        except FilterError as error:
+            leave(f"--only cannot be understood.\n{pointed(typed, error)}", WRONG_USAGE)
+    return all_of(parsed)
+
+
+def _source(job: str | None, replay: str | None, recorder: Recorder | None = None) -> Live | Replay:
     from mgpu_doctor.case.load import NotARecording
     from mgpu_doctor.cli.settings import settings
     from mgpu_doctor.tui.source import Live, Replay
 
     chosen = settings()
     if replay is None:
-        return Live(None if job is None else recording(job), settings=chosen)
+        given = None if job is None else recording(job)
+        return Live(given, settings=chosen, recorder=recorder)
     folder: Path = recording(replay)
     try:
         return Replay(folder, chosen)
@@ -87,14 +183,16 @@ def _source(job: str | None, replay: str | None) -> Live | Replay:
         leave(str(error), NOTHING_EXAMINED)
 
 
-def _print(source: Live | Replay, *, as_json: bool) -> None:
+def _print(source: Live | Replay, only: Filter | None, *, as_json: bool) -> None:
     from mgpu_doctor.tui import once
+    from mgpu_doctor.tui.frame import View
     from mgpu_doctor.tui.source import Replay
 
     if isinstance(source, Replay):
         source.seek(1)
-    frame = source.frame(0)
+    frame, view = source.frame(0), View(filter=only)
     if as_json:
-        put(once.render_json(frame))
+        put(once.render_json(frame, view))
     else:
-        put(once.render(frame, width=width(sys.stdout), colour=colour(sys.stdout)))
+        drawn = once.render(frame, width=width(sys.stdout), colour=colour(sys.stdout), view=view)
+        put(drawn)

@@ -4,6 +4,7 @@ the doctor from passing a signal on."""
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import select
 import threading
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mgpu_probes.outside.host import Host
 
@@ -21,7 +22,11 @@ from mgpu_doctor.launch.family import Family, Member
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.launch.stillness import Alarm, Stillness
 from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.device_lines import DeviceLines
 from mgpu_doctor.recording.write import Lines
+
+if TYPE_CHECKING:
+    from mgpu_probes.outside.devices import Devices
 
 SLOWEST = 15.0
 COPY_EVERY = 30.0
@@ -49,7 +54,7 @@ class Watch:
         self._family = Family(pid)
         self._exits = Lines(host / layout.EXITS, EXITS_LIMIT, samples=False)
         self._samples = Lines(host / layout.HOST_SAMPLES, samples=True)
-        self._device_samples = Lines(host / layout.DEVICE_SAMPLES, samples=True)
+        self._device_samples = DeviceLines(host / layout.DEVICE_SAMPLES)
         self._poll = select.poll()
         self._by_pidfd: dict[int, Member] = {}
         self._wake, self._waker = os.pipe()
@@ -158,23 +163,25 @@ class Watch:
 
     def _watch_devices(self) -> None:
         """Apart from the rest, because a driver may hang on a GPU that fell off the bus."""
-        sample = _device_sampler()
+        devices = _devices()
         started = time.monotonic()
-        while sample is not None:
-            self._write(self._device_samples, sample())
+        while devices is not None:
+            self._write(self._device_samples, devices.sample())
             if self._over.wait(interval(time.monotonic() - started)):
+                devices.close()
                 return
 
-    def _write(self, lines: Lines, content: dict[str, Any]) -> None:
+    def _write(self, lines: Lines | DeviceLines, content: dict[str, Any]) -> None:
         self._notebook.guarded(lambda: lines.append(content))
 
 
-def _device_sampler() -> Callable[[], dict[str, Any]] | None:
-    """None where there is no NVIDIA driver library: then not even its bindings are imported."""
+def _devices() -> Devices | None:
+    """None where there is no driver library: then not even its bindings are imported."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        return None
+        if importlib.util.find_spec("amdsmi") is None:
+            return None
     from mgpu_probes.outside.devices import Devices
 
-    return Devices().sample
+    return Devices()

@@ -40,7 +40,7 @@ class RecordingInfo(TypedDict, total=False):
 
     schema: str
     id: str
-    kind: str  # "run" or "train"
+    kind: str  # "run", "train", or "watch": a machine without a job (`top --record`)
     command: list[str]
     cwd: str
     host: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mgpu_doctor.recording.layout import INFO
@@ -80,11 +80,21 @@ class Lines:
         self._stride = 1
         self._offered = 0
 
+    @property
+    def stride(self) -> int:
+        """Of so many objects offered, one is taken; it doubles when the file is thinned."""
+        return self._stride
+
     def append(self, content: Mapping[str, object]) -> None:
+        self.append_made(lambda: content)
+
+    def append_made(self, make: Callable[[], Mapping[str, object]]) -> None:
+        """`append`, where the object depends on which ones were taken before: it is made only if
+        it is taken."""
         self._offered += 1
         if (self._offered - 1) % self._stride:
             return
-        line = json.dumps(content, separators=(",", ":")).encode() + b"\n"
+        line = json.dumps(make(), separators=(",", ":")).encode() + b"\n"
         if len(line) > _MAX_LINE_BYTES:
             raise OSError(errno.EMSGSIZE, f"a line of {len(line)} bytes is too long")
         if self._size + len(line) > self.limit:

@@ -23,7 +23,7 @@ def render(diagnosis: Diagnosis) -> str:
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
     """The object itself, of plain JSON types. Seconds, bytes, fractions 0..1; unknown is None."""
     case = diagnosis.case
-    plain: dict[str, Any] = _plain(
+    made: dict[str, Any] = plain(
         {
             "schema": SCHEMA,
             "subject": {"kind": case.subject.kind, "ref": case.subject.ref},
@@ -43,7 +43,7 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
             "stacks": [_branch(branch) for branch in diagnosis.tree],
         }
     )
-    return plain
+    return made
 
 
 def _job(job: Job) -> dict[str, Any]:
@@ -144,13 +144,13 @@ def _fix(fix: Fix) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Only what JSON knows: enum members as their value, array scalars as Python's, NaN and
     infinities as None, tuples as lists, undecodable bytes of file names as the sign for them."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, str):

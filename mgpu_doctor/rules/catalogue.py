@@ -33,38 +33,43 @@ from mgpu_doctor.rules import (
     training,
     unused,
 )
+from mgpu_doctor.rules.hardware.family import RULES as HARDWARE
+from mgpu_doctor.rules.hardware.xid import with_xids
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.signs import with_signs
 
 GROUP = "mgpu_doctor.rules"
 """Entry points of this group name a tuple of `Rule`."""
 
-OWN: tuple[Rule, ...] = with_signs(
-    (
-        *failed.RULES,
-        *memory_death.RULES,
-        *full.RULES,
-        *exhausted.RULES,
-        *asked.RULES,
-        *rendezvous.RULES,
-        *mismatch.RULES,
-        *hang.RULES,
-        *standing.RULES,
-        *straggler.RULES,
-        *input.RULES,
-        *host.RULES,
-        *imbalance.RULES,
-        *stages.RULES,
-        *stalls.RULES,
-        *communication.RULES,
-        *accumulation.RULES,
-        *buckets.RULES,
-        *unused.RULES,
-        *syncs.RULES,
-        *framework.RULES,
-        *device.RULES,
-        *training.RULES,
-        *doctor.RULES,
+OWN: tuple[Rule, ...] = with_xids(
+    with_signs(
+        (
+            *failed.RULES,
+            *memory_death.RULES,
+            *full.RULES,
+            *exhausted.RULES,
+            *asked.RULES,
+            *rendezvous.RULES,
+            *mismatch.RULES,
+            *hang.RULES,
+            *standing.RULES,
+            *straggler.RULES,
+            *input.RULES,
+            *host.RULES,
+            *imbalance.RULES,
+            *stages.RULES,
+            *stalls.RULES,
+            *communication.RULES,
+            *accumulation.RULES,
+            *buckets.RULES,
+            *unused.RULES,
+            *syncs.RULES,
+            *framework.RULES,
+            *device.RULES,
+            *HARDWARE,
+            *training.RULES,
+            *doctor.RULES,
+        )
     )
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mgpu_doctor.analysis.watched import on_bus
 from mgpu_doctor.case.model import Case, Error
 from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.rules.falls import Fall, Kind
@@ -36,8 +37,8 @@ BETWEEN = frozenset({"hang-collective-mismatch", "hang-rank-behind", "failed-hor
 
 
 def rank_of(sign: Sign, case: Case) -> int | None:
-    """Whom the text is about: the rank or pid that it names, else who printed it; of what is wrong
-    between ranks nobody, unless the text itself names who is missing."""
+    """Whom the text is about: the rank, pid or GPU that it names, else who printed it; of what is
+    wrong between ranks nobody, unless the text itself names who is missing."""
     code = KNOWN[sign.signature].code
     if code == "hang-collective-mismatch" or KNOWN[sign.signature].mutual:
         return None
@@ -47,6 +48,8 @@ def rank_of(sign: Sign, case: Case) -> int | None:
         for rank in case.ranks:
             if rank.pid == int(named):
                 return rank.rank
+    if len(there := on_bus(case, sign.values.get("pci", ""))) == 1:
+        return there[0]
     if case.job.launcher == "srun" and (named := sign.values.get("task", "")).isdecimal():
         return int(named)  # every task is a rank: no torchrun in between
     return None if code in BETWEEN else sign.rank

@@ -83,7 +83,7 @@ def judge(measures: Measures) -> tuple[Charge, ...]:
     signs = [sign for sign in case.signs if sign.signature in KNOWN and not _past(sign, case)]
     grave = [sign for sign in signs if KNOWN[sign.signature].severity == "critical"]
     beside = [sign for sign in signs if KNOWN[sign.signature].severity != "critical"]
-    return (*_why(grave, measures), *_defects(beside))
+    return (*_why(grave, measures), *_defects(beside, case))
 
 
 def size_of(case: Case) -> int:
@@ -221,7 +221,7 @@ def _with_first(first: Sign, signs: Iterable[Sign]) -> tuple[Sign, ...]:
     return (first, *(sign for sign in signs if sign is not first))
 
 
-def _defects(signs: Iterable[Sign]) -> Iterable[Charge]:
+def _defects(signs: Iterable[Sign], case: Case) -> Iterable[Charge]:
     """What is wrong beside: one charge a code."""
     codes: dict[str, list[Sign]] = {}
     for sign in signs:
@@ -234,8 +234,13 @@ def _defects(signs: Iterable[Sign]) -> Iterable[Charge]:
             signs=_with_first(best, found),
             confidence=signature.weight,
             role=signature.role,
-            ranks=frozenset(sign.rank for sign in found if sign.rank is not None),
+            ranks=frozenset(rank for sign in found if (rank := _with_gpu(sign, case)) is not None),
         )
+
+
+def _with_gpu(sign: Sign, case: Case) -> int | None:
+    """Who runs on the GPU that it names, else who printed it."""
+    return rank_of(sign, case) if "pci" in sign.values else sign.rank
 
 
 def _most_telling(signs: Iterable[Sign]) -> Sign:

@@ -208,6 +208,7 @@ RULES = (
             "straggler-other",
             "straggler-optimizer",
             "straggler-host",
+            "gpu-throttled",
         ),
         limits=(
             COST,

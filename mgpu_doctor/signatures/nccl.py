@@ -159,6 +159,22 @@ SIGNATURES: tuple[Signature, ...] = (
         severity="warning",
     ),
     Signature(
+        id="nccl-way-disabled",
+        code="topology-slow",
+        role=Role.CAUSE,
+        needle="_DISABLE set by environment to 1",
+        pattern=r"NCCL INFO NCCL_(?P<way>P2P|IB|SHM)_DISABLE set by environment to 1\b",
+        meaning="NCCL may not use a fast way between ranks: NCCL_{way}_DISABLE is set (P2P: NVLink "
+        "and PCIe between GPUs; SHM: the host's memory; IB: InfiniBand and RoCE), so it falls back "
+        "to a slower one, in the end to sockets.",
+        fix="`unset NCCL_{way}_DISABLE` before the launcher, unless the fast way is known to be "
+        "broken here.",
+        example="node01:984:984 [0] NCCL INFO NCCL_P2P_DISABLE set by environment to 1.",
+        origin="source: src/misc/param.cc of NCCL 2.32",
+        severity="info",
+        weight=0.8,
+    ),
+    Signature(
         id="nccl-shm",
         code="shm-exhausted",
         role=Role.CAUSE,

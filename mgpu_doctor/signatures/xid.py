@@ -5,10 +5,14 @@ Their meaning is that of NVIDIA's public catalogue, https://docs.nvidia.com/depl
 
 from __future__ import annotations
 
+import re
+
 from mgpu_doctor.signatures.signature import Role, Signature
 
 _OWN_ENTRY = ("13", "31", "43", "45", "48", "61", "62", "63", "64", "74", "79", "94", "95", "109")
 _OWN_ENTRIES = "|".join((*_OWN_ENTRY, "119", "120", "154"))
+APPLICATION = frozenset({13, 31, 43, 45})
+"""XIDs that a program usually brings about itself: the GPU is well."""
 _LOG = "source: a kernel log of NVIDIA's driver, XID {} of its public catalogue"
 _RESET = "Take the job off this GPU, then `nvidia-smi --gpu-reset -i {pci}` or reboot the host."
 
@@ -82,7 +86,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("48"),
         meaning="XID 48 on the GPU at {pci}: a memory error that ECC cannot correct. What was "
-        "computed there is lost.",
+        "computed there is lost. It is the hardware's fault, not the program's.",
         fix=_RESET + " If it returns, have the GPU replaced.",
         example="NVRM: Xid (PCI:0000:52:00): 48, pid='<unknown>', name=<unknown>, An uncorrectable "
         "double bit error (DBE) has been detected on GPU in the framebuffer at physAddr 0x18f31d80 "
@@ -97,7 +101,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("61|62"),
         meaning="XID {xid} on the GPU at {pci}: the GPU's power controller stopped (PMU). It does "
-        "not recover by itself.",
+        "not recover by itself. Mostly the hardware or its firmware.",
         fix="Reboot the host. If it returns, update driver and firmware, then have the GPU "
         "replaced.",
         example="NVRM: Xid (PCI:0000:01:00): 62, pid=2763, 0c83(1870) 00000000 00000000",
@@ -110,7 +114,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("63"),
         meaning="XID 63 on the GPU at {pci}: a bad memory row was noted for replacement. The "
-        "replacement takes effect with the next reset.",
+        "replacement takes effect with the next reset. It is the hardware's fault.",
         fix=_RESET,
         example="NVRM: Xid (PCI:0000:52:00): 63, pid='<unknown>', name=<unknown>, Row Remapper: "
         "New row (0x0000000018f31d80) marked for remapping, reset gpu to activate.",
@@ -124,7 +128,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("64"),
         meaning="XID 64 on the GPU at {pci}: a bad memory row could not be replaced; the spare "
-        "rows are used up or the record failed.",
+        "rows are used up or the record failed. It is the hardware's fault.",
         fix="Take the GPU out of service and have it replaced: `nvidia-smi -q -d ROW_REMAPPER`.",
         example="NVRM: Xid (PCI:0000:0f:00): 64, pid='<unknown>', name=<unknown>, Row Remapper "
         "Error: (0x00000002eebc4100) - All reserved rows for bank are remapped",
@@ -137,7 +141,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="NVRM: Xid",
         pattern=_xid("74"),
-        meaning="XID 74 on the GPU at {pci}: an NVLink connection failed.",
+        meaning="XID 74 on the GPU at {pci}: an NVLink connection failed. Mostly the hardware: the "
+        "link, its bridge or the baseboard, or the GPU at its other end.",
         fix="See `nvidia-smi nvlink -e`; reset all GPUs of the host or reboot it. If it returns, "
         "have the GPU, bridge or baseboard checked.",
         example="NVRM: Xid (PCI:0000:b9:00): 74, pid=<unknown>, name=<unknown>, NVLink: fatal "
@@ -151,7 +156,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="NVRM: Xid",
         pattern=_xid("79"),
-        meaning="XID 79: the GPU at {pci} has fallen off the bus; the host can no longer reach it.",
+        meaning="XID 79: the GPU at {pci} has fallen off the bus; the host can no longer reach it. "
+        "Mostly the hardware (power, heat, seating, slot), seldom the driver.",
         fix="Reboot the host. If it returns, check power, seating, cooling and the PCIe slot.",
         example="NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, GPU has fallen off the bus.",
         origin="source: nverror.h of NVIDIA's open-gpu-kernel-modules, XID 79",
@@ -164,7 +170,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("94"),
         meaning="XID 94 on the GPU at {pci}: an uncorrectable memory error that ended one process; "
-        "others on the GPU are safe.",
+        "others on the GPU are safe. It is the hardware's fault, not the program's.",
         fix="Start the job again; " + _RESET[0].lower() + _RESET[1:],
         example="NVRM: Xid (PCI:0000:01:00): 94, pid=7062, Contained: CE User Channel (0x9). RST: "
         "No, D-RST: No",
@@ -178,7 +184,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("95"),
         meaning="XID 95 on the GPU at {pci}: an uncorrectable memory error that was not contained. "
-        "Every process on the GPU is affected.",
+        "Every process on the GPU is affected. It is the hardware's fault, not the program's.",
         fix=_RESET + " If it returns, have the GPU replaced.",
         example="NVRM: Xid (PCI:0000:01:00): 95, pid=7062, Uncontained: LTC TAG (0x2,0x1). RST: "
         "Yes, D-RST: No",
@@ -192,7 +198,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("109"),
         meaning="XID 109 on the GPU at {pci}: the GPU could not switch between processes in time, "
-        "so the driver removed the work.",
+        "so the driver removed the work. Mostly a neighbour on the GPU or the driver.",
         fix="Do not share the GPU with other programs; update the driver.",
         example="NVRM: Xid (PCI:0000:cb:00): 109, pid=1797828, name=pt_main_thread, Ch 00000008, "
         "errorString CTX SWITCH TIMEOUT, Info 0x58005",
@@ -206,7 +212,8 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="NVRM: Xid",
         pattern=_xid("119|120"),
         meaning="XID {xid} on the GPU at {pci}: the GPU's system processor (GSP) does not answer "
-        "or failed. CUDA calls hang or fail from here on.",
+        "or failed. CUDA calls hang or fail from here on. Mostly the driver's firmware, sometimes "
+        "the hardware.",
         fix=_RESET + " Update the driver; NVIDIA's work-around is the module option "
         "NVreg_EnableGpuFirmware=0.",
         example="NVRM: Xid (PCI:0000:19:00): 119, pid=452531, name=cache_mgr_main, Timeout after "
@@ -243,3 +250,9 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.6,
     ),
 )
+
+
+def signature_of(number: int) -> Signature | None:
+    """What is known of an XID that the driver told by its number alone."""
+    line = f"NVRM: Xid (PCI:0000:00:00): {number}, "
+    return next((one for one in SIGNATURES if re.match(one.pattern, line)), None)

@@ -22,11 +22,22 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.widgets import Footer
 
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.load import NotARecording
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.recording.home import latest
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
+from mgpu_doctor.tui.filter.prompt import Chosen, FilterPrompt
 from mgpu_doctor.tui.frame import Frame, Order, View
+from mgpu_doctor.tui.history.choice import Choice
+from mgpu_doctor.tui.history.screen import HistoryScreen
 from mgpu_doctor.tui.pages import Page, help_page
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
 from mgpu_doctor.tui.panels import findings, gpus, head, heat, host, ranks
+from mgpu_doctor.tui.recorder import Recorder
 from mgpu_doctor.tui.source import Live, Replay, Source
+from mgpu_doctor.tui.start import opening
+from mgpu_doctor.tui.start.greeting import Greeting
 
 LEAST_REST = 4.0
 """Rests at least so many times as long as a frame took to make: the screen is given a fifth of a
@@ -51,7 +62,8 @@ class FrameMade(Message):
 
 
 class TopApp(App[None]):
-    """`mgpu-doctor top`. `interval`: seconds between frames."""
+    """`mgpu-doctor top`. `interval`: seconds between frames; `readonly`: starts and stops nothing;
+    `recorder`: takes down what the machine does, whatever job is shown."""
 
     TITLE = "mgpu-doctor"
     CSS_PATH = "top.tcss"
@@ -63,8 +75,16 @@ class TopApp(App[None]):
         Binding("ctrl+c", "quit", show=False, priority=True),
         Binding("question_mark", "keys", "help"),
         Binding("enter", "details", "finding"),
+        Binding("slash", "filter", "filter"),
+        Binding("g", "history", "graphs"),
         Binding("r", "sort", "sort ranks"),
+        Binding("R", "reverse", "turn the order", show=False),
         Binding("j", "next_job", "next job"),
+        Binding("n", "launch", "new job"),
+        Binding("a", "attach", "attach"),
+        Binding("d", "diagnosis", "diagnosis"),
+        Binding("x", "stop", "stop"),
+        Binding("p", "play_last", "play last", show=False),
         Binding("t", "light", "light/dark", show=False),
         Binding("space", "pause", "pause", priority=True),
         Binding("left", "step(-1)", "back", priority=True),
@@ -75,20 +95,37 @@ class TopApp(App[None]):
         Binding("end", "seek(1)", "end", show=False, priority=True),
     ]
     REPLAY_ACTIONS = frozenset({"pause", "step", "speed", "seek"})
+    MAIN_ACTIONS = frozenset(
+        {"details", "sort", "reverse", "filter", "history", "launch", "attach", "diagnosis", "stop"}
+    )
 
     frame: reactive[Frame | None] = reactive(None, init=False)
     view: reactive[View] = reactive(View(), init=False)
 
-    def __init__(self, source: Source, interval: float = 1.0) -> None:
+    def __init__(
+        self,
+        source: Source,
+        interval: float = 1.0,
+        *,
+        settings: Settings = DEFAULTS,
+        readonly: bool = False,
+        recorder: Recorder | None = None,
+    ) -> None:
         super().__init__()
         self._source = source
         self._interval = interval
+        self._settings = settings
+        self._readonly = readonly
+        self._recorder = recorder
         self._wake = threading.Event()
         self._leaving = False
+        self._asked: list[str] = []
+        self._graphs = Choice()
 
     def compose(self) -> ComposeResult:
         yield Panel(head.lines, id="head")
         yield Panel(host.lines, id="host")
+        yield Panel(Greeting.of_this_machine().lines, id="greeting")
         yield Panel(gpus.lines, "GPUs", id="gpus")
         with Container(id="work"):
             yield Panel(ranks.lines, "Ranks", id="ranks")
@@ -133,23 +170,32 @@ class TopApp(App[None]):
         self._show()
 
     def _show(self) -> None:
+        self.screen_stack[0].query_one("#ranks").border_title = _by(self.view)
         if self.frame is not None:
             for panel in self.screen_stack[0].query(Panel):
                 panel.show(self.frame, self.view)
+            for screen in self.screen_stack:
+                if isinstance(screen, HistoryScreen):
+                    screen.show(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        on_a_page = len(self.screen_stack) > 1
+        graphs = isinstance(self.screen, HistoryScreen)
+        on_a_page = len(self.screen_stack) > 1 and not graphs
+        if graphs and action in self.MAIN_ACTIONS:
+            return False
         if action in self.REPLAY_ACTIONS:
             return isinstance(self._source, Replay) and not on_a_page
         if action == "next_job":
             return isinstance(self._source, Live)
+        if action == "stop":
+            return not isinstance(self._source, Replay)
         return super().check_action(action, parameters)
 
     def action_keys(self) -> None:
         self.push_screen(help_page())
 
     def action_details(self) -> None:
-        diagnosis = self.frame.diagnosis if self.frame else None
+        diagnosis = self._diagnosis
         if diagnosis is None or not diagnosis.findings:
             return
         finding = diagnosis.findings[min(self.view.finding, len(diagnosis.findings) - 1)]
@@ -160,6 +206,25 @@ class TopApp(App[None]):
         following = orders[(orders.index(self.view.order) + 1) % len(orders)]
         self.view = replace(self.view, order=following)
 
+    def action_history(self) -> None:
+        page = HistoryScreen(self.frame, self._graphs)
+
+        def closed(_: None) -> None:
+            self._graphs = page.choice
+
+        self.push_screen(page, closed)
+
+    def action_reverse(self) -> None:
+        self.view = replace(self.view, reversed=not self.view.reversed)
+
+    def action_filter(self) -> None:
+        if len(self.screen_stack) == 1:
+            self.push_screen(FilterPrompt(self.view.filter, self._asked), self._filter_chosen)
+
+    def _filter_chosen(self, chosen: Chosen | None) -> None:
+        if chosen is not None:
+            self.view = replace(self.view, filter=chosen.filter)
+
     def action_light(self) -> None:
         self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
 
@@ -167,6 +232,43 @@ class TopApp(App[None]):
         if isinstance(self._source, Live):
             self._source.next_job()
             self._wake.set()
+
+    def _turn(self, job: opening.Job) -> None:
+        self._show_from(opening.source_of(job, self._settings, self._recorder))
+
+    def _show_from(self, source: Source) -> None:
+        self._source = source
+        self.refresh_bindings()
+        self._wake.set()
+
+    def action_launch(self) -> None:
+        opening.open_launch(self, self._turn, readonly=self._readonly)
+
+    def action_attach(self) -> None:
+        def devices() -> DeviceSample | None:
+            return self.frame.devices if self.frame else None
+
+        opening.open_attach(self, self._turn, devices, readonly=self._readonly)
+
+    def action_diagnosis(self) -> None:
+        opening.open_diagnosis(self, self._diagnosis, self._settings)
+
+    def action_stop(self) -> None:
+        shown = self._diagnosis.case.subject.ref if self._diagnosis else None
+        opening.offer_stop(self, shown, readonly=self._readonly)
+
+    def action_play_last(self) -> None:
+        last = latest()
+        if last is None:
+            return
+        try:
+            self._show_from(Replay(last, self._settings))
+        except NotARecording as reason:
+            self.notify(str(reason), markup=False)
+
+    @property
+    def _diagnosis(self) -> Diagnosis | None:
+        return self.frame.diagnosis if self.frame else None
 
     def action_pause(self) -> None:
         self._steer(Replay.pause)
@@ -186,9 +288,14 @@ class TopApp(App[None]):
             self._wake.set()
 
     def on_findings_panel_moved(self, message: FindingsPanel.Moved) -> None:
-        diagnosis = self.frame.diagnosis if self.frame else None
+        diagnosis = self._diagnosis
         last = len(diagnosis.findings) - 1 if diagnosis else 0
         wanted = self.view.finding + message.by if message.to is None else message.to
         self.view = replace(self.view, finding=max(0, min(last, wanted)))
         if message.opened:
             self.action_details()
+
+
+def _by(view: View) -> str:
+    order = "" if view.order is Order.RANK else f" · by {view.order.value}"
+    return f"Ranks{order}{' · reversed' if view.reversed else ''}"

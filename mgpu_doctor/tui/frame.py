@@ -8,8 +8,10 @@ from enum import Enum
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.model import HostSample
 from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.tui.filter import Filter
 from mgpu_doctor.tui.followed import Followed
 from mgpu_doctor.tui.heat import Heat
+from mgpu_doctor.tui.history.collect import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Frame:
     age: float = 0.0
     """Seconds since the diagnosis was made; ranks and steps are newer."""
     replay: Position | None = None
+    history: History | None = None
+    """What was sampled until now; None: the source keeps none."""
 
 
 class Order(str, Enum):
@@ -55,7 +59,11 @@ class Order(str, Enum):
 
     RANK = "rank"
     OWN = "own work"
+    WAIT = "wait"
     STEP = "step"
+    MEMORY = "memory"
+    STATE = "state"
+    HOST = "host"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +73,7 @@ class View:
     order: Order = Order.RANK
     finding: int = 0
     """Which finding is selected."""
+    filter: Filter | None = None
+    """Which ranks and GPUs are shown; None: all."""
+    reversed: bool = False
+    """The order turned round; what is not known stays last."""

@@ -7,17 +7,18 @@ from collections.abc import Iterable
 from mgpu_probes.outside.devices import Devices
 from mgpu_probes.outside.host import Host
 
+from mgpu_doctor.case.device_samples import device_sample
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.model import HostSample
-from mgpu_doctor.case.samples import device_sample, host_sample
+from mgpu_doctor.case.samples import host_sample
 
 
 class Machine:
-    """Samples on demand. Keeps the driver open; for one thread."""
+    """Samples on demand. Keeps the drivers open; for one thread."""
 
     def __init__(self) -> None:
         self._devices = Devices()
-        self._host = Host()
+        self._host = Host(standstill=True)
 
     def devices(self) -> DeviceSample | None:
         return device_sample(self._devices.sample())
@@ -25,3 +26,7 @@ class Machine:
     def host(self, pids: Iterable[int] = ()) -> HostSample | None:
         """CPU use is that since the call before."""
         return host_sample(self._host.sample(pids))
+
+    def close(self) -> None:
+        """Let go of the drivers."""
+        self._devices.close()

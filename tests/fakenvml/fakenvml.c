@@ -44,6 +44,7 @@
  *   nvlink_err LINK|* KIND V KIND replay recovery crc_flit crc_data ecc
  *   nvlink_remote LINK|* gpu|switch|unknown PCI
  *   gpm METRIC_ID V          GPM metric (NVML_GPM_METRIC_*)
+ *   part GI CI UUID USED TOTAL   a MIG device, in bytes; its processes are those with its gi= and ci=
  * A value V is one of
  *   123                a constant
  *   N/A                the call (or field) answers NOT_SUPPORTED
@@ -254,13 +255,15 @@ static const char *STRING_NAMES[] = {
 #undef X
 };
 
-#define MAXGPU 32
+#define MAXGPU 64
 #define MAXLINK 36
 #define MAXRULE 64
 #define MAXGPM 64
 #define MAXEVENT 256
+#define MAXPART 8
 
 typedef struct { int kind; u32 pid; Val mem, sm, mu, enc, dec; u32 gi, ci; } Proc;
+typedef struct { u32 gi, ci; char uuid[96]; Val used, total; } Part;
 typedef struct { int gpu; char pattern[64]; int err; double prob, usec; } Rule; /* gpu -1: all */
 typedef struct {
     Val v[F_COUNT];
@@ -270,6 +273,7 @@ typedef struct {
     Val link_err[MAXLINK][5];
     int remote_type[MAXLINK]; char remote_pci[MAXLINK][32];
     int ngpm; struct { u32 id; Val v; } gpm[MAXGPM];
+    int npart; Part part[MAXPART];
 } Gpu;
 typedef struct { u64 seq; int gpu; u64 type, data; } Event;
 typedef struct {
@@ -290,6 +294,13 @@ static ino_t cur_ino;
 static int refs;                 /* nvmlInit calls minus nvmlShutdown calls */
 static double last_poll;
 static struct FakeDevice handles[MAXGPU];
+static struct FakeDevice parts[MAXGPU * MAXPART]; /* MIG devices */
+/* a MIG handle stands for its GPU, of which *p is then the part, else -1 */
+static nvmlDevice_t whole(nvmlDevice_t d, int *p) {
+    if (d < parts || d >= parts + MAXGPU * MAXPART) { *p = -1; return d; }
+    *p = (int)(d - parts) % MAXPART;
+    return &handles[(d - parts) / MAXPART];
+}
 static char last_error[256];
 
 static double now(void) {
@@ -397,7 +408,7 @@ static const char *statement(State *st, Gpu **g, Gpu **dflt, int *gi, char *line
     static const char *const CAPS[] = {"READ", "WRITE", "NVLINK", "ATOMICS", "PCI"};
     static const char *const P2PS[] = {"OK", "CNS", "GNS", "TNS", "DR", "NS", "U"};
     static const char *const LERR[] = {"replay", "recovery", "crc_flit", "crc_data", "ecc"};
-    char *save, *key, *rest, *a[48];
+    char *save, *key, *rest, *a[80];
     int n = 0, bad = 0;
     if (*line == '[') {
         char which[16];
@@ -422,7 +433,7 @@ static const char *statement(State *st, Gpu **g, Gpu **dflt, int *gi, char *line
         if (i >= 0) { snprintf((*g)->s[i], sizeof (*g)->s[i], "%s", rest); return NULL; }
     }
     char *copy = rest;
-    for (char *w; n < 48 && (w = strtok_r(copy, " \t", &save)); copy = NULL) a[n++] = w;
+    for (char *w; n < 80 && (w = strtok_r(copy, " \t", &save)); copy = NULL) a[n++] = w;
     if (!strcmp(key, "latency") || !strcmp(key, "fault")) {
         Rule *r = &st->rule[st->nrule];
         if (n < 2 || st->nrule == MAXRULE) return "latency PATTERN USEC / fault PATTERN ERR [P]";
@@ -521,6 +532,13 @@ static const char *statement(State *st, Gpu **g, Gpu **dflt, int *gi, char *line
                 (*g)->remote_type[l] = !strcmp(a[1], "gpu") ? 0 : !strcmp(a[1], "switch") ? 2 : 0xFF;
                 snprintf((*g)->remote_pci[l], 32, "%s", a[2]);
             }
+        return bad ? "bad value" : NULL;
+    }
+    if (!strcmp(key, "part")) {
+        if (n < 5 || (*g)->npart == MAXPART) return "part GI CI UUID USED TOTAL";
+        Part *p = &(*g)->part[(*g)->npart++];
+        *p = (Part){.gi = atoi(a[0]), .ci = atoi(a[1]), .used = parse_val(a[3], &bad), .total = parse_val(a[4], &bad)};
+        snprintf(p->uuid, sizeof p->uuid, "%s", a[2]);
         return bad ? "bad value" : NULL;
     }
     if (!strcmp(key, "gpm")) {
@@ -701,6 +719,8 @@ static void leave(int *held) { if (*held) pthread_mutex_unlock(&lock); }
 #define SYS() GUARD; do { ret_t r_ = enter(__func__, 1); if (r_) return r_; } while (0)
 #define DEV(d) GUARD; Gpu *g = NULL; int gi = 0; (void)gi; (void)g; \
     do { ret_t r_ = enter_dev(__func__, d, &g, &gi); if (r_) return r_; } while (0)
+#define PARTED(d) int part_; d = whole(d, &part_); DEV(d); \
+    const Part *part = part_ >= 0 && part_ < g->npart ? &g->part[part_] : NULL; (void)part
 #define NEED(p) do { if (!(p)) return E_ARG; } while (0)
 #define ALIAS(new, old) EXPORT __typeof__(old) new __attribute__((alias(#old)));
 
@@ -712,14 +732,15 @@ static ret_t put_u32(const Gpu *g, int f, u32 *out) {
     *out = (u32)llround(d);
     return OK;
 }
-static ret_t put_u64(const Gpu *g, int f, u64 *out) {
+static ret_t put_val(const Val *v, u64 *out) {
     double d;
-    ret_t r = eval(&g->v[f], &d);
+    ret_t r = eval(v, &d);
     if (r) return r;
     NEED(out);
     *out = (u64)d;
     return OK;
 }
+static ret_t put_u64(const Gpu *g, int f, u64 *out) { return put_val(&g->v[f], out); }
 static ret_t put_str(const char *s, char *out, u32 len) {
     if (!*s) return E_NOTSUP;
     NEED(out);
@@ -819,7 +840,7 @@ ALIAS(nvmlDeviceGetHandleByPciBusId, nvmlDeviceGetHandleByPciBusId_v2)
 
 /* ------------------------------------------------------------------------------- identity */
 GET_STR(nvmlDeviceGetName, S_name)
-GET_STR(nvmlDeviceGetUUID, S_uuid)
+EXPORT ret_t nvmlDeviceGetUUID(nvmlDevice_t d, char *out, u32 len) { PARTED(d); return put_str(part ? part->uuid : g->s[S_uuid], out, len); }
 GET_STR(nvmlDeviceGetSerial, S_serial)
 GET_STR(nvmlDeviceGetVbiosVersion, S_vbios)
 GET_STR(nvmlDeviceGetBoardPartNumber, S_part_number)
@@ -859,6 +880,7 @@ static void fill_pci(const char *s, u32 devid, u32 subid, nvmlPciInfo_t *p) {
 EXPORT ret_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t d, nvmlPciInfo_t *p) {
     DEV(d);
     NEED(p);
+    if (!*g->s[S_pci]) return E_NOTSUP;
     fill_pci(g->s[S_pci], num(g, F_pci_device_id), num(g, F_pci_subsystem_id), p);
     return OK;
 }
@@ -895,21 +917,21 @@ EXPORT ret_t nvmlDeviceGetPciInfoExt(nvmlDevice_t d, nvmlPciInfoExt_v1_t *p) {
 /* ------------------------------------------------------------- memory, utilization, processes */
 /* mem_used excludes mem_reserved, as in v2; v1 counts the reserved part as used. */
 EXPORT ret_t nvmlDeviceGetMemoryInfo(nvmlDevice_t d, nvmlMemory_t *m) {
-    DEV(d);
+    PARTED(d);
     NEED(m);
-    ret_t r = put_u64(g, F_mem_total, &m->total);
-    if (r || (r = put_u64(g, F_mem_used, &m->used))) return r;
-    m->used += (u64)num(g, F_mem_reserved);
+    ret_t r = put_val(part ? &part->total : &g->v[F_mem_total], &m->total);
+    if (r || (r = put_val(part ? &part->used : &g->v[F_mem_used], &m->used))) return r;
+    m->used += part ? 0 : (u64)num(g, F_mem_reserved);
     m->free = m->total > m->used ? m->total - m->used : 0;
     return OK;
 }
 EXPORT ret_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t d, nvmlMemory_v2_t *m) {
-    DEV(d);
+    PARTED(d);
     NEED(m);
     if (m->version != 0x02000028) return E_VERSION;
-    ret_t r = put_u64(g, F_mem_total, &m->total);
-    if (r || (r = put_u64(g, F_mem_used, &m->used))) return r;
-    m->reserved = (u64)num(g, F_mem_reserved);
+    ret_t r = put_val(part ? &part->total : &g->v[F_mem_total], &m->total);
+    if (r || (r = put_val(part ? &part->used : &g->v[F_mem_used], &m->used))) return r;
+    m->reserved = part ? 0 : (u64)num(g, F_mem_reserved);
     m->free = m->total > m->used + m->reserved ? m->total - m->used - m->reserved : 0;
     return OK;
 }
@@ -945,16 +967,17 @@ enum { NOW, V1, WIDE };
 #else
 #define V3 NOW
 #endif
-static ret_t list_procs(const Gpu *g, int kind, u32 *n, void *out, int shape) {
+static int is_on(const Proc *p, const Part *part) { return !part || (p->gi == part->gi && p->ci == part->ci); }
+static ret_t list_procs(const Gpu *g, const Part *part, int kind, u32 *n, void *out, int shape) {
     NEED(n);
     u32 need = 0, room = *n;
-    for (int i = 0; i < g->nproc; i++) need += g->proc[i].kind == kind;
+    for (int i = 0; i < g->nproc; i++) need += g->proc[i].kind == kind && is_on(&g->proc[i], part);
     *n = need;
     if (!need) return OK;
     if (room < need || !out) return E_SIZE;
     for (int i = 0, k = 0; i < g->nproc; i++) {
         const Proc *p = &g->proc[i];
-        if (p->kind != kind) continue;
+        if (p->kind != kind || !is_on(p, part)) continue;
         if (shape == V1) ((nvmlProcessInfo_v1_t *)out)[k++] = (nvmlProcessInfo_v1_t){p->pid, proc_mem(p)};
         else if (shape == WIDE) ((nvmlProcessDetail_v1_t *)out)[k++] = (nvmlProcessDetail_v1_t){p->pid, proc_mem(p), p->gi, p->ci, 0};
         else ((nvmlProcessInfo_v2_t *)out)[k++] = (nvmlProcessInfo_v2_t){p->pid, proc_mem(p), p->gi, p->ci};
@@ -962,9 +985,9 @@ static ret_t list_procs(const Gpu *g, int kind, u32 *n, void *out, int shape) {
     return OK;
 }
 #define PROCS(fn, kind) \
-    EXPORT ret_t fn(nvmlDevice_t d, u32 *n, void *out) { DEV(d); return list_procs(g, kind, n, out, V1); } \
-    EXPORT ret_t fn##_v2(nvmlDevice_t d, u32 *n, void *out) { DEV(d); return list_procs(g, kind, n, out, NOW); } \
-    EXPORT ret_t fn##_v3(nvmlDevice_t d, u32 *n, void *out) { DEV(d); return list_procs(g, kind, n, out, V3); }
+    EXPORT ret_t fn(nvmlDevice_t d, u32 *n, void *out) { PARTED(d); return list_procs(g, part, kind, n, out, V1); } \
+    EXPORT ret_t fn##_v2(nvmlDevice_t d, u32 *n, void *out) { PARTED(d); return list_procs(g, part, kind, n, out, NOW); } \
+    EXPORT ret_t fn##_v3(nvmlDevice_t d, u32 *n, void *out) { PARTED(d); return list_procs(g, part, kind, n, out, V3); }
 PROCS(nvmlDeviceGetComputeRunningProcesses, 0)
 PROCS(nvmlDeviceGetGraphicsRunningProcesses, 1)
 PROCS(nvmlDeviceGetMPSComputeRunningProcesses, 2)
@@ -1274,15 +1297,24 @@ EXPORT ret_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t d, nvmlGpuFabricInfo_v3_t 
     return r;
 }
 
-/* --------------------------------------------------------------------------- MIG (mode only) */
+/* --------------------------------------------------------------------------------------- MIG */
 EXPORT ret_t nvmlDeviceGetMigMode(nvmlDevice_t d, u32 *now_, u32 *next) {
     DEV(d);
     ret_t r = put_u32(g, F_mig_mode, now_);
     return r ? r : put_u32(g, F_mig_pending, next);
 }
-EXPORT ret_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t d, u32 *is) { DEV(d); NEED(is); *is = 0; return OK; }
+EXPORT ret_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t d, u32 *is) { PARTED(d); NEED(is); *is = part != NULL; return OK; }
 EXPORT ret_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t d, u32 *n) { DEV(d); NEED(n); u32 m = 0; *n = put_u32(g, F_mig_mode, &m) ? 0 : 7; return OK; }
-EXPORT ret_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, u32 i, nvmlDevice_t *out) { DEV(d); (void)i; (void)out; return num(g, F_mig_mode) ? E_NOTFOUND : E_NOTSUP; }
+EXPORT ret_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t d, u32 i, nvmlDevice_t *out) {
+    DEV(d);
+    NEED(out);
+    if (!num(g, F_mig_mode)) return E_NOTSUP;
+    if (i >= (u32)g->npart) return E_NOTFOUND;
+    *out = &parts[gi * MAXPART + (int)i];
+    return OK;
+}
+EXPORT ret_t nvmlDeviceGetGpuInstanceId(nvmlDevice_t d, u32 *id) { PARTED(d); NEED(id); if (!part) return E_NOTSUP; *id = part->gi; return OK; }
+EXPORT ret_t nvmlDeviceGetComputeInstanceId(nvmlDevice_t d, u32 *id) { PARTED(d); NEED(id); if (!part) return E_NOTSUP; *id = part->ci; return OK; }
 
 /* ------------------------------------------------------------------------- samples, GPM */
 EXPORT ret_t nvmlDeviceGetSamples(nvmlDevice_t d, u32 kind, u64 since, u32 *vtype, u32 *n, nvmlSample_t *out) {
@@ -1472,7 +1504,7 @@ STUB(nvmlDeviceGetAdaptiveClockInfoStatus) STUB(nvmlDeviceGetAdaptiveTgpModeInfo
 STUB(nvmlDeviceGetAddressingMode) STUB(nvmlDeviceGetAttributes_v2) STUB(nvmlDeviceGetAutoBoostedClocksEnabled)
 STUB(nvmlDeviceGetBBXTimeData_v1) STUB(nvmlDeviceGetBankRemapperStatus_v1) STUB(nvmlDeviceGetBridgeChipInfo)
 STUB(nvmlDeviceGetC2cModeInfoV) STUB(nvmlDeviceGetCapabilities) STUB(nvmlDeviceGetClkMonStatus)
-STUB(nvmlDeviceGetClockOffsets) STUB(nvmlDeviceGetComputeInstanceId)
+STUB(nvmlDeviceGetClockOffsets)
 STUB(nvmlDeviceGetConfComputeGpuAttestationReport) STUB(nvmlDeviceGetConfComputeGpuCertificate)
 STUB(nvmlDeviceGetConfComputeMemSizeInfo) STUB(nvmlDeviceGetConfComputeProtectedMemoryUsage)
 STUB(nvmlDeviceGetCoolerInfo) STUB(nvmlDeviceGetCreatableVgpus) STUB(nvmlDeviceGetCurrentClockFreqs)
@@ -1481,7 +1513,7 @@ STUB(nvmlDeviceGetDriverModel) STUB(nvmlDeviceGetDriverModel_v2) STUB(nvmlDevice
 STUB(nvmlDeviceGetEncoderCapacity) STUB(nvmlDeviceGetEncoderSessions) STUB(nvmlDeviceGetEncoderStats)
 STUB(nvmlDeviceGetFBCSessions) STUB(nvmlDeviceGetFBCStats) STUB(nvmlDeviceGetFanControlPolicy_v2)
 STUB(nvmlDeviceGetGpcClkMinMaxVfOffset) STUB(nvmlDeviceGetGpcClkVfOffset) STUB(nvmlDeviceGetGpuFabricInfo_v4)
-STUB(nvmlDeviceGetGpuInstanceById) STUB(nvmlDeviceGetGpuInstanceId)
+STUB(nvmlDeviceGetGpuInstanceById)
 STUB(nvmlDeviceGetGpuInstancePossiblePlacements_v2) STUB(nvmlDeviceGetGpuInstanceProfileInfo)
 STUB(nvmlDeviceGetGpuInstanceProfileInfoByIdV) STUB(nvmlDeviceGetGpuInstanceProfileInfoV)
 STUB(nvmlDeviceGetGpuInstanceRemainingCapacity) STUB(nvmlDeviceGetGpuInstances)

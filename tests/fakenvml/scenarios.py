@@ -514,9 +514,14 @@ def container(n: int = 8, _pids: Pids = ()) -> Box:
 
 
 def mig(n: int = 8, pids: Pids = ()) -> Box:
-    """GPU 0 in MIG mode (no utilization); MIG devices themselves are not modelled"""
+    """GPU 0 in MIG mode: no utilization, two parts, the second with a process of its own"""
     box = busy(n, pids)
     box.gpus[0].update(mig_mode=1, mig_pending=1, util_gpu="N/A", util_mem="N/A")
+    box.gpus[0].lines += [
+        f"part 1 0 MIG-00000000-0000-4000-8000-000000000001 {1 * GIB} {40 * GIB}",
+        f"part 2 0 MIG-00000000-0000-4000-8000-000000000002 {30 * GIB} {40 * GIB}",
+    ]
+    box.gpus[0].proc(3001, 29 * GIB, gi=2, ci=0)
     return box
 
 

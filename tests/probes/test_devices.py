@@ -86,8 +86,8 @@ def test_a_gpu_lost_while_watched_keeps_its_name_and_drops_its_processes(
 
 def test_nothing_supported_is_unknown_and_never_zero(nvml: PretendNvml, tmp_path: Path) -> None:
     device = one(nvml, tmp_path, "mute")["devices"][7]
-    known = {key for key, value in device.items() if value is not None}
-    assert known == {"index", "name", "uuid", "pids", "trouble"}
+    known = {key for key, value in device.items() if value not in (None, [], False)}
+    assert known == {"index", "name", "uuid", "vendor", "trouble"}
     assert device["trouble"].startswith("not supported: ")
     assert "utilization" in device["trouble"]
 
@@ -128,6 +128,14 @@ def test_unified_memory(nvml: PretendNvml, tmp_path: Path) -> None:
     assert device["memory_used"] is None
     assert device["memory_total"] is None
     assert device["utilization"] > 0
+    assert device["unified_memory"] is True
+    assert device["trouble"] == "not supported: power limit"
+
+
+def test_memory_that_nobody_tells_is_not_unified(nvml: PretendNvml, tmp_path: Path) -> None:
+    """Of a device that says nothing at all, one cannot know."""
+    device = one(nvml, tmp_path, "mute")["devices"][0]
+    assert device["unified_memory"] is False
     assert "memory" in device["trouble"]
 
 
@@ -141,7 +149,9 @@ def test_garbage_utilization_is_unknown(nvml: PretendNvml, tmp_path: Path) -> No
 def test_denied_processes_leave_the_rest(nvml: PretendNvml, tmp_path: Path) -> None:
     device = one(nvml, tmp_path, "no_permission", pids=range(101, 109))["devices"][0]
     assert device["pids"] == []
-    assert device["trouble"] == "Insufficient Permissions: processes"
+    assert device["processes"] == []
+    assert device["trouble"] == "Insufficient Permissions: processes, NVLink errors"
+    assert len(device["nvlinks"]) == 18
     assert device["utilization"] > 0
 
 
@@ -189,4 +199,5 @@ def test_a_driver_that_changed_the_process_structure(tmp_path: Path) -> None:
         tmp_path / "state", machine("busy", gpus=2, pids=range(101, 109))
     )
     assert sample["devices"][1]["pids"] == [102, 104, 106, 108]
+    assert all(one["memory"] < 80 << 30 for one in sample["devices"][1]["processes"])
     assert sample["devices"][1]["trouble"] is None

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,22 @@ from typing import Any
 from tests.fakenvml.scenarios import Box
 
 _SAMPLE = """
-import json, os, sys
+import json, os, sys, time
 from mgpu_probes.outside.devices import Devices
-devices = Devices()
+
+def settled(sample):
+    traffic = [(one["pcie"] or {}).get("sent") for one in sample["devices"]]
+    return None not in traffic and not any(one["trouble"] for one in sample["devices"])
+
+ENOUGH = {"once": lambda sample: True, "settled": settled, "events": lambda one: one["events"]}
+devices = Devices(**json.loads(sys.argv[1]))
 for line in sys.stdin:
-    os.replace(line.strip(), os.environ["FAKENVML_STATE"])
-    print(json.dumps(devices.sample()))
+    wanted, name = line.split(maxsplit=1)
+    os.replace(name.strip(), os.environ["FAKENVML_STATE"])
+    while not ENOUGH[wanted](sample := devices.sample()):
+        time.sleep(0.01)
+    print(json.dumps(sample))
+devices.close()
 """
 
 
@@ -36,19 +47,29 @@ class PretendNvml:
             "FAKENVML_POLL_MS": "0",
         }
 
-    def samples(self, state: Path, *boxes: Box) -> list[dict[str, Any]]:
-        """What one `Devices` reads when the machine is each of `boxes` in turn."""
-        names = []
+    def samples(
+        self,
+        state: Path,
+        *boxes: Box,
+        last: str = "once",
+        patience: float = 60,
+        environment: Mapping[str, str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """What one `Devices` reads when the machine is each of `boxes` in turn, all of it anew each
+        time. `last`: what to wait for on the last machine: `events`, or `settled`: everything
+        known."""
+        lines = []
         for place, box in enumerate(boxes):
-            names.append(state.with_suffix(f".{place}"))
-            box.write(str(names[-1]))
+            name = state.with_suffix(f".{place}")
+            box.write(str(name))
+            lines.append(f"{last if place == len(boxes) - 1 else 'once'} {name}\n")
         done = subprocess.run(
-            [sys.executable, "-c", _SAMPLE],
-            input="".join(f"{name}\n" for name in names),
-            env=self.environment(state),
+            [sys.executable, "-c", _SAMPLE, json.dumps({"patience": patience, "slowly": 0})],
+            input="".join(lines),
+            env={**self.environment(state), **(environment or {})},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
         assert done.returncode == 0, done.stderr

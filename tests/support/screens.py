@@ -7,8 +7,10 @@ import io
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from textual.app import App
 from textual.pilot import Pilot
 
 from mgpu_doctor.tui.app import TopApp
@@ -28,7 +30,7 @@ class Still:
         return self._frame
 
 
-def screen_text(app: TopApp) -> str:
+def screen_text(app: App[Any]) -> str:
     """What is on the screen, line by line, without trailing blanks."""
     size = app.size
     console = Console(
@@ -40,14 +42,14 @@ def screen_text(app: TopApp) -> str:
     return "\n".join(line.rstrip() for line in lines[: size.height]) + "\n"
 
 
-async def until(pilot: Pilot[None], condition: Callable[[], bool], what: str) -> None:
+async def until(pilot: Pilot[Any], condition: Callable[[], bool], what: str) -> None:
     """Lets the app work until `condition` holds; fails after ten seconds."""
     for _ in range(1000):
         if condition():
             await pilot.pause()
             return
         await pilot.pause(0.01)
-    raise AssertionError(f"never came: {what}\n{screen_text(_app(pilot))}")
+    raise AssertionError(f"never came: {what}\n{screen_text(pilot.app)}")
 
 
 async def shown(pilot: Pilot[None]) -> TopApp:

@@ -158,6 +158,11 @@ def fault_keys() -> dict[str, tuple[str, ...]]:
     return {kind: tuple(specs.keys(fault)) for kind, fault in faults.KINDS.items()}
 
 
+def fault_defaults(kind: str) -> dict[str, str]:
+    """What each key of a kind is when it is not given; empty: nothing."""
+    return specs.defaults(faults.KINDS[kind])
+
+
 def _check_faults(texts: Iterable[str], ranks: int) -> None:
     try:
         faults.parse(texts, ranks)

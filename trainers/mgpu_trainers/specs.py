@@ -35,6 +35,14 @@ def keys(kind: type[Kind]) -> dict[str, str]:
     return {each.metadata["name"] or each.name: each.name for each in fields(kind)}
 
 
+def defaults(kind: type[Kind]) -> dict[str, str]:
+    """What the keys are when not given, as a text spells it; empty: nothing."""
+    return {
+        each.metadata["name"] or each.name: "" if each.default is None else _text(each.default)
+        for each in fields(kind)
+    }
+
+
 def read(text: str, kinds: Mapping[str, type[K]]) -> tuple[K, ...]:
     """What `text` asks for, in its order.
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from rich.text import Text
 
 from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.report import text
+from mgpu_doctor.tui.filter.shown import pids, shown, told, used
 from mgpu_doctor.tui.frame import Frame, View
-from mgpu_doctor.tui.panels.parts import DIM, Column, cell, ends, fitting, gauge
+from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, ends, fitting, gauge
 
 GIB = 1 << 30
 UTIL, MEMORY = "util", "memory"
@@ -26,7 +28,7 @@ WHO = 14
 """Cells kept for who runs on a device."""
 
 
-def lines(frame: Frame, width: int, _view: View) -> list[Text]:
+def lines(frame: Frame, width: int, view: View) -> list[Text]:
     sample = frame.devices
     if sample is None:
         return [Text("No GPU seen: devices were not sampled", style=DIM)]
@@ -35,11 +37,16 @@ def lines(frame: Frame, width: int, _view: View) -> list[Text]:
     columns = fitting(COLUMNS, width, WHO)
     head = Text(" ").join(cell(column.title, column, DIM) for column in columns)
     head.append(" used by", style=DIM)
-    ranks = _ranks_by_pid(frame)
-    return [head, *(_line(device, columns, ranks, width) for device in sample.devices)]
+    left = shown(frame, view.filter).devices
+    ranks = _ranks_on(frame)
+    made = [head, *(_line(device, columns, ranks.get(device.index, ()), width) for device in left)]
+    if view.filter is not None:
+        note = told(len(left), len(sample.devices), "GPU", view.filter)
+        made.insert(0, Text(text.cut(note, width), style=NOTE))
+    return made
 
 
-def _line(device: Device, columns: list[Column], ranks: Mapping[int, int], width: int) -> Text:
+def _line(device: Device, columns: list[Column], ranks: Sequence[RankSummary], width: int) -> Text:
     if device.trouble is not None and _silent(device):
         name = f" {text.line(device.name)}" if device.name else ""
         mark, style = ("?", DIM) if "not supported" in device.trouble else ("✗", "bold red")
@@ -99,19 +106,22 @@ def _watts(device: Device) -> str:
     return f"{now}/{limit} W"
 
 
-def _ranks_by_pid(frame: Frame) -> dict[int, int]:
-    if frame.diagnosis is None:
-        return {}
-    return {
-        rank.pid: rank.rank
-        for rank in frame.diagnosis.ranks
-        if rank.pid is not None and rank.rank is not None
-    }
+def _ranks_on(frame: Frame) -> dict[int, list[RankSummary]]:
+    """Index of a device -> the ranks that compute on it."""
+    found: dict[int, list[RankSummary]] = {}
+    if frame.diagnosis is not None and frame.devices is not None:
+        for place, on in used(frame).items():
+            for at in on:
+                found.setdefault(frame.devices.devices[at].index, []).append(
+                    frame.diagnosis.ranks[place]
+                )
+    return found
 
 
-def _who(device: Device, ranks: Mapping[int, int]) -> str:
-    ours = [ranks[pid] for pid in device.pids if pid in ranks]
-    others = [pid for pid in device.pids if pid not in ranks]
+def _who(device: Device, ranks: Sequence[RankSummary]) -> str:
+    ours = [rank.rank for rank in ranks if rank.rank is not None]
+    numbered = {rank.pid for rank in ranks if rank.rank is not None}
+    others = [pid for pid in pids(device) if pid not in numbered]
     parts = [text.name_ranks(ours)] if ours else []
     parts += [f"pid {others[0]}"] if len(others) == 1 else []
     parts += [f"{len(others)} processes"] if len(others) > 1 else []

@@ -8,6 +8,7 @@ import numpy as np
 from rich.text import Text
 
 from mgpu_doctor.report import text
+from mgpu_doctor.tui.filter.shown import shown
 from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.heat import Heat
 from mgpu_doctor.tui.panels.parts import DIM
@@ -24,7 +25,7 @@ LEVELS = (
 UNKNOWN = " "
 
 
-def lines(frame: Frame, width: int, _view: View) -> list[Text]:
+def lines(frame: Frame, width: int, view: View) -> list[Text]:
     heat = frame.heat
     if heat is None:
         return []
@@ -33,15 +34,20 @@ def lines(frame: Frame, width: int, _view: View) -> list[Text]:
     label = max(4, len(str(max(heat.ranks))))
     columns = max(1, width - label - 1)
     cells = _binned(heat, columns)
-    shown = heat.steps[-columns:]
-    first, last = int(shown[0]), int(shown[-1])
+    steps = heat.steps[-columns:]
+    first, last = int(steps[0]), int(steps[-1])
     told = f"{'':{label}} steps {first} to {last}; more own work than the median rank: "
     head = Text(told, style=DIM)
     for bound, glyph, style in LEVELS:
         above = "more" if math.isinf(bound) else f"{bound:.0%}"
         head.append(glyph, style=style).append(f" {above}  ", style=DIM)
     head.truncate(width, overflow="ellipsis")
-    return [head, *(_row(rank, row, label) for rank, row in zip(heat.ranks, cells, strict=True))]
+    left = {rank.rank for rank in shown(frame, view.filter).ranks}
+    rows = zip(heat.ranks, cells, strict=True)
+    return [
+        head,
+        *(_row(rank, row, label) for rank, row in rows if view.filter is None or rank in left),
+    ]
 
 
 def _binned(heat: Heat, columns: int) -> list[list[float]]:
@@ -51,15 +57,15 @@ def _binned(heat: Heat, columns: int) -> list[list[float]]:
 
 
 def _row(rank: int, row: list[float], label: int) -> Text:
-    shown = Text(f"{rank:{label}} ")
+    drawn = Text(f"{rank:{label}} ")
     glyphs = [_level(value) for value in row]
     start = 0
     for end in range(1, len(glyphs) + 1):
         if end == len(glyphs) or glyphs[end] != glyphs[start]:
             glyph, style = glyphs[start]
-            shown.append(glyph * (end - start), style=style)
+            drawn.append(glyph * (end - start), style=style)
             start = end
-    return shown
+    return drawn
 
 
 def _level(value: float) -> tuple[str, str]:

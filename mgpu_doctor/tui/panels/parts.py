@@ -10,6 +10,7 @@ from rich.text import Text
 
 FULL, EMPTY = "█", "·"
 DIM = "dim"
+NOTE = "cyan"
 HIGH, FULLEST = 0.85, 0.95
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rich.style import Style
 from rich.text import Text
@@ -13,8 +14,10 @@ from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.bars import bar
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.report.verdict import leading
+from mgpu_doctor.tui.filter.shown import shown, told
 from mgpu_doctor.tui.frame import Frame, Order, View
-from mgpu_doctor.tui.panels.parts import DIM, Column, cell, fitting
+from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, fitting
+from mgpu_doctor.tui.sorting import Memory, memory_of, ordered
 
 COLUMNS = (
     Column("", 1),
@@ -24,13 +27,13 @@ COLUMNS = (
     Column("state", 9, rank=1),
     Column("step", 7, right=True),
     Column("a step", 7, right=True, rank=2),
+    Column("memory", 8, right=True),
 )
 SHORTEST_BAR = 20
 WHERE_FROM = 100
 """Width from which the place where a running rank stands gets a column of its own."""
 MOVING = ("running", "waiting", "exited")
 """States in which a step's phases say more than the place where the rank was last seen."""
-NOT_WORK = ("wait", "communication")
 STATES = {"running": "green", "waiting": "yellow", "exited": DIM}
 
 
@@ -40,25 +43,15 @@ def lines(frame: Frame, width: int, view: View) -> list[Text]:
         return []
     if not diagnosis.ranks:
         return [Text("no rank has joined yet", style=DIM)]
-    sheet = _Sheet.fit(diagnosis, width)
-    return [
-        legend(diagnosis.ranks),
-        sheet.head(),
-        *(sheet.row(rank) for rank in ordered(diagnosis.ranks, view.order)),
-    ]
-
-
-def ordered(ranks: Sequence[RankSummary], order: Order) -> list[RankSummary]:
-    if order is Order.OWN:
-        return sorted(ranks, key=lambda rank: -own_work(rank))
-    if order is Order.STEP:
-        return sorted(ranks, key=lambda rank: -1 if rank.last_step is None else rank.last_step)
-    return list(ranks)
-
-
-def own_work(rank: RankSummary) -> float:
-    """Seconds a step that the rank worked itself, as far as measured."""
-    return sum(value for name, value in phases.known(rank.phases).items() if name not in NOT_WORK)
+    left = shown(frame, view.filter).ranks
+    memory = memory_of(frame) if view.order is Order.MEMORY else None
+    sheet = _Sheet.fit(diagnosis, width, memory)
+    made = [legend(diagnosis.ranks), sheet.head()]
+    made += [sheet.row(rank) for rank in ordered(left, view, memory)]
+    if view.filter is not None:
+        note = told(len(left), len(diagnosis.ranks), "rank", view.filter)
+        made.insert(0, Text(text.cut(note, width), style=NOTE))
+    return made
 
 
 def legend(ranks: Sequence[RankSummary]) -> Text:
@@ -81,11 +74,14 @@ class _Sheet:
     where: int
     scale: float
     blamed: Set[int | None]
+    memory: Memory | None
+    """Shown only where ranks are sorted by it."""
 
     @classmethod
-    def fit(cls, diagnosis: Diagnosis, width: int) -> _Sheet:
+    def fit(cls, diagnosis: Diagnosis, width: int, memory: Memory | None) -> _Sheet:
         several = len({rank.host for rank in diagnosis.ranks}) > 1
-        wanted = [column for column in COLUMNS if several or column.title != "host"]
+        dropped = {"" if several else "host", "" if memory else "memory"} - {""}
+        wanted = [column for column in COLUMNS if column.title not in dropped]
         columns = fitting(wanted, width, SHORTEST_BAR)
         room = max(0, width - sum(column.width + 1 for column in columns))
         placed = any(rank.where and state(rank) != "exited" for rank in diagnosis.ranks)
@@ -96,6 +92,7 @@ class _Sheet:
             where=where,
             scale=max(_sum(rank) for rank in diagnosis.ranks),
             blamed=_blamed(diagnosis),
+            memory=memory,
         )
 
     def head(self) -> Text:
@@ -116,6 +113,7 @@ class _Sheet:
             "state": Text(doing, style=STATES.get(doing, "bold red")),
             "step": text.UNKNOWN if rank.last_step is None else str(rank.last_step),
             "a step": text.seconds(rank.step_seconds_median),
+            "memory": text.size(self.memory(rank)) if self.memory else "",
         }
         style = "bold" if guilty else ""
         shown = Text(" ").join(cell(cells[one.title], one, style) for one in self.columns)
@@ -125,11 +123,16 @@ class _Sheet:
         if stands and not self.where:
             shown.append(text.cut(f"at {place}", self.room), style="yellow")
         else:
-            drawn = bar(phases.known(rank.phases), self.scale, self.room)
-            shown.append_text(cell(drawn, Column("", self.room)))
+            shown.append_text(_bar((*phases.known(rank.phases).items(),), self.scale, self.room))
         if self.where and place:
             shown.append(f" {text.cut(place, self.where)}", style="yellow" if stands else DIM)
         return shown
+
+
+@lru_cache(1024)
+def _bar(known: tuple[tuple[str, float], ...], scale: float, room: int) -> Text:
+    """Phases change with each diagnosis, which is less often than the screen is drawn."""
+    return cell(bar(dict(known), scale, room), Column("", room))
 
 
 def _sum(rank: RankSummary) -> float:

@@ -32,10 +32,14 @@ THEN_EACH = 10
 class Host:
     """The machine and its cgroup's limits. Remembers the last CPU counters, to take differences.
 
-    `closely`: also what the scheduler and the control groups did to the processes, now and then.
+    `closely`: also what the scheduler and the control groups did to the processes, now and then;
+    `standstill`: at each sample how long tasks stood still.
     """
 
-    def __init__(self, root: Path = Path("/"), *, closely: bool = False) -> None:
+    def __init__(
+        self, root: Path = Path("/"), *, closely: bool = False, standstill: bool = False
+    ) -> None:
+        self._standing = standstill
         self._proc = root / "proc"
         self._limit = cgroup.memory(root)
         self._cores = _cores(cgroup.cpus(root))
@@ -50,9 +54,10 @@ class Host:
         limit), `processes` ({pid as text: [CPU seconds, resident bytes]}, without those that are
         gone). What cannot be read is null.
 
-        Where it looks closely also `tasks` and `groups` (see `Tasks.look`), `busy`, `iowait` and
-        `steal` (seconds since boot, of all cores together) and `pressure` ({cpu, io, memory:
-        seconds since boot in which some task stood still for want of it})."""
+        Where it looks closely also `tasks` and `groups` (see `Tasks.look`); there and for
+        `standstill` `busy`, `iowait` and `steal` (seconds since boot, of all cores together) and
+        `pressure` ({cpu, io, memory: seconds since boot in which some task stood still for want
+        of it})."""
         pids = tuple(pids)
         used, total = self._memory()
         sample: Json = {
@@ -71,6 +76,8 @@ class Host:
             if self._taken < CLOSE_LOOKS or self._taken % THEN_EACH == 0:
                 sample |= {**self._tasks.look(pids), **self._standstill()}
             self._taken += 1
+        if self._standing:
+            sample |= self._standstill()
         return sample
 
     def _standstill(self) -> Json:

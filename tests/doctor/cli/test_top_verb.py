@@ -66,6 +66,29 @@ def test_json_holds_the_diagnosis_of_the_contract() -> None:
     assert document["devices"]["devices"] == [] or document["devices"]["trouble"] is None
 
 
+def test_only_leaves_out_the_rest() -> None:
+    folder = recording(runs() / "job", JOB)
+    done = top(str(folder), "--once", "--only", "ranks=0,2", "--only", "input>40%")
+    assert done.returncode == 0, done.stderr
+    assert "1 of 4 ranks shown: rank:0,2 & input>40%" in done.stdout
+    assert "▸    2" in done.stdout
+    document = json.loads(top("--replay", "job", "--json", "--only", "rank:0").stdout)
+    assert [rank["rank"] for rank in document["diagnosis"]["ranks"]] == [0]
+    assert document["left_out"] == {"devices": 0, "ranks": 3}
+
+
+def test_a_wrong_filter_points_at_the_place() -> None:
+    done = top("--once", "--only", "rank:3 utl<5")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "mgpu-doctor: --only cannot be understood.",
+        "rank:3 utl<5",
+        "       ^",
+        "column 8: expected the name of a field: did you mean util?",
+    ]
+
+
 def test_json_without_a_job() -> None:
     document = json.loads(top("--json").stdout)
     assert document["diagnosis"] is None
@@ -87,6 +110,8 @@ def test_replay_once_shows_the_end() -> None:
         (("nowhere", "--once"), 3, "does not exist"),
         (("--replay", "nowhere", "--once"), 3, "does not exist"),
         (("--interval", "0", "--once"), 2, "interval"),
+        (("--once", "--only", ""), 2, "column 1: expected a filter"),
+        (("--only", "gpu:x"), 2, "no terminal"),
     ],
 )
 def test_refusals(arguments: tuple[str, ...], code: int, says: str) -> None:
@@ -112,11 +137,11 @@ def test_one_frame_needs_no_textual() -> None:
 class Terminal:
     """`mgpu-doctor top` in a terminal of its own."""
 
-    def __init__(self, term: str = "xterm-256color") -> None:
+    def __init__(self, *arguments: str, term: str = "xterm-256color") -> None:
         self.master, self.slave = pty.openpty()
         self.before = termios.tcgetattr(self.slave)
         self.process = subprocess.Popen(
-            TOP,
+            [*TOP, *arguments],
             stdin=self.slave,
             stdout=self.slave,
             stderr=self.slave,
@@ -162,6 +187,18 @@ def test_the_terminal_is_left_as_it_was(how: str) -> None:
         terminal.close()
 
 
+def test_only_holds_on_the_screen_from_the_start() -> None:
+    folder = recording(runs() / "job", JOB)
+    terminal = Terminal(str(folder), "--only", "rank:1,2")
+    try:
+        terminal.until(b"2 of 4 ranks shown: rank:1,2")
+        os.write(terminal.master, b"q")
+        terminal.until(None)
+        assert terminal.process.returncode == 0
+    finally:
+        terminal.close()
+
+
 def test_it_ends_with_its_terminal() -> None:
     """A broken ssh connection must not leave a process behind that spins."""
     terminal = Terminal()
@@ -175,7 +212,7 @@ def test_it_ends_with_its_terminal() -> None:
 
 
 def test_a_dumb_terminal_is_refused() -> None:
-    terminal = Terminal("dumb")
+    terminal = Terminal(term="dumb")
     try:
         terminal.until(None)
         assert terminal.process.returncode == 2

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgpu_doctor.case.device_samples import device_sample
 from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.case.samples import device_sample
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.device import RULES
@@ -124,7 +124,7 @@ def test_without_clocks_only_a_reason_that_is_no_custom_decides() -> None:
     capped = slow_rank({"clock_reasons": ("power_cap",)}, **unknown)
     assert codes(capped) == {"straggler-compute"}
     all_hot = slow_rank({}, clock_reasons=("hw_thermal",), **unknown)
-    assert codes(all_hot) == {"straggler-compute"}
+    assert codes(all_hot) == {"straggler-compute", "gpu-throttled"}
 
 
 def test_a_clock_that_explains_too_little_is_not_the_cause() -> None:
@@ -158,7 +158,7 @@ def test_only_the_time_since_the_rank_is_slow_counts() -> None:
 
     one = found(hot_when(after=True))["straggler-throttled"]
     assert one.since_step == pytest.approx(340, abs=10)
-    assert codes(hot_when(after=False)) == {"straggler-compute"}
+    assert codes(hot_when(after=False)) == {"straggler-compute", "gpu-throttled"}
 
 
 def test_phases_stamped_on_the_host_show_no_slow_device() -> None:

@@ -125,7 +125,7 @@ def wrapper(command: Command) -> bool:
 
 def doctor(command: Command) -> bool:
     name, _ = program(command)
-    return base(name) in ("mgpu-doctor", "mgpu_doctor") or name == "mgpu_doctor.__main__"
+    return base(name) in ("mgpu-doctor", "mgpu_doctor") or name.startswith("mgpu_doctor.")
 
 
 def spawned(command: Command) -> bool:

@@ -1,0 +1,154 @@
+"""`mgpu-doctor export`: what the doctor sees, for other programs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from mgpu_doctor.cli import app
+from mgpu_doctor.cli.examined import recording
+from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave
+
+if TYPE_CHECKING:
+    from mgpu_doctor.export.address import Address
+    from mgpu_doctor.export.server import Server
+
+WRONG_USAGE = 2
+PORT = 9877
+LIBRARY = "prometheus_client"
+NO_FILES = (
+    "files are not exported yet. There is `export --serve` for Prometheus, and "
+    "`report RECORDING -o FILE.json` for the diagnosis of a recording."
+)
+
+
+@app.command()
+def export(
+    job: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[JOB]", help="A recording's folder, its id, or `latest`; none: what runs here."
+        ),
+    ] = None,
+    *,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve OpenMetrics to Prometheus until Ctrl-C.")
+    ] = False,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="ADDRESS", help="Address or name to listen on.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="0: any that is free; it is printed.")
+    ] = PORT,
+    interval: Annotated[
+        float,
+        typer.Option("--interval", min=0.1, max=3600, help="Seconds for which a sample is good."),
+    ] = 5.0,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="Holds the token; none: one is made."),
+    ] = None,
+    no_token: Annotated[
+        bool, typer.Option("--no-token", help="Let every local user read; on loopback only.")
+    ] = False,
+) -> None:
+    """Serve what is seen of this machine's GPUs, its training job, the ranks and the findings.
+
+    \b
+    Examples:
+      mgpu-doctor export --serve
+      mgpu-doctor export --serve --port 0 --no-token
+      mgpu-doctor export --serve --listen node7 --token-file /run/secrets/mgpu
+    """
+    if not serve:
+        leave(NO_FILES, WRONG_USAGE)
+    if no_token and token_file is not None:
+        leave("either --no-token or --token-file, not both.", WRONG_USAGE)
+    try:
+        from mgpu_doctor.export.address import AddressError, resolved
+
+        address = resolved(listen, port)
+    except AddressError as error:
+        leave(f"{error}.", WRONG_USAGE)
+    if no_token and not address.is_loopback:
+        leave(f"--no-token is for loopback only, and {listen} is not.", WRONG_USAGE)
+    server = _server(
+        address,
+        listen,
+        token=None if no_token else _token(token_file),
+        job=None if job is None else recording(job),
+        interval=interval,
+    )
+    _run(server, address)
+
+
+def _token(file: Path | None) -> str:
+    from mgpu_doctor.export import token
+    from mgpu_doctor.recording.home import home
+
+    try:
+        if file is not None:
+            return token.given(file)
+        kept, new = token.kept(home())
+    except token.TokenError as error:
+        leave(f"{error}.", NOTHING_EXAMINED)
+    where = home() / token.FILE
+    told = f"the token, told this once, is {kept}; it is kept" if new else "the token is"
+    typer.echo(f"mgpu-doctor: {told} in {where}", err=True)
+    return kept
+
+
+def _server(
+    address: Address, listen: str, *, token: str | None, job: Path | None, interval: float
+) -> Server:
+    try:
+        from mgpu_doctor.export.sampling import Sampler
+        from mgpu_doctor.export.server import Server
+        from mgpu_doctor.export.watching import Watching
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != LIBRARY:
+            raise
+        leave(
+            "the Prometheus client library is missing: "
+            f"{sys.executable} -m pip install 'prometheus-client>=0.23.1'",
+            NOTHING_EXAMINED,
+        )
+    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.tui.source import Live
+
+    here = os.uname().nodename
+    watching = Watching(Live(job, settings=settings()), here, fixed=job is not None)
+    sampler = Sampler(watching.text, interval)
+    try:
+        return Server(address, sampler, token=token, names=(here, listen))
+    except OSError as error:
+        where = f"{address.host} port {address.port}"
+        leave(
+            f"cannot listen on {where} ({error.strerror}); --port 0 takes a free port.",
+            NOTHING_EXAMINED,
+        )
+
+
+def _run(server: Server, address: Address) -> None:
+    from mgpu_doctor.export.address import Address
+    from mgpu_doctor.export.server import serve
+
+    over = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # One that is ignored was meant to be: so does a shell start what it puts in the background.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda *_: over.set())
+    stop = serve(server)
+    typer.echo(f"OpenMetrics on {Address(address.host, server.port, address.family).url}")
+    if not address.is_loopback:
+        typer.echo(
+            "mgpu-doctor: what is served there, the token included, is not encrypted.", err=True
+        )
+    over.wait()
+    stop()

@@ -1,0 +1,1 @@
+"""What the doctor sees as OpenMetrics, for Prometheus: frame → families → text → server."""

@@ -1,0 +1,112 @@
+"""Samples when somebody asks, in one thread, and never more often than the interval.
+
+A GPU whose driver hangs keeps the thread, not those who ask: they wait a bounded time and are told.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mgpu_doctor.report import text
+
+PATIENCE = 8.0
+"""Seconds that one who asks waits; Prometheus gives up after 10."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """`made`: on the sampler's clock; `took`: seconds."""
+
+    text: bytes
+    made: float
+    took: float
+
+
+class NoSampleError(Exception):
+    """There is none; the sentence says why."""
+
+
+class Sampler:
+    """`make` is called by one thread of its own, from the first question on."""
+
+    def __init__(
+        self,
+        make: Callable[[], bytes],
+        interval: float,
+        *,
+        patience: float = PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._make = make
+        self._interval = interval
+        self._patience = patience
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._asked = False
+        self._sample: Sample | None = None
+        self._failures = 0
+        self._thread = threading.Thread(target=self._work, name="sampler", daemon=True)
+
+    def get(self) -> Sample:
+        """A sample that is fresh enough. Raises `NoSampleError`."""
+        with self._changed:
+            if not self._thread.is_alive():
+                self._thread.start()
+            failures = self._failures
+            if self._fresh() is None:
+                self._asked = True
+                self._changed.notify_all()
+                self._changed.wait_for(
+                    lambda: self._fresh() is not None or self._failures != failures,
+                    self._patience,
+                )
+            fresh = self._fresh()
+            if fresh is not None:
+                return fresh
+            if self._failures != failures:
+                raise NoSampleError("the sample failed")
+            raise NoSampleError(f"the sample takes longer than {self._patience:.0f} s")
+
+    def age(self, sample: Sample) -> float:
+        """Seconds since it was made."""
+        return self._clock() - sample.made
+
+    def late(self, sample: Sample) -> float:
+        """Seconds by which it is older than the interval allows."""
+        return max(0.0, self.age(sample) - self._interval)
+
+    def _fresh(self) -> Sample | None:
+        """What takes long to make is good for as long, else whoever asks would never get it."""
+        sample = self._sample
+        if sample is None or self.age(sample) >= max(self._interval, sample.took):
+            return None
+        return sample
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._asked)
+                self._asked = False
+            began = self._clock()
+            try:
+                made = self._make()
+            except Exception as error:  # whatever it is: the next sample may succeed
+                _tell(error)
+                with self._changed:
+                    self._failures += 1
+                    self._changed.notify_all()
+                continue
+            with self._changed:
+                now = self._clock()
+                self._sample = Sample(made, now, now - began)
+                self._asked = False
+                self._changed.notify_all()
+
+
+def _tell(error: Exception) -> None:
+    told = text.line(f"{type(error).__name__}: {error}")
+    print(f"mgpu-doctor: the sample failed: {told}", file=sys.stderr, flush=True)

@@ -1,0 +1,123 @@
+"""Writes device samples small: what seldom changes is not repeated in each line."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mgpu_doctor.recording.write import MAX_LINES_BYTES, Lines
+
+Json = dict[str, Any]
+
+WHOLE_EVERY = 60
+"""Lines, after which a device is written whole again: with a line a second, each minute."""
+KEPT_EVENTS = 32
+"""The newest events stand in every line, as lines are thinned out later."""
+STEADY = frozenset(
+    {
+        "name",
+        "uuid",
+        "memory_total",
+        "power_limit_watts",
+        "max_sm_clock_mhz",
+        "bus_id",
+        "numa_node",
+        "cores",
+        "nvlinks",
+        "nvlink_errors",
+        "ecc",
+        "mig",
+        "instances",
+        "unified_memory",
+        "vendor",
+    }
+)
+"""Left out of a device that says `same`: they are as in its line before. Of `pcie`: all but what
+changes all the time."""
+TRAFFIC = frozenset({"sent", "received"})
+
+
+class DeviceLines:
+    """A bounded file of device samples. `append` raises `OSError`."""
+
+    def __init__(self, path: Path, limit: int = MAX_LINES_BYTES) -> None:
+        self._lines = Lines(path, limit, samples=True)
+        self._stride = self._lines.stride
+        self._written: dict[int, tuple[Json, int]] = {}
+        self._events: deque[Json] = deque(maxlen=KEPT_EVENTS)
+        self._topology: Any = None
+        self._topology_written: Any = None
+
+    def append(self, sample: Mapping[str, Any]) -> None:
+        """A sample as `Devices` gives it."""
+        self._events.extend(sample.get("events") or ())
+        self._topology = sample.get("topology") or self._topology
+        written = self._written
+        try:
+            self._lines.append_made(lambda: self._line(sample))
+        except OSError:
+            self._written = {}  # who knows what of it is there
+            raise
+        if self._lines.stride != self._stride:  # thinned: what lines refer to may be gone
+            self._stride = self._lines.stride
+            written.clear()
+            self._topology_written = None
+
+    def _line(self, sample: Mapping[str, Any]) -> Json:
+        line = _known(sample)
+        line["devices"] = [self._device(one) for one in sample.get("devices") or ()]
+        line.pop("topology", None)
+        if self._topology != self._topology_written:
+            line["topology"] = self._topology_written = self._topology
+        if self._events:
+            line["events"] = list(self._events)
+        else:
+            line.pop("events", None)
+        return line
+
+    def _device(self, device: Mapping[str, Any]) -> Json:
+        told = _quiet(_rounded(_known(device)))
+        pcie = _known(told.pop("pcie", None) or {})
+        steady = {name: told.pop(name) for name in STEADY & told.keys()}
+        link = {name: value for name, value in pcie.items() if name not in TRAFFIC}
+        traffic = {name: value for name, value in pcie.items() if name in TRAFFIC}
+        index = device["index"]
+        before, lines = self._written.get(index, ({}, WHOLE_EVERY))
+        now = {**steady, "link": link}
+        if before == now and lines < WHOLE_EVERY:
+            self._written[index] = (before, lines + 1)
+            return {**told, "same": True, **({"pcie": traffic} if traffic else {})}
+        self._written[index] = (now, 1)
+        return {**told, **steady, **({"pcie": pcie} if pcie else {})}
+
+
+def _known(told: Mapping[str, Any]) -> Json:
+    """Without what is unknown, or a list of nothing that says no more than its absence."""
+    return {
+        name: value
+        for name, value in told.items()
+        if value is not None and (value != [] or name == "clock_reasons")
+    }
+
+
+def _quiet(told: Json) -> Json:
+    """Of links with the same counters: those that are not 0, and once the names of all."""
+    links = told.get("nvlinks")
+    kinds = {tuple(kind for kind, _ in link["errors"]) for link in links or ()}
+    if not links or len(kinds) != 1 or () in kinds:
+        return told
+    short = []
+    for link in links:
+        errors = [[kind, count] for kind, count in link["errors"] if count]
+        rest = {name: value for name, value in link.items() if name != "errors"}
+        short.append({**rest, "errors": errors} if errors else rest)
+    return {**told, "nvlinks": short, "nvlink_errors": list(kinds.pop())}
+
+
+def _rounded(told: Json) -> Json:
+    """To whole bytes and milliwatts: more digits than that say nothing."""
+    return {
+        name: round(value, 3) if isinstance(value, float) else value for name, value in told.items()
+    }

@@ -1,0 +1,72 @@
+"""What the rules about hardware have in common: whom a device stands for, and how to name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import TypeVar
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.watched import Gpu
+from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.findings import Culprit
+from mgpu_doctor.rules import words
+
+SURE = 0.9
+"""Confidence in what the driver itself says of a device, twice."""
+LOADED = 0.5
+"""Utilization, 0..1, from which a device counts as loaded: an idle one sleeps, and its clocks and
+its link with it."""
+
+T = TypeVar("T")
+
+
+def culprits(measures: Measures, gpus: Iterable[Gpu]) -> tuple[Culprit, ...]:
+    """The ranks on these devices; of a device without one the device itself."""
+    found: list[Culprit] = []
+    for gpu in gpus:
+        found += [words.culprit(measures, number) for number in gpu.ranks]
+        if not gpu.ranks:
+            found.append(Culprit(None, host=gpu.host, device=f"GPU {gpu.index}"))
+    return tuple(found)
+
+
+def named(gpu: Gpu) -> str:
+    """`GPU 3 of rank 3`, `GPU 3 of node-a, which no rank uses`."""
+    if gpu.ranks:
+        return f"GPU {gpu.index} of {words.ranks(gpu.ranks)}"
+    host = f" of {gpu.host}" if gpu.host else ""
+    return f"GPU {gpu.index}{host} (no rank of the job is known to run there)"
+
+
+def where(gpu: Gpu) -> str:
+    """For evidence: the device with its address."""
+    at = f" at {gpu.device.bus_id}" if gpu.device.bus_id else ""
+    return f"GPU {gpu.index}{at}"
+
+
+def loaded(gpu: Gpu) -> list[tuple[float, Device]]:
+    """The samples in which it worked."""
+    return [one for one in gpu.series if (one[1].utilization or 0.0) >= LOADED]
+
+
+def told(gpu: Gpu, value: Callable[[Device], T | None]) -> list[tuple[float, T]]:
+    """When and what it told of one of its facts."""
+    return [(at, found) for at, device in gpu.series if (found := value(device)) is not None]
+
+
+def risen(series: list[tuple[float, int]]) -> tuple[int, float]:
+    """How far a counter rose, and the seconds from its first to its last reading. One that starts
+    anew is counted on from there."""
+    total = 0
+    for (_, before), (_, after) in pairwise(series):
+        total += max(0, after - before)
+    return total, series[-1][0] - series[0][0] if series else 0.0
+
+
+def lasting(values: list[tuple[float, T]]) -> T | None:
+    """The newest value, if the one before it was the same or says the like: one reading alone may
+    be a slip."""
+    if len(values) < 2 or bool(values[-1][1]) != bool(values[-2][1]):
+        return None
+    return values[-1][1]

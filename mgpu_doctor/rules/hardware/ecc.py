@@ -1,0 +1,196 @@
+"""Memory errors of a GPU, and the repair that waits or failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.watched import Gpu
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules import obituary, words
+from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.hardware.common import (
+    SURE,
+    culprits,
+    lasting,
+    named,
+    risen,
+    told,
+    where,
+)
+from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.signs_fit import GENERAL
+
+CODE = "gpu-ecc"
+SOURCE = "NVML ECC counters"
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    uncorrected: int
+    """Since the driver was loaded."""
+    corrected: int
+    """While it was watched."""
+    seconds: float
+    pending: bool
+    failed: bool
+    xids: tuple[Xid, ...] = ()
+
+    @property
+    def bad(self) -> bool:
+        return bool(self.uncorrected or self.pending or self.failed or self.xids)
+
+
+def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    known = list(xids(measures, CODE))
+    for gpu in measures.watched.gpus:
+        state = _state(gpu, tuple(one for one in known if one.gpu is gpu))
+        if state.bad:
+            yield _defect(measures, gpu, state)
+        elif state.corrected >= limits["corrected"]:
+            yield _corrected(measures, gpu, state, limits)
+
+
+def _state(gpu: Gpu, own: tuple[Xid, ...]) -> _State:
+    corrected, seconds = risen(told(gpu, lambda d: d.ecc.corrected if d.ecc else None))
+    return _State(
+        uncorrected=lasting(told(gpu, lambda d: d.ecc.uncorrected if d.ecc else None)) or 0,
+        corrected=corrected,
+        seconds=seconds,
+        pending=bool(lasting(told(gpu, lambda d: d.ecc.pending if d.ecc else None))),
+        failed=bool(lasting(told(gpu, lambda d: d.ecc.failed if d.ecc else None))),
+        xids=own,
+    )
+
+
+def _defect(measures: Measures, gpu: Gpu, state: _State) -> Finding:
+    parts = []
+    if state.failed:
+        parts.append("a bad row could not be replaced")
+    if state.uncorrected:
+        parts.append(f"{words.plural(state.uncorrected, 'error')} that ECC could not correct")
+    if state.pending:
+        parts.append("the replacement of a bad row waits for a reset")
+    if state.xids and not parts:
+        parts.append(f"XID {' and '.join(str(one.number) for one in state.xids)}")
+    severities = [severity_of(one, measures) for one in state.xids]
+    critical = Severity.CRITICAL in severities
+    falls = tuple(dict.fromkeys(fall for one in state.xids for fall in one.falls))
+    ended = critical and bool(falls)
+    return Finding(
+        code=CODE,
+        severity=Severity.CRITICAL if critical else Severity.WARNING,
+        confidence=SURE,
+        title=f"The memory of {named(gpu)} has errors: {', '.join(parts)}",
+        cause=" ".join(one.meaning for one in state.xids)
+        or "The memory itself is defective: no program's fault. What was computed with a value "
+        "that could not be corrected is lost, and its process is ended by the driver.",
+        culprits=culprits(measures, (gpu,)),
+        evidence=(
+            *_evidence(gpu, state),
+            *(one.evidence for one in state.xids),
+            *(piece for fall in falls for piece in obituary.evidence_of(fall, measures.case)),
+        ),
+        fixes=(_fix(gpu, state),),
+        replaces=tuple(sorted(GENERAL)) if ended else (),
+    )
+
+
+def _corrected(measures: Measures, gpu: Gpu, state: _State, limits: Limits) -> Finding:
+    return Finding(
+        code=CODE,
+        severity=Severity.INFO,
+        confidence=SURE,
+        title=f"The memory of {named(gpu)} had {state.corrected} errors, all corrected, in "
+        f"{words.seconds(state.seconds)}",
+        cause="ECC corrected all of them, so nothing was lost. Many in a short time may come "
+        "before errors that it cannot correct.",
+        culprits=culprits(measures, (gpu,)),
+        evidence=(
+            Evidence(
+                "corrected memory errors while it was watched",
+                state.corrected,
+                "errors",
+                limits["corrected"],
+                SOURCE,
+                where(gpu),
+            ),
+        ),
+        fixes=(
+            Fix(
+                "watch-ecc",
+                "Keep an eye on it",
+                f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}; nothing needs to be done as "
+                "long as all are corrected.",
+            ),
+        ),
+    )
+
+
+def _evidence(gpu: Gpu, state: _State) -> Iterable[Evidence]:
+    at = where(gpu)
+    if state.uncorrected:
+        yield Evidence(
+            "uncorrected memory errors since the driver was loaded",
+            state.uncorrected,
+            "errors",
+            0,
+            SOURCE,
+            at,
+        )
+    ecc = gpu.device.ecc
+    if ecc is not None and ecc.remapped:
+        yield Evidence("rows or pages replaced so far", ecc.remapped, "rows", 0, SOURCE, at)
+    if state.pending:
+        yield Evidence("a replacement waits for a reset", "yes", "flag", "no", SOURCE, at)
+    if state.failed:
+        yield Evidence("a replacement failed", "yes", "flag", "no", SOURCE, at)
+
+
+def _fix(gpu: Gpu, state: _State) -> Fix:
+    look = f"`nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}` shows the state"
+    if state.failed or any(one.number == 64 for one in state.xids):
+        return Fix(
+            "replace-gpu",
+            f"Take GPU {gpu.index} out of service and have it replaced",
+            f"{look}; a GPU without spare rows is a case for the vendor (RMA). Until then leave it "
+            "out of CUDA_VISIBLE_DEVICES.",
+        )
+    return Fix(
+        "reset-gpu",
+        f"Take the job off GPU {gpu.index} and reset it",
+        f"As root, with no process on it: `nvidia-smi --gpu-reset -i {gpu.index}` (all GPUs of the "
+        f"host where they hang on NVSwitches), or reboot. {look}. Start again from a checkpoint "
+        "older than the error; if errors return, have the GPU replaced.",
+    )
+
+
+RULES = (
+    Rule(
+        code=CODE,
+        family="hardware",
+        summary="A GPU's memory has errors that could not be corrected, or the repair of a bad row "
+        "waits or failed.",
+        measured="NVML's ECC counters since the driver was loaded, remapped rows (retired pages "
+        "before Ampere), and XIDs 48, 63, 64, 94 and 95; tied to the rank on the device.",
+        thresholds="Any uncorrected error since the driver was loaded, a pending or a failed "
+        "replacement, in the two newest readings. What was replaced long ago and corrected errors "
+        "are no defect: ECC is there for that. It is critical where an XID ended a rank, or no "
+        "step was finished since.",
+        fixes="Reset the GPU (`nvidia-smi --gpu-reset`), have it replaced if the replacement of "
+        "rows failed or errors return; start from a checkpoint before the error.",
+        examine=_examine,
+        limits=(
+            Limit(
+                "corrected",
+                100,
+                "errors",
+                "corrected errors while it is watched (two minutes of a running job) from which "
+                "they are worth a look; NVIDIA gives no number.",
+            ),
+        ),
+        unverified=PRETEND,
+    ),
+)

@@ -1,0 +1,155 @@
+"""A GPU that answers nothing any more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.watched import Gpu
+from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules import obituary
+from mgpu_doctor.rules.falls import Fall, first_falls
+from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.hardware.common import SURE, culprits, named, where
+from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.signs_fit import GENERAL
+
+CODE = "gpu-lost"
+_LOST = re.compile(r"\b(?:is lost|out of reach|reset|fallen off)\b", re.IGNORECASE)
+FIX = Fix(
+    "reboot-host",
+    "Take the job off this host and reboot it",
+    "Look for `NVRM: Xid` in `dmesg` first. `nvidia-smi --gpu-reset` seldom brings a lost "
+    "GPU back. If it returns, check power, cables, seating, cooling and the PCIe slot, then have "
+    "the GPU replaced.",
+)
+
+
+def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    told = {one.gpu.index: one for one in xids(measures, CODE)}
+    for gpu in measures.watched.gpus:
+        since, how = _since(gpu, int(limits["samples"]))
+        xid = told.get(gpu.index)
+        if xid is not None and xid.gpu is not gpu:
+            xid = None
+        if since is None and xid is None:
+            continue
+        yield _finding(measures, gpu, since, how, xid)
+
+
+def _finding(
+    measures: Measures, gpu: Gpu, since: float | None, how: str, xid: Xid | None
+) -> Finding:
+    falls = xid.falls if xid is not None else ()
+    falls = falls or _fallen(measures, gpu, since)
+    severity = Severity.CRITICAL if falls else _severity(measures, gpu, since)
+    if xid is not None and severity is not Severity.CRITICAL:
+        severity = severity_of(xid, measures)
+    back = " and answers again" if since is None else ""
+    evidence = [] if since is None else [_silence(gpu, since, how)]
+    ended = bool(falls) and severity is Severity.CRITICAL
+    return Finding(
+        code=CODE,
+        severity=severity,
+        confidence=SURE if xid is None else 0.97,
+        title=f"{named(gpu)} was lost{back}: the host could not reach it any more",
+        cause=xid.meaning
+        if xid is not None
+        else f"The driver says of it: {how}. It fell off the bus, hangs, or was taken away.",
+        culprits=culprits(measures, (gpu,)),
+        victims=_others(measures, gpu) if severity is Severity.CRITICAL else (),
+        evidence=(
+            *evidence,
+            *((xid.evidence,) if xid is not None else ()),
+            *(piece for fall in falls for piece in obituary.evidence_of(fall, measures.case)),
+        ),
+        fixes=(FIX,),
+        replaces=tuple(sorted(GENERAL | {"gpu-xid"})) if ended else (),
+    )
+
+
+def _since(gpu: Gpu, least: int) -> tuple[float | None, str]:
+    """When it fell silent for good, and what the driver says of it; None: it answers."""
+    if gpu.last > gpu.series[-1][0]:
+        unseen = gpu.last - gpu.series[-1][0]
+        every = _every(gpu)
+        if every is not None and unseen >= least * every:
+            return gpu.series[-1][0], "it is not listed any more"
+    silent = 0
+    for _, device in reversed(gpu.series):
+        if not _is_lost(device):
+            break
+        silent += 1
+    if silent < least:
+        return None, ""
+    return gpu.series[-silent][0], str(gpu.device.trouble)
+
+
+def _every(gpu: Gpu) -> float | None:
+    """Seconds between its samples."""
+    if len(gpu.series) < 2:
+        return None
+    return (gpu.series[-1][0] - gpu.series[0][0]) / (len(gpu.series) - 1)
+
+
+def _is_lost(device: Device) -> bool:
+    answers = (device.utilization, device.memory_used, device.power_watts, device.temperature)
+    silent = all(one is None for one in answers) and not device.pids
+    return silent and bool(_LOST.search(device.trouble or ""))
+
+
+def _fallen(measures: Measures, gpu: Gpu, since: float | None) -> tuple[Fall, ...]:
+    """Ranks on it that ended about when it was lost."""
+    if since is None or measures.case.job.outcome is Outcome.COMPLETED:
+        return ()
+    return tuple(
+        fall
+        for fall in first_falls(measures.case)
+        if fall.rank in gpu.ranks and (fall.at is None or fall.at >= since - 60.0)
+    )
+
+
+def _severity(measures: Measures, gpu: Gpu, since: float | None) -> Severity:
+    running = measures.case.job.outcome in (Outcome.RUNNING, Outcome.HUNG)
+    stands = running and bool(gpu.ranks) and since is not None
+    return Severity.CRITICAL if stands else Severity.WARNING
+
+
+def _others(measures: Measures, gpu: Gpu) -> tuple[int, ...]:
+    known = (rank.rank for rank in measures.case.ranks)
+    return tuple(one for one in known if one is not None and one not in gpu.ranks)
+
+
+def _silence(gpu: Gpu, since: float, how: str) -> Evidence:
+    return Evidence(
+        f"seconds without an answer ({how})", gpu.last - since, "s", 0, "NVML samples", where(gpu)
+    )
+
+
+RULES = (
+    Rule(
+        code=CODE,
+        family="hardware",
+        summary="A GPU fell off the bus or no longer answers.",
+        measured="NVML says in the newest samples that the device is lost or needs a reset, "
+        "answers nothing else of it, or lists it no more; or the driver reported XID 79.",
+        thresholds="It is critical while the job runs and a rank is on the device, or where that "
+        "rank was the first to end; else a warning. The rank is known by UUID, pid or index.",
+        fixes="Reboot the host; check power, cables, seating, cooling and the slot; replace it.",
+        examine=_examine,
+        limits=(
+            Limit(
+                "samples",
+                2,
+                "samples",
+                "newest samples in a row in which it answers nothing: a single failed call is no "
+                "loss.",
+            ),
+        ),
+        unverified=PRETEND,
+    ),
+)

@@ -1,0 +1,215 @@
+"""NVLinks that are down where they should be up, or have errors."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from statistics import median_low
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.watched import Gpu
+from mgpu_doctor.case.gpu import NvLink
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules import obituary
+from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.hardware.common import SURE, culprits, named, risen, where
+from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.signs_fit import GENERAL
+
+CODE = "nvlink-down"
+CHECKSUMS = ("crc_flit", "crc_data")
+"""Errors that the link mends by itself, and that only count at a rate."""
+SOURCE = "NVML NVLink state"
+
+
+@dataclass(frozen=True, slots=True)
+class _Spell:
+    """Readings in a row that were alike."""
+
+    links: tuple[NvLink, ...]
+    since: float
+    until: float
+    samples: int
+
+    @property
+    def up(self) -> int:
+        return sum(one.up is True for one in self.links)
+
+
+Spells = tuple[_Spell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What is wrong with the links of a device."""
+
+    up: int
+    down: tuple[int, ...]
+    usual: int
+    """How many are up on the others, or were."""
+    errors: tuple[_Errors, ...]
+    xids: tuple[Xid, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    link: int
+    kind: str
+    count: int
+    seconds: float
+
+
+def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    known = list(xids(measures, CODE))
+    spells = {id(gpu): _spells(gpu) for gpu in measures.watched.gpus}
+    for gpu in measures.watched.gpus:
+        others = [spells[id(other)] for other in measures.watched.alike(gpu)]
+        down, usual = _down(spells[id(gpu)], others)
+        errors = tuple(one for one in _errors(spells[id(gpu)]) if _counts(one, limits))
+        own = tuple(one for one in known if one.gpu is gpu)
+        if down or errors or own:
+            up = spells[id(gpu)][-1].up if spells[id(gpu)] else 0
+            yield _finding(measures, gpu, _State(up, down, usual, errors, own))
+
+
+def _spells(gpu: Gpu) -> tuple[_Spell, ...]:
+    """Readings that are alike are one: links are read seldom and stand in every sample."""
+    told = [one for one in gpu.series if any(link.up is not None for link in one[1].nvlinks)]
+    found = []
+    for links, run in groupby(told, key=lambda one: one[1].nvlinks):
+        times = [at for at, _ in run]
+        found.append(_Spell(links, times[0], times[-1], len(times)))
+    return tuple(found)
+
+
+def _down(own: Spells, others: Sequence[Spells]) -> tuple[tuple[int, ...], int]:
+    """Links that are down, and how many are usually up: as earlier on this device, or as on the
+    others of its model where these agree. Where bridges join some pairs only, nobody can tell."""
+    newest = own[-1] if own else None
+    if newest is None or (newest.samples < 2 and (len(own) < 2 or own[-2].up != newest.up)):
+        return (), 0
+    theirs = [spells[-1] for spells in others if spells]
+    joined = newest.up > 0 or any(one.remote == "switch" for last in theirs for one in last.links)
+    usual = median_low([last.up for last in theirs]) if theirs and joined else 0
+    usual = max(usual, _most(own))
+    if newest.up >= usual:
+        return (), usual
+    return tuple(sorted(one.link for one in newest.links if one.up is False)), usual
+
+
+def _most(own: Spells) -> int:
+    """The most links that were up in two samples in a row."""
+    lasting = [spell.up for spell in own if spell.samples > 1]
+    return max([*lasting, *(min(one.up, other.up) for one, other in pairwise(own))], default=0)
+
+
+def _errors(own: Spells) -> Iterable[_Errors]:
+    counters: dict[tuple[int, str], list[tuple[float, int]]] = defaultdict(list)
+    for spell in own if len(own) > 1 else ():
+        for link in spell.links:
+            for kind, count in link.errors:
+                counters[link.link, kind].append((spell.since, count))
+    for (number, kind), series in sorted(counters.items()):
+        if count := risen(series)[0]:
+            yield _Errors(number, kind, count, own[-1].until - own[0].since)
+
+
+def _counts(one: _Errors, limits: Limits) -> bool:
+    if one.kind in CHECKSUMS:
+        return one.seconds > 0 and one.count / one.seconds >= limits["checksums"]
+    return one.count >= limits["errors"]
+
+
+def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
+    down, errors, own = state.down, state.errors, state.xids
+    parts = []
+    if down:
+        parts.append(f"{len(down)} NVLinks are down (of others or earlier {state.usual} are up)")
+    if errors:
+        links = sorted({one.link for one in errors})
+        noun = "links" if len(links) > 1 else "link"
+        parts.append(f"errors rise on {noun} {', '.join(map(str, links))}")
+    if own and not parts:
+        parts.append("the driver reported a failed NVLink (XID 74)")
+    critical = any(severity_of(one, measures) is Severity.CRITICAL for one in own)
+    falls = tuple(dict.fromkeys(fall for one in own for fall in one.falls))
+    return Finding(
+        code=CODE,
+        severity=Severity.CRITICAL if critical else Severity.WARNING,
+        confidence=SURE,
+        title=f"{named(gpu)}: {' and '.join(parts)}",
+        cause=" ".join(one.meaning for one in own)
+        or "A link's cable, bridge, baseboard or one of the GPUs at its ends is bad. NCCL goes "
+        "around it or repeats what was lost: collectives of all ranks become slower.",
+        culprits=culprits(measures, (gpu,)),
+        evidence=(
+            *_evidence(gpu, state),
+            *(one.evidence for one in own),
+            *(piece for fall in falls for piece in obituary.evidence_of(fall, measures.case)),
+        ),
+        fixes=(
+            Fix(
+                "reset-links",
+                f"Check the NVLinks of GPU {gpu.index}, and reset the GPUs of the host",
+                f"`nvidia-smi nvlink -s -i {gpu.index}` and `nvidia-smi nvlink -e -i {gpu.index}` "
+                "show states and errors; as root, with no job there: `nvidia-smi --gpu-reset` or "
+                "reboot; on HGX hosts restart the fabric manager. If it returns, have the bridge, "
+                "the baseboard or the GPU checked.",
+            ),
+        ),
+        replaces=tuple(sorted(GENERAL)) if critical and falls else (),
+    )
+
+
+def _evidence(gpu: Gpu, state: _State) -> Iterable[Evidence]:
+    if state.down:
+        yield Evidence("NVLinks that are up", state.up, "links", state.usual, SOURCE, where(gpu))
+        listed = ", ".join(map(str, state.down))
+        yield Evidence("NVLinks that are down", listed, "links", None, SOURCE, where(gpu))
+    for one in state.errors[:4]:
+        yield Evidence(
+            f"{one.kind} errors while it was watched",
+            one.count,
+            "errors",
+            0,
+            "NVML NVLink error counters",
+            f"{where(gpu)}, link {one.link}",
+        )
+
+
+RULES = (
+    Rule(
+        code=CODE,
+        family="hardware",
+        summary="A link between GPUs is down or has errors.",
+        measured="State and error counters of every NVLink by NVML, and XID 74; tied to the rank "
+        "on the device.",
+        thresholds="A device is accused where fewer of its links are up, in the two newest "
+        "readings, than earlier while it was watched, or than on the lower median of the other "
+        "GPUs of its model. Without a single link up it is not compared with others unless these "
+        "are on NVSwitches: bridges may join some pairs only.",
+        fixes="`nvidia-smi nvlink -s` and `-e`; reset all GPUs of the host, restart the fabric "
+        "manager, have the bridge or baseboard checked.",
+        examine=_examine,
+        limits=(
+            Limit(
+                "errors",
+                2,
+                "errors",
+                "replays, recoveries and ECC errors of a link while it is watched: NVIDIA DCGM's "
+                "health watch warns from 1 on; 2, so that one alone is forgiven.",
+            ),
+            Limit(
+                "checksums",
+                100,
+                "1/s",
+                "CRC errors a second that matter (NVIDIA DCGM, health watch of NVLink: only at "
+                "rates of 100 and more).",
+            ),
+        ),
+        unverified=PRETEND,
+    ),
+)

@@ -1,0 +1,186 @@
+"""A GPU whose link to the host is narrower or slower than it could be while it works."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mgpu_doctor.analysis.devices import LEAST_SAMPLES
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.watched import Gpu
+from mgpu_doctor.case.gpu import Device, Pcie
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.hardware.common import SURE, culprits, loaded, named, risen, told, where
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+
+CODE = "pcie-degraded"
+SOURCE = "NVML samples under load"
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """Generation and lanes, at present and at most, in most of the samples under load."""
+
+    generation: int
+    width: int
+    generation_most: int
+    width_most: int
+    share: float
+    samples: int
+
+    @property
+    def speed(self) -> float:
+        """Share, 0..1, of what it could move: each generation doubles it."""
+        return self.width / self.width_most / 2.0 ** (self.generation_most - self.generation)
+
+
+def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    links = {id(gpu): _link(gpu) for gpu in measures.watched.gpus}
+    for gpu in measures.watched.gpus:
+        link = links[id(gpu)]
+        slow = link if link and link.speed < 1 and link.share >= limits["share"] else None
+        replays = _replays(gpu, limits)
+        if slow is None and replays is None:
+            continue
+        others = [one for other in measures.watched.alike(gpu) if (one := links[id(other)])]
+        usual = slow is not None and bool(others) and all(o.speed <= slow.speed for o in others)
+        yield _finding(measures, gpu, slow, replays, limits, usual=usual)
+
+
+def _link(gpu: Gpu) -> _Link | None:
+    known = [one for _, device in loaded(gpu) if (one := _whole(device)) is not None]
+    if len(known) < LEAST_SAMPLES:
+        return None
+    low = [one for one in known if one[0] < one[2] or one[1] < one[3]]
+    newest = (low or known)[-1]
+    return _Link(*newest, share=len(low) / len(known), samples=len(known))
+
+
+def _whole(device: Device) -> tuple[int, int, int, int] | None:
+    pcie: Pcie | None = device.pcie
+    if pcie is None:
+        return None
+    generation, width = pcie.generation, pcie.width
+    most, widest = pcie.generation_most, pcie.width_most
+    if not generation or not width or not most or not widest or most > 16:
+        return None
+    return min(generation, most), min(width, widest), most, widest
+
+
+def _replays(gpu: Gpu, limits: Limits) -> float | None:
+    """Replays a minute, where they are too many."""
+    count, seconds = risen(told(gpu, lambda device: device.pcie.replays if device.pcie else None))
+    if seconds < limits["seconds"]:
+        return None
+    rate = count * 60.0 / seconds
+    return rate if rate > limits["replays"] else None
+
+
+def _finding(
+    measures: Measures,
+    gpu: Gpu,
+    slow: _Link | None,
+    replays: float | None,
+    limits: Limits,
+    *,
+    usual: bool,
+) -> Finding:
+    evidence, told_ = [], []
+    if slow is not None:
+        told_.append(
+            f"runs at generation {slow.generation} x{slow.width} while it works, of generation "
+            f"{slow.generation_most} x{slow.width_most}"
+        )
+        evidence.append(
+            Evidence(
+                "speed of the PCIe link, of what device and slot can do",
+                slow.speed,
+                "fraction",
+                1.0,
+                SOURCE,
+                where(gpu),
+            )
+        )
+        evidence.append(
+            Evidence(
+                "share of samples in which it was so",
+                slow.share,
+                "fraction",
+                limits["share"],
+                SOURCE,
+                where(gpu),
+            )
+        )
+    if replays is not None:
+        told_.append(f"repeats {replays:.0f} packets a minute")
+        evidence.append(
+            Evidence("replays a minute", replays, "1/min", limits["replays"], "NVML", where(gpu))
+        )
+    cause = (
+        "All GPUs of this kind here have such a link: mostly the slots or the board have no more "
+        "lanes, and copies between host and GPU are slower for it."
+        if usual and replays is None
+        else "A link that trains below its most under load, or repeats packets, mostly has a bad "
+        "contact: seating, riser, cable, slot, or dust. Copies between host and GPU, and between "
+        "GPUs without NVLink, are slower for it."
+    )
+    return Finding(
+        code=CODE,
+        severity=Severity.INFO if usual and replays is None else Severity.WARNING,
+        confidence=SURE,
+        title=f"The PCIe link of {named(gpu)} {' and '.join(told_)}",
+        cause=cause,
+        culprits=culprits(measures, (gpu,)),
+        evidence=tuple(evidence),
+        fixes=(
+            Fix(
+                "check-link",
+                f"Check the slot, riser and BIOS setting of GPU {gpu.index}",
+                f"`nvidia-smi -q -i {gpu.index}` (PCI, GPU Link Info) and `sudo lspci -vv -s "
+                f"{gpu.device.bus_id or 'ADDRESS'}` (LnkCap, LnkSta) show both; seat the card "
+                "again, change the riser or the slot, set the slot's speed in the BIOS. Until then "
+                "give the GPU work that copies little.",
+            ),
+        ),
+    )
+
+
+RULES = (
+    Rule(
+        code=CODE,
+        family="hardware",
+        summary="A GPU's connection to the host is narrower or slower than it could be, or repeats "
+        "packets.",
+        measured="PCIe generation and lanes of each GPU, at present and at most (of device and "
+        "slot together), in the samples in which it works at half of the time at least: an idle "
+        "link sleeps at generation 1. Replays by their counter.",
+        thresholds="It is info where all GPUs of the same model on the host are so: then the slots "
+        "have no more to give.",
+        fixes="Seating, riser, slot, BIOS setting.",
+        examine=_examine,
+        limits=(
+            Limit(
+                "share",
+                0.8,
+                "fraction",
+                "share of the samples under load in which the link must be below its most: in "
+                "most of them, as a link may wake late.",
+            ),
+            Limit(
+                "replays",
+                8,
+                "1/min",
+                "replays a minute that are still well (NVIDIA DCGM, health watch of PCIe: 8 a "
+                "minute is the most that the driver's makers recommend).",
+            ),
+            Limit(
+                "seconds",
+                30,
+                "s",
+                "time over which replays must have been counted: a burst alone is no rate.",
+            ),
+        ),
+        unverified=PRETEND,
+    ),
+)

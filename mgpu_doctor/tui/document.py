@@ -1,0 +1,69 @@
+"""One frame as JSON: the contract with scripts (docs/top.schema.json)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.model import HostSample
+from mgpu_doctor.report import json as diagnosis_json
+from mgpu_doctor.tui.filter.shown import Shown, shown
+from mgpu_doctor.tui.frame import Frame, View
+
+SCHEMA = "mgpu-doctor/top/1"
+
+
+def document(frame: Frame, view: View) -> dict[str, Any]:
+    """The frame as plain JSON types. Seconds, bytes, fractions 0..1; unknown is None. What the
+    view's filter leaves out is counted in `left_out`."""
+    left = shown(frame, view.filter)
+    diagnosis = frame.diagnosis
+    plain: dict[str, Any] = diagnosis_json.plain(
+        {
+            "schema": SCHEMA,
+            "at": frame.at,
+            "source": frame.source,
+            "hint": frame.hint,
+            "only": None if view.filter is None else str(view.filter),
+            "left_out": _left_out(frame, left),
+            "steps_per_second": frame.rate,
+            "diagnosis": None
+            if diagnosis is None
+            else diagnosis_json.document(replace(diagnosis, ranks=left.ranks)),
+            "devices": None if frame.devices is None else _devices(frame.devices, left.devices),
+            "host": None if frame.host is None else _host(frame.host),
+        }
+    )
+    return plain
+
+
+def _left_out(frame: Frame, left: Shown) -> dict[str, int]:
+    devices = frame.devices.devices if frame.devices else ()
+    ranks = frame.diagnosis.ranks if frame.diagnosis else ()
+    return {"devices": len(devices) - len(left.devices), "ranks": len(ranks) - len(left.ranks)}
+
+
+def _devices(sample: DeviceSample, left: tuple[Device, ...]) -> dict[str, Any]:
+    return {**asdict(sample), "devices": [_device(device) for device in left]}
+
+
+def _device(device: Device) -> dict[str, Any]:
+    links = [{**asdict(link), "errors": dict(link.errors)} for link in device.nvlinks]
+    return {**asdict(device), "nvlinks": links}
+
+
+def _host(sample: HostSample) -> dict[str, Any]:
+    return {
+        "at": sample.at,
+        "host": sample.host,
+        "cpu_percent": sample.cpu_percent,
+        "cores": sample.cores,
+        "load1": sample.load1,
+        "memory_used": sample.memory_used,
+        "memory_total": sample.memory_total,
+        "processes": [
+            {"pid": pid, "cpu_seconds": cpu, "resident_bytes": resident}
+            for pid, (cpu, resident) in sample.processes.items()
+        ],
+    }

@@ -1,0 +1,139 @@
+"""The fields that a filter knows: what they are called and how they are read from a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mgpu_probes.inprocess.layout import PHASES
+
+from mgpu_doctor.report import text
+from mgpu_doctor.report.rows import state
+from mgpu_doctor.tui.filter.row import Row
+from mgpu_doctor.tui.filter.units import (
+    CLOCK,
+    COUNT,
+    POWER,
+    SECONDS,
+    SHARE,
+    SIZE,
+    TEMPERATURE,
+    Unit,
+)
+
+Texts = Sequence[str]
+Numbers = Sequence[float]
+NOT_WORK = ("wait", "communication")
+"""Phases of a step in which a rank does nothing itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextField:
+    name: str
+    read: Callable[[Row], Texts]
+    """Its values in a row; none: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberField:
+    name: str
+    read: Callable[[Row], Numbers]
+    units: tuple[Unit, ...]
+    share: Callable[[Row], Numbers] | None = None
+    """What a number with `%` is held against, where that is something else than `read`."""
+    whole: bool = False
+
+
+Field: TypeAlias = TextField | NumberField
+
+
+def _texts(*values: str | None) -> Texts:
+    return [told for value in values if value and (told := text.line(value))]
+
+
+def _numbers(*values: float | None) -> Numbers:
+    return [value for value in values if value is not None and math.isfinite(value)]
+
+
+def _of_device(name: str) -> Callable[[Row], Numbers]:
+    return lambda row: _numbers(getattr(row.device, name)) if row.device else ()
+
+
+def _of_rank(name: str) -> Callable[[Row], Numbers]:
+    return lambda row: _numbers(getattr(row.rank, name)) if row.rank else ()
+
+
+def _memory_share(row: Row) -> Numbers:
+    if row.device is None or row.device.memory_used is None or not row.device.memory_total:
+        return ()
+    return (row.device.memory_used / row.device.memory_total,)
+
+
+def _seconds(names: Sequence[str]) -> Callable[[Row], Numbers]:
+    """Seconds a step in these phases together, as far as measured."""
+
+    def read(row: Row) -> Numbers:
+        measured = _numbers(*(row.rank.phases.get(name) for name in names)) if row.rank else ()
+        return (sum(measured),) if measured else ()
+
+    return read
+
+
+def _share(names: Sequence[str]) -> Callable[[Row], Numbers]:
+    """The same as a share of the step, 0..1."""
+    part, all_phases = _seconds(names), _seconds(PHASES)
+
+    def read(row: Row) -> Numbers:
+        whole = all_phases(row)
+        return [seconds / whole[0] for seconds in part(row)] if whole and whole[0] > 0 else ()
+
+    return read
+
+
+def _phases(name: str, names: Sequence[str]) -> NumberField:
+    return NumberField(name, _seconds(names), SECONDS, share=_share(names))
+
+
+own_seconds = _seconds([name for name in PHASES if name not in NOT_WORK])
+wait_seconds = _seconds(["wait"])
+
+_ALL: tuple[Field, ...] = (
+    NumberField("gpu", _of_device("index"), COUNT, whole=True),
+    TextField("name", lambda row: _texts(row.device.name) if row.device else ()),
+    TextField("uuid", lambda row: _texts(row.device.uuid) if row.device else ()),
+    TextField("vendor", lambda row: _texts(row.device.vendor) if row.device else ()),
+    NumberField("util", _of_device("utilization"), SHARE),
+    NumberField("mem", _of_device("memory_used"), SIZE, share=_memory_share),
+    NumberField("power", _of_device("power_watts"), POWER),
+    NumberField("temp", _of_device("temperature"), TEMPERATURE),
+    NumberField("clock", _of_device("sm_clock_mhz"), CLOCK),
+    NumberField("fan", _of_device("fan"), SHARE),
+    NumberField("pid", lambda row: row.pids, COUNT, whole=True),
+    NumberField("rank", _of_rank("rank"), COUNT, whole=True),
+    TextField("host", lambda row: _texts(row.host)),
+    TextField("user", lambda row: _texts(row.user)),
+    TextField("state", lambda row: _texts(row.rank.state, state(row.rank)) if row.rank else ()),
+    TextField("device", lambda row: _texts(row.rank.device) if row.rank else ()),
+    TextField("where", lambda row: _texts(row.rank.where) if row.rank else ()),
+    NumberField("step", _of_rank("last_step"), COUNT, whole=True),
+    NumberField("time", _of_rank("step_seconds_median"), SECONDS[:-1]),
+    _phases("own", [name for name in PHASES if name not in NOT_WORK]),
+    *(_phases(name, [name]) for name in PHASES),
+)
+FIELDS: Mapping[str, Field] = {field.name: field for field in _ALL}
+ALIASES: Mapping[str, str] = {
+    "gpus": "gpu",
+    "ranks": "rank",
+    "pids": "pid",
+    "utilization": "util",
+    "memory": "mem",
+    "temperature": "temp",
+}
+TEXTS: tuple[TextField, ...] = tuple(field for field in _ALL if isinstance(field, TextField))
+
+
+def named(name: str) -> Field | None:
+    known = name.casefold()
+    return FIELDS.get(ALIASES.get(known, known))

@@ -1,0 +1,1 @@
+"""Starting, finding, examining and stopping jobs from inside the live screen."""

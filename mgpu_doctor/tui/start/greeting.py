@@ -1,0 +1,101 @@
+"""What an empty machine greets with: what it has, and the keys that start something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import metadata
+
+from rich.text import Text
+
+from mgpu_doctor.recording.home import latest
+from mgpu_doctor.report import text
+from mgpu_doctor.tui.frame import Frame, View
+from mgpu_doctor.tui.panels.parts import DIM
+
+FRAMEWORKS = (
+    "torch",
+    "tensorflow",
+    "tensorflow-cpu",
+    "jax",
+    "lightning",
+    "accelerate",
+    "deepspeed",
+)
+LABEL = 12
+KEYS = (
+    ("n", "start a built-in trainer, if wanted with a fault planted on purpose"),
+    ("a", "attach to a training job that runs here, under observation or not"),
+)
+REPLAY_KEY = "p"
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """Draws the greeting. `frameworks`: of this Python, with their versions; `last`: the name of
+    the newest recording."""
+
+    frameworks: tuple[str, ...]
+    last: str | None
+
+    @classmethod
+    def of_this_machine(cls) -> Greeting:
+        """Looked up once: nothing is imported for it."""
+        last = latest()
+        return cls(_frameworks(), last.name if last is not None else None)
+
+    def lines(self, frame: Frame, width: int, _view: View) -> list[Text]:
+        """Nothing while there is a job to show."""
+        if frame.diagnosis is not None:
+            return []
+        made = [Text("")]
+        for label, told in (
+            ("GPUs", _gpus(frame)),
+            ("host", _host(frame)),
+            (
+                "frameworks",
+                ", ".join(self.frameworks) or "none in this Python; jobs may use another",
+            ),
+        ):
+            made.append(Text.assemble((f"{label:<{LABEL}}", DIM), text.line(told)))
+        made.append(Text(""))
+        for key, does in KEYS:
+            made.append(Text.assemble((f"{key:<{LABEL}}", "bold cyan"), does))
+        if self.last is not None:
+            again = f"play the last recording again: {text.line(self.last)}"
+            made.append(Text.assemble((f"{REPLAY_KEY:<{LABEL}}", "bold cyan"), again))
+        elsewhere = "what mgpu-doctor run -- COMMAND starts shows up here by itself"
+        made.append(Text.assemble((f"{'elsewhere':<{LABEL}}", DIM), elsewhere))
+        for line in made:
+            line.truncate(max(1, width), overflow="ellipsis")
+        return made
+
+
+def _gpus(frame: Frame) -> str:
+    sample = frame.devices
+    if sample is None:
+        return "not looked for yet"
+    names: dict[str, int] = {}
+    for one in sample.devices:
+        name = one.name or "a GPU of unknown name"
+        names[name] = names.get(name, 0) + 1
+    if names:
+        return ", ".join(f"{many} x {name}" if many > 1 else name for name, many in names.items())
+    return sample.trouble or "none"
+
+
+def _host(frame: Frame) -> str:
+    host = frame.host
+    if host is None:
+        return "not looked at yet"
+    cores = f"{text.UNKNOWN} cores" if host.cores is None else text.count(host.cores, "core")
+    return f"{cores}, {text.size(host.memory_total)} of memory"
+
+
+def _frameworks() -> tuple[str, ...]:
+    found = []
+    for name in FRAMEWORKS:
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return tuple(found)

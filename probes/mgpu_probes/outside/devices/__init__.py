@@ -1,0 +1,45 @@
+"""Reads the GPUs of this machine: NVIDIA's through NVML, AMD's through amdsmi. Facts only; every
+field may be unknown."""
+
+from __future__ import annotations
+
+import time
+
+from mgpu_probes.outside.devices.amd import Amd
+from mgpu_probes.outside.devices.errors import Json
+from mgpu_probes.outside.devices.nvidia import Nvidia
+from mgpu_probes.outside.devices.questions import SLOWLY
+
+PATIENCE = 0.8
+"""Seconds: less than the second that lies between samples."""
+
+
+class Devices:
+    """All GPUs. Keeps the drivers open; for one thread at a time, has threads of its own.
+
+    `patience`: seconds that a sample waits for a driver before it says what is known so far.
+    `slowly`: seconds between questions of what changes slowly: links, errors, limits."""
+
+    def __init__(self, patience: float = PATIENCE, slowly: float = SLOWLY) -> None:
+        self._nvidia = Nvidia(patience, slowly)
+        self._amd = Amd(patience)
+
+    def sample(self) -> Json:
+        """One reading, ready for JSON; its names and units are those of the case's `DeviceSample`
+        and `Device`. Never raises for what a driver answers."""
+        told = self._nvidia.sample()
+        amd = self._amd.sample()
+        first = len(told["devices"])
+        joined = [{**one, "index": first + one["index"]} for one in amd]
+        return {
+            **told,
+            "at": time.time(),
+            "trouble": None if joined else told["trouble"],
+            "driver": told["driver"] or self._amd.driver,
+            "devices": [*told["devices"], *joined],
+        }
+
+    def close(self) -> None:
+        """End the threads and let go of the drivers."""
+        self._nvidia.close()
+        self._amd.close()

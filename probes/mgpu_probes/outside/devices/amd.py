@@ -1,0 +1,206 @@
+"""AMD's GPUs through the `amdsmi` package, where it is installed (it comes with ROCm).
+
+Written from its published interface: a key that is missing, `N/A` or no number is unknown."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Callable
+from typing import Any
+
+from mgpu_probes.outside.devices.empty import empty, part
+from mgpu_probes.outside.devices.errors import Json
+from mgpu_probes.outside.devices.processes import MOST_MEMORY, PID_LIMIT
+from mgpu_probes.outside.devices.rounds import Rounds
+
+MEBIBYTE = 1 << 20
+_MOST_WATTS = 1e5
+"""A larger limit is in microwatts: its unit has changed between versions."""
+_ABSENT = 0xFFFFFFFF
+"""What the library's structures hold where a member is not supported."""
+
+
+def installed() -> bool:
+    return importlib.util.find_spec("amdsmi") is not None
+
+
+class Amd:
+    """All GPUs that amdsmi shows, read in a thread of its own."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._smi: Any = None
+        self._handles: list[Any] = []
+        self._driver: str | None = None
+        self._devices: list[Json] = []
+        self._rounds = Rounds(self._read, "amdsmi") if installed() else None
+
+    def sample(self) -> list[Json]:
+        """Devices numbered from 0 on; none where there is nothing to read them with."""
+        if self._rounds is not None:
+            self._rounds.wait(self._rounds.ask(), self._patience)
+        return [dict(one) for one in self._devices]
+
+    @property
+    def driver(self) -> str | None:
+        return self._driver
+
+    def close(self) -> None:
+        if self._rounds is not None and self._rounds.stop(self._patience) and self._smi is not None:
+            _tried(self._smi.amdsmi_shut_down)
+            self._smi = None
+
+    def _read(self) -> None:
+        if self._smi is None and not self._start():
+            return
+        self._devices = [
+            _device(self._smi, index, handle) for index, handle in enumerate(self._handles)
+        ]
+
+    def _start(self) -> bool:
+        """Once: a package without a driver says so when it is imported or started."""
+        smi = _tried(lambda: importlib.import_module("amdsmi"))
+        if smi is None:
+            return False
+        try:
+            smi.amdsmi_init()
+            self._handles = list(smi.amdsmi_get_processor_handles())
+        except Exception:  # its exceptions differ from version to version
+            return False
+        self._smi = smi
+        if self._handles:
+            told = _object(_tried(lambda: smi.amdsmi_get_gpu_driver_info(self._handles[0])))
+            self._driver = _text(told.get("driver_version"))
+        return True
+
+
+def _device(smi: Any, index: int, handle: Any) -> Json:
+    troubles: list[str] = []
+
+    def ask(what: str, name: str, *more: Any) -> Json:
+        told = _tried(lambda: getattr(smi, name)(handle, *more))
+        if told is None:
+            troubles.append(what)
+        return _object(told)
+
+    activity = ask("utilization", "amdsmi_get_gpu_activity")
+    memory = ask("memory", "amdsmi_get_gpu_vram_usage")
+    power = ask("power", "amdsmi_get_power_info")
+    clock = _object(_tried(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)))
+    memory_clock = _object(_tried(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.MEM)))
+    asic = _object(_tried(lambda: smi.amdsmi_get_gpu_asic_info(handle)))
+    processes = _processes(_tried(lambda: smi.amdsmi_get_gpu_process_list(handle)))
+    if processes is None:
+        troubles.append("processes")
+    return {
+        **empty(index, "amd"),
+        "name": _text(asic.get("market_name")),
+        "uuid": _text(_tried(lambda: smi.amdsmi_get_gpu_device_uuid(handle))),
+        "bus_id": _text(_tried(lambda: smi.amdsmi_get_gpu_device_bdf(handle))),
+        "utilization": _share(activity.get("gfx_activity")),
+        "memory_busy": _share(activity.get("umc_activity")),
+        **_memory(memory),
+        "power_watts": _first(power, "current_socket_power", "average_socket_power"),
+        "power_limit_watts": _watts(power.get("power_limit")),
+        "temperature": _temperature(smi, handle),
+        "sm_clock_mhz": _first(clock, "clk", "cur_clk"),
+        "max_sm_clock_mhz": _number(clock.get("max_clk")),
+        "memory_clock_mhz": _first(memory_clock, "clk", "cur_clk"),
+        "ecc": _ecc(_object(_tried(lambda: smi.amdsmi_get_gpu_total_ecc_count(handle)))),
+        "pids": [one["pid"] for one in processes or []],
+        "processes": processes or [],
+        "trouble": f"not told by amdsmi: {', '.join(troubles)}" if troubles else None,
+    }
+
+
+def _tried(call: Callable[[], Any]) -> Any:
+    """None where the call fails: amdsmi's exceptions and missing names differ between versions."""
+    try:
+        return call()
+    except Exception:
+        return None
+
+
+def _object(told: Any) -> Json:
+    return told if isinstance(told, dict) else {}
+
+
+def _text(told: Any) -> str | None:
+    return told if isinstance(told, str) and told not in ("", "N/A") else None
+
+
+def _number(told: Any) -> float | None:
+    if isinstance(told, bool) or not isinstance(told, (int, float)):
+        return None
+    return float(told) if math.isfinite(told) and 0 <= told < _ABSENT else None
+
+
+def _first(told: Json, *names: str) -> float | None:
+    """Which of them is told depends on the product."""
+    return next((known for name in names if (known := _number(told.get(name))) is not None), None)
+
+
+def _share(told: Any) -> float | None:
+    percent = _number(told)
+    return percent / 100 if percent is not None and percent <= 100 else None
+
+
+def _watts(told: Any) -> float | None:
+    limit = _number(told)
+    return limit / 1e6 if limit is not None and limit > _MOST_WATTS else limit
+
+
+def _memory(told: Json) -> Json:
+    used, total = _number(told.get("vram_used")), _number(told.get("vram_total"))
+    if used is None or total is None or used > total:
+        return {}
+    return {"memory_used": int(used) * MEBIBYTE, "memory_total": int(total) * MEBIBYTE}
+
+
+def _temperature(smi: Any, handle: Any) -> float | None:
+    """The hottest point: data-center products have no edge sensor."""
+    for place in ("HOTSPOT", "EDGE"):
+        told = _number(
+            _tried(
+                lambda place=place: smi.amdsmi_get_temp_metric(  # type: ignore[misc]
+                    handle,
+                    smi.AmdSmiTemperatureType[place],
+                    smi.AmdSmiTemperatureMetric.CURRENT,
+                )
+            )
+        )
+        if told is not None:
+            return told
+    return None
+
+
+def _ecc(told: Json) -> Json | None:
+    corrected = _number(told.get("correctable_count"))
+    uncorrected = _number(told.get("uncorrectable_count"))
+    return part(
+        "ecc",
+        {
+            "corrected": None if corrected is None else int(corrected),
+            "uncorrected": None if uncorrected is None else int(uncorrected),
+        },
+    )
+
+
+def _processes(told: Any) -> list[Json] | None:
+    if not isinstance(told, (list, tuple)):
+        return None
+    found: dict[int, Json] = {}
+    for one in told:
+        pid = _number(_object(one).get("pid"))
+        if pid is not None and 0 < pid <= PID_LIMIT:
+            memory = _number(_object(_object(one).get("memory_usage")).get("vram_mem"))
+            memory = _number(one.get("mem")) if memory is None else memory
+            known = memory is not None and memory <= MOST_MEMORY
+            found[int(pid)] = {
+                "pid": int(pid),
+                "memory": int(memory) if known and memory is not None else None,
+                "kind": "compute",
+            }
+    return [found[pid] for pid in sorted(found)]

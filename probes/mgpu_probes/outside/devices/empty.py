@@ -1,0 +1,73 @@
+"""A device of which nothing is known. The names are those of the case's `Device`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+IDENTITY = ("name", "uuid", "bus_id")
+"""What is still said of a device that is lost."""
+PARTS = {
+    "pcie": (
+        "generation",
+        "width",
+        "generation_most",
+        "width_most",
+        "sent",
+        "received",
+        "replays",
+    ),
+    "ecc": (
+        "corrected",
+        "uncorrected",
+        "corrected_ever",
+        "uncorrected_ever",
+        "remapped",
+        "pending",
+        "failed",
+    ),
+}
+"""Fields that are objects, put together from several answers."""
+_UNKNOWN = (
+    "name",
+    "uuid",
+    "utilization",
+    "memory_used",
+    "memory_total",
+    "power_watts",
+    "power_limit_watts",
+    "temperature",
+    "sm_clock_mhz",
+    "max_sm_clock_mhz",
+    "clock_reasons",
+    "trouble",
+    "memory_busy",
+    "fan",
+    "memory_clock_mhz",
+    "bus_id",
+    "numa_node",
+    "cores",
+    "pcie",
+    "nvlink_sent",
+    "nvlink_received",
+    "ecc",
+    "mig",
+)
+_NONE_KNOWN = ("pids", "processes", "nvlinks", "instances")
+
+
+def empty(index: int, vendor: str = "nvidia") -> dict[str, Any]:
+    return {
+        "index": index,
+        "vendor": vendor,
+        "unified_memory": False,
+        **dict.fromkeys(_UNKNOWN),
+        **{name: [] for name in _NONE_KNOWN},
+    }
+
+
+def part(name: str, *known: dict[str, Any]) -> dict[str, Any] | None:
+    """Such an object of what is known; None where that is nothing."""
+    told: dict[str, Any] = dict.fromkeys(PARTS[name])
+    for one in known:
+        told.update(one)
+    return told if any(value is not None for value in told.values()) else None

@@ -1,0 +1,142 @@
+"""How a device is tied to the host (PCIe) and to other devices (NVLink)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pynvml
+
+from mgpu_probes.outside.devices.errors import Json, is_lacking
+from mgpu_probes.outside.devices.questions import Rate
+
+KILOBYTE, KIBIBYTE = 1000, 1024
+_ALL_LINKS = 0xFFFFFFFF
+_MOST_LINKS = 64
+_REMOTE = {
+    pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: "gpu",
+    pynvml.NVML_NVLINK_DEVICE_TYPE_IBMNPU: "cpu",
+    pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: "switch",
+}
+_ERRORS = {
+    "replay": pynvml.NVML_NVLINK_ERROR_DL_REPLAY,
+    "recovery": pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,
+    "crc_flit": pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT,
+    "crc_data": pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA,
+    "ecc": pynvml.NVML_NVLINK_ERROR_DL_ECC_DATA,
+}
+
+
+def pcie_most(handle: Any) -> Json:
+    return {
+        "pcie": {
+            "generation_most": int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
+            "width_most": int(pynvml.nvmlDeviceGetMaxPcieLinkWidth(handle)),
+        }
+    }
+
+
+def pcie_now(handle: Any) -> Json:
+    return {
+        "pcie": {
+            "generation": int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
+            "width": int(pynvml.nvmlDeviceGetCurrPcieLinkWidth(handle)),
+        }
+    }
+
+
+def pcie_replays(handle: Any) -> Json:
+    return {"pcie": {"replays": int(pynvml.nvmlDeviceGetPcieReplayCounter(handle))}}
+
+
+def pcie_traffic(handle: Any) -> Json:
+    """The driver measures over 20 ms each time, and the caller waits."""
+    sent = pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
+    received = pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+    return {"pcie": {"sent": float(sent) * KILOBYTE, "received": float(received) * KILOBYTE}}
+
+
+class NvLinks:
+    """The links of one device. What it does not have is asked once."""
+
+    def __init__(self) -> None:
+        self._count: int | None = None
+        self._kinds = dict(_ERRORS)
+        self._sent, self._received = Rate(), Rate()
+
+    def states(self, handle: Any) -> Json:
+        """Whether each is up, and what is at its other end."""
+        links = []
+        for link in range(self._links(handle)):
+            try:
+                up = bool(pynvml.nvmlDeviceGetNvLinkState(handle, link))
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT:
+                    break
+                if is_lacking(error):
+                    continue
+                raise
+            links.append({"link": link, "up": up, "remote": _remote(handle, link) if up else None})
+        return {"nvlinks": links}
+
+    def errors(self, handle: Any) -> Json:
+        """Counters by link. Raises NVMLError where they are denied."""
+        found: dict[int, list[tuple[str, int]]] = {}
+        for link in range(self._links(handle)):
+            counters = []
+            for kind, number in list(self._kinds.items()):
+                try:
+                    told = int(pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, number))
+                except pynvml.NVMLError as error:
+                    if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT:
+                        break
+                    if not is_lacking(error):
+                        raise
+                    self._kinds.pop(kind)
+                else:
+                    counters.append((kind, told))
+            found[link] = counters
+        return {"nvlink_errors": found}
+
+    def traffic(self, handle: Any) -> Json:
+        """Of all links together. The counters are in KiB."""
+        ids = (
+            (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
+            (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
+        )
+        if self._count == 0:
+            return {}
+        now = time.monotonic()
+        sent, received = (_counter(one) for one in pynvml.nvmlDeviceGetFieldValues(handle, ids))
+        return {
+            "nvlink_sent": self._sent.of(sent, now),
+            "nvlink_received": self._received.of(received, now),
+        }
+
+    def _links(self, handle: Any) -> int:
+        """How many there may be; each may still be missing."""
+        if self._count is None:
+            self._count = _link_count(handle)
+        return self._count
+
+
+def _link_count(handle: Any) -> int:
+    (told,) = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_NVLINK_LINK_COUNT])
+    if told.nvmlReturn == pynvml.NVML_ERROR_NOT_SUPPORTED:
+        return 0
+    if told.nvmlReturn != pynvml.NVML_SUCCESS:
+        raise pynvml.NVMLError(told.nvmlReturn)
+    return min(int(told.value.uiVal), _MOST_LINKS)
+
+
+def _counter(told: Any) -> float | None:
+    return None if told.nvmlReturn else float(told.value.ullVal) * KIBIBYTE
+
+
+def _remote(handle: Any, link: int) -> str | None:
+    try:
+        return _REMOTE.get(int(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)))
+    except (pynvml.NVMLError, AttributeError) as error:
+        if is_lacking(error):
+            return None
+        raise

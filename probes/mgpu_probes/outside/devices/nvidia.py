@@ -1,0 +1,160 @@
+"""All GPUs that NVML shows. The driver is asked in threads of their own: the caller waits a while
+for it, and then goes on with what was told before."""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import pynvml
+
+from mgpu_probes.outside.devices.errors import Json, no_devices
+from mgpu_probes.outside.devices.events import Listener
+from mgpu_probes.outside.devices.gpu import Gpu, questions
+from mgpu_probes.outside.devices.questions import ONCE, Question
+from mgpu_probes.outside.devices.rounds import Rounds
+from mgpu_probes.outside.devices.topology import topology
+
+RETRY_SECONDS = 60.0
+"""Between attempts to find a driver: where one is installed but not loaded, each attempt may start
+`nvidia-modprobe`."""
+MAP_SECONDS = 600.0
+"""Between looks at the topology."""
+START_SECONDS = 10.0
+"""To wait at first, for a driver that has to wake its GPUs."""
+END_SECONDS = 1.0
+SILENT = "the NVIDIA driver does not answer"
+
+
+class Nvidia:
+    """`patience`: seconds that a sample waits for the driver. `slowly`: seconds between questions
+    of what changes slowly."""
+
+    def __init__(self, patience: float, slowly: float) -> None:
+        self._patience = patience
+        self._slowly = slowly
+        self._gpus: tuple[Gpu, ...] = ()
+        self._open = False
+        self._retry_at = 0.0
+        self._trouble: str | None = SILENT
+        self._driver: str | None = None
+        self._took: float | None = None
+        self._topology: Json | None = None
+        self._map_at = 0.0
+        self._started = threading.Event()
+        self._samples = 0
+        self._listener = Listener()
+        self._prompt = Rounds(self._read, "nvml")
+        self._slow = Rounds(self._read_slow, "nvml-slow")
+        self._map = Rounds(self._draw, "nvml-topology")
+
+    def sample(self) -> Json:
+        """`devices`, `trouble`, `driver`, `took`, `topology`, `events`, `events_trouble`."""
+        self._samples += 1
+        round_ = self._prompt.ask()
+        if not self._started.wait(START_SECONDS if self._samples == 1 else 0):
+            return self._told(time.monotonic())
+        until = time.monotonic() + self._patience
+        self._prompt.wait(round_, self._patience)
+        if self._gpus:
+            self._slow.ask()
+            self._look_at_map(until)
+        return self._told(time.monotonic())
+
+    def close(self) -> None:
+        """End the threads and let go of the driver; where it hangs, they end with the process."""
+        ended = [one.stop(END_SECONDS) for one in (self._listener, self._map, self._slow)]
+        if self._prompt.stop(END_SECONDS) and all(ended) and self._open:
+            self._open = False
+            pynvml.nvmlShutdown()
+        self._gpus = ()
+
+    def _told(self, now: float) -> Json:
+        topology_, self._topology = self._topology, None
+        return {
+            "devices": [gpu.reading(now) for gpu in self._gpus],
+            "trouble": self._trouble,
+            "driver": self._driver,
+            "took": self._took,
+            "topology": topology_,
+            "events": self._listener.take(),
+            "events_trouble": self._listener.trouble,
+        }
+
+    def _read(self) -> None:
+        began = time.monotonic()
+        count = self._count()
+        self._gpus = tuple(
+            self._gpus[index]
+            if index < len(self._gpus)
+            else Gpu(index, partial(questions, self._slowly))
+            for index in range(count)
+        )
+        self._started.set()
+        awake = [gpu for gpu in self._gpus if gpu.wake()]
+        for wanted in (_always, _now_and_then):
+            for gpu in awake:
+                if self._prompt.over:
+                    return
+                gpu.put(began, wanted)
+        self._took = time.monotonic() - began
+        if self._samples > 1:  # one look is too short to hear anything
+            handles = enumerate(gpu.handle for gpu in self._gpus)
+            self._listener.listen({index: one for index, one in handles if one is not None})
+
+    def _read_slow(self) -> None:
+        for gpu in self._gpus:
+            if self._slow.over:
+                return
+            gpu.put(time.monotonic(), _slowly_answered)
+
+    def _look_at_map(self, until: float) -> None:
+        now = time.monotonic()
+        if now >= self._map_at:
+            self._map_at = now + MAP_SECONDS
+            round_ = self._map.ask()
+            if self._samples == 1:
+                self._map.wait(round_, max(0.0, until - now))
+
+    def _draw(self) -> None:
+        self._topology = topology([gpu.handle for gpu in self._gpus])
+
+    def _count(self) -> int:
+        if not self._open and time.monotonic() < self._retry_at:
+            return 0
+        try:
+            if not self._open:
+                pynvml.nvmlInit()
+                self._open = True
+                self._driver = _driver()
+            count = int(pynvml.nvmlDeviceGetCount())
+        except pynvml.NVMLError as error:
+            self._open = False
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            self._trouble = no_devices(error)
+            return 0
+        self._trouble = None if count else "the NVIDIA driver shows no GPU"
+        return count
+
+
+def _always(question: Question) -> bool:
+    """Also who a device is, before it may turn out to be lost."""
+    return not question.slow and question.every in (0, ONCE)
+
+
+def _now_and_then(question: Question) -> bool:
+    return not question.slow and question.every not in (0, ONCE)
+
+
+def _slowly_answered(question: Question) -> bool:
+    return question.slow
+
+
+def _driver() -> str | None:
+    try:
+        told: Any = pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return None
+    return told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)

@@ -1,0 +1,94 @@
+"""Rules about PCIe and NVLink on cases made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.case.gpu import NvLink
+from mgpu_doctor.findings import Severity
+from tests.support.gpus import gpu
+from tests.support.hardware import (
+    NARROW,
+    SAMPLES,
+    WIDE,
+    accused,
+    changed,
+    hardware,
+    job,
+    links,
+    only,
+)
+
+# --- pcie-degraded --------------------------------------------------------------------------
+
+
+def test_a_narrow_link_under_load() -> None:
+    case = job(devices=[gpu(i, pcie=NARROW if i == 1 else WIDE) for i in range(4)])
+    one = only(case)
+    assert (one.code, one.severity) == ("pcie-degraded", Severity.WARNING)
+    assert [culprit.rank for culprit in one.culprits] == [1]
+    assert one.evidence[0].value == pytest.approx(1 / 16)
+
+
+def test_a_machine_whose_slots_have_no_more_lanes() -> None:
+    half = replace(WIDE, width=8)
+    found = hardware(job(devices=[gpu(index, pcie=half) for index in range(4)]))
+    assert {one.severity for one in found} == {Severity.INFO}
+
+
+def test_a_link_that_is_slow_now_and_then_only_wakes() -> None:
+    asleep = {place: {"pcie": replace(WIDE, generation=1)} for place in range(0, SAMPLES, 2)}
+    case = job(devices=[gpu(index, pcie=WIDE) for index in range(4)])
+    assert hardware(changed(case, 0, asleep)) == []
+
+
+@pytest.mark.parametrize(("each", "told"), [(0.1, False), (5, True)])
+def test_replays_count_by_their_rate(each: float, *, told: bool) -> None:
+    at = {
+        place: {"pcie": replace(WIDE, replays=40 + int(each * place))} for place in range(SAMPLES)
+    }
+    case = job(devices=[gpu(index, pcie=WIDE) for index in range(4)], every=2.0)
+    assert accused(changed(case, 3, at)) == ({("pcie-degraded", 3)} if told else set())
+
+
+# --- nvlink-down ----------------------------------------------------------------------------
+
+
+def test_links_that_are_down_while_peers_are_up() -> None:
+    case = job(devices=[gpu(i, nvlinks=links(3 if i == 2 else 4)) for i in range(4)])
+    one = only(case)
+    assert (one.code, one.severity) == ("nvlink-down", Severity.WARNING)
+    assert [culprit.rank for culprit in one.culprits] == [2]
+    assert (one.evidence[0].value, one.evidence[0].baseline) == (3, 4)
+    assert one.evidence[1].value == "3"
+
+
+def test_links_that_went_down_while_watched() -> None:
+    case = job(1, devices=[gpu(0, nvlinks=links(4))])
+    down = {-1: {"nvlinks": links(2)}, -2: {"nvlinks": links(2)}}
+    assert accused(changed(case, 0, down)) == {("nvlink-down", 0)}
+
+
+def test_bridges_between_some_pairs_are_no_defect() -> None:
+    case = job(devices=[gpu(i, nvlinks=links(4 if i < 3 else 0)) for i in range(4)])
+    assert hardware(case) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "each", "told"),
+    [
+        ("replay", 1, True),
+        ("recovery", 1, True),
+        ("crc_flit", 1, False),
+        ("crc_flit", 500, True),
+    ],
+)
+def test_errors_of_a_link(kind: str, each: int, *, told: bool) -> None:
+    def counted(place: int) -> tuple[NvLink, ...]:
+        return (replace(links(1)[0], errors=((kind, 900 + each * place),)), *links(4)[1:])
+
+    case = job(devices=[gpu(index, nvlinks=links(4)) for index in range(4)])
+    found = changed(case, 0, {place: {"nvlinks": counted(place)} for place in range(SAMPLES)})
+    assert accused(found) == ({("nvlink-down", 0)} if told else set())

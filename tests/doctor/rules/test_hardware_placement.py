@@ -1,0 +1,140 @@
+"""Rules about where ranks run and how their GPUs are joined, on cases made by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.case.gpu import Topology
+from mgpu_doctor.case.model import Case, HostSample, Task
+from mgpu_doctor.findings import Severity
+from tests.support.gpus import gpu
+from tests.support.hardware import IDLE, hardware, job, only
+
+# --- topology-slow --------------------------------------------------------------------------
+
+PAIRS = Topology(
+    levels=(
+        ("SELF", "NVL", "SYS", "SYS"),
+        ("NVL", "SELF", "SYS", "SYS"),
+        ("SYS", "SYS", "SELF", "NVL"),
+        ("SYS", "SYS", "NVL", "SELF"),
+    ),
+    peer=(("OK",) * 4,) * 4,
+)
+"""Two pairs with an NVLink, each on a CPU of its own."""
+
+
+def on_pairs(*used: int, **changes: Any) -> Case:
+    """A job of two ranks on two of the four GPUs of PAIRS."""
+    case = job(2, topology=replace(PAIRS, **changes))
+    placed = [
+        replace(rank, birth={**rank.birth, "device_uuid": f"GPU-{used[number]:04x}"})
+        for number, rank in enumerate(case.ranks)
+    ]
+    shown = tuple(
+        gpu(i, pids=(1000 + used.index(i),)) if i in used else gpu(i, **IDLE) for i in range(4)
+    )
+    samples = [replace(one, devices=shown) for one in case.device_samples]
+    return replace(case, ranks=tuple(placed), device_samples=tuple(samples))
+
+
+def test_ranks_on_far_gpus_while_near_ones_are_free() -> None:
+    one = only(on_pairs(0, 2))
+    assert one.code == "topology-slow"
+    assert [culprit.rank for culprit in one.culprits] == [0, 1]
+    assert (one.evidence[0].value, one.evidence[0].baseline) == ("SYS", "NVL")
+    assert "CUDA_VISIBLE_DEVICES=0,1" in one.fixes[0].how
+
+
+def test_near_gpus_and_a_full_machine_are_well() -> None:
+    assert hardware(on_pairs(2, 3)) == []
+    assert hardware(job(topology=PAIRS)) == []
+
+
+def test_an_nvlink_that_may_not_be_used() -> None:
+    barred = (("OK", "DR", "OK", "OK"), *PAIRS.peer[1:])
+    one = only(on_pairs(0, 1, peer=barred))
+    assert (one.code, one.severity) == ("topology-slow", Severity.WARNING)
+    assert "disabled in the driver" in one.cause
+
+
+def test_a_rank_without_an_nvlink() -> None:
+    levels = [["SELF" if i == j else "NVL" for j in range(4)] for i in range(4)]
+    for other in range(3):
+        levels[3][other] = levels[other][3] = "SYS"
+    alone = Topology(tuple(map(tuple, levels)), PAIRS.peer)
+    one = only(job(topology=alone))
+    assert one.code == "topology-slow"
+    assert [culprit.rank for culprit in one.culprits] == [3]
+
+
+# --- numa-misplaced -------------------------------------------------------------------------
+
+
+def bound(case: Case, cores: Mapping[int, frozenset[int]]) -> Case:
+    """The ranks' main threads may run on these cores."""
+    tasks = {1000 + rank: Task(ran=1.0, queued=0.0, age=1.0, cores=c) for rank, c in cores.items()}
+    samples = [
+        HostSample(one.at, None, 64, None, None, None, host="node", tasks=tasks)
+        for one in case.device_samples
+    ]
+    return replace(case, host_samples=tuple(samples))
+
+
+FAR, NEAR = frozenset(range(32, 64)), frozenset(range(32))
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks"),
+    [({0: NEAR, 1: FAR}, [1]), ({0: NEAR | FAR, 1: NEAR}, []), ({0: NEAR, 1: FAR | {3}}, [])],
+    ids=["far", "near", "some near"],
+)
+def test_cores_far_from_the_gpu(cores: Mapping[int, frozenset[int]], ranks: list[int]) -> None:
+    case = job(2, devices=[gpu(i, cores="0-31", numa_node=0) for i in range(2)])
+    found = hardware(bound(case, cores))
+    assert [culprit.rank for one in found for culprit in one.culprits] == ranks
+    if ranks:
+        assert found[0].code == "numa-misplaced"
+        assert "numactl --cpunodebind=0" in found[0].fixes[0].how
+
+
+# --- gpu-missing ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ("0,1,2,7", "names device 7, but the host has 4"),
+        ("0,1,1,2", "names device 1 twice"),
+        ("GPU-0000,GPU-ffff", "names GPU-ffff, which the host has not"),
+        ("0,1,2,3", None),
+        ("GPU-0003,GPU-0001", None),
+        ("MIG-1/2/3", None),
+        ("", None),
+    ],
+)
+def test_lists_of_devices(listed: str, said: str | None) -> None:
+    found = hardware(job(visible_devices=listed))
+    assert [one.code for one in found] == ([] if said is None else ["gpu-missing"])
+    assert all(said in one.title for one in found if said)
+
+
+@pytest.mark.parametrize(
+    ("places", "ranks"),
+    [((0, 1, 1, 3), {1, 2}), ((0, 1, 2, 3), set()), ((0, 0, 1, 1), set())],
+    ids=["by mistake", "one each", "on purpose"],
+)
+def test_ranks_that_share_a_gpu(places: tuple[int, ...], ranks: set[int]) -> None:
+    shown = [
+        gpu(i, pids=tuple(1000 + rank for rank, place in enumerate(places) if place == i))
+        if i in places
+        else gpu(i, **IDLE)
+        for i in range(4)
+    ]
+    case = job(devices=shown, device_uuid=lambda number: f"GPU-{places[number]:04x}")
+    found = [one for one in hardware(case) if one.code == "gpu-missing"]
+    assert {culprit.rank for one in found for culprit in one.culprits} == ranks

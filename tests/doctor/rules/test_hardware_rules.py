@@ -1,0 +1,301 @@
+"""Rules about hardware on cases made by hand: each defect is found, what is usual is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.case.gpu import Ecc, Pcie
+from mgpu_doctor.case.logs import signs_of
+from mgpu_doctor.case.model import Case, Error, Outcome, State
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Severity
+from mgpu_doctor.report import json, markdown, terminal
+from mgpu_doctor.rules.hardware.family import RULES
+from tests.support.gpus import gpu, gpus
+from tests.support.hardware import (
+    CODES,
+    IDLE,
+    NARROW,
+    SAMPLES,
+    WIDE,
+    changed,
+    hardware,
+    job,
+    links,
+    only,
+)
+
+LOST = {
+    **dict.fromkeys(("utilization", "memory_used", "power_watts", "temperature", "uuid")),
+    "pids": (),
+    "trouble": "GPU is lost",
+}
+
+
+def fell(case: Case, number: int, message: str, **changes: Any) -> Case:
+    """The job failed by this rank's exception, when its newest sample was taken."""
+    ended = case.device_samples[-1].at
+    error = Error("RuntimeError", message, "train.py", 9, "main", "", ended)
+    facts = {"state": State.DEAD, "exit_code": 1, "ended": ended, "error": error, **changes}
+    ranks = [replace(one, **facts) if one.rank == number else one for one in case.ranks]
+    failed = replace(case.job, outcome=Outcome.FAILED, exit_code=1, ended=ended)
+    return replace(case, ranks=tuple(ranks), job=failed)
+
+
+def standing(case: Case, seconds: float) -> Case:
+    """The ranks finished no step in the last seconds before the newest sample."""
+    earlier = (replace(one, clock_offset=one.clock_offset - seconds) for one in case.ranks)
+    return replace(case, ranks=tuple(earlier))
+
+
+# --- healthy --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "every",
+    [
+        {},
+        IDLE,
+        {"pcie": WIDE, "ecc": Ecc(0, 0, 9000, 3, 2, False, False), "nvlinks": links(4)},
+        {**IDLE, "pcie": replace(WIDE, generation=1)},
+        {"clock_reasons": ("power_cap",), "sm_clock_mhz": 1700.0},
+        {"nvlinks": links(0), "pcie": Pcie(), "ecc": Ecc()},
+        {"trouble": "not supported: fan"},
+    ],
+    ids=["old recording", "idle", "new facts", "asleep", "own cap", "unknown", "something missing"],
+)
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_healthy_gpus_are_well(ranks: int, every: Mapping[str, Any]) -> None:
+    shown = [gpu(index, **every) for index in range(ranks)]
+    assert hardware(job(ranks, devices=shown)) == []
+
+
+@pytest.mark.parametrize(
+    "slip",
+    [
+        {"ecc": Ecc(uncorrected=3, pending=True, failed=True)},
+        {"nvlinks": links(1)},
+        {"pcie": NARROW},
+        {"clock_reasons": ("hw_thermal",)},
+        LOST,
+    ],
+    ids=["ecc", "nvlink", "pcie", "thermal", "lost"],
+)
+@pytest.mark.parametrize("place", [5, SAMPLES - 1], ids=["within", "newest"])
+def test_one_sample_alone_says_nothing(slip: Mapping[str, Any], place: int) -> None:
+    well = {"ecc": Ecc(uncorrected=0, pending=False), "nvlinks": links(4), "pcie": WIDE}
+    case = job(devices=[gpu(index, **well) for index in range(4)])
+    assert hardware(changed(case, 2, {place: slip})) == []
+
+
+def test_every_rule_says_that_it_has_not_seen_a_gpu() -> None:
+    assert all("not yet seen on a GPU" in rule.unverified for rule in RULES)
+    assert {rule.family for rule in RULES} == {"hardware"}
+
+
+# --- gpu-lost -------------------------------------------------------------------------------
+
+
+def lost_at_last(samples: int = 4, **job_: Any) -> Case:
+    case = job(**job_)
+    return changed(case, 2, {-place: LOST for place in range(1, samples + 1)})
+
+
+def test_a_lost_gpu_is_known_by_its_index_and_stops_its_rank() -> None:
+    one = only(lost_at_last())
+    assert (one.code, one.severity) == ("gpu-lost", Severity.CRITICAL)
+    assert [(c.rank, c.device, c.pid) for c in one.culprits] == [(2, "cuda:2", 1002)]
+    assert one.victims == (0, 1, 3)
+    assert one.evidence[0].value == 3.0
+
+
+def test_a_lost_gpu_without_a_rank_is_a_defect() -> None:
+    case = job(2, devices=gpus(4))
+    one = only(changed(case, 3, {-1: LOST, -2: LOST}))
+    assert one.severity is Severity.WARNING
+    assert [(c.rank, c.host, c.device) for c in one.culprits] == [(None, "node", "GPU 3")]
+
+
+def test_a_gpu_that_is_not_listed_any_more_is_lost() -> None:
+    case = job()
+    *before, a, b, c = case.device_samples
+    gone = [replace(one, devices=one.devices[:3]) for one in (a, b, c)]
+    one = only(replace(case, device_samples=(*before, *gone)))
+    assert [culprit.rank for culprit in one.culprits] == [3]
+    assert "not listed any more" in one.cause
+
+
+def test_the_end_of_a_rank_whose_gpu_was_lost_is_told_once() -> None:
+    case = fell(lost_at_last(), 2, "CUDA error: unspecified launch failure")
+    (one,) = [found for found in diagnose(case).findings if found.severity is Severity.CRITICAL]
+    assert one.code == "gpu-lost"
+    assert any("unspecified launch failure" in str(piece.value) for piece in one.evidence)
+
+
+def test_a_gpu_that_answers_again_is_told_by_its_xid() -> None:
+    one = only(job(events=[(8.0, 1, 79)]))
+    assert (one.code, one.severity) == ("gpu-lost", Severity.WARNING)
+    assert "answers again" in one.title
+    assert one.evidence[0].value == 79
+
+
+# --- gpu-xid --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "severity", "whose"),
+    [
+        (13, "gpu-xid", Severity.INFO, "bug in the program"),
+        (31, "gpu-xid", Severity.INFO, "bug in the program"),
+        (43, "gpu-xid", Severity.INFO, "that process's own"),
+        (45, "gpu-xid", Severity.INFO, "process was killed"),
+        (48, "gpu-ecc", Severity.WARNING, "hardware's fault"),
+        (63, "gpu-ecc", Severity.WARNING, "hardware's fault"),
+        (64, "gpu-ecc", Severity.WARNING, "hardware's fault"),
+        (74, "nvlink-down", Severity.WARNING, "Mostly the hardware"),
+        (79, "gpu-lost", Severity.WARNING, "Mostly the hardware"),
+        (94, "gpu-ecc", Severity.WARNING, "hardware's fault"),
+        (95, "gpu-ecc", Severity.WARNING, "hardware's fault"),
+        (119, "gpu-xid", Severity.WARNING, "driver's firmware"),
+        (140, "gpu-xid", Severity.WARNING, "reports an error"),
+    ],
+)
+def test_whose_fault_an_xid_usually_is(
+    number: int, code: str, severity: Severity, whose: str
+) -> None:
+    one = only(job(events=[(2.0, 1, number)]))
+    assert (one.code, one.severity) == (code, severity)
+    assert [culprit.rank for culprit in one.culprits] == [1]
+    assert whose in one.cause
+    assert "{" not in one.cause + one.fixes[0].how
+
+
+def test_an_xid_after_which_no_step_ends_stops_the_job() -> None:
+    case = job(events=[(15.0, 1, 119)])
+    assert only(case).severity is Severity.WARNING
+    assert only(standing(case, 14.0)).severity is Severity.CRITICAL
+
+
+@pytest.mark.parametrize("number", [13, 31])
+def test_the_finding_of_an_end_carries_the_xid_of_a_program(number: int) -> None:
+    message = "CUDA error: an illegal memory access was encountered"
+    case = fell(job(events=[(3.0, 2, number)]), 2, message)
+    found = [one for one in diagnose(case).findings if one.code.startswith(("failed", "gpu"))]
+    (one,) = found
+    assert one.code == "failed-exception"
+    assert f"XID {number}" in one.cause
+    assert any(piece.unit == "XID" and piece.value == number for piece in one.evidence)
+
+
+def test_a_broken_gpu_explains_the_end_of_its_rank() -> None:
+    case = fell(job(events=[(3.0, 2, 95)]), 2, "CUDA error: uncorrectable ECC error encountered")
+    grave = [one for one in diagnose(case).findings if one.severity is Severity.CRITICAL]
+    assert [(one.code, one.culprits[0].rank) for one in grave] == [("gpu-ecc", 2)]
+    assert any("uncorrectable ECC" in str(piece.value) for piece in grave[0].evidence)
+
+
+@pytest.mark.parametrize(
+    ("ago", "index"), [(500.0, 2), (3.0, 1)], ids=["long before", "another rank's GPU"]
+)
+def test_an_xid_of_another_time_or_gpu_ended_nobody(ago: float, index: int) -> None:
+    case = fell(job(events=[(ago, index, 119)]), 2, "something else")
+    grave = [one.code for one in diagnose(case).findings if one.severity is Severity.CRITICAL]
+    assert grave == ["failed-exception"]
+
+
+# --- gpu-ecc --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ecc", "said", "fix"),
+    [
+        (Ecc(uncorrected=2), "2 errors that ECC could not correct", "reset-gpu"),
+        (Ecc(uncorrected=0, pending=True), "waits for a reset", "reset-gpu"),
+        (Ecc(failed=True, pending=True), "could not be replaced", "replace-gpu"),
+    ],
+    ids=["uncorrected", "pending", "failed"],
+)
+def test_memory_errors_name_the_rank(ecc: Ecc, said: str, fix: str) -> None:
+    one = only(job(of={3: {"ecc": ecc}}))
+    assert (one.code, one.severity) == ("gpu-ecc", Severity.WARNING)
+    assert [culprit.rank for culprit in one.culprits] == [3]
+    assert said in one.title
+    assert one.fixes[0].id == fix
+
+
+@pytest.mark.parametrize(("each", "told"), [(1, False), (50, True)])
+def test_corrected_errors_are_worth_knowing_at_most(each: int, *, told: bool) -> None:
+    at = {place: {"ecc": Ecc(corrected=7000 + each * place)} for place in range(SAMPLES)}
+    found = hardware(changed(job(), 1, at))
+    assert [one.severity for one in found] == ([Severity.INFO] if told else [])
+
+
+# --- gpu-throttled --------------------------------------------------------------------------
+
+
+def test_heat_that_costs_nobody_a_step_is_told_of_the_gpu() -> None:
+    hot = {"clock_reasons": ("sw_thermal",), "sm_clock_mhz": 1400.0, "temperature": 89.0}
+    one = only(job(of={1: hot}))
+    assert (one.code, one.severity) == ("gpu-throttled", Severity.WARNING)
+    assert [culprit.rank for culprit in one.culprits] == [1]
+    assert "1400 MHz instead of 1900" in one.title
+    assert one.fixes[0].id == "cool-device"
+
+
+@pytest.mark.parametrize(
+    ("changes", "severity"),
+    [
+        ({"clock_reasons": ("hw_power_brake",), "sm_clock_mhz": 900.0}, Severity.WARNING),
+        ({"clock_reasons": ("hw_slowdown",), "sm_clock_mhz": None}, Severity.WARNING),
+        ({"clock_reasons": ("sw_thermal",), "sm_clock_mhz": 1890.0}, Severity.INFO),
+        (
+            {
+                "clock_reasons": ("power_cap",),
+                "sm_clock_mhz": 1300.0,
+                "power_limit_watts": 500.0,
+            },
+            Severity.INFO,
+        ),
+        ({"clock_reasons": ("power_cap",), "sm_clock_mhz": 1300.0}, None),
+        ({"clock_reasons": ("power_cap",), "power_limit_watts": 500.0}, None),
+        ({"clock_reasons": ("hw_thermal",), "utilization": 0.1, "sm_clock_mhz": 900.0}, None),
+    ],
+    ids=["brake", "slowdown", "free heat", "low cap", "usual cap", "cap costs nothing", "idle"],
+)
+def test_the_reason_and_the_clock_decide(
+    changes: Mapping[str, Any], severity: Severity | None
+) -> None:
+    found = hardware(job(of={2: changes}))
+    assert [one.severity for one in found] == ([] if severity is None else [severity])
+
+
+def test_hostile_names_do_no_harm() -> None:
+    odd = {"name": "[red]x\x1b[2J", "bus_id": "[bold]zz:::", "cores": "0-99999999", "trouble": "["}
+    case = job(of={1: {**odd, "ecc": Ecc(uncorrected=1 << 60)}}, events=[(1.0, 77, 79)])
+    assert {one.code for one in hardware(case)} <= CODES
+
+
+@pytest.mark.parametrize("address", ["0000:2a:00", "0000:2A:00.0"])
+def test_a_line_of_the_kernels_log_names_the_rank_by_the_gpus_address(address: str) -> None:
+    line = f"NVRM: Xid (PCI:{address}): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row"
+    case = job(of={number: {"bus_id": f"0000:2{number + 8:x}:00.0"} for number in range(4)})
+    one = only(replace(case, signs=signs_of({"stderr": [line]})))
+    assert (one.code, one.severity) == ("gpu-ecc", Severity.WARNING)
+    assert [culprit.rank for culprit in one.culprits] == [2]
+
+
+def test_a_gpu_without_a_rank_can_be_shown() -> None:
+    diagnosis = diagnose(job(2, devices=gpus(3, of={2: {"ecc": Ecc(pending=True)}})))
+    (one,) = [found for found in diagnosis.findings if found.code in CODES]
+    assert [culprit.rank for culprit in one.culprits] == [None]
+    assert "GPU 2 of node" in one.title
+    shown = (
+        terminal.render(diagnosis, width=200, colour=False),
+        markdown.render(diagnosis, redact=False),
+        json.render(diagnosis),
+    )
+    assert all("GPU 2 of node" in text for text in shown)

@@ -1,0 +1,96 @@
+"""The page of graphs at its usual sizes, against golden files; and at sizes nobody chooses."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from mgpu_doctor.tui.history.choice import Choice
+from mgpu_doctor.tui.history.collect import Collector, History
+from mgpu_doctor.tui.history.page import draw
+from mgpu_doctor.tui.history.subjects import Kind, Subject, subjects
+from mgpu_doctor.tui.history.window import LENGTHS, Window
+from tests.support import histories
+from tests.support.histories import BEGAN, ENDED
+from tests.support.screens import check
+
+PAST = histories.history()
+SIZES = ((80, 24), (120, 40), (200, 60))
+PAGES = {
+    "gpus": Choice(Window(3)),
+    "lost-gpu": Choice(Window(2, ENDED - 400), Subject(Kind.GPU, 2)),
+    "host": Choice(Window(1), Subject(Kind.HOST), 3),
+    "ranks": Choice(Window(0), Subject(Kind.RANKS), 3),
+    "job": Choice(Window(0), Subject(Kind.JOB)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def text(history: History, choice: Choice, width: int, height: int, **more: str) -> str:
+    reasons = {int(index[3:]): why for index, why in more.items()}
+    drawn = draw(history, choice, width, height, reasons)
+    assert len(drawn.lines) == len(drawn.lanes) == height
+    assert max(line.cell_len for line in drawn.lines) <= width
+    return "\n".join(line.plain.rstrip() for line in drawn.lines) + "\n"
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", PAGES)
+def test_page(name: str, size: tuple[int, int]) -> None:
+    check(f"history-{name}-{size[0]}x{size[1]}", text(PAST, PAGES[name], *size))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (5, 2), (20, 5), (40, 9), (300, 90)], ids=str)
+def test_any_size_and_any_choice_can_be_drawn(size: tuple[int, int]) -> None:
+    for history in (PAST, History(ENDED), Collector().history(BEGAN)):
+        for subject in subjects(history):
+            for base, measure in ((0, 0), (len(LENGTHS) - 1, 3)):
+                text(history, Choice(Window(base), subject, measure), *size)
+
+
+def test_why_something_was_never_sampled_is_told_without_markup() -> None:
+    told = text(PAST, Choice(subject=Subject(Kind.GPU, 0)), 120, 40, gpu0="no\x1b[31m [b]fan")
+    assert "never sampled: no [b]fan" in told
+
+
+def test_64_gpus_are_reached_by_scrolling() -> None:
+    collector = Collector()
+    for second in range(10):
+        sample = histories.devices(second)
+        collector.add_devices(sample)
+    past = collector.history(BEGAN + 10)
+    many = History(past.at, {index: past.devices[index % 8] for index in range(64)})
+    drawn = draw(many, Choice(), 80, 24)
+    assert drawn.most_scrolled == 64 - 22
+    last = text(many, Choice(scrolled=10_000), 80, 24)
+    assert "GPU 63" in last
+    assert "GPU 0 " not in last
+
+
+def test_what_is_missing_and_since_when() -> None:
+    gone = text(PAST, PAGES["lost-gpu"], 120, 40)
+    assert "no samples 15:03:19 to 15:04:59 and 1 more" in gone
+    later = History(ENDED + 120, PAST.devices, PAST.host)
+    assert "no samples since 15:13:19" in text(later, Choice(), 120, 40)
+
+
+def test_the_measure_stays_from_one_gpu_to_the_next() -> None:
+    choice = Choice(subject=Subject(Kind.GPU, 0), measure=2).turned(PAST, 1)
+    assert (choice.subject, choice.measure) == (Subject(Kind.GPU, 1), 2)
+    host = choice.on(Subject(Kind.HOST))
+    assert host.measure == 0
+    assert Choice().turned(PAST, -1).subject == Subject(Kind.RANK, 3)
+
+
+def test_a_subject_that_is_gone_gives_way_to_one_that_is_there() -> None:
+    assert Choice(subject=Subject(Kind.GPU, 99)).shown(PAST) == Subject(Kind.GPUS)

@@ -1,0 +1,137 @@
+"""Series: nothing is invented when samples are merged, a gap stays a gap, memory is bounded."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mgpu_doctor.tui.history.series import BLOCKS, ROWS, WIDTHS, Series
+from mgpu_doctor.tui.history.spans import gaps
+
+START = 1.79e9
+HOURS = 3600
+
+
+def filled(seconds: int, spacing: float = 1.0) -> Series:
+    series = Series(2)
+    for place in range(int(seconds / spacing)):
+        at = START + place * spacing
+        series.append(at, [math.sin(place / 50), float(place)])
+    return series
+
+
+def test_a_sample_stands_for_the_time_since_the_one_before() -> None:
+    spans = filled(4).trace().spans(1)
+    assert spans.start.tolist() == [START, START, START + 1, START + 2]
+    assert spans.end.tolist() == [START, START + 1, START + 2, START + 3]
+    assert spans.mean.tolist() == [0, 1, 2, 3]
+
+
+def test_one_that_comes_late_leaves_a_gap_of_all_but_the_usual_spacing() -> None:
+    series = filled(10)
+    series.append(START + 60, [0.5, 60])
+    spans = series.trace().spans(0)
+    assert gaps(spans, START, START + 60, 1) == [(START + 9, START + 59)]
+
+
+def test_a_little_lateness_is_no_gap() -> None:
+    series = filled(10)
+    series.append(START + 11, [0.5, 60])
+    assert gaps(series.trace().spans(0), START, START + 11, 0.5) == []
+
+
+def test_what_is_unknown_or_no_number_is_a_gap_of_that_measure_alone() -> None:
+    series = Series(2)
+    for place, value in enumerate([1.0, None, math.inf, 1e300, 5.0]):
+        series.append(START + place, [value, 1.0])
+    assert series.trace().spans(0).mean.tolist() == [1.0, 5.0]
+    assert len(series.trace().spans(1)) == 5
+
+
+def test_six_hours_are_kept_in_bounded_memory() -> None:
+    series = filled(10 * HOURS)
+    trace = series.trace()
+    rows = sum(len(block.times) for block in trace.blocks)
+    assert rows <= (BLOCKS + 1) * ROWS * (1 + len(WIDTHS))
+    assert trace.first is not None
+    assert START + 10 * HOURS - trace.first >= 6 * HOURS
+    size = sum(block.times.nbytes + block.values.nbytes for block in trace.blocks)
+    # 64 GPUs of 12 measures and all that goes with them stay below 60 MB.
+    assert 64 * size / 2 * 12 < 40e6
+    spans = trace.spans(1)
+    assert gaps(spans, trace.first, START + 10 * HOURS - 1, 1e-3) == []
+    assert spans.high.max() == 10 * HOURS - 1
+    assert spans.mean[-1] == 10 * HOURS - 1
+
+
+def test_samples_as_dense_as_ten_a_second_cover_hours_too() -> None:
+    trace = filled(HOURS, 0.1).trace()
+    assert trace.first is not None
+    assert trace.first <= START + 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1.0] * 20 + [1.2, 0.8, 30.0]),
+            st.one_of(st.none(), st.floats(0, 1, width=32)),
+        ),
+        min_size=1,
+        max_size=30,
+    ),
+    st.integers(1, 40),
+)
+def test_merging_invents_nothing(pattern: list[tuple[float, float | None]], times: int) -> None:
+    merged, exact = Series(2), Series(2, math.inf)
+    at = START
+    for spacing, value in pattern * times:
+        at += spacing
+        for series in (merged, exact):
+            series.append(at, [value, 1.0])
+    trace = merged.trace()
+    assert trace.first is not None
+    for measure in range(2):
+        told, raw = trace.spans(measure), exact.trace().spans(measure)
+        assert (told.start[1:] >= told.end[:-1]).all()
+        assert (told.low <= told.mean).all()
+        assert (told.mean <= told.high).all()
+        known = raw.start >= trace.first
+        there = gaps(told, trace.first, at, 0.01), gaps(raw, trace.first, at, 0.01)
+        if len(told) and raw.start[0] >= trace.first:
+            assert there[0] == there[1]
+        covered = np.sum(told.end - told.start)
+        assert covered == pytest.approx(np.sum((raw.end - raw.start)[known]), abs=1e-3)
+        if known.any():
+            assert set(told.low) <= set(raw.low)
+            assert set(told.high) <= set(raw.high)
+            weight = np.sum(told.mean * (told.end - told.start))
+            exactly = np.sum((raw.mean * (raw.end - raw.start))[known])
+            assert weight == pytest.approx(exactly, rel=1e-3, abs=1e-3)
+
+
+def test_what_was_handed_out_never_changes() -> None:
+    series = filled(100)
+    trace = series.trace()
+    before = trace.spans(1).mean.tolist()
+    for place in range(100, 3000):
+        series.append(START + place, [0.0, -1.0])
+    assert trace.spans(1).mean.tolist() == before
+
+
+def test_full_blocks_are_shared_not_copied() -> None:
+    series = filled(ROWS + 3)
+    first, again = series.trace(), series.trace()
+    assert first.blocks[0] is again.blocks[0]
+
+
+def test_a_sample_of_the_past_is_refused_and_a_clock_set_back_begins_anew() -> None:
+    series = filled(10)
+    series.append(START + 5, [9.0, 9.0])
+    assert len(series.trace().spans(0)) == 10
+    series.append(START - 4000, [9.0, 9.0])
+    assert series.trace().spans(0).mean.tolist() == [9.0]

@@ -1,0 +1,184 @@
+"""`top --record` and the replay of what it wrote: a machine without a job."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.gpu import DeviceSample, Ecc, NvLink, Pcie
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.model import HostSample
+from mgpu_doctor.recording.layout import HOSTS, INFO
+from mgpu_doctor.recording.write import OccupiedError
+from mgpu_doctor.tui.frame import Frame
+from mgpu_doctor.tui.history.measures import UTILIZATION
+from mgpu_doctor.tui.history.spans import gaps
+from mgpu_doctor.tui.history.subjects import Kind, Lane, Subject, spans
+from mgpu_doctor.tui.recorder import Recorder
+from mgpu_doctor.tui.source import NO_JOB, Live, Replay
+from tests.fakenvml import fakenvml
+from tests.support import histories
+from tests.support.frames import eight_gpus, gpu
+from tests.support.histories import ASLEEP, BEGAN
+from tests.support.nvml import PretendNvml
+
+
+def recorded(folder: Path, seconds: range) -> Path:
+    recorder = Recorder(folder, clock=lambda: BEGAN)
+    for second in seconds:
+        if second not in ASLEEP:
+            recorder.write(histories.devices(second), histories.host(second))
+    return folder
+
+
+def told(frame: Frame) -> list[tuple[int, float, float | None, float | None]]:
+    assert frame.devices is not None
+    at, devices = frame.devices.at, frame.devices.devices
+    return [(one.index, at, one.utilization, one.temperature) for one in devices]
+
+
+def told_of(second: int) -> list[tuple[int, float, float | None, float | None]]:
+    """Recorded to three digits."""
+    devices = histories.devices(second).devices
+    exact = [(one.index, one.utilization, one.temperature) for one in devices]
+    return [(index, BEGAN + second, use and round(use, 3), warm) for index, use, warm in exact]
+
+
+def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+    full = gpu(
+        0,
+        clock_reasons=(),
+        pcie=Pcie(4, 16, 5, 16, 1e9, 2e9, 3),
+        nvlinks=(NvLink(0, True, "switch", (("crc_flit", 1), ("replay", 0))),),
+        ecc=Ecc(0, 1, 0, 1, 2, True, False),
+    )
+    samples = (DeviceSample(BEGAN, (full,)), DeviceSample(BEGAN + 1, eight_gpus().devices))
+    host = HostSample(BEGAN, 63.0, 16, 9.4, 5, 9, {7: (1.5, 4096)}, host="a", pressure={"cpu": 1.0})
+    recorder = Recorder(tmp_path / "r")
+    for sample in samples:
+        recorder.write(sample, host)
+    case = load_recording(tmp_path / "r")
+    assert case.device_samples == samples
+    assert case.host_samples == (host, host)
+    assert case.unexamined == ()
+
+
+def test_it_is_private(tmp_path: Path) -> None:
+    for path in recorded(tmp_path / "r", range(3)).rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+
+
+def test_a_replay_shows_the_machine_as_it_was(tmp_path: Path) -> None:
+    replay = Replay(recorded(tmp_path / "r", range(2950, 3200)))
+    first = replay.frame(0)
+    assert first.diagnosis is None
+    assert first.hint == NO_JOB
+    assert first.replay is not None
+    assert (first.replay.start, first.replay.end) == (BEGAN, BEGAN + 3199)
+    replay.seek(1)
+    last = replay.frame(0)
+    assert told(last) == told_of(3199)
+    assert last.host is not None
+    assert last.history is not None
+    known = spans(last.history, Lane(Subject(Kind.GPU, 1), UTILIZATION, ""))
+    asleep = (BEGAN + ASLEEP.start - 1, BEGAN + ASLEEP.stop - 1)
+    assert gaps(known, BEGAN, BEGAN + 3199, 1) == [asleep]
+    replay.step(-100)
+    earlier = replay.frame(0)
+    assert told(earlier) == told_of(2999)
+    assert earlier.history is not None
+    before = spans(earlier.history, Lane(Subject(Kind.GPU, 1), UTILIZATION, ""))
+    assert before.end.max() == BEGAN + 2999
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(OccupiedError):
+        Recorder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_disk_in_trouble_costs_the_recording_alone_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
+    recorder = Recorder(tmp_path / "r")
+    live = Live(recorder=recorder)
+    live.frame(0)
+    assert "live  recording to r" in live.frame(0).source
+    place = next((tmp_path / "r" / HOSTS).iterdir())
+    shutil.rmtree(place)
+    live.frame(0)
+    told = live.frame(0)
+    assert told.source == "live  NOT recording to r: No such file or directory"
+    assert told.host is not None
+    place.mkdir()
+    live.frame(0)
+    assert "live  recording to r" in live.frame(0).source
+
+
+def test_the_recording_says_what_it_is(tmp_path: Path) -> None:
+    info = json.loads((recorded(tmp_path / "r", range(1)) / INFO).read_text())
+    assert (info["kind"], info["probe"], info["started"]) == ("watch", False, BEGAN)
+
+
+_LIVE = """
+import json, os, sys, time
+from pathlib import Path
+from mgpu_doctor.tui.recorder import Recorder
+from mgpu_doctor.tui.source import Live
+live = Live(recorder=Recorder(Path(sys.argv[1])))
+for lost, name in enumerate(sys.argv[2:]):
+    os.replace(name, os.environ["FAKENVML_STATE"])
+    settled = 0
+    for _ in range(2000):
+        frame = live.frame(0)
+        gpu = frame.devices.devices[1] if len(frame.devices.devices) > 1 else None
+        settled += gpu is not None and (gpu.utilization is None) == (lost == 1)
+        if settled >= 12:
+            break
+        time.sleep(0.01)
+"""
+
+
+def test_a_gpu_that_is_lost_and_comes_back_under_record_and_replay(tmp_path: Path) -> None:
+    fakenvml.build(tmp_path / "nvml")
+    nvml, state = PretendNvml(tmp_path / "nvml"), tmp_path / "state"
+    names = []
+    for place, scenario in enumerate(("busy", "lost", "busy")):
+        names.append(str(state.with_suffix(f".{place}")))
+        box = fakenvml.machine(scenario, gpus=4)
+        if scenario == "lost":
+            box = fakenvml.machine("busy", gpus=4, fault=["1:*=GPU_IS_LOST"])
+        box.write(names[-1])
+    done = subprocess.run(
+        [sys.executable, "-c", _LIVE, str(tmp_path / "r"), *names],
+        env={**nvml.environment(state), "MGPU_DOCTOR_HOME": str(tmp_path / "home")},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    replay = Replay(tmp_path / "r")
+    replay.seek(1)
+    frame = replay.frame(0)
+    assert frame.devices is not None
+    assert len(frame.devices.devices) == 4
+    assert frame.history is not None
+    healthy, lost = (
+        spans(frame.history, Lane(Subject(Kind.GPU, index), UTILIZATION, "")) for index in (0, 1)
+    )
+    samples = load_recording(tmp_path / "r").device_samples
+    known = [one.at for one in samples if one.devices and one.devices[1].utilization is not None]
+    away = [one.at for one in samples if known[0] < one.at < known[-1] and one.at not in known]
+    assert len(away) >= 12
+    assert gaps(lost, away[0], away[-1], 1e-3) == [(away[0], away[-1])]
+    assert gaps(healthy, away[0], away[-1], away[-1] - away[0]) == []
+    assert len(lost) == len(known)

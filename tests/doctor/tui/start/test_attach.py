@@ -1,0 +1,259 @@
+"""The list of training jobs: what is in it, what its screen does, and a view from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mgpu_probes.outside import jobs, processes
+from mgpu_probes.outside.jobs import FoundJob, FoundProcess, FoundUntold
+from textual.pilot import Pilot
+
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.report.verdict import Tone, verdict
+from mgpu_doctor.tui.once import render
+from mgpu_doctor.tui.outside_source import Outside
+from mgpu_doctor.tui.start import listing
+from mgpu_doctor.tui.start.attach import AttachScreen
+from mgpu_doctor.tui.start.listing import Listed, gpus_of, jobs_here
+from tests.support.frames import eight_gpus
+from tests.support.launching import eventually
+from tests.support.screens import check, screen_text, until
+from tests.support.tiny import TinyApp
+
+SIZES = ((80, 24), (120, 40), (200, 60))
+COMMAND = "torchrun --nproc-per-node 4 train.py --config configs/large.yaml"
+OBSERVED = Listed(
+    pid=4711,
+    command=COMMAND,
+    recording=Path("/home/ann/.local/state/mgpu-doctor/runs/20260917-101500-train-4711"),
+    ranks=4,
+    world_size=8,
+    framework="torch",
+    launcher="torchrun",
+    user="ann",
+    age=3725.5,
+    pids=frozenset((4711, 4000, 4002)),
+)
+FOREIGN = Listed(
+    pid=815,
+    command="python -c [bold]x[/]\x1b]0;title\x07",
+    ranks=1,
+    user="bob",
+    container="0123456789ab",
+    unseen=(
+        "environment: process 815 belongs to another user (bob); run as root.",
+        listing.NOT_OBSERVED,
+    ),
+)
+STARTING = Listed(pid=99, command="bash run.sh", recording=Path("/runs/young"), user="ann", age=0.4)
+ALL = (OBSERVED, STARTING, FOREIGN)
+
+
+async def listed(pilot: Pilot[Any]) -> None:
+    """The footer is there, which is drawn last, and the list."""
+    await until(pilot, lambda: "esc back" in screen_text(pilot.app), "the footer")
+    await until(pilot, lambda: "looking…" not in screen_text(pilot.app), "the list")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_attach_screen(size: tuple[int, int]) -> None:
+    app = TinyApp(AttachScreen(lambda: ALL, eight_gpus))
+    async with app.run_test(size=size) as pilot:
+        await listed(pilot)
+        await until(pilot, lambda: "under observation" in screen_text(app), "its details")
+        check(f"attach-{size[0]}x{size[1]}", screen_text(app))
+
+
+async def test_enter_gives_the_job_and_what_cannot_be_seen_is_told() -> None:
+    app = TinyApp(AttachScreen(lambda: ALL))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await listed(pilot)
+        await until(pilot, lambda: "under observation: /home/ann" in screen_text(app), "the first")
+        await pilot.press("down", "down")
+        await until(pilot, lambda: "belongs to another user" in screen_text(app), "the reason")
+        text = screen_text(app)
+        assert "in container 0123456789ab" in text
+        assert "python -c [bold]x[/]" in text
+        assert "title" not in text
+        await pilot.press("enter")
+        await until(pilot, lambda: app.results == [FOREIGN], "the choice")
+
+
+async def test_the_list_follows_and_the_cursor_stays_on_its_job() -> None:
+    now = [OBSERVED, FOREIGN]
+    app = TinyApp(AttachScreen(lambda: tuple(now)))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await listed(pilot)
+        await pilot.press("down")
+        screen = app.screen
+        assert isinstance(screen, AttachScreen)
+        now.insert(0, STARTING)
+        await until(pilot, lambda: "bash run.sh" in screen_text(app), "the new job")
+        await pilot.press("enter")
+        await until(pilot, lambda: app.results == [FOREIGN], "the same job")
+
+
+async def test_an_empty_machine_says_what_to_do() -> None:
+    app = TinyApp(AttachScreen(tuple))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(
+            pilot, lambda: "No training job runs on this machine." in screen_text(app), "it"
+        )
+        await pilot.press("enter", "x")
+        assert app.results == []
+        await pilot.press("escape")
+        await until(pilot, lambda: app.results == [None], "the way back")
+
+
+async def test_readonly_stops_nothing() -> None:
+    app = TinyApp(AttachScreen(lambda: ALL, readonly=True))
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
+        await listed(pilot)
+        await pilot.press("x")
+        await until(pilot, lambda: "nothing is stopped" in screen_text(app), "the refusal")
+        assert isinstance(app.screen, AttachScreen)
+
+
+def test_gpus_are_those_on_which_its_processes_are() -> None:
+    assert gpus_of(OBSERVED, eight_gpus()) == "0,2"
+    assert gpus_of(FOREIGN, eight_gpus()) == ""
+    assert gpus_of(OBSERVED, None) == ""
+
+
+def process(pid: int, role: str, rank: int | None = None, **changes: Any) -> FoundProcess:
+    facts: dict[str, Any] = {
+        "pid": pid,
+        "parent": 1,
+        "role": role,
+        "state": "S",
+        "rank": rank,
+        "local_rank": rank,
+        "world_size": 2,
+        "name": "python",
+        "command": ("torchrun", "my train.py") if role == "launcher" else ("python", "t.py"),
+        "start_ticks": 100,
+        "cpu_seconds": 1.0,
+        "uid": 0,
+        "user": "ann",
+        "container": None,
+        "inner_pid": None,
+    }
+    return FoundProcess(**{**facts, **changes})
+
+
+def found(**changes: Any) -> FoundJob:
+    untold = FoundUntold(12, "environment", "not readable", "run as its owner")
+    job = FoundJob(
+        "torchrun",
+        10,
+        2,
+        (process(10, "launcher"), process(11, "rank", 0), process(12, "rank", 1)),
+        untold=(untold, replace(untold, pid=11)),
+    )
+    return replace(job, **changes)
+
+
+@pytest.fixture
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("_home")
+def test_a_job_that_nobody_observes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "find_all", lambda: (found(),))
+    (job,) = jobs_here()
+    assert (job.pid, job.ranks, job.world_size, job.launcher) == (10, 2, 2, "torchrun")
+    assert (job.command, job.user, job.recording) == ("torchrun 'my train.py'", "ann", None)
+    assert job.pids == {10, 11, 12}
+    assert job.unseen == ("environment: not readable; run as its owner.", listing.NOT_OBSERVED)
+    assert job.age is not None
+    assert job.age > 0
+    assert job.subject == "10"
+
+
+@pytest.mark.usefixtures("_home")
+def test_a_job_under_observation_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its command is a shell script that starts the launcher."""
+    recording = Path(os.environ["MGPU_DOCTOR_HOME"]) / "runs/20260101-000000-job"
+    recording.mkdir(parents=True)
+    own = processes.start_ticks(os.getpid())
+    (recording / "recording.json").write_text(
+        f'{{"job_pid": {os.getpid()}, "job_start_ticks": {own}, "command": ["bash", "a b.sh"], '
+        f'"host": "{os.uname().nodename}", "started": {time.time() - 60}}}'
+    )
+    below = found(processes=(process(10, "launcher", parent=os.getpid()), process(11, "rank", 0)))
+    monkeypatch.setattr(jobs, "find_all", lambda: (found(), below))
+    first, second = jobs_here()
+    assert (first.recording, first.command, first.ranks) == (recording, "bash 'a b.sh'", 1)
+    assert first.unseen == ()
+    assert first.subject == str(recording)
+    assert first.age == pytest.approx(60, abs=30)
+    assert (second.recording, second.ranks) == (None, 2)
+
+
+def test_a_view_from_outside_tells_what_the_kernel_tells() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"],
+        stdout=subprocess.PIPE,
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        ticks = processes.start_ticks(child.pid)
+        rank = process(child.pid, "rank", 0, start_ticks=ticks, world_size=1)
+        job = FoundJob(None, None, 1, (rank,))
+        source = Outside(child.pid, find=lambda pid: job if pid == child.pid else None)
+        frame = source.frame(0)
+        assert frame.diagnosis is not None
+        assert frame.diagnosis.case.subject.ref == str(child.pid)
+        (shown,) = frame.diagnosis.ranks
+        assert (shown.rank, shown.pid, shown.state, shown.last_step) == (
+            0,
+            child.pid,
+            "running",
+            None,
+        )
+        assert shown.where is not None
+        assert shown.where.startswith(("sleeps", "runs"))
+        # Nobody looked at a stack: no verdict that only stacks can give.
+        assert verdict(frame.diagnosis).tone is Tone.UNKNOWN
+        text = render(frame, width=120, colour=False)
+        assert "not started under observation" in text
+        assert f"from outside: process {child.pid}" in text
+        child.kill()
+    eventually("its end", lambda: "has ended" in source.frame(1).source)
+    over = source.frame(1).diagnosis
+    assert over is not None
+    assert over.case.job.outcome is Outcome.UNKNOWN
+    assert "still running" not in verdict(over).sentence
+
+
+def test_what_a_rank_uses_is_told_between_two_looks() -> None:
+    own = process(os.getpid(), "rank", 0, start_ticks=processes.start_ticks(os.getpid()))
+    source = Outside(own.pid, find=lambda _pid: FoundJob(None, None, 1, (own,)))
+    source.frame(0)
+
+    def where() -> str:
+        found = source.frame(1).diagnosis
+        return (found.ranks[0].where or "") if found is not None else ""
+
+    eventually("the second look", lambda: " cores, " in where())
+    assert where().endswith("runs")
+
+
+def test_a_launcher_that_has_started_nothing_yet_has_no_ranks_to_show() -> None:
+    empty = FoundJob("torchrun", 10, 2, (process(10, "launcher"),))
+    assert Outside(10, find=lambda _pid: empty).frame(0).diagnosis is None
+
+
+def test_a_view_of_no_job_says_so() -> None:
+    frame = Outside(2**22 + 1, find=lambda _pid: None).frame(0)
+    assert frame.diagnosis is None
+    assert frame.hint is not None
+    assert "there is no process" in frame.hint

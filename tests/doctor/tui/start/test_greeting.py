@@ -1,0 +1,63 @@
+"""What an empty machine greets with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+
+from mgpu_doctor.tui.frame import View
+from mgpu_doctor.tui.start.greeting import Greeting
+from tests.support.diagnoses import HOSTILE
+from tests.support.frames import HEALTHY, NOTHING, eight_gpus
+from tests.support.screens import check
+
+GREETING = Greeting(("torch 2.9.1", "lightning 2.5.0"), "20260917-101500-train-4711")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_greeting(width: int) -> None:
+    lines = GREETING.lines(NOTHING, width, View())
+    check(f"greeting-{width}", "\n".join(line.plain.rstrip() for line in lines) + "\n")
+
+
+def test_a_job_needs_no_greeting() -> None:
+    assert GREETING.lines(HEALTHY, 80, View()) == []
+
+
+def test_it_names_the_gpus() -> None:
+    frame = replace(NOTHING, devices=eight_gpus())
+    text = "\n".join(line.plain for line in GREETING.lines(frame, 200, View()))
+    assert "7 x NVIDIA H100 80GB HBM3, NVIDIA Thing" in text
+
+
+def test_what_is_not_there_is_said() -> None:
+    bare = replace(NOTHING, devices=None, host=None)
+    text = "\n".join(line.plain for line in Greeting((), None).lines(bare, 100, View()))
+    assert "not looked for yet" in text
+    assert "none in this Python" in text
+    assert "play the last" not in text
+
+
+def test_no_line_is_too_wide_whatever_it_holds() -> None:
+    greeting = Greeting((HOSTILE * 9,), HOSTILE * 9)
+    for width in (20, 79, 300):
+        lines = greeting.lines(NOTHING, width, View())
+        assert max(cell_len(line.plain) for line in lines) <= width
+        assert not any("\x1b" in line.plain or "\n" in line.plain for line in lines)
+
+
+def test_this_machine_is_told_without_importing_a_framework() -> None:
+    program = (
+        "import sys\nfrom mgpu_doctor.tui.start.greeting import Greeting\n"
+        "found = Greeting.of_this_machine()\n"
+        "assert isinstance(found.frameworks, tuple)\n"
+        "print(sorted({'torch', 'tensorflow', 'jax'} & set(sys.modules)))"
+    )
+    seen = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert seen.stdout.strip() == "[]"

@@ -1,0 +1,121 @@
+"""The launch form: keys, the command as one types, starting and failing to start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Select
+
+from mgpu_doctor.tui.start.launch import LaunchScreen
+from mgpu_doctor.tui.start.rows import Row
+from mgpu_doctor.tui.start.starting import NotStartedError, Started
+from tests.support.screens import check, screen_text, until
+from tests.support.tiny import TinyApp
+
+STARTED = Started(Path("/runs/20260917-101500-train-4711"), 4711)
+SIZES = ((80, 24), (120, 40), (200, 60))
+
+
+class Starter:
+    """Notes what it is told, and starts nothing."""
+
+    def __init__(self, failure: str | None = None) -> None:
+        self.told: list[tuple[str, ...]] = []
+        self._failure = failure
+
+    def __call__(self, words: Sequence[str]) -> Started:
+        self.told.append(tuple(words))
+        if self._failure is not None:
+            raise NotStartedError(self._failure)
+        return STARTED
+
+
+async def begun(app: TinyApp, pilot: Pilot[Any]) -> None:
+    """The form is there, and its footer, which comes last."""
+    await until(pilot, lambda: "mgpu-doctor train torch-ddp" in screen_text(app), "the form")
+    await until(pilot, lambda: "esc back" in screen_text(app), "the footer")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_launch_screen(size: tuple[int, int]) -> None:
+    app = TinyApp(LaunchScreen(Starter()))
+    async with app.run_test(size=size) as pilot:
+        await begun(app, pilot)
+        check(f"launch-{size[0]}x{size[1]}", screen_text(app))
+
+
+async def test_typing_shows_the_command_or_what_is_wrong_and_start_starts_it() -> None:
+    starter = Starter()
+    app = TinyApp(LaunchScreen(starter))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await begun(app, pilot)
+        await pilot.press("4", "tab", "x")
+        await until(pilot, lambda: "--steps takes a whole number" in screen_text(app), "the fault")
+        wrong = [row.option for row in app.screen.query(".-wrong").results(Row)]
+        assert wrong == ["steps"]
+        await pilot.press("ctrl+s", "ctrl+y")
+        assert (starter.told, app.copied) == ([], [])
+        await pilot.press("backspace", "6", "0")
+        command = "mgpu-doctor train torch-ddp --ranks 4 --steps 60 --quiet"
+        await until(pilot, lambda: command in screen_text(app), "the command")
+        await pilot.press("ctrl+y")
+        assert app.copied == [command]
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: bool(app.results), "the start")
+    assert " ".join(("mgpu-doctor", *starter.told[0])) == command
+    assert app.results == [STARTED]
+
+
+async def test_faults_are_built_from_their_keys() -> None:
+    starter = Starter()
+    app = TinyApp(LaunchScreen(starter))
+    async with app.run_test(size=(120, 50)) as pilot:
+        await begun(app, pilot)
+        kind = app.screen.query_one("#kind", Select)
+        kind.value = "slow"
+        await until(
+            pilot, lambda: "takes either ms= or factor=" in screen_text(app), "the sentence"
+        )
+        app.screen.query("#keys Input").first().focus()
+        await pilot.press("tab", "2", "0", ".", "5")
+        assert [row.option for row in app.screen.query("#keys Row").results(Row)][:2] == [
+            "rank",
+            "ms",
+        ]
+        await until(pilot, lambda: "--fault slow:ms=20.5" in screen_text(app), "the first fault")
+        await pilot.press("ctrl+n")
+        await until(pilot, lambda: "+ slow:ms=20.5" in screen_text(app), "the first fault, kept")
+        kind.value = "nan"
+        both = "--fault slow:ms=20.5 --fault nan --quiet"
+        await until(pilot, lambda: both in screen_text(app), "both faults")
+        await pilot.press("ctrl+r")
+        await until(pilot, lambda: "--fault" not in screen_text(app), "no fault")
+
+
+async def test_who_refuses_is_quoted_and_the_form_stays() -> None:
+    starter = Starter("torch-ddp needs torch, [bold]which[/] is not installed here.")
+    app = TinyApp(LaunchScreen(starter))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await begun(app, pilot)
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: "[bold]which[/] is not installed" in screen_text(app), "why not")
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: len(starter.told) == 2, "another try")
+        await until(pilot, lambda: "✗" in screen_text(app), "why not, again")
+        await pilot.press("escape")
+        await until(pilot, lambda: app.results == [None], "the way back")
+
+
+async def test_readonly_shows_and_copies_but_starts_nothing() -> None:
+    starter = Starter()
+    app = TinyApp(LaunchScreen(starter, readonly=True))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await begun(app, pilot)
+        assert "--readonly" in screen_text(app)
+        await pilot.press("ctrl+s", "ctrl+y")
+        assert app.copied == ["mgpu-doctor train torch-ddp --quiet"]
+    assert starter.told == []

@@ -1,0 +1,118 @@
+"""Jobs on machines of the pretend NVML library: sampled by the real probe, with a rank a GPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mgpu_doctor.case.device_samples import DeviceReader
+from mgpu_doctor.case.gpu import Device, DeviceSample, NvLink, Pcie, Topology, XidEvent
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.recording.device_lines import DeviceLines
+from mgpu_doctor.rules.hardware.family import RULES
+from tests.fakenvml.fakenvml import machine
+from tests.fakenvml.scenarios import Box
+from tests.support.gpus import gpus, on_gpus
+from tests.support.nvml import PretendNvml
+from tests.support.synthetic import Synthetic
+
+CODES = frozenset(rule.code for rule in RULES)
+SAMPLES = 24
+FIRST_PID = 1000
+"""Of rank 0; the pids of the others follow."""
+WIDE = Pcie(generation=5, width=16, generation_most=5, width_most=16, replays=0)
+NARROW = replace(WIDE, generation=3, width=4)
+IDLE = {"utilization": 0.0, "clock_reasons": ("idle",), "pids": ()}
+"""A GPU on which nobody computes."""
+
+
+def job(
+    ranks: int = 4,
+    *,
+    devices: Sequence[Device] | None = None,
+    of: Mapping[int, Mapping[str, Any]] | None = None,
+    topology: Topology | None = None,
+    events: Sequence[tuple[float, int | None, int]] = (),
+    every: float = 1.0,
+    steps: int = 120,
+    **birth: Any,
+) -> Case:
+    """A healthy job with a GPU a rank, `of` which some differ, sampled SAMPLES times up to its last
+    step. `events`: seconds before the last sample, index and number of XIDs."""
+    case = on_gpus(Synthetic(ranks=ranks, steps=steps), gpus(ranks), **birth)
+    shown = tuple(devices if devices is not None else gpus(ranks, of=of))
+    samples = [DeviceSample(at, shown, topology=topology) for at in times(case, every)]
+    heard = tuple(XidEvent(samples[-1].at - ago, index, xid) for ago, index, xid in events)
+    samples[-1] = replace(samples[-1], events=heard)
+    return replace(case, device_samples=tuple(samples), observed=samples[-1].at)
+
+
+def times(case: Case, every: float = 1.0) -> list[float]:
+    """When SAMPLES samples were taken: the last as the job ended its last step."""
+    end = max(float(rank.steps["end_ns"][-1]) * 1e-9 for rank in case.ranks)
+    return [end - every * (SAMPLES - 1 - place) for place in range(SAMPLES)]
+
+
+def changed(case: Case, index: int, at: Mapping[int, Mapping[str, Any]]) -> Case:
+    """The case in which a GPU differs in some samples, by their place; negative from the end."""
+    samples = list(case.device_samples)
+    for place, changes in at.items():
+        devices = [
+            replace(one, **changes) if one.index == index else one for one in samples[place].devices
+        ]
+        samples[place] = replace(samples[place], devices=tuple(devices))
+    return replace(case, device_samples=tuple(samples))
+
+
+def hardware(case: Case) -> list[Finding]:
+    """The findings of this family."""
+    return [one for one in diagnose(case).findings if one.code in CODES]
+
+
+def only(case: Case) -> Finding:
+    """The one finding of this family."""
+    (one,) = hardware(case)
+    return one
+
+
+def links(up: int, of: int = 4, remote: str = "gpu") -> tuple[NvLink, ...]:
+    """So many NVLinks, of which the first are up."""
+    return tuple(NvLink(link, up=link < up, remote=remote) for link in range(of))
+
+
+def accused(case: Case) -> set[tuple[str, int | None]]:
+    """(code, rank) of every culprit of this family, where it is more than info."""
+    return {
+        (one.code, culprit.rank)
+        for one in hardware(case)
+        if one.severity is not Severity.INFO
+        for culprit in one.culprits
+    }
+
+
+def scenario(nvml: PretendNvml, folder: Path, *names: str, ranks: int = 8, **options: Any) -> Case:
+    """A job whose rank N is the process on GPU N, on a machine that is in each of these states for
+    an equal part of the time: written to a recording's file and read again."""
+    pids = range(FIRST_PID, FIRST_PID + ranks)
+    boxes = [machine(name, pids=pids, **options) for name in names]
+    return sampled(nvml, folder, boxes, ranks)
+
+
+def sampled(nvml: PretendNvml, folder: Path, boxes: Sequence[Box], ranks: int = 8) -> Case:
+    """The same of machines that are at hand."""
+    case = on_gpus(Synthetic(ranks=ranks), [], device_uuid=None, device_order="PCI_BUS_ID")
+    turns = [boxes[place * len(boxes) // SAMPLES] for place in range(SAMPLES)]
+    read = nvml.samples(folder / "state", *turns)
+    lines = DeviceLines(folder / "devices.jsonl")
+    for at, sample in zip(times(case), read, strict=True):
+        lines.append({**sample, "at": at, "events": [{**e, "at": at} for e in sample["events"]]})
+    reader = DeviceReader()
+    text = (folder / "devices.jsonl").read_text(encoding="utf-8")
+    samples = [reader.read(json.loads(line)) for line in text.splitlines()]
+    known = tuple(sample for sample in samples if sample is not None)
+    return replace(case, device_samples=known, observed=known[-1].at)

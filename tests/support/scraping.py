@@ -1,0 +1,65 @@
+"""Reads what the exporter writes with the Prometheus library's own, strict parser."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+Series = dict[tuple[tuple[str, str], ...], float]
+
+
+@dataclass(frozen=True)
+class Page:
+    """All series of a page by name."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        keys = [line.rpartition(" ")[0] for line in self.text.splitlines() if line[0] != "#"]
+        assert len(keys) == len(set(keys)), "a series is there twice"
+        self.named()
+
+    def named(self) -> dict[str, Series]:
+        found: dict[str, Series] = {}
+        families = text_string_to_metric_families(self.text)  # type: ignore[no-untyped-call]
+        for family in families:
+            for sample in family.samples:
+                labels = tuple(sorted(sample.labels.items()))
+                found.setdefault(sample.name, {})[labels] = sample.value
+        return found
+
+    def of(self, name: str, **labels: str) -> list[float]:
+        """Values of the series of `name` that have these labels."""
+        wanted = set(labels.items())
+        series = self.named().get(name, {})
+        return [value for known, value in series.items() if wanted <= set(known)]
+
+    def labels(self, name: str) -> list[dict[str, str]]:
+        return [dict(known) for known in self.named().get(name, {})]
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def page(self) -> Page:
+        assert self.status == 200, self.body
+        return Page(self.body.decode())
+
+
+def ask(port: int, path: str = "/metrics", *, method: str = "GET", **headers: str) -> Reply:
+    """`headers`: by name, `_` for `-`."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    try:
+        connection.request(method, path, headers=named)
+        reply = connection.getresponse()
+        return Reply(reply.status, dict(reply.headers), reply.read())
+    finally:
+        connection.close()
