@@ -8,6 +8,8 @@ import pytest
 
 from mgpu_doctor.tui.app import FrameMade, TopApp
 from mgpu_doctor.tui.frame import Order
+from mgpu_doctor.tui.history.choice import Choice
+from mgpu_doctor.tui.history.screen import HistoryScreen
 from mgpu_doctor.tui.source import SPEEDS, Live, Replay
 from tests.support.frames import HEALTHY, NOTHING, STRAGGLER
 from tests.support.recordings import HEALTHY as HEALTHY_STEP
@@ -163,7 +165,55 @@ async def test_replay_keys_are_not_offered_live(
         text = screen_text(app)
         assert "No job is under observation here." in text
         assert "pause" not in text
-        assert "next job" in text
+        assert "a attach" in text
         await pilot.press("space", "left", "end")
         assert app.frame is not None
         assert app.frame.replay is None
+
+
+async def test_the_filter_leaves_what_matches() -> None:
+    app = TopApp(Still(STRAGGLER))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot)
+        await pilot.press("slash", *"rank:2", "enter")
+        await until(pilot, lambda: "1 of 4 ranks shown" in screen_text(app), "one rank is left")
+        await pilot.press("R")
+        await pilot.pause()
+        assert app.view.reversed
+
+
+async def test_graphs_open_over_the_screen_and_keep_what_was_chosen() -> None:
+    app = TopApp(Still(STRAGGLER))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot)
+        chosen = []
+        for keys in (["right_square_bracket"], []):
+            await pilot.press("g")
+            await until(pilot, lambda: isinstance(app.screen, HistoryScreen), "graphs are open")
+            await pilot.press(*keys)
+            assert isinstance(app.screen, HistoryScreen)
+            chosen.append(app.screen.choice)
+            await pilot.press("escape")
+            await until(pilot, lambda: len(app.screen_stack) == 1, "the graphs are closed")
+        assert chosen[0] == chosen[1] != Choice()
+
+
+@pytest.mark.parametrize("key", ["n", "a"])
+async def test_an_empty_machine_offers_to_start_and_to_attach(key: str) -> None:
+    app = TopApp(Still(NOTHING), readonly=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot)
+        assert "attach to a training job" in screen_text(app)
+        await pilot.press(key)
+        await until(pilot, lambda: len(app.screen_stack) == 2, "a page is open")
+        await pilot.press("escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1, "the page is closed")
+
+
+async def test_nothing_is_stopped_by_who_only_looks() -> None:
+    app = TopApp(Still(STRAGGLER), readonly=True)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot)
+        await pilot.press("x")
+        await until(pilot, lambda: bool(app.screen.query("Toast")), "it says why not")
+        assert len(app.screen_stack) == 1

@@ -10,11 +10,19 @@ from rich.cells import cell_len
 
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.once import render
+from mgpu_doctor.tui.start import greeting
 from tests.support import diagnoses
 from tests.support.frames import ALL, STRAGGLER
 from tests.support.screens import Still, check, screen_text, shown
 
 SIZES = ((80, 24), (120, 40), (200, 60))
+
+
+@pytest.fixture(autouse=True)
+def _of_a_known_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the greeting tells of this Python and of earlier jobs."""
+    monkeypatch.setattr(greeting, "_frameworks", lambda: ("torch 2.13.0",))
+    monkeypatch.setattr(greeting, "latest", lambda: None)
 
 
 @pytest.fixture(autouse=True)
