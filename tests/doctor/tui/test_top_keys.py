@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.screen import HistoryScreen
 from mgpu_doctor.tui.source import SPEEDS, Live, Replay
 from tests.support.frames import HEALTHY, NOTHING, STRAGGLER
+from tests.support.histories import history
 from tests.support.recordings import HEALTHY as HEALTHY_STEP
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
 from tests.support.screens import Still, screen_text, shown, until
@@ -183,7 +185,7 @@ async def test_the_filter_leaves_what_matches() -> None:
 
 
 async def test_graphs_open_over_the_screen_and_keep_what_was_chosen() -> None:
-    app = TopApp(Still(STRAGGLER))
+    app = TopApp(Still(replace(STRAGGLER, history=history())))
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot)
         chosen = []
@@ -212,7 +214,7 @@ async def test_an_empty_machine_offers_to_start_and_to_attach(key: str) -> None:
 
 async def test_nothing_is_stopped_by_who_only_looks() -> None:
     app = TopApp(Still(STRAGGLER), readonly=True)
-    async with app.run_test(size=(120, 40)) as pilot:
+    async with app.run_test(size=(120, 40), notifications=True) as pilot:
         await shown(pilot)
         await pilot.press("x")
         await until(pilot, lambda: bool(app.screen.query("Toast")), "it says why not")
