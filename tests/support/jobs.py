@@ -75,7 +75,7 @@ def kill_family(pid: int) -> None:
                 each.kill()
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 150.0) -> None:
     """Waits for the condition; raises TimeoutError where it does not come true in time."""
     end = time.monotonic() + seconds
     while not condition():
