@@ -84,11 +84,12 @@ def top(
             "`top -- COMMAND` takes a command, and no job, --replay, --once, --json or --readonly.",
             WRONG_USAGE,
         )
+    if not still:
+        _need_a_terminal()
     chosen = _filter(only or [])
     if still:
         _print(_source(job, replay), chosen, as_json=json)
         return
-    _need_a_terminal()
     _watch(job, replay, chosen, interval, command=command, record=record, readonly=readonly)
 
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import jsonschema
+import psutil
 import pytest
 
 from mgpu_doctor.recording.home import runs
@@ -112,6 +113,9 @@ def test_replay_once_shows_the_end() -> None:
         (("--interval", "0", "--once"), 2, "interval"),
         (("--once", "--only", ""), 2, "column 1: expected a filter"),
         (("--only", "gpu:x"), 2, "no terminal"),
+        (("--record", "folder", "--once"), 2, "goes with the live screen"),
+        (("--once", "--", "true"), 2, "takes a command"),
+        (("--",), 2, "takes a command"),
     ],
 )
 def test_refusals(arguments: tuple[str, ...], code: int, says: str) -> None:
@@ -219,3 +223,24 @@ def test_a_dumb_terminal_is_refused() -> None:
         assert b"--once" in terminal.seen
     finally:
         terminal.close()
+
+
+def test_a_job_that_was_started_outlives_the_screen(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    script = f"import time; time.sleep(3); open({str(made)!r}, 'w').close(); time.sleep(60)"
+    terminal = Terminal("--", sys.executable, "-c", script)
+    try:
+        terminal.until(b"live ")
+        os.write(terminal.master, b"q")
+        terminal.until(None)
+        assert terminal.process.returncode == 0
+        assert b"mgpu-doctor top 20" in terminal.seen  # how to come back
+        deadline = time.monotonic() + 60
+        while not made.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+    finally:
+        terminal.close()
+        for one in psutil.process_iter(["cmdline"]):
+            if script in (one.info["cmdline"] or ()):
+                one.kill()
