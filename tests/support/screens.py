@@ -43,8 +43,8 @@ def screen_text(app: App[Any]) -> str:
 
 
 async def until(pilot: Pilot[Any], condition: Callable[[], bool], what: str) -> None:
-    """Lets the app work until `condition` holds; fails after ten seconds."""
-    for _ in range(1000):
+    """Lets the app work until `condition` holds; fails after half a minute or more."""
+    for _ in range(3000):
         if condition():
             await pilot.pause()
             return
