@@ -1,8 +1,10 @@
 """Property tests search the same examples every time; to search new ones:
 `pytest --hypothesis-profile=search`."""
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("same", derandomize=True)
-settings.register_profile("search", derandomize=False)
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure of a test."""
+settings.register_profile("same", UNTIMED, derandomize=True)
+settings.register_profile("search", UNTIMED, derandomize=False)
 settings.load_profile("same")
