@@ -41,6 +41,12 @@ FLOOR_OF_TWO = 0.03
 """The same where there are two ranks, as nothing tells how much healthy ones differ."""
 POOLED = 4
 """So many ranks together tell how alike neighbouring steps are."""
+PASSING = 2.0
+LARGE = 0.5
+"""What other virtual machines do to a core (nothing on this one shows it) makes a rank some tenths
+slower for about a second: of few ranks one must be slower for `PASSING` seconds to be told, unless
+it is by more than this share of the others' work. Seen with steps of 20 ms: 25 % for 0.8 s. Many
+ranks show by themselves how much such things make one of them differ."""
 ASYMMETRY = 1.5
 FEW = 2.0
 """Healthy ranks differ a little for good (rank 0 logs, cores are shared): a culprit exceeds the
@@ -117,10 +123,13 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
         return ()
     saved = saved_in_turn(attribution, {one.column: one.excess for one in culprits}, start=start)
     gained = np.diff(saved, prepend=0.0)
-    return tuple(
+    described = (
         _describe(joined, attribution, one, float(more))
         for one, more in zip(culprits, gained, strict=True)
     )
+    if len(joined.ranks) >= LEAST_RANKS or joined.wall[start:, 0].sum() >= PASSING:
+        return tuple(described)
+    return tuple(one for one in described if one.excess >= LARGE * one.own_of_others)
 
 
 def _in_sum(

@@ -25,7 +25,7 @@ def examined(case: Case) -> Both:
 
 @pytest.mark.parametrize("ranks", [2, 4, 40])
 @pytest.mark.parametrize(
-    ("start", "stop"), [(300, 400), (0, 60), (20, 600)], ids=["short", "from the start", "long"]
+    ("start", "stop"), [(300, 400), (0, 90), (20, 600)], ids=["short", "from the start", "long"]
 )
 def test_a_fault_that_is_over_is_told_with_its_end(ranks: int, start: int, stop: int) -> None:
     for seed in range(3):

@@ -180,7 +180,7 @@ def test_a_phase_tells_where_the_sum_is_too_noisy() -> None:
 
 
 def test_steps_and_phases_that_were_not_measured() -> None:
-    steps = records(Synthetic(ranks=20, faults=[Fault(2, "backward", 8, start=70)]))
+    steps = records(Synthetic(ranks=20, faults=[Fault(2, "backward", 8, start=50)]))
     for one in steps:
         one["phases"][:, 1] = np.nan
     steps[3]["phases"][20:25, 4] = np.nan
@@ -189,5 +189,5 @@ def test_steps_and_phases_that_were_not_measured() -> None:
     (found,) = find_stragglers(joined, attribute(joined))
     assert found.rank == 2
     assert found.since is not None
-    assert abs(found.since - 70) <= 1
+    assert abs(found.since - 50) <= 1
     assert found.by_phase["transfer"] is None

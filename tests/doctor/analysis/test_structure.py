@@ -134,7 +134,7 @@ def test_in_a_pipeline_nothing_is_called_moving_data() -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_blame_by_arrival_names_a_victim_and_own_work_the_one_who_is_slow(seed: int) -> None:
     random = np.random.default_rng(seed)
-    layers, steps, slow = 3, 60, 3
+    layers, steps, slow = 3, 130, 3
     records = [np.zeros(steps, dtype=STEP_DTYPE) for _ in range(4)]
     last_of_pair = []
     for step in range(steps):
