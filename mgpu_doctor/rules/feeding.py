@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from mgpu_probes.inprocess.layout import INPUT
+from mgpu_probes.inprocess.layout import BATCH_READY, INPUT
 
 from mgpu_doctor.analysis.epochs import at_epoch_starts
 from mgpu_doctor.analysis.idling import idle_of
@@ -24,7 +24,8 @@ ON_DISK = 0.2
 their page cache else."""
 
 MOSTLY = 0.5
-"""Share of the wait that falls on the beginnings of epochs, from which these are its cause."""
+"""Share of the wait that falls on the beginnings of epochs, or on batches that were ready, from
+which these are its cause."""
 
 SATURATED = Limit(
     "saturated",
@@ -57,6 +58,8 @@ class Why(Enum):
     COMPUTES = "computes"
     STARTS = "starts"
     """Its workers are started anew for each epoch."""
+    HANDED_OVER = "handed over"
+    """They do not: its workers have them ready, and receiving one takes that long."""
     UNKNOWN = "unknown"
 
 
@@ -78,6 +81,8 @@ class Feeding:
     first: float | None
     """Seconds that the first batch of an epoch is waited for, where most of the wait is that."""
     why: Why
+    ready: float | None
+    """With workers: share of the wait for data in steps for which a batch was ready when asked."""
 
     def busy(self, limits: Limits) -> bool:
         """Whether no core is left for more workers."""
@@ -92,12 +97,13 @@ def feeding(measures: Measures, limits: Limits, only: int | None = None) -> Feed
     throttled = _middle(one.throttled for one in around)
     first = _middle(_first_wait(rank) for rank in ranks)
     children = [one.children for one in around if one.children is not None]
-    working = idle = on_disk = None
+    working = idle = on_disk = ready = None
     if loader.workers:
         working = _middle(
             None if one.running is None else one.running + (one.queueing or 0.0) for one in children
         )
         on_disk = _middle(one.on_disk for one in children)
+        ready = _middle(_ready_share(rank) for rank in ranks)
     else:
         pairs = zip(ranks, around, strict=True)
         idle = _middle(_idle_share(rank, idle_of(rank, one)) for rank, one in pairs)
@@ -110,7 +116,8 @@ def feeding(measures: Measures, limits: Limits, only: int | None = None) -> Feed
         idle=idle,
         on_disk=(on_disk or 0.0) >= ON_DISK,
         first=first,
-        why=_why(working, idle, limits) if first is None else Why.STARTS,
+        why=_why(working, idle, ready, limits) if first is None else Why.STARTS,
+        ready=ready,
     )
 
 
@@ -126,7 +133,9 @@ def cpu_use(samples: tuple[HostSample, ...]) -> float | None:
     return sum(known) / len(known) / 100 if known else None
 
 
-def _why(working: float | None, idle: float | None, limits: Limits) -> Why:
+def _why(working: float | None, idle: float | None, ready: float | None, limits: Limits) -> Why:
+    if ready is not None and ready >= MOSTLY:
+        return Why.HANDED_OVER
     if working is not None:
         if working >= limits["computes"]:
             return Why.COMPUTES
@@ -143,6 +152,13 @@ def _first_wait(rank: Rank) -> float | None:
         return None
     found = at_epoch_starts(rank, loader.batches)
     return found[1] if found is not None and found[0] >= MOSTLY else None
+
+
+def _ready_share(rank: Rank) -> float | None:
+    steps = after_warm_up(rank.steps)
+    seconds = np.nan_to_num(steps["phases"][:, INPUT].astype(float))
+    waited = float(seconds.sum())
+    return float(seconds[steps["flags"] & BATCH_READY != 0].sum()) / waited if waited > 0 else None
 
 
 def _idle_share(rank: Rank, idle: float | None) -> float | None:

@@ -8,9 +8,9 @@ import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.sampling import Work
-from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules import by_stacks
-from mgpu_doctor.rules.feeding import COMPUTES, SATURATED, WAITS, Feeding, feeding
+from mgpu_doctor.rules.feeding import COMPUTES, MOSTLY, SATURATED, WAITS, Feeding, Why, feeding
 from mgpu_doctor.rules.loader import how_to_load_faster, told
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.straggler import COST, MEASURED, THRESHOLDS, of_family, straggler_finding
@@ -67,9 +67,10 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     strong = share >= limits["strong"]
     middle = float(np.median(list(shares.values())))
     saved = measures.input_saved
+    handed_over = fed.why is Why.HANDED_OVER
     yield Finding(
         code="input-bound",
-        severity=by_cost(saved),
+        severity=Severity.INFO if handed_over else by_cost(saved),
         confidence=0.95 if strong else 0.8,
         title=f"{'All ranks wait' if len(shares) > 1 else 'The training waits'} for data: "
         f"{percent(middle)} of every step "
@@ -79,18 +80,23 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
         evidence=tuple(_evidence(share, middle, fed, limits)),
         since_step=0,
         cost=Cost(step_fraction=saved, seconds_per_step=saved * measures.step_seconds),
-        fixes=(
-            Fix(
-                "load-in-background",
-                "Let batches be made ahead of time",
-                how_to_load_faster(fed, limits),
-                Predicted(
-                    1 - saved,
-                    None,
-                    "measured what-if: the same steps with no wait for "
-                    "data; an upper bound, as workers need cores of their own",
-                ),
-            ),
+        fixes=(_fix(saved, fed, limits),),
+    )
+
+
+def _fix(saved: float, fed: Feeding, limits: Limits) -> Fix:
+    how = how_to_load_faster(fed, limits)
+    if fed.why is Why.HANDED_OVER:
+        return Fix("hand-over-less", "Make a batch cheaper to receive", how)
+    return Fix(
+        "load-in-background",
+        "Let batches be made ahead of time",
+        how,
+        Predicted(
+            1 - saved,
+            None,
+            "measured what-if: the same steps with no wait for data; an upper bound, as workers "
+            "need cores of their own",
         ),
     )
 
@@ -113,6 +119,9 @@ def _evidence(least: float, middle: float, fed: Feeding, limits: Limits) -> Iter
             None,
             "birth certificate",
         )
+    if fed.ready is not None:
+        measure = "share of that wait in steps for which a batch was ready when asked"
+        yield Evidence(measure, fed.ready, "fraction", MOSTLY, source)
     sampled = (
         ("share of time in which a worker computed or stood ready", fed.working, "computes"),
         ("share of the wait in which the main thread slept", fed.idle, "waits"),
@@ -149,7 +158,8 @@ RULES = (
         "on the rank where it is least; what it costs is a what-if over the same steps. Why: "
         "the loader's settings, and whether its workers (without workers: the main thread) ran, "
         "stood ready or slept meanwhile, from the scheduler's counters.",
-        thresholds="Warning if a step without it would be 5 % shorter. A disk is named where "
+        thresholds="Warning if a step without it would be 5 % shorter; information where batches "
+        "are ready when asked for and only receiving them takes that long. A disk is named where "
         "whatever makes the batches slept uninterruptibly at a fifth of the looks.",
         fixes="Loader workers that stay (`num_workers`, `persistent_workers`), prefetching, "
         "caching or decoding beforehand; if the cores are busy, more cores or less work a sample.",

@@ -21,6 +21,12 @@ def how_to_load_faster(fed: Feeding, limits: Limits) -> str:
             "with the copies of the dataset that they hold. (A DistributedSampler needs set_epoch "
             "as before.)"
         )
+    if fed.why is Why.HANDED_OVER:
+        return (
+            "Put fewer and larger tensors into a batch (`collate_fn`): each crosses from the "
+            "worker on its own. With a GPU, pin_memory=True receives them in a thread of its own. "
+            "Where making a batch takes no longer than receiving it, num_workers=0 is faster."
+        )
     if loader.workers == 0:
         caveat = ""
         if busy and fed.why is not Why.WAITS:
@@ -76,6 +82,11 @@ def told(fed: Feeding, limits: Limits) -> str:
             f"The loader starts its {loader.workers} worker{'s' * (loader.workers != 1)} anew for "
             f"each epoch of {loader.batches} batches (persistent_workers=False), and the first "
             f"batch of each waits {seconds(fed.first or 0.0)} for them."
+        )
+    if fed.why is Why.HANDED_OVER:
+        return (
+            f"The loader's workers keep up (num_workers={loader.workers}): a batch was ready when "
+            "it was asked for. Receiving it from another process takes that long."
         )
     if fed.busy(limits) and fed.why is not Why.WAITS:
         return f"{_capital(_full(fed))}: preparing data competes with training."

@@ -135,6 +135,14 @@ def test_a_launcher_of_ones_own_and_loader_workers(tmp_path: Path) -> None:
     assert done.boxes[0].birth["loaders"][0]["workers"] == 2
 
 
+@pytest.mark.parametrize(("slow", "ready"), [("optimizer", True), ("input", False)])
+def test_whether_a_worker_had_the_batch_ready(slow: str, ready: bool, tmp_path: Path) -> None:
+    options = ("--steps", "20", "--workers", "1", "--fault", slow, "--rank", "-1", "--ms", "40")
+    (box, _) = job(torchrun("plain_ddp.py", *options), tmp_path).ranks()
+    flagged = box.steps["flags"] & layout.BATCH_READY != 0
+    assert (flagged.mean() > 0.5) == ready
+
+
 def test_an_elastic_restart_gets_boxes_of_its_own(tmp_path: Path) -> None:
     command = torchrun("elastic.py", "--steps", "20")
     command[command.index("--standalone") : command.index("--standalone") + 1] = [

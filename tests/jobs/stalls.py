@@ -68,9 +68,12 @@ class Stalls:
     def evaluation(self) -> None:
         self.model.eval()
         with torch.no_grad():
-            for images, labels in self.validation:
-                nn.functional.cross_entropy(self.model(images), labels)
+            self.again(self.evaluate)
         self.model.train()
+
+    def evaluate(self) -> None:
+        for images, labels in self.validation:
+            nn.functional.cross_entropy(self.model(images), labels)
 
 
 def train(args: argparse.Namespace, folder: Path) -> None:

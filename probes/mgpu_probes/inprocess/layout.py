@@ -12,7 +12,7 @@ import struct
 MAGIC = b"MGPUBBX\x00"
 VERSION_MAJOR = 1
 """A reader refuses a box whose major version is not its own."""
-VERSION_MINOR = 0
+VERSION_MINOR = 1
 """Raised when fields are added in reserved space; readers ignore what they do not know."""
 BYTE_ORDER_MARK = 0x01020304
 BOX_SUFFIX = ".box"
@@ -110,6 +110,7 @@ STEP_CRC_AT = STEP_SIZE - 4
 WARM_UP = 1  # step flag: compilation, first batch or learning what a step is
 SKIPPED = 2  # step flag: the optimizer was skipped (gradient scaler)
 NO_OPTIMIZER = 4  # step flag: the step was found without an optimizer
+BATCH_READY = 8  # step flag: a loader's worker had a batch ready when the step asked for one
 
 EVENT = struct.Struct("=QqHHIQd212sI")
 """sequence, start (monotonic ns), kind, text length, step, duration (ns), value, UTF-8 text,

@@ -68,6 +68,7 @@ class Probe:
         self.told = 0
         self.trained = False
         self.in_backward = False
+        self.batch_ready = False
         self.ledger = Ledger(self.clock())
         self.stride = Stride(self.ledger, self._tell, self._facts)
         self._mark_cost = 0
@@ -200,6 +201,8 @@ class Probe:
             flags |= layout.SKIPPED
         if level < UPDATE:
             flags |= layout.NO_OPTIMIZER
+        if self.batch_ready:
+            flags |= layout.BATCH_READY
         self.box.step(
             end,
             end - start,

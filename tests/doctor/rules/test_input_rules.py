@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from mgpu_probes.inprocess.layout import BATCH_READY
 
 from mgpu_doctor.case.model import Case, HostSample
 from mgpu_doctor.diagnose import diagnose
@@ -176,6 +177,19 @@ def test_a_used_up_quota_is_as_good_as_busy_cores() -> None:
     one = bound(sampled_job(throttled, workers=1))
     assert "CPU quota is used up" in one.cause
     assert "more workers would not help" in one.fixes[0].how
+
+
+@pytest.mark.parametrize("share", [0.4, 0.6])
+def test_batches_that_are_ready_take_long_to_receive(share: float) -> None:
+    case = sampled_job(Doing(children=(Doing(running=0.05),)), workers=1, persistent_workers=True)
+    for rank in case.ranks:
+        rank.steps["flags"][: int(share * len(rank.steps))] |= BATCH_READY
+    found = bound(case)
+    received = share > 0.5
+    assert found.severity is (Severity.INFO if received else Severity.WARNING)
+    assert ("Receiving it from another process" in found.cause) == received
+    assert ("waiting for storage" in found.cause) != received
+    assert (found.fixes[0].predicted is None) == received
 
 
 def test_one_batch_ahead_is_little() -> None:

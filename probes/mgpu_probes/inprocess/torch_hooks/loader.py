@@ -42,9 +42,18 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
     loader = id(getattr(args[0], "_index_sampler", None))
     if torch.is_grad_enabled():
         probe.stride.mark(_asked.get(loader) or _asks(loader), probe.clock())
+        probe.batch_ready = _ready(args[0])  # of the step that begins: the last one has been told
     else:
         probe.steps.fetch_begins(loader, probe.clock(), training=False)
     return loader
+
+
+def _ready(iterator: Any) -> bool:
+    """Whether a worker has put a batch into the iterator's queue (private; False where unknown)."""
+    try:
+        return bool(iterator._data_queue.qsize())
+    except (AttributeError, NotImplementedError):  # no workers; a system without sem_getvalue
+        return False
 
 
 def _ends(loader: int, batch: Any) -> None:
