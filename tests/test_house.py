@@ -22,6 +22,7 @@ ROOMS = (
     ("cli",),
     ("export",),
     ("tui", "check"),
+    ("live",),
     ("launch", "report", "examine"),
     ("diagnose",),
     ("rules",),

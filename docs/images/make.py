@@ -9,8 +9,8 @@ import asyncio
 import sys
 from pathlib import Path
 
+from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.source import Replay
 
 
 async def draw(recording: Path, target: Path) -> None:

@@ -120,7 +120,7 @@ def _server(
             NOTHING_EXAMINED,
         )
     from mgpu_doctor.cli.settings import settings
-    from mgpu_doctor.tui.source import Live
+    from mgpu_doctor.live.here import Live
 
     here = os.uname().nodename
     watching = Watching(Live(job, settings=settings()), here, fixed=job is not None)

@@ -16,9 +16,10 @@ from mgpu_doctor.cli.examined import recording
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, width
 
 if TYPE_CHECKING:
+    from mgpu_doctor.live.here import Live
+    from mgpu_doctor.live.recorder import Recorder
+    from mgpu_doctor.live.replay import Replay
     from mgpu_doctor.tui.filter import Filter
-    from mgpu_doctor.tui.recorder import Recorder
-    from mgpu_doctor.tui.source import Live, Replay
     from mgpu_doctor.tui.start.starting import Started
 
 WRONG_USAGE = 2
@@ -106,8 +107,8 @@ def _watch(
     """Until the person leaves."""
     from mgpu_doctor.cli.settings import settings
     from mgpu_doctor.tui.app import TopApp
-    from mgpu_doctor.tui.frame import View
     from mgpu_doctor.tui.start.starting import farewell
+    from mgpu_doctor.tui.view import View
 
     recorder = _recorder(record)
     started = _start(command) if command else None
@@ -133,8 +134,8 @@ def _start(command: Sequence[str]) -> Started:
 def _recorder(folder: Path | None) -> Recorder | None:
     if folder is None:
         return None
+    from mgpu_doctor.live.recorder import Recorder
     from mgpu_doctor.recording.write import OccupiedError
-    from mgpu_doctor.tui.recorder import Recorder
 
     try:
         return Recorder(folder)
@@ -171,7 +172,8 @@ def _filter(only: list[str]) -> Filter | None:
 def _source(job: str | None, replay: str | None, recorder: Recorder | None = None) -> Live | Replay:
     from mgpu_doctor.case.load import NotARecording
     from mgpu_doctor.cli.settings import settings
-    from mgpu_doctor.tui.source import Live, Replay
+    from mgpu_doctor.live.here import Live
+    from mgpu_doctor.live.replay import Replay
 
     chosen = settings()
     if replay is None:
@@ -185,9 +187,9 @@ def _source(job: str | None, replay: str | None, recorder: Recorder | None = Non
 
 
 def _print(source: Live | Replay, only: Filter | None, *, as_json: bool) -> None:
+    from mgpu_doctor.live.replay import Replay
     from mgpu_doctor.tui import once
-    from mgpu_doctor.tui.frame import View
-    from mgpu_doctor.tui.source import Replay
+    from mgpu_doctor.tui.view import View
 
     if isinstance(source, Replay):
         source.seek(1)

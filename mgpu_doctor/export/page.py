@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.exposition import (
 
 from mgpu_doctor.export import gpus, host, job, ranks
 from mgpu_doctor.export.parts import distinct
-from mgpu_doctor.tui.frame import Frame
+from mgpu_doctor.live.frame import Frame
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 END = b"# EOF\n"

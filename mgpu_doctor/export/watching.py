@@ -7,11 +7,11 @@ from typing import Protocol
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.export import page
 from mgpu_doctor.export.xids import Xids
-from mgpu_doctor.tui.frame import Frame
+from mgpu_doctor.live.frame import Frame
 
 
 class Source(Protocol):
-    """`mgpu_doctor.tui.source.Live`, as far as it is needed."""
+    """`mgpu_doctor.live.here.Live`, as far as it is needed."""
 
     def frame(self, passed: float, /) -> Frame: ...
 

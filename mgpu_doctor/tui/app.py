@@ -25,19 +25,22 @@ from textual.widgets import Footer
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.here import Live
+from mgpu_doctor.live.recorder import Recorder
+from mgpu_doctor.live.replay import Replay
+from mgpu_doctor.live.source import Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 from mgpu_doctor.tui.filter.prompt import Chosen, FilterPrompt
-from mgpu_doctor.tui.frame import Frame, Order, View
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.screen import HistoryScreen
 from mgpu_doctor.tui.pages import Page, help_page
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
 from mgpu_doctor.tui.panels import findings, gpus, head, heat, host, ranks
-from mgpu_doctor.tui.recorder import Recorder
-from mgpu_doctor.tui.source import Live, Replay, Source
 from mgpu_doctor.tui.start import opening
 from mgpu_doctor.tui.start.greeting import Greeting
+from mgpu_doctor.tui.view import Order, View
 
 LEAST_REST = 4.0
 """Rests at least so many times as long as a frame took to make: the screen is given a fifth of a
@@ -113,6 +116,8 @@ class TopApp(App[None]):
     ) -> None:
         super().__init__()
         self._source = source
+        self._left: list[Source] = []
+        """Sources that are shown no more; the thread that asks them closes them."""
         self._interval = interval
         self._settings = settings
         self._readonly = readonly
@@ -152,13 +157,20 @@ class TopApp(App[None]):
             if not self.is_headless and not os.isatty(DRAWN_ON):
                 os._exit(HUNG_UP)
             began = time.monotonic()
-            frame = self._source.frame(began - before)
+            frame = self._next_frame(began - before)
             took = time.monotonic() - began
             self.post_message(FrameMade(replace(frame, late=max(0.0, began - due))))
             before, due = began, began + self._interval
             if self._wake.wait(max(due - time.monotonic(), LEAST_REST * took)):
                 self._wake.clear()
                 due = time.monotonic()
+        for source in (*self._left, self._source):
+            source.close()
+
+    def _next_frame(self, passed: float) -> Frame:
+        while self._left:
+            self._left.pop().close()
+        return self._source.frame(passed)
 
     def on_frame_made(self, message: FrameMade) -> None:
         self.frame = message.frame
@@ -237,6 +249,7 @@ class TopApp(App[None]):
         self._show_from(opening.source_of(job, self._settings, self._recorder))
 
     def _show_from(self, source: Source) -> None:
+        self._left.append(self._source)
         self._source = source
         self.refresh_bindings()
         self._wake.set()

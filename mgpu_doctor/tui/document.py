@@ -7,9 +7,10 @@ from typing import Any
 
 from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.model import HostSample
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import json as diagnosis_json
 from mgpu_doctor.tui.filter.shown import Shown, shown
-from mgpu_doctor.tui.frame import Frame, View
+from mgpu_doctor.tui.view import View
 
 SCHEMA = "mgpu-doctor/top/1"
 

@@ -8,9 +8,10 @@ import json
 from rich.console import Console
 from rich.text import Text
 
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.document import document
-from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.panels import findings, gpus, head, heat, host, ranks
+from mgpu_doctor.tui.view import View
 
 ALL = View()
 PARTS = (

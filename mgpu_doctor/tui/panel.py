@@ -16,7 +16,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from mgpu_doctor.tui.frame import Frame, View
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.view import View
 
 Draw = Callable[[Frame, int, View], list[Text]]
 

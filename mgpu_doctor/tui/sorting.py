@@ -7,11 +7,12 @@ from typing import Any
 
 from mgpu_doctor.case.model import HostSample
 from mgpu_doctor.findings import RankSummary
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.tui.filter.fields import own_seconds, wait_seconds
 from mgpu_doctor.tui.filter.row import Row
 from mgpu_doctor.tui.filter.shown import used
-from mgpu_doctor.tui.frame import Frame, Order, View
+from mgpu_doctor.tui.view import Order, View
 
 URGENT = ("hung", "dead", "missing", "exited", "waiting", "running")
 """States in the order in which somebody should look."""

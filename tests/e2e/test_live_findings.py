@@ -12,7 +12,7 @@ import pytest
 from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Finding
-from mgpu_doctor.tui.watch import Seen, Watch
+from mgpu_doctor.live.watch import Seen, Watch
 from tests.support.jobs import started, torchrun
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ import numpy as np
 from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.model import HostSample, Outcome
 from mgpu_doctor.findings import Diagnosis
-from mgpu_doctor.tui.followed import Followed
-from mgpu_doctor.tui.frame import Frame, Position
-from mgpu_doctor.tui.heat import Heat
+from mgpu_doctor.live.followed import Followed
+from mgpu_doctor.live.frame import Frame, Position
+from mgpu_doctor.live.heat import Heat
 from tests.support import diagnoses
 
 AT = diagnoses.STARTED + 26.4

@@ -13,8 +13,8 @@ from rich.console import Console
 from textual.app import App
 from textual.pilot import Pilot
 
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.frame import Frame
 
 GOLDEN = Path(__file__).parents[1] / "recorded/screens"
 
@@ -28,6 +28,9 @@ class Still:
     def frame(self, passed: float) -> Frame:
         del passed
         return self._frame
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
 
 def screen_text(app: App[Any]) -> str:

@@ -11,10 +11,10 @@ from typing import ParamSpec, TypeVar
 from mgpu_doctor.analysis.placement import key_of, placements
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.findings import RankSummary
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report.text import count, line
 from mgpu_doctor.tui.filter.row import Row
 from mgpu_doctor.tui.filter.syntax import Filter
-from mgpu_doctor.tui.frame import Frame
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ import time
 import numpy as np
 from rich.text import Text
 
-from mgpu_doctor.tui.history.measures import Measure, Unit
-from mgpu_doctor.tui.history.spans import Columns
+from mgpu_doctor.live.history.measures import Measure, Unit
+from mgpu_doctor.live.history.spans import Columns
 from mgpu_doctor.tui.panels.parts import DIM
 
 NICE = tuple(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from mgpu_doctor.tui.history.collect import History
-from mgpu_doctor.tui.history.measures import Measure
+from mgpu_doctor.live.history.collect import History
+from mgpu_doctor.live.history.measures import Measure
 from mgpu_doctor.tui.history.subjects import Lane, Subject, subjects
 from mgpu_doctor.tui.history.window import Window
 

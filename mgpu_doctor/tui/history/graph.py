@@ -8,7 +8,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from mgpu_doctor.tui.frame import Frame
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.page import Drawn, draw
 from mgpu_doctor.tui.history.subjects import Lane

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from rich.text import Text
 
+from mgpu_doctor.live.history.series import LATE
+from mgpu_doctor.live.history.spans import Columns, Spans, gaps
 from mgpu_doctor.report.text import UNKNOWN, cut
 from mgpu_doctor.tui.history.plot import bars
-from mgpu_doctor.tui.history.series import LATE
-from mgpu_doctor.tui.history.spans import Columns, Spans, gaps
 from mgpu_doctor.tui.history.subjects import Lane
 from mgpu_doctor.tui.panels.parts import DIM
 

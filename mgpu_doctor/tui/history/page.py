@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from mgpu_doctor.live.history.collect import History
+from mgpu_doctor.live.history.spans import columns
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.history.axis import bounds, clock
 from mgpu_doctor.tui.history.choice import Choice
-from mgpu_doctor.tui.history.collect import History
 from mgpu_doctor.tui.history.lane import GUTTER_GAP, Graph, drawn
-from mgpu_doctor.tui.history.spans import columns
 from mgpu_doctor.tui.history.subjects import Kind, Lane, lanes, spans, subjects
 from mgpu_doctor.tui.panels.parts import DIM, ends
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from rich.text import Text
 
-from mgpu_doctor.tui.history.spans import Columns
+from mgpu_doctor.live.history.spans import Columns
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 FULL, SHADED, LIGHT = "█", "▓", "░"

@@ -11,9 +11,9 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from mgpu_doctor.tui.frame import Frame
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.history.collect import History
 from mgpu_doctor.tui.history.choice import Choice
-from mgpu_doctor.tui.history.collect import History
 from mgpu_doctor.tui.history.graph import Graphs
 
 KEYS = (

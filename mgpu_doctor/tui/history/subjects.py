@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.tui.history import steps
-from mgpu_doctor.tui.history.collect import History
-from mgpu_doctor.tui.history.measures import (
+from mgpu_doctor.live.history import steps
+from mgpu_doctor.live.history.collect import History
+from mgpu_doctor.live.history.measures import (
     OF_DEVICE,
     OF_HOST,
     OF_JOB,
@@ -17,8 +17,8 @@ from mgpu_doctor.tui.history.measures import (
     OF_RANK,
     Measure,
 )
-from mgpu_doctor.tui.history.series import EMPTY
-from mgpu_doctor.tui.history.spans import NONE, Spans
+from mgpu_doctor.live.history.series import EMPTY
+from mgpu_doctor.live.history.spans import NONE, Spans
 
 
 class Kind(Enum):

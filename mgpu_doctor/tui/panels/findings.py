@@ -5,12 +5,13 @@ from __future__ import annotations
 from rich.text import Text
 
 from mgpu_doctor.findings import Diagnosis, Finding
+from mgpu_doctor.live.followed import Followed
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone, cost, gain, who
-from mgpu_doctor.tui.followed import Followed
-from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.panels.head import MARKS
 from mgpu_doctor.tui.panels.parts import DIM, ends
+from mgpu_doctor.tui.view import View
 
 
 def lines(frame: Frame, width: int, view: View) -> list[Text]:

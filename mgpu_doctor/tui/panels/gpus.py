@@ -8,10 +8,11 @@ from rich.text import Text
 
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.findings import RankSummary
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.shown import pids, shown, told, used
-from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, ends, fitting, gauge
+from mgpu_doctor.tui.view import View
 
 GIB = 1 << 30
 UTIL, MEMORY = "util", "memory"

@@ -7,10 +7,11 @@ import time
 from rich.text import Text
 
 from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone, job_line, verdict
-from mgpu_doctor.tui.frame import Frame, Position, View
 from mgpu_doctor.tui.panels.parts import DIM, ends
+from mgpu_doctor.tui.view import View
 
 MARKS = {
     Tone.CRITICAL: ("✗", "bold red"),

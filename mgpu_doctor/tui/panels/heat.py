@@ -7,11 +7,12 @@ import math
 import numpy as np
 from rich.text import Text
 
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.heat import Heat
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.shown import shown
-from mgpu_doctor.tui.frame import Frame, View
-from mgpu_doctor.tui.heat import Heat
 from mgpu_doctor.tui.panels.parts import DIM
+from mgpu_doctor.tui.view import View
 
 LEVELS = (
     (0.05, "·", DIM),

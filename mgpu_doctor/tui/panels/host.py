@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.panels.parts import DIM, ends, gauge
+from mgpu_doctor.tui.view import View
 
 
 def lines(frame: Frame, width: int, _view: View) -> list[Text]:

@@ -10,14 +10,15 @@ from rich.style import Style
 from rich.text import Text
 
 from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.bars import bar
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.report.verdict import leading
 from mgpu_doctor.tui.filter.shown import shown, told
-from mgpu_doctor.tui.frame import Frame, Order, View
 from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, fitting
 from mgpu_doctor.tui.sorting import Memory, memory_of, ordered
+from mgpu_doctor.tui.view import Order, View
 
 COLUMNS = (
     Column("", 1),

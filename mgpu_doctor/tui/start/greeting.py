@@ -7,10 +7,11 @@ from importlib import metadata
 
 from rich.text import Text
 
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.panels.parts import DIM
+from mgpu_doctor.tui.view import View
 
 FRAMEWORKS = (
     "torch",

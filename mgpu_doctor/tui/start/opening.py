@@ -10,10 +10,11 @@ from textual.app import App
 
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.live.here import Live
+from mgpu_doctor.live.outside import Outside
+from mgpu_doctor.live.recorder import Recorder
+from mgpu_doctor.live.source import Source
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
-from mgpu_doctor.tui.outside_source import Outside
-from mgpu_doctor.tui.recorder import Recorder
-from mgpu_doctor.tui.source import Live, Source
 from mgpu_doctor.tui.start.stopping import aim_at_process, aim_at_recording
 
 Job = Path | int

@@ -128,7 +128,7 @@ def test_refusals(arguments: tuple[str, ...], code: int, says: str) -> None:
 def test_one_frame_needs_no_textual() -> None:
     script = (
         "import sys\n"
-        "from mgpu_doctor.tui import once\nfrom mgpu_doctor.tui.source import Live\n"
+        "from mgpu_doctor.tui import once\nfrom mgpu_doctor.live.here import Live\n"
         "once.render(Live().frame(0), width=80, colour=False)\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('textual', 'torch')])"
     )

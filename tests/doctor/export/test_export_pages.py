@@ -16,7 +16,7 @@ from mgpu_doctor.export.job import MOST_CULPRITS
 from mgpu_doctor.export.ranks import MOST_RANKS
 from mgpu_doctor.export.watching import Watching
 from mgpu_doctor.findings import Culprit
-from mgpu_doctor.tui.frame import Frame
+from mgpu_doctor.live.frame import Frame
 from tests.support import diagnoses, frames
 from tests.support.scraping import Page
 from tests.support.synthetic import Synthetic, make_case, make_rank, records

@@ -9,9 +9,9 @@ import pytest
 from mgpu_doctor.case.gpu import DeviceProcess, DeviceSample
 from mgpu_doctor.case.model import HostSample, Outcome, State
 from mgpu_doctor.findings import RankSummary
-from mgpu_doctor.tui.frame import Order, View
 from mgpu_doctor.tui.panels import ranks
 from mgpu_doctor.tui.sorting import memory_of, ordered
+from mgpu_doctor.tui.view import Order, View
 from tests.support import diagnoses
 from tests.support.frames import AT, GIB, NO_GPU, frame, gpu
 

@@ -24,9 +24,10 @@ from mgpu_doctor.case.gpu import (
     XidEvent,
 )
 from mgpu_doctor.case.model import Group, HostSample, Task
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter import parse
-from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.once import render_json
+from mgpu_doctor.tui.view import View
 from tests.support.frames import ALL, AT, EIGHT_GPUS, HOST, gpu
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.live.here import Live
+from mgpu_doctor.live.replay import SPEEDS, Replay
 from mgpu_doctor.tui.app import FrameMade, TopApp
-from mgpu_doctor.tui.frame import Order
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.screen import HistoryScreen
-from mgpu_doctor.tui.source import SPEEDS, Live, Replay
+from mgpu_doctor.tui.view import Order
 from tests.support.frames import HEALTHY, NOTHING, STRAGGLER
 from tests.support.histories import history
 from tests.support.recordings import HEALTHY as HEALTHY_STEP

@@ -10,11 +10,12 @@ import pytest
 from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample, MigInstance
 from mgpu_doctor.case.looks import Look, Process, Role
 from mgpu_doctor.case.model import HostSample, Outcome
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter import parse
 from mgpu_doctor.tui.filter.shown import pids, shown, used
-from mgpu_doctor.tui.frame import Frame, View
 from mgpu_doctor.tui.once import render
 from mgpu_doctor.tui.panels import gpus, heat, ranks
+from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
 from tests.support.frames import ALL, AT, EIGHT_GPUS, MANY_RANKS, NO_GPU, STRAGGLER, frame, gpu
 

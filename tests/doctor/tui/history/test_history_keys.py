@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from textual.app import App
 
-from mgpu_doctor.tui.frame import Frame
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.history.graph import NOTHING_YET, Graphs
 from mgpu_doctor.tui.history.screen import HistoryScreen
 from mgpu_doctor.tui.history.subjects import Kind, Subject

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from mgpu_doctor.live.history.collect import Collector, History
 from mgpu_doctor.tui.history.choice import Choice
-from mgpu_doctor.tui.history.collect import Collector, History
 from mgpu_doctor.tui.history.page import draw
 from mgpu_doctor.tui.history.subjects import Kind, Subject, subjects
 from mgpu_doctor.tui.history.window import LENGTHS, Window

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from mgpu_doctor.live.history.measures import LOSS, OF_DEVICE, STEP, UTILIZATION, Measure, Unit
+from mgpu_doctor.live.history.spans import Columns
 from mgpu_doctor.tui.history.axis import bounds, clock, nice
-from mgpu_doctor.tui.history.measures import LOSS, OF_DEVICE, STEP, UTILIZATION, Measure, Unit
 from mgpu_doctor.tui.history.plot import bars
-from mgpu_doctor.tui.history.spans import Columns
 
 GAP = math.nan
 

@@ -16,9 +16,9 @@ from mgpu_probes.outside.jobs import FoundJob, FoundProcess, FoundUntold
 from textual.pilot import Pilot
 
 from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.live.outside import Outside
 from mgpu_doctor.report.verdict import Tone, verdict
 from mgpu_doctor.tui.once import render
-from mgpu_doctor.tui.outside_source import Outside
 from mgpu_doctor.tui.start import listing
 from mgpu_doctor.tui.start.attach import AttachScreen
 from mgpu_doctor.tui.start.listing import Listed, gpus_of, jobs_here

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from mgpu_doctor.tui.frame import View
 from mgpu_doctor.tui.start.greeting import Greeting
+from mgpu_doctor.tui.view import View
 from tests.support.diagnoses import HOSTILE
 from tests.support.frames import HEALTHY, NOTHING, eight_gpus
 from tests.support.screens import check

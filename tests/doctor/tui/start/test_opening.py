@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from textual.app import App
 
+from mgpu_doctor.live.here import Live
+from mgpu_doctor.live.outside import Outside
 from mgpu_doctor.recording.layout import END
-from mgpu_doctor.tui.outside_source import Outside
-from mgpu_doctor.tui.source import Live
 from mgpu_doctor.tui.start import opening
 from mgpu_doctor.tui.start.attach import AttachScreen
 from mgpu_doctor.tui.start.examined import DiagnosisScreen

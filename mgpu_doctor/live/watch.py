@@ -15,10 +15,10 @@ from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.live.followed import Followed, follow
+from mgpu_doctor.live.heat import Heat, heat, step_rate
 from mgpu_doctor.recording.box import Box, BoxReader, read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
-from mgpu_doctor.tui.followed import Followed, follow
-from mgpu_doctor.tui.heat import Heat, heat, step_rate
 
 SHARE = 0.01
 """Of a core: what loading and what diagnosing may each take."""

@@ -15,20 +15,18 @@ from mgpu_probes.outside import jobs
 from mgpu_probes.outside.jobs import FoundJob
 from mgpu_probes.outside.look import look
 
-from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.looks import Look, Process
-from mgpu_doctor.case.model import HostSample, Outcome
+from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.process import GONE, case_of
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.machine import Machine
+from mgpu_doctor.live.recorder import Recorder
+from mgpu_doctor.live.watch import Pace
 from mgpu_doctor.report import text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
-from mgpu_doctor.tui.frame import Frame
-from mgpu_doctor.tui.history.collect import Collector
-from mgpu_doctor.tui.machine import Machine
-from mgpu_doctor.tui.recorder import Recorder
-from mgpu_doctor.tui.watch import Pace
 
 UNSEEN = "steps are not seen: this job was not started under observation (d: look at its stacks)"
 KEPT = 2
@@ -59,9 +57,7 @@ class Outside:
         self._settings = settings
         self._clock = clock
         self._find = find
-        self._machine = Machine()
-        self._collector = Collector()
-        self._recorder = recorder
+        self._machine = Machine(recorder)
         self._finding = Pace(time.monotonic, time.thread_time)
         self._looking = Pace(time.monotonic, time.thread_time)
         self._job: FoundJob | None = None
@@ -74,9 +70,7 @@ class Outside:
             self._see()
         found = self._diagnosis
         ranks = found.ranks if found is not None else ()
-        devices = self._machine.devices()
-        host = self._machine.host(one.pid for one in ranks if one.pid is not None)
-        self._collect(devices, host)
+        devices, host = self._machine.sample(one.pid for one in ranks if one.pid is not None)
         at = self._clock()
         return Frame(
             at=at,
@@ -86,20 +80,16 @@ class Outside:
             devices=devices,
             host=host,
             hint=None if found else f"{jobs.unseen(self._pid)}: a lists the jobs that run here.",
-            history=self._collector.history(at),
+            history=self._machine.history(at),
         )
+
+    def close(self) -> None:
+        """Let go of the drivers."""
+        self._machine.close()
 
     def _name(self) -> str:
         name = f"from outside: process {self._pid}" + (", has ended" if self._over else "")
-        return f"{name}  {self._recorder.state}" if self._recorder else name
-
-    def _collect(self, devices: DeviceSample | None, host: HostSample | None) -> None:
-        if devices is not None:
-            self._collector.add_devices(devices)
-        if host is not None:
-            self._collector.add_host(host)
-        if self._recorder is not None:
-            self._recorder.write(devices, host)
+        return self._machine.named(name)
 
     def _see(self) -> None:
         if self._finding.due():

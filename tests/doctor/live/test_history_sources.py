@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.live.here import Live
+from mgpu_doctor.live.history import measures
+from mgpu_doctor.live.history.collect import History
+from mgpu_doctor.live.history.spans import Spans
+from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import HOST_SAMPLES, HOSTS
-from mgpu_doctor.tui.history import measures
-from mgpu_doctor.tui.history.collect import History
-from mgpu_doctor.tui.history.spans import Spans
 from mgpu_doctor.tui.history.subjects import Kind, Lane, Subject, spans
-from mgpu_doctor.tui.source import Live, Replay
 from tests.support.recordings import HEALTHY, SLOW_INPUT, WAITING, recording
 
 JOB = (WAITING, WAITING, SLOW_INPUT, WAITING)

@@ -11,12 +11,13 @@ import pytest
 from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.model import Now, Outcome, State
 from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.live.heat import Heat, heat, step_rate
+from mgpu_doctor.live.here import Live
+from mgpu_doctor.live.replay import Replay
+from mgpu_doctor.live.watch import SHARE, Pace, Watch, refreshed
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.recording.living import is_living, living
-from mgpu_doctor.tui.heat import Heat, heat, step_rate
-from mgpu_doctor.tui.source import Live, Replay
-from mgpu_doctor.tui.watch import SHARE, Pace, Watch, refreshed
 from tests.support.recordings import HEALTHY, SLOW_INPUT, STARTED, WAITING, recording
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
 

@@ -10,9 +10,9 @@ from mgpu_probes.inprocess import layout
 
 from mgpu_doctor.analysis.measures import has_host_clock
 from mgpu_doctor.case.model import Rank, Records
-from mgpu_doctor.tui.history import measures
-from mgpu_doctor.tui.history.measures import Measure
-from mgpu_doctor.tui.history.spans import NONE, Floats, Spans, values
+from mgpu_doctor.live.history import measures
+from mgpu_doctor.live.history.measures import Measure
+from mgpu_doctor.live.history.spans import NONE, Floats, Spans, values
 
 Reading = Callable[[Records, Floats], Floats]
 """Records and the number of steps in each -> a value each; NaN: unknown."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.tui.history.series import BLOCKS, ROWS, WIDTHS, Series
-from mgpu_doctor.tui.history.spans import gaps
+from mgpu_doctor.live.history.series import BLOCKS, ROWS, WIDTHS, Series
+from mgpu_doctor.live.history.spans import gaps
 
 START = 1.79e9
 HOURS = 3600

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mgpu_doctor.tui.history.spans import NONE, Spans
+from mgpu_doctor.live.history.spans import NONE, Spans
 
 ROWS = 64
 """Samples a block. A full block never changes, so views share it."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.model import HostSample, Rank
-from mgpu_doctor.tui.history.measures import OF_DEVICE, OF_HOST, OF_PRESSURE, PRESSURES
-from mgpu_doctor.tui.history.series import BLOCKS, EMPTY, Series, Trace
+from mgpu_doctor.live.history.measures import OF_DEVICE, OF_HOST, OF_PRESSURE, PRESSURES
+from mgpu_doctor.live.history.series import BLOCKS, EMPTY, Series, Trace
 
 MOST_DEVICES = 256
 

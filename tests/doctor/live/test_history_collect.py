@@ -10,11 +10,11 @@ from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.model import HostSample, Rank, Records
+from mgpu_doctor.live.history import measures
+from mgpu_doctor.live.history.collect import MOST_DEVICES, Collector, History
+from mgpu_doctor.live.history.measures import OF_DEVICE, OF_PRESSURE, UTILIZATION, Measure
+from mgpu_doctor.live.history.spans import Spans, gaps
 from mgpu_doctor.recording.records import HISTORY_DTYPE
-from mgpu_doctor.tui.history import measures
-from mgpu_doctor.tui.history.collect import MOST_DEVICES, Collector, History
-from mgpu_doctor.tui.history.measures import OF_DEVICE, OF_PRESSURE, UTILIZATION, Measure
-from mgpu_doctor.tui.history.spans import Spans, gaps
 from mgpu_doctor.tui.history.subjects import Kind, Lane, Subject, lanes, spans, subjects
 from tests.support import histories
 from tests.support.frames import gpu

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mgpu_doctor.findings import Culprit, Finding, Severity
-from mgpu_doctor.tui.followed import MOST_RESOLVED, Followed, follow
+from mgpu_doctor.live.followed import MOST_RESOLVED, Followed, follow
 
 
 def finding(code: str, rank: int | None = None, title: str = "") -> Finding:

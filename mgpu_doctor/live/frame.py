@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.model import HostSample
 from mgpu_doctor.findings import Diagnosis
-from mgpu_doctor.tui.filter import Filter
-from mgpu_doctor.tui.followed import Followed
-from mgpu_doctor.tui.heat import Heat
-from mgpu_doctor.tui.history.collect import History
+from mgpu_doctor.live.followed import Followed
+from mgpu_doctor.live.heat import Heat
+from mgpu_doctor.live.history.collect import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +50,3 @@ class Frame:
     replay: Position | None = None
     history: History | None = None
     """What was sampled until now; None: the source keeps none."""
-
-
-class Order(str, Enum):
-    """How ranks are sorted."""
-
-    RANK = "rank"
-    OWN = "own work"
-    WAIT = "wait"
-    STEP = "step"
-    MEMORY = "memory"
-    STATE = "state"
-    HOST = "host"
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What the person at the screen chose. Panels draw a frame under a view."""
-
-    order: Order = Order.RANK
-    finding: int = 0
-    """Which finding is selected."""
-    filter: Filter | None = None
-    """Which ranks and GPUs are shown; None: all."""
-    reversed: bool = False
-    """The order turned round; what is not known stays last."""

@@ -14,14 +14,15 @@ import pytest
 from mgpu_doctor.case.gpu import DeviceSample, Ecc, NvLink, Pcie
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import HostSample
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.here import Live
+from mgpu_doctor.live.history.measures import UTILIZATION
+from mgpu_doctor.live.history.spans import gaps
+from mgpu_doctor.live.recorder import Recorder
+from mgpu_doctor.live.replay import NO_JOB, Replay
 from mgpu_doctor.recording.layout import HOSTS, INFO
 from mgpu_doctor.recording.write import OccupiedError
-from mgpu_doctor.tui.frame import Frame
-from mgpu_doctor.tui.history.measures import UTILIZATION
-from mgpu_doctor.tui.history.spans import gaps
 from mgpu_doctor.tui.history.subjects import Kind, Lane, Subject, spans
-from mgpu_doctor.tui.recorder import Recorder
-from mgpu_doctor.tui.source import NO_JOB, Live, Replay
 from tests.fakenvml import fakenvml
 from tests.support import histories
 from tests.support.frames import eight_gpus, gpu
@@ -131,8 +132,8 @@ def test_the_recording_says_what_it_is(tmp_path: Path) -> None:
 _LIVE = """
 import json, os, sys, time
 from pathlib import Path
-from mgpu_doctor.tui.recorder import Recorder
-from mgpu_doctor.tui.source import Live
+from mgpu_doctor.live.recorder import Recorder
+from mgpu_doctor.live.here import Live
 live = Live(recorder=Recorder(Path(sys.argv[1])))
 for lost, name in enumerate(sys.argv[2:]):
     os.replace(name, os.environ["FAKENVML_STATE"])

@@ -1,0 +1,1 @@
+"""What is going on now, or went on at a moment of a recording, frozen into frames for screens."""

@@ -1,0 +1,142 @@
+"""A recording, played again."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_right
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.live.followed import Followed
+from mgpu_doctor.live.frame import Frame, Position
+from mgpu_doctor.live.history.collect import Collector
+from mgpu_doctor.live.source import all_ranks
+from mgpu_doctor.live.watch import Seen
+from mgpu_doctor.recording.box import read_box
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
+
+MOST_BOXES = 256
+"""Boxes that a replay keeps in memory (a few megabytes each)."""
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+NO_JOB = "This recording holds no job, GPUs and host alone."
+
+
+class Replay:
+    """A recording, played again from its start. Raises `NotARecording` when it is none."""
+
+    def __init__(self, recording: Path, settings: Settings = DEFAULTS) -> None:
+        self._recording = recording
+        self._settings = settings
+        self._whole = whole = load_recording(recording)
+        self._past: Collector | None = None
+        start, end = _begin_and_end(whole)
+        self._lock = threading.Lock()
+        self._position = Position(start, end, start, 1.0, paused=False)
+        self._shown: tuple[float, Seen] | None = None
+        self._boxes = lru_cache(MOST_BOXES)(read_box)
+
+    def frame(self, passed: float) -> Frame:
+        with self._lock:
+            if not self._position.paused:
+                self._move(passed * self._position.speed)
+            position = self._position
+        case, seen = self._case(position)
+        return Frame(
+            at=position.at,
+            source=self._recording.name,
+            diagnosis=seen.diagnosis if seen else None,
+            hint=None if seen else NO_JOB,
+            heat=seen.heat if seen else None,
+            rate=seen.rate if seen else None,
+            devices=case.device_samples[-1] if case.device_samples else None,
+            host=case.host_samples[-1] if case.host_samples else None,
+            resolved=seen.resolved if seen else (),
+            replay=position,
+            history=self._collected().history(position.at, all_ranks(case)),
+        )
+
+    def close(self) -> None:
+        """Nothing samples for a replay."""
+
+    def _case(self, position: Position) -> tuple[Case, Seen | None]:
+        """What was known at that moment; without a job there is nothing to examine."""
+        if not _has_job(self._whole):
+            return _cut(self._whole, position.at), None
+        if self._shown is None or self._shown[0] != position.at:
+            case = load_recording(self._recording, until=position.at, read=self._boxes)
+            diagnosis = diagnose(case, self._settings)
+            seen = Seen.of(diagnosis, case, self._followed(position), position.at)
+            self._shown = (position.at, seen)
+        return self._shown[1].diagnosis.case, self._shown[1]
+
+    def _collected(self) -> Collector:
+        """All samples of the recording, gathered once."""
+        if self._past is None:
+            self._past = Collector.of(self._whole.device_samples, self._whole.host_samples)
+        return self._past
+
+    def _followed(self, position: Position) -> tuple[Followed, ...]:
+        """What was followed up to here; nothing after a step back."""
+        if self._shown is None or position.at < self._shown[0]:
+            return ()
+        return self._shown[1].followed
+
+    def pause(self) -> None:
+        """Stop, or go on; from the end: from the start again."""
+        with self._lock:
+            position = self._position
+            if position.paused and position.at >= position.end:
+                position = replace(position, at=position.start)
+            self._position = replace(position, paused=not position.paused)
+
+    def step(self, seconds: float) -> None:
+        """Move by so many recorded seconds."""
+        with self._lock:
+            self._move(seconds)
+
+    def seek(self, share: float) -> None:
+        """Go to a share 0..1 of the recording."""
+        with self._lock:
+            position = self._position
+            span = position.end - position.start
+            self._position = replace(position, at=position.start + share * span)
+
+    def faster(self, steps: int) -> None:
+        """So many places up (or down) in `SPEEDS`."""
+        with self._lock:
+            place = SPEEDS.index(self._position.speed) + steps
+            speed = SPEEDS[max(0, min(len(SPEEDS) - 1, place))]
+            self._position = replace(self._position, speed=speed)
+
+    def _move(self, seconds: float) -> None:
+        position = self._position
+        at = max(position.start, min(position.end, position.at + seconds))
+        over = at >= position.end and seconds > 0
+        self._position = replace(position, at=at, paused=position.paused or over)
+
+
+def _has_job(case: Case) -> bool:
+    return bool(case.ranks or case.job.command)
+
+
+def _cut(case: Case, at: float) -> Case:
+    """With the samples of a moment and before."""
+    devices = bisect_right(case.device_samples, at, key=lambda sample: sample.at)
+    hosts = bisect_right(case.host_samples, at, key=lambda sample: sample.at)
+    return replace(
+        case,
+        device_samples=case.device_samples[:devices],
+        host_samples=case.host_samples[:hosts],
+    )
+
+
+def _begin_and_end(case: Case) -> tuple[float, float]:
+    """Of a recording, seconds since the epoch; without a job its samples tell."""
+    samples = [one.at for one in case.device_samples] + [one.at for one in case.host_samples]
+    end = case.observed if _has_job(case) else max(samples, default=case.observed)
+    starts = [case.job.started, *(rank.started for rank in case.ranks)]
+    return min([end, *(start for start in starts if start is not None)]), end
