@@ -72,7 +72,7 @@ class Server(ThreadingHTTPServer):
             return
         try:
             super().process_request(request, client_address)
-        except BaseException:  # no thread could be started
+        except RuntimeError:  # no thread could be started
             self._free.release()
             raise
 

@@ -10,16 +10,17 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import work
-from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.app import App, ComposeResult, SystemCommand
+from textual.binding import BindingType
 from textual.containers import Container
 from textual.message import Message
 from textual.reactive import reactive
+from textual.screen import Screen
 from textual.widgets import Footer
 
 from mgpu_doctor.case.gpu import DeviceSample
@@ -32,6 +33,7 @@ from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.live.source import Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
+from mgpu_doctor.tui import keys
 from mgpu_doctor.tui.filter.prompt import Chosen, FilterPrompt
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.screen import HistoryScreen
@@ -73,34 +75,7 @@ class TopApp(App[None]):
     # Textual declares these as instance variables: no ClassVar here.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (170, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q", "quit", "quit"),
-        Binding("ctrl+c", "quit", show=False, priority=True),
-        Binding("question_mark", "keys", "help"),
-        Binding("enter", "details", "finding"),
-        Binding("slash", "filter", "filter"),
-        Binding("g", "history", "graphs"),
-        Binding("r", "sort", "sort ranks", show=False),
-        Binding("R", "reverse", "turn the order", show=False),
-        Binding("j", "next_job", "next job", show=False),
-        Binding("n", "launch", "new"),
-        Binding("a", "attach", "attach"),
-        Binding("d", "diagnosis", "examine"),
-        Binding("x", "stop", "stop", show=False),
-        Binding("p", "play_last", "play last", show=False),
-        Binding("t", "light", "light/dark", show=False),
-        Binding("space", "pause", "pause", priority=True),
-        Binding("left", "step(-1)", "back", priority=True),
-        Binding("right", "step(1)", "on", priority=True),
-        Binding("minus", "speed(-1)", "slower"),
-        Binding("plus,equals_sign", "speed(1)", "faster"),
-        Binding("home", "seek(0)", "start", show=False, priority=True),
-        Binding("end", "seek(1)", "end", show=False, priority=True),
-    ]
-    REPLAY_ACTIONS = frozenset({"pause", "step", "speed", "seek"})
-    MAIN_ACTIONS = frozenset(
-        {"details", "sort", "reverse", "filter", "history", "launch", "attach", "diagnosis", "stop"}
-    )
+    BINDINGS: ClassVar[list[BindingType]] = keys.BINDINGS
 
     frame: reactive[Frame | None] = reactive(None, init=False)
     view: reactive[View] = reactive(View(), init=False)
@@ -193,9 +168,9 @@ class TopApp(App[None]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         graphs = isinstance(self.screen, HistoryScreen)
         on_a_page = len(self.screen_stack) > 1 and not graphs
-        if graphs and action in self.MAIN_ACTIONS:
+        if graphs and action in keys.MAIN_ACTIONS:
             return False
-        if action in self.REPLAY_ACTIONS:
+        if action in keys.REPLAY_ACTIONS:
             return isinstance(self._source, Replay) and not on_a_page
         if action == "next_job":
             return isinstance(self._source, Live)
@@ -203,8 +178,12 @@ class TopApp(App[None]):
             return not isinstance(self._source, Replay)
         return super().check_action(action, parameters)
 
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        yield from keys.commands(self)
+        yield from super().get_system_commands(screen)
+
     def action_keys(self) -> None:
-        self.push_screen(help_page())
+        self.push_screen(help_page(self))
 
     def action_details(self) -> None:
         diagnosis = self._diagnosis

@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.text import Text
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-KEYS = (
-    ("q, ctrl+c", "quit; the job is never touched"),
-    ("tab", "next panel; arrows and page keys scroll in it, so does the mouse"),
-    ("enter", "the selected finding in full: cause, evidence, fix; escape closes it"),
-    ("up, down", "select a finding (in the findings panel)"),
-    ("/", "show only ranks and GPUs that match: rank:0-3 & util<5; empty: all"),
-    ("r, R", "another order of the ranks: own work, wait, step, memory, …; turned round"),
-    ("j", "another of the jobs that run here"),
-    ("a", "attach: list the training jobs of this machine, observed or not"),
-    ("n", "new job: the built-in trainers, with their options and faults"),
-    ("d", "examine the shown job in full; s there saves the report"),
-    ("x", "stop the shown job, after a question"),
-    ("p", "play the last recording"),
-    ("g", "graphs over time: [ ] how long, h l earlier and later, 0 now"),
-    ("t", "light or dark; NO_COLOR=1 in the environment: without colour"),
-    ("", ""),
-    ("space", "replay: pause and go on"),
-    ("left, right", "replay: a second back, a second on"),
-    ("-, +", "replay: slower, faster"),
-    ("home, end", "replay: to the start, to the end"),
+from mgpu_doctor.tui.keys import told
+
+ELSE = (
+    ("tab", "Next panel; arrows and page keys move in it, and so does the mouse."),
+    ("↑ ↓", "Select a finding (in the findings panel)."),
+    ("^p", "Palette: everything above, found by typing a few letters."),
 )
 READING = """
 Ranks: a bar is a step's time, its letters are the phases of the legend. The rank whose bar holds
@@ -59,9 +45,10 @@ class Page(ModalScreen[None]):
             yield Static(self._content, markup=False)
 
 
-def help_page() -> Page:
+def help_page(app: App[Any]) -> Page:
+    """All keys of the live screen, and how to read it."""
     shown = Text()
-    for keys, does in KEYS:
-        shown.append(f"{keys:14}", style="bold").append(f"{does}\n")
+    for key, does in (*((app.get_key_display(one), one.tooltip) for one in told()), *ELSE):
+        shown.append(f"{key:8}", style="bold").append(f"{does}\n")
     shown.append(READING)
     return Page("Keys", shown)

@@ -33,6 +33,17 @@ async def test_help_opens_and_closes() -> None:
         assert "the job is never touched" not in screen_text(app)
 
 
+async def test_the_palette_finds_what_works_now() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        offered = {command.title for command in app.get_system_commands(app.screen)}
+        assert {"Graphs", "Filter", "Attach"} <= offered
+        assert "Pause" not in offered  # nothing is replayed
+        await pilot.press("ctrl+p", *"graphs", "enter")
+        await until(pilot, lambda: isinstance(app.screen, HistoryScreen), "the graphs")
+
+
 async def test_enter_shows_cause_evidence_and_fix_of_the_selected_finding() -> None:
     app = TopApp(Still(STRAGGLER), interval=3600)
     async with app.run_test(size=SIZE) as pilot:

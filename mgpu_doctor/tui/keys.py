@@ -1,0 +1,79 @@
+"""The keys of the live screen: what they do, in the footer, in the help and in the palette."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+
+BINDINGS: list[BindingType] = [
+    Binding("q", "quit", "quit", tooltip="Quit; the job is never touched (as ctrl+c)."),
+    Binding("ctrl+c", "quit", show=False, priority=True),
+    Binding("question_mark", "keys", "help", key_display="?", tooltip="All keys."),
+    Binding(
+        "enter", "details", "finding", tooltip="The selected finding in full; escape closes it."
+    ),
+    Binding(
+        "slash",
+        "filter",
+        "filter",
+        key_display="/",
+        tooltip="Show only ranks and GPUs that match: rank:0-3 & util<5; empty: all.",
+    ),
+    Binding("g", "history", "graphs", tooltip="Graphs over time of GPUs, host, ranks and loss."),
+    Binding(
+        "r",
+        "sort",
+        "sort ranks",
+        show=False,
+        tooltip="Another order of the ranks: own work, wait, step, memory …",
+    ),
+    Binding("R", "reverse", "turn the order", show=False, tooltip="The order turned round."),
+    Binding(
+        "j", "next_job", "next job", show=False, tooltip="Another of the jobs under observation."
+    ),
+    Binding(
+        "n", "launch", "new", tooltip="New job: the built-in trainers, with options and faults."
+    ),
+    Binding("a", "attach", "attach", tooltip="All training jobs of this machine, observed or not."),
+    Binding(
+        "d", "diagnosis", "examine", tooltip="Examine the job in full; s there saves the report."
+    ),
+    Binding("x", "stop", "stop", show=False, tooltip="Stop the job, after a question."),
+    Binding("p", "play_last", "play last", show=False, tooltip="Play the last recording."),
+    Binding(
+        "t",
+        "light",
+        "light/dark",
+        show=False,
+        tooltip="Light or dark; NO_COLOR=1 in the environment: without colour.",
+    ),
+    Binding("space", "pause", "pause", priority=True, tooltip="Replay: pause and go on."),
+    Binding("left", "step(-1)", "back", priority=True, tooltip="Replay: a second back."),
+    Binding("right", "step(1)", "on", priority=True, tooltip="Replay: a second on."),
+    Binding("minus", "speed(-1)", "slower", key_display="-", tooltip="Replay: slower."),
+    Binding("plus,equals_sign", "speed(1)", "faster", key_display="+", tooltip="Replay: faster."),
+    Binding("home", "seek(0)", "start", show=False, priority=True, tooltip="Replay: to the start."),
+    Binding("end", "seek(1)", "end", show=False, priority=True, tooltip="Replay: to the end."),
+]
+REPLAY_ACTIONS = frozenset({"pause", "step", "speed", "seek"})
+MAIN_ACTIONS = frozenset(
+    {"details", "sort", "reverse", "filter", "history", "launch", "attach", "diagnosis", "stop"}
+)
+"""What works on the main screen, not on the graphs."""
+
+
+def told() -> list[Binding]:
+    """Those that the help explains."""
+    return [one for one in BINDINGS if isinstance(one, Binding) and one.tooltip]
+
+
+def commands(app: App[Any]) -> Iterable[SystemCommand]:
+    """What the palette offers: the keys' actions as far as they work now."""
+    for one in told():
+        name, _, argument = one.action.rstrip(")").partition("(")
+        if app.check_action(name, (argument,)):
+            title = one.description.capitalize()
+            yield SystemCommand(title, one.tooltip, lambda one=one: app.run_action(one.action))
