@@ -21,7 +21,12 @@ def train(
         bool, typer.Option("--list", help="List the trainers and their options.")
     ] = False,
     *,
-    ranks: Annotated[int, typer.Option(metavar="N", help="Processes that train together.")] = 2,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Processes that train together; 2 where the trainer takes several."
+        ),
+    ] = None,
     directory: Annotated[Path | None, DIRECTORY] = None,
     json_out: Annotated[Path | None, JSON_OUT] = None,
     quiet: Annotated[bool, QUIET] = False,
@@ -34,6 +39,7 @@ def train(
     Examples:
       mgpu-doctor train --list
       mgpu-doctor train torch-ddp --ranks 4 --steps 200
+      mgpu-doctor train torch-fsdp --model cnn-nano --precision bf16
       mgpu-doctor train torch-ddp --ranks 4 --fault slow:rank=2,phase=forward,ms=20
     """
     from mgpu_trainers import catalogue
@@ -79,13 +85,15 @@ def _options(arguments: Sequence[str]) -> dict[str, list[str]]:
 def _listing() -> str:
     from mgpu_trainers import catalogue
 
-    lines = []
-    for trainer in catalogue.TRAINERS:
-        lines.append(f"{trainer.name:<14}{trainer.summary}")
-        for option in trainer.options:
-            default = "" if option.default is None else f" (default {option.default})"
-            choices = f": {', '.join(option.choices)}" if option.choices else ""
-            lines.append(f"  --{option.name:<12}{option.help}{choices}{default}")
+    trainers = catalogue.TRAINERS
+    lines = [f"{trainer.name:<16}{trainer.summary}" for trainer in trainers]
+    lines.append("\nOptions (without names of trainers: of all):")
+    for option in dict.fromkeys(option for trainer in trainers for option in trainer.options):
+        takers = [trainer.name for trainer in trainers if option in trainer.options]
+        default = "" if option.default is None else f" (default {option.default})"
+        choices = f": {', '.join(option.choices)}" if option.choices else ""
+        only = "" if len(takers) == len(trainers) else f" [{', '.join(takers)}]"
+        lines.append(f"  --{option.name:<14}{option.help}{choices}{default}{only}")
     lines.append("\nFaults (--fault KIND:KEY=VALUE,…):")
     for kind, keys in catalogue.fault_keys().items():
         lines.append(f"  {kind:<14}{', '.join(keys)}")

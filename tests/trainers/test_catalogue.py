@@ -21,7 +21,7 @@ def test_the_command_starts_the_module_under_torchrun_on_any_free_port() -> None
     assert command[0] == sys.executable
     assert command[1:6] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
     assert command[6:] == [
-        *("-m", "mgpu_trainers.torch_ddp"),
+        *("-m", "mgpu_trainers.pytorch.ddp"),
         *("--steps", "5", "--model", "cnn-nano"),
     ]
 
@@ -67,7 +67,7 @@ def test_wrong_usage_of_the_trainer_itself_ends_with_2(capsys: pytest.CaptureFix
         catalogue.arguments(DDP, ["--steps", "0"])
     assert ended.value.code == 2
     assert capsys.readouterr().err.splitlines() == [
-        "python -m mgpu_trainers.torch_ddp: --steps must be 1 or more, not 0"
+        "python -m mgpu_trainers.pytorch.ddp: --steps must be 1 or more, not 0"
     ]
 
 

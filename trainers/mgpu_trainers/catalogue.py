@@ -4,68 +4,65 @@ Imports no framework, so that a list or a `--help` costs nothing.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
-from mgpu_trainers import faults, specs
+from mgpu_trainers import faults, specs, together
+from mgpu_trainers import options as own
+from mgpu_trainers.options import PRACTICES, RANKS, TRAINING, Option, UsageError, Value
 from mgpu_trainers.specs import SpecError
 
-Value = int | float | str
-
-
-class UsageError(ValueError):
-    """A name, an option or a value that no trainer takes; the message is one clear sentence."""
-
-
-@dataclass(frozen=True)
-class Option:
-    name: str
-    type: type[int] | type[float] | type[str]
-    default: Value | None
-    help: str
-    choices: tuple[str, ...] = ()
-    repeatable: bool = False
+__all__ = ["RANKS", "TRAINERS", "TRAINING", "Option", "Trainer", "UsageError"]
 
 
 @dataclass(frozen=True)
 class Trainer:
+    """`launcher` python: it is one process, which drives all the devices by itself."""
+
     name: str
     module: str
     framework: Literal["torch"]
     summary: str
     options: tuple[Option, ...]
-    launcher: Literal["torchrun"] = "torchrun"
+    launcher: Literal["torchrun", "python"] = "torchrun"
+
+    @property
+    def ranks(self) -> Option:
+        """How many processes it takes, with the default of this trainer."""
+        return RANKS if self.launcher == "torchrun" else replace(RANKS, default=1)
 
 
-RANKS = Option("ranks", int, 2, "how many processes train together")
-"""Taken by the launcher of every trainer, so not among a trainer's own options."""
+_ALONE = (*TRAINING, *PRACTICES)
+_GROUP = (*_ALONE, own.NO_SYNC, own.TIMEOUT)
+_DDP = (*_GROUP, own.BUCKET, own.COMPRESS)
+_LOCAL = (*_GROUP, own.BUCKET, own.SYNC_EVERY, own.SYNC_FIRST)
 
-TRAINING = (
-    Option("steps", int, 200, "optimizer steps"),
-    Option("model", str, "gpt-nano", "what is trained", ("gpt-nano", "cnn-nano")),
-    Option("batch", int, None, "samples a rank takes at once (4 for gpt-nano, 32 for cnn-nano)"),
-    Option("workers", int, 0, "data-loader processes of each rank"),
-    Option("seed", int, 0, "of the weights and of the order of the data"),
-    Option("lr", float, 1e-3, "learning rate"),
-    Option("accumulate", int, 1, "batches whose gradients are added up for one optimizer step"),
-    Option("threads", int, 1, "computing threads of each rank"),
-    Option(
-        "device", str, "auto", "auto takes a GPU for each rank, else CPUs", ("auto", "cpu", "cuda")
-    ),
-    Option("log-every", int, 10, "steps between two printed losses"),
-    Option("fault", str, None, "KIND:KEY=VALUE,… planted on purpose", repeatable=True),
-)
-_LEAST = {"ranks": 1, "steps": 1, "batch": 1, "accumulate": 1, "threads": 1, "log-every": 1}
+
+def _torch(
+    name: str,
+    summary: str,
+    options: tuple[Option, ...],
+    launcher: Literal["torchrun", "python"] = "torchrun",
+) -> Trainer:
+    module = f"mgpu_trainers.pytorch.{name}"
+    return Trainer(f"torch-{name}", module, "torch", summary, options, launcher)
+
 
 TRAINERS = (
-    Trainer(
-        "torch-ddp",
-        "mgpu_trainers.torch_ddp",
-        "torch",
-        "PyTorch DistributedDataParallel: gloo on CPUs, NCCL on GPUs",
-        TRAINING,
+    _torch("ddp", "PyTorch DistributedDataParallel: gloo on CPUs, NCCL on GPUs", _DDP),
+    _torch("fsdp", "fully_shard (FSDP2): weights, gradients and optimizer are divided", _GROUP),
+    _torch("zero1", "DDP with ZeroRedundancyOptimizer: the optimizer's states are divided", _DDP),
+    _torch("localsgd", "post-local SGD: each rank for itself, now and then averaged", _LOCAL),
+    _torch("single", "one process, one device: what the others are held against", _ALONE, "python"),
+    _torch("dp", "DataParallel: one process, each batch divided over its GPUs", _ALONE, "python"),
+    _torch(
+        "mp",
+        "naive model parallel: one process, the model's layers on several GPUs",
+        (*_ALONE, own.STAGES),
+        "python",
     ),
 )
 
@@ -79,29 +76,44 @@ def find(name: str) -> Trainer:
     raise UsageError(f"there is no trainer {name!r}: choose one of {known}")
 
 
-def command(trainer: Trainer, ranks: int, options: Mapping[str, object]) -> list[str]:
-    """The command line that starts `trainer` with this interpreter.
+def command(trainer: Trainer, ranks: int | None, options: Mapping[str, object]) -> list[str]:
+    """The command line that starts `trainer` with this interpreter; ranks None: its default.
 
     `options` maps an option's name to its value, to None for its default, or to several values
     where it is repeatable. The rendezvous takes any free port, so that jobs can run side by side.
-    Raises UsageError for an unknown option, a bad value, or a fault that cannot be planted.
+    Raises UsageError for an unknown option, a bad value, values that do not go together, or a
+    fault that cannot be planted.
     """
-    _check(RANKS, str(ranks))
+    values = check(trainer, ranks, options)
+    together.check(trainer.name, _number(trainer, ranks), values)
+    program = [sys.executable, "-m"]
+    if trainer.launcher == "torchrun":
+        program += ["torch.distributed.run", "--standalone", "--nproc-per-node"]
+        program += [str(_number(trainer, ranks)), "-m"]
+    return [*program, trainer.module, *_arguments(options)]
+
+
+def check(
+    trainer: Trainer, ranks: int | None, options: Mapping[str, object]
+) -> dict[str, Value | None]:
+    """Each option by itself; what those that are no faults are, defaults included.
+
+    Raises UsageError as `command` does.
+    """
+    number = _number(trainer, ranks)
     known = {option.name: option for option in trainer.options}
-    arguments: list[str] = []
-    for name, value in options.items():
-        option = known.get(name.replace("_", "-"))
+    values = {option.name: option.default for option in trainer.options}
+    for given, value in options.items():
+        option = known.get(given.replace("_", "-"))
         if option is None:
-            raise UsageError(f"{trainer.name} has no option --{name}")
+            raise UsageError(f"{trainer.name} has no option --{given}", given)
         for text in _texts(value):
-            _check(option, text)
-            arguments += [f"--{option.name}", text]
-    _check_faults(_texts(options.get("fault")), ranks)
-    return [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--standalone", "--nproc-per-node", str(ranks)),
-        *("-m", trainer.module, *arguments),
-    ]
+            values[option.name] = option.read(text)
+    try:
+        faults.check(faults.parse(_texts(options.get("fault")), number), trainer.name)
+    except SpecError as error:
+        raise UsageError(str(error), "fault") from None
+    return values
 
 
 def arguments(trainer: Trainer, argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -119,9 +131,9 @@ def arguments(trainer: Trainer, argv: Sequence[str] | None = None) -> argparse.N
         )
     given = parser.parse_args(argv)
     try:
-        for option in trainer.options:
-            for text in _texts(getattr(given, option.name.replace("-", "_"))):
-                _check(option, text)
+        world = os.environ.get("WORLD_SIZE") if trainer.launcher == "torchrun" else None
+        ranks = _number(trainer, int(world) if world else None)
+        together.check(trainer.name, ranks, check(trainer, ranks, vars(given)))
     except UsageError as error:
         parser.error(str(error))
     return given
@@ -132,25 +144,25 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
+def _number(trainer: Trainer, ranks: int | None) -> int:
+    number = RANKS.read(str(trainer.ranks.default if ranks is None else ranks))
+    if trainer.launcher == "python" and number != 1:
+        raise UsageError(f"{trainer.name} is one process: --ranks can only be 1", RANKS.name)
+    return int(number)
+
+
+def _arguments(options: Mapping[str, object]) -> Iterable[str]:
+    for name, value in options.items():
+        for text in _texts(value):
+            yield from (f"--{name.replace('_', '-')}", text)
+
+
 def _texts(value: object) -> list[str]:
     if value is None:
         return []
     if isinstance(value, Iterable) and not isinstance(value, str):
         return [str(each) for each in value]
     return [str(value)]
-
-
-def _check(option: Option, text: str) -> None:
-    if option.choices and text not in option.choices:
-        raise UsageError(f"--{option.name} must be one of {', '.join(option.choices)}, not {text}")
-    try:
-        value = option.type(text)
-    except ValueError:
-        kind = "a whole number" if option.type is int else "a number"
-        raise UsageError(f"--{option.name} takes {kind}, not {text!r}") from None
-    least = _LEAST.get(option.name, 0)
-    if not isinstance(value, str) and not value >= least:
-        raise UsageError(f"--{option.name} must be {least} or more, not {text}")
 
 
 def fault_keys() -> dict[str, tuple[str, ...]]:
@@ -161,10 +173,3 @@ def fault_keys() -> dict[str, tuple[str, ...]]:
 def fault_defaults(kind: str) -> dict[str, str]:
     """What each key of a kind is when it is not given; empty: nothing."""
     return specs.defaults(faults.KINDS[kind])
-
-
-def _check_faults(texts: Iterable[str], ranks: int) -> None:
-    try:
-        faults.parse(texts, ranks)
-    except SpecError as error:
-        raise UsageError(str(error)) from None

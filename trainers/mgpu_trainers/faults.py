@@ -40,6 +40,17 @@ def parse(texts: Iterable[str], ranks: int) -> tuple[Fault, ...]:
     return found
 
 
+def check(planted: Iterable[Fault], trainer: str) -> None:
+    """Raises SpecError for a fault that the strategy leaves no place for."""
+    for fault in planted:
+        mixed = isinstance(fault, Slow) and fault.factor and fault.phase in ("forward", "backward")
+        if mixed and trainer == "torch-fsdp":
+            raise SpecError(
+                f"--fault {fault}: in {trainer} a rank also waits for weights in this phase, so "
+                "no factor of its own work is known; give ms="
+            )
+
+
 class Planted:
     """The faults of one rank of a job; every method is next to free where there are none."""
 

@@ -68,7 +68,8 @@ class Slow(Late):
         if self.phase == "forward":
             phase = Stretch(self, job)
             job.model.register_forward_pre_hook(phase.begin)
-            job.model.register_forward_hook(phase.end)
+            # Before what a wrapper does when its module returns.
+            job.model.register_forward_hook(phase.end, prepend=True)
         elif self.phase == "optimizer":
             phase = Stretch(self, job)
             job.optimizer.register_step_pre_hook(phase.begin)

@@ -50,21 +50,19 @@ def check(filled: Filled) -> Ready | Refused:
         trainer = catalogue.find(filled.trainer)
     except UsageError as error:
         return Refused("trainer", _sentence(error))
-    ranks = _ranks(filled.ranks)
+    ranks = _ranks(trainer, filled.ranks)
     if isinstance(ranks, Refused):
         return ranks
+    given = {name: typed.strip() for name, typed in filled.options.items() if typed.strip()}
     words = ["train", trainer.name]
     if filled.ranks.strip():
         words += ["--ranks", str(ranks)]
-    for name, typed in filled.options.items():
-        if value := typed.strip():
-            if wrong := _wrong(trainer, ranks, name, value):
-                return Refused(name, wrong)
-            words += [f"--{name}", value]
-    for fault in filled.faults:
-        if wrong := _wrong(trainer, ranks, FAULT, fault):
-            return Refused(FAULT, wrong)
-        words += [f"--{FAULT}", fault]
+    try:
+        catalogue.command(trainer, ranks, {**given, FAULT: filled.faults})
+    except UsageError as error:
+        return Refused(error.option or "trainer", _sentence(error))
+    for name, value in (*given.items(), *((FAULT, fault) for fault in filled.faults)):
+        words += [f"--{name}", value]
     if filled.directory.strip():
         words += ["--dir", filled.directory.strip()]
     return Ready((*words, "--quiet"))
@@ -76,22 +74,14 @@ def fault_text(kind: str, values: Mapping[str, str]) -> str:
     return f"{kind}:{given}" if given else kind
 
 
-def _ranks(typed: str) -> int | Refused:
+def _ranks(trainer: Trainer, typed: str) -> int | Refused:
     try:
-        ranks = int(typed.strip() or str(catalogue.RANKS.default))
+        ranks = int(typed.strip() or str(trainer.ranks.default))
     except ValueError:
         return Refused(RANKS, f"--ranks takes a whole number, not {typed!r}.")
     if not 1 <= ranks <= MOST_RANKS:
         return Refused(RANKS, f"--ranks must be 1 to {MOST_RANKS}, not {ranks}.")
     return ranks
-
-
-def _wrong(trainer: Trainer, ranks: int, name: str, value: str) -> str | None:
-    try:
-        catalogue.command(trainer, ranks, {name: [value]})
-    except UsageError as error:
-        return _sentence(error)
-    return None
 
 
 def _sentence(error: UsageError) -> str:

@@ -66,7 +66,7 @@ class LaunchScreen(ModalScreen[Started | None]):
         yield Footer(compact=True)
 
     def _rows(self) -> list[Row]:
-        ranks = catalogue.RANKS
+        ranks = self._trainer.ranks
         own = [option for option in self._trainer.options if option.name != form.FAULT]
         return [
             Row(form.RANKS, str(ranks.default), ranks.help),

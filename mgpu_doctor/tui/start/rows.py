@@ -20,7 +20,7 @@ class Row(Horizontal):
 
     DEFAULT_CSS = """
     Row { height: 1; }
-    Row .name { width: 12; color: $text-muted; }
+    Row .name { width: 14; color: $text-muted; }
     Row Input { width: 18; }
     Row .note {
         width: 1fr; margin-left: 2; color: $text-muted;

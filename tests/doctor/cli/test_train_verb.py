@@ -50,6 +50,7 @@ def test_the_list_shows_every_trainer_with_its_options_and_faults() -> None:
         (("torch-ddp", "--steps", "--lr"), "needs a value"),
         (("torch-ddp", "--steps", "x"), "whole number"),
         (("torch-ddp", "stray"), "stray"),
+        (("torch-single", "--ranks", "2"), "torch-single is one process"),
         (("torch-ddp", "--ranks", "2", "--fault", "hang:rank=9"), "rank 9"),
     ],
 )

@@ -30,8 +30,13 @@ def filled(**changes: Any) -> Filled:
             "mgpu-doctor train torch-ddp --ranks 4 --fault slow:rank=2,ms=20 --fault kill:step=9 "
             "--dir 'my runs/x' --quiet",
         ),
+        (Filled("torch-single"), "mgpu-doctor train torch-single --quiet"),
+        (
+            filled(options={"save-every": "5", "save-to": "x"}),
+            "mgpu-doctor train torch-ddp --save-every 5 --save-to x --quiet",
+        ),
     ],
-    ids=["defaults", "options", "faults and folder"],
+    ids=["defaults", "options", "faults and folder", "one process", "options that need each other"],
 )
 def test_what_is_typed_is_a_command(form: Filled, command: str) -> None:
     ready = check(form)
@@ -53,6 +58,8 @@ def test_what_is_typed_is_a_command(form: Filled, command: str) -> None:
         (filled(faults=("slow",)), "fault", "slow takes either ms= or factor="),
         (filled(faults=("slow:ms=x",)), "fault", "position 9: ms must be a number such as"),
         (filled(faults=("kill:rank=2",)), "fault", "there is no rank 2 among 2"),
+        (filled(options={"save-every": "5"}), "save-every", "needs a folder: --save-to FOLDER"),
+        (Filled("torch-single", ranks="2"), "ranks", "torch-single is one process"),
     ],
     ids=lambda value: None if isinstance(value, Filled) else value[:24],
 )

@@ -1,0 +1,120 @@
+"""The trainers of PyTorch besides torch-ddp, for real: they learn, are understood, and end."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from mgpu_trainers import catalogue
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis
+from tests.support.examining import loud
+from tests.support.jobs import Ended, run, started
+
+pytestmark = pytest.mark.slow
+
+SMALL = {"model": "cnn-nano", "device": "cpu"}
+
+
+def command(name: str, **options: object) -> list[str]:
+    return catalogue.command(catalogue.find(name), None, {**SMALL, **options})
+
+
+def losses(ended: Ended) -> list[float]:
+    return [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", ended.out, re.MULTILINE)]
+
+
+def accuracy(ended: Ended) -> float:
+    found = re.search(r"^validation loss \S+ accuracy (\S+)%$", ended.out, re.MULTILINE)
+    assert found, ended.err
+    return float(found[1])
+
+
+def observed(folder: Path, name: str, *options: str) -> tuple[Ended, Diagnosis]:
+    doctor = [
+        sys.executable,
+        "-m",
+        "mgpu_doctor",
+        "train",
+        name,
+        "--dir",
+        str(folder / "recording"),
+    ]
+    ended = run([*doctor, "--model", "cnn-nano", "--device", "cpu", *options])
+    assert ended.code == 0, ended.err
+    return ended, diagnose(load_recording(folder / "recording"))
+
+
+def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
+    return [(one.code, [each.rank for each in one.culprits]) for one in loud(diagnosis)]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("torch-fsdp", ()), ("torch-zero1", ("--compress", "powersgd")), ("torch-localsgd", ())],
+)
+def test_it_learns_and_the_doctor_has_nothing_to_say(
+    tmp_path: Path, name: str, options: tuple[str, ...]
+) -> None:
+    ended, diagnosis = observed(tmp_path, name, "--steps", "60", *options)
+    assert losses(ended)[-1] < 0.3 * losses(ended)[0]
+    assert accuracy(ended) > 80
+    assert blamed(diagnosis) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"), [("torch-fsdp", "forward"), ("torch-zero1", "backward")]
+)
+def test_a_slow_rank_is_named(tmp_path: Path, name: str, phase: str) -> None:
+    fault = f"slow:rank=1,phase={phase},ms=25"
+    _, diagnosis = observed(tmp_path, name, "--steps", "60", "--fault", fault)
+    assert blamed(diagnosis) == [("straggler-compute", [1])]
+
+
+def test_what_the_devices_cannot_show_is_said(tmp_path: Path) -> None:
+    ended, diagnosis = observed(tmp_path, "torch-dp", "--steps", "60")
+    assert "torch-dp: DataParallel divides batches over GPUs only" in ended.err
+    assert accuracy(ended) > 80
+    assert blamed(diagnosis) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("torch-fsdp", {"precision": "bf16", "checkpointing": "full", "accumulate": 2}),
+        ("torch-zero1", {"compress": "bf16", "precision": "fp16", "global_batch": 64, "warmup": 5}),
+    ],
+)
+def test_practices_learn_and_go_on_from_a_checkpoint(
+    tmp_path: Path, name: str, options: dict[str, object]
+) -> None:
+    first = run(command(name, **options, steps=12, log_every=1, save_every=12, save_to=tmp_path))
+    assert first.code == 0, first.err
+    assert [each.name for each in tmp_path.iterdir()] == ["checkpoint.pt"]
+    second = run(command(name, **options, steps=20, log_every=1, save_to=tmp_path))
+    assert second.code == 0, second.err
+    assert "resumed after step 12" in second.out
+    assert len(losses(second)) == 8
+    assert max(losses(second)) < losses(first)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"), [("torch-single", signal.SIGINT), ("torch-fsdp", signal.SIGTERM)]
+)
+def test_it_ends_when_asked_to(name: str, asked: signal.Signals) -> None:
+    with started(command(name, steps=100_000, log_every=1)) as job:
+        assert job.stdout
+        assert job.stdout.readline().startswith("step 1 loss")
+        ranks = psutil.Process(job.pid).children(recursive=True)
+        job.send_signal(asked)
+        out, err = job.communicate(timeout=100)
+        assert not [each for each in ranks if each.is_running()]
+        assert job.returncode == (-asked if name == "torch-single" else 1)
+        assert "validation" not in out
+        assert "KeyboardInterrupt" not in err

@@ -1,0 +1,95 @@
+"""Options of all trainers: what is refused, alone and side by side, and what follows from them."""
+
+import pytest
+from mgpu_trainers import catalogue, schedule
+from mgpu_trainers.options import UsageError
+
+ALONE = [each for each in catalogue.TRAINERS if each.launcher == "python"]
+TOGETHER = [each for each in catalogue.TRAINERS if each.launcher == "torchrun"]
+
+
+def command(name: str, ranks: int | None = None, **options: object) -> list[str]:
+    return catalogue.command(catalogue.find(name), ranks, options)
+
+
+def refused(name: str, ranks: int | None = None, **options: object) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        command(name, ranks, **options)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("trainer", ALONE, ids=lambda each: each.name)
+def test_one_process_is_started_without_torchrun(trainer: catalogue.Trainer) -> None:
+    assert command(trainer.name, steps=5)[1:] == ["-m", trainer.module, "--steps", "5"]
+    assert command(trainer.name, 1) == command(trainer.name)
+    error = refused(trainer.name, 2)
+    assert (str(error), error.option) == (
+        f"{trainer.name} is one process: --ranks can only be 1",
+        "ranks",
+    )
+
+
+@pytest.mark.parametrize("trainer", TOGETHER, ids=lambda each: each.name)
+def test_several_are_two_where_nothing_is_said(trainer: catalogue.Trainer) -> None:
+    assert command(trainer.name) == command(trainer.name, 2)
+    assert command(trainer.name)[-1] == trainer.module
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "wrong", "reason"),
+    [
+        ("torch-ddp", {"batch": 4, "global_batch": 8}, "global-batch", "either --batch or"),
+        ("torch-ddp", {"global_batch": 9}, "global-batch", "9 cannot be divided into 2 equal"),
+        ("torch-ddp", {"global_batch": 8, "accumulate": 3}, "global-batch", "6 equal batches"),
+        ("torch-ddp", {"save_every": 10}, "save-every", "--save-every needs a folder"),
+        ("torch-ddp", {"bucket_mb": 0}, "bucket-mb", "--bucket-mb must be 0.1 or more, not 0"),
+        ("torch-ddp", {"precision": "fp8"}, "precision", "must be one of fp32, bf16, fp16"),
+        ("torch-ddp", {"sync_every": 4}, "sync_every", "torch-ddp has no option --sync_every"),
+        ("torch-fsdp", {"compress": "fp16"}, "compress", "torch-fsdp has no option --compress"),
+        ("torch-localsgd", {"sync_every": 1}, "sync-every", "must be 2 or more, not 1"),
+        ("torch-localsgd", {"precision": "fp16"}, "precision", "steps of its own; take bf16"),
+        ("torch-single", {"timeout": 5}, "timeout", "torch-single has no option --timeout"),
+        ("torch-single", {"fault": "slow:ms=1"}, "fault", "there is no rank 1 among 1"),
+        ("torch-mp", {"stages": 0}, "stages", "--stages must be 1 or more, not 0"),
+        ("torch-fsdp", {"fault": "slow:factor=2"}, "fault", "give ms="),
+        ("torch-fsdp", {"fault": "slow:phase=backward,factor=2"}, "fault", "give ms="),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_options_name(
+    name: str, options: dict[str, object], wrong: str, reason: str
+) -> None:
+    error = refused(name, None, **options)
+    assert reason in str(error)
+    assert error.option == wrong
+
+
+def test_what_goes_together_is_taken() -> None:
+    assert command("torch-ddp", 2, global_batch=12, accumulate=3)
+    assert command("torch-ddp", 2, save_every=10, save_to="somewhere")
+    assert command("torch-fsdp", 2, fault="slow:ms=5;slow:phase=optimizer,factor=2")
+
+
+def test_the_ranks_of_torchrun_decide_what_a_rank_itself_refuses(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ddp = catalogue.find("torch-ddp")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert catalogue.arguments(ddp, ["--fault", "kill:rank=3"]).fault == ["kill:rank=3"]
+    with pytest.raises(SystemExit) as ended:
+        catalogue.arguments(ddp, ["--global-batch", "6"])
+    assert ended.value.code == 2
+    assert "4 equal batches (4 ranks × --accumulate 1)" in capsys.readouterr().err
+
+
+def test_a_global_batch_is_divided_among_ranks_and_turns() -> None:
+    assert schedule.batch("cnn-nano", None, None, ranks=2, accumulate=2) == 32
+    assert schedule.batch("cnn-nano", 8, None, ranks=2, accumulate=2) == 8
+    assert schedule.batch("cnn-nano", None, 64, ranks=2, accumulate=4) == 8
+
+
+@pytest.mark.parametrize(("scaling", "full"), [("none", 0.1), ("linear", 0.4), ("sqrt", 0.2)])
+def test_the_learning_rate_grows_with_the_batch_after_a_warm_up(scaling: str, full: float) -> None:
+    rates = [schedule.rate(0.1, scaling, 4, step, warmup=4) for step in range(1, 7)]
+    assert rates == pytest.approx([full / 4, full / 2, full * 3 / 4, full, full, full])
+    assert schedule.rate(0.1, scaling, 4, 1, warmup=0) == pytest.approx(full)

@@ -1,0 +1,42 @@
+"""A rank's share of the data, in batches."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from torch.utils.data import DataLoader, DistributedSampler, default_collate
+
+from mgpu_trainers import data, faults
+from mgpu_trainers.pytorch.common.place import Place
+
+
+def endless(
+    source: data.Data,
+    place: Place,
+    planted: faults.Planted,
+    *,
+    size: int,
+    workers: int,
+    seed: int,
+    taken: int,
+) -> Iterator[Any]:
+    """One epoch after the other, each in an order of its own; `taken`: batches to leave out."""
+    dataset, collate = planted.fetch(source.training, default_collate)
+    sampler: DistributedSampler[Any] = DistributedSampler(
+        dataset, place.world, place.rank, seed=seed, drop_last=True
+    )
+    loader = DataLoader(
+        dataset,
+        planted.batch(size),
+        sampler=sampler,
+        num_workers=workers,
+        persistent_workers=workers > 0,
+        collate_fn=collate,
+        pin_memory=place.device.type == "cuda",
+        drop_last=True,
+    )
+    epoch, skipped = divmod(taken, len(loader)) if taken else (0, 0)
+    while True:
+        sampler.set_epoch(epoch)
+        yield from islice(loader, skipped, None) if skipped else loader
+        epoch, skipped = epoch + 1, 0

@@ -1,0 +1,86 @@
+"""The training loop of all strategies."""
+
+import argparse
+import signal
+import sys
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from mgpu_trainers import catalogue, data, faults, models, schedule
+from mgpu_trainers.options import BATCH
+from mgpu_trainers.pytorch.common.batches import endless
+from mgpu_trainers.pytorch.common.place import Place
+from mgpu_trainers.pytorch.common.precision import Precision
+from mgpu_trainers.pytorch.common.recompute import recompute
+from mgpu_trainers.pytorch.common.saving import Run
+from mgpu_trainers.pytorch.common.strategy import Strategy
+from mgpu_trainers.pytorch.common.validation import validate
+
+
+def main(kind: type[Strategy]) -> None:
+    """Trains as the command line says."""
+    args = catalogue.arguments(catalogue.find(kind.name))
+    # Python would wait for a collective to end before it heard of Ctrl-C; so the kernel ends us.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    torch.set_num_threads(args.threads)
+    with kind.join(kind.name, args.device, getattr(args, "timeout", None)) as place:
+        train(kind(args, place), args, place)
+
+
+def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
+    if place.rank == 0 and (note := strategy.note()):
+        print(f"{strategy.name}: {note}", file=sys.stderr)
+    planted = faults.Planted(faults.parse(args.fault, place.world), place.rank)
+    torch.manual_seed(args.seed)
+    source = data.load(args.model)
+    inner = models.build(args.model, source.classes).to(place.device)
+    if args.checkpointing == "full":
+        recompute(inner)
+    model = strategy.wrap(inner)
+    optimizer = strategy.optimizer(model)
+    planted.attach(inner, optimizer)
+    precision = Precision(args.precision, place.device, autocasts=strategy.autocasts)
+    run = Run(strategy, inner, optimizer, precision)
+    done = run.resume(args.save_to) if args.save_to else 0
+    if done and place.rank == 0:
+        print(f"resumed after step {done}", flush=True)
+    size = schedule.batch(args.model, args.batch, args.global_batch, place.world, args.accumulate)
+    growth = size * place.world * args.accumulate / BATCH[args.model]
+    batches = endless(
+        source,
+        place,
+        planted,
+        size=size,
+        workers=args.workers,
+        seed=args.seed,
+        taken=done * args.accumulate,
+    )
+
+    for step in range(done + 1, args.steps + 1):
+        planted.begin(step)
+        rate = schedule.rate(args.lr, args.lr_scaling, growth, step, args.warmup)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        for turn in range(1, args.accumulate + 1):
+            inputs, targets = next(batches)
+            inputs = inputs.to(place.device, non_blocking=True)
+            targets = targets.to(strategy.out(), non_blocking=True)
+            with strategy.turn(model, last=turn == args.accumulate):
+                with precision.forward():
+                    loss = cross_entropy(model(inputs), targets) / args.accumulate
+                precision.backward(loss)
+        precision.step(optimizer)
+        optimizer.zero_grad()
+        strategy.updated(model, step)
+        if place.rank == 0 and (step % args.log_every == 0 or step == 1):
+            print(f"step {step} loss {loss.item() * args.accumulate:.4f}", flush=True)
+        if args.save_every and step % args.save_every == 0:
+            run.save(args.save_to, step)
+
+    planted.end()
+    strategy.trained(model)
+    if place.rank == 0 or strategy.validates_together:
+        mean_loss, accuracy = validate(inner, source, place.device, strategy.out())
+        if place.rank == 0:
+            print(f"validation loss {mean_loss:.4f} accuracy {accuracy:.1%}", flush=True)

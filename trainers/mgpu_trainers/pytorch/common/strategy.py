@@ -1,0 +1,62 @@
+"""What a strategy may do otherwise than one process that trains alone."""
+
+import argparse
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from mgpu_trainers.pytorch.common import place
+from mgpu_trainers.pytorch.common.place import Place
+
+
+class Strategy:
+    """The loop calls these in the order in which they stand."""
+
+    name: ClassVar[str]
+    join: Callable[..., AbstractContextManager[Place]] = staticmethod(place.joined)
+    autocasts: ClassVar[bool] = True
+    """The loop casts for a shorter precision; else the strategy does."""
+    validates_together: ClassVar[bool] = False
+    """Each forward pass needs all ranks."""
+
+    def __init__(self, args: argparse.Namespace, where: Place) -> None:
+        self.args = args
+        self.place = where
+
+    def note(self) -> str | None:
+        """What the devices at hand cannot show of the strategy, as one sentence."""
+        return None
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """The model that is called, around the one that computes, which is on the device."""
+        return model
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=self.args.lr)
+
+    def out(self) -> torch.device:
+        """Where the model's scores come out."""
+        return self.place.device
+
+    def turn(self, _model: Any, *, last: bool) -> AbstractContextManager[None]:
+        """Around forward and backward of one batch; `last`: the step follows."""
+        assert last or self.args.accumulate > 1
+        return nullcontext()
+
+    def updated(self, _model: nn.Module, _step: int) -> None:
+        """After each optimizer step."""
+
+    def trained(self, _model: nn.Module) -> None:
+        """After the last."""
+
+    def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
+        """Weights and optimizer, whole, for a checkpoint; all ranks call it, the first needs it."""
+        return (model.state_dict(), optimizer.state_dict()) if self.place.rank == 0 else None
+
+    def load(self, model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
+        """The way back, on each rank."""
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(states)

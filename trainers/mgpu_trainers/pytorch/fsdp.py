@@ -1,0 +1,69 @@
+"""Fully sharded data parallel training (FSDP2): each rank keeps a part of everything.
+
+    torchrun --nproc-per-node 4 -m mgpu_trainers.pytorch.fsdp --steps 150
+
+The weights of a block are gathered before it computes, and its gradients are added up where their
+part lives.
+"""
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint import state_dict as whole
+from torch.distributed.device_mesh import init_device_mesh
+
+from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common.precision import SHORT
+from mgpu_trainers.pytorch.common.strategy import Strategy
+
+try:
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+except ImportError:  # before torch 2.6
+    sys.exit(f"torch-fsdp: torch {torch.__version__} has no fully_shard; it came with torch 2.6")
+
+WHOLE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+class Fsdp(Strategy):
+    name = "torch-fsdp"
+    autocasts = False
+    validates_together = True
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        mesh = init_device_mesh(self.place.device.type, (self.place.world,))
+        inner = outer = MixedPrecisionPolicy()
+        if short := SHORT.get(self.args.precision):
+            inner = MixedPrecisionPolicy(short, torch.float32)
+            outer = MixedPrecisionPolicy(short, torch.float32, torch.float32)
+            for norm in (each for each in model.modules() if isinstance(each, nn.BatchNorm2d)):
+                fully_shard(norm, mesh=mesh)  # what it counts stays in float32, so must its weights
+        for block in model.get_submodule("blocks").children():
+            fully_shard(block, mesh=mesh, mp_policy=inner)
+        # Of scores that are a view of others, fully_shard would warn.
+        model.register_forward_hook(lambda _, __, scores: scores.contiguous())
+        fully_shard(model, mesh=mesh, mp_policy=outer)
+        return model
+
+    def turn(self, model: Any, *, last: bool) -> AbstractContextManager[None]:
+        if self.args.accumulate > 1:
+            model.set_requires_gradient_sync(last or self.args.no_sync == "off")
+        return nullcontext()
+
+    def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
+        return whole.get_state_dict(model, optimizer, options=WHOLE)
+
+    def load(self, model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
+        whole.set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=weights,
+            optim_state_dict=states,
+            options=WHOLE,
+        )
+
+
+if __name__ == "__main__":
+    main(Fsdp)

@@ -1,0 +1,17 @@
+"""Training without anybody else: one process, one device.
+
+python -m mgpu_trainers.pytorch.single --model cnn-nano --steps 200
+"""
+
+from mgpu_trainers.pytorch.common import place
+from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common.strategy import Strategy
+
+
+class Single(Strategy):
+    name = "torch-single"
+    join = staticmethod(place.alone)
+
+
+if __name__ == "__main__":
+    main(Single)

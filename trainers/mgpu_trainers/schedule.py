@@ -1,0 +1,22 @@
+"""How large a batch is, and the learning rate for it. Imports no framework."""
+
+import math
+
+from mgpu_trainers.options import BATCH
+
+
+def batch(model: str, each: int | None, whole: int | None, ranks: int, accumulate: int) -> int:
+    """Samples that a rank takes at once; `whole`: those of all ranks in one step."""
+    if whole is not None:
+        return whole // (ranks * accumulate)
+    return each or BATCH[model]
+
+
+def rate(base: float, scaling: str, growth: float, step: int, warmup: int) -> float:
+    """The learning rate of a step, the first being 1.
+
+    `growth`: samples of a step, as multiples of the model's usual batch. The rate rises evenly over
+    the first `warmup` steps.
+    """
+    full = base * {"none": 1.0, "linear": growth, "sqrt": math.sqrt(growth)}[scaling]
+    return full * min(1.0, step / warmup) if warmup else full
