@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.findings import Diagnosis, Finding
-from tests.support.examining import examined, loud
+from tests.support.examining import Observed, examined, loud
 
 pytestmark = pytest.mark.slow
 
@@ -60,9 +60,10 @@ def test_a_search_for_unused_parameters_that_finds_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [2, 15])
-def test_a_layer_that_is_skipped_at_times_needs_the_search(tmp_path: Path, every: int) -> None:
+def test_a_layer_that_is_skipped_at_times_needs_the_search(observed: Observed, every: int) -> None:
     """Every 15th pass is none that torch samples for its log."""
-    skipping = job(tmp_path, "--find-unused", "--spare", str(every))
+    options = ("--steps", "60", "--find-unused", "--spare", str(every))
+    skipping = observed.diagnosis("ddp_settings", *options)
     assert "unused-parameter-scan" not in codes(skipping)
 
 
@@ -91,7 +92,7 @@ def test_a_barrier_and_a_logged_loss_in_every_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "script", ["plain_ddp", "no_loader", "manual_allreduce", "accumulate", "two_optimizers"]
 )
-def test_healthy_jobs_exchange_as_they_should(tmp_path: Path, script: str) -> None:
-    diagnosis = examined(tmp_path, script, "--steps", "60", ranks=4)
+def test_healthy_jobs_exchange_as_they_should(observed: Observed, script: str) -> None:
+    diagnosis = observed.diagnosis(script, "--steps", "60", ranks=4)
     assert codes(diagnosis) & OURS <= {"communication-bound"}
     assert all(one.code not in OURS for one in loud(diagnosis))

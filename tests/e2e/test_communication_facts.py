@@ -12,11 +12,12 @@ from mgpu_probes.inprocess.layout import PHASES
 from mgpu_doctor.case import birth
 from mgpu_doctor.case.birth import Ddp
 from mgpu_doctor.case.model import Case, Rank
-from tests.support.examining import recorded
+from tests.support.examining import Observed, recorded
 
 pytestmark = pytest.mark.slow
 
-STEPS = ("--steps", "40")
+STEPS = ("--steps", "60")
+"""As in other tests, which look at the same jobs."""
 
 
 def medians(rank: Rank) -> dict[str, float]:
@@ -44,7 +45,7 @@ def strategy(case: Case) -> Any:
     return one
 
 
-SLEPT = 0.020
+SLEPT = 0.025
 
 
 @pytest.mark.parametrize("place", ["forward", "backward"])
@@ -57,10 +58,9 @@ SLEPT = 0.020
     ],
 )
 def test_who_is_late_hardly_waits(
-    script: str, kind: str, call: str, place: str, tmp_path: Path
+    script: str, kind: str, call: str, place: str, observed: Observed
 ) -> None:
-    fault = ("--fault", place, "--rank", "1", "--ms", str(SLEPT * 1e3))
-    case = recorded(tmp_path, script, *STEPS, *fault)
+    case = observed.case(script, *STEPS, "--fault", place, "--rank", "1", "--ms", "25")
     assert strategy(case) == kind
     victim, culprit = (medians(rank) for rank in case.ranks)
     assert culprit[place] - victim[place] == pytest.approx(SLEPT, abs=0.008)
@@ -68,7 +68,7 @@ def test_who_is_late_hardly_waits(
     for rank in case.ranks:
         explained = np.nansum(rank.steps["phases"], axis=1)
         assert explained == pytest.approx(rank.steps["wall_ns"] / 1e9, rel=1e-4)
-        assert counts(rank)[call] >= 40
+        assert counts(rank)[call] >= 60
         stood = sum(one.seconds for one in birth.calls(rank))
         assert stood > 0.8 * float(np.nansum(rank.steps["phases"][:, PHASES.index("wait")]))
 
@@ -80,23 +80,28 @@ def test_between_the_steps_of_a_sharded_model_is_no_forward_pass(tmp_path: Path)
     assert abs(culprit["forward"] - victim["forward"]) < 0.008
 
 
-def test_sends_and_receives_name_their_peers(tmp_path: Path) -> None:
-    case = recorded(tmp_path, "pipeline_sendrecv", *STEPS, ranks=3)
-    assert [birth.sends_to(rank) for rank in case.ranks] == [(1,), (0, 2), (1,)]
-    assert [birth.receives_from(rank) for rank in case.ranks] == [(1,), (0, 2), (1,)]
-    for rank, each in zip(case.ranks, (1, 2, 1), strict=True):
-        assert counts(rank) == {"send": 80 * each, "recv": 80 * each}
+NEXT_TO = [(1,), (0, 2), (1, 3), (2,)]
+"""The neighbours of each of four stages."""
+
+
+def test_sends_and_receives_name_their_peers(observed: Observed) -> None:
+    case = observed.case("pipeline_sendrecv", *STEPS, ranks=4)
+    assert [birth.sends_to(rank) for rank in case.ranks] == NEXT_TO
+    assert [birth.receives_from(rank) for rank in case.ranks] == NEXT_TO
+    for rank, peers in zip(case.ranks, NEXT_TO, strict=True):
+        many = 120 * len(peers)
+        assert counts(rank) == {"send": many, "recv": many}
         assert all("pipeline_sendrecv.py:" in one.site for one in birth.calls(rank))
 
 
-def test_batched_ones_too(tmp_path: Path) -> None:
-    case = recorded(tmp_path, "pipeline_1f1b", *STEPS)
-    assert [birth.sends_to(rank) for rank in case.ranks] == [(1,), (0,)]
-    assert [birth.receives_from(rank) for rank in case.ranks] == [(1,), (0,)]
+def test_batched_ones_too(observed: Observed) -> None:
+    case = observed.case("pipeline_1f1b", *STEPS, ranks=4)
+    assert [birth.sends_to(rank) for rank in case.ranks] == NEXT_TO
+    assert [birth.receives_from(rank) for rank in case.ranks] == NEXT_TO
 
 
-def test_groups_of_a_mesh(tmp_path: Path) -> None:
-    case = recorded(tmp_path, "hybrid", *STEPS, ranks=4)
+def test_groups_of_a_mesh(observed: Observed) -> None:
+    case = observed.case("hybrid", *STEPS, ranks=4)
     assert strategy(case) == "fsdp+tensor"
     groups = [[group.ranks for group in birth.groups(rank)] for rank in case.ranks]
     assert [one[0] for one in groups] == [None] * 4
@@ -104,11 +109,11 @@ def test_groups_of_a_mesh(tmp_path: Path) -> None:
     assert sorted(one for one in groups[2] if one) == [(0, 2), (2, 3)]
 
 
-def test_what_ddp_logs_of_itself(tmp_path: Path) -> None:
-    case = recorded(tmp_path, "plain_ddp", *STEPS)
+def test_what_ddp_logs_of_itself(observed: Observed) -> None:
+    case = observed.case("plain_ddp", *STEPS, ranks=4)
     for rank in case.ranks:
         found = told(rank)
-        assert (found.forwards, found.synced) == (40, 40)
+        assert (found.forwards, found.synced) == (60, 60)
         assert found.parameter_bytes == sum(found.buckets) > 3_000_000
         assert len(found.buckets) == 2
         assert (found.scans, found.unused_bytes, found.comm_hook) == (None, None, None)
@@ -119,19 +124,19 @@ def test_what_ddp_logs_of_itself(tmp_path: Path) -> None:
         assert birth.calls(rank) == ()
 
 
-def test_forwards_under_no_sync_are_counted_apart(tmp_path: Path) -> None:
-    case = recorded(tmp_path, "accumulate", *STEPS)
+def test_forwards_under_no_sync_are_counted_apart(observed: Observed) -> None:
+    case = observed.case("accumulate", *STEPS, ranks=4)
     found = told(case.ranks[0])
-    assert found.synced == 40
+    assert found.synced == 60
     assert found.forwards is not None
-    assert found.forwards > 80
+    assert found.forwards > 120
 
 
 @pytest.mark.parametrize("spare", [False, True])
-def test_the_search_for_unused_parameters_is_timed(tmp_path: Path, spare: bool) -> None:
+def test_the_search_for_unused_parameters_is_timed(observed: Observed, spare: bool) -> None:
     options = ("--find-unused", *(("--spare", "2") if spare else ()))
-    found = told(recorded(tmp_path, "ddp_settings", *STEPS, *options).ranks[1])
-    assert found.scans == 40
+    found = told(observed.case("ddp_settings", *STEPS, *options).ranks[1])
+    assert found.scans == 60
     assert found.scan_seconds is not None
     assert found.scan_seconds > 0
     assert found.graph_varies is spare

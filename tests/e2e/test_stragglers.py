@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.findings import Severity
-from tests.support.examining import examined, loud
+from tests.support.examining import Observed, examined, loud
 
 pytestmark = pytest.mark.slow
 
@@ -21,16 +21,20 @@ CODES = {
     "optimizer": "straggler-optimizer",
     "between": "straggler-other",
 }
+PLAIN = [("plain_ddp", place) for place in CODES]
 PLANTED = [
-    *(("plain_ddp", place) for place in CODES),
+    *PLAIN,
     *(("no_loader", place) for place in ("forward", "backward", "optimizer", "between")),
     *(("manual_allreduce", place) for place in ("forward", "backward", "between")),
 ]
 STEPS = ("--steps", "60")
+PERCENT, MILLISECONDS = ("--percent", "30"), ("--ms", "20")
 
 
-@pytest.mark.parametrize("size", [("--ms", "20"), ("--percent", "30")], ids=["20ms", "30percent"])
-@pytest.mark.parametrize(("script", "place"), PLANTED)
+@pytest.mark.parametrize(
+    ("script", "place", "size"),
+    [*((*job, PERCENT) for job in PLANTED), *((*job, MILLISECONDS) for job in PLAIN)],
+)
 def test_the_slow_rank_and_its_cause_are_named(
     tmp_path: Path, script: str, place: str, size: tuple[str, str]
 ) -> None:
@@ -47,8 +51,8 @@ def test_the_slow_rank_and_its_cause_are_named(
 
 
 @pytest.mark.parametrize("script", ["plain_ddp", "no_loader", "manual_allreduce"])
-def test_healthy_jobs_get_no_warning(tmp_path: Path, script: str) -> None:
-    diagnosis = examined(tmp_path, script, *STEPS, ranks=4)
+def test_healthy_jobs_get_no_warning(observed: Observed, script: str) -> None:
+    diagnosis = observed.diagnosis(script, *STEPS, ranks=4)
     assert loud(diagnosis) == []
     assert diagnosis.coverage is not None
     assert diagnosis.coverage >= 0.9

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.findings import Diagnosis, Severity
-from tests.support.examining import examined, loud
+from tests.support.examining import Observed, examined, loud
 
 pytestmark = pytest.mark.slow
 
@@ -28,9 +28,9 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
 
 @pytest.mark.parametrize("place", ["forward", "backward"])
 @pytest.mark.parametrize("script", MEETING)
-def test_the_slow_rank_is_named_through_groups(tmp_path: Path, script: str, place: str) -> None:
+def test_the_slow_rank_is_named_through_groups(observed: Observed, script: str, place: str) -> None:
     fault = ("--fault", place, "--rank", "1", "--ms", "25")
-    diagnosis = examined(tmp_path, script, *STEPS, *fault, ranks=MEETING[script])
+    diagnosis = observed.diagnosis(script, *STEPS, *fault, ranks=MEETING[script])
     assert blamed(diagnosis) == [("straggler-compute", [1])]
     (found,) = (one for one in diagnosis.findings if one.code == "straggler-compute")
     assert f"its {place} pass" in found.title
@@ -38,8 +38,8 @@ def test_the_slow_rank_is_named_through_groups(tmp_path: Path, script: str, plac
 
 
 @pytest.mark.parametrize(("script", "ranks"), [*MEETING.items(), *PIPELINES])
-def test_nobody_is_blamed_in_a_healthy_job(tmp_path: Path, script: str, ranks: int) -> None:
-    diagnosis = examined(tmp_path, script, *STEPS, ranks=ranks)
+def test_nobody_is_blamed_in_a_healthy_job(observed: Observed, script: str, ranks: int) -> None:
+    diagnosis = observed.diagnosis(script, *STEPS, ranks=ranks)
     assert blamed(diagnosis) == []
     assert diagnosis.coverage is not None
     assert diagnosis.coverage >= 0.9

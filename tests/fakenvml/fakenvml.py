@@ -37,11 +37,20 @@ LIBRARY = "libnvidia-ml.so.1"
 _DEFAULT_GPUS = {"consumer": 4, "unified": 1}
 
 
-def build(out: Path, hide: Sequence[str] = (), defines: Sequence[str] = ()) -> Path:
+def build(
+    out: Path, hide: Sequence[str] = (), defines: Sequence[str] = (), optimise: int = 1
+) -> Path:
     """Compile the library into `out`. `hide` leaves out entry points, as an older driver does."""
     out.mkdir(parents=True, exist_ok=True)
-    command = [os.environ.get("CC", "cc"), "-O1", "-shared", "-fPIC", "-fvisibility=hidden"]
-    command += [f"-Wl,-soname,{LIBRARY}", *(f"-D{define}" for define in defines)]
+    command = [
+        os.environ.get("CC", "cc"),
+        f"-O{optimise}",
+        "-shared",
+        "-fPIC",
+        "-fvisibility=hidden",
+    ]
+    command += ["-fvisibility=hidden", f"-Wl,-soname,{LIBRARY}"]
+    command += [f"-D{define}" for define in defines]
     if hide:
         script = out / "hide.map"
         script.write_text("{ local: " + " ".join(f"{name};" for name in hide) + " };\n")

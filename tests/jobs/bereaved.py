@@ -5,6 +5,7 @@ import os
 import signal
 from pathlib import Path
 
+import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import nullcontext
 
+import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _slow import Slow, parser

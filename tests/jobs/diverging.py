@@ -2,6 +2,7 @@
 
 import argparse
 
+import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _slow import Slow, parser

@@ -9,20 +9,22 @@ import subprocess
 import sys
 from pathlib import Path
 
-from fork_ddp import free_port
+from _port import free_port
 
 
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--ranks", type=int, default=2)
     options.add_argument("script")
-    args, rest = options.parse_known_args()
+    options.add_argument("rest", nargs=argparse.REMAINDER)
+    args = options.parse_args()
     script = str(Path(__file__).parent / args.script)
     meeting = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
     ranks = []
     for rank in range(args.ranks):
         own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(args.ranks)}
-        command = [sys.executable, script, *rest]
+        command = [sys.executable, script, *args.rest]
         ranks.append(subprocess.Popen(command, env={**os.environ, **meeting, **own}))
     sys.exit(max(abs(each.wait()) for each in ranks))
 

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 
+import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn

@@ -2,11 +2,12 @@
 
 import argparse
 import os
-import socket
 import sys
 
+import _swift  # noqa: F401
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from _port import free_port
 from _slow import parser
 from plain_ddp import add_options, train
 
@@ -16,12 +17,6 @@ def rank_main(rank: int, args: argparse.Namespace) -> None:
     dist.init_process_group("gloo")
     train(args)
     dist.destroy_process_group()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> None:

@@ -11,9 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
-from fork_ddp import free_port
+from _port import free_port
 from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, TensorDataset
 

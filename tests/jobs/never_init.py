@@ -5,6 +5,7 @@ import sys
 import time
 from datetime import timedelta
 
+import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _slow import parser

@@ -1,11 +1,12 @@
 """Tensor parallel: each block's weights are divided over the ranks, which see the same batch."""
 
 import argparse
-import sys
 
+import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
-from _slow import Slow, parser
+from _loop import WIDTH, loop, main, start
+from _slow import Slow
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor.parallel import (
@@ -14,7 +15,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-BLOCKS, ROWS, WIDTH = 2, 64, 256
+BLOCKS = 2
 
 
 class Block(nn.Module):
@@ -50,36 +51,12 @@ def divided(model: Net, mesh: DeviceMesh) -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    rank, world = dist.get_rank(), dist.get_world_size()
-    print(f"rank {rank} of {world} starts", file=sys.stderr)
-    torch.manual_seed(0)
-    slow = Slow(args, rank)
+    slow = start(args)
     model = Net(slow)
-    divided(model, init_device_mesh("cpu", (world,)))
+    divided(model, init_device_mesh("cpu", (dist.get_world_size(),)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
-    slow.in_optimizer(optimizer)
-
-    for step in range(1, args.steps + 1):
-        slow.turn()
-        slow.here("input")
-        x = torch.randn(ROWS, WIDTH)
-        loss = nn.functional.mse_loss(model(x), x[:, :1])
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        slow.here("between")
-        if rank == 0 and step % 10 == 0:
-            print(f"step {step} loss {loss.item():.4f}", flush=True)
-    if rank == 0:
-        print(f"turns {slow.turns}")
-
-
-def main() -> None:
-    args = parser().parse_args()
-    dist.init_process_group("gloo")
-    train(args)
-    dist.destroy_process_group()
+    loop(args.steps, slow, model, optimizer)
 
 
 if __name__ == "__main__":
-    main()
+    main(train)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,21 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.fakenvml.fakenvml import abi, build, machine
-from tests.support.nvml import PretendNvml
+from tests.fakenvml.fakenvml import abi, machine
+from tests.support.nvml import Libraries, PretendNvml
 
 Reading = dict[str, Any]
 Sample = Callable[..., list[Reading]]
 
 V3_LISTS = ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3")
-
-
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> PretendNvml:
-    assert shutil.which("cc"), "these tests build a small C library: install a C compiler (gcc)"
-    folder = tmp_path_factory.mktemp("nvml")
-    build(folder)
-    return PretendNvml(folder)
 
 
 def one(nvml: PretendNvml, tmp_path: Path, scenario: str, **options: Any) -> Reading:
@@ -180,11 +171,10 @@ def test_no_library_says_so() -> None:
     assert told.stdout.strip() == "no NVIDIA driver on this machine"
 
 
-def test_a_driver_without_newer_entry_points(tmp_path: Path) -> None:
+def test_a_driver_without_newer_entry_points(libraries: Libraries, tmp_path: Path) -> None:
     newer = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons", *V3_LISTS)
-    build(tmp_path / "old", hide=newer)
     box = machine("busy", pids=range(101, 109))
-    (sample,) = PretendNvml(tmp_path / "old").samples(tmp_path / "state", box)
+    (sample,) = libraries.kind(hide=newer).samples(tmp_path / "state", box)
     device = sample["devices"][1]
     assert device["pids"] == [102]
     assert device["clock_reasons"] == []
@@ -193,11 +183,10 @@ def test_a_driver_without_newer_entry_points(tmp_path: Path) -> None:
     assert device["trouble"] is None
 
 
-def test_a_driver_that_changed_the_process_structure(tmp_path: Path) -> None:
-    build(tmp_path / "wide", defines=("WIDE_PROCESSES",))
-    (sample,) = PretendNvml(tmp_path / "wide").samples(
-        tmp_path / "state", machine("busy", gpus=2, pids=range(101, 109))
-    )
+def test_a_driver_that_changed_the_process_structure(libraries: Libraries, tmp_path: Path) -> None:
+    wide = libraries.kind(defines=("WIDE_PROCESSES",))
+    box = machine("busy", gpus=2, pids=range(101, 109))
+    (sample,) = wide.samples(tmp_path / "state", box)
     assert sample["devices"][1]["pids"] == [102, 104, 106, 108]
     assert all(one["memory"] < 80 << 30 for one in sample["devices"][1]["processes"])
     assert sample["devices"][1]["trouble"] is None

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from tests.fakenvml.fakenvml import build, machine
+from tests.fakenvml.fakenvml import machine
 from tests.fakenvml.scenarios import GIB
 from tests.support.nvml import PretendNvml
 
 Reading = dict[str, Any]
 
 KIB = 1024
-
-
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> PretendNvml:
-    assert shutil.which("cc"), "these tests build a small C library: install a C compiler (gcc)"
-    folder = tmp_path_factory.mktemp("nvml")
-    build(folder)
-    return PretendNvml(folder)
 
 
 def devices(nvml: PretendNvml, tmp_path: Path, scenario: str, **options: Any) -> list[Reading]:

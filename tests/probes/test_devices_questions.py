@@ -163,11 +163,15 @@ def test_a_sleeping_device_is_not_asked(tmp_path: Path, monkeypatch: pytest.Monk
 
     def ask(_: Any) -> dict[str, Any]:
         asked.append(1)
-        return {"bus_id": "0000:18:00.0", "temperature": 40.0}
+        return {"temperature": 40.0}
+
+    def questions() -> list[Question]:
+        who = Question("PCI address", lambda _: {"bus_id": "0000:18:00.0"}, ONCE)
+        return [who, Question("temperature", ask)]
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
     power(tmp_path, "auto", "active")
-    gpu = Gpu(0, lambda: [Question("all", ask)], lambda bus: Sleep(bus, tmp_path))
+    gpu = Gpu(0, questions, lambda bus: Sleep(bus, tmp_path))
     assert gpu.wake()
     gpu.put(1.0, lambda _: True)
     assert gpu.reading(1.0)["temperature"] == 40.0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.fakenvml.fakenvml import build, counts, machine
+from tests.fakenvml.fakenvml import counts, machine
 from tests.fakenvml.scenarios import SCENARIOS
-from tests.support.nvml import PretendNvml
+from tests.support.nvml import Libraries, PretendNvml
 
 NEVER = 3600 * 1_000_000
 """Microseconds."""
@@ -30,14 +29,6 @@ NEWER = (
     "nvmlDeviceGetP2PStatus",
     "nvmlDeviceGetTopologyCommonAncestor",
 )
-
-
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> PretendNvml:
-    assert shutil.which("cc"), "these tests build a small C library: install a C compiler (gcc)"
-    folder = tmp_path_factory.mktemp("nvml")
-    build(folder)
-    return PretendNvml(folder)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -122,10 +113,11 @@ def test_a_call_that_fails_now_and_then_says_so(nvml: PretendNvml, tmp_path: Pat
         "nvmlEventSetWait_v2",
     ],
 )
-def test_each_missing_entry_point_costs_only_what_it_told(tmp_path: Path, name: str) -> None:
-    build(tmp_path / "old", hide=(name,))
+def test_each_missing_entry_point_costs_only_what_it_told(
+    libraries: Libraries, tmp_path: Path, name: str
+) -> None:
     box = machine("busy", gpus=2, pids=range(101, 105))
-    first, second = PretendNvml(tmp_path / "old").samples(tmp_path / "state", box, box)
+    first, second = libraries.kind(hide=(name,)).samples(tmp_path / "state", box, box)
     for sample in (first, second):
         for device in sample["devices"]:
             assert device["trouble"] is None
@@ -134,10 +126,9 @@ def test_each_missing_entry_point_costs_only_what_it_told(tmp_path: Path, name: 
             assert len(device["pids"]) == 2
 
 
-def test_an_old_driver_lacks_all_that_is_newer(tmp_path: Path) -> None:
-    build(tmp_path / "old", hide=NEWER)
+def test_an_old_driver_lacks_all_that_is_newer(libraries: Libraries, tmp_path: Path) -> None:
     box = machine("busy", gpus=2, pids=range(101, 105))
-    first, second = PretendNvml(tmp_path / "old").samples(tmp_path / "state", box, box)
+    first, second = libraries.kind(hide=NEWER).samples(tmp_path / "state", box, box)
     device = second["devices"][0]
     assert device["trouble"] is None
     assert device["mig"] is None
@@ -211,6 +202,13 @@ def test_xids_are_heard_as_they_happen(nvml: PretendNvml, tmp_path: Path) -> Non
     assert (event["index"], event["number"]) == (2, 79)
     assert event["at"] > 1.6e9
     assert heard["events_trouble"] is None
+
+
+def test_who_stays_hears_xids_from_the_first_sample_on(nvml: PretendNvml, tmp_path: Path) -> None:
+    quiet, loud = machine("busy", gpus=2), machine("busy", gpus=2)
+    loud.event(1, "xid", 79)
+    _, heard = nvml.samples(tmp_path / "state", quiet, loud, last="events", stays=True)
+    assert [event["number"] for event in heard["events"]] == [79]
 
 
 def test_xids_that_are_denied_have_a_reason(nvml: PretendNvml, tmp_path: Path) -> None:

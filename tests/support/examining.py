@@ -6,11 +6,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from tests.support.jobs import run, torchrun
+from tests.support.jobs import plain, run
 
 
 def recorded(
@@ -20,9 +22,9 @@ def recorded(
     ranks: int = 2,
     environment: Mapping[str, str] | None = None,
 ) -> Case:
-    """Runs a script of `tests/jobs` under torchrun and the doctor; the case it leaves."""
+    """Runs a script of `tests/jobs` under the doctor; the case it leaves."""
     recording = folder / "recording"
-    command = torchrun(f"{script}.py", *options, ranks=ranks)
+    command = plain(f"{script}.py", *options, ranks=ranks)
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
     given = [f"{name}={value}" for name, value in (environment or {}).items()]
     ended = run(["env", *given, *doctor, *command])
@@ -33,6 +35,24 @@ def recorded(
 def examined(folder: Path, script: str, *options: str, ranks: int = 2) -> Diagnosis:
     """The same, and its diagnosis."""
     return diagnose(recorded(folder, script, *options, ranks=ranks))
+
+
+class Observed:
+    """What jobs left behind: each is run when it is first asked for."""
+
+    def __init__(self, folders: pytest.TempPathFactory) -> None:
+        self._folders = folders
+        self._cases: dict[tuple[str | int, ...], Case] = {}
+
+    def case(self, script: str, *options: str, ranks: int = 2) -> Case:
+        job: tuple[str | int, ...] = (script, *options, ranks)
+        if job not in self._cases:
+            folder = self._folders.mktemp(script)
+            self._cases[job] = recorded(folder, script, *options, ranks=ranks)
+        return self._cases[job]
+
+    def diagnosis(self, script: str, *options: str, ranks: int = 2) -> Diagnosis:
+        return diagnose(self.case(script, *options, ranks=ranks))
 
 
 def loud(diagnosis: Diagnosis) -> list[Finding]:

@@ -11,13 +11,14 @@ from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.model import HostSample, Outcome
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.live.followed import Followed
-from mgpu_doctor.live.frame import Frame, Position
+from mgpu_doctor.live.frame import Frame, Going, Position
 from mgpu_doctor.live.heat import Heat
 from tests.support import diagnoses
 
 AT = diagnoses.STARTED + 26.4
 GIB = 1 << 30
 NO_GPU = DeviceSample(AT, (), "no NVIDIA driver on this machine")
+GOING = Going(step_seconds=1 / 15.1, samples=483.4, tokens=123_754.2, loss=2.345, probe=1.8e-4)
 HOST = HostSample(AT, 63.0, 16, 9.4, 48 * GIB, 128 * GIB)
 
 
@@ -66,16 +67,28 @@ def frame(diagnosis: Diagnosis | None, **changes: Any) -> Frame:
         "at": AT,
         "source": "live  20260917-101500-train-4711",
         "diagnosis": diagnosis,
-        "rate": 15.1 if diagnosis else None,
+        "going": GOING if diagnosis else Going(),
         "devices": NO_GPU,
         "host": HOST,
     }
     return Frame(**{**facts, **changes})
 
 
-HEALTHY = frame(diagnoses.healthy(Outcome.RUNNING), heat=heat(4, None))
-STRAGGLER = frame(diagnoses.straggler(outcome=Outcome.RUNNING), heat=heat(4, 2), age=4.0)
-DEAD = frame(diagnoses.hang(), heat=heat(4, None), late=0.6)
+def together(found: Diagnosis, load_balance: float, communication: float) -> Diagnosis:
+    """The diagnosis with what its ranks' steps would tell of their efficiency."""
+    return replace(found, load_balance=load_balance, communication_efficiency=communication)
+
+
+HEALTHY = frame(together(diagnoses.healthy(Outcome.RUNNING), 0.998, 0.97), heat=heat(4, None))
+STRAGGLER = frame(
+    together(diagnoses.straggler(outcome=Outcome.RUNNING), 0.668, 0.989), heat=heat(4, 2), age=4.0
+)
+DEAD = frame(
+    replace(diagnoses.hang(), efficiency_reason="the wait for other ranks was not measured"),
+    heat=heat(4, None),
+    late=0.6,
+    going=replace(GOING, samples=None, tokens=None, idle=42.0),
+)
 NOTHING = frame(
     None,
     source="live",
@@ -84,7 +97,9 @@ NOTHING = frame(
 )
 EIGHT_GPUS = replace(STRAGGLER, devices=eight_gpus(), others=2)
 MANY_RANKS = frame(
-    diagnoses.straggler(64, 37, Outcome.RUNNING), heat=heat(64, 37), devices=eight_gpus()
+    together(diagnoses.straggler(64, 37, Outcome.RUNNING), 0.564, 0.989),
+    heat=heat(64, 37),
+    devices=eight_gpus(),
 )
 HOSTILE = frame(
     diagnoses.failed(),
@@ -99,7 +114,10 @@ REPLAYED = replace(
     replay=Position(AT - 26.4, AT + 26.4, AT, 2.0, paused=False),
 )
 UNKNOWN = frame(
-    diagnoses.unknown(), rate=None, devices=None, host=HostSample(AT, None, None, None, None, None)
+    diagnoses.unknown(),
+    going=Going(),
+    devices=None,
+    host=HostSample(AT, None, None, None, None, None),
 )
 
 RESOLVED = replace(

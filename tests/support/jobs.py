@@ -32,6 +32,11 @@ def torchrun(script: str, *options: str, ranks: int = 2) -> list[str]:
     return [*TORCHRUN, str(ranks), str(JOBS / script), *options]
 
 
+def plain(script: str, *options: str, ranks: int = 2) -> list[str]:
+    """The same by a launcher that itself starts at once: torchrun takes seconds to load torch."""
+    return [sys.executable, str(JOBS / "env_ranks.py"), "--ranks", str(ranks), script, *options]
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """Holds the machine: training jobs that compete for cores would spoil each other's timing."""

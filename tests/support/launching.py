@@ -121,8 +121,12 @@ class Terminal:
             return self.process.poll() is not None
 
         eventually("the command's end", ended)
-        assert termios.tcgetattr(self.slave) == self.before, "the terminal's settings changed"
+        assert self.unchanged(), "the terminal's settings changed"
         return self.process.returncode, self.output
+
+    def unchanged(self) -> bool:
+        """Whether its settings are those it had before the command."""
+        return termios.tcgetattr(self.slave) == self.before
 
     def close(self) -> None:
         if self.process.poll() is None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.fakenvml.fakenvml import build
 from tests.fakenvml.scenarios import Box
 
 _SAMPLE = """
@@ -33,6 +35,24 @@ devices.close()
 """
 
 
+class Libraries:
+    """Each kind of the library, compiled when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._built: dict[tuple[Sequence[str], Sequence[str]], PretendNvml] = {}
+
+    def kind(self, *, hide: Sequence[str] = (), defines: Sequence[str] = ()) -> PretendNvml:
+        """As `build` makes it."""
+        kind = (tuple(hide), tuple(defines))
+        if kind not in self._built:
+            assert shutil.which("cc"), "a small C library is built: install a C compiler (gcc)"
+            folder = self._folder / str(len(self._built))
+            build(folder, hide, defines, optimise=0)
+            self._built[kind] = PretendNvml(folder)
+        return self._built[kind]
+
+
 @dataclass(frozen=True)
 class PretendNvml:
     """The folder of a built library; machines are asked about by `samples`."""
@@ -53,6 +73,7 @@ class PretendNvml:
         *boxes: Box,
         last: str = "once",
         patience: float = 60,
+        stays: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]]:
         """What one `Devices` reads when the machine is each of `boxes` in turn, all of it anew each
@@ -64,7 +85,12 @@ class PretendNvml:
             box.write(str(name))
             lines.append(f"{last if place == len(boxes) - 1 else 'once'} {name}\n")
         done = subprocess.run(
-            [sys.executable, "-c", _SAMPLE, json.dumps({"patience": patience, "slowly": 0})],
+            [
+                sys.executable,
+                "-c",
+                _SAMPLE,
+                json.dumps({"patience": patience, "slowly": 0, "stays": stays}),
+            ],
             input="".join(lines),
             env={**self.environment(state), **(environment or {})},
             capture_output=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import resource
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from mgpu_probes.outside.stacks import pyspy
 from mgpu_doctor.check import gpus, kernel, room, software, stacks
 from mgpu_doctor.check.catalogue import CHECKS
 from mgpu_doctor.check.model import Level, Machine, Result
-from tests.fakenvml.fakenvml import build, machine
+from tests.fakenvml.fakenvml import machine
 from tests.support.nvml import PretendNvml
 
 NOTHING_MAY = "CapEff:\t0000000000000000\n"
@@ -49,14 +48,6 @@ def write(here: Machine, path: str, words: str) -> None:
 
 def versions(**known: str) -> Callable[[str], str | None]:
     return known.get
-
-
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> PretendNvml:
-    assert shutil.which("cc"), "these tests build a small C library: install a C compiler (gcc)"
-    folder = tmp_path_factory.mktemp("nvml")
-    build(folder)
-    return PretendNvml(folder)
 
 
 def on(nvml: PretendNvml, state: Path, scenario: str) -> Result:

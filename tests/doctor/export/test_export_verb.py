@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -17,7 +16,7 @@ import pytest
 
 from mgpu_doctor.export.token import FILE
 from mgpu_doctor.recording.home import runs
-from tests.fakenvml.fakenvml import build, machine
+from tests.fakenvml.fakenvml import machine
 from tests.support.nvml import PretendNvml
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
 from tests.support.scraping import Page, ask
@@ -26,14 +25,6 @@ EXPORT = [sys.executable, "-m", "mgpu_doctor", "export"]
 JOB = (WAITING, WAITING, SLOW_INPUT, WAITING)
 OPEN = ("--no-token", "--interval", "0.1")
 SECONDS = 60
-
-
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> PretendNvml:
-    assert shutil.which("cc"), "these tests build a small C library: install a C compiler (gcc)"
-    folder = tmp_path_factory.mktemp("nvml")
-    build(folder)
-    return PretendNvml(folder)
 
 
 @pytest.fixture(autouse=True)

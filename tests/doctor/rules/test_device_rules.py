@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.device import RULES
-from tests.fakenvml.fakenvml import build, machine
+from tests.fakenvml.fakenvml import machine
 from tests.support.gpus import GIB, gpus, on_gpus
 from tests.support.nvml import PretendNvml
 from tests.support.synthetic import BASE, Fault, Synthetic
@@ -168,12 +167,10 @@ def test_phases_stamped_on_the_host_show_no_slow_device() -> None:
     assert any("host" in one.reason for one in diagnosis.unexamined)
 
 
-def test_the_pretend_driver_s_own_readings(tmp_path: Path) -> None:
+def test_the_pretend_driver_s_own_readings(nvml: PretendNvml, tmp_path: Path) -> None:
     """From NVML's structures through the recording's lines to the finding."""
-    assert shutil.which("cc"), "this test builds a small C library: install a C compiler (gcc)"
-    build(tmp_path / "nvml")
     box = machine("throttled", gpus=4, pids=range(1000, 1004))
-    lines = PretendNvml(tmp_path / "nvml").samples(tmp_path / "state", *[box] * 12)
+    lines = nvml.samples(tmp_path / "state", *[box] * 12)
     read = [device_sample(line) for line in lines]
     devices = [one.devices for one in read if one is not None]
     case = on_gpus(

@@ -10,7 +10,7 @@ import pytest
 
 from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.findings import Severity
-from tests.fakenvml.fakenvml import build, machine
+from tests.fakenvml.fakenvml import machine
 from tests.support.hardware import FIRST_PID, accused, hardware, sampled, scenario
 from tests.support.nvml import PretendNvml
 
@@ -39,13 +39,6 @@ SILENT = (
     "unified",
 )
 PIDS = range(FIRST_PID, FIRST_PID + 8)
-
-
-@pytest.fixture(scope="module")
-def nvml(tmp_path_factory: pytest.TempPathFactory) -> PretendNvml:
-    folder = tmp_path_factory.mktemp("nvml")
-    build(folder)
-    return PretendNvml(folder)
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -1,0 +1,12 @@
+"""Jobs that several tests look at are run once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.examining import Observed
+
+
+@pytest.fixture(scope="session")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> Observed:
+    return Observed(tmp_path_factory)
