@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     prepare(args.folder)
     place = boxes(args.folder, os.uname().nodename)
     processes = [
-        get_context("spawn").Process(target=rank_main, args=(place, rank, args), daemon=True)
+        get_context("fork").Process(target=rank_main, args=(place, rank, args), daemon=True)
         for rank in range(args.ranks)
     ]
     for process in processes:

@@ -1,20 +1,23 @@
-"""What the live screen costs: CPU, memory, the time to its first frame, and `--once`.
+"""What the live screen costs beside nvitop: CPU, memory, the time to its first frame, `--once`.
 
-    python -m benchmarks.top_cost [--seconds 20] [--runs 3] [--interval 1]
+    python -m benchmarks.top_cost [--seconds 30] [--runs 3] [--interval 1] [--nvitop PATH]
 
-Drawn on a pseudo-terminal of 160 x 50, beside a bare Textual app on the same machine. The live job
-is a pretend one that only writes black boxes; the GPUs are those of the pretend NVML library.
+Everything is drawn on a pseudo-terminal of 160 x 50. The GPUs are those of the pretend NVML library
+(`tests/fakenvml`), the job is one that only writes black boxes. nvitop 1.7.2 is installed into a
+temporary virtual environment unless `--nvitop` names one that is there. CPU seconds are those of
+the process, user and system together.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import os
 import pty
 import select
-import shutil
 import signal
+import statistics
 import struct
 import subprocess
 import sys
@@ -22,17 +25,21 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.support import DOCTOR, ROOT, machine, spread, timed
+from benchmarks.support import DOCTOR, ROOT, Run, machine, spread, timed
 from mgpu_doctor.recording.home import runs
 from tests.fakenvml.fakenvml import build
 from tests.fakenvml.fakenvml import machine as pretend
 
 ROWS, COLUMNS = 50, 160
-SETTLE = 4.0
+SETTLE = 6.0
+"""Seconds after the first frame that do not count: what is done once is no running cost."""
+LONGEST_START = 60.0
+PROCESSES = 16
+PEER = "nvitop==1.7.2"
 TICKS = os.sysconf("SC_CLK_TCK")
 BARE = (
     sys.executable,
@@ -42,6 +49,8 @@ BARE = (
     "    def compose(self):\n        yield Static('under observation')\n        yield Footer()\n"
     "Bare().run()",
 )
+FIRST = (b"observation", b"Ranks", b"GPU", b"NVITOP")
+"""Whatever of these is drawn first makes a frame."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +82,13 @@ def drawn(command: Sequence[str], environment: Mapping[str, str], seconds: float
         while process.poll() is None:
             if select.select([master], [], [], 0.1)[0]:
                 text = os.read(master, 1 << 16)
-                if not first and (b"observation" in text or b"Ranks" in text):
+                if not first and any(word in text for word in FIRST):
                     first.append(time.perf_counter() - began)
 
     reader = threading.Thread(target=drain, daemon=True)
     reader.start()
+    while not first and time.perf_counter() - began < LONGEST_START:
+        time.sleep(0.1)
     time.sleep(SETTLE)
     before, start = _cpu_seconds(process.pid), time.perf_counter()
     time.sleep(seconds)
@@ -100,63 +111,114 @@ def _resident(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def report(name: str, costs: Sequence[Cost]) -> None:
+def report(name: str, costs: Sequence[Cost]) -> Cost:
+    """The medians, which are printed with their spread."""
     cpu = spread([cost.cpu for cost in costs], "% of a core", 100)
     first = spread([cost.first_frame for cost in costs], "s")
     print(f"{name:28} {cpu:34} first frame {first:26} {costs[0].resident >> 20} MiB", flush=True)
+    middle = statistics.median
+    return Cost(
+        middle(cost.cpu for cost in costs),
+        costs[0].resident,
+        middle(cost.first_frame for cost in costs),
+    )
+
+
+def once(name: str, command: Sequence[str], times: int) -> float:
+    """Median CPU seconds of a command that ends by itself."""
+    done: list[Run] = [timed(command) for _ in range(times)]
+    wall, cpu = spread([run.wall for run in done], "s"), spread([run.cpu for run in done], "s")
+    print(f"{name:28} {cpu} CPU, {wall} wall", flush=True)
+    return statistics.median(run.cpu for run in done)
+
+
+def judged(what: str, ours: float, most: float, unit: str) -> None:
+    word = "met" if ours <= most else "MISSED"
+    print(f"{word:7} {what}: {ours:.2f} {unit}, at most {most:.2f} {unit}", flush=True)
+
+
+@contextlib.contextmanager
+def gpus(folder: Path, count: int) -> Iterator[dict[str, str]]:
+    """What shows a process so many pretend GPUs, all busy, with processes that are there."""
+    sleepers = [subprocess.Popen(["sleep", "infinity"]) for _ in range(PROCESSES)]
+    library = folder / f"nvml{count}"
+    build(library, optimise=2)
+    box = pretend("busy", gpus=count, pids=[one.pid for one in sleepers])
+    box.write(str(library / "state"))
+    try:
+        yield {"LD_LIBRARY_PATH": str(library), "FAKENVML_STATE": str(library / "state")}
+    finally:
+        for one in sleepers:
+            one.kill()
+            one.wait()
+
+
+@contextlib.contextmanager
+def job(folder: Path, ranks: int, args: argparse.Namespace) -> Iterator[dict[str, str]]:
+    """A live job in a home of its own. Many ranks step slowly, so as not to starve what is
+    measured: the screen reads what is there, however often it changes."""
+    environment = {"MGPU_DOCTOR_HOME": str(folder / f"home{ranks}")}
+    seconds = args.runs * (args.seconds + SETTLE + 15) + 60
+    rate = min(15.0, 60.0 / ranks)
+    command = [sys.executable, "-m", "benchmarks.pretend_job", str(runs(environment) / "job")]
+    command += ["--ranks", str(ranks), "--seconds", str(seconds), "--steps-per-second", str(rate)]
+    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    time.sleep(3 + ranks / 30)
+    try:
+        yield environment
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait()
+
+
+def peer(folder: Path, given: Path | None) -> Path:
+    if given is not None:
+        return given
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--quiet", PEER]
+    subprocess.run(pip, check=True)
+    return folder / "bin/nvitop"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=20.0, help="watched, each run")
+    parser.add_argument("--seconds", type=float, default=30.0, help="watched, each run")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--interval", default="1")
-    parser.add_argument("--ranks", type=int, nargs="*", default=[4, 64])
-    parser.add_argument("--gpus", type=int, nargs="*", default=[8, 64])
+    parser.add_argument("--nvitop", type=Path, help="of a virtual environment that is there")
     args = parser.parse_args()
     print(f"benchmarks.top_cost on {machine()}; every {args.interval} s", flush=True)
     top = (*DOCTOR, "top", "--interval", args.interval)
-    with tempfile.TemporaryDirectory() as folder:
-        home = Path(folder)
+    with tempfile.TemporaryDirectory() as place:
+        home = Path(place)
         empty = {"MGPU_DOCTOR_HOME": str(home / "empty")}
+        nvitop = str(peer(home / "peer", args.nvitop))
 
-        def measure(name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-            report(name, [drawn(command, environment, args.seconds) for _ in range(args.runs)])
+        def measure(name: str, command: Sequence[str], environment: Mapping[str, str]) -> Cost:
+            return report(
+                name, [drawn(command, environment, args.seconds) for _ in range(args.runs)]
+            )
 
-        measure("bare Textual app", BARE, {})
+        bare = measure("bare Textual app", BARE, {})
         measure("top, no job, no GPU", top, empty)
-        for gpus in args.gpus if shutil.which("cc") else []:
-            library = home / f"nvml{gpus}"
-            build(library)
-            pretend("busy", gpus=gpus).write(str(library / "state"))
-            nvml = {"LD_LIBRARY_PATH": str(library), "FAKENVML_STATE": str(library / "state")}
-            measure(f"top, {gpus} GPUs", top, {**empty, **nvml})
-        for ranks in args.ranks:
-            environment = {"MGPU_DOCTOR_HOME": str(home / f"home{ranks}")}
-            job = _job(runs(environment) / "job", ranks, args)
-            try:
-                measure(f"top, job of {ranks} ranks", top, environment)
-            finally:
-                os.killpg(job.pid, signal.SIGTERM)
-                job.wait()
-        os.environ.update(empty)
-        once = [timed((*DOCTOR, "top", "--once")) for _ in range(5 * args.runs)]
-        print(
-            f"{'top --once, no job':28} {spread([run.wall for run in once], 's')} wall, "
-            f"{spread([run.cpu for run in once], 's')} CPU"
-        )
-
-
-def _job(folder: Path, ranks: int, args: argparse.Namespace) -> subprocess.Popen[bytes]:
-    seconds = args.runs * (args.seconds + SETTLE + 15) + 60
-    rate = min(15.0, 60.0 / ranks)  # many ranks step slowly, so as not to starve what is measured
-    command = [sys.executable, "-m", "benchmarks.pretend_job", str(folder)]
-    command += ["--ranks", str(ranks), "--seconds", str(seconds), "--steps-per-second", str(rate)]
-    job = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
-    time.sleep(3 + ranks / 8)
-    return job
+        with gpus(home, 8) as eight:
+            theirs = measure(
+                "nvitop, 8 GPUs", (nvitop, "--monitor", "full", "--interval", args.interval), eight
+            )
+            ours = measure("top, 8 GPUs", top, {**empty, **eight})
+            os.environ.update({**empty, **eight})
+            their_once = once("nvitop --once, 8 GPUs", (nvitop, "--once"), 5 * args.runs)
+            our_once = once("top --once, 8 GPUs", (*DOCTOR, "top", "--once"), 5 * args.runs)
+        with job(home, 4, args) as few:
+            measure("top, 4 ranks, no GPU", top, few)
+        with gpus(home, 64) as many, job(home, 256, args) as ranks:
+            large = measure("top, 64 GPUs, 256 ranks", top, {**many, **ranks})
+    judged("CPU beside nvitop's, 8 GPUs", 100 * ours.cpu, 100 * theirs.cpu, "% of a core")
+    judged("first frame", ours.first_frame, 1.3 * bare.first_frame, "s")
+    judged("--once beside nvitop's, 8 GPUs", our_once, their_once, "CPU-s")
+    judged("64 GPUs, 256 ranks", 100 * large.cpu, 2.0, "% of a core")
 
 
 if __name__ == "__main__":

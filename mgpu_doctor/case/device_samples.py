@@ -35,11 +35,14 @@ def device_sample(line: Mapping[str, Json]) -> DeviceSample | None:
 
 @dataclass(slots=True)
 class DeviceReader:
-    """Reads the lines of one host's devices.jsonl in their order: what is as before is not
-    repeated there."""
+    """Reads the lines of one host in their order, of a file or as they are sampled. In a file what
+    is as before is not repeated."""
 
     _steady: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _heard: set[XidEvent] = field(default_factory=set)
+    _told: dict[int, tuple[Json, ...]] = field(default_factory=dict)
+    """What `_steady` was made of: of most samples it need not be made anew."""
+    _heard: dict[XidEvent, None] = field(default_factory=dict)
+    """The newest, in the order in which they came."""
 
     def read(self, line: Mapping[str, Json]) -> DeviceSample | None:
         """One line; None where it has no time."""
@@ -64,17 +67,34 @@ class DeviceReader:
                 continue
             known = self._steady.get(index) if entry.get("same") is True else None
             if known is None:
-                known = _steady(entry)
-                if len(self._steady) < MOST_DEVICES or index in self._steady:
-                    self._steady[index] = known
+                known = self._learned(index, entry)
             yield _device(index, entry, known)
+
+    def _learned(self, index: int, entry: Mapping[str, Json]) -> dict[str, Any]:
+        told = tuple(map(entry.get, _STEADY))
+        if index in self._steady and told == self._told[index]:
+            return {**self._steady[index], "pcie": pcie(entry.get("pcie"))}
+        known = _steady(entry)
+        if len(self._steady) < MOST_DEVICES or index in self._steady:
+            self._steady[index], self._told[index] = known, told
+        return known
 
     def _new(self, entries: Json) -> Iterator[XidEvent]:
         """Events are repeated in later lines, as lines may be thinned out."""
         for event in xid_events(entries):
-            if event not in self._heard and len(self._heard) < MOST_HEARD:
-                self._heard.add(event)
+            if event not in self._heard:
+                self._heard[event] = None
+                if len(self._heard) > MOST_HEARD:
+                    del self._heard[next(iter(self._heard))]
                 yield event
+
+
+_STEADY = (
+    "name", "uuid", "memory_total", "power_limit_watts", "max_sm_clock_mhz", "bus_id", "numa_node",
+    "cores", "nvlinks", "nvlink_errors", "ecc", "mig", "instances", "unified_memory",
+    "vendor",
+)  # fmt: skip
+"""Names of what seldom changes, but of `pcie`, which holds what always does, too."""
 
 
 def _steady(entry: Mapping[str, Json]) -> dict[str, Any]:

@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mgpu_doctor.case.endings import Ending
 from mgpu_doctor.case.flights import Flight
@@ -20,8 +17,12 @@ from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.looks import Look
 from mgpu_doctor.case.signs import Sign
 
+if TYPE_CHECKING:  # where there is no job, nothing needs NumPy
+    import numpy as np
+    import numpy.typing as npt
+
 Json = Any
-Records = npt.NDArray[np.void]
+Records: TypeAlias = "npt.NDArray[np.void]"
 """Step records as a structured array, see `mgpu_doctor.recording.box.STEP_DTYPE`: `seq`, `end_ns`
 (monotonic), `wall_ns`, `step`, `flags`, `phases` (n × 10 float32 seconds, NaN: not measured),
 `samples`, `tokens`, `loss`, `gc_s`, `group_seq`, `collectives`, `micro_batches`, `cpu_s`,

@@ -25,15 +25,17 @@ TRACEBACK_LIMIT = 16_000
 STREAMS = ("console", "stdout", "stderr")
 
 
-def read_streams(recording: Path, info: Mapping[str, Json]) -> dict[str, list[str]]:
-    """The lines of each captured stream, oldest first."""
+def read_streams(
+    recording: Path, info: Mapping[str, Json], most: int = MOST_BYTES
+) -> dict[str, list[str]]:
+    """The lines of each captured stream, oldest first. `most`: bytes that are read of a file."""
     found: dict[str, list[str]] = {}
     for stream in STREAMS:
         raw = b""
         for name in (f"{stream}.log", f"{stream}.log.1"):
-            raw += _bytes(recording / layout.CONSOLE / name)
+            raw += _bytes(recording / layout.CONSOLE / name, most)
         if not raw:
-            raw = _written_elsewhere(recording, info, stream)
+            raw = _written_elsewhere(recording, info, stream, most)
         if raw:
             found[stream] = raw.decode("utf-8", "replace").split("\n")
     return found
@@ -131,7 +133,7 @@ def _failure(failure: Failure, known: _Known) -> LoggedEnd:
     )
 
 
-def _written_elsewhere(recording: Path, info: Mapping[str, Json], stream: str) -> bytes:
+def _written_elsewhere(recording: Path, info: Mapping[str, Json], stream: str, most: int) -> bytes:
     """What the job wrote straight into a file of the user's. A recording that is not ours could
     name any file that we may read, so only our own recordings are followed."""
     files, offsets = info.get("console_file"), info.get("console_offset")
@@ -139,11 +141,11 @@ def _written_elsewhere(recording: Path, info: Mapping[str, Json], stream: str) -
     if not isinstance(path, str) or "\0" in path or recording.stat().st_uid != os.geteuid():
         return b""
     offset = whole(offsets.get(stream)) if isinstance(offsets, dict) else 0
-    return _bytes(Path(path), offset or 0)
+    return _bytes(Path(path), most, offset or 0)
 
 
-def _bytes(path: Path, start: int = 0) -> bytes:
+def _bytes(path: Path, most: int, start: int = 0) -> bytes:
     try:
-        return read_bounded(path, MOST_BYTES, start=start, at_end=True)
+        return read_bounded(path, most, start=start, at_end=True)
     except OSError:
         return b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 
 import typer
 
@@ -31,7 +32,8 @@ def version(
 
 
 def main() -> None:
-    """Entry point of the `mgpu-doctor` command."""
-    for verb in VERBS:
+    """Entry point of the `mgpu-doctor` command: loads the verb that is asked for, or all."""
+    asked = sys.argv[1:2]
+    for verb in asked if asked and asked[0] in VERBS else VERBS:
         importlib.import_module(f"mgpu_doctor.cli.{verb}")
     app()

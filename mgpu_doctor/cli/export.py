@@ -121,9 +121,11 @@ def _server(
         )
     from mgpu_doctor.cli.settings import settings
     from mgpu_doctor.live.here import Live
+    from mgpu_doctor.live.wanted import Wanted
 
     here = os.uname().nodename
-    watching = Watching(Live(job, settings=settings()), here, fixed=job is not None)
+    live = Live(job, settings=settings(), wanted=Wanted(heat=False, history=False))
+    watching = Watching(live, here, fixed=job is not None)
     sampler = Sampler(watching.text, interval)
     try:
         return Server(address, sampler, token=token, names=(here, listen))

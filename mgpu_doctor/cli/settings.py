@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from mgpu_doctor.cli.output import leave
-from mgpu_doctor.rules.catalogue import catalogue
 from mgpu_doctor.rules.settings import DEFAULTS, Settings, SettingsError, settings_from
 
 if sys.version_info >= (3, 11):
@@ -43,6 +42,8 @@ def read_settings(folder: Path) -> Settings:
         try:
             table = tomllib.loads(text).get("tool", {}).get("mgpu-doctor")
             if isinstance(table, dict):
+                from mgpu_doctor.rules.catalogue import catalogue  # all rules: nearly never needed
+
                 return replace(settings_from(table, catalogue().rules), forgiving=True)
         except (tomllib.TOMLDecodeError, SettingsError, AttributeError) as error:
             raise SettingsError(f"[tool.mgpu-doctor] in {file}: {error}") from None

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from mgpu_doctor.live.here import Live
     from mgpu_doctor.live.recorder import Recorder
     from mgpu_doctor.live.replay import Replay
+    from mgpu_doctor.live.wanted import Wanted
     from mgpu_doctor.tui.filter import Filter
     from mgpu_doctor.tui.start.starting import Started
 
@@ -89,7 +90,7 @@ def top(
         _need_a_terminal()
     chosen = _filter(only or [])
     if still:
-        _print(_source(job, replay), chosen, as_json=json)
+        _print(_source(job, replay, wanted=_of_one_look(heat=not json)), chosen, as_json=json)
         return
     _watch(job, replay, chosen, interval, command=command, record=record, readonly=readonly)
 
@@ -157,6 +158,8 @@ def _need_a_terminal() -> None:
 
 
 def _filter(only: list[str]) -> Filter | None:
+    if not only:
+        return None
     from mgpu_doctor.tui.filter import FilterError, all_of, parse
     from mgpu_doctor.tui.filter.errors import pointed
 
@@ -169,16 +172,30 @@ def _filter(only: list[str]) -> Filter | None:
     return all_of(parsed)
 
 
-def _source(job: str | None, replay: str | None, recorder: Recorder | None = None) -> Live | Replay:
-    from mgpu_doctor.case.load import NotARecording
+def _of_one_look(*, heat: bool) -> Wanted:
+    from mgpu_doctor.live.wanted import Wanted
+
+    return Wanted(heat=heat, history=False, more=False)
+
+
+def _source(
+    job: str | None,
+    replay: str | None,
+    recorder: Recorder | None = None,
+    wanted: Wanted | None = None,
+) -> Live | Replay:
     from mgpu_doctor.cli.settings import settings
-    from mgpu_doctor.live.here import Live
-    from mgpu_doctor.live.replay import Replay
 
     chosen = settings()
     if replay is None:
+        from mgpu_doctor.live.here import Live
+        from mgpu_doctor.live.wanted import EVERYTHING
+
         given = None if job is None else recording(job)
-        return Live(given, settings=chosen, recorder=recorder)
+        return Live(given, settings=chosen, recorder=recorder, wanted=wanted or EVERYTHING)
+    from mgpu_doctor.case.load import NotARecording
+    from mgpu_doctor.live.replay import Replay
+
     folder: Path = recording(replay)
     try:
         return Replay(folder, chosen)
@@ -187,11 +204,11 @@ def _source(job: str | None, replay: str | None, recorder: Recorder | None = Non
 
 
 def _print(source: Live | Replay, only: Filter | None, *, as_json: bool) -> None:
-    from mgpu_doctor.live.replay import Replay
+    from mgpu_doctor.live.here import Live
     from mgpu_doctor.tui import once
     from mgpu_doctor.tui.view import View
 
-    if isinstance(source, Replay):
+    if not isinstance(source, Live):
         source.seek(1)
     frame, view = source.frame(0), View(filter=only)
     if as_json:

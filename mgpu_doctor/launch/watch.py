@@ -184,4 +184,4 @@ def _devices() -> Devices | None:
             return None
     from mgpu_probes.outside.devices import Devices
 
-    return Devices()
+    return Devices(stays=True)

@@ -7,24 +7,27 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.frame import NOTHING, Frame
 from mgpu_doctor.live.machine import Machine
-from mgpu_doctor.live.recorder import Recorder
 from mgpu_doctor.live.source import all_ranks
-from mgpu_doctor.live.watch import Seen, Watch
+from mgpu_doctor.live.wanted import EVERYTHING, Wanted
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.recording.living import is_living, living
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
+
+if TYPE_CHECKING:
+    from mgpu_doctor.live.recorder import Recorder
+    from mgpu_doctor.live.watch import Seen, Watch
 
 START_HINT = "No job is under observation here. To start one: mgpu-doctor run -- COMMAND"
 
 
 class Live:
     """The jobs that run here: `given`, else the newest; and the machine itself. `recorder`: takes
-    down what the machine does."""
+    down what the machine does. What examines a job is loaded when there is one."""
 
     def __init__(
         self,
@@ -32,14 +35,16 @@ class Live:
         clock: Callable[[], float] = time.time,
         settings: Settings = DEFAULTS,
         recorder: Recorder | None = None,
+        wanted: Wanted = EVERYTHING,
     ) -> None:
         self._settings = settings
-        self._machine = Machine(recorder)
+        self._wanted = wanted
+        self._machine = Machine(recorder, wanted)
         self._began = False
         self._clock = clock
         self._given = given
         self._watched = given
-        self._watch = Watch(given, settings=settings) if given else None
+        self._watch: Watch | None = None
         self._over: Seen | None = None
         self._skip = threading.Event()
 
@@ -50,12 +55,8 @@ class Live:
     def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a live source knows the time itself
         alive = living()
         self._choose(alive)
-        watched, hint = self._watched, _start_hint() if self._watched is None else None
-        seen = None
-        try:
-            seen = self._examine()
-        except NotARecording as reason:
-            hint = str(reason)
+        watched = self._watched
+        seen, hint = self._examine(watched) if watched is not None else (None, _start_hint())
         case = seen.diagnosis.case if seen else None
         self._look_back(case, alive)
         ranks = seen.diagnosis.ranks if seen else ()
@@ -66,7 +67,7 @@ class Live:
             source=self._name(),
             diagnosis=seen.diagnosis if seen else None,
             heat=seen.heat if seen else None,
-            rate=seen.rate if seen else None,
+            going=seen.going if seen else NOTHING,
             devices=devices,
             host=host,
             hint=hint,
@@ -104,19 +105,27 @@ class Live:
     def _turn_to(self, recording: Path) -> None:
         if self._watch is not None:
             self._watch.close()
-        self._watch = Watch(recording, settings=self._settings)
-        self._watched, self._over = recording, None
+        self._watched, self._watch, self._over = recording, None, None
 
-    def _examine(self) -> Seen | None:
-        """A job that is over is examined once more and then kept as it is."""
-        if self._watch is None or self._watched is None or self._over is not None:
-            return self._over
-        over = not is_living(self._watched)
-        seen = self._watch.look(anew=over)
+    def _examine(self, recording: Path) -> tuple[Seen | None, str | None]:
+        """What there is to see of it, or why there is nothing. A job that is over is examined
+        once more and then kept as it is."""
+        if self._over is not None:
+            return self._over, None
+        from mgpu_doctor.case.load import NotARecording
+        from mgpu_doctor.live.watch import Watch
+
+        if self._watch is None:
+            self._watch = Watch(recording, settings=self._settings, heated=self._wanted.heat)
+        over = not is_living(recording)
+        try:
+            seen = self._watch.look(anew=over)
+        except NotARecording as reason:
+            return None, str(reason)
         if over and seen.diagnosis.case.job.outcome is not Outcome.RUNNING:
             self._over = replace(seen, age=0.0)
             self._watch.close()
-        return seen
+        return seen, None
 
 
 def _start_hint() -> str:

@@ -16,16 +16,22 @@ from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.followed import Followed, follow
-from mgpu_doctor.live.heat import Heat, heat, step_rate
+from mgpu_doctor.live.frame import Going
+from mgpu_doctor.live.going import going
+from mgpu_doctor.live.heat import Heat, heat
 from mgpu_doctor.recording.box import Box, BoxReader, read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
-SHARE = 0.01
+SHARE = 0.005
 """Of a core: what loading and what diagnosing may each take."""
-LONGEST_REST = 10.0
-"""Seconds after which a diagnosis is made anew whatever it costs."""
+LONGEST_REST = 30.0
+"""Seconds after which a diagnosis is made anew whatever it costs; where a rank comes or goes, that
+is at once."""
+LONGEST_UNREAD = 10.0
+"""Seconds after which the boxes are read again whatever it costs."""
 MOST_READERS = 256
 """Boxes kept open; of a job with more ranks the rest are opened anew each time."""
+LIVES = (State.RUNNING, State.WAITING)
 JUDGED = (State.HUNG.value, State.WAITING.value)
 
 
@@ -34,18 +40,26 @@ class Seen:
     """A job, examined. `age`: seconds since its diagnosis."""
 
     diagnosis: Diagnosis
-    heat: Heat | str
-    rate: float | None
+    heat: Heat | str | None
+    """A sentence: why there is none. None: it is not wanted."""
+    going: Going
     age: float = 0.0
     followed: tuple[Followed, ...] = ()
 
     @classmethod
     def of(
-        cls, diagnosis: Diagnosis, case: Case, before: tuple[Followed, ...] = (), at: float = 0.0
+        cls,
+        diagnosis: Diagnosis,
+        case: Case,
+        before: tuple[Followed, ...] = (),
+        at: float = 0.0,
+        *,
+        heated: bool = True,
     ) -> Seen:
         """`before`: the findings followed so far; `at`: the moment of this view."""
         followed = follow(before, diagnosis.findings, at)
-        return cls(diagnosis, heat(case), step_rate(case.ranks), followed=followed)
+        map_ = heat(case) if heated else None
+        return cls(diagnosis, map_, going(case, diagnosis.stages), followed=followed)
 
     @property
     def resolved(self) -> tuple[Followed, ...]:
@@ -56,9 +70,15 @@ class Seen:
 class Pace:
     """When something is due that may take `SHARE` of the time."""
 
-    def __init__(self, clock: Callable[[], float], cost: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        cost: Callable[[], float],
+        longest: float = LONGEST_REST,
+    ) -> None:
         self._clock = clock
         self._cost = cost
+        self._longest = longest
         self._due = 0.0
         self._began = 0.0
 
@@ -68,13 +88,16 @@ class Pace:
     def begin(self) -> None:
         self._began = self._cost()
 
-    def end(self) -> None:
-        rest = min(LONGEST_REST, (self._cost() - self._began) / SHARE)
-        self._due = self._clock() + rest
+    def end(self, without: float = 0.0) -> float:
+        """Seconds that it took, less those that are counted elsewhere."""
+        took = self._cost() - self._began - without
+        self._due = self._clock() + min(self._longest, took / SHARE)
+        return took
 
 
 class Watch:
-    """One recording, watched. For one thread. Raises `NotARecording` from `look`."""
+    """One recording, watched. For one thread. Raises `NotARecording` from `look`. `heated`: a
+    heat-map is wanted."""
 
     def __init__(
         self,
@@ -82,12 +105,16 @@ class Watch:
         clock: Callable[[], float] = time.monotonic,
         cost: Callable[[], float] = time.thread_time,
         settings: Settings = DEFAULTS,
+        *,
+        heated: bool = True,
     ) -> None:
         self._settings = settings
+        self._heated = heated
         self._recording = recording
         self._clock = clock
         self._readers: dict[Path, BoxReader] = {}
-        self._loading, self._diagnosing = Pace(clock, cost), Pace(clock, cost)
+        self._loading = Pace(clock, cost, LONGEST_UNREAD)
+        self._diagnosing = Pace(clock, cost)
         self._seen: Seen | None = None
         self._diagnosed_at = 0.0
 
@@ -97,17 +124,19 @@ class Watch:
             return self._aged(self._seen)
         self._loading.begin()
         case = load_recording(self._recording, read=self._read)
-        self._loading.end()
         old = self._seen.diagnosis if self._seen else None
-        if old is None or anew or self._diagnosing.due() or _turned(old.case, case):
+        spent = 0.0
+        if old is None or anew or self._diagnosing.due() or turned(old.case, case):
             self._diagnosing.begin()
             diagnosis = diagnose(case, self._settings)
-            self._diagnosing.end()
+            spent = self._diagnosing.end()
             self._diagnosed_at = self._clock()
         else:
             diagnosis = refreshed(old, case)
         before = self._seen.followed if self._seen else ()
-        self._seen = self._aged(Seen.of(diagnosis, case, before, case.observed))
+        seen = Seen.of(diagnosis, case, before, case.observed, heated=self._heated)
+        self._loading.end(without=spent)
+        self._seen = self._aged(seen)
         return self._seen
 
     def close(self) -> None:
@@ -150,11 +179,15 @@ def refreshed(old: Diagnosis, case: Case) -> Diagnosis:
     )
 
 
-def _turned(old: Case, new: Case) -> bool:
-    """Whether something happened that nobody should wait to be told: the job or a rank changed
-    its state, a rank came or went, a step was measured for the first time."""
+def turned(old: Case, new: Case) -> bool:
+    """Whether something happened that nobody should wait to be told: the job or a rank ended, a
+    rank came or went, a step was measured for the first time."""
     return (old.job.ended, _states(old)) != (new.job.ended, _states(new))
 
 
-def _states(case: Case) -> tuple[tuple[int | None, int | None, State, bool], ...]:
-    return tuple((rank.rank, rank.pid, rank.state, bool(len(rank.steps))) for rank in case.ranks)
+def _states(case: Case) -> tuple[tuple[int | None, int | None, State | None, bool], ...]:
+    """A rank that lives waits and runs by turns, many times a second."""
+    return tuple(
+        (rank.rank, rank.pid, None if rank.state in LIVES else rank.state, bool(len(rank.steps)))
+        for rank in case.ranks
+    )

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.findings import Finding
+if TYPE_CHECKING:  # settings and texts of rules are wanted where nothing is examined
+    from mgpu_doctor.analysis.measures import Measures
+    from mgpu_doctor.findings import Finding
 
 Limits = Mapping[str, float]
 """A rule's limits by name, as the user has set them or by default."""

@@ -8,24 +8,13 @@ from dataclasses import dataclass, replace
 from mgpu_doctor.analysis.devices import Use
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers import Straggler
+from mgpu_doctor.case.clockreasons import HARD, WORDS
 from mgpu_doctor.findings import Evidence, Finding, Fix
 from mgpu_doctor.rules.gpu import PRETEND, middle, uses_since
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.straggler import COST, FAMILIES, MEASURED, THRESHOLDS, family_of
 from mgpu_doctor.rules.straggler import straggler_finding as finding_of
 
-WORDS = {
-    "hw_thermal": "hardware thermal slowdown",
-    "sw_thermal": "thermal slowdown by the driver",
-    "hw_power_brake": "the power supply's brake",
-    "hw_slowdown": "hardware slowdown",
-    "power_cap": "power cap",
-    "clocks_setting": "a clock that somebody has set",
-    "sync_boost": "another GPU of its sync boost group",
-}
-"""NVML's clock event reasons that slow a device down, the most telling first."""
-HARD = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
-"""Those that a healthy device under load does not give; a power cap is usual under full load."""
 RARE = 0.1
 """Share of samples in which the others may give a reason that still tells this device apart."""
 EXPLAINS = 0.5

@@ -81,7 +81,7 @@ def _since(gpu: Gpu, least: int) -> tuple[float | None, str]:
             return gpu.series[-1][0], "it is not listed any more"
     silent = 0
     for _, device in reversed(gpu.series):
-        if not _is_lost(device):
+        if not is_lost(device):
             break
         silent += 1
     if silent < least:
@@ -96,7 +96,8 @@ def _every(gpu: Gpu) -> float | None:
     return (gpu.series[-1][0] - gpu.series[0][0]) / (len(gpu.series) - 1)
 
 
-def _is_lost(device: Device) -> bool:
+def is_lost(device: Device) -> bool:
+    """Whether the driver says that it is gone, and it answers nothing."""
     answers = (device.utilization, device.memory_used, device.power_watts, device.temperature)
     silent = all(one is None for one in answers) and not device.pids
     return silent and bool(_LOST.search(device.trouble or ""))

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from mgpu_doctor.analysis.devices import LEAST_SAMPLES, Use, use_of
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.watched import Gpu
+from mgpu_doctor.case.clockreasons import HARD, WORDS
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.gpu import PRETEND, middle
 from mgpu_doctor.rules.hardware.common import SURE, culprits, loaded, named, where
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.throttled import HARD, WORDS
 from mgpu_doctor.rules.words import percent
 
 CODE = "gpu-throttled"

@@ -32,7 +32,8 @@ _COLD = 6
 """A hook between the operations of a step finds the caches cold, and costs this many times what it
 does in a row (benchmarks/probe_cost.py against `_calibrate`, torch 2.13, CPU: a step's record is in
 it). A machine with other caches differs; what the hooks displace from them is left out."""
-_CALIBRATION_ROUNDS = 100
+_CALIBRATIONS, _CALIBRATION_ROUNDS = 5, 20
+"""The quickest counts: in the midst of the others the machine may have run something else."""
 
 
 def number(*names: str, default: int = -1) -> int:
@@ -249,11 +250,13 @@ class Probe:
             trial.mark(Steps.got_input, self.clock())
 
         hook = around(bool, begins, ends, self.fail)
-        began = time.perf_counter_ns()
-        for _ in range(_CALIBRATION_ROUNDS):
-            hook()
-        spent = time.perf_counter_ns() - began
-        self._mark_cost = spent * _COLD // (2 * _CALIBRATION_ROUNDS)
+        spent = []
+        for _ in range(_CALIBRATIONS):
+            began = time.perf_counter_ns()
+            for _ in range(_CALIBRATION_ROUNDS):
+                hook()
+            spent.append(time.perf_counter_ns() - began)
+        self._mark_cost = min(spent) * _COLD // (2 * _CALIBRATION_ROUNDS)
 
     def _on_gc(self, phase: str, info: dict[str, int]) -> None:
         if not self.on:

@@ -218,6 +218,25 @@ LINES = st.fixed_dictionaries(
 )
 
 
+def test_what_seldom_changes_is_as_if_read_alone() -> None:
+    """Live samples repeat it: it is read once, until it is another."""
+    worn = {**NEW, "nvlinks": [{**NEW["nvlinks"][0], "errors": [["replay", 5]]}]}
+    busy = {**NEW, "pcie": {**NEW["pcie"], "sent": 99.0}, "fan": 0.9}
+    lines = [{"at": float(at), "devices": [one]} for at, one in enumerate((NEW, NEW, busy, worn))]
+    assert read(*lines) == [device_sample(line) for line in lines]
+
+
+def test_of_an_endless_stream_of_events_the_newest_are_still_heard() -> None:
+    lines = [
+        {
+            "at": float(line),
+            "events": [{"at": line + one / 256, "number": 13} for one in range(256)],
+        }
+        for line in range(20)
+    ]
+    assert [len(sample.events) for sample in read(*lines, lines[-1])] == [256] * 20 + [0]
+
+
 @settings(max_examples=50)
 @given(st.lists(LINES, max_size=3))
 def test_no_line_breaks_the_reader(lines: list[dict[str, Any]]) -> None:

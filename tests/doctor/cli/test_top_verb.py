@@ -16,11 +16,16 @@ from pathlib import Path
 import jsonschema
 import psutil
 import pytest
+from typer.testing import CliRunner, Result
 
+from mgpu_doctor.cli import app
+from mgpu_doctor.cli import top as verb
 from mgpu_doctor.recording.home import runs
+from tests.support.jobs import until
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
 
 SCHEMA = Path(__file__).parents[3] / "docs/diagnosis.schema.json"
+assert verb  # which is known to the app once it is imported
 TOP = [sys.executable, "-m", "mgpu_doctor", "top"]
 JOB = (WAITING, WAITING, SLOW_INPUT, WAITING)
 
@@ -28,6 +33,11 @@ JOB = (WAITING, WAITING, SLOW_INPUT, WAITING)
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path))
+
+
+def told(*arguments: str) -> Result:
+    """The verb within this process, which is much quicker."""
+    return CliRunner().invoke(app, ["top", *arguments])
 
 
 def top(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -58,8 +68,8 @@ def test_once_shows_the_job_that_runs() -> None:
 
 def test_json_holds_the_diagnosis_of_the_contract() -> None:
     folder = recording(runs() / "job", JOB)
-    done = top(str(folder), "--json")
-    assert done.returncode == 0, done.stderr
+    done = told(str(folder), "--json")
+    assert done.exit_code == 0, done.stderr
     document = json.loads(done.stdout)
     jsonschema.validate(document["diagnosis"], json.loads(SCHEMA.read_text()))
     assert document["schema"] == "mgpu-doctor/top/1"
@@ -69,11 +79,11 @@ def test_json_holds_the_diagnosis_of_the_contract() -> None:
 
 def test_only_leaves_out_the_rest() -> None:
     folder = recording(runs() / "job", JOB)
-    done = top(str(folder), "--once", "--only", "ranks=0,2", "--only", "input>40%")
-    assert done.returncode == 0, done.stderr
+    done = told(str(folder), "--once", "--only", "ranks=0,2", "--only", "input>40%")
+    assert done.exit_code == 0, done.stderr
     assert "1 of 4 ranks shown: rank:0,2 & input>40%" in done.stdout
     assert "▸    2" in done.stdout
-    document = json.loads(top("--replay", "job", "--json", "--only", "rank:0").stdout)
+    document = json.loads(told("--replay", "job", "--json", "--only", "rank:0").stdout)
     assert [rank["rank"] for rank in document["diagnosis"]["ranks"]] == [0]
     assert document["left_out"] == {"devices": 0, "ranks": 3}
 
@@ -91,15 +101,15 @@ def test_a_wrong_filter_points_at_the_place() -> None:
 
 
 def test_json_without_a_job() -> None:
-    document = json.loads(top("--json").stdout)
+    document = json.loads(told("--json").stdout)
     assert document["diagnosis"] is None
     assert document["hint"]
 
 
 def test_replay_once_shows_the_end() -> None:
     recording(runs() / "job", JOB)
-    done = top("--replay", "job", "--once")
-    assert done.returncode == 0, done.stderr
+    done = told("--replay", "job", "--once")
+    assert done.exit_code == 0, done.stderr
     assert "▸    2" in done.stdout
 
 
@@ -119,8 +129,8 @@ def test_replay_once_shows_the_end() -> None:
     ],
 )
 def test_refusals(arguments: tuple[str, ...], code: int, says: str) -> None:
-    done = top(*arguments)
-    assert done.returncode == code
+    done = told(*arguments)
+    assert done.exit_code == code
     assert says in done.stderr
     assert "Traceback" not in done.stderr
 
@@ -131,6 +141,21 @@ def test_one_frame_needs_no_textual() -> None:
         "from mgpu_doctor.tui import once\nfrom mgpu_doctor.live.here import Live\n"
         "once.render(Live().frame(0), width=80, colour=False)\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('textual', 'torch')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_one_look_without_a_job_loads_nothing_that_examines_one() -> None:
+    script = (
+        "import sys\n"
+        "from mgpu_doctor.cli.settings import settings\n"
+        "from mgpu_doctor.live.here import Live\nfrom mgpu_doctor.live.wanted import Wanted\n"
+        "Live(settings=settings(), wanted=Wanted(history=False, more=False)).frame(0)\n"
+        "names = ('diagnose', 'case.load', 'rules.catalogue', 'live.watch')\n"
+        "print([name for name in names if f'mgpu_doctor.{name}' in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
@@ -226,8 +251,12 @@ def test_a_dumb_terminal_is_refused() -> None:
 
 
 def test_a_job_that_was_started_outlives_the_screen(tmp_path: Path) -> None:
-    made = tmp_path / "made"
-    script = f"import time; time.sleep(3); open({str(made)!r}, 'w').close(); time.sleep(60)"
+    left, seen = tmp_path / "left", tmp_path / "seen"
+    script = (
+        "import os, time\n"
+        f"while not os.path.exists({str(left)!r}): time.sleep(0.01)\n"
+        f"open({str(seen)!r}, 'w').close(); time.sleep(60)"
+    )
     terminal = Terminal("--", sys.executable, "-c", script)
     try:
         terminal.until(b"live ")
@@ -235,10 +264,8 @@ def test_a_job_that_was_started_outlives_the_screen(tmp_path: Path) -> None:
         terminal.until(None)
         assert terminal.process.returncode == 0
         assert b"mgpu-doctor top 20" in terminal.seen  # how to come back
-        deadline = time.monotonic() + 60
-        while not made.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        left.touch()
+        until(seen.exists)
     finally:
         terminal.close()
         for one in psutil.process_iter(["cmdline"]):

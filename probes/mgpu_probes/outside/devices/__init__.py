@@ -18,10 +18,14 @@ class Devices:
     """All GPUs. Keeps the drivers open; for one thread at a time, has threads of its own.
 
     `patience`: seconds that a sample waits for a driver before it says what is known so far.
-    `slowly`: seconds between questions of what changes slowly: links, errors, limits."""
+    `slowly`: seconds between questions of what changes slowly: links, errors, limits.
+    `stays`: many samples will be taken, so XIDs are listened for from the first one on; else from
+    the second one on, as one look is too short to hear anything."""
 
-    def __init__(self, patience: float = PATIENCE, slowly: float = SLOWLY) -> None:
-        self._nvidia = Nvidia(patience, slowly)
+    def __init__(
+        self, patience: float = PATIENCE, slowly: float = SLOWLY, *, stays: bool = False
+    ) -> None:
+        self._nvidia = Nvidia(patience, slowly, stays=stays)
         self._amd = Amd(patience)
 
     def sample(self) -> Json:

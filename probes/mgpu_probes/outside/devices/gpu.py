@@ -71,6 +71,7 @@ class Gpu:
         self._found: _Found | None = None
         self._lost = "not read yet: the driver is slow"
         self._identity: Json = {}
+        self._links = _Links()
         self._asleep = False
 
     @property
@@ -120,6 +121,7 @@ class Gpu:
                 troubles.setdefault(trouble, []).append(question.what)
         self._remember(found)
         told.update({name: part(name, *known) for name, known in parts.items()})
+        told["nvlinks"] = self._links.joined(told["nvlinks"], told.pop("nvlink_errors", None))
         return _finished(told, troubles)
 
     def _find(self) -> None:
@@ -134,19 +136,31 @@ class Gpu:
     def _remember(self, found: _Found) -> None:
         """Who it is, for when it is lost."""
         for question in found.questions:
-            if question.answer is not None:
+            if question.every == ONCE and question.answer is not None:
                 known = question.answer.fields
                 self._identity.update({name: known[name] for name in IDENTITY if name in known})
         if self._sleep is None and "bus_id" in self._identity:
             self._sleep = self._sleep_of(self._identity["bus_id"])
 
 
+class _Links:
+    """The NVLinks with their errors, which are asked for apart and seldom: joined when one of the
+    answers is new."""
+
+    def __init__(self) -> None:
+        self._of: tuple[Any, Any] = (None, None)
+        self._joined: list[Json] = []
+
+    def joined(self, links: list[Json] | None, errors: Json | None) -> list[Json]:
+        if self._of[0] is not links or self._of[1] is not errors:
+            told = errors or {}
+            self._of = links, errors
+            self._joined = [{**one, "errors": told.get(one["link"], [])} for one in links or []]
+        return self._joined
+
+
 def _finished(told: Json, troubles: dict[str, list[str]]) -> Json:
     """What only shows when all answers lie together."""
-    errors = told.pop("nvlink_errors", {})
-    told["nvlinks"] = [
-        {**link, "errors": errors.get(link["link"], [])} for link in told["nvlinks"] or []
-    ]
     if told.pop("lacks_memory", False):
         if told["utilization"] is None:
             troubles.setdefault("not supported", []).append("memory")

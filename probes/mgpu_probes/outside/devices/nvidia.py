@@ -30,11 +30,12 @@ SILENT = "the NVIDIA driver does not answer"
 
 class Nvidia:
     """`patience`: seconds that a sample waits for the driver. `slowly`: seconds between questions
-    of what changes slowly."""
+    of what changes slowly. `stays`: more than one sample will be taken."""
 
-    def __init__(self, patience: float, slowly: float) -> None:
+    def __init__(self, patience: float, slowly: float, *, stays: bool = False) -> None:
         self._patience = patience
         self._slowly = slowly
+        self._stays = stays
         self._gpus: tuple[Gpu, ...] = ()
         self._open = False
         self._retry_at = 0.0
@@ -100,7 +101,7 @@ class Nvidia:
                     return
                 gpu.put(began, wanted)
         self._took = time.monotonic() - began
-        if self._samples > 1:  # one look is too short to hear anything
+        if self._stays or self._samples > 1:  # one look is too short to hear anything
             handles = enumerate(gpu.handle for gpu in self._gpus)
             self._listener.listen({index: one for index, one in handles if one is not None})
 

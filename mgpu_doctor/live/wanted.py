@@ -1,0 +1,18 @@
+"""What frames are made for: what nobody will look at is not made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    heat: bool = True
+    """The heat-map of ranks and steps."""
+    history: bool = True
+    """What was sampled before, for graphs."""
+    more: bool = True
+    """Further frames will follow: XIDs are listened for from the first one on."""
+
+
+EVERYTHING = Wanted()
