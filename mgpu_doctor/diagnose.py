@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
+from mgpu_doctor.analysis.efficiency import Efficiency, efficiency
 from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.analysis.shares import after_warm_up
 from mgpu_doctor.analysis.whatif import Ideal, ideal
 from mgpu_doctor.analysis.window import recent, unmoved
-from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
+from mgpu_doctor.case.model import Case, Outcome, Rank, Records, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.rules.branches import branches, places_of
 from mgpu_doctor.rules.catalogue import OWN, catalogue
@@ -38,7 +39,8 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
         case = replace(case, job=replace(case.job, outcome=Outcome.HUNG))
     low = measures.missing.get("coverage")
     places = places_of(case)
-    even = _ideal(measures)
+    even, together = _ideal(measures), _efficiency(measures)
+    told = together if isinstance(together, Efficiency) else None
     return Diagnosis(
         case=case,
         ranks=tuple(
@@ -52,6 +54,10 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
         step_seconds=measures.step_seconds,
         ideal_step_seconds=even.ideal_seconds if even else None,
         waste_fraction=even.waste_fraction if even else None,
+        load_balance=told.load_balance if told else None,
+        communication_efficiency=told.communication if told else None,
+        efficiency_reason=together if isinstance(together, str) else None,
+        stages=measures.structure.stages,
         tree=branches(case, findings),
     )
 
@@ -140,6 +146,14 @@ def _ideal(measures: Measures) -> Ideal | None:
     return ideal(compared)
 
 
+def _efficiency(measures: Measures) -> Efficiency | str:
+    """Or a sentence why it is not told."""
+    if measures.attribution is not None:
+        return efficiency(measures.attribution)
+    why = measures.missing.get("attribution")
+    return why.reason if why else "one rank alone waits for nobody"
+
+
 def _partly(measures: Measures) -> list[Unexamined]:
     """What the comparison had to leave out."""
     parts = []
@@ -171,6 +185,7 @@ def _once(items: Iterable[Unexamined]) -> tuple[Unexamined, ...]:
 
 def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummary:
     records = after_warm_up(rank.steps)
+    phases = _phases(measures, rank, records)
     if not len(records):
         records = rank.steps
     return RankSummary(
@@ -183,7 +198,7 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
         signal=rank.signal,
         last_step=int(rank.steps["step"][-1]) if len(rank.steps) else None,
         step_seconds_median=float(np.median(records["wall_ns"])) * 1e-9 if len(records) else None,
-        phases=_phases(measures, rank),
+        phases=phases,
         where=None,
     )
 
@@ -211,12 +226,10 @@ def _state(rank: Rank, hung: Finding | None) -> State:
     return rank.state
 
 
-def _phases(measures: Measures, rank: Rank) -> dict[str, float | None]:
+def _phases(measures: Measures, rank: Rank, records: Records) -> dict[str, float | None]:
     """Median seconds a step; time in collectives divided into wait and communication if the ranks
     could be compared, else all of it is `wait` and `communication` unknown."""
-    records = after_warm_up(rank.steps)
-    values = records["phases"].astype(float)
-    medians = {name: _median(values[:, phase]) for phase, name in enumerate(PHASES)}
+    medians = dict(zip(PHASES, _medians(records["phases"].astype(float)), strict=True))
     joined, attribution = measures.joined, measures.attribution
     if joined is None or attribution is None or len(attribution.judged) == 1:
         return medians
@@ -227,6 +240,17 @@ def _phases(measures: Measures, rank: Rank) -> dict[str, float | None]:
         medians[PHASES[WAIT]] = _median(attribution.wait[:, column])
         medians[PHASES[COMMUNICATION]] = _median(attribution.communication)
     return medians
+
+
+def _medians(columns: npt.NDArray[np.floating[Any]]) -> list[float | None]:
+    """Of each column what is known of it: all at once where that is everything."""
+    if not len(columns):
+        return [None] * columns.shape[1]
+    medians: list[float] = np.median(columns, axis=0).tolist()
+    return [
+        _median(columns[:, place]) if np.isnan(median) else median
+        for place, median in enumerate(medians)
+    ]
 
 
 def _median(values: npt.NDArray[np.floating[Any]]) -> float | None:

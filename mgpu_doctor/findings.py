@@ -140,6 +140,21 @@ class Diagnosis:
     """The same if every rank always worked like the median rank; None: they cannot be compared."""
     waste_fraction: float | None = None
     """Share of the time, 0..1, that goes into waiting for whoever is slowest, jitter included."""
+    load_balance: float | None = None
+    """Mean own work of the ranks as a share of the most that any has, 0..1."""
+    communication_efficiency: float | None = None
+    """The most own work of any rank as a share of the time, 0..1."""
+    efficiency_reason: str | None = None
+    """Why these two are None."""
+    stages: tuple[tuple[int, ...], ...] = ()
+    """The ranks of each pipeline stage; empty where all ranks do the same."""
     tree: tuple[Branch, ...] = ()
     """Where all ranks stood at the last look: their stacks as one tree, from its root on, each
     branch before those that grow from it."""
+
+    @property
+    def parallel_efficiency(self) -> float | None:
+        """Share of the ranks' time, 0..1, that they work instead of standing in collectives."""
+        if self.load_balance is None or self.communication_efficiency is None:
+            return None
+        return self.load_balance * self.communication_efficiency

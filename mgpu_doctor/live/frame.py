@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.model import HostSample
-from mgpu_doctor.findings import Diagnosis
-from mgpu_doctor.live.followed import Followed
-from mgpu_doctor.live.heat import Heat
-from mgpu_doctor.live.history.collect import History
+if TYPE_CHECKING:  # a frame without a job is made without what only a job needs
+    from mgpu_doctor.case.gpu import DeviceSample
+    from mgpu_doctor.case.model import HostSample
+    from mgpu_doctor.findings import Diagnosis
+    from mgpu_doctor.live.followed import Followed
+    from mgpu_doctor.live.heat import Heat
+    from mgpu_doctor.live.history.collect import History
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,33 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Going:
+    """How a job goes of late. None: not known."""
+
+    step_seconds: float | None = None
+    """Mean of the newest steps of the rank that is furthest."""
+    samples: float | None = None
+    """A second, of all ranks that are seen; each batch counts once. None, too, while it stands."""
+    tokens: float | None = None
+    """The same in tokens."""
+    loss: float | None = None
+    """Mean over the newest steps and the ranks that tell it; infinite: it is no number."""
+    idle: float | None = None
+    """Seconds since any rank ended a step; None: the job moves, or is over."""
+    probe: float | None = None
+    """Share of a step's time, 0..1, that the probe takes by its own count, mean of the ranks."""
+
+    @property
+    def rate(self) -> float | None:
+        """Steps a second; None, too, while the job stands."""
+        return None if self.idle is not None or not self.step_seconds else 1 / self.step_seconds
+
+
+NOTHING = Going()
+"""No step was measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     at: float
     """The moment shown, seconds since the epoch."""
@@ -33,8 +62,8 @@ class Frame:
     """None: there is no job to show, `hint` says what to do."""
     heat: Heat | str | None = None
     """A sentence: why there is none."""
-    rate: float | None = None
-    """Steps a second of late."""
+    going: Going = NOTHING
+    """How the job goes of late."""
     devices: DeviceSample | None = None
     """None: nothing was sampled."""
     host: HostSample | None = None

@@ -1,21 +1,16 @@
-"""What the last steps were like: the heat-map's numbers and the step rate. Pure."""
+"""What the last steps were like: the heat-map's numbers. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from mgpu_doctor.analysis.align import UnjoinableError, join
-from mgpu_doctor.analysis.attribution import UnattributableError, attribute
-from mgpu_doctor.analysis.measures import has_host_clock
 from mgpu_doctor.case.model import Case, Rank
 
 RECENT = 240
 """Steps looked at: about what the widest usual screen can show, one a column."""
-RATE_STEPS = 20
 SPARE = 24
 """Records more a rank, since ranks are caught at slightly different steps."""
 
@@ -32,6 +27,11 @@ class Heat:
 
 def heat(case: Case) -> Heat | str:
     """The map, or a sentence why there is none."""
+    # Loaded here: who only has to know what a map is has no job to examine.
+    from mgpu_doctor.analysis.align import UnjoinableError, join
+    from mgpu_doctor.analysis.attribution import UnattributableError, attribute
+    from mgpu_doctor.analysis.measures import has_host_clock
+
     recent = tuple(_newest(rank) for rank in case.ranks)
     try:
         joined = join(recent)
@@ -47,17 +47,3 @@ def heat(case: Case) -> Heat | str:
 
 def _newest(rank: Rank) -> Rank:
     return replace(rank, steps=rank.steps[-(RECENT + SPARE) :])
-
-
-def step_rate(ranks: Sequence[Rank]) -> float | None:
-    """Steps a second over the newest records of the rank that is furthest; None: no step yet."""
-    furthest = max(
-        (rank for rank in ranks if len(rank.steps)),
-        key=lambda rank: int(rank.steps["step"][-1]),
-        default=None,
-    )
-    if furthest is None:
-        return None
-    newest = furthest.steps["wall_ns"][-RATE_STEPS:]
-    seconds = float(newest.sum()) * 1e-9
-    return len(newest) / seconds if seconds > 0 else None

@@ -12,7 +12,7 @@ from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.live.followed import Followed
-from mgpu_doctor.live.frame import Frame, Position
+from mgpu_doctor.live.frame import NOTHING, Frame, Position
 from mgpu_doctor.live.history.collect import Collector
 from mgpu_doctor.live.source import all_ranks
 from mgpu_doctor.live.watch import Seen
@@ -51,7 +51,7 @@ class Replay:
             diagnosis=seen.diagnosis if seen else None,
             hint=None if seen else NO_JOB,
             heat=seen.heat if seen else None,
-            rate=seen.rate if seen else None,
+            going=seen.going if seen else NOTHING,
             devices=case.device_samples[-1] if case.device_samples else None,
             host=case.host_samples[-1] if case.host_samples else None,
             resolved=seen.resolved if seen else (),

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from textual import work
-from textual.app import App, ComposeResult, SystemCommand
+from textual.app import ComposeResult, SystemCommand
 from textual.binding import BindingType
 from textual.containers import Container
 from textual.message import Message
@@ -34,14 +34,18 @@ from mgpu_doctor.live.source import Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 from mgpu_doctor.tui import keys
+from mgpu_doctor.tui.events.screen import EventsScreen
 from mgpu_doctor.tui.filter.prompt import Chosen, FilterPrompt
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.screen import HistoryScreen
 from mgpu_doctor.tui.pages import Page, help_page
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
 from mgpu_doctor.tui.panels import findings, gpus, head, heat, host, ranks
+from mgpu_doctor.tui.rank.panel import RanksPanel
+from mgpu_doctor.tui.rank.screen import RankScreen
 from mgpu_doctor.tui.start import opening
 from mgpu_doctor.tui.start.greeting import Greeting
+from mgpu_doctor.tui.themes import ThemedApp
 from mgpu_doctor.tui.view import Order, View
 
 LEAST_REST = 4.0
@@ -55,6 +59,10 @@ HUNG_UP = 128 + signal.SIGHUP
 for its writer for ever and its reader spins; there is nothing left to restore, so it just ends."""
 
 
+FOLLOWING = (HistoryScreen, EventsScreen, RankScreen)
+"""Pages that show what is newest."""
+
+
 class FrameMade(Message):
     """A frame is ready. A newer one takes the place of one that still waits to be drawn."""
 
@@ -66,7 +74,7 @@ class FrameMade(Message):
         return isinstance(message, FrameMade)
 
 
-class TopApp(App[None]):
+class TopApp(ThemedApp):
     """`mgpu-doctor top`. `interval`: seconds between frames; `readonly`: starts and stops nothing;
     `recorder`: takes down what the machine does, whatever job is shown."""
 
@@ -77,8 +85,8 @@ class TopApp(App[None]):
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = keys.BINDINGS
 
-    frame: reactive[Frame | None] = reactive(None, init=False)
-    view: reactive[View] = reactive(View(), init=False)
+    frame: reactive[Frame | None] = reactive(None, init=False, repaint=False)
+    view: reactive[View] = reactive(View(), init=False, repaint=False)
 
     def __init__(
         self,
@@ -108,7 +116,7 @@ class TopApp(App[None]):
         yield Panel(Greeting.of_this_machine().lines, id="greeting")
         yield Panel(gpus.lines, "GPUs", id="gpus")
         with Container(id="work"):
-            yield Panel(ranks.lines, "Ranks", id="ranks")
+            yield RanksPanel(ranks.lines, "Ranks", id="ranks")
             yield Panel(heat.lines, "Steps", id="heat")
         yield FindingsPanel(findings.lines, "Findings", id="findings")
         yield Footer(compact=True)
@@ -162,13 +170,13 @@ class TopApp(App[None]):
             for panel in self.screen_stack[0].query(Panel):
                 panel.show(self.frame, self.view)
             for screen in self.screen_stack:
-                if isinstance(screen, HistoryScreen):
+                if isinstance(screen, FOLLOWING):
                     screen.show(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        graphs = isinstance(self.screen, HistoryScreen)
-        on_a_page = len(self.screen_stack) > 1 and not graphs
-        if graphs and action in keys.MAIN_ACTIONS:
+        follows = isinstance(self.screen, FOLLOWING)
+        on_a_page = len(self.screen_stack) > 1 and not follows
+        if follows and action in keys.MAIN_ACTIONS:
             return False
         if action in keys.REPLAY_ACTIONS:
             return isinstance(self._source, Replay) and not on_a_page
@@ -205,6 +213,9 @@ class TopApp(App[None]):
 
         self.push_screen(page, closed)
 
+    def action_events(self) -> None:
+        self.push_screen(EventsScreen(self.frame))
+
     def action_reverse(self) -> None:
         self.view = replace(self.view, reversed=not self.view.reversed)
 
@@ -215,9 +226,6 @@ class TopApp(App[None]):
     def _filter_chosen(self, chosen: Chosen | None) -> None:
         if chosen is not None:
             self.view = replace(self.view, filter=chosen.filter)
-
-    def action_light(self) -> None:
-        self.theme = "textual-dark" if self.theme == "textual-light" else "textual-light"
 
     def action_next_job(self) -> None:
         if isinstance(self._source, Live):
@@ -278,6 +286,16 @@ class TopApp(App[None]):
         if isinstance(self._source, Replay):
             change(self._source)
             self._wake.set()
+
+    def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
+        self.view = replace(self.view, rank=message.who)
+        if message.opened and self.frame is not None:
+            page = RankScreen(self.frame, self.view)
+
+            def closed(_: None) -> None:
+                self.view = replace(self.view, rank=page.view.rank)
+
+            self.push_screen(page, closed)
 
     def on_findings_panel_moved(self, message: FindingsPanel.Moved) -> None:
         diagnosis = self._diagnosis

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 from typing import Any
 
 from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.model import HostSample
-from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.live.frame import Frame, Going
 from mgpu_doctor.report import json as diagnosis_json
 from mgpu_doctor.tui.filter.shown import Shown, shown
 from mgpu_doctor.tui.view import View
@@ -28,7 +30,8 @@ def document(frame: Frame, view: View) -> dict[str, Any]:
             "hint": frame.hint,
             "only": None if view.filter is None else str(view.filter),
             "left_out": _left_out(frame, left),
-            "steps_per_second": frame.rate,
+            "steps_per_second": frame.going.rate,
+            "going": _going(frame.going, diagnosis),
             "diagnosis": None
             if diagnosis is None
             else diagnosis_json.document(replace(diagnosis, ranks=left.ranks)),
@@ -37,6 +40,22 @@ def document(frame: Frame, view: View) -> dict[str, Any]:
         }
     )
     return plain
+
+
+def _going(going: Going, diagnosis: Diagnosis | None) -> dict[str, Any]:
+    return {
+        "step_seconds": going.step_seconds,
+        "samples_per_second": going.samples,
+        "tokens_per_second": going.tokens,
+        "loss": going.loss,
+        "loss_is_number": None if going.loss is None else math.isfinite(going.loss),
+        "idle_seconds": going.idle,
+        "probe_fraction": going.probe,
+        "parallel_efficiency": diagnosis.parallel_efficiency if diagnosis else None,
+        "load_balance": diagnosis.load_balance if diagnosis else None,
+        "communication_efficiency": diagnosis.communication_efficiency if diagnosis else None,
+        "efficiency_reason": diagnosis.efficiency_reason if diagnosis else None,
+    }
 
 
 def _left_out(frame: Frame, left: Shown) -> dict[str, int]:

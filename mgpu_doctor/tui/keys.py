@@ -23,6 +23,7 @@ BINDINGS: list[BindingType] = [
         tooltip="Show only ranks and GPUs that match: rank:0-3 & util<5; empty: all.",
     ),
     Binding("g", "history", "graphs", tooltip="Graphs over time of GPUs, host, ranks and loss."),
+    Binding("e", "events", "events", tooltip="What happened, newest first; 1-7 choose kinds."),
     Binding(
         "r",
         "sort",
@@ -45,10 +46,10 @@ BINDINGS: list[BindingType] = [
     Binding("p", "play_last", "play last", show=False, tooltip="Play the last recording."),
     Binding(
         "t",
-        "light",
-        "light/dark",
+        "next_theme",
+        "theme",
         show=False,
-        tooltip="Light or dark; NO_COLOR=1 in the environment: without colour.",
+        tooltip="Dark, light, without colour; NO_COLOR=1 starts without.",
     ),
     Binding("space", "pause", "pause", priority=True, tooltip="Replay: pause and go on."),
     Binding("left", "step(-1)", "back", priority=True, tooltip="Replay: a second back."),
@@ -60,9 +61,20 @@ BINDINGS: list[BindingType] = [
 ]
 REPLAY_ACTIONS = frozenset({"pause", "step", "speed", "seek"})
 MAIN_ACTIONS = frozenset(
-    {"details", "sort", "reverse", "filter", "history", "launch", "attach", "diagnosis", "stop"}
+    {
+        "details",
+        "sort",
+        "reverse",
+        "filter",
+        "history",
+        "events",
+        "launch",
+        "attach",
+        "diagnosis",
+        "stop",
+    }
 )
-"""What works on the main screen, not on the graphs."""
+"""What works on the main screen, not on the graphs or the events."""
 
 
 def told() -> list[Binding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.tui.filter import Filter
 
 
@@ -21,6 +22,19 @@ class Order(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Who:
+    """A rank, in whatever row it stands. `pid`: only where its number is not known."""
+
+    rank: int | None
+    host: str
+    pid: int | None = None
+
+    @classmethod
+    def of(cls, rank: RankSummary) -> Who:
+        return cls(rank.rank, rank.host, rank.pid if rank.rank is None else None)
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """Panels draw a frame under a view."""
 
@@ -31,3 +45,5 @@ class View:
     """Which ranks and GPUs are shown; None: all."""
     reversed: bool = False
     """The order turned round; what is not known stays last."""
+    rank: Who | None = None
+    """Which rank is selected; None: none yet."""

@@ -1,110 +1,125 @@
-"""The GPUs: a line each, or one sentence why there are none."""
+"""The GPUs: a line each, with its MIG parts below; or one sentence why there are none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rich.text import Text
 
-from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.case.gpu import Device, MigInstance
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.shown import pids, shown, told, used
-from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, ends, fitting, gauge
+from mgpu_doctor.tui.panels import gpucells
+from mgpu_doctor.tui.panels.gpucells import INDEX, MEMORY, UTIL, Cell, Shown
+from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, ends, fitting
+from mgpu_doctor.tui.panels.rows import Rows
+from mgpu_doctor.tui.panels.spinning import waiting
 from mgpu_doctor.tui.view import View
 
-GIB = 1 << 30
-UTIL, MEMORY = "util", "memory"
-COLUMNS = (
-    Column("gpu", 3, right=True),
-    Column("name", 22, rank=5),
-    Column(UTIL, 12),
-    Column(MEMORY, 26),
-    Column("power", 12, right=True, rank=2),
-    Column("temp", 6, right=True, rank=3),
-    Column("clock", 9, right=True, rank=4),
-)
 WHO = 14
 """Cells kept for who runs on a device."""
+LEGEND = replace(UTIL, title="util w=waits")
 
 
-def lines(frame: Frame, width: int, view: View) -> list[Text]:
+def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     sample = frame.devices
     if sample is None:
         return [Text("No GPU seen: devices were not sampled", style=DIM)]
     if not sample.devices:
         return [Text(f"No GPU seen: {text.line(sample.trouble or 'none found')}", style=DIM)]
-    columns = fitting(COLUMNS, width, WHO)
-    head = Text(" ").join(cell(column.title, column, DIM) for column in columns)
-    head.append(" used by", style=DIM)
-    left = shown(frame, view.filter).devices
     ranks = _ranks_on(frame)
-    made = [head, *(_line(device, columns, ranks.get(device.index, ()), width) for device in left)]
+    waits = waiting(frame, ranks)
+    sheet = _Sheet.fit(sample.devices, width)
+    head = [sheet.head(spins=bool(waits))]
+    left = shown(frame, view.filter).devices
     if view.filter is not None:
         note = told(len(left), len(sample.devices), "GPU", view.filter)
-        made.insert(0, Text(text.cut(note, width), style=NOTE))
-    return made
+        head.insert(0, Text(text.cut(note, width), style=NOTE))
+    rows = [(device, part) for device in left for part in (None, *device.instances)]
+
+    def make(place: int) -> Text:
+        device, part = rows[place]
+        on = ranks.get(device.index, ())
+        if part is not None:
+            return sheet.part(part, on)
+        return sheet.row(Shown(device, waits.get(device.index)), on)
+
+    return Rows(head, len(rows), make)
 
 
-def _line(device: Device, columns: list[Column], ranks: Sequence[RankSummary], width: int) -> Text:
-    if device.trouble is not None and _silent(device):
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """The table's columns, in a width."""
+
+    cells: Mapping[Column, Cell]
+    hidden: Mapping[Column, Cell]
+    """Those for wide screens, where it is none: they are told only where they warn."""
+    width: int
+
+    @classmethod
+    def fit(cls, devices: Sequence[Device], width: int) -> _Sheet:
+        known = gpucells.cells_for(devices)
+        fit = fitting((*known,), width, WHO)
+        more = known.keys() - gpucells.CELLS.keys() - set(fit)
+        hidden = {column: draw for column, draw in known.items() if column in more}
+        return cls({column: known[column] for column in fit}, hidden, width)
+
+    def head(self, *, spins: bool) -> Text:
+        columns = [LEGEND if spins and one is UTIL else one for one in self.cells]
+        made = Text(" ").join(cell(one.title, one, DIM) for one in columns)
+        return made.append(" used by", style=DIM)
+
+    def row(self, what: Shown, ranks: Sequence[RankSummary]) -> Text:
+        device = what.device
+        if device.trouble is not None and _silent(device):
+            return self._silent_row(device, ranks)
+        made = Text(" ").join(cell(draw(what), one) for one, draw in self.cells.items())
+        made.append(f" {'-' if device.instances else _who(pids(device), ranks)}")
+        alarms = [gpucells.alarm(one, draw(what)) for one, draw in self.hidden.items()]
+        for words in (*alarms, _trouble(device)):
+            if words:
+                made.append(f"  {words}", style=gpucells.ALARM)
+        made.truncate(self.width, overflow="ellipsis")
+        return made
+
+    def part(self, part: MigInstance, ranks: Sequence[RankSummary]) -> Text:
+        """NVML tells a part's memory and processes, and nothing else."""
+        own = [rank for rank in ranks if rank.pid in part.pids]
+        known: dict[Column, str | Text] = {
+            INDEX: Text("  └", style=DIM),
+            UTIL: gpucells.part(part),
+            MEMORY: gpucells.memory(part.memory_used, part.memory_total),
+        }
+        made = Text(" ").join(cell(known.get(one, ""), one) for one in self.cells)
+        made.append(f" {_who(part.pids, own)}")
+        made.truncate(self.width, overflow="ellipsis")
+        return made
+
+    def _silent_row(self, device: Device, ranks: Sequence[RankSummary]) -> Text:
         name = f" {text.line(device.name)}" if device.name else ""
-        mark, style = ("?", DIM) if "not supported" in device.trouble else ("✗", "bold red")
-        lost = Text.assemble(
-            (f"{device.index:3} ", "bold"), (f"{mark} ", style), (text.line(device.trouble), style)
+        why = device.trouble or ""
+        mark, style = ("?", DIM) if "not supported" in why else ("✗", "bold red")
+        made = Text.assemble(
+            (f"{device.index:3} ", "bold"), (f"{mark} ", style), (text.line(why), style)
         )
-        return ends(lost, Text(name, style=DIM), width)
-    cells: dict[str, str | Text] = {
-        "gpu": Text(f"{device.index:3}", style="bold"),
-        "name": Text(_short(device.name), style=DIM),
-        UTIL: _utilization(device),
-        MEMORY: _memory(device),
-        "power": _watts(device),
-        "temp": text.UNKNOWN if device.temperature is None else f"{device.temperature:.0f} °C",
-        "clock": text.UNKNOWN if device.sm_clock_mhz is None else f"{device.sm_clock_mhz:.0f} MHz",
-    }
-    shown = Text(" ").join(cell(cells[column.title], column) for column in columns)
-    shown.append(f" {_who(device, ranks)}")
-    if device.trouble:
-        shown.append(f"  {text.line(device.trouble)}", style="yellow")
-    shown.truncate(width, overflow="ellipsis")
-    return shown
+        numbers = [rank.rank for rank in ranks if rank.rank is not None]
+        if numbers:
+            made.append(f", {text.name_ranks(numbers)} ran on it")
+        return ends(made, Text(name, style=DIM), self.width)
 
 
 def _silent(device: Device) -> bool:
-    return all(
-        value is None
-        for value in (
-            device.utilization,
-            device.memory_used,
-            device.power_watts,
-            device.temperature,
-        )
-    )
+    known = (device.utilization, device.memory_used, device.power_watts, device.temperature)
+    return all(value is None for value in known)
 
 
-def _short(name: str | None) -> str:
-    return text.line(name or text.UNKNOWN).removeprefix("NVIDIA ")
-
-
-def _utilization(device: Device) -> Text:
-    told = text.UNKNOWN if device.utilization is None else f"{device.utilization:.0%}"
-    return gauge(device.utilization, 7).append(f" {told:>4}")
-
-
-def _memory(device: Device) -> Text:
-    used, total = device.memory_used, device.memory_total
-    share = used / total if used is not None and total else None
-    in_use = text.UNKNOWN if used is None else f"{used / GIB:.1f}"
-    of = text.UNKNOWN if total is None else f"{total / GIB:.1f}"
-    return gauge(share, 8, alarm=True).append(f" {in_use}/{of} GiB")
-
-
-def _watts(device: Device) -> str:
-    now = text.UNKNOWN if device.power_watts is None else f"{device.power_watts:.0f}"
-    limit = text.UNKNOWN if device.power_limit_watts is None else f"{device.power_limit_watts:.0f}"
-    return f"{now}/{limit} W"
+def _trouble(device: Device) -> str:
+    """What the row itself does not show."""
+    why = text.line(device.trouble or "")
+    return "" if device.mig and why in ("MIG mode", "MIG mode; not supported: utilization") else why
 
 
 def _ranks_on(frame: Frame) -> dict[int, list[RankSummary]]:
@@ -119,10 +134,11 @@ def _ranks_on(frame: Frame) -> dict[int, list[RankSummary]]:
     return found
 
 
-def _who(device: Device, ranks: Sequence[RankSummary]) -> str:
+def _who(listed: Sequence[int], ranks: Sequence[RankSummary]) -> str:
+    """`rank 3, pid 91`: ranks, and processes that are none."""
     ours = [rank.rank for rank in ranks if rank.rank is not None]
     numbered = {rank.pid for rank in ranks if rank.rank is not None}
-    others = [pid for pid in pids(device) if pid not in numbered]
+    others = [pid for pid in listed if pid not in numbered]
     parts = [text.name_ranks(ours)] if ours else []
     parts += [f"pid {others[0]}"] if len(others) == 1 else []
     parts += [f"{len(others)} processes"] if len(others) > 1 else []

@@ -6,10 +6,10 @@ import time
 
 from rich.text import Text
 
-from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.report import text
-from mgpu_doctor.report.verdict import Tone, job_line, verdict
+from mgpu_doctor.report.verdict import Tone, verdict
+from mgpu_doctor.tui.panels import job
 from mgpu_doctor.tui.panels.parts import DIM, ends
 from mgpu_doctor.tui.view import View
 
@@ -20,8 +20,6 @@ MARKS = {
     Tone.GOOD: ("✓", "bold green"),
     Tone.UNKNOWN: ("?", "bold magenta"),
 }
-OLD = 1.5
-"""Seconds from which the age of a judgement is told."""
 LATE = 0.25
 """Seconds from which lateness is shown in colour."""
 
@@ -36,23 +34,11 @@ def lines(frame: Frame, width: int, _view: View) -> list[Text]:
     if frame.diagnosis is None:
         told = (frame.hint or "").splitlines()
         return made + [ends(Text(text.line(line)), Text(""), width) for line in told]
-    made.append(
-        ends(Text(_job(frame.diagnosis, frame.rate)), _measured(frame.diagnosis, frame.age), width)
-    )
+    made += job.lines(frame, frame.diagnosis, width)
     said = verdict(frame.diagnosis)
     mark, style = MARKS[said.tone]
     made.append(ends(Text.assemble((f"{mark} ", style), (said.sentence, "bold")), Text(""), width))
     return made
-
-
-def _job(diagnosis: Diagnosis, rate: float | None) -> str:
-    told = job_line(diagnosis)
-    return told if rate is None else f"{text.number(rate)} steps/s; {told}"
-
-
-def _measured(diagnosis: Diagnosis, age: float) -> Text:
-    told = f"coverage {text.percent(diagnosis.coverage)}"
-    return Text(f"judged {age:.0f} s ago  {told}" if age >= OLD else told, style=DIM)
 
 
 def _clock(frame: Frame) -> Text:

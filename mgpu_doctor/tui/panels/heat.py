@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-import numpy as np
 from rich.text import Text
 
+from mgpu_doctor.findings import Finding
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.heat import Heat
 from mgpu_doctor.report import text
+from mgpu_doctor.report.verdict import leading
 from mgpu_doctor.tui.filter.shown import shown
 from mgpu_doctor.tui.panels.parts import DIM
+from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.view import View
 
 LEVELS = (
@@ -26,7 +28,7 @@ LEVELS = (
 UNKNOWN = " "
 
 
-def lines(frame: Frame, width: int, view: View) -> list[Text]:
+def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     heat = frame.heat
     if heat is None:
         return []
@@ -34,7 +36,6 @@ def lines(frame: Frame, width: int, view: View) -> list[Text]:
         return [Text(f"no map of ranks by steps yet: {text.line(heat)}", style=DIM)]
     label = max(4, len(str(max(heat.ranks))))
     columns = max(1, width - label - 1)
-    cells = _binned(heat, columns)
     steps = heat.steps[-columns:]
     first, last = int(steps[0]), int(steps[-1])
     told = f"{'':{label}} steps {first} to {last}; more own work than the median rank: "
@@ -44,17 +45,20 @@ def lines(frame: Frame, width: int, view: View) -> list[Text]:
         head.append(glyph, style=style).append(f" {above}  ", style=DIM)
     head.truncate(width, overflow="ellipsis")
     left = {rank.rank for rank in shown(frame, view.filter).ranks}
-    rows = zip(heat.ranks, cells, strict=True)
-    return [
-        head,
-        *(_row(rank, row, label) for rank, row in rows if view.filter is None or rank in left),
-    ]
+    rows = [row for row, rank in enumerate(heat.ranks) if view.filter is None or rank in left]
+
+    def make(place: int) -> Text:
+        row = rows[place]
+        # The newest steps, one a cell: steps are never joined, so that single spikes stay seen.
+        return _row(heat.ranks[row], heat.excess[row, -columns:].tolist(), label)
+
+    blamed = {culprit.rank for culprit in lead.culprits} if (lead := _leading(frame)) else set()
+    marked = next((place for place, row in enumerate(rows) if heat.ranks[row] in blamed), None)
+    return Rows([head], len(rows), make, marked)
 
 
-def _binned(heat: Heat, columns: int) -> list[list[float]]:
-    """The newest steps, one a cell; the map never joins steps, so that single spikes stay seen."""
-    rows: list[list[float]] = heat.excess[:, -columns:].tolist()
-    return rows
+def _leading(frame: Frame) -> Finding | None:
+    return leading(frame.diagnosis) if frame.diagnosis else None
 
 
 def _row(rank: int, row: list[float], label: int) -> Text:
@@ -70,6 +74,6 @@ def _row(rank: int, row: list[float], label: int) -> Text:
 
 
 def _level(value: float) -> tuple[str, str]:
-    if np.isnan(value):
+    if math.isnan(value):
         return UNKNOWN, ""
     return next((glyph, style) for bound, glyph, style in LEVELS if value <= bound)

@@ -17,8 +17,9 @@ from mgpu_doctor.report.rows import state
 from mgpu_doctor.report.verdict import leading
 from mgpu_doctor.tui.filter.shown import shown, told
 from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, fitting
+from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.sorting import Memory, memory_of, ordered
-from mgpu_doctor.tui.view import Order, View
+from mgpu_doctor.tui.view import Order, View, Who
 
 COLUMNS = (
     Column("", 1),
@@ -38,26 +39,51 @@ MOVING = ("running", "waiting", "exited")
 STATES = {"running": "green", "waiting": "yellow", "exited": DIM}
 
 
-def lines(frame: Frame, width: int, view: View) -> list[Text]:
+def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
+    """A rank that is blamed is brought into view unless another one is selected."""
     diagnosis = frame.diagnosis
     if diagnosis is None:
         return []
     if not diagnosis.ranks:
         return [Text("no rank has joined yet", style=DIM)]
-    left = shown(frame, view.filter).ranks
+    ranks = listed(frame, view)
     memory = memory_of(frame) if view.order is Order.MEMORY else None
-    sheet = _Sheet.fit(diagnosis, width, memory)
-    made = [legend(diagnosis.ranks), sheet.head()]
-    made += [sheet.row(rank) for rank in ordered(left, view, memory)]
+    spent = [phases.known(rank.phases) for rank in diagnosis.ranks]
+    sheet = _Sheet.fit(diagnosis, width, memory, max(sum(one.values()) for one in spent))
+    head = [legend({name for one in spent for name in one}), sheet.head()]
     if view.filter is not None:
-        note = told(len(left), len(diagnosis.ranks), "rank", view.filter)
-        made.insert(0, Text(text.cut(note, width), style=NOTE))
-    return made
+        note = told(len(ranks), len(diagnosis.ranks), "rank", view.filter)
+        head.insert(0, Text(text.cut(note, width), style=NOTE))
+    chosen = place_of(view.rank, ranks)
+    marked = blamed_place(diagnosis, ranks) if chosen is None else chosen
+
+    def row(place: int) -> Text:
+        return sheet.row(ranks[place], chosen=place == chosen)
+
+    return Rows(head, len(ranks), row, marked)
 
 
-def legend(ranks: Sequence[RankSummary]) -> Text:
+def listed(frame: Frame, view: View) -> list[RankSummary]:
+    """The ranks as they stand on the screen."""
+    memory = memory_of(frame) if view.order is Order.MEMORY else None
+    return ordered(shown(frame, view.filter).ranks, view, memory)
+
+
+def place_of(who: Who | None, ranks: Sequence[RankSummary]) -> int | None:
+    """The row of a rank; None where it is not among them."""
+    if who is None:
+        return None
+    return next((place for place, rank in enumerate(ranks) if Who.of(rank) == who), None)
+
+
+def blamed_place(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> int | None:
+    """The row of the first rank that is blamed."""
+    blamed = _blamed(diagnosis)
+    return next((place for place, rank in enumerate(ranks) if rank.rank in blamed), None)
+
+
+def legend(used: Set[str]) -> Text:
     """The letters and colours of the phases that occur."""
-    used = {name for rank in ranks for name in phases.known(rank.phases)}
     shown = Text()
     for name, look in phases.LOOKS.items():
         if name in used:
@@ -79,7 +105,7 @@ class _Sheet:
     """Shown only where ranks are sorted by it."""
 
     @classmethod
-    def fit(cls, diagnosis: Diagnosis, width: int, memory: Memory | None) -> _Sheet:
+    def fit(cls, diagnosis: Diagnosis, width: int, memory: Memory | None, scale: float) -> _Sheet:
         several = len({rank.host for rank in diagnosis.ranks}) > 1
         dropped = {"" if several else "host", "" if memory else "memory"} - {""}
         wanted = [column for column in COLUMNS if column.title not in dropped]
@@ -91,7 +117,7 @@ class _Sheet:
             columns=columns,
             room=room - where - bool(where),
             where=where,
-            scale=max(_sum(rank) for rank in diagnosis.ranks),
+            scale=scale,
             blamed=_blamed(diagnosis),
             memory=memory,
         )
@@ -103,7 +129,7 @@ class _Sheet:
             shown.append(" stands in", style=DIM)
         return shown
 
-    def row(self, rank: RankSummary) -> Text:
+    def row(self, rank: RankSummary, *, chosen: bool) -> Text:
         guilty = rank.rank in self.blamed
         doing = state(rank)
         cells: dict[str, str | Text] = {
@@ -118,6 +144,8 @@ class _Sheet:
         }
         style = "bold" if guilty else ""
         shown = Text(" ").join(cell(cells[one.title], one, style) for one in self.columns)
+        if chosen:
+            shown.stylize("reverse")
         shown.append(" ")
         place = text.line(rank.where) if rank.where and doing != "exited" else ""
         stands = bool(place) and doing not in MOVING
@@ -134,10 +162,6 @@ class _Sheet:
 def _bar(known: tuple[tuple[str, float], ...], scale: float, room: int) -> Text:
     """Phases change with each diagnosis, which is less often than the screen is drawn."""
     return cell(bar(dict(known), scale, room), Column("", room))
-
-
-def _sum(rank: RankSummary) -> float:
-    return sum(phases.known(rank.phases).values())
 
 
 def _blamed(diagnosis: Diagnosis) -> set[int | None]:

@@ -11,10 +11,11 @@ import pytest
 from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.model import Now, Outcome, State
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.live.heat import Heat, heat, step_rate
+from mgpu_doctor.live.heat import Heat, heat
 from mgpu_doctor.live.here import Live
 from mgpu_doctor.live.replay import Replay
-from mgpu_doctor.live.watch import SHARE, Pace, Watch, refreshed
+from mgpu_doctor.live.wanted import Wanted
+from mgpu_doctor.live.watch import SHARE, Pace, Watch, refreshed, turned
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.recording.living import is_living, living
@@ -63,7 +64,15 @@ def test_a_job_that_runs_is_found_and_diagnosed() -> None:
     assert frame.diagnosis.findings[0].code == "straggler-input"
     assert frame.diagnosis.findings[0].culprits[0].rank == 2
     assert isinstance(frame.heat, Heat)
-    assert frame.rate == pytest.approx(1 / sum(SLOW_INPUT.values()), rel=0.1)
+    assert frame.going.step_seconds == pytest.approx(sum(SLOW_INPUT.values()), rel=0.1)
+
+
+def test_what_is_not_wanted_is_not_made() -> None:
+    recording(runs() / "20260101-000000-job", JOB, live=True)
+    frame = Live(wanted=Wanted(heat=False, history=False)).frame(0)
+    assert frame.diagnosis is not None
+    assert frame.heat is None
+    assert frame.history is None
 
 
 def test_next_job_goes_round() -> None:
@@ -189,6 +198,15 @@ def test_a_diagnosis_is_not_made_anew_for_every_frame() -> None:
     watch.close()
 
 
+def test_ranks_that_wait_by_turns_are_not_judged_anew_each_time() -> None:
+    steps = records(Synthetic(ranks=2, steps=20))
+    runs_ = make_rank(0, steps[0])
+    turns = [make_case([replace(runs_, state=state)]) for state in State]
+    anew = [state for state, turn in zip(State, turns, strict=True) if turned(turns[0], turn)]
+    assert turns[0].ranks[0].state is State.RUNNING
+    assert set(State) - set(anew) == {State.RUNNING, State.WAITING}
+
+
 def test_fresh_facts_under_an_old_judgement() -> None:
     steps = records(Synthetic(ranks=2, steps=60))
     old = diagnose(make_case([make_rank(n, steps[n][:50]) for n in range(2)]))
@@ -215,10 +233,3 @@ def test_heat_shows_the_slow_rank_and_when_it_began() -> None:
 def test_one_rank_has_no_heat_but_a_reason() -> None:
     made = heat(synthetic_case(Synthetic(ranks=1)))
     assert isinstance(made, str)
-
-
-def test_step_rate_of_nothing_is_unknown() -> None:
-    assert step_rate(()) is None
-    steps = records(Synthetic(ranks=1, steps=3))[0]
-    assert step_rate((make_rank(0, steps[:0]),)) is None
-    assert step_rate((make_rank(0, steps),)) == pytest.approx(3e9 / steps["wall_ns"].sum())

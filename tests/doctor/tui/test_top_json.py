@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter import parse
 from mgpu_doctor.tui.once import render_json
 from mgpu_doctor.tui.view import View
-from tests.support.frames import ALL, AT, EIGHT_GPUS, HOST, gpu
+from tests.support.frames import ALL, AT, EIGHT_GPUS, GOING, HOST, gpu
 
 DOCS = Path(__file__).parents[3] / "docs"
 SCHEMA = json.loads((DOCS / "top.schema.json").read_text(encoding="utf-8"))
@@ -116,6 +117,17 @@ def test_what_is_known_is_told_and_the_rest_is_null() -> None:
     assert found["devices"]["events"][0] == {"at": AT, "index": 0, "number": 79}
     assert found["host"]["processes"] == [{"pid": 4000, "cpu_seconds": 1.5, "resident_bytes": 7}]
     assert (found["only"], found["left_out"]) == (None, {"devices": 0, "ranks": 0})
+
+
+def test_how_the_job_goes_is_told_beside_its_rate() -> None:
+    found = made(EIGHT_GPUS)
+    assert found["steps_per_second"] == pytest.approx(15.1)
+    assert found["going"]["samples_per_second"] == 483.4
+    assert found["going"]["parallel_efficiency"] == pytest.approx(0.668 * 0.989)
+    assert found["going"]["loss_is_number"] is True
+    broken = made(replace(EIGHT_GPUS, going=replace(GOING, loss=math.inf, idle=42.0)))
+    assert (broken["going"]["loss"], broken["going"]["loss_is_number"]) == (None, False)
+    assert (broken["steps_per_second"], broken["going"]["idle_seconds"]) == (None, 42.0)
 
 
 def test_filtered_rows_are_left_out_and_counted() -> None:

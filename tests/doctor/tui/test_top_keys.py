@@ -12,6 +12,7 @@ from mgpu_doctor.live.replay import SPEEDS, Replay
 from mgpu_doctor.tui.app import FrameMade, TopApp
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.screen import HistoryScreen
+from mgpu_doctor.tui.rank.screen import RankScreen
 from mgpu_doctor.tui.view import Order
 from tests.support.frames import HEALTHY, NOTHING, STRAGGLER
 from tests.support.histories import history
@@ -54,6 +55,29 @@ async def test_enter_shows_cause_evidence_and_fix_of_the_selected_finding() -> N
         assert "persistent_workers=True" in screen_text(app)
         await pilot.press("escape", "down", "enter")
         await until(pilot, lambda: "A custom loop." in screen_text(app), "the second finding")
+
+
+async def test_a_rank_is_selected_and_opened() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        app.query_one("#ranks").focus()
+        await pilot.press("3", "enter")
+        await until(pilot, lambda: isinstance(app.screen, RankScreen), "its page")
+        await pilot.press("p", "escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1, "the screen")
+        assert app.view.rank is not None
+        assert app.view.rank.rank == 2
+
+
+async def test_the_events_follow_the_job() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press("e")
+        await until(pilot, lambda: "straggler-input" in screen_text(app), "the finding came")
+        await pilot.press("t", "t", "escape")
+        await until(pilot, lambda: len(app.screen_stack) == 1, "the screen")
 
 
 async def test_selection_stays_within_the_findings() -> None:

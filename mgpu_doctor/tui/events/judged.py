@@ -1,0 +1,51 @@
+"""Findings that came and went."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Finding
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.report.text import name_ranks, seconds
+from mgpu_doctor.report.verdict import Tone
+from mgpu_doctor.tui.events.event import Event, Kind, said
+
+
+def findings(frame: Frame) -> Iterator[Event]:
+    """When one began is known by the step since which it holds, or by who saw it come."""
+    if frame.diagnosis is None:
+        return
+    ranks = frame.diagnosis.case.ranks
+    for finding in frame.diagnosis.findings:
+        since = finding.since_step
+        step = "" if since is None else f", since step {since}"
+        yield _event(finding, _moment(finding, ranks), f"{finding.title}{step}")
+    for gone in frame.resolved:
+        yield _event(gone.finding, gone.appeared, gone.finding.title)
+        if gone.resolved is not None:
+            after = seconds(max(0.0, gone.resolved - gone.appeared))
+            went = f"gone after {after}: {gone.finding.title}"
+            yield _event(gone.finding, gone.resolved, went, Tone.GOOD)
+
+
+def _event(finding: Finding, at: float | None, words: str, tone: Tone | None = None) -> Event:
+    numbers = [culprit.rank for culprit in finding.culprits if culprit.rank is not None]
+    who = name_ranks(numbers, limit=3) if numbers else ""
+    sentence = said(f"{finding.code}: {words}")
+    return Event(Kind.FINDINGS, at, who, sentence, tone or Tone(finding.severity.value))
+
+
+def _moment(finding: Finding, ranks: Iterable[Rank]) -> float | None:
+    """When its culprit, or else any rank, ended the step since which it holds."""
+    if finding.since_step is None:
+        return None
+    culprits = {culprit.rank for culprit in finding.culprits}
+    for rank in sorted(ranks, key=lambda rank: rank.rank not in culprits):
+        if len(rank.steps) and "end_ns" in (rank.steps.dtype.names or ()):
+            later = np.flatnonzero(rank.steps["step"] >= finding.since_step)
+            if len(later) and (later[0] > 0 or rank.steps["step"][0] == finding.since_step):
+                return float(rank.steps["end_ns"][later[0]]) / 1e9 + rank.clock_offset
+    return None

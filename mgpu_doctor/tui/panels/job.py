@@ -1,0 +1,142 @@
+"""The job in two lines: what it is, and how it goes. What does not fit goes by its rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.live.frame import Frame, Going
+from mgpu_doctor.report import text
+from mgpu_doctor.report.verdict import outcome
+from mgpu_doctor.tui.panels.parts import DIM, Column, ends, fitting
+from mgpu_doctor.tui.panels.strategy import strategy
+
+BAD = "bold yellow"
+PROBE = "in-process probe"
+"""What `unexamined` calls it."""
+OLD = 1.5
+"""Seconds from which the age of a judgement is told."""
+THOUSANDS = 1000
+LONGEST = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Of a line: `rank` 0 is never dropped; of the others the highest goes first."""
+
+    shown: Text
+    rank: int = 0
+
+
+def lines(frame: Frame, diagnosis: Diagnosis, width: int) -> list[Text]:
+    """The second only where a step was measured."""
+    measured = _measured(diagnosis, frame.age)
+    what = [ends(_fitted([*_what(diagnosis)], width - measured.cell_len - 2), measured, width)]
+    how = _fitted([*_how(frame.going), *_together(diagnosis), *_probe(frame)], width - 1)
+    return what if frame.going.step_seconds is None else [*what, ends(how, Text(), width)]
+
+
+def _fitted(parts: Sequence[Part], width: int) -> Text:
+    """The parts that fit, two cells between."""
+    columns = [
+        Column(str(at), part.shown.cell_len + 1, rank=part.rank) for at, part in enumerate(parts)
+    ]
+    return Text("  ").join(parts[int(one.title)].shown for one in fitting(columns, width + 2))
+
+
+def _what(diagnosis: Diagnosis) -> Iterator[Part]:
+    job, seen = diagnosis.case.job, len(diagnosis.ranks)
+    if named := strategy(diagnosis):
+        yield Part(Text(named, style="bold"), 2)
+    if seen:
+        world = job.world_size
+        many = f"{seen} of {world} ranks" if world and seen < world else text.count(seen, "rank")
+        yield Part(Text(many))
+    if len(job.hosts) > 1:
+        yield Part(Text(f"{len(job.hosts)} hosts", style=DIM), 4)
+    elif job.hosts:
+        yield Part(Text(f"on {_short(job.hosts[0])}", style=DIM), 4)
+    software = [_short(word) for word in (_framework(diagnosis), job.launcher) if word]
+    if software:
+        yield Part(Text(" under ".join(software), style=DIM), 3)
+    steps = [rank.last_step for rank in diagnosis.ranks if rank.last_step is not None]
+    if steps:
+        yield Part(Text(f"step {max(steps)}"), 1)
+    ended = outcome(diagnosis).removeprefix("is ").removeprefix("still ").removeprefix("was ")
+    yield Part(Text(ended))
+
+
+def _framework(diagnosis: Diagnosis) -> str | None:
+    """With its version, where a rank tells it."""
+    versions = (rank.birth.get("framework_version") for rank in diagnosis.case.ranks)
+    version = next((one for one in versions if isinstance(one, str)), "")
+    name = diagnosis.case.job.framework
+    return f"{name} {version}".strip() if name else None
+
+
+def _short(words: str) -> str:
+    return text.cut(text.line(words), LONGEST)
+
+
+def _measured(diagnosis: Diagnosis, age: float) -> Text:
+    told = f"coverage {text.percent(diagnosis.coverage)}"
+    return Text(f"judged {age:.0f} s ago  {told}" if age >= OLD else told, style=DIM)
+
+
+def _how(going: Going) -> Iterator[Part]:
+    if going.idle is not None:
+        yield Part(Text(f"no step for {text.seconds(round(going.idle))}", style=BAD))
+    elif going.rate is not None:
+        yield Part(Text(f"{text.number(going.rate)} steps/s", style="bold"))
+    yield Part(Text(f"{text.seconds(going.step_seconds)} a step"), 6)
+    if going.idle is None:
+        rates = [(going.tokens, "tokens"), (going.samples, "samples")]
+        known = [(value, unit) for value, unit in rates if value is not None]
+        for rank, (value, unit) in enumerate(known, start=3):
+            yield Part(Text(f"{_many(value)} {unit}/s"), rank)
+        if not known:
+            yield Part(Text(f"{text.UNKNOWN} samples/s"), 7)
+    broken = going.loss is not None and not math.isfinite(going.loss)
+    loss = "is no number" if broken else _loss(going.loss)
+    yield Part(_labelled("loss", loss, BAD if broken else ""), 0 if broken else 2)
+
+
+def _together(diagnosis: Diagnosis) -> Iterator[Part]:
+    """How well the ranks work together; nothing of one rank alone."""
+    if len(diagnosis.ranks) < 2 and diagnosis.parallel_efficiency is None:
+        return
+    yield Part(_labelled("efficiency", text.percent(diagnosis.parallel_efficiency)), 1)
+    if diagnosis.load_balance is not None:
+        balance = text.percent(diagnosis.load_balance)
+        moved = text.percent(diagnosis.communication_efficiency)
+        yield Part(Text(f"(load balance {balance}, communication {moved})", style=DIM), 5)
+    elif diagnosis.efficiency_reason:
+        yield Part(Text(f"({text.line(diagnosis.efficiency_reason)})", style=DIM), 8)
+
+
+def _probe(frame: Frame) -> Iterator[Part]:
+    """What it costs, and what went wrong with it."""
+    if frame.going.probe is not None:
+        yield Part(_labelled("probe", text.percent(frame.going.probe)), 7)
+    missing = frame.diagnosis.unexamined if frame.diagnosis else ()
+    off = next((one for one in missing if one.probe == PROBE), None)
+    if off is not None:
+        yield Part(Text("probe off", style=BAD), 1)
+        yield Part(Text(f"({text.cut(text.line(off.reason), 2 * LONGEST)})", style=DIM), 9)
+
+
+def _labelled(label: str, value: str, style: str = "") -> Text:
+    return Text.assemble((f"{label} ", style or DIM), (value, style))
+
+
+def _loss(value: float | None) -> str:
+    return text.UNKNOWN if value is None else text.number(value)
+
+
+def _many(value: float) -> str:
+    """A large number with its thousands apart."""
+    return text.number(value) if value < THOUSANDS else f"{value:,.0f}"

@@ -1,0 +1,1 @@
+"""One rank: chosen in the panel of ranks, and its page."""

@@ -1,0 +1,101 @@
+"""The panel in which a rank can be selected and opened."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Click, Focus, Key
+from textual.message import Message
+
+from mgpu_doctor.findings import RankSummary
+from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panels.ranks import blamed_place, listed, place_of
+from mgpu_doctor.tui.panels.rows import Rows
+from mgpu_doctor.tui.view import View, Who
+
+FAR = 1 << 20
+"""More rows than there are ranks."""
+
+
+class RanksPanel(Panel):
+    """Arrows, page keys, a click or a typed number select; Enter or a double click opens."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", "previous rank", show=False),
+        Binding("down", "move(1)", "next rank", show=False),
+        Binding("pageup", "turn(-1)", show=False),
+        Binding("pagedown", "turn(1)", show=False),
+        Binding("home", f"move({-FAR})", show=False),
+        Binding("end", f"move({FAR})", show=False),
+        Binding("enter", "open", "rank"),
+    ]
+
+    class Chosen(Message):
+        """This rank is selected from now on; `opened`: its page is wanted."""
+
+        def __init__(self, who: Who, opened: bool = False) -> None:
+            super().__init__()
+            self.who, self.opened = who, opened
+
+    _typed = ""
+
+    def on_focus(self, _event: Focus) -> None:
+        if self._view.rank is None:
+            self._choose(0)
+
+    def action_move(self, by: int) -> None:
+        self._choose(by)
+
+    def action_turn(self, by: int) -> None:
+        stays = len(self._lines.head) if isinstance(self._lines, Rows) else 0
+        self._choose(by * max(1, self.scrollable_content_region.height - stays))
+
+    def action_open(self) -> None:
+        self._choose(0, opened=True)
+
+    def on_key(self, event: Key) -> None:
+        """What is typed digit by digit is a rank's number, as far as there is such a rank."""
+        if event.character is None or event.character not in "0123456789":
+            return
+        ranks = {rank.rank: rank for rank in self._ranks}
+        for typed in (self._typed + event.character, event.character):
+            rank = ranks.get(int(typed))
+            if rank is not None:
+                self._say(rank)
+                self._typed = typed
+                break
+
+    def on_click(self, event: Click) -> None:
+        offset = event.get_content_offset(self)
+        if offset is None or not isinstance(self._lines, Rows):
+            return
+        place = self.line_at(offset.y) - len(self._lines.head)
+        if 0 <= place < len(self._ranks):
+            self._say(self._ranks[place], opened=event.chain > 1)
+
+    def _choose(self, by: int, *, opened: bool = False) -> None:
+        """The rank so many rows below the one that is selected."""
+        ranks = self._ranks
+        if not ranks:
+            return
+        place = place_of(self._view.rank, ranks)
+        if place is None:
+            by, place = by if abs(by) >= FAR else 0, self._first(ranks)
+        self._say(ranks[max(0, min(len(ranks) - 1, place + by))], opened=opened)
+
+    def _first(self, ranks: list[RankSummary]) -> int:
+        diagnosis = self._shown[0].diagnosis if self._shown else None
+        return (blamed_place(diagnosis, ranks) if diagnosis else None) or 0
+
+    def _say(self, rank: RankSummary, *, opened: bool = False) -> None:
+        self._typed = ""
+        self.post_message(self.Chosen(Who.of(rank), opened))
+
+    @property
+    def _view(self) -> View:
+        return self._shown[1] if self._shown else View()
+
+    @property
+    def _ranks(self) -> list[RankSummary]:
+        return listed(*self._shown) if self._shown else []

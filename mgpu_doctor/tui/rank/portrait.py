@@ -1,0 +1,165 @@
+"""Who a rank is and what it does, against the median rank. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from statistics import median
+
+from mgpu_probes.inprocess.layout import PHASES
+from rich.style import Style
+from rich.text import Text
+
+from mgpu_doctor.case.model import Json, Rank
+from mgpu_doctor.findings import Diagnosis, Finding, RankSummary
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.report import phases, text
+from mgpu_doctor.report.rows import state
+from mgpu_doctor.report.verdict import Tone
+from mgpu_doctor.tui.filter.shown import used
+from mgpu_doctor.tui.panels.head import MARKS
+from mgpu_doctor.tui.panels.parts import DIM, ends
+from mgpu_doctor.tui.view import View, Who
+
+MOST_GROUPS = 4
+LABEL = 14
+VALUE = 10
+"""Cells of a phase's name, and of a time."""
+
+
+def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
+    diagnosis, rank = frame.diagnosis, rank_of(frame, view)
+    if diagnosis is None or rank is None:
+        return [Text(f"{name(view.rank)} is not there at this moment.", style="yellow")]
+    made = [_who(frame, rank), *_doing(diagnosis, rank)]
+    made += [_accusation(finding, rank) for finding in _about(diagnosis, rank)]
+    made += _phases(diagnosis, rank, width)
+    for line in made:
+        line.truncate(width, overflow="ellipsis")
+    here = len(diagnosis.ranks)
+    place = next(place for place, one in enumerate(diagnosis.ranks) if one is rank) + 1
+    return [ends(made[0], Text(f"{place} of {here}", style=DIM), width), *made[1:]]
+
+
+def rank_of(frame: Frame | None, view: View) -> RankSummary | None:
+    """The rank that is selected; None where the frame does not have it."""
+    ranks = frame.diagnosis.ranks if frame is not None and frame.diagnosis is not None else ()
+    return next((rank for rank in ranks if Who.of(rank) == view.rank), None)
+
+
+def name(who: Who | None) -> str:
+    if who is None:
+        return "No rank"
+    return f"rank {who.rank}" if who.rank is not None else f"process {who.pid}"
+
+
+def _who(frame: Frame, rank: RankSummary) -> Text:
+    known = _facts(frame, rank)
+    parts = [f"on {text.line(rank.host)}"] if rank.host else []
+    parts += [f"pid {rank.pid}"] if rank.pid is not None else ["no process"]
+    if known is not None and known.local_rank is not None:
+        parts.append(f"local rank {known.local_rank}")
+    if known is not None and known.attempt:
+        parts.append(f"started {text.count(known.attempt + 1, 'time')}")
+    gpus = _gpus(frame, rank)
+    parts += [gpus or text.line(rank.device or "")] if gpus or rank.device else []
+    return Text.assemble((name(Who.of(rank)), "bold"), ("  " + "  ".join(parts), ""))
+
+
+def _facts(frame: Frame, rank: RankSummary) -> Rank | None:
+    ranks = frame.diagnosis.case.ranks if frame.diagnosis else ()
+    return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
+
+
+def _gpus(frame: Frame, rank: RankSummary) -> str:
+    if frame.diagnosis is None or frame.devices is None:
+        return ""
+    place = next(place for place, one in enumerate(frame.diagnosis.ranks) if one is rank)
+    on = [frame.devices.devices[at] for at in used(frame).get(place, ())]
+    return ", ".join(f"GPU {one.index} ({text.line(one.name or text.UNKNOWN)})" for one in on)
+
+
+def _doing(diagnosis: Diagnosis, rank: RankSummary) -> Iterator[Text]:
+    step = text.UNKNOWN if rank.last_step is None else str(rank.last_step)
+    told = Text.assemble((state(rank), "bold"), (f", step {step}", ""))
+    if rank.step_seconds_median is not None:
+        told.append(f", {text.seconds(rank.step_seconds_median)} a step")
+    if rank.where and rank.state != "exited":
+        told.append(f", in {text.line(rank.where)}")
+    yield told
+    birth = next((one.birth for one in diagnosis.case.ranks if one.rank == rank.rank), {})
+    groups = _groups(birth.get("groups"))
+    if groups:
+        yield Text.assemble(("groups ", DIM), ("; ".join(groups), ""))
+
+
+def _groups(told: Json) -> list[str]:
+    """`data: 0-3`, those that have more than a name."""
+    listed = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    found = []
+    for one in listed[:MOST_GROUPS]:
+        members, kind = one.get("ranks"), one.get("kind") or one.get("name")
+        numbers = members if isinstance(members, list) else []
+        whole = [number for number in numbers if isinstance(number, int)]
+        among = "all ranks" if members is None else text.ranks(whole, limit=4)
+        found.append(f"{text.cut(text.line(str(kind)), 24)}: {among}")
+    more = len(listed) - MOST_GROUPS
+    return [*found, f"{more} more"] if more > 0 else found
+
+
+def _about(diagnosis: Diagnosis, rank: RankSummary) -> list[Finding]:
+    """What the rank is blamed for, then what it suffers from."""
+    blamed = [one for one in diagnosis.findings if _blames(one, rank)]
+    suffered = [one for one in diagnosis.findings if one not in blamed and rank.rank in one.victims]
+    return blamed + suffered
+
+
+def _blames(finding: Finding, rank: RankSummary) -> bool:
+    return any(
+        one.rank == rank.rank if one.rank is not None else one.pid == rank.pid is not None
+        for one in finding.culprits
+    )
+
+
+def _accusation(finding: Finding, rank: RankSummary) -> Text:
+    if not _blames(finding, rank):
+        told = f"suffers from {finding.code}: {text.line(finding.title)}"
+        return Text(told, style=DIM)
+    mark, style = MARKS[Tone(finding.severity.value)]
+    return Text.assemble(
+        (f"{mark} ", style), (f"{finding.code}  ", "bold"), (text.line(finding.title), "")
+    )
+
+
+def _phases(diagnosis: Diagnosis, rank: RankSummary, width: int) -> Iterator[Text]:
+    middle = {one: _median(diagnosis.ranks, one) for one in PHASES}
+    known = [one for one in PHASES if rank.phases.get(one) or middle[one]]
+    if not known:
+        yield Text("No step of it was measured.", style=DIM)
+        return
+    head = f"{'phase':{LABEL}}{'this rank':>{VALUE}}{'median':>{VALUE}}{'beyond':>{VALUE}}"
+    yield Text(f"{head}  of {text.count(len(diagnosis.ranks), 'rank')}", style=DIM)
+    most = max(max(rank.phases.get(one) or 0.0, middle[one] or 0.0) for one in known)
+    room = max(0, width - LABEL - 3 * VALUE - 2)
+    for one in known:
+        own, usual = rank.phases.get(one), middle[one]
+        look = phases.LOOKS[one]
+        colour = DIM if one == "wait" else Style(color=look.colour)
+        shown = Text.assemble((f"{look.letter} ", colour), (f"{one:{LABEL - 2}}", ""))
+        shown.append(f"{text.seconds(own):>{VALUE}}{text.seconds(usual):>{VALUE}}")
+        shown.append(f"{_beyond(own, usual):>{VALUE}}  ")
+        shown.append(look.letter * round((own or 0.0) / most * room), style=colour)
+        yield shown
+
+
+def _median(ranks: Sequence[RankSummary], phase: str) -> float | None:
+    known = [value for rank in ranks if (value := rank.phases.get(phase)) is not None]
+    return median(known) if known else None
+
+
+def _beyond(own: float | None, usual: float | None) -> str:
+    if own is None or usual is None:
+        return text.UNKNOWN
+    more = own - usual
+    if abs(more) < 0.005 * max(own, usual):
+        return "="
+    return f"+{text.seconds(more)}" if more > 0 else text.seconds(more)

@@ -1,0 +1,103 @@
+"""Where ranks stand: read now, by what a recording holds, or why it cannot be told."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from mgpu_probes.outside import jobs
+from mgpu_probes.outside.jobs.found import FoundJob, FoundProcess
+
+from mgpu_doctor.case.job import this_host
+from mgpu_doctor.findings import RankSummary
+from mgpu_doctor.live.rank import stacks
+from mgpu_doctor.live.rank.stacks import NOT_RECORDED, Standing, stand
+from tests.support import diagnoses, looking
+
+RANKS = 40
+SEEN = looking.scene({2: looking.LOCKED}, ranks=RANKS).looks()[0]
+RECORDED = looking.case([SEEN])
+CASE = replace(RECORDED, looks=())
+
+
+def rank(number: int, **changes: object) -> RankSummary:
+    facts = {"host": this_host(), "pid": 1000 + number, "state": "running", **changes}
+    return replace(diagnoses.rank(number), **facts)  # type: ignore[arg-type]
+
+
+def process(number: int, role: str = "rank", pid: int = 0, parent: int = 1) -> FoundProcess:
+    whose = (pid or 1000 + number, parent, role, "S", number, number, RANKS, "python", ("python",))
+    return FoundProcess(*whose, 1, 1.0, 0, None, None, None)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The pids of each look, at a job that stands as `SEEN`; rank 3 has a data-loader worker."""
+    pids: list[list[int]] = []
+    everyone = [process(number) for number in range(RANKS)]
+    everyone.append(process(3, "loader", 5003, parent=1003))
+
+    def look(job: FoundJob, **_: object) -> dict[str, Any]:
+        some = [one.pid for one in job.processes]
+        pids.append(some)
+        seen: dict[str, Any] = json.loads(json.dumps(asdict(SEEN)))
+        for part in ("processes", "stacks"):
+            seen[part] = [one for one in seen[part] if one["pid"] in some]
+        return seen
+
+    found = FoundJob("torchrun", None, RANKS, tuple(everyone))
+    monkeypatch.setattr(jobs, "find", lambda _pid: found)
+    monkeypatch.setattr(stacks, "look", look)
+    return pids
+
+
+def test_of_one_rank_only_it_and_its_loaders_are_read(asked: list[list[int]]) -> None:
+    told = stand(CASE, [rank(3)], alone=True)
+    assert asked == [[1003, 5003]]
+    assert isinstance(told, Standing)
+    assert told.pid == 1003
+    assert told.look.stack(1003) is not None
+
+
+def test_all_are_read_some_at_a_time_and_merged(asked: list[list[int]]) -> None:
+    said: list[str] = []
+    told = stand(CASE, [rank(9)], alone=False, tell=said.append)
+    assert [len(some) for some in asked] == [17, 16, 8]
+    assert said == [f"{done} of 40 ranks read" for done in (0, 16, 32)]
+    assert isinstance(told, Standing)
+    assert told.tree[0].ranks == tuple(range(RANKS))
+    assert {branch.ranks for branch in told.tree[1:]} >= {(2,)}
+
+
+def test_a_replay_shows_what_was_recorded_and_reads_nothing(asked: list[list[int]]) -> None:
+    alone = stand(RECORDED, [rank(2)], alone=True, replayed=True)
+    assert alone == Standing(SEEN, 1002)
+    together = stand(RECORDED, [rank(2)], alone=False, replayed=True)
+    assert isinstance(together, Standing)
+    assert together.tree
+    assert stand(CASE, [rank(2)], alone=True, replayed=True) == NOT_RECORDED
+    assert not asked
+
+
+def test_why_nothing_can_be_read_is_one_sentence() -> None:
+    gone = rank(2, state="dead")
+    assert stand(RECORDED, [gone], alone=True) == Standing(SEEN, 1002)
+    reasons = [
+        stand(CASE, [one], alone=True)
+        for one in (gone, rank(2, pid=None), rank(2, host="node-z"), rank(2, pid=(1 << 22) + 7))
+    ]
+    assert reasons == [
+        "Its process has ended: there is no stack to read.",
+        "There is no process of this rank.",
+        "It runs on node-z: its stacks are read there, by `mgpu-doctor top`.",
+        f"there is no process {(1 << 22) + 7} on this host.",
+    ]
+
+
+def test_all_are_asked_for_though_the_selected_one_has_died(asked: list[list[int]]) -> None:
+    told = stand(CASE, [rank(0, state="dead"), rank(1)], alone=False)
+    assert isinstance(told, Standing)
+    assert told.tree
+    assert asked

@@ -1,0 +1,201 @@
+"""A case to its events: each told once, with its moment, and the like of it together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mgpu_doctor.case.gpu import XidEvent
+from mgpu_doctor.case.model import Event as Told
+from mgpu_doctor.case.model import Outcome, State
+from mgpu_doctor.live.frame import Frame, Position
+from mgpu_doctor.report.verdict import Tone
+from mgpu_doctor.tui.events.event import Event, Kind
+from mgpu_doctor.tui.events.timeline import MOST, timeline
+from tests.support import diagnoses
+from tests.support.happenings import (
+    AGAIN,
+    AT,
+    EVENTFUL,
+    START,
+    case,
+    devices,
+    event,
+    finding,
+    frame,
+    rank,
+    saves,
+)
+
+
+def told(made: Frame, kind: Kind) -> list[tuple[str, str]]:
+    """Who and what, oldest first."""
+    events = [one for one in timeline(made).events if one.kind is kind]
+    return [(one.who, one.sentence) for one in reversed(events)]
+
+
+def only(made: Frame, kind: Kind) -> Event:
+    (one,) = (one for one in timeline(made).events if one.kind is kind)
+    return one
+
+
+def test_ranks_join_fall_and_are_started_again() -> None:
+    assert told(EVENTFUL, Kind.RANKS) == [
+        ("the job", "was started: torchrun --max-restarts 1 train.py"),
+        ("ranks 0-3", "joined"),
+        ("rank 2", "ended with exit code 1"),
+        ("ranks 0-1, 3", "ended by SIGTERM"),
+        ("ranks 0-3", "joined, restart 1"),
+    ]
+    assert ("rank 2", "ValueError: loss is not finite, train.py:87") in told(EVENTFUL, Kind.ERRORS)
+
+
+def test_how_ranks_end() -> None:
+    ends = {
+        "ended by SIGKILL": rank(0, state=State.DEAD, signal=9, ended=AT - 40),
+        "died, and nobody saw how": rank(1, state=State.DEAD, ended=AT - 30),
+        "ended in good order": rank(2, state=State.EXITED, exit_code=0, ended=AT - 20),
+    }
+    made = frame(case([*ends.values(), rank(3, ended=None)], outcome=Outcome.FAILED, ended=AT - 10))
+    last = told(made, Kind.RANKS)[-4:]
+    assert last[:3] == [(f"rank {number}", how) for number, how in enumerate(ends)]
+    assert last[3] == ("the job", "ended: failed")
+    assert timeline(made).events[0].tone is Tone.CRITICAL
+
+
+def test_of_several_hosts_the_host_is_named() -> None:
+    ranks = [rank(number, host=f"node-{number // 2}") for number in range(4)]
+    ranks[3] = replace(ranks[3], state=State.DEAD, signal=9, ended=AT)
+    made = told(frame(case(ranks)), Kind.RANKS)
+    assert made[1:] == [("ranks 0-3", "joined"), ("rank 3 node-1", "ended by SIGKILL")]
+
+
+def test_saves_are_one_line_and_a_slow_one_another() -> None:
+    assert told(EVENTFUL, Kind.SAVING) == [
+        ("rank 3", "evaluated: 31 s at step 600"),
+        ("rank 0", "saved a checkpoint: 12 s at step 600, usually 1.3 s"),
+        ("rank 0", "saved 12 checkpoints, 1.3 s each, every 100 steps, the last at step 1200"),
+    ]
+
+
+def test_ranks_that_save_together_are_told_together() -> None:
+    ranks = [rank(number, events=saves(slow=None)) for number in range(256)]
+    ranks[7] = replace(ranks[7], events=saves(3, slow=None))
+    made = told(frame(case(ranks)), Kind.SAVING)
+    assert [who for who, _ in made] == ["rank 7", "ranks 0-6, 8-255"]
+    assert told(frame(case([rank(0, events=saves(2))])), Kind.SAVING) == [
+        ("rank 0", "saved a checkpoint: 1.2 s at step 100"),
+        ("rank 0", "saved a checkpoint: 1.2 s at step 200"),
+    ]
+
+
+def test_of_a_full_ring_the_number_is_a_least_one() -> None:
+    many = tuple(event("checkpoint", step, 1.0) for step in range(1024))
+    assert (
+        "saved at least 1024 checkpoints"
+        in told(frame(case([rank(0, events=many)])), Kind.SAVING)[0][1]
+    )
+
+
+def test_only_long_pauses_are_told() -> None:
+    assert told(EVENTFUL, Kind.PAUSES) == [
+        (
+            "rank 1",
+            "7 pauses of garbage collection, the longest 200 ms, 980 ms in all, "
+            "the last at step 280",
+        )
+    ]
+
+
+def test_compilations_are_told_by_function_with_the_last_reason() -> None:
+    assert told(EVENTFUL, Kind.COMPILING) == [
+        (
+            "rank 3",
+            "torch compiled step train.py:31 4 times, 10 s, the last time because tensor 'x' "
+            "size 0: 64 became 48",
+        )
+    ]
+
+
+def test_findings_come_and_go() -> None:
+    events = [one for one in timeline(EVENTFUL).events if one.kind is Kind.FINDINGS]
+    assert [(one.at, one.sentence, one.tone) for one in events] == [
+        (None, "coverage-low: the phases explain 71 % of the time", Tone.WARNING),
+        (
+            AGAIN + 900.0,
+            "straggler-input: rank 3 is slow: its input takes 31 ms a step, since step 1800",
+            Tone.WARNING,
+        ),
+        (AT - 340.0, "loader-slow: gone after 1 min: the loader was late", Tone.GOOD),
+        (AT - 400.0, "loader-slow: the loader was late", Tone.WARNING),
+    ]
+
+
+def test_a_finding_older_than_the_records_has_no_moment() -> None:
+    records = EVENTFUL.diagnosis.case.ranks[3].steps if EVENTFUL.diagnosis else None
+    assert records is not None
+    made = frame(case([rank(3, steps=records[2000:])]), [finding("late", "late", 1800, 3)])
+    assert only(made, Kind.FINDINGS).at is None
+
+
+def test_what_the_driver_tells_of_gpus() -> None:
+    made = told(EVENTFUL, Kind.GPUS)
+    assert made[0][0] == "GPU 0, rank 0"
+    assert made[0][1].startswith("XID 13 on the GPU at 0000:1b:00.0: a kernel made an illegal")
+    assert made[0][1].endswith(", 3 times")
+    assert made[1][0] == "GPU 1, rank 1"
+    assert made[1][1].startswith("XID 79")
+    assert made[2:] == [
+        ("GPU 1, rank 1", "was lost: GPU is lost"),
+        ("GPU 1, rank 1", "answers again"),
+    ]
+
+
+def test_a_gpu_that_is_not_listed_any_more_is_lost_once() -> None:
+    whole, less = devices(AT - 30), devices(AT - 20)
+    less = replace(less, devices=less.devices[:1])
+    samples = (whole, less, replace(less, at=AT - 10), replace(whole, at=AT))
+    made = [sentence for _, sentence in told(frame(case([], device_samples=samples)), Kind.GPUS)]
+    assert made == ["was lost: it is not listed any more", "answers again"]
+
+
+def test_samples_of_another_host_are_another_machine() -> None:
+    one = devices(AT - 30)
+    other = replace(one, at=AT - 40, devices=one.devices[:1])
+    made = frame(case([], device_samples=(one, other, replace(other, at=AT))))
+    assert not told(made, Kind.GPUS)
+
+
+def test_without_a_job_gpus_are_told_of() -> None:
+    made = Frame(AT, "live", devices=devices(AT, True, XidEvent(AT, None, 9999)))
+    assert sorted(told(made, Kind.GPUS)) == [
+        ("GPU 1", "is lost: GPU is lost"),
+        ("a GPU", "XID 9999"),
+    ]
+    assert timeline(made).events[0].at is None
+
+
+def test_a_replay_tells_nothing_that_is_yet_to_come() -> None:
+    then = START + 242.0
+    position = Position(START, AT, then, 1.0, paused=True)
+    moments = [one.at for one in timeline(replace(EVENTFUL, at=then, replay=position)).events]
+    known = [moment for moment in moments if moment is not None]
+    assert max(known) == START + 241.0
+    assert known == sorted(known, reverse=True)
+
+
+def test_the_newest_are_kept_and_the_rest_is_counted() -> None:
+    notes = tuple(event("note", step, 0.0, f"note {step}") for step in range(MOST + 100))
+    made = timeline(frame(case([rank(0, events=notes)], started=None)))
+    assert len(made.events) == MOST
+    assert made.left_out == 101  # and that the rank joined
+    assert made.events[0].sentence == f"note: note {MOST + 99}"
+
+
+def test_words_of_others_are_only_text() -> None:
+    hostile = diagnoses.HOSTILE * 50
+    events = (Told("recompile", AT, 1, 1.0, 1.0, hostile), Told(hostile, AT, 1, 1.0, 1.0, hostile))
+    made = timeline(frame(case([rank(0, events=events)]), [finding("x", hostile)]))
+    for one in made.events:
+        assert len(one.sentence) <= 400
+        assert "\x1b" not in one.sentence
+        assert "\u202e" not in one.sentence

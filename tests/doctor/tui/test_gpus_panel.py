@@ -1,0 +1,150 @@
+"""The GPUs' panel over machines that are pleasant or not, against golden files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.case.gpu import (
+    Device,
+    DeviceProcess,
+    DeviceSample,
+    Ecc,
+    MigInstance,
+    NvLink,
+    Pcie,
+)
+from mgpu_doctor.case.model import Now, Outcome, State
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.panels import gpus
+from mgpu_doctor.tui.view import View
+from tests.support import diagnoses
+from tests.support.screens import check
+
+GIB = 1 << 30
+AT = diagnoses.STARTED + 26.4
+WIDE = Pcie(5, 16, 5, 16, sent=1.2e9, received=340e6, replays=0)
+LINKS = tuple(NvLink(link, up=True, remote="switch") for link in range(18))
+FACTS: dict[str, Any] = {
+    "name": "NVIDIA H100 80GB HBM3",
+    "utilization": 1.0,
+    "memory_used": 60 * GIB,
+    "memory_total": 80 * GIB,
+    "power_watts": 600.0,
+    "power_limit_watts": 700.0,
+    "temperature": 60.0,
+    "sm_clock_mhz": 1980.0,
+    "clock_reasons": (),
+    "pcie": WIDE,
+    "nvlinks": LINKS,
+    "nvlink_sent": 25e9,
+    "nvlink_received": 24e9,
+    "ecc": Ecc(0, 0, 0, 0, 0, pending=False, failed=False),
+}
+
+
+def gpu(index: int, **changes: Any) -> Device:
+    return Device(index, **{**FACTS, "uuid": f"GPU-{index}", "pids": (4000 + index,), **changes})
+
+
+def on_devices(diagnosis: Diagnosis, clock: str = "device", **changes: Any) -> Diagnosis:
+    """Its ranks timed on their devices, and changed."""
+    ranks = tuple(replace(rank, birth={"clock": clock}, **changes) for rank in diagnosis.case.ranks)
+    return replace(diagnosis, case=replace(diagnosis.case, ranks=ranks))
+
+
+STRAGGLER = on_devices(diagnoses.straggler(outcome=Outcome.RUNNING))
+MACHINES = {
+    "waiting": (gpu(0), gpu(1, utilization=0.62), gpu(2), gpu(3, pids=(4003, 77))),
+    "mig": (
+        gpu(
+            0,
+            utilization=None,
+            trouble="MIG mode; not supported: utilization",
+            mig=True,
+            pids=(4000, 4001),
+            instances=(
+                MigInstance("MIG-1", 1, 0, 1 * GIB, 40 * GIB, ()),
+                MigInstance("MIG-2", 2, 0, 30 * GIB, 40 * GIB, (4000,)),
+                MigInstance("MIG-3", 3, 0, None, None, (4001, 91)),
+            ),
+        ),
+        gpu(1, pids=()),
+    ),
+    "unified": (
+        Device(
+            0,
+            name="NVIDIA GB10",
+            utilization=0.5,
+            power_watts=38.0,
+            temperature=51.0,
+            sm_clock_mhz=2400.0,
+            clock_reasons=("idle",),
+            unified_memory=True,
+            pids=(4000,),
+            processes=(DeviceProcess(4000, 12 * GIB),),
+        ),
+        Device(1, name="NVIDIA GB10", utilization=0.0, unified_memory=True, fan=0.0),
+    ),
+    "worn": (
+        gpu(0, clock_reasons=("power_cap",)),
+        gpu(1, clock_reasons=("power_cap", "hw_thermal"), sm_clock_mhz=1200.0, temperature=91.0),
+        gpu(2, pcie=Pcie(3, 4, 5, 16, 2e6, None), clock_reasons=("sync_boost",), fan=0.4),
+        gpu(3, nvlinks=(*LINKS[:17], NvLink(17, up=False)), nvlink_sent=None, pids=()),
+        gpu(4, ecc=Ecc(14, 2, 14, 2, 1, pending=True, failed=False), clock_reasons=None),
+        gpu(5, utilization=0.0, pcie=Pcie(1, 16, 5, 16, 0.0, 0.0), clock_reasons=("idle",)),
+        Device(6, name="NVIDIA H100 80GB HBM3", uuid="GPU-6", pids=(4003,), trouble="GPU is lost"),
+        Device(7, name="NVIDIA Thing", trouble="not supported: memory, utilization, power"),
+    ),
+}
+
+
+def frame(diagnosis: Diagnosis | None, *devices: Device) -> Frame:
+    return Frame(AT, "live", diagnosis, devices=DeviceSample(AT, devices))
+
+
+def drawn(made: Frame, width: int) -> list[str]:
+    lines = list(gpus.lines(made, width, View()))
+    assert max(line.cell_len for line in lines) <= width
+    return [line.plain.rstrip() for line in lines]
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("name", MACHINES)
+def test_machine(name: str, width: int) -> None:
+    lines = drawn(frame(STRAGGLER, *MACHINES[name]), width)
+    check(f"gpus-{name}-{width}", "\n".join(lines) + "\n")
+
+
+def waits(diagnosis: Diagnosis, **changes: Any) -> bool:
+    """Whether some of GPU 0's utilization is shown as waiting."""
+    return "w" in drawn(frame(diagnosis, gpu(0, **changes)), 120)[1].split("%")[0].split("HBM3")[1]
+
+
+def test_waiting_is_shown_only_where_it_is_known() -> None:
+    assert waits(STRAGGLER)
+    assert not waits(on_devices(STRAGGLER, clock="host"))
+    assert not waits(STRAGGLER, pids=(4000, 91))
+    assert not waits(STRAGGLER, pids=(4002,))
+    assert not waits(STRAGGLER, utilization=None)
+    assert not waits(on_devices(diagnoses.healthy(Outcome.RUNNING)))
+
+
+@pytest.mark.parametrize(("since", "told"), [(60.0, True), (1.0, False)])
+def test_who_stands_in_a_collective_works_not_at_all(since: float, told: bool) -> None:
+    hang = diagnoses.hang()
+    standing = Now("wait", AT - since, 119, "all_reduce train.py:87", 119)
+    made = on_devices(hang, clock="host", now=standing, state=State.WAITING)
+    row = drawn(frame(made, gpu(0)), 120)[1]
+    assert ("wwwwwww 100%" in row) is told
+    dead = drawn(frame(made, gpu(3)), 120)[1]
+    assert "wwwwwww" not in dead
+
+
+def test_no_device_is_one_sentence() -> None:
+    assert drawn(Frame(AT, "live"), 80) == ["No GPU seen: devices were not sampled"]
+    bare = Frame(AT, "live", devices=DeviceSample(AT, (), "no \x1b[31mdriver"))
+    assert drawn(bare, 80) == ["No GPU seen: no driver"]

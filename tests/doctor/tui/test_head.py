@@ -1,0 +1,80 @@
+"""The head of the screen: what of the job is told, and what goes first where room is scarce."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.panels import head
+from mgpu_doctor.tui.panels.strategy import strategy
+from mgpu_doctor.tui.view import View
+from tests.support import diagnoses
+from tests.support.frames import GOING, HEALTHY, STRAGGLER, UNKNOWN
+
+
+def told(frame: Frame, width: int) -> str:
+    made = [line.plain for line in head.lines(frame, width, View())]
+    assert all(len(line) <= width for line in made)
+    return "\n".join(made)
+
+
+def test_what_matters_most_stays_longest() -> None:
+    kept = [
+        ("15.1 steps/s", 30),
+        ("efficiency 66 %", 40),
+        ("loss 2.35", 60),
+        ("123,754 tokens/s", 70),
+        ("483 samples/s", 80),
+        ("(load balance 67 %, communication 99 %)", 130),
+        ("66.2 ms a step", 150),
+        ("probe 0.018 %", 180),
+    ]
+    for at, (_, width) in enumerate(kept):
+        shown = told(STRAGGLER, width)
+        assert all(words in shown for words, _ in kept[: at + 1]), (width, shown)
+    assert kept[-1][0] not in told(STRAGGLER, 120)
+
+
+def test_without_a_step_there_is_no_line_about_steps() -> None:
+    assert len(head.lines(UNKNOWN, 80, View())) == 3
+    assert len(head.lines(HEALTHY, 80, View())) == 4
+
+
+def test_a_job_that_stands_or_diverges_says_so_first() -> None:
+    stands = told(replace(HEALTHY, going=replace(GOING, idle=42.0)), 80)
+    assert "no step for 42 s" in stands
+    assert "steps/s" not in stands
+    assert "loss is no number" in told(
+        replace(HEALTHY, going=replace(GOING, loss=float("inf"))), 40
+    )
+
+
+def test_a_probe_that_switched_itself_off_is_told_with_its_reason() -> None:
+    off = Unexamined("in-process probe", "it switched itself off on 1 ranks: disk full", "")
+    diagnosis = replace(diagnoses.healthy(), unexamined=(off,), efficiency_reason="no wait")
+    frame = replace(HEALTHY, diagnosis=diagnosis)
+    assert "probe off" in told(frame, 80)
+    assert "efficiency ?  (no wait)" in told(frame, 200)
+    assert "(it switched itself off on 1 ranks: disk full)" in told(frame, 220)
+
+
+@pytest.mark.parametrize(
+    ("word", "stages", "shown"),
+    [
+        ("ddp", (), "DDP"),
+        ("fsdp+tensor", (), "FSDP × tensor parallel"),
+        ("manual", (), "own collectives"),
+        ("manual", ((0,), (1,)), "pipeline 2"),
+        ("manual", ((0, 2), (1, 3)), "pipeline 2 × data 2"),
+        ("ddp+pipeline", ((0, 2), (1, 3)), "pipeline 2 × DDP 2"),
+        ("[red]\x1b[2J", (), "[red]"),
+        (None, (), ""),
+    ],
+)
+def test_strategy(word: str | None, stages: tuple[tuple[int, ...], ...], shown: str) -> None:
+    made = diagnoses.healthy()
+    job = replace(made.case.job, strategy=word)
+    assert strategy(replace(made, case=replace(made.case, job=job), stages=stages)) == shown

@@ -1,0 +1,118 @@
+"""Dark, light and without colour: what the terminal is sent."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
+from textual.app import App, ComposeResult
+from textual.widgets import DataTable, Footer, Input, Select
+
+from mgpu_doctor.tui.panel import FindingsPanel, Panel
+from mgpu_doctor.tui.panels import findings, gpus, head, heat, ranks
+from mgpu_doctor.tui.themes import MONOCHROME, ROUND, ThemedApp, plain
+from mgpu_doctor.tui.view import View
+from tests.support.frames import EIGHT_GPUS, RESOLVED
+from tests.support.screens import screen_text
+
+DRAWN = replace(EIGHT_GPUS, resolved=RESOLVED.resolved)
+
+
+class Everything(ThemedApp):
+    """Panels, and the widgets that the other screens are made of."""
+
+    BINDINGS = [("t", "next_theme", "theme")]  # noqa: RUF012 - as Textual declares it
+
+    def compose(self) -> ComposeResult:
+        yield Input("typed")
+        yield DataTable[str](cursor_type="row")
+        yield Select([("one", 1), ("two", 2)])
+        yield Panel(head.lines, id="head")
+        yield Panel(gpus.lines, "GPUs", id="gpus")
+        yield Panel(ranks.lines, "Ranks", id="ranks")
+        yield Panel(heat.lines, "Steps", id="heat")
+        yield FindingsPanel(findings.lines, "Findings", id="findings")
+        yield Footer()
+
+    def on_mount(self) -> None:
+        table = self.query_one(DataTable)
+        table.add_columns("job", "ranks")
+        table.add_rows([("chosen", "4"), ("other", "2")])
+        for panel in self.query(Panel):
+            panel.show(DRAWN, View())
+
+
+@pytest.fixture(autouse=True)
+def _with_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def segments(app: App[None]) -> list[Segment]:
+    """Everything that is on the screen."""
+    return [one for line in app.screen._compositor.render_strips() for one in line]
+
+
+def colours(app: App[None]) -> set[Color]:
+    styles = [one.style for one in segments(app) if one.style]
+    return {colour for one in styles for colour in (one.color, one.bgcolor) if colour}
+
+
+async def test_t_goes_round_and_monochrome_leaves_no_colour() -> None:
+    app = Everything()
+    async with app.run_test(size=(120, 50)) as pilot:
+        seen = []
+        for name in (*ROUND, ROUND[0]):
+            await pilot.pause()
+            assert app.theme == name
+            seen.append((colours(app), screen_text(app)))
+            app.action_next_theme()
+        (dark, shown), (light, in_light), (none, in_none), (again, at_last) = seen
+        assert none == set()
+        assert len(dark) > 8
+        assert len(light) > 8
+        assert dark != light
+        assert again == dark
+        assert shown == in_light == in_none == at_last
+
+
+async def test_no_color_starts_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = Everything()
+    async with app.run_test(size=(120, 50)) as pilot:
+        await pilot.pause()
+        assert app.theme == MONOCHROME.name
+        assert colours(app) == set()
+
+
+async def test_without_colour_what_is_chosen_is_still_to_be_seen() -> None:
+    app = Everything()
+    async with app.run_test(size=(120, 50)) as pilot:
+        app.theme = MONOCHROME.name
+        app.query_one(DataTable).focus()
+        await pilot.pause()
+        turned = "".join(one.text for one in segments(app) if one.style and one.style.reverse)
+        assert "chosen" in turned
+        assert "other" not in turned
+        bold = {one.text.strip() for one in segments(app) if one.style and one.style.bold}
+        assert "straggler-input" in bold
+        assert "✗" in screen_text(app)
+
+
+def test_a_style_keeps_its_clicks_and_what_any_terminal_shows() -> None:
+    style = Style(color="red", bold=True, dim=True, italic=True, meta={"row": 3}, link="x://y")
+    made = plain(style)
+    assert (made.color, made.bold, bool(made.dim), bool(made.italic)) == (None, True, False, False)
+    assert (made.meta, made.link, made.reverse) == ({"row": 3}, "x://y", False)
+    assert plain(Style(bgcolor="blue")).reverse
+    assert not plain(Style(bgcolor="default")).reverse
+
+
+async def test_a_theme_of_the_palette_leads_back_to_the_first() -> None:
+    app = Everything()
+    async with app.run_test(size=(80, 24)):
+        app.theme = "nord"
+        app.action_next_theme()
+        assert app.theme == ROUND[0]
