@@ -35,6 +35,8 @@ FLOOR = 0.02
 COMPARABLE = 0.5
 """The others must wait longer than the culprit by this share of its excess, at least; and the sum
 of its phases must show this share of what one phase shows."""
+LEAST_MEETINGS = 5
+"""Of ranks that do not meet in every step: fewer do not show that they meet regularly."""
 ALIKE = 0.5
 """A second culprit has at least this share of the first one's excess."""
 FLOOR_OF_TWO = 0.03
@@ -192,8 +194,21 @@ def _persistent(values: Floats, comparisons: int, floor: float, alike: float) ->
 def _is_waited_for(attribution: Attribution, one: _Suspect) -> bool:
     """Whether the others stand in collectives longer than the suspect, by a comparable time."""
     standing = attribution.standing[:, [one.column]]
-    longer = attribution.standing_middle.without(standing) - standing
-    return bool(np.nanmedian(longer[one.found.onset :]) >= COMPARABLE * one.excess)
+    longer = (attribution.standing_middle.without(standing) - standing)[one.found.onset :, 0]
+    least = COMPARABLE * one.excess
+    return bool(np.nanmedian(longer) >= least) or _at_meetings(np.nan_to_num(longer), least)
+
+
+def _at_meetings(longer: Floats, least: float) -> bool:
+    """The same where ranks meet at every few steps only (local SGD), and the others wait there for
+    all that the suspect has lost since. Waits that come by chance are no meetings."""
+    meetings = np.flatnonzero(longer >= least / COMPARABLE)
+    if len(meetings) < LEAST_MEETINGS:
+        return False
+    apart = np.diff(meetings)
+    usual = float(np.median(apart))
+    waited = np.diff(np.cumsum(longer)[meetings]) / apart
+    return bool(usual > 1 and apart.max() <= 2 * usual and np.median(waited) >= least)
 
 
 def _stand_out(attribution: Attribution, culprits: list[_Suspect]) -> bool:

@@ -69,11 +69,18 @@ def test_it_learns_and_the_doctor_has_nothing_to_say(
 
 
 @pytest.mark.parametrize(
-    ("name", "phase"), [("torch-fsdp", "forward"), ("torch-zero1", "backward")]
+    ("name", "phase", "options"),
+    [
+        ("torch-fsdp", "forward", ("--steps", "60")),
+        ("torch-zero1", "backward", ("--steps", "60")),
+        ("torch-localsgd", "forward", ("--steps", "110", "--sync-every", "4")),
+    ],
 )
-def test_a_slow_rank_is_named(tmp_path: Path, name: str, phase: str) -> None:
+def test_a_slow_rank_is_named(
+    tmp_path: Path, name: str, phase: str, options: tuple[str, ...]
+) -> None:
     fault = f"slow:rank=1,phase={phase},ms=25"
-    _, diagnosis = observed(tmp_path, name, "--steps", "60", "--fault", fault)
+    _, diagnosis = observed(tmp_path, name, *options, "--fault", fault)
     assert blamed(diagnosis) == [("straggler-compute", [1])]
 
 

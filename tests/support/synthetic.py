@@ -50,6 +50,8 @@ class Synthetic:
     asymmetry: float = 0.003
     """Constant relative differences between ranks."""
     communication: float = 0.002
+    meets: int = 1
+    """Ranks meet in a collective at every so many steps."""
     base: Mapping[str, float] = field(default_factory=lambda: dict(BASE))
     faults: Sequence[Fault] = ()
     birth: Mapping[str, Any] = field(default_factory=dict)
@@ -91,7 +93,10 @@ def records(job: Synthetic) -> list[Any]:
     phases = own_work(job)
     own = np.sum(list(phases.values()), axis=0)
     moving = job.communication * _lognormal(random, job.noise, (job.steps, 1))
-    standing = own.max(axis=1, keepdims=True) - own + moving
+    standing = np.zeros_like(own)
+    for end in range(job.meets, job.steps + 1, job.meets):
+        since = own[end - job.meets : end].sum(axis=0)
+        standing[end - 1] = since.max() - since + moving[end - 1]
     made = []
     for rank in range(job.ranks):
         one = np.zeros(job.steps, dtype=STEP_DTYPE)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mgpu_probes.inprocess.layout import PHASES as PHASES_OF_A_BOX
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stragglers import Straggler
@@ -46,6 +47,26 @@ def test_twenty_milliseconds(make: type[Synthetic], phase: str, ranks: int) -> N
         assert main_phase(found[0]) == phase
         assert found[0].excess == pytest.approx(0.020, rel=0.35)
         assert found[0].since is None
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("meets", [2, 4, 10])
+@pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+def test_ranks_that_meet_now_and_then(make: type[Synthetic], meets: int, ranks: int) -> None:
+    for seed in SEEDS:
+        assert stragglers(make(ranks=ranks, seed=seed, meets=meets)) == ()
+        fault = Fault(seed % ranks, "forward", milliseconds=20)
+        found = stragglers(make(ranks=ranks, seed=seed, meets=meets, faults=[fault]))
+        assert [one.rank for one in found] == [seed % ranks]
+
+
+def test_waits_by_chance_are_no_meetings() -> None:
+    job = Synthetic(ranks=2, meets=1000, faults=[Fault(1, "forward", milliseconds=20)])
+    steps = records(job)
+    for at in (20, 22, 50, 51, 53, 90, 110):
+        steps[0]["phases"][at, PHASES_OF_A_BOX.index("wait")] = 0.5
+    case = make_case([make_rank(number, one) for number, one in enumerate(steps)])
+    assert measure(case).stragglers == ()
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
