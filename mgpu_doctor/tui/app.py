@@ -125,9 +125,15 @@ class TopApp(ThemedApp):
         self.query_one("#findings").focus()
         if not self.is_headless:
             loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self.exit)
+            loop.add_signal_handler(signal.SIGHUP, self._hung_up)
         self._make_frames()
+
+    def _hung_up(self) -> None:
+        if not os.isatty(DRAWN_ON):
+            os._exit(HUNG_UP)
+        self.exit()
 
     def on_unmount(self) -> None:
         self._leaving = True

@@ -86,6 +86,13 @@ def test_ctrl_c_leaves_the_terminal_whole_and_the_job_alive(kind: Kind, tmp_path
         assert running.returncode == 0
 
 
+def test_it_ends_with_its_terminal(kind: Kind) -> None:
+    with console(kind, [sys.executable, "-m", "mgpu_doctor", "top"]) as there:
+        awaited(there, "No job is under observation")
+        ended = there.vanish()
+        until(ended)
+
+
 def test_a_dumb_terminal_is_refused_with_what_works_there(kind: Kind) -> None:
     with console(kind, shell(before="export TERM=dumb")) as there:
         assert "--once" in awaited(there, "left with 2")

@@ -11,8 +11,10 @@ import shlex
 import shutil
 import subprocess
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
+
+import psutil
 
 from tests.support.jobs import kill_family, until
 from tests.support.launching import Terminal
@@ -103,6 +105,9 @@ class Console(Protocol):
     def restored(self) -> bool:
         """Whether a program left it as a shell needs it."""
 
+    def vanish(self) -> Callable[[], bool]:
+        """The terminal goes away, as with its window; what tells whether the command has ended."""
+
     def close(self) -> None: ...
 
 
@@ -128,6 +133,12 @@ class Emulated:
         modes = self._screen.modes
         return modes[CURSOR] and not modes.get(ALTERNATE) and self._terminal.unchanged()
 
+    def vanish(self) -> Callable[[], bool]:
+        nothing = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nothing, self._terminal.master)
+        os.close(nothing)
+        return lambda: self._terminal.process.poll() is not None
+
     def close(self) -> None:
         self._terminal.close()
 
@@ -135,6 +146,7 @@ class Emulated:
 class Tmux:
     def __init__(self, command: Sequence[str], rows: int, columns: int) -> None:
         self._tmux = ["tmux", "-L", f"mgpu-doctor-test-{uuid.uuid4().hex}", "-f", os.devnull, "-u"]
+        self._vanished = False
         size = ("-x", str(columns), "-y", str(rows))
         self._ask("new-session", "-d", *size, shlex.join(command))
 
@@ -156,7 +168,15 @@ class Tmux:
     def restored(self) -> bool:
         return self._ask("display-message", "-p", "#{alternate_on} #{cursor_flag}") == "0 1\n"
 
+    def vanish(self) -> Callable[[], bool]:
+        pid = int(self._ask("display-message", "-p", "#{pane_pid}"))
+        self._ask("kill-server")
+        self._vanished = True
+        return lambda: not psutil.pid_exists(pid)
+
     def close(self) -> None:
+        if self._vanished:
+            return
         kill_family(int(self._ask("display-message", "-p", "#{pane_pid}")))
         subprocess.run([*self._tmux, "kill-server"], check=False, capture_output=True)
 
