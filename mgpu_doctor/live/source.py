@@ -6,7 +6,7 @@ code: load the recording up to a moment, diagnose it, and freeze the result.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.live.frame import Frame
@@ -20,6 +20,26 @@ class Source(Protocol):
     def close(self) -> None:
         """Ends the threads that sample for it; no frame is asked for any more."""
         ...
+
+
+@runtime_checkable
+class Player(Source, Protocol):
+    """Plays what is over: `replay.Replay`."""
+
+    def pause(self) -> None: ...
+
+    def step(self, seconds: float) -> None: ...
+
+    def seek(self, share: float) -> None: ...
+
+    def faster(self, steps: int) -> None: ...
+
+
+@runtime_checkable
+class Chooser(Source, Protocol):
+    """Can turn to another job: `here.Live`."""
+
+    def next_job(self) -> None: ...
 
 
 def all_ranks(case: Case | None) -> tuple[Rank, ...]:

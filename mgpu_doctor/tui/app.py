@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import work
 from textual.app import ComposeResult, SystemCommand
@@ -23,30 +23,26 @@ from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widgets import Footer
 
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.load import NotARecording
-from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.here import Live
-from mgpu_doctor.live.recorder import Recorder
-from mgpu_doctor.live.replay import Replay
-from mgpu_doctor.live.source import Source
+from mgpu_doctor.live.source import Chooser, Player, Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 from mgpu_doctor.tui import keys
-from mgpu_doctor.tui.events.screen import EventsScreen
 from mgpu_doctor.tui.filter.prompt import Chosen, FilterPrompt
-from mgpu_doctor.tui.history.choice import Choice
-from mgpu_doctor.tui.history.screen import HistoryScreen
-from mgpu_doctor.tui.pages import Page, help_page
+from mgpu_doctor.tui.pages import FollowingScreen, Page, help_page
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
 from mgpu_doctor.tui.panels import findings, gpus, head, heat, host, ranks
 from mgpu_doctor.tui.rank.panel import RanksPanel
-from mgpu_doctor.tui.rank.screen import RankScreen
 from mgpu_doctor.tui.start import opening
 from mgpu_doctor.tui.start.greeting import Greeting
 from mgpu_doctor.tui.themes import ThemedApp
 from mgpu_doctor.tui.view import Order, View
+
+if TYPE_CHECKING:  # the first frame waits for nothing that a key opens
+    from mgpu_doctor.case.gpu import DeviceSample
+    from mgpu_doctor.findings import Diagnosis
+    from mgpu_doctor.live.recorder import Recorder
+    from mgpu_doctor.tui.history.choice import Choice
 
 LEAST_REST = 4.0
 """Rests at least so many times as long as a frame took to make: the screen is given a fifth of a
@@ -57,10 +53,6 @@ DRAWN_ON = 2
 HUNG_UP = 128 + signal.SIGHUP
 """The exit code where the terminal is gone, as after a broken ssh connection. Textual 8 then waits
 for its writer for ever and its reader spins; there is nothing left to restore, so it just ends."""
-
-
-FOLLOWING = (HistoryScreen, EventsScreen, RankScreen)
-"""Pages that show what is newest."""
 
 
 class FrameMade(Message):
@@ -108,7 +100,7 @@ class TopApp(ThemedApp):
         self._wake = threading.Event()
         self._leaving = False
         self._asked: list[str] = []
-        self._graphs = Choice()
+        self._graphs: Choice | None = None
 
     def compose(self) -> ComposeResult:
         yield Panel(head.lines, id="head")
@@ -176,20 +168,20 @@ class TopApp(ThemedApp):
             for panel in self.screen_stack[0].query(Panel):
                 panel.show(self.frame, self.view)
             for screen in self.screen_stack:
-                if isinstance(screen, FOLLOWING):
+                if isinstance(screen, FollowingScreen):
                     screen.show(self.frame)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        follows = isinstance(self.screen, FOLLOWING)
+        follows = isinstance(self.screen, FollowingScreen)
         on_a_page = len(self.screen_stack) > 1 and not follows
         if follows and action in keys.MAIN_ACTIONS:
             return False
         if action in keys.REPLAY_ACTIONS:
-            return isinstance(self._source, Replay) and not on_a_page
+            return isinstance(self._source, Player) and not on_a_page
         if action == "next_job":
-            return isinstance(self._source, Live)
+            return isinstance(self._source, Chooser)
         if action == "stop":
-            return not isinstance(self._source, Replay)
+            return not isinstance(self._source, Player)
         return super().check_action(action, parameters)
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
@@ -212,7 +204,10 @@ class TopApp(ThemedApp):
         self.view = replace(self.view, order=following)
 
     def action_history(self) -> None:
-        page = HistoryScreen(self.frame, self._graphs)
+        from mgpu_doctor.tui.history.choice import Choice
+        from mgpu_doctor.tui.history.screen import HistoryScreen
+
+        page = HistoryScreen(self.frame, self._graphs or Choice())
 
         def closed(_: None) -> None:
             self._graphs = page.choice
@@ -220,6 +215,8 @@ class TopApp(ThemedApp):
         self.push_screen(page, closed)
 
     def action_events(self) -> None:
+        from mgpu_doctor.tui.events.screen import EventsScreen
+
         self.push_screen(EventsScreen(self.frame))
 
     def action_reverse(self) -> None:
@@ -234,7 +231,7 @@ class TopApp(ThemedApp):
             self.view = replace(self.view, filter=chosen.filter)
 
     def action_next_job(self) -> None:
-        if isinstance(self._source, Live):
+        if isinstance(self._source, Chooser):
             self._source.next_job()
             self._wake.set()
 
@@ -264,6 +261,9 @@ class TopApp(ThemedApp):
         opening.offer_stop(self, shown, readonly=self._readonly)
 
     def action_play_last(self) -> None:
+        from mgpu_doctor.case.load import NotARecording
+        from mgpu_doctor.live.replay import Replay
+
         last = latest()
         if last is None:
             return
@@ -277,25 +277,27 @@ class TopApp(ThemedApp):
         return self.frame.diagnosis if self.frame else None
 
     def action_pause(self) -> None:
-        self._steer(Replay.pause)
+        self._steer(lambda player: player.pause())
 
     def action_step(self, by: int) -> None:
-        self._steer(lambda replay: replay.step(by * STEP_SECONDS))
+        self._steer(lambda player: player.step(by * STEP_SECONDS))
 
     def action_speed(self, by: int) -> None:
-        self._steer(lambda replay: replay.faster(by))
+        self._steer(lambda player: player.faster(by))
 
     def action_seek(self, share: float) -> None:
-        self._steer(lambda replay: replay.seek(share))
+        self._steer(lambda player: player.seek(share))
 
-    def _steer(self, change: Callable[[Replay], None]) -> None:
-        if isinstance(self._source, Replay):
+    def _steer(self, change: Callable[[Player], None]) -> None:
+        if isinstance(self._source, Player):
             change(self._source)
             self._wake.set()
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
         self.view = replace(self.view, rank=message.who)
         if message.opened and self.frame is not None:
+            from mgpu_doctor.tui.rank.screen import RankScreen
+
             page = RankScreen(self.frame, self.view)
 
             def closed(_: None) -> None:

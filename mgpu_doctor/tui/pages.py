@@ -8,9 +8,10 @@ from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.keys import told
 
 ELSE = (
@@ -25,6 +26,14 @@ work while the others' hold dots (wait) is the one they wait for.
 Steps: each cell is one rank's own work in one step beyond the median rank's. The taller, the worse.
 An empty cell was not measured. A question mark is not known.
 """
+
+
+class FollowingScreen(Screen[None]):
+    """A page that shows what is newest."""
+
+    def show(self, frame: Frame) -> None:
+        """Draw this from now on."""
+        raise NotImplementedError
 
 
 class Page(ModalScreen[None]):

@@ -8,7 +8,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import MouseScrollDown, MouseScrollUp, Resize
 from textual.message import Message
-from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Footer
@@ -17,6 +16,7 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.events.event import Kind
 from mgpu_doctor.tui.events.page import Choice, Drawn, draw, scrolled
 from mgpu_doctor.tui.events.timeline import Timeline, timeline
+from mgpu_doctor.tui.pages import FollowingScreen
 
 KEYS = (
     ("1 … 7", "only events of this kind, and of others chosen so; again: no more"),
@@ -67,7 +67,7 @@ class Sheet(Widget):
         self.post_message(self.Wheel(1))
 
 
-class EventsScreen(Screen[None]):
+class EventsScreen(FollowingScreen):
     """Opens over the screen. `show` brings it the newest frame, live or replayed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

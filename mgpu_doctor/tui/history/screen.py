@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widgets import Footer
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.history.collect import History
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.graph import Graphs
+from mgpu_doctor.tui.pages import FollowingScreen
 
 KEYS = (
     ("[ ]", "a shorter, a longer time: 1, 5, 15 minutes, 1, 3, 6 hours; so does the wheel"),
@@ -30,7 +30,7 @@ KEYS = (
 Change = Callable[[Choice, History], Choice]
 
 
-class HistoryScreen(Screen[None]):
+class HistoryScreen(FollowingScreen):
     """Opens over the screen. `show` brings it the newest frame, live or replayed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -12,7 +12,6 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.message import Message
-from textual.screen import Screen
 from textual.widgets import Footer
 
 from mgpu_doctor.case.model import Case
@@ -20,6 +19,7 @@ from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank.output import Output, output_of
 from mgpu_doctor.live.rank.stacks import Standing, stand
+from mgpu_doctor.tui.pages import FollowingScreen
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels.ranks import listed, place_of
 from mgpu_doctor.tui.rank import portrait, printed, standing
@@ -63,7 +63,7 @@ def _look(frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], No
     )
 
 
-class RankScreen(Screen[None]):
+class RankScreen(FollowingScreen):
     """Opens over the screen. `show` brings it the newest frame, live or replayed; `view` says which
     rank is shown, and among which one goes on to the next."""
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from textual.app import App
 
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.findings import Diagnosis
-from mgpu_doctor.live.here import Live
-from mgpu_doctor.live.outside import Outside
-from mgpu_doctor.live.recorder import Recorder
-from mgpu_doctor.live.source import Source
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
-from mgpu_doctor.tui.start.stopping import aim_at_process, aim_at_recording
+
+if TYPE_CHECKING:
+    from mgpu_doctor.case.gpu import DeviceSample
+    from mgpu_doctor.findings import Diagnosis
+    from mgpu_doctor.live.recorder import Recorder
+    from mgpu_doctor.live.source import Source
 
 Job = Path | int
 """A recording, or a process of a job that nobody observes."""
@@ -56,6 +55,9 @@ def open_attach(
 
 def source_of(job: Job, settings: Settings = DEFAULTS, recorder: Recorder | None = None) -> Source:
     """The frames of a job. `recorder`: goes on taking down what the machine does."""
+    from mgpu_doctor.live.here import Live
+    from mgpu_doctor.live.outside import Outside
+
     if isinstance(job, Path):
         return Live(job, settings=settings, recorder=recorder)
     return Outside(job, settings, recorder=recorder)
@@ -76,6 +78,7 @@ def open_diagnosis(
 def offer_stop(app: App[Any], subject: str | None, *, readonly: bool = False) -> None:
     """Ask whether to stop the job: a recording's folder, or the pid of a process."""
     from mgpu_doctor.tui.start.stop import StopScreen
+    from mgpu_doctor.tui.start.stopping import aim_at_process, aim_at_recording
 
     if readonly or subject is None:
         app.notify(READONLY if readonly else GONE, markup=False)
