@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import _swift
+import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -197,7 +197,6 @@ def train(local: int, args: argparse.Namespace) -> None:
         os.environ["WORLD_SIZE"] = str(args.ranks + 1)
     torch.set_num_threads(1)
     mine = int(os.environ["RANK"]) == args.rank or args.how == "raise-all"
-    _swift.load("torch._dynamo")  # as the optimizer does, but sooner
     dist.init_process_group("gloo", timeout=timedelta(seconds=args.patience))
     model = DistributedDataParallel(Net(args.how if mine or args.how != "reentrant" else "none"))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)

@@ -6,7 +6,6 @@ import signal
 import sys
 import time
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch.multiprocessing.spawn import spawn
