@@ -4,14 +4,13 @@ import argparse
 import time
 from statistics import median
 
-import _swift
 import torch
 
 # Loaded here, before any process group: when DistributedDataParallel loads it, it keeps the group
 # from ever ending, and a gloo thread that is late can then abort the process at its exit (measured
 # with torch 2.13; pytorch issue 190489). For the same reason each script lets go of its model
 # before it destroys the group.
-_swift.load("torch._dynamo")
+import torch._dynamo
 
 PLACES = ("none", "input", "forward", "backward", "optimizer", "between")
 MEASURED_TURNS = 10

@@ -5,7 +5,6 @@ import os
 import signal
 from pathlib import Path
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 

@@ -1,6 +1,5 @@
 """One process with nn.DataParallel, which divides each batch over the GPUs that there are."""
 
-import _swift  # noqa: F401
 import torch
 from _slow import Slow, parser
 from torch import nn

@@ -11,7 +11,6 @@ import threading
 import time
 from contextlib import nullcontext
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _slow import Slow, parser

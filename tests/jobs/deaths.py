@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn

@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Iterator
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _slow import Slow, parser

@@ -8,7 +8,6 @@ import argparse
 import os
 import sys
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _slow import Slow, parser

@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 
-import _swift  # noqa: F401
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from _port import free_port

@@ -2,7 +2,6 @@
 
 import argparse
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _loop import WIDTH, loop, main, start

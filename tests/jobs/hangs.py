@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch import nn

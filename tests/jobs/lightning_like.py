@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterable
 from functools import partial
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _slow import Slow, parser

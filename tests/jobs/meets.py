@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _port import free_port

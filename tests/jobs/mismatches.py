@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as dist_c

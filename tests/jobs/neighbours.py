@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import _swift  # noqa: F401
 import torch.distributed as dist
 from _slow import parser
 from plain_ddp import add_options, train

@@ -5,7 +5,6 @@ import sys
 import time
 from datetime import timedelta
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _slow import parser

@@ -6,7 +6,6 @@ With --replicas the ranks form several such pipelines, whose equal stages averag
 import argparse
 import sys
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _slow import Slow, parser

@@ -4,7 +4,6 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from _slow import Slow, parser

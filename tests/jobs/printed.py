@@ -9,7 +9,6 @@ import time
 import traceback
 from datetime import timedelta
 
-import _swift  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

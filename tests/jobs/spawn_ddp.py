@@ -4,7 +4,6 @@ import argparse
 import tempfile
 from pathlib import Path
 
-import _swift  # noqa: F401
 import torch.distributed as dist
 from _slow import parser
 from plain_ddp import add_options, train

@@ -3,14 +3,12 @@
 import argparse
 from collections.abc import Iterator
 
-import _swift
 import torch
+import torch._dynamo  # before the process group, see _slow
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, IterableDataset
-
-_swift.load("torch._dynamo")  # before the process group, see _slow
 
 WORDS = 1000
 BATCH = 8
