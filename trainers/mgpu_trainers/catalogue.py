@@ -37,6 +37,7 @@ class Trainer:
 
 _ALONE = (*TRAINING, *PRACTICES)
 _GROUP = (*_ALONE, own.NO_SYNC, own.TIMEOUT)
+_WHOLE = (*_ALONE, own.TIMEOUT)
 _DDP = (*_GROUP, own.BUCKET, own.COMPRESS)
 _LOCAL = (*_GROUP, own.BUCKET, own.SYNC_EVERY, own.SYNC_FIRST)
 
@@ -47,7 +48,7 @@ def _torch(
     options: tuple[Option, ...],
     launcher: Literal["torchrun", "python"] = "torchrun",
 ) -> Trainer:
-    module = f"mgpu_trainers.pytorch.{name}"
+    module = f"mgpu_trainers.pytorch.{name.replace('-', '_')}"
     return Trainer(f"torch-{name}", module, "torch", summary, options, launcher)
 
 
@@ -56,6 +57,12 @@ TRAINERS = (
     _torch("fsdp", "fully_shard (FSDP2): weights, gradients and optimizer are divided", _GROUP),
     _torch("zero1", "DDP with ZeroRedundancyOptimizer: the optimizer's states are divided", _DDP),
     _torch("localsgd", "post-local SGD: each rank for itself, now and then averaged", _LOCAL),
+    _torch("tp", "tensor parallel: each layer is divided among all ranks", _WHOLE),
+    _torch(
+        "tp-fsdp",
+        "layers divided inside groups of ranks, fully_shard between the groups",
+        (*_GROUP, own.TP),
+    ),
     _torch("single", "one process, one device: what the others are held against", _ALONE, "python"),
     _torch("dp", "DataParallel: one process, each batch divided over its GPUs", _ALONE, "python"),
     _torch(

@@ -24,6 +24,11 @@ KINDS: dict[str, type[Fault]] = {
     for fault in (Slow, SlowLoader, Stall, Uneven, Leak, Hang, Kill, Raise, Exit, Nan)
 }
 
+MIXED = ("torch-fsdp", "torch-tp", "torch-tp-fsdp")
+"""Trainers that meet inside forward and backward."""
+ALIKE = ("torch-tp", "torch-tp-fsdp")
+"""Trainers in which several ranks work on the same batch."""
+
 
 def parse(texts: Iterable[str], ranks: int) -> tuple[Fault, ...]:
     """The faults that the texts ask for in a job of so many ranks.
@@ -44,10 +49,15 @@ def check(planted: Iterable[Fault], trainer: str) -> None:
     """Raises SpecError for a fault that the strategy leaves no place for."""
     for fault in planted:
         mixed = isinstance(fault, Slow) and fault.factor and fault.phase in ("forward", "backward")
-        if mixed and trainer == "torch-fsdp":
+        if mixed and trainer in MIXED:
             raise SpecError(
-                f"--fault {fault}: in {trainer} a rank also waits for weights in this phase, so "
+                f"--fault {fault}: in {trainer} a rank also waits for others in this phase, so "
                 "no factor of its own work is known; give ms="
+            )
+        if isinstance(fault, Uneven) and trainer in ALIKE:
+            raise SpecError(
+                f"--fault {fault}: in {trainer} ranks work on the same batch, so none can take "
+                "more samples than the others"
             )
 
 

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from mgpu_trainers.options import HEADS
+
 CONTEXT = 64
 """Characters that the text model sees at once."""
 
@@ -49,8 +51,9 @@ class TransformerBlock(nn.Module):
 class GptNano(nn.Module):
     """A character model: batch × CONTEXT indices in, batch × classes × CONTEXT scores out."""
 
-    def __init__(self, classes: int, width: int = 128, layers: int = 4, heads: int = 4) -> None:
+    def __init__(self, classes: int, width: int = 128, layers: int = 4) -> None:
         super().__init__()
+        heads = HEADS["gpt-nano"]
         self.characters = nn.Embedding(classes, width)
         self.positions = nn.Parameter(torch.zeros(CONTEXT, width))
         self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(layers))

@@ -47,6 +47,9 @@ class Option:
 BATCH = {"gpt-nano": 4, "cnn-nano": 32}
 """Samples a rank takes at once, where nothing else is asked for."""
 
+HEADS = {"gpt-nano": 4}
+"""Attention heads of a model that has some."""
+
 RANKS = Option("ranks", int, 2, "how many processes train together", least=1)
 """Taken by the launcher of every trainer, so not among a trainer's own options."""
 
@@ -121,3 +124,4 @@ COMPRESS = Option(
 SYNC_EVERY = Option("sync-every", int, 8, "steps between two averages of the weights", least=2)
 SYNC_FIRST = Option("sync-first", int, 10, "first steps, in each of which gradients are averaged")
 STAGES = Option("stages", int, 2, "parts the model is cut into, each on a device", least=1)
+TP = Option("tp", int, 2, "ranks that share each layer; the groups of them share the data", least=1)

@@ -5,10 +5,17 @@ import math
 from mgpu_trainers.options import BATCH
 
 
-def batch(model: str, each: int | None, whole: int | None, ranks: int, accumulate: int) -> int:
+def replicas(trainer: str, ranks: int, tp: int | None) -> int:
+    """How many ranks, or groups of ranks that work on the same batch, share the data."""
+    if trainer == "torch-tp":
+        return 1
+    return ranks // tp if tp else ranks
+
+
+def batch(model: str, each: int | None, whole: int | None, replicas: int, accumulate: int) -> int:
     """Samples that a rank takes at once; `whole`: those of all ranks in one step."""
     if whole is not None:
-        return whole // (ranks * accumulate)
+        return whole // (replicas * accumulate)
     return each or BATCH[model]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.checkpoint import state_dict as whole
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from mgpu_trainers.pytorch.common.loop import main
 from mgpu_trainers.pytorch.common.precision import SHORT
@@ -33,7 +33,9 @@ class Fsdp(Strategy):
     validates_together = True
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        mesh = init_device_mesh(self.place.device.type, (self.place.world,))
+        return self.shard(model, init_device_mesh(self.place.device.type, (self.place.world,)))
+
+    def shard(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         inner = outer = MixedPrecisionPolicy()
         if short := SHORT.get(self.args.precision):
             inner = MixedPrecisionPolicy(short, torch.float32)

@@ -13,6 +13,7 @@ from mgpu_trainers.pytorch.common.place import Place
 def endless(
     source: data.Data,
     place: Place,
+    share: tuple[int, int],
     planted: faults.Planted,
     *,
     size: int,
@@ -20,10 +21,14 @@ def endless(
     seed: int,
     taken: int,
 ) -> Iterator[Any]:
-    """One epoch after the other, each in an order of its own; `taken`: batches to leave out."""
+    """One epoch after the other, each in an order of its own.
+
+    `share`: which part of the data, of how many; `taken`: batches to leave out.
+    """
     dataset, collate = planted.fetch(source.training, default_collate)
+    part, parts = share
     sampler: DistributedSampler[Any] = DistributedSampler(
-        dataset, place.world, place.rank, seed=seed, drop_last=True
+        dataset, parts, part, seed=seed, drop_last=True
     )
     loader = DataLoader(
         dataset,

@@ -45,11 +45,13 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
     done = run.resume(args.save_to) if args.save_to else 0
     if done and place.rank == 0:
         print(f"resumed after step {done}", flush=True)
-    size = schedule.batch(args.model, args.batch, args.global_batch, place.world, args.accumulate)
-    growth = size * place.world * args.accumulate / BATCH[args.model]
+    share = strategy.share()
+    size = schedule.batch(args.model, args.batch, args.global_batch, share[1], args.accumulate)
+    growth = size * share[1] * args.accumulate / BATCH[args.model]
     batches = endless(
         source,
         place,
+        share,
         planted,
         size=size,
         workers=args.workers,

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from mgpu_trainers import schedule
 from mgpu_trainers.pytorch.common import place
 from mgpu_trainers.pytorch.common.place import Place
 
@@ -25,6 +26,14 @@ class Strategy:
     def __init__(self, args: argparse.Namespace, where: Place) -> None:
         self.args = args
         self.place = where
+
+    def share(self) -> tuple[int, int]:
+        """Which part of the data this rank takes, the first being 0, and how many parts there are.
+
+        Ranks that work on the same batch follow each other.
+        """
+        parts = schedule.replicas(self.name, self.place.world, getattr(self.args, "tp", None))
+        return self.place.rank * parts // self.place.world, parts
 
     def note(self) -> str | None:
         """What the devices at hand cannot show of the strategy, as one sentence."""

@@ -1,0 +1,71 @@
+"""Tensor parallel training: each rank has a part of every layer, and all see the same batch.
+
+    torchrun --nproc-per-node 4 -m mgpu_trainers.pytorch.tp --steps 120
+
+Attention heads, the inner width of the MLPs and the classes of the head are divided; ranks add up
+what they have after each attention and each MLP.
+"""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint import state_dict as whole
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from mgpu_trainers.models import GptNano, TransformerBlock
+from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common.strategy import Strategy
+
+WHOLE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+class Tp(Strategy):
+    name = "torch-tp"
+    validates_together = True
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        divide(model, init_device_mesh(self.place.device.type, (self.place.world,)))
+        return model
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        # Divided weights and whole ones cannot be updated in one go.
+        return torch.optim.AdamW(model.parameters(), lr=self.args.lr, foreach=False)
+
+    def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
+        return whole.get_state_dict(model, optimizer, options=WHOLE)
+
+    def load(self, model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
+        whole.set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=weights,
+            optim_state_dict=states,
+            options=WHOLE,
+        )
+
+
+def divide(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Divides the layers of a GptNano over the ranks of `mesh`."""
+    assert isinstance(model, GptNano)
+    for block in model.blocks:
+        assert isinstance(block, TransformerBlock)
+        block.attention.heads //= mesh.size()
+        plan = {f"attention.{each}": ColwiseParallel() for each in ("query", "key", "value")}
+        plan |= {"mlp.0": ColwiseParallel()}
+        parallelize_module(
+            block,
+            mesh,
+            {**plan, "attention.out": RowwiseParallel(), "mlp.2": RowwiseParallel()},
+        )
+    parallelize_module(model.head, mesh, ColwiseParallel(output_layouts=Replicate()))
+
+
+if __name__ == "__main__":
+    main(Tp)
