@@ -52,6 +52,13 @@ def test_several_are_two_where_nothing_is_said(trainer: catalogue.Trainer) -> No
         ("torch-single", {"timeout": 5}, "timeout", "torch-single has no option --timeout"),
         ("torch-single", {"fault": "slow:ms=1"}, "fault", "there is no rank 1 among 1"),
         ("torch-mp", {"stages": 0}, "stages", "--stages must be 1 or more, not 0"),
+        ("torch-tp", {"model": "cnn-nano"}, "model", "cnn-nano has none: take --model gpt-nano"),
+        ("torch-tp", {"precision": "fp16"}, "precision", "skip different steps; take bf16"),
+        ("torch-tp", {"global_batch": 3, "accumulate": 2}, "global-batch", "2 equal batches (1 gro"),
+        ("torch-tp", {"fault": "uneven"}, "fault", "work on the same batch"),
+        ("torch-tp", {"fault": "slow:factor=2"}, "fault", "waits for others in this phase"),
+        ("torch-tp-fsdp", {"tp": 3}, "tp", "so --tp must divide them evenly: 3 does not"),
+        ("torch-tp-fsdp", {"tp": 4}, "tp", "--tp 4 does not divide 2 ranks into equal groups"),
         ("torch-fsdp", {"fault": "slow:factor=2"}, "fault", "give ms="),
         ("torch-fsdp", {"fault": "slow:phase=backward,factor=2"}, "fault", "give ms="),
     ],
@@ -82,10 +89,24 @@ def test_the_ranks_of_torchrun_decide_what_a_rank_itself_refuses(
     assert "4 equal batches (4 ranks × --accumulate 1)" in capsys.readouterr().err
 
 
+def test_only_ranks_that_divide_the_layers_evenly_are_taken() -> None:
+    error = refused("torch-tp", 3)
+    assert error.option == "ranks"
+    assert "the 4 attention heads of gpt-nano" in str(error)
+    assert command("torch-tp", 4)
+    assert command("torch-tp-fsdp", 6, global_batch=9)
+
+
+def test_groups_that_work_on_the_same_batch_share_the_data_as_one() -> None:
+    assert schedule.replicas("torch-ddp", 4, None) == 4
+    assert schedule.replicas("torch-tp", 4, None) == 1
+    assert schedule.replicas("torch-tp-fsdp", 6, 2) == 3
+
+
 def test_a_global_batch_is_divided_among_ranks_and_turns() -> None:
-    assert schedule.batch("cnn-nano", None, None, ranks=2, accumulate=2) == 32
-    assert schedule.batch("cnn-nano", 8, None, ranks=2, accumulate=2) == 8
-    assert schedule.batch("cnn-nano", None, 64, ranks=2, accumulate=4) == 8
+    assert schedule.batch("cnn-nano", None, None, replicas=2, accumulate=2) == 32
+    assert schedule.batch("cnn-nano", 8, None, replicas=2, accumulate=2) == 8
+    assert schedule.batch("cnn-nano", None, 64, replicas=2, accumulate=4) == 8
 
 
 @pytest.mark.parametrize(("scaling", "full"), [("none", 0.1), ("linear", 0.4), ("sqrt", 0.2)])
