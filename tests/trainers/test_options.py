@@ -54,7 +54,12 @@ def test_several_are_two_where_nothing_is_said(trainer: catalogue.Trainer) -> No
         ("torch-mp", {"stages": 0}, "stages", "--stages must be 1 or more, not 0"),
         ("torch-tp", {"model": "cnn-nano"}, "model", "cnn-nano has none: take --model gpt-nano"),
         ("torch-tp", {"precision": "fp16"}, "precision", "skip different steps; take bf16"),
-        ("torch-tp", {"global_batch": 3, "accumulate": 2}, "global-batch", "2 equal batches (1 gro"),
+        (
+            "torch-tp",
+            {"global_batch": 3, "accumulate": 2},
+            "global-batch",
+            "2 equal batches (1 gro",
+        ),
         ("torch-tp", {"fault": "uneven"}, "fault", "work on the same batch"),
         ("torch-tp", {"fault": "slow:factor=2"}, "fault", "waits for others in this phase"),
         ("torch-tp-fsdp", {"tp": 3}, "tp", "so --tp must divide them evenly: 3 does not"),

@@ -63,6 +63,11 @@ TRAINERS = (
         "layers divided inside groups of ranks, fully_shard between the groups",
         (*_GROUP, own.TP),
     ),
+    _torch(
+        "pp",
+        "pipeline parallel: the model's layers on the ranks, which pass micro-batches on",
+        (*_WHOLE, own.SCHEDULE, own.MICRO_BATCHES),
+    ),
     _torch("single", "one process, one device: what the others are held against", _ALONE, "python"),
     _torch("dp", "DataParallel: one process, each batch divided over its GPUs", _ALONE, "python"),
     _torch(

@@ -26,7 +26,7 @@ KINDS: dict[str, type[Fault]] = {
 
 MIXED = ("torch-fsdp", "torch-tp", "torch-tp-fsdp")
 """Trainers that meet inside forward and backward."""
-ALIKE = ("torch-tp", "torch-tp-fsdp")
+ALIKE = ("torch-tp", "torch-tp-fsdp", "torch-pp")
 """Trainers in which several ranks work on the same batch."""
 
 

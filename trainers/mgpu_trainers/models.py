@@ -1,15 +1,17 @@
 """Two small models that train in seconds on a CPU and are shaped like the big ones.
 
-Both keep their layers in `blocks`, so that a strategy or a fault can find the middle of a model.
+Both keep their layers in `blocks`, so that a strategy or a fault can find the middle of a model,
+and compute as well without some of them: a stage of a pipeline has others left out.
 """
 
+import copy
 from itertools import pairwise
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from mgpu_trainers.options import HEADS
+from mgpu_trainers.options import BLOCKS, HEADS
 
 CONTEXT = 64
 """Characters that the text model sees at once."""
@@ -51,43 +53,74 @@ class TransformerBlock(nn.Module):
 class GptNano(nn.Module):
     """A character model: batch × CONTEXT indices in, batch × classes × CONTEXT scores out."""
 
-    def __init__(self, classes: int, width: int = 128, layers: int = 4) -> None:
+    begin = ("characters", "positions")
+    end = ("norm", "head")
+    characters: nn.Embedding | None
+    positions: nn.Parameter | None
+    norm: nn.LayerNorm | None
+    head: nn.Linear | None
+
+    def __init__(self, classes: int, width: int = 128) -> None:
         super().__init__()
-        heads = HEADS["gpt-nano"]
         self.characters = nn.Embedding(classes, width)
         self.positions = nn.Parameter(torch.zeros(CONTEXT, width))
-        self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(layers))
+        self.blocks = nn.ModuleDict(
+            {
+                str(number): TransformerBlock(width, HEADS["gpt-nano"])
+                for number in range(BLOCKS["gpt-nano"])
+            }
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
 
-    def forward(self, text: torch.Tensor) -> torch.Tensor:
-        x = self.characters(text) + self.positions
-        for block in self.blocks:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.characters is not None:
+            x = self.characters(x) + self.positions
+        for block in self.blocks.values():
             x = block(x)
-        return torch.as_tensor(self.head(self.norm(x)).transpose(1, 2))
+        if self.norm is not None and self.head is not None:
+            x = self.head(self.norm(x)).transpose(1, 2)
+        return x
 
 
 class CnnNano(nn.Module):
     """A digit reader: batch × 1 × 8 × 8 images in, batch × classes scores out."""
 
+    begin = ()
+    end = ("head",)
+    head: nn.Linear | None
+
     def __init__(self, classes: int, channels: int = 32) -> None:
         super().__init__()
         widths = [1, channels, 2 * channels, 4 * channels]
-        self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(before, after, 3, padding=1, stride=1 if before == 1 else 2),
-                nn.BatchNorm2d(after),
-                nn.ReLU(),
-            )
-            for before, after in pairwise(widths)
+        self.blocks = nn.ModuleDict(
+            {
+                str(number): nn.Sequential(
+                    nn.Conv2d(before, after, 3, padding=1, stride=1 if before == 1 else 2),
+                    nn.BatchNorm2d(after),
+                    nn.ReLU(),
+                )
+                for number, (before, after) in enumerate(pairwise(widths))
+            }
         )
         self.head = nn.Linear(widths[-1] * 4, classes)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        x = images
-        for block in self.blocks:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks.values():
             x = block(x)
-        return torch.as_tensor(self.head(x.flatten(1)))
+        return x if self.head is None else torch.as_tensor(self.head(x.flatten(1)))
+
+
+def stage(model: nn.Module, number: int, stages: int) -> nn.Module:
+    """A copy of one of so many parts of `model`, the first being 0; weights keep their names."""
+    assert isinstance(model, GptNano | CnnNano)
+    part = copy.deepcopy(model)
+    for place, name in enumerate(model.blocks):
+        if place * stages // len(model.blocks) != number:
+            del part.blocks[name]
+    for name in (*(part.begin if number else ()), *(part.end if number < stages - 1 else ())):
+        setattr(part, name, None)
+    return part
 
 
 def build(name: str, classes: int) -> nn.Module:

@@ -47,6 +47,9 @@ class Option:
 BATCH = {"gpt-nano": 4, "cnn-nano": 32}
 """Samples a rank takes at once, where nothing else is asked for."""
 
+BLOCKS = {"gpt-nano": 4, "cnn-nano": 3}
+"""Parts of a model between its first and its last layers."""
+
 HEADS = {"gpt-nano": 4}
 """Attention heads of a model that has some."""
 
@@ -125,3 +128,11 @@ SYNC_EVERY = Option("sync-every", int, 8, "steps between two averages of the wei
 SYNC_FIRST = Option("sync-first", int, 10, "first steps, in each of which gradients are averaged")
 STAGES = Option("stages", int, 2, "parts the model is cut into, each on a device", least=1)
 TP = Option("tp", int, 2, "ranks that share each layer; the groups of them share the data", least=1)
+SCHEDULE = Option(
+    "schedule",
+    str,
+    "1f1b",
+    "in which order a rank takes micro-batches; interleaved and zbv: two stages a rank",
+    ("gpipe", "1f1b", "interleaved", "zbv"),
+)
+MICRO_BATCHES = Option("micro-batches", int, 4, "parts in which a batch goes through", least=1)

@@ -7,7 +7,7 @@ from mgpu_trainers.options import BATCH
 
 def replicas(trainer: str, ranks: int, tp: int | None) -> int:
     """How many ranks, or groups of ranks that work on the same batch, share the data."""
-    if trainer == "torch-tp":
+    if trainer in ("torch-tp", "torch-pp"):
         return 1
     return ranks // tp if tp else ranks
 

@@ -54,7 +54,7 @@ class Tp(Strategy):
 def divide(model: nn.Module, mesh: DeviceMesh) -> None:
     """Divides the layers of a GptNano over the ranks of `mesh`."""
     assert isinstance(model, GptNano)
-    for block in model.blocks:
+    for block in model.blocks.values():
         assert isinstance(block, TransformerBlock)
         block.attention.heads //= mesh.size()
         plan = {f"attention.{each}": ColwiseParallel() for each in ("query", "key", "value")}
@@ -64,6 +64,7 @@ def divide(model: nn.Module, mesh: DeviceMesh) -> None:
             mesh,
             {**plan, "attention.out": RowwiseParallel(), "mlp.2": RowwiseParallel()},
         )
+    assert model.head is not None
     parallelize_module(model.head, mesh, ColwiseParallel(output_layouts=Replicate()))
 
 

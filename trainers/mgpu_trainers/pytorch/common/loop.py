@@ -5,7 +5,6 @@ import signal
 import sys
 
 import torch
-from torch.nn.functional import cross_entropy
 
 from mgpu_trainers import catalogue, data, faults, models, schedule
 from mgpu_trainers.options import BATCH
@@ -39,13 +38,13 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
         recompute(inner)
     model = strategy.wrap(inner)
     optimizer = strategy.optimizer(model)
-    planted.attach(inner, optimizer)
+    planted.attach(strategy.inside(inner), optimizer)
     precision = Precision(args.precision, place.device, autocasts=strategy.autocasts)
     run = Run(strategy, inner, optimizer, precision)
     done = run.resume(args.save_to) if args.save_to else 0
     if done and place.rank == 0:
         print(f"resumed after step {done}", flush=True)
-    share = strategy.share()
+    share, tells = strategy.share(), place.rank == strategy.teller()
     size = schedule.batch(args.model, args.batch, args.global_batch, share[1], args.accumulate)
     growth = size * share[1] * args.accumulate / BATCH[args.model]
     batches = endless(
@@ -69,20 +68,19 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
             inputs = inputs.to(place.device, non_blocking=True)
             targets = targets.to(strategy.out(), non_blocking=True)
             with strategy.turn(model, last=turn == args.accumulate):
-                with precision.forward():
-                    loss = cross_entropy(model(inputs), targets) / args.accumulate
-                precision.backward(loss)
+                loss = strategy.learn(model, precision, inputs, targets)
         precision.step(optimizer)
         optimizer.zero_grad()
         strategy.updated(model, step)
-        if place.rank == 0 and (step % args.log_every == 0 or step == 1):
-            print(f"step {step} loss {loss.item() * args.accumulate:.4f}", flush=True)
+        if tells and loss is not None and (step % args.log_every == 0 or step == 1):
+            print(f"step {step} loss {loss.item():.4f}", flush=True)
         if args.save_every and step % args.save_every == 0:
             run.save(args.save_to, step)
 
     planted.end()
     strategy.trained(model)
-    if place.rank == 0 or strategy.validates_together:
-        mean_loss, accuracy = validate(inner, source, place.device, strategy.out())
-        if place.rank == 0:
+    if tells or strategy.validates_together:
+        whole = model if strategy.validates_together else inner
+        mean_loss, accuracy = validate(whole, source, place.device, strategy.out())
+        if tells:
             print(f"validation loss {mean_loss:.4f} accuracy {accuracy:.1%}", flush=True)

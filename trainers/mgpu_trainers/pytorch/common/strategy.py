@@ -7,10 +7,12 @@ from typing import Any, ClassVar
 
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from mgpu_trainers import schedule
 from mgpu_trainers.pytorch.common import place
 from mgpu_trainers.pytorch.common.place import Place
+from mgpu_trainers.pytorch.common.precision import Precision
 
 
 class Strategy:
@@ -54,6 +56,24 @@ class Strategy:
         """Around forward and backward of one batch; `last`: the step follows."""
         assert last or self.args.accumulate > 1
         return nullcontext()
+
+    def inside(self, inner: nn.Module) -> nn.Module:
+        """What this rank computes of the model that was wrapped: where faults are planted."""
+        return inner
+
+    def learn(
+        self, model: nn.Module, precision: Precision, inputs: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Forward and backward of one batch; its mean loss, where this rank knows it."""
+        with precision.forward():
+            loss = cross_entropy(model(inputs), targets)
+            part = loss / self.args.accumulate
+        precision.backward(part)
+        return loss
+
+    def teller(self) -> int:
+        """The rank that knows losses and prints them."""
+        return 0
 
     def updated(self, _model: nn.Module, _step: int) -> None:
         """After each optimizer step."""

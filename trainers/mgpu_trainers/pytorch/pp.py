@@ -1,0 +1,137 @@
+"""Pipeline parallel training: each rank has some layers, and passes micro-batches on to the next.
+
+    torchrun --nproc-per-node 4 -m mgpu_trainers.pytorch.pp --schedule 1f1b --micro-batches 4
+
+The first stage has the embedding, the last one the loss.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import get_schedule_class
+from torch.nn.functional import cross_entropy
+
+from mgpu_trainers import models
+from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common.precision import Precision
+from mgpu_trainers.pytorch.common.strategy import Strategy
+
+SCHEDULES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "zbv": "ZBVZeroBubble",
+}
+
+
+class Pp(Strategy):
+    name = "torch-pp"
+    validates_together = True
+    schedule: Any
+    pipeline: "Pipeline"
+    names: list[str]
+    """Of all weights, in the order in which one process would have them."""
+
+    def owners(self) -> list[int]:
+        """The rank of each stage."""
+        ranks = list(range(self.place.world))
+        again = {"interleaved": ranks, "zbv": ranks[::-1]}.get(self.args.schedule, [])
+        return ranks + again
+
+    def teller(self) -> int:
+        return self.owners()[-1]
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        owners, device = self.owners(), self.place.device
+        mine = [number for number, owner in enumerate(owners) if owner == self.place.rank]
+        parts = {number: models.stage(model, number, len(owners)) for number in mine}
+        stages = [PipelineStage(parts[each], each, len(owners), device) for each in mine]
+        kind = get_schedule_class(SCHEDULES[self.args.schedule])
+        single = self.args.schedule in ("gpipe", "1f1b")
+        self.schedule = kind(
+            stages[0] if single else stages, self.args.micro_batches, loss_fn=cross_entropy
+        )
+        self.names = [name for name, _ in model.named_parameters()]
+        self.pipeline = Pipeline(parts, owners, device)
+        model.to("meta")  # the rest is with the other ranks
+        return self.pipeline
+
+    def inside(self, _inner: nn.Module) -> nn.Module:
+        return self.pipeline.parts()[0]
+
+    def learn(
+        self, _model: nn.Module, _precision: Precision, inputs: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor | None:
+        owners, losses = self.owners(), list[torch.Tensor]()
+        last = {"target": targets, "losses": losses} if self.place.rank == owners[-1] else {}
+        first = (inputs,) if self.place.rank == owners[0] else ()
+        self.schedule.step(*first, **last)
+        return torch.stack(losses).mean() if losses else None
+
+    def state(self, _model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
+        """As one process would have it."""
+        kept = optimizer.state_dict()
+        states = dict(zip(self.pipeline.names(), kept["state"].values(), strict=False))
+        weights = {
+            name: weight for part in self.pipeline.parts() for name, weight in _state(part).items()
+        }
+        gathered: list[Any] | None = [None] * self.place.world if self.place.rank == 0 else None
+        dist.gather_object((weights, states), gathered)
+        if gathered is None:
+            return None
+        weights = {name: each for theirs, _ in gathered for name, each in theirs.items()}
+        states = {name: each for _, theirs in gathered for name, each in theirs.items()}
+        numbered = {number: states[each] for number, each in enumerate(self.names)}
+        group = {**kept["param_groups"][0], "params": list(numbered)}
+        return weights, {"state": numbered, "param_groups": [group]}
+
+    def load(self, _model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
+        for part in self.pipeline.parts():
+            part.load_state_dict({name: weights[name] for name in part.state_dict()})
+        (group,) = states["param_groups"]
+        keys = dict(zip(self.names, group["params"], strict=True))
+        own = [states["state"][keys[name]] for name in self.pipeline.names()]
+        group = {**group, "params": list(range(len(own)))}
+        optimizer.load_state_dict({"state": dict(enumerate(own)), "param_groups": [group]})
+
+
+class Pipeline(nn.Module):
+    """The stages of this rank. Called by all ranks, it takes a batch through everybody's.
+
+    That is for validation, where batches have sizes of their own and nothing is learned.
+    """
+
+    def __init__(
+        self, parts: dict[int, nn.Module], owners: list[int], device: torch.device
+    ) -> None:
+        super().__init__()
+        self.stages = nn.ModuleDict({str(number): part for number, part in parts.items()})
+        self.owners = owners
+        self.device = device
+
+    def parts(self) -> list[nn.Module]:
+        return list(self.stages.children())
+
+    def names(self) -> list[str]:
+        """Of the weights of this rank, in the order in which its optimizer has them."""
+        return [name for part in self.parts() for name, _ in part.named_parameters()]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, owner in enumerate(self.owners):
+            here = str(number) in self.stages
+            passed = [self.stages[str(number)](x).cpu() if here else None]
+            dist.broadcast_object_list(passed, src=owner)
+            assert passed[0] is not None
+            x = passed[0].to(self.device)
+        return x
+
+
+def _state(part: nn.Module) -> dict[str, torch.Tensor]:
+    return {name: weight.cpu() for name, weight in part.state_dict().items()}
+
+
+if __name__ == "__main__":
+    main(Pp)
