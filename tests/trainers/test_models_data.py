@@ -33,6 +33,20 @@ def test_a_model_scores_each_class_of_its_data_and_learns(name: str) -> None:
     assert losses[-1] < 0.8 * losses[0]
 
 
+@pytest.mark.parametrize(("name", "stages"), [("gpt-nano", 4), ("cnn-nano", 2)])
+def test_the_stages_of_a_model_are_the_model(name: str, stages: int) -> None:
+    source = data.load(name)
+    model = models.build(name, source.classes)
+    parts = [models.stage(model, number, stages) for number in range(stages)]
+    inputs, _ = default_collate([source.training[index] for index in range(2)])
+    passed = inputs
+    for part in parts:
+        passed = part(passed)
+    assert torch.equal(passed, model(inputs))
+    names = [name for part in parts for name, _ in part.named_parameters()]
+    assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+
+
 def test_text_is_predicted_one_character_ahead() -> None:
     inputs, targets = data.text().training[3]
     assert len(inputs) == models.CONTEXT

@@ -61,9 +61,17 @@ def test_several_are_two_where_nothing_is_said(trainer: catalogue.Trainer) -> No
             "2 equal batches (1 gro",
         ),
         ("torch-tp", {"fault": "uneven"}, "fault", "work on the same batch"),
-        ("torch-tp", {"fault": "slow:factor=2"}, "fault", "waits for others in this phase"),
+        ("torch-tp", {"fault": "slow:factor=2"}, "fault", "not a rank's own work alone"),
         ("torch-tp-fsdp", {"tp": 3}, "tp", "so --tp must divide them evenly: 3 does not"),
         ("torch-tp-fsdp", {"tp": 4}, "tp", "--tp 4 does not divide 2 ranks into equal groups"),
+        ("torch-pp", {"batch": 6}, "micro-batches", "6 samples cannot be divided into 4 equal"),
+        ("torch-pp", {"micro_batches": 1}, "micro-batches", "as there are ranks, or more: 1 are"),
+        ("torch-pp", {"accumulate": 2}, "accumulate", "already goes through in --micro-batches"),
+        ("torch-pp", {"precision": "bf16"}, "precision", "torch-pp computes in fp32 only"),
+        ("torch-pp", {"schedule": "zbv", "checkpointing": "full"}, "checkpointing", "in two"),
+        ("torch-pp", {"schedule": "zbv", "model": "cnn-nano"}, "ranks", "cnn-nano has 3 blocks"),
+        ("torch-pp", {"fault": "uneven"}, "fault", "work on the same batch"),
+        ("torch-pp", {"fault": "slow:phase=backward,factor=2"}, "fault", "give ms="),
         ("torch-fsdp", {"fault": "slow:factor=2"}, "fault", "give ms="),
         ("torch-fsdp", {"fault": "slow:phase=backward,factor=2"}, "fault", "give ms="),
     ],
@@ -102,9 +110,20 @@ def test_only_ranks_that_divide_the_layers_evenly_are_taken() -> None:
     assert command("torch-tp-fsdp", 6, global_batch=9)
 
 
+def test_a_pipeline_takes_what_its_stages_and_schedule_allow() -> None:
+    assert refused("torch-pp", 1).option == "ranks"
+    assert "5 stages on 5 ranks, and gpt-nano has 4 blocks" in str(refused("torch-pp", 5))
+    uneven = refused("torch-pp", 2, schedule="interleaved", micro_batches=7, batch=14)
+    assert "in 3 equal rounds on 2 ranks, and 7 cannot be divided so" in str(uneven)
+    assert command("torch-pp", 2, schedule="interleaved")
+    assert command("torch-pp", 4, schedule="gpipe", micro_batches=2)
+    assert command("torch-pp", 3, model="cnn-nano", fault="slow:phase=forward,factor=2")
+
+
 def test_groups_that_work_on_the_same_batch_share_the_data_as_one() -> None:
     assert schedule.replicas("torch-ddp", 4, None) == 4
     assert schedule.replicas("torch-tp", 4, None) == 1
+    assert schedule.replicas("torch-pp", 4, None) == 1
     assert schedule.replicas("torch-tp-fsdp", 6, 2) == 3
 
 

@@ -24,8 +24,13 @@ KINDS: dict[str, type[Fault]] = {
     for fault in (Slow, SlowLoader, Stall, Uneven, Leak, Hang, Kill, Raise, Exit, Nan)
 }
 
-MIXED = ("torch-fsdp", "torch-tp", "torch-tp-fsdp")
-"""Trainers that meet inside forward and backward."""
+MIXED = {
+    "torch-fsdp": ("forward", "backward"),
+    "torch-tp": ("forward", "backward"),
+    "torch-tp-fsdp": ("forward", "backward"),
+    "torch-pp": ("backward",),
+}
+"""Phases in which a rank meets others, or does the work of several micro-batches."""
 ALIKE = ("torch-tp", "torch-tp-fsdp", "torch-pp")
 """Trainers in which several ranks work on the same batch."""
 
@@ -48,10 +53,10 @@ def parse(texts: Iterable[str], ranks: int) -> tuple[Fault, ...]:
 def check(planted: Iterable[Fault], trainer: str) -> None:
     """Raises SpecError for a fault that the strategy leaves no place for."""
     for fault in planted:
-        mixed = isinstance(fault, Slow) and fault.factor and fault.phase in ("forward", "backward")
-        if mixed and trainer in MIXED:
+        slow = fault.phase if isinstance(fault, Slow) and fault.factor else None
+        if slow in MIXED.get(trainer, ()):
             raise SpecError(
-                f"--fault {fault}: in {trainer} a rank also waits for others in this phase, so "
+                f"--fault {fault}: in {trainer} this phase is not a rank's own work alone, so "
                 "no factor of its own work is known; give ms="
             )
         if isinstance(fault, Uneven) and trainer in ALIKE:
