@@ -57,7 +57,12 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("torch-fsdp", ()), ("torch-zero1", ("--compress", "powersgd")), ("torch-localsgd", ())],
+    [
+        ("torch-fsdp", ()),
+        ("torch-zero1", ("--compress", "powersgd")),
+        ("torch-localsgd", ()),
+        ("torch-pp", ()),
+    ],
 )
 def test_it_learns_and_the_doctor_has_nothing_to_say(
     tmp_path: Path, name: str, options: tuple[str, ...]
@@ -74,6 +79,7 @@ def test_it_learns_and_the_doctor_has_nothing_to_say(
         ("torch-fsdp", "forward", ("--steps", "60")),
         ("torch-zero1", "backward", ("--steps", "60")),
         ("torch-localsgd", "forward", ("--steps", "110", "--sync-every", "4")),
+        ("torch-tp", "forward", ("--steps", "60", "--model", "gpt-nano")),
     ],
 )
 def test_a_slow_rank_is_named(
@@ -82,6 +88,12 @@ def test_a_slow_rank_is_named(
     fault = f"slow:rank=1,phase={phase},ms=25"
     _, diagnosis = observed(tmp_path, name, *options, "--fault", fault)
     assert blamed(diagnosis) == [("straggler-compute", [1])]
+
+
+def test_a_slow_stage_is_named(tmp_path: Path) -> None:
+    each = "slow:rank=1,ms=6"  # of four micro-batches
+    _, diagnosis = observed(tmp_path, "torch-pp", "--steps", "60", "--fault", each)
+    assert blamed(diagnosis) == [("imbalance-stage", [1])]
 
 
 def test_what_the_devices_cannot_show_is_said(tmp_path: Path) -> None:
@@ -96,6 +108,8 @@ def test_what_the_devices_cannot_show_is_said(tmp_path: Path) -> None:
     [
         ("torch-fsdp", {"precision": "bf16", "checkpointing": "full", "accumulate": 2}),
         ("torch-zero1", {"compress": "bf16", "precision": "fp16", "global_batch": 64, "warmup": 5}),
+        ("torch-tp-fsdp", {"model": "gpt-nano", "precision": "bf16", "checkpointing": "full"}),
+        ("torch-pp", {"model": "gpt-nano", "schedule": "zbv"}),
     ],
 )
 def test_practices_learn_and_go_on_from_a_checkpoint(
