@@ -5,6 +5,8 @@
 The first stage has the embedding, the last one the loss.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -30,6 +32,7 @@ SCHEDULES = {
 class Pp(Strategy):
     name = "torch-pp"
     validates_together = True
+    begun = False
     schedule: Any
     pipeline: "Pipeline"
     names: list[str]
@@ -68,7 +71,9 @@ class Pp(Strategy):
         owners, losses = self.owners(), list[torch.Tensor]()
         last = {"target": targets, "losses": losses} if self.place.rank == owners[-1] else {}
         first = (inputs,) if self.place.rank == owners[0] else ()
-        self.schedule.step(*first, **last)
+        with nullcontext() if self.begun else uncounted(self.pipeline):
+            self.schedule.step(*first, **last)
+        self.begun = True
         return torch.stack(losses).mean() if losses else None
 
     def state(self, _model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
@@ -127,6 +132,19 @@ class Pipeline(nn.Module):
             assert passed[0] is not None
             x = passed[0].to(self.device)
         return x
+
+
+@contextmanager
+def uncounted(model: nn.Module) -> Iterator[None]:
+    """Leaves what batch norm has counted as it was.
+
+    To know the shapes between stages, a schedule's first step begins with a batch of memory that
+    nobody has filled (torch 2.13), and batch norm would count that, too.
+    """
+    before = [buffer.clone() for buffer in model.buffers()]
+    yield
+    for buffer, kept in zip(model.buffers(), before, strict=True):
+        buffer.copy_(kept)
 
 
 def _state(part: nn.Module) -> dict[str, torch.Tensor]:
