@@ -44,10 +44,10 @@ def _check_tensor(trainer: str, ranks: int, values: Mapping[str, Value | None]) 
 
 
 def _check_pipeline(ranks: int, values: Mapping[str, Value | None]) -> None:
-    order, parts, model = (
+    order, model, parts = (
         values["schedule"],
-        int(values["micro-batches"] or 1),
         str(values["model"]),
+        int(values["micro-batches"] or 1),
     )
     batch = int(values["global-batch"] or values["batch"] or BATCH[model])
     stages = ranks * (2 if order in ("interleaved", "zbv") else 1)

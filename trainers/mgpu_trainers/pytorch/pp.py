@@ -79,10 +79,11 @@ class Pp(Strategy):
     def state(self, _model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
         """As one process would have it."""
         kept = optimizer.state_dict()
-        states = dict(zip(self.pipeline.names(), kept["state"].values(), strict=False))
-        weights = {
-            name: weight for part in self.pipeline.parts() for name, weight in _state(part).items()
-        }
+        own = [_on_cpu(each) for each in kept["state"].values()]
+        states = dict(zip(self.pipeline.names(), own, strict=True))
+        weights = _on_cpu(
+            {k: v for part in self.pipeline.parts() for k, v in part.state_dict().items()}
+        )
         gathered: list[Any] | None = [None] * self.place.world if self.place.rank == 0 else None
         dist.gather_object((weights, states), gathered)
         if gathered is None:
@@ -147,8 +148,8 @@ def uncounted(model: nn.Module) -> Iterator[None]:
         buffer.copy_(kept)
 
 
-def _state(part: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: weight.cpu() for name, weight in part.state_dict().items()}
+def _on_cpu(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.cpu() for name, tensor in tensors.items()}
 
 
 if __name__ == "__main__":
