@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint import state_dict as whole
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from mgpu_trainers.pytorch.common import whole
 from mgpu_trainers.pytorch.common.loop import main
 from mgpu_trainers.pytorch.common.precision import SHORT
 from mgpu_trainers.pytorch.common.strategy import Strategy
@@ -23,8 +23,6 @@ try:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 except ImportError:  # before torch 2.6
     sys.exit(f"torch-fsdp: torch {torch.__version__} has no fully_shard; it came with torch 2.6")
-
-WHOLE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class Fsdp(Strategy):
@@ -55,16 +53,10 @@ class Fsdp(Strategy):
         return nullcontext()
 
     def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
-        return whole.get_state_dict(model, optimizer, options=WHOLE)
+        return whole.state(model, optimizer)
 
     def load(self, model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
-        whole.set_state_dict(
-            model,
-            optimizer,
-            model_state_dict=weights,
-            optim_state_dict=states,
-            options=WHOLE,
-        )
+        whole.load(model, optimizer, weights, states)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint import state_dict as whole
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate
 from torch.distributed.tensor.parallel import (
@@ -20,10 +19,9 @@ from torch.distributed.tensor.parallel import (
 )
 
 from mgpu_trainers.models import GptNano, TransformerBlock
+from mgpu_trainers.pytorch.common import whole
 from mgpu_trainers.pytorch.common.loop import main
 from mgpu_trainers.pytorch.common.strategy import Strategy
-
-WHOLE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class Tp(Strategy):
@@ -39,16 +37,10 @@ class Tp(Strategy):
         return torch.optim.AdamW(model.parameters(), lr=self.args.lr, foreach=False)
 
     def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
-        return whole.get_state_dict(model, optimizer, options=WHOLE)
+        return whole.state(model, optimizer)
 
     def load(self, model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
-        whole.set_state_dict(
-            model,
-            optimizer,
-            model_state_dict=weights,
-            optim_state_dict=states,
-            options=WHOLE,
-        )
+        whole.load(model, optimizer, weights, states)
 
 
 def divide(model: nn.Module, mesh: DeviceMesh) -> None:
