@@ -1,0 +1,64 @@
+"""What a training step allocates and frees, in order: what tracing writes and the simulator reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a block of memory is for."""
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"
+    BUCKETS = "buckets"
+    BATCH = "batch"
+    TEMPORARY = "temporary"
+
+
+class Phase(Enum):
+    """When in the life of the job a block is taken."""
+
+    SETUP = "setup"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A block is allocated; `size`: the bytes asked for, before any rounding; `name`: the operator."""
+
+    block: int
+    size: int
+    kind: Kind
+    phase: Phase
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """The block of that number is given back."""
+
+    block: int
+    phase: Phase
+
+
+Event = Taken | Freed
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Set-up and some steps of one rank. A number is never used for two blocks.
+
+    `steps`: index of the first event of each step; what lies before the first is set-up. `samples`:
+    in one micro-batch. `parameters`: their number (not bytes), of the whole model.
+    """
+
+    events: Sequence[Event]
+    steps: Sequence[int]
+    samples: int
+    parameters: int
