@@ -1,1 +1,1 @@
-"""A device's memory before launch: the allocator simulated, what its peak is made of, what helps."""
+"""A device's memory before launch: the allocator simulated, its peak taken apart, what helps."""

@@ -1,4 +1,4 @@
-"""What a training step allocates and frees, in order: what tracing writes and the simulator reads."""
+"""What a training step allocates and frees, in order: traced once, replayed by the simulator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A block is allocated; `size`: the bytes asked for, before any rounding; `name`: the operator."""
+    """A block is allocated; `size`: bytes asked for, before any rounding; `name`: the operator."""
 
     block: int
     size: int
