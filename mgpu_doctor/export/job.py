@@ -15,14 +15,14 @@ from prometheus_client.core import (
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.export.parts import label, put
 from mgpu_doctor.findings import Culprit, Diagnosis, Finding
+from mgpu_doctor.live.frame import Going
 
 MOST_FINDINGS = 128
 MOST_CULPRITS = 64
 """Series of one finding."""
 
 
-def families(diagnosis: Diagnosis, rate: float | None) -> Iterator[Metric]:
-    """`rate`: steps a second of late."""
+def families(diagnosis: Diagnosis, going: Going) -> Iterator[Metric]:
     job = diagnosis.case.job
     yield InfoMetricFamily(
         "mgpu_job",
@@ -40,7 +40,11 @@ def families(diagnosis: Diagnosis, rate: float | None) -> Iterator[Metric]:
     for name, told, value in (
         ("mgpu_job_world_size", "Ranks that the job should have.", job.world_size),
         ("mgpu_job_start_time_seconds", "When it began, since the epoch.", job.started),
-        ("mgpu_job_steps_per_second", "Steps a second of late.", rate),
+        ("mgpu_job_steps_per_second", "Steps a second of late.", going.rate),
+        ("mgpu_job_samples_per_second", "Samples of all ranks a second, of late.", going.samples),
+        ("mgpu_job_tokens_per_second", "Tokens of all ranks a second, of late.", going.tokens),
+        ("mgpu_job_loss", "Mean loss of late; +Inf: it is no number.", going.loss),
+        ("mgpu_job_probe_ratio", "Share of a step that the probe takes.", going.probe),
         ("mgpu_job_step_seconds", "Time of a step, mean.", diagnosis.step_seconds),
         (
             "mgpu_job_ideal_step_seconds",
@@ -51,6 +55,16 @@ def families(diagnosis: Diagnosis, rate: float | None) -> Iterator[Metric]:
             "mgpu_job_waste_ratio",
             "Share of the time that goes into waiting for whoever is slowest.",
             diagnosis.waste_fraction,
+        ),
+        (
+            "mgpu_job_load_balance_ratio",
+            "Mean over greatest own work of the ranks (POP); 1 is even.",
+            diagnosis.load_balance,
+        ),
+        (
+            "mgpu_job_communication_efficiency_ratio",
+            "Greatest own work over the time of the step (POP).",
+            diagnosis.communication_efficiency,
         ),
         (
             "mgpu_job_coverage_ratio",

@@ -34,7 +34,7 @@ def families(frame: Frame, here: str) -> Iterator[Metric]:
     yield from gpus.families(frame.devices, here)
     yield from host.families(frame.host, here)
     if frame.diagnosis is not None:
-        yield from job.families(frame.diagnosis, frame.going.rate)
+        yield from job.families(frame.diagnosis, frame.going)
         yield from ranks.families(frame.diagnosis, frame.host, frame.devices, here)
         yield GaugeMetricFamily(
             "mgpu_diagnosis_age_seconds",

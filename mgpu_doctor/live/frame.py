@@ -68,8 +68,8 @@ class Frame:
     """None: nothing was sampled."""
     host: HostSample | None = None
     hint: str | None = None
-    resolved: tuple[Followed, ...] = ()
-    """Findings that were there and are no more, the newest first."""
+    followed: tuple[Followed, ...] = ()
+    """Findings with the times at which they came; those that are no more last, the newest first."""
     others: int = 0
     """Further jobs that are alive on this machine."""
     late: float = 0.0
@@ -79,3 +79,8 @@ class Frame:
     replay: Position | None = None
     history: History | None = None
     """What was sampled until now; None: the source keeps none."""
+
+    @property
+    def resolved(self) -> tuple[Followed, ...]:
+        """Findings that were there and are no more."""
+        return tuple(one for one in self.followed if not one.is_open)

@@ -72,7 +72,7 @@ class Live:
             host=host,
             hint=hint,
             age=seen.age if seen else 0.0,
-            resolved=seen.resolved if seen else (),
+            followed=seen.followed if seen else (),
             others=len([job for job in alive if job != watched]),
             history=self._machine.history(at, all_ranks(case)),
         )

@@ -54,7 +54,7 @@ class Replay:
             going=seen.going if seen else NOTHING,
             devices=case.device_samples[-1] if case.device_samples else None,
             host=case.host_samples[-1] if case.host_samples else None,
-            resolved=seen.resolved if seen else (),
+            followed=seen.followed if seen else (),
             replay=position,
             history=self._collected().history(position.at, all_ranks(case)),
         )

@@ -29,6 +29,7 @@ from mgpu_doctor.recording.home import latest
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 from mgpu_doctor.tui import keys
 from mgpu_doctor.tui.filter.prompt import Chosen, FilterPrompt
+from mgpu_doctor.tui.gpu.panel import GpusPanel
 from mgpu_doctor.tui.pages import FollowingScreen, Page, help_page
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
 from mgpu_doctor.tui.panels import findings, gpus, head, heat, host, ranks
@@ -106,7 +107,7 @@ class TopApp(ThemedApp):
         yield Panel(head.lines, id="head")
         yield Panel(host.lines, id="host")
         yield Panel(Greeting.of_this_machine().lines, id="greeting")
-        yield Panel(gpus.lines, "GPUs", id="gpus")
+        yield GpusPanel(gpus.lines, "GPUs", id="gpus")
         with Container(id="work"):
             yield RanksPanel(ranks.lines, "Ranks", id="ranks")
             yield Panel(heat.lines, "Steps", id="heat")
@@ -302,6 +303,18 @@ class TopApp(ThemedApp):
 
             def closed(_: None) -> None:
                 self.view = replace(self.view, rank=page.view.rank)
+
+            self.push_screen(page, closed)
+
+    def on_gpus_panel_chosen(self, message: GpusPanel.Chosen) -> None:
+        self.view = replace(self.view, gpu=message.index)
+        if message.opened and self.frame is not None:
+            from mgpu_doctor.tui.gpu.screen import GpuScreen
+
+            page = GpuScreen(self.frame, self.view)
+
+            def closed(_: None) -> None:
+                self.view = replace(self.view, gpu=page.view.gpu)
 
             self.push_screen(page, closed)
 

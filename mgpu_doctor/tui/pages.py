@@ -16,7 +16,7 @@ from mgpu_doctor.tui.keys import told
 
 ELSE = (
     ("tab", "Next panel; arrows and page keys move in it, and so does the mouse."),
-    ("↑ ↓", "Select a finding, or a rank: enter opens it. Digits find a rank."),
+    ("↑ ↓", "Select a finding, a rank or a GPU: enter opens it. Digits find a rank."),
     ("s S", "On a rank's page: its stack, and those of all ranks."),
     ("^p", "Palette: everything above, found by typing a few letters."),
 )

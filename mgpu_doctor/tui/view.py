@@ -47,3 +47,5 @@ class View:
     """The order turned round; what is not known stays last."""
     rank: Who | None = None
     """Which rank is selected; None: none yet."""
+    gpu: int | None = None
+    """The index of the GPU that is selected; None: none yet."""

@@ -122,7 +122,7 @@ UNKNOWN = frame(
 
 RESOLVED = replace(
     HEALTHY,
-    resolved=tuple(
+    followed=tuple(
         Followed(finding, AT - 20, AT - 8)
         for finding in (diagnoses.slow_input(), diagnoses.LOW_COVERAGE)
     ),

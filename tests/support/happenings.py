@@ -182,5 +182,5 @@ EVENTFUL = frame(
         finding("straggler-input", "rank 3 is slow: its input takes 31 ms a step", 1800, 3),
         finding("coverage-low", "the phases explain 71 % of the time"),
     ),
-    resolved=(Followed(finding("loader-slow", "the loader was late"), AT - 400.0, AT - 340.0),),
+    followed=(Followed(finding("loader-slow", "the loader was late"), AT - 400.0, AT - 340.0),),
 )

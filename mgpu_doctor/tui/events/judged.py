@@ -19,10 +19,13 @@ def findings(frame: Frame) -> Iterator[Event]:
     if frame.diagnosis is None:
         return
     ranks = frame.diagnosis.case.ranks
+    seen = {id(one.finding): one.appeared for one in frame.followed}
     for finding in frame.diagnosis.findings:
-        since = finding.since_step
+        since, at = finding.since_step, _moment(finding, ranks)
         step = "" if since is None else f", since step {since}"
-        yield _event(finding, _moment(finding, ranks), f"{finding.title}{step}")
+        if at is None and id(finding) in seen:
+            at, step = seen[id(finding)], f"{step}, first seen then"
+        yield _event(finding, at, f"{finding.title}{step}")
     for gone in frame.resolved:
         yield _event(gone.finding, gone.appeared, gone.finding.title)
         if gone.resolved is not None:

@@ -8,11 +8,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.events import MouseScrollDown, MouseScrollUp, Resize
 from textual.message import Message
-from textual.strip import Strip
-from textual.widget import Widget
 from textual.widgets import Footer
 
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.drawn import DrawnLines
 from mgpu_doctor.tui.events.event import Kind
 from mgpu_doctor.tui.events.page import Choice, Drawn, draw, scrolled
 from mgpu_doctor.tui.events.timeline import Timeline, timeline
@@ -27,10 +26,8 @@ KEYS = (
 """For the help page."""
 
 
-class Sheet(Widget):
-    """Shows lines that were drawn for its size."""
-
-    DEFAULT_CSS = "Sheet { width: 1fr; height: 1fr; }"
+class Sheet(DrawnLines):
+    """Says when its size is another one, and when the wheel turns."""
 
     class Sized(Message):
         """The lines are to be drawn anew."""
@@ -41,21 +38,6 @@ class Sheet(Widget):
         def __init__(self, by: int) -> None:
             super().__init__()
             self.by = by
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._strips: list[Strip] = []
-
-    def show(self, drawn: Drawn) -> None:
-        console = self.app.console
-        self._strips = [Strip(line.render(console), line.cell_len) for line in drawn.lines]
-        self.refresh()
-
-    def render_line(self, y: int) -> Strip:
-        style = self.rich_style
-        if y >= len(self._strips):
-            return Strip.blank(self.size.width, style)
-        return self._strips[y].adjust_cell_length(self.size.width, style).apply_style(style)
 
     def on_resize(self, _event: Resize) -> None:
         self.post_message(self.Sized())
@@ -141,7 +123,7 @@ class EventsScreen(FollowingScreen):
         for sheet in self.query(Sheet):
             if sheet.size.area:
                 self._drawn = draw(self._known, self._frame.at, self.choice, *sheet.size)
-                sheet.show(self._drawn)
+                sheet.put(self._drawn.lines)
 
 
 def _news(old: Frame, new: Frame) -> bool:

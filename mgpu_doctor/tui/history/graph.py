@@ -5,10 +5,9 @@ from __future__ import annotations
 from rich.text import Text
 from textual.events import Click, MouseScrollDown, MouseScrollUp, Resize
 from textual.message import Message
-from textual.strip import Strip
-from textual.widget import Widget
 
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.drawn import DrawnLines
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.page import Drawn, draw
 from mgpu_doctor.tui.history.subjects import Lane
@@ -16,10 +15,8 @@ from mgpu_doctor.tui.history.subjects import Lane
 NOTHING_YET = "Nothing was sampled yet."
 
 
-class Graphs(Widget):
+class Graphs(DrawnLines):
     """Draws what is chosen of a frame's history."""
-
-    DEFAULT_CSS = "Graphs { width: 1fr; height: 1fr; }"
 
     class Wheel(Message):
         """The mouse wheel: the window shall be so many bases longer, with what is under the
@@ -40,7 +37,6 @@ class Graphs(Widget):
         super().__init__()
         self._shown: tuple[Frame, Choice] | None = None
         self._drawn = Drawn([], [], 0)
-        self._strips: list[Strip] = []
 
     @property
     def most_scrolled(self) -> int:
@@ -65,15 +61,7 @@ class Graphs(Widget):
             devices = frame.devices.devices if frame.devices else ()
             reasons = {one.index: one.trouble for one in devices if one.trouble}
             self._drawn = draw(frame.history, choice, *self.size, reasons)
-        console = self.app.console
-        self._strips = [Strip(line.render(console), line.cell_len) for line in self._drawn.lines]
-        self.refresh()
-
-    def render_line(self, y: int) -> Strip:
-        style = self.rich_style
-        if y >= len(self._strips):
-            return Strip.blank(self.size.width, style)
-        return self._strips[y].adjust_cell_length(self.size.width, style).apply_style(style)
+        self.put(self._drawn.lines)
 
     def on_click(self, event: Click) -> None:
         lane = self._drawn.lanes[event.y] if event.y < len(self._drawn.lanes) else None

@@ -30,7 +30,7 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
         return [Text("No GPU seen: devices were not sampled", style=DIM)]
     if not sample.devices:
         return [Text(f"No GPU seen: {text.line(sample.trouble or 'none found')}", style=DIM)]
-    ranks = _ranks_on(frame)
+    ranks = ranks_on(frame)
     waits = waiting(frame, ranks)
     sheet = _Sheet.fit(sample.devices, width)
     head = [sheet.head(spins=bool(waits))]
@@ -38,16 +38,25 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     if view.filter is not None:
         note = told(len(left), len(sample.devices), "GPU", view.filter)
         head.insert(0, Text(text.cut(note, width), style=NOTE))
-    rows = [(device, part) for device in left for part in (None, *device.instances)]
+    rows = rows_of(left)
 
     def make(place: int) -> Text:
         device, part = rows[place]
         on = ranks.get(device.index, ())
         if part is not None:
             return sheet.part(part, on)
-        return sheet.row(Shown(device, waits.get(device.index)), on)
+        made = sheet.row(Shown(device, waits.get(device.index)), on)
+        if device.index == view.gpu:
+            made.stylize("reverse", 0, INDEX.width)
+        return made
 
-    return Rows(head, len(rows), make)
+    chosen = (place for place, (one, part) in enumerate(rows) if one.index == view.gpu and not part)
+    return Rows(head, len(rows), make, next(chosen, None))
+
+
+def rows_of(devices: Sequence[Device]) -> list[tuple[Device, MigInstance | None]]:
+    """What stands in each row: a device, or a part of it below."""
+    return [(device, part) for device in devices for part in (None, *device.instances)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,7 @@ def _trouble(device: Device) -> str:
     return "" if device.mig and why in ("MIG mode", "MIG mode; not supported: utilization") else why
 
 
-def _ranks_on(frame: Frame) -> dict[int, list[RankSummary]]:
+def ranks_on(frame: Frame) -> dict[int, list[RankSummary]]:
     """Index of a device -> the ranks that compute on it."""
     found: dict[int, list[RankSummary]] = {}
     if frame.diagnosis is not None and frame.devices is not None:

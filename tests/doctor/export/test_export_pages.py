@@ -288,7 +288,9 @@ def test_every_name_is_documented() -> None:
     made = watched(
         OneByOne(
             frames.frame(
-                replace(job, ideal_step_seconds=1.0, waste_fraction=0.1), devices=DEVICES, host=host
+                frames.together(replace(job, ideal_step_seconds=1.0, waste_fraction=0.1), 0.9, 0.8),
+                devices=DEVICES,
+                host=host,
             )
         )
     )

@@ -18,7 +18,7 @@ from mgpu_doctor.tui.view import View
 from tests.support.frames import EIGHT_GPUS, RESOLVED
 from tests.support.screens import screen_text
 
-DRAWN = replace(EIGHT_GPUS, resolved=RESOLVED.resolved)
+DRAWN = replace(EIGHT_GPUS, followed=RESOLVED.followed)
 
 
 class Everything(ThemedApp):

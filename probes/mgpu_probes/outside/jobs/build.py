@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import pwd
-import re
-from functools import lru_cache
-
+from mgpu_probes.outside import owner
 from mgpu_probes.outside.jobs import evidence, launchers, numbers
 from mgpu_probes.outside.jobs.found import (
     LAUNCHER,
@@ -22,10 +19,6 @@ from mgpu_probes.outside.jobs.spawned import ORDER
 
 MOST_WORDS = 64
 LONGEST_WORD = 400
-_CONTAINER = re.compile(
-    r"/(?:lxc(?:\.payload)?[/.]|machine\.slice/machine-)(\w[\w.-]{0,127}?)(?:\.scope)?(?:/|$)"
-)
-_LONG_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 _LET_IT_BE_TOLD = "start the job with torchrun, or under `mgpu-doctor run`"
 _WITHOUT_LAUNCHER = {
     "TF_CONFIG": "TF_CONFIG",
@@ -112,8 +105,8 @@ def _process(machine: Machine, group: Group, pid: int) -> FoundProcess:
         start_ticks=entry.start_ticks,
         cpu_seconds=entry.cpu_seconds,
         uid=uid,
-        user=None if uid is None else _user(uid),
-        container=_container(machine.cgroup(pid)),
+        user=None if uid is None else owner.user(uid),
+        container=owner.container(machine.cgroup(pid)),
         inner_pid=None if inner == pid else inner,
     )
 
@@ -150,26 +143,7 @@ def _untold(
 
 def _owner(machine: Machine, pid: int) -> str:
     uid = _whole(machine.status(pid).get("Uid", "").split(), 1)
-    return "root" if uid is None or uid == 0 else f"{_user(uid)}, or as root"
-
-
-def _container(cgroup: str) -> str | None:
-    """The id (its first 12 digits) or name of the container; None: in none, or in ours."""
-    for line in cgroup.splitlines():
-        path = line.rpartition(":")[2]
-        if long := _LONG_ID.findall(path):
-            return str(long[-1])[:12]
-        if named := _CONTAINER.search(path):
-            return named.group(1)
-    return None
-
-
-@lru_cache(maxsize=256)
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+    return "root" if uid is None or uid == 0 else f"{owner.user(uid)}, or as root"
 
 
 def _whole(words: list[str], index: int) -> int | None:

@@ -1,0 +1,1 @@
+"""One GPU: chosen in the panel of GPUs, and its page."""

@@ -1,0 +1,110 @@
+"""The page of one GPU: all that it tells, and the processes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+from mgpu_probes.outside.owner import Owner, owners
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import Footer
+
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.filter.shown import pids, shown
+from mgpu_doctor.tui.gpu import portrait, users
+from mgpu_doctor.tui.gpu.users import IN_A_CONTAINER, REPLAYED, Owners
+from mgpu_doctor.tui.pages import FollowingScreen
+from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.view import View
+
+Look = Callable[[Sequence[int]], Sequence[Owner] | None]
+
+
+class GpuScreen(FollowingScreen):
+    """Opens over the screen. `show` brings it the newest frame, live or replayed; `view` says which
+    GPU is shown, and among which one goes on to the next."""
+
+    # Not DEFAULT_CSS, over which the rules of the app for all panels would win.
+    CSS = """
+    GpuScreen Panel {
+        height: auto;
+        scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 0;
+        border-top: solid $primary-darken-1;
+        border-title-color: $text-muted;
+    }
+    GpuScreen Panel:focus { border-top: heavy $accent; border-title-color: $text; }
+    GpuScreen #portrait { max-height: 70%; }
+    GpuScreen #users { height: 1fr; min-height: 3; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "turn(1)", "next"),
+        Binding("p", "turn(-1)", "previous"),
+        Binding("left", "turn(-1)", show=False, priority=True),
+        Binding("right", "turn(1)", show=False, priority=True),
+        Binding("escape,q", "close", "close"),
+    ]
+
+    class Known(Message):
+        def __init__(self, found: Owners) -> None:
+            super().__init__()
+            self.found = found
+
+    def __init__(self, frame: Frame, view: View, *, look: Look = owners) -> None:
+        super().__init__()
+        self.view = view
+        self._frame = frame
+        self._look = look
+        self._owners = Owners()
+        self._asked: tuple[int, ...] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Panel(portrait.lines, "GPU", id="portrait")
+        yield Panel(self._user_lines, "Processes", id="users")
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#portrait").focus()
+        self.show(self._frame)
+
+    def show(self, frame: Frame) -> None:
+        """The newest frame."""
+        self._frame = frame
+        for panel in self.query(Panel):
+            panel.show(frame, self.view)
+        device = portrait.device_of(frame, self.view)
+        listed = pids(device) if device is not None else ()
+        if frame.replay is not None:
+            self._owners = Owners(reason=REPLAYED)
+        elif listed != self._asked:
+            self._asked = listed
+            self._ask(listed)
+
+    def _user_lines(self, frame: Frame, width: int, view: View) -> Sequence[Text]:
+        return users.lines(frame, width, view, self._owners)
+
+    @work(thread=True, name="owners", exclusive=True)
+    def _ask(self, listed: Sequence[int]) -> None:
+        known = self._look(listed)
+        found = Owners(reason=IN_A_CONTAINER) if known is None else Owners(tuple(known))
+        self.post_message(self.Known(found))
+
+    def on_gpu_screen_known(self, message: Known) -> None:
+        self._owners = message.found
+        self.show(self._frame)
+
+    def action_turn(self, by: int) -> None:
+        indices = [one.index for one in shown(self._frame, self.view.filter).devices]
+        if not indices:
+            return
+        place = indices.index(self.view.gpu) + by if self.view.gpu in indices else 0
+        self.view = replace(self.view, gpu=indices[place % len(indices)])
+        self.show(self._frame)
+
+    def action_close(self) -> None:
+        self.dismiss()
