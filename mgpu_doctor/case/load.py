@@ -95,7 +95,9 @@ def load_recording(
     endings, unread = read_endings(hosts, until)
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
-    if not boxes and info.get("probe") is not False:
+    if not boxes and info.get("kind") == layout.WATCH:
+        unexamined.append(_NO_JOB)
+    elif not boxes and info.get("probe") is not False:
         unexamined.append(_NO_BOX)
     unexamined += _switched_off(boxes)
     return Case(
@@ -121,6 +123,11 @@ def load_recording(
     )
 
 
+_NO_JOB = Unexamined(
+    "in-process probe",
+    "GPUs and host alone were recorded, by `top --record`: no job was watched",
+    "play it with `mgpu-doctor top --replay`; start jobs with `mgpu-doctor run -- COMMAND`",
+)
 _NO_BOX = Unexamined(
     "in-process probe",
     "no process became a rank: none joined a process group or took a training step",

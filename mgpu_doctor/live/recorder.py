@@ -19,7 +19,6 @@ from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.device_lines import DeviceLines
 from mgpu_doctor.recording.write import Lines, create, private_folder, write_json
 
-KIND = "watch"
 LIMIT = 16 << 20
 """Bytes of a file of samples; a longer one keeps every second line, evenly."""
 
@@ -36,7 +35,7 @@ class Recorder:
         info = {
             "schema": layout.SCHEMA,
             "id": folder.name,
-            "kind": KIND,
+            "kind": layout.WATCH,
             "host": host,
             "started": clock(),
             "doctor_pid": os.getpid(),

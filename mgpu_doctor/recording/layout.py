@@ -34,13 +34,16 @@ FLIGHT = "flight"
 ENDING = "ending.json"
 CONSOLE = "console"
 
+WATCH = "watch"
+"""The kind of a recording of a machine without a job: `top --record`."""
+
 
 class RecordingInfo(TypedDict, total=False):
     """`recording.json`. Times are seconds since the epoch."""
 
     schema: str
     id: str
-    kind: str  # "run", "train", or "watch": a machine without a job (`top --record`)
+    kind: str  # "run", "train", or WATCH
     command: list[str]
     cwd: str
     host: str
