@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 WRONG_USAGE = 2
 PORT = 9877
 LIBRARY = "prometheus_client"
-NO_FILES = (
-    "files are not exported yet. There is `export --serve` for Prometheus, and "
-    "`report RECORDING -o FILE.json` for the diagnosis of a recording."
+SAY_WHAT = (
+    "say what: --timeline FILE or --csv FILE of a recording, or --serve for Prometheus "
+    "(`report RECORDING -o FILE.json` has the diagnosis)."
 )
 
 
@@ -37,6 +37,16 @@ def export(
         ),
     ] = None,
     *,
+    timeline: Annotated[
+        Path | None,
+        typer.Option(
+            "--timeline", metavar="FILE", help="Write a timeline for Perfetto: .json or .json.gz."
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option("--csv", metavar="FILE", help="Write all steps: .csv or .csv.gz."),
+    ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Serve OpenMetrics to Prometheus until Ctrl-C.")
     ] = False,
@@ -58,16 +68,21 @@ def export(
         bool, typer.Option("--no-token", help="Let every local user read; on loopback only.")
     ] = False,
 ) -> None:
-    """Serve what is seen of this machine's GPUs, its training job, the ranks and the findings.
+    """Give other programs what the doctor sees: a recording's steps, or this machine now.
 
     \b
     Examples:
+      mgpu-doctor export latest --timeline run.json.gz    (open it in ui.perfetto.dev)
+      mgpu-doctor export latest --csv steps.csv
       mgpu-doctor export --serve
       mgpu-doctor export --serve --port 0 --no-token
       mgpu-doctor export --serve --listen node7 --token-file /run/secrets/mgpu
     """
+    if serve == bool(timeline or csv):
+        leave(SAY_WHAT, WRONG_USAGE)
     if not serve:
-        leave(NO_FILES, WRONG_USAGE)
+        _write_files(job, timeline, csv)
+        return
     if no_token and token_file is not None:
         leave("either --no-token or --token-file, not both.", WRONG_USAGE)
     try:
@@ -86,6 +101,35 @@ def export(
         interval=interval,
     )
     _run(server, address)
+
+
+def _write_files(job: str | None, timeline: Path | None, csv: Path | None) -> None:
+    if job is None:
+        leave("name the recording: its folder, its id or `latest`.", WRONG_USAGE)
+    for path, ending in ((timeline, ".json"), (csv, ".csv")):
+        if path is not None and not path.name.removesuffix(".gz").endswith(ending):
+            leave(f"{path} must end in {ending} or {ending}.gz.", WRONG_USAGE)
+    from mgpu_doctor.cli.examined import examine
+    from mgpu_doctor.cli.progress import telling
+    from mgpu_doctor.export.files import table, writing
+    from mgpu_doctor.export.files import timeline as trace
+    from mgpu_doctor.report import text
+
+    with telling() as tell:
+        tell("reading the recording")
+        diagnosis = examine(recording(job))
+        for path, make in (
+            (timeline, lambda: trace.lines(diagnosis)),
+            (csv, lambda: table.lines(diagnosis.case)),
+        ):
+            if path is None:
+                continue
+            tell(f"writing {path.name}")
+            try:
+                size = writing.write(path, make())
+            except OSError as error:
+                leave(f"{path} cannot be written ({error.strerror}).", WRONG_USAGE)
+            typer.echo(f"{path}: {text.size(size)}")
 
 
 def _token(file: Path | None) -> str:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
@@ -68,6 +69,8 @@ def run_and_tell(
 
     if json_out is not None and not _writable(json_out):
         refuse(f"{json_out} cannot be written; name another file with --json-out.")
+    silent = quiet and json_out is None
+    removed: list[str] = []
     try:
         seen = observe(
             command,
@@ -75,7 +78,7 @@ def run_and_tell(
             kind=kind,
             name=name,
             capture=capture,
-            meanwhile=None if quiet and json_out is None else _get_ready,
+            meanwhile=partial(_meanwhile, removed, silent=silent),
             alarm=partial(_alarm, on_hang, quiet),
         )
     except OccupiedError as occupied:
@@ -83,11 +86,13 @@ def run_and_tell(
     except CannotStartError as failure:
         say(str(failure))
         raise typer.Exit(failure.code) from None
-    if seen.recording is not None and not (quiet and json_out is None):
+    if seen.recording is not None and not silent:
         try:
             _tell(seen.recording, json_out, quiet)
         except KeyboardInterrupt:
             say(f"the diagnosis was interrupted; see `mgpu-doctor diagnose {seen.recording}`.")
+    if removed and not quiet:
+        say(f"old recordings were removed: {', '.join(removed)} (`mgpu-doctor runs --help`).")
     raise typer.Exit(seen.exit_code)
 
 
@@ -120,8 +125,17 @@ def _alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alarm:
     return Alarm(hung, lasts)
 
 
+def _meanwhile(removed: list[str], *, silent: bool) -> None:
+    """What can be done while the job runs, so that nobody waits for it at the end."""
+    from mgpu_doctor.recording.retention import tidy
+
+    if not silent:
+        _get_ready()
+    removed += [one.id for one in tidy(time.time())]
+
+
 def _get_ready() -> None:
-    """Import what the diagnosis needs while the job runs, so that nobody waits for it then."""
+    """Import what the diagnosis needs."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start one for each core
     try:
         from mgpu_doctor import diagnose  # noqa: F401 - imported to be there

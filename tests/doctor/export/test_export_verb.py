@@ -192,8 +192,8 @@ def test_a_port_in_use() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "files are not exported yet"),
-        (("latest",), "files are not exported yet"),
+        ((), "say what: --timeline FILE"),
+        (("latest",), "say what: --timeline FILE"),
         (("--serve", "--listen", "0.0.0.0", "--no-token"), "is for loopback only"),
         (("--serve", "--no-token", "--token-file", "x"), "not both"),
         (("--serve", "--listen", "no such name"), "no address of this machine"),

@@ -1,0 +1,163 @@
+"""`mgpu-doctor runs`: the recordings kept here."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from mgpu_doctor.cli import app
+from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put, width
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mgpu_doctor.recording.kept import Kept
+
+WRONG_USAGE = 2
+AGE = "such as 30d, 12h or 2w"
+SIZE = "such as 20GiB or 500MiB"
+T = TypeVar("T")
+
+runs = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(runs, name="runs")
+
+
+@runs.callback()
+def listed(
+    context: typer.Context,
+    *,
+    match: Annotated[
+        str | None,
+        typer.Option("--match", metavar="TEXT", help="Only those with it in id or command."),
+    ] = None,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="Only those that ended with a signal or a code.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
+) -> None:
+    """The recordings kept here, the newest first.
+
+    Jobs started by `run` and `train` leave theirs here unless `--dir` says otherwise. Where they
+    take more than 8 GiB together, the oldest that ended more than a day ago go when a job is
+    started; MGPU_DOCTOR_KEEP=20GiB in the environment sets another bound, `all` none.
+
+    \b
+    Examples:
+      mgpu-doctor runs
+      mgpu-doctor runs --failed --match train.py
+      mgpu-doctor runs show latest
+      mgpu-doctor runs prune --older 30d
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from mgpu_doctor.recording.home import home
+    from mgpu_doctor.recording.kept import all_kept
+    from mgpu_doctor.report import kept as views
+
+    found = [one for one in all_kept() if _wanted(one, match, failed=failed)]
+    if as_json:
+        put(views.as_json(found))
+    elif found:
+        put(views.table(found, width(sys.stdout)))
+    else:
+        put(f"No such recording is kept in {home()}.\n" if match or failed else _none())
+
+
+@runs.command()
+def show(
+    reference: Annotated[
+        str, typer.Argument(metavar="RECORDING", help="Its folder, its id, or `latest`.")
+    ],
+) -> None:
+    """What is known of one, without a diagnosis."""
+    from mgpu_doctor.cli.examined import recording
+    from mgpu_doctor.recording.kept import one_kept
+    from mgpu_doctor.report import kept as views
+
+    found = one_kept(recording(reference))
+    if found is None:
+        leave(f"{reference} is no recording; `mgpu-doctor runs` lists them.", NOTHING_EXAMINED)
+    put(views.card(found))
+
+
+@runs.command()
+def prune(
+    *,
+    older: Annotated[
+        str | None, typer.Option("--older", metavar="AGE", help=f"Those older than it, {AGE}.")
+    ] = None,
+    most: Annotated[
+        str | None,
+        typer.Option("--most", metavar="SIZE", help=f"The oldest beyond this in all, {SIZE}."),
+    ] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", metavar="N", min=0, help="All but the newest N.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask no question.")] = False,
+) -> None:
+    """Remove old recordings, after a question. One whose job still runs is never removed.
+
+    \b
+    Examples:
+      mgpu-doctor runs prune --older 30d
+      mgpu-doctor runs prune --most 5GiB --yes
+    """
+    from mgpu_doctor.recording import retention
+    from mgpu_doctor.recording.kept import all_kept
+    from mgpu_doctor.report import kept as views
+    from mgpu_doctor.report import text
+
+    if older is None and most is None and keep is None:
+        leave("say which: --older 30d, --most 5GiB or --keep 20.", WRONG_USAGE)
+    going = retention.superfluous(
+        all_kept(),
+        time.time(),
+        older=_read("--older", older, retention.seconds_of, AGE),
+        most=_read("--most", most, retention.size_of, SIZE),
+        keep=keep,
+    )
+    if not going:
+        put("Nothing to remove.\n")
+        return
+    put(views.table(going, width(sys.stdout)))
+    if not yes and not _agreed(len(going)):
+        put("Nothing was removed.\n")
+        return
+    gone, left = retention.remove(going)
+    freed = text.size(sum(one.size for one in gone))
+    put(f"{text.count(len(gone), 'recording')} removed, {freed} free again.\n")
+    if left:
+        first, why = left[0]
+        leave(f"{len(left)} could not be removed, such as {first.id} ({why}).", NOTHING_EXAMINED)
+
+
+def _wanted(one: Kept, match: str | None, *, failed: bool) -> bool:
+    told = f"{one.id} {' '.join(one.command)}"
+    return (match is None or match in told) and (one.failed or not failed)
+
+
+def _none() -> str:
+    from mgpu_doctor.cli.examined import START_ONE
+    from mgpu_doctor.recording.home import home
+
+    return f"No recording is kept in {home()} yet: {START_ONE}.\n"
+
+
+def _read(name: str, told: str | None, read: Callable[[str], T | None], such: str) -> T | None:
+    if told is None:
+        return None
+    found = read(told)
+    if found is None:
+        leave(f"{name} takes a number and a unit, {such}, not {told!r}.", WRONG_USAGE)
+    return found
+
+
+def _agreed(many: int) -> bool:
+    from mgpu_doctor.report import text
+
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        leave("nobody is there to ask: --yes removes them.", WRONG_USAGE)
+    return typer.confirm(f"Remove {text.count(many, 'recording')} for good?", err=True)

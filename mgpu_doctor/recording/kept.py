@@ -1,0 +1,163 @@
+"""The recordings kept in the doctor's home: what each is, how large, whether its job still runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mgpu_probes.inprocess.layout import BOX_SUFFIX
+
+from mgpu_doctor.recording.home import runs
+from mgpu_doctor.recording.layout import END, INFO
+from mgpu_doctor.recording.living import is_living
+
+MOST_BYTES = 1 << 20
+"""Of a file that is read."""
+MOST_FILES = 100_000
+"""Of a recording, that are counted."""
+MOST_WORDS, LONGEST = 256, 4096
+ELSEWHERE = 86_400.0
+"""Seconds for which a recording of another host that has no end counts as alive after its last
+change: boxes are copied into it every 30 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A recording. Times are seconds since the epoch; None: not known."""
+
+    folder: Path
+    kind: str | None
+    command: tuple[str, ...]
+    cwd: str | None
+    host: str | None
+    started: float | None
+    ended: float | None
+    exit_code: int | None
+    signal: int | None
+    boxes: int
+    """Black boxes in it: one a rank and attempt."""
+    size: int
+    """Bytes on the disk."""
+    changed: float
+    """When anything in it was written last."""
+    alive: bool
+    """Its job runs, or may run on another host."""
+
+    @property
+    def id(self) -> str:
+        return self.folder.name
+
+    @property
+    def state(self) -> str:
+        """`running`, `ok`, `exit 1`, `signal 9`, or `no end`: the doctor itself was killed."""
+        if self.alive:
+            return "running"
+        if self.signal is not None:
+            return f"signal {self.signal}"
+        if self.exit_code is not None:
+            return f"exit {self.exit_code}" if self.exit_code else "ok"
+        return "no end"
+
+    @property
+    def failed(self) -> bool:
+        return self.signal is not None or bool(self.exit_code)
+
+
+def all_kept(environment: Mapping[str, str] = os.environ) -> list[Kept]:
+    """All of them, the one started last first."""
+    try:
+        entries = list(os.scandir(runs(environment)))
+    except OSError:
+        return []
+    found = [one_kept(Path(entry.path)) for entry in entries if entry.is_dir(follow_symlinks=False)]
+    return sorted(
+        (one for one in found if one is not None),
+        key=lambda one: (one.started or one.changed, one.id),
+        reverse=True,
+    )
+
+
+def one_kept(folder: Path) -> Kept | None:
+    """None for what is no recording."""
+    if not (folder / INFO).is_file():
+        return None
+    info, end = _object(folder / INFO), _object(folder / END)
+    size, changed, boxes = _measured(folder)
+    host = _text(info.get("host"))
+    here = host in (None, os.uname().nodename)
+    elsewhere = not here and not end and time.time() - changed < ELSEWHERE
+    words = info.get("command")
+    listed = words if isinstance(words, list) else []
+    return Kept(
+        folder=folder,
+        kind=_text(info.get("kind")),
+        command=tuple(_text(word) or "" for word in listed[:MOST_WORDS]),
+        cwd=_text(info.get("cwd")),
+        host=host,
+        started=_number(info.get("started")),
+        ended=_number(end.get("ended")),
+        exit_code=_whole(end.get("exit_code")),
+        signal=_whole(end.get("signal")),
+        boxes=boxes,
+        size=size,
+        changed=changed,
+        alive=is_living(folder) or elsewhere,
+    )
+
+
+def _measured(folder: Path) -> tuple[int, float, int]:
+    """Bytes, last change and black boxes. Links are not followed."""
+    size, changed, boxes = 0, 0.0, 0
+    for entry, status in _files(folder):
+        size += status.st_blocks * 512
+        changed = max(changed, status.st_mtime)
+        boxes += entry.name.endswith(BOX_SUFFIX)
+    return size, changed, boxes
+
+
+def _files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    folders = [str(folder)]
+    for _ in range(MOST_FILES):
+        if not folders:
+            return
+        try:
+            entries = list(os.scandir(folders.pop()))
+        except OSError:
+            continue  # removed meanwhile, or not ours
+        for entry in entries:
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                folders.append(entry.path)
+            else:
+                yield entry, status
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as file:
+            content = json.loads(file.read(MOST_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _text(value: object) -> str | None:
+    return value[:LONGEST] if isinstance(value, str) else None
+
+
+def _number(value: object) -> float | None:
+    known = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e11
+    return float(value) if known and isinstance(value, (int, float)) else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and abs(value) < 1 << 31 else None

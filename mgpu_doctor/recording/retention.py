@@ -1,0 +1,106 @@
+"""Which recordings are kept, and how one goes: whole, and never that of a job that runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from mgpu_doctor.recording.home import runs
+from mgpu_doctor.recording.kept import Kept, all_kept
+
+VARIABLE = "MGPU_DOCTOR_KEEP"
+"""Of the environment: how much is kept, as `20GiB`; `all`: everything."""
+KEPT_BYTES = 8 << 30
+"""Kept unless the variable says otherwise: some hundreds of recordings of 8 ranks."""
+YOUNG = 86_400.0
+"""Seconds after its end for which a recording is never removed unasked."""
+GOING = ".going-"
+"""Begins the name of a folder that is being removed."""
+_SIZE = re.compile(r"(\d{1,12}(?:\.\d{1,6})?) ?([KMGT]i?)?B?", re.IGNORECASE)
+_AGE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?([smhdw])")
+_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+
+
+def size_of(text: str) -> int | None:
+    """Bytes that `20GiB`, `500 MB` or `4096` mean (binary prefixes throughout); None: nothing."""
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        return None
+    return int(float(found[1]) * 1024 ** _UNITS[(found[2] or "")[:1].lower()])
+
+
+def seconds_of(text: str) -> float | None:
+    """Seconds that `30d`, `12h` or `2w` mean; None: nothing."""
+    found = _AGE.fullmatch(text.strip())
+    return float(found[1]) * _SECONDS[found[2]] if found else None
+
+
+def superfluous(
+    kept: Iterable[Kept],
+    now: float,
+    *,
+    older: float | None = None,
+    most: int | None = None,
+    keep: int | None = None,
+) -> list[Kept]:
+    """What goes, the oldest first: what changed last more than `older` seconds ago, and as many of
+    the oldest as leave no more than `most` bytes and `keep` recordings. What is alive stays and
+    counts. Pure."""
+    ordered = sorted(kept, key=lambda one: (one.changed, one.id))
+    size, count = sum(one.size for one in ordered), len(ordered)
+    going = []
+    for one in ordered:
+        old = older is not None and now - one.changed > older
+        large = (most is not None and size > most) or (keep is not None and count > keep)
+        if not one.alive and (old or large):
+            going.append(one)
+            size, count = size - one.size, count - 1
+    return going
+
+
+def remove(going: Sequence[Kept]) -> tuple[list[Kept], list[tuple[Kept, str]]]:
+    """What was removed, and what could not be, with the reason. A folder is renamed first, so that
+    nobody finds half of a recording."""
+    gone, left = [], []
+    for one in going:
+        try:
+            place = one.folder.with_name(f"{GOING}{one.id}")
+            one.folder.rename(place)
+            shutil.rmtree(place)
+        except OSError as error:
+            left.append((one, error.strerror or str(error)))
+        else:
+            gone.append(one)
+    return gone, left
+
+
+def bound(environment: Mapping[str, str] = os.environ) -> int | None:
+    """Bytes that are kept; None: all. What cannot be understood keeps all."""
+    told = environment.get(VARIABLE, "").strip()
+    return KEPT_BYTES if not told else size_of(told)
+
+
+def tidy(now: float, environment: Mapping[str, str] = os.environ) -> list[Kept]:
+    """Removes what is over the bound and not young, and what an earlier removal left behind."""
+    for folder in _half_gone(runs(environment)):
+        shutil.rmtree(folder, ignore_errors=True)
+    most = bound(environment)
+    if most is None:
+        return []
+    going = superfluous(all_kept(environment), now, most=most)
+    return remove([one for one in going if now - one.changed > YOUNG])[0]
+
+
+def _half_gone(folder: Path) -> list[Path]:
+    try:
+        return [
+            Path(entry.path)
+            for entry in os.scandir(folder)
+            if entry.name.startswith(GOING) and entry.is_dir(follow_symlinks=False)
+        ]
+    except OSError:
+        return []
