@@ -1,0 +1,182 @@
+"""Which fixes help a plan, how much, and the cheapest set of them that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from mgpu_doctor.analysis.memory.fixes import FIXES, Fix, Time
+from mgpu_doctor.analysis.memory.gpus import Gpu
+from mgpu_doctor.analysis.memory.predict import Prediction, may_fit, predict
+from mgpu_doctor.analysis.memory.settings import Plan
+from mgpu_doctor.analysis.memory.traces import Traces
+
+WORTH = 0.01
+"""A fix that saves a smaller share is not offered."""
+MOST_VARIANTS = 32
+"""Of a set of fixes, so many are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A fix, and the plan with it. `fits`: None where no device was named."""
+
+    fix: Fix
+    prediction: Prediction
+    saved: int
+    """Bytes that are needed less."""
+    time: Time
+    fits: bool | None
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A fix that is not offered, and why."""
+
+    fix: Fix
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Fixes that fit together: none of them can be left out."""
+
+    fixes: tuple[Fix, ...]
+    prediction: Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """`offers`: first those that fit, from the cheapest on, then by what they save. `cheapest`:
+    None where the plan fits, or nothing does, or no device was named."""
+
+    offers: tuple[Offer, ...]
+    declined: tuple[Declined, ...]
+    cheapest: Together | None
+
+
+def advise(plan: Plan, traces: Traces, device: Gpu | None = None) -> Advice | None:
+    """None: nothing like the plan was traced."""
+    return _Adviser(plan, traces, device).advice()
+
+
+class _Adviser:
+    """Remembers what it has predicted: sets of fixes share most of their plans."""
+
+    def __init__(self, plan: Plan, traces: Traces, device: Gpu | None) -> None:
+        self.plan, self.traces, self.device = plan, traces, device
+        self._predicted: dict[Plan, Prediction | None] = {}
+
+    def advice(self) -> Advice | None:
+        now = self._predict(self.plan)
+        if now is None:
+            return None
+        judged = [
+            self._judged(fix, variants, now)
+            for fix in FIXES
+            if (variants := fix.variants(self.plan))
+        ]
+        offers = [each for each in judged if isinstance(each, Offer)]
+        declined = tuple(each for each in judged if isinstance(each, Declined))
+        fitting = [offer for offer in offers if offer.fits]
+        rest = sorted(
+            (offer for offer in offers if not offer.fits), key=lambda each: each.prediction.needed
+        )
+        wanted = self.device is not None and not self._fits(now)
+        return Advice((*fitting, *rest), declined, self._cheapest(now) if wanted else None)
+
+    def _judged(self, fix: Fix, variants: Sequence[Plan], now: Prediction) -> Offer | Declined:
+        found = self._mildest(variants)
+        if found is None:
+            return Declined(fix, "not predicted: a trace with it is missing")
+        saved = now.needed - found.needed
+        if saved < WORTH * now.needed:
+            return Declined(fix, fix.caveat if found is now else _why_not(found, now))
+        settings, before = found.plan.settings, now.plan.settings
+        work = self.traces.extra_work(before, settings)
+        time = fix.time
+        if work is not None and settings.checkpointing is not before.checkpointing:
+            time = Time(work, "floating-point operations counted in the traces")
+        how = fix.how.format(batch=settings.batch, accumulate=settings.accumulate)
+        return Offer(fix, found, saved, time, self._fits(found) if self.device else None, how)
+
+    def _mildest(self, plans: Sequence[Plan]) -> Prediction | None:
+        """The first that fits, else the strongest; the mildest where no device is named."""
+        if self.device is None:
+            return self._predict(plans[0])
+        return self._fitting(plans) or self._predict(plans[-1])
+
+    def _fitting(self, plans: Sequence[Plan]) -> Prediction | None:
+        for plan in plans[:MOST_VARIANTS]:
+            if self.device is not None and may_fit(plan, self.traces, self.device):
+                found = self._predict(plan)
+                if found is not None and self._fits(found):
+                    return found
+        return None
+
+    def _cheapest(self, now: Prediction) -> Together | None:
+        """One fix, else two, that fit: those of which the dearest is the cheapest. Else several."""
+        order = {fix.id: place for place, fix in enumerate(FIXES)}
+        known = [fix for fix in FIXES if fix.variants(self.plan)]
+        for several in (1, 2):
+            sets = combinations(known, several)
+            for fixes in sorted(sets, key=lambda each: [order[fix.id] for fix in each[::-1]]):
+                if found := self._fitting(self._with(fixes)):
+                    return Together(fixes, found)
+        return self._grown(now)
+
+    def _grown(self, now: Prediction) -> Together | None:
+        """Fixes are added from the cheapest on, as long as each saves something, until it fits;
+        then those that are not needed are taken out, the dearest first."""
+        chosen: list[Fix] = []
+        best = now
+        for fix in FIXES:
+            plans = self._with([*chosen, fix])
+            found = self._mildest(plans) if plans else None
+            if found is None or not _helps(found, best):
+                continue
+            chosen.append(fix)
+            best = found
+            if self._fits(best):
+                break
+        if not self._fits(best):
+            return None
+        for fix in reversed(chosen[:-1]):
+            fewer = [each for each in chosen if each is not fix]
+            if found := self._fitting(self._with(fewer)):
+                chosen, best = fewer, found
+        return Together(tuple(chosen), best)
+
+    def _with(self, fixes: Sequence[Fix]) -> list[Plan]:
+        """The plan with all these fixes, in all their forms."""
+        plans = [self.plan]
+        for fix in fixes:
+            plans = [variant for each in plans for variant in fix.variants(each)]
+        return plans
+
+    def _predict(self, plan: Plan) -> Prediction | None:
+        if plan not in self._predicted:
+            self._predicted[plan] = predict(plan, self.traces, self.device)
+        return self._predicted[plan]
+
+    def _fits(self, prediction: Prediction) -> bool:
+        return self.device is not None and prediction.fits(self.device)
+
+
+def _why_not(found: Prediction, now: Prediction) -> str:
+    more = found.needed - now.needed
+    if more >= WORTH * now.needed:
+        return f"it would need {more / now.needed:.0%} more here"
+    if now.allocated - found.allocated >= WORTH * now.needed:
+        return "it makes room only between blocks that stay: fragmentation eats what it saves"
+    phase = now.composition.phase
+    where = f"the peak lies in the {phase.value} phase and stays" if phase else "there is no peak"
+    return f"it saves less than {WORTH:.0%} here: {where}"
+
+
+def _helps(found: Prediction, before: Prediction) -> bool:
+    """With the margins: a set of fixes has to fit in spite of them."""
+    saved = before.needed_at_most - found.needed_at_most
+    return saved >= WORTH * before.needed_at_most

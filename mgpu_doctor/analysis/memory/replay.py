@@ -1,0 +1,133 @@
+"""A step's allocations played through the simulated allocator: peaks, retries, where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mgpu_doctor.analysis.memory.allocator import GRANULE, Allocator, OutOfMemoryError, rounded
+from mgpu_doctor.analysis.memory.blocks import Block
+from mgpu_doctor.analysis.memory.expandable import ExpandableAllocator
+from mgpu_doctor.analysis.memory.stream import Phase, Stream, Taken
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Where memory runs out. `event`: index in the stream; the rest in bytes."""
+
+    event: int
+    phase: Phase
+    name: str
+    wanted: int
+    allocated: int
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Device memory as the allocator holds it; `taken`: bytes of it in use."""
+
+    address: int
+    size: int
+    taken: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Bytes throughout. `retries`: how often all that was cached had to be given back first, which
+    stops the device. `shortage`: None where everything found room."""
+
+    peak_allocated: int
+    peak_reserved: int
+    retries: int
+    shortage: Shortage | None
+    segments: tuple[Segment, ...]
+    """As they are at the end, or where memory ran out."""
+    charged: Sequence[int]
+    """By how much each event played changed what is allocated, rounding included."""
+
+    @property
+    def survives(self) -> bool:
+        return self.shortage is None
+
+
+def replay(stream: Stream, capacity: int | None = None, *, expandable: bool = False) -> Replay:
+    """`capacity`: bytes that the allocator may reserve. What was never taken cannot be freed: such
+    events, and empty blocks, change nothing."""
+    allocator = ExpandableAllocator(capacity) if expandable else Allocator(capacity)
+    held: dict[int, Block] = {}
+    charged: list[int] = []
+    shortage = None
+    for index, event in enumerate(stream.events):
+        if isinstance(event, Taken):
+            if event.block in held:
+                raise ValueError(f"block {event.block} is taken twice (event {index})")
+            if event.size <= 0:
+                charged.append(0)
+                continue
+            try:
+                block = held[event.block] = allocator.take(event.size)
+            except OutOfMemoryError as error:
+                state = (error.wanted, allocator.allocated, allocator.reserved)
+                shortage = Shortage(index, event.phase, event.name, *state)
+                break
+            charged.append(block.size)
+        elif (freed := held.pop(event.block, None)) is not None:
+            charged.append(-freed.size)
+            allocator.give(freed)
+        else:
+            charged.append(0)
+    return Replay(
+        allocator.peak_allocated,
+        allocator.peak_reserved,
+        allocator.retries,
+        shortage,
+        _segments(allocator),
+        charged,
+    )
+
+
+def smallest_capacity(stream: Stream, *, expandable: bool = False, granule: int = GRANULE) -> int:
+    """Bytes that the allocator needs at least: with as much it survives, retries allowed, with
+    `granule` bytes less it does not. (Giving back what is cached changes what fits where, so a
+    capacity further below may survive by luck: nothing to build on.)"""
+    granule = -(-max(granule, GRANULE) // GRANULE) * GRANULE
+    fails = (least(stream) - 1) // granule
+    most = replay(stream, expandable=expandable).peak_reserved
+    survives = -(-most // granule)
+    while survives - fails > 1:
+        middle = (survives + fails) // 2
+        if replay(stream, middle * granule, expandable=expandable).survives:
+            survives = middle
+        else:
+            fails = middle
+    return min(survives * granule, most)
+
+
+def _segments(allocator: Allocator) -> tuple[Segment, ...]:
+    found = []
+    for address, first in allocator.segments.items():
+        size = taken = 0
+        block: Block | None = first
+        while block is not None:
+            size += block.size * block.mapped
+            taken += block.size * block.taken
+            block = block.following
+        found.append(Segment(address, size, taken))
+    return tuple(found)
+
+
+def least(stream: Stream) -> int:
+    """The most bytes in use at once, by an allocator that wastes nothing but its rounding: what no
+    capacity below can hold."""
+    now = most = 0
+    held: dict[int, int] = {}
+    for event in stream.events:
+        if isinstance(event, Taken):
+            if event.size > 0:
+                held[event.block] = rounded(event.size)
+                now += held[event.block]
+                most = max(most, now)
+        else:
+            now -= held.pop(event.block, 0)
+    return most

@@ -1,0 +1,69 @@
+"""The step as it was traced, and the step that was not: made from its nearest relative."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from mgpu_doctor.analysis.memory.batches import accumulated, interpolated, rescaled
+from mgpu_doctor.analysis.memory.settings import Settings
+from mgpu_doctor.analysis.memory.stream import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`basis`: where the stream is from."""
+
+    stream: Stream
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Streams by what they were traced with. `flops`: floating-point operations of one step with
+    the same settings, where they were counted."""
+
+    streams: Mapping[Settings, Stream]
+    flops: Mapping[Settings, int] = field(default_factory=dict)
+
+    def find(self, settings: Settings) -> Found | None:
+        """As traced; else between (or beyond) two batches that were; else from one; else with one
+        micro-batch instead of several. None: nothing like it was traced."""
+        alike = {stream.samples: stream for stream in self._alike(settings)}
+        if (stream := alike.get(settings.batch)) is not None:
+            return Found(stream, "traced")
+        if len(alike) > 1:
+            least, most = min(alike), max(alike)
+            between = interpolated(alike[least], alike[most], settings.batch)
+            if between is not None:
+                return Found(between, f"from traces at batch {least} and {most}")
+        if alike:
+            nearest = min(alike, key=lambda samples: abs(samples - settings.batch))
+            return Found(rescaled(alike[nearest], settings.batch), f"scaled from batch {nearest}")
+        if settings.accumulate > 1 and (one := self.find(replace(settings, accumulate=1))):
+            basis = f"{one.basis}, with the gradients of earlier micro-batches added"
+            return Found(accumulated(one.stream), basis)
+        return None
+
+    def extra_work(self, before: Settings, after: Settings) -> float | None:
+        """How many more operations a sample takes, as a share; None: not counted."""
+        now, then = self._work(before), self._work(after)
+        return then / now - 1 if now and then else None
+
+    def _work(self, settings: Settings) -> float | None:
+        """Operations a sample: the same at any batch."""
+        for traced, flops in self.flops.items():
+            batch, accumulate = traced.batch, traced.accumulate
+            if replace(settings, batch=batch, accumulate=accumulate) == traced:
+                return flops / (batch * accumulate)
+        return None
+
+    def _alike(self, settings: Settings) -> Iterator[Stream]:
+        """Those that differ in the batch at most. Three micro-batches take what two take."""
+        for traced, stream in self.streams.items():
+            same = settings.accumulate == traced.accumulate or (
+                min(settings.accumulate, traced.accumulate) > 1
+            )
+            batch, accumulate = settings.batch, settings.accumulate
+            if same and replace(traced, batch=batch, accumulate=accumulate) == settings:
+                yield stream
