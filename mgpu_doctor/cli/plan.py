@@ -1,0 +1,175 @@
+"""`mgpu-doctor plan`: will it fit, said before anything is launched."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from mgpu_doctor.cli import app
+from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
+
+if TYPE_CHECKING:
+    from mgpu_doctor.analysis.memory.gpus import Gpu
+    from mgpu_doctor.analysis.memory.settings import Plan, Settings
+    from mgpu_doctor.plan.planned import Asked, Planned
+    from mgpu_doctor.plan.subject import Subject
+
+Choice = TypeVar("Choice", bound=Enum)
+
+WILL_NOT_FIT = 1
+WRONG_USAGE = 2
+MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
+
+
+@app.command()
+def plan(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="SUBJECT",
+            help="script.py:FUNCTION or module:FUNCTION (docs/plan.md), a built-in trainer "
+            "(torch-ddp, …), or gpt-nano, cnn-nano, gpt2-small, resnet50.",
+        ),
+    ],
+    *,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="GPU", help="H100-80GB, A100, …, or a size: 40GiB.")
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST_RANKS, metavar="N", help="Processes that train together; 2, alone 1."
+        ),
+    ] = None,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            help="single, ddp, zero1 or fsdp; none: the trainer's, else ddp if there are ranks."
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="What a built-in trainer trains.")] = None,
+    batch: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST_SAMPLES, metavar="N", help="Samples in a micro-batch of one rank."
+        ),
+    ] = None,
+    accumulate: Annotated[
+        int,
+        typer.Option(
+            min=1, max=MOST_ACCUMULATE, metavar="N", help="Micro-batches before an update."
+        ),
+    ] = 1,
+    precision: Annotated[str, typer.Option(help="fp32 or bf16 (autocast).")] = "fp32",
+    checkpointing: Annotated[
+        str, typer.Option(help="none, half or full: blocks that are computed again in backward.")
+    ] = "none",
+    optimizer: Annotated[str, typer.Option(help="adamw, adam or sgd.")] = "adamw",
+    limit: Annotated[
+        float, typer.Option(min=1, max=86_400, metavar="SECONDS", help="What a trace may take.")
+    ] = 60,
+    fixes: Annotated[
+        bool, typer.Option("--fixes", help="Say what would help though it fits.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Say whether a training step fits a GPU, what its memory is made of, and what would help.
+
+    No GPU is needed: the step is traced without computing it. Exit code: 0 it fits (or no --gpu),
+    1 it will not, 2 wrong usage, 3 nothing could be examined.
+
+    \b
+    Examples:
+      mgpu-doctor plan gpt2-small --batch 16 --gpu A100-40GB
+      mgpu-doctor plan torch-ddp --model resnet50 --batch 256 --ranks 8 --gpu H100
+      mgpu-doctor plan train.py:plan --batch 32 --precision bf16 --gpu 24GiB
+    """
+    from mgpu_doctor.plan import json, text
+    from mgpu_doctor.plan.planned import Asked
+
+    subject = _subject(name, model)
+    samples = subject.batch if batch is None else batch
+    settings = _settings(samples, accumulate, checkpointing, precision, optimizer)
+    wanted = _plan(subject, settings, strategy, ranks)
+    found = _planned(Asked(subject, wanted, _gpu(gpu), limit, fixes))
+    out = sys.stdout
+    put(
+        json.render(found)
+        if as_json
+        else text.render(found, width=width(out), colour=colour(out), unicode=unicode(out))
+    )
+    if found.fits is None and found.device is not None:
+        leave("only a lower bound is known, so it is not said whether it fits.", NOTHING_EXAMINED)
+    raise typer.Exit(WILL_NOT_FIT if found.fits is False else 0)
+
+
+def _planned(asked: Asked) -> Planned:
+    from mgpu_doctor.cli.progress import telling
+    from mgpu_doctor.plan.following import CannotPlanError
+    from mgpu_doctor.plan.planned import plan
+    from mgpu_doctor.report.text import line
+
+    try:
+        with telling() as tell:
+            return plan(asked, tell)
+    except CannotPlanError as error:
+        leave(line(str(error)), NOTHING_EXAMINED)
+
+
+def _subject(name: str, model: str | None) -> Subject:
+    from mgpu_doctor.plan.subject import SubjectError, subject
+
+    try:
+        return subject(name, model)
+    except SubjectError as error:
+        leave(str(error), WRONG_USAGE)
+
+
+def _gpu(name: str | None) -> Gpu | None:
+    from mgpu_doctor.analysis.memory.gpus import GPUS, gpu
+
+    found = None if name is None else gpu(name)
+    if name is not None and found is None:
+        leave(f"--gpu must be a size such as 40GiB, or one of {', '.join(GPUS)}.", WRONG_USAGE)
+    return found
+
+
+def _settings(
+    batch: int, accumulate: int, checkpointing: str, precision: str, optimizer: str
+) -> Settings:
+    from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Precision, Settings
+
+    return Settings(
+        batch,
+        accumulate,
+        _one_of(Checkpointing, "checkpointing", checkpointing),
+        _one_of(Precision, "precision", precision),
+        _one_of(Optimizer, "optimizer", optimizer),
+    )
+
+
+def _plan(subject: Subject, settings: Settings, strategy: str | None, ranks: int | None) -> Plan:
+    from mgpu_doctor.analysis.memory.settings import Plan, Strategy
+
+    chosen = Strategy.DDP if ranks is not None and ranks > 1 else Strategy.SINGLE
+    if strategy is not None:
+        chosen = _one_of(Strategy, "strategy", strategy)
+        if subject.strategy not in (None, chosen):
+            leave(f"{subject.name} is a trainer: leave --strategy out.", WRONG_USAGE)
+    elif subject.strategy is not None:
+        chosen = subject.strategy
+        if chosen is Strategy.SINGLE and ranks not in (None, 1):
+            leave(f"{subject.name} is one process: --ranks can only be 1.", WRONG_USAGE)
+    number = ranks or (1 if chosen is Strategy.SINGLE else 2)
+    return Plan(settings, chosen, number)
+
+
+def _one_of(kind: type[Choice], option: str, given: str) -> Choice:
+    try:
+        return kind(given)
+    except ValueError:
+        known = ", ".join(each.value for each in kind)
+        leave(f"--{option} must be one of {known}, not {given}.", WRONG_USAGE)

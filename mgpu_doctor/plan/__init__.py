@@ -1,0 +1,10 @@
+"""Memory before launch: the user's own step traced, replayed, held against a device.
+
+subject    what the user names: a model of theirs, a built-in one, a trainer
+tracing    the subprocess that runs the step and watches its memory; torch is imported there alone
+worker     that subprocess, seen from outside
+wire       what travels between the two
+following  the best method that can follow the step: fake tensors, a small real run, a formula
+planned    whether it fits, the largest batch, what would help
+text, json how that is shown
+"""

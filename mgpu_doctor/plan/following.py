@@ -1,0 +1,141 @@
+"""The step followed by the best method that can: fake tensors, a small real run, a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import Enum
+from queue import SimpleQueue
+
+from mgpu_doctor.analysis.memory.settings import Optimizer, Settings
+from mgpu_doctor.analysis.memory.states import on_the_host
+from mgpu_doctor.analysis.memory.stream import Event, Freed, Kind, Phase, Stream, Taken
+from mgpu_doctor.analysis.memory.traces import Traces
+from mgpu_doctor.plan.wire import Answer, Refusal
+from mgpu_doctor.plan.worker import Worker
+
+SMALL = (2, 4)
+"""Batches of a real run: with a single sample, operators take short cuts."""
+_STATES = {Optimizer.SGD: 0, Optimizer.ADAM: 2, Optimizer.ADAMW: 2}
+_FLOAT = 4
+
+
+class Method(Enum):
+    FAKE = "traced with fake tensors"
+    REAL = "a small real run on the CPU"
+    FORMULA = "from the number of parameters alone"
+
+
+class CannotPlanError(Exception):
+    """Nothing could be examined; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """`reasons`: why no better method would do; `parameters`: their number; `values_read`: numbers
+    that the step asked tensors for and that were made up."""
+
+    traces: Traces
+    method: Method
+    reasons: tuple[str, ...]
+    parameters: int
+    values_read: int = 0
+
+
+class Follower:
+    """Two processes side by side, which both have loaded torch when the first answer comes.
+
+    `limit`: seconds that one trace may take.
+    """
+
+    def __init__(self, target: str, limit: float, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._workers = (Worker(target, limit), Worker(target, limit))
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._pool = ThreadPoolExecutor(len(self._workers))
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.end()  # what is still under way ends with it
+
+    def follow(self, settings: Settings, other: Settings) -> Followed:
+        """`other`: a batch that tells how the step grows. Raises CannotPlanError."""
+        self._tell("tracing the step with fake tensors")
+        own, grown = self._pool.map(self._ask, (settings, other))
+        if isinstance(own, Answer):
+            traces = _with({settings: own, other: grown}, Traces({}))
+            return Followed(traces, Method.FAKE, (), own.stream.parameters, own.values_read)
+        if own.target:
+            raise CannotPlanError(own.why)
+        reasons = [f"fake tensors could not follow the step: {own.why.rstrip('.')}"]
+        self._tell("running two small steps on the CPU")
+        small = self._small(settings)
+        if not isinstance(small, Refusal):
+            parameters = next(iter(small.streams.values())).parameters
+            return Followed(small, Method.REAL, tuple(reasons), parameters)
+        reasons.append(f"it could not be run on the CPU: {small.why.rstrip('.')}")
+        parameters = own.parameters or small.parameters or 0
+        if small.target or not parameters:
+            raise CannotPlanError(small.why if small.target else f"{'; '.join(reasons)}.")
+        traces = Traces({settings: states_alone(parameters, settings)})
+        return Followed(traces, Method.FORMULA, tuple(reasons), parameters)
+
+    def more(self, followed: Followed, wanted: Iterable[Settings]) -> Followed:
+        """With whatever else can be traced."""
+        if followed.method is not Method.FAKE:
+            return followed
+        self._tell("tracing what would help")
+        known = followed.traces
+        derived = {
+            each: on_the_host(found.stream)  # what SGD takes; tests hold it against traces
+            for each in wanted
+            if each.optimizer is Optimizer.SGD
+            and (found := known.find(replace(each, optimizer=Optimizer.ADAMW)))
+        }
+        asked = [each for each in wanted if each not in derived and each not in known.streams]
+        answers = dict(zip(asked, self._pool.map(self._ask, asked), strict=True))
+        traced = _with(answers, known)
+        return replace(followed, traces=replace(traced, streams={**traced.streams, **derived}))
+
+    def _small(self, settings: Settings) -> Traces | Refusal:
+        streams: dict[Settings, Stream] = {}
+        for batch in SMALL:
+            asked = replace(settings, batch=batch)
+            answer = self._ask(asked, real=True)
+            if isinstance(answer, Refusal):
+                return answer
+            streams[asked] = answer.stream
+        return Traces(streams)
+
+    def _ask(self, settings: Settings, real: bool = False) -> Answer | Refusal:
+        worker = self._idle.get()
+        try:
+            return worker.trace(settings, real=real)
+        finally:
+            self._idle.put(worker)
+
+
+def _with(answers: Mapping[Settings, Answer | Refusal], known: Traces) -> Traces:
+    good = {each: said for each, said in answers.items() if isinstance(said, Answer)}
+    streams = {each: said.stream for each, said in good.items()}
+    flops = {each: said.flops for each, said in good.items()}
+    return Traces({**known.streams, **streams}, {**known.flops, **flops})
+
+
+def states_alone(parameters: int, settings: Settings) -> Stream:
+    """A step of a model of which only the number of parameters is known, in float32: weights,
+    gradients and optimizer states. What lies between forward and backward is not in it."""
+    size = parameters * _FLOAT
+    weights, gradients, *states = range(2 + _STATES[settings.optimizer])
+    events: list[Event] = [Taken(weights, size, Kind.WEIGHTS, Phase.SETUP)]
+    events.append(Taken(gradients, size, Kind.GRADIENTS, Phase.BACKWARD))
+    events += [Taken(state, size, Kind.OPTIMIZER, Phase.OPTIMIZER) for state in states]
+    events.append(Freed(gradients, Phase.OPTIMIZER))
+    return Stream(tuple(events), (1,), settings.batch, parameters)

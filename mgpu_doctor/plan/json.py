@@ -1,0 +1,96 @@
+"""The plan as JSON. Bytes, fractions; what is not known is null."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from mgpu_doctor.analysis.memory.advice import Offer
+from mgpu_doctor.analysis.memory.predict import Prediction
+from mgpu_doctor.plan.planned import Planned
+
+SCHEMA = "mgpu-doctor/plan/1"
+
+
+def render(planned: Planned) -> str:
+    return json.dumps(_whole(planned), indent=2, ensure_ascii=False) + "\n"
+
+
+def _whole(planned: Planned) -> dict[str, Any]:
+    asked, device = planned.prediction.plan, planned.device
+    advice = planned.advice
+    cheapest = advice.cheapest if advice else None
+    return {
+        "schema": SCHEMA,
+        "subject": planned.subject.name,
+        "plan": {
+            "batch": asked.settings.batch,
+            "accumulate": asked.settings.accumulate,
+            "checkpointing": asked.settings.checkpointing.value,
+            "precision": asked.settings.precision.value,
+            "optimizer": asked.settings.optimizer.value,
+            "strategy": asked.strategy.value,
+            "ranks": asked.ranks,
+        },
+        "gpu": device
+        and {"name": device.name, "capacity": device.capacity, "source": device.source},
+        "method": planned.followed.method.name.lower(),
+        "reasons": list(planned.followed.reasons),
+        "lower_bound": planned.bound,
+        "parameters": planned.followed.parameters,
+        "fits": planned.fits,
+        "largest_batch": planned.largest,
+        "prediction": _prediction(planned.prediction),
+        "fixes": [_offer(offer) for offer in (advice.offers if advice else ())],
+        "not_offered": [
+            {"id": each.fix.id, "reason": each.reason}
+            for each in (advice.declined if advice else ())
+        ],
+        "together": cheapest
+        and {
+            "fixes": [fix.id for fix in cheapest.fixes],
+            "prediction": _prediction(cheapest.prediction),
+        },
+        "notes": list(planned.notes),
+    }
+
+
+def _prediction(prediction: Prediction) -> dict[str, Any]:
+    made = prediction.composition
+    return {
+        "peak_allocated": prediction.allocated,
+        "smallest_capacity": prediction.capacity,
+        "peak_reserved": prediction.reserved,
+        "needed": prediction.needed,
+        "needed_at_most": prediction.needed_at_most,
+        "margin": prediction.margin,
+        "basis": prediction.basis,
+        "outside": [
+            {
+                "name": constant.name,
+                "bytes": constant.size,
+                "margin": constant.margin,
+                "source": constant.source,
+            }
+            for constant in prediction.outside
+        ],
+        "peak_phase": made.phase and made.phase.value,
+        "peak_by_kind": {kind.value: size for kind, size in made.kinds.items()},
+        "peak_by_phase": {phase.value: size for phase, size in made.phases.items()},
+        "largest": [{"name": name, "bytes": size} for name, size in made.largest],
+    }
+
+
+def _offer(offer: Offer) -> dict[str, Any]:
+    return {
+        "id": offer.fix.id,
+        "summary": offer.fix.summary,
+        "how": offer.how,
+        "caveat": offer.fix.caveat or None,
+        "needed": offer.prediction.needed,
+        "saved": offer.saved,
+        "time_fraction": offer.time.fraction,
+        "time_basis": offer.time.basis,
+        "fits": offer.fits,
+        "basis": offer.prediction.basis,
+    }

@@ -1,0 +1,88 @@
+"""From what the user names to what will happen: whether it fits, the largest batch, the fixes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from mgpu_doctor.analysis.memory.advice import Advice, advise
+from mgpu_doctor.analysis.memory.constants import SCRATCH
+from mgpu_doctor.analysis.memory.fixes import wanted_traces
+from mgpu_doctor.analysis.memory.gpus import Gpu
+from mgpu_doctor.analysis.memory.predict import Prediction, largest_batch, predict
+from mgpu_doctor.analysis.memory.settings import Plan
+from mgpu_doctor.plan.following import CannotPlanError, Followed, Follower, Method
+from mgpu_doctor.plan.subject import Subject
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`limit`: seconds that one trace may take; `fixes`: whether to look for them though it
+    fits."""
+
+    subject: Subject
+    plan: Plan
+    device: Gpu | None
+    limit: float
+    fixes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """`largest`: samples of a micro-batch that fit; None: no device, or not known. `advice`: None
+    where nobody looked for any. `notes`: what the numbers do not hold."""
+
+    subject: Subject
+    device: Gpu | None
+    prediction: Prediction
+    followed: Followed
+    largest: int | None
+    advice: Advice | None
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool | None:
+        """None: no device was named, or only a lower bound is known and that fits."""
+        if self.device is None:
+            return None
+        if self.bound:
+            return None if self.prediction.needed <= self.device.capacity else False
+        return self.prediction.fits(self.device)
+
+    @property
+    def bound(self) -> bool:
+        """Whether the numbers are the least that is needed."""
+        return self.followed.method is Method.FORMULA
+
+
+def plan(asked: Asked, tell: Callable[[str], None]) -> Planned:
+    """Raises CannotPlanError."""
+    wanted, device = asked.plan, asked.device
+    other, *others = wanted_traces(wanted)
+    with Follower(asked.subject.target, asked.limit, tell) as follower:
+        followed = follower.follow(wanted.settings, other)
+        prediction = predict(wanted, followed.traces, device)
+        if prediction is None:
+            raise CannotPlanError("the step was traced, but tells nothing of the batch asked for.")
+        planned = Planned(asked.subject, device, prediction, followed, None, None, _notes(followed))
+        if planned.bound:
+            return planned
+        fixes = asked.fixes or planned.fits is False
+        if fixes:
+            followed = follower.more(followed, others)
+    if device is not None:
+        tell("looking for the largest batch that fits")
+        planned = replace(planned, largest=largest_batch(wanted, followed.traces, device))
+    if fixes:
+        tell("trying what would help")
+        planned = replace(planned, advice=advise(wanted, followed.traces, device))
+    return planned
+
+
+def _notes(followed: Followed) -> tuple[str, ...]:
+    notes = [SCRATCH]
+    if followed.values_read:
+        notes.append("numbers that the step reads from tensors (.item()) were taken to be 1")
+    if followed.method is Method.FORMULA:
+        notes.append("activations are not in it: the numbers are the least that is needed")
+    return tuple(notes)

@@ -1,0 +1,77 @@
+"""Where torch does otherwise on a CPU than on a GPU, and memory shows it: done as on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+_FLOAT32 = """
+__pow__ __rpow__ acos asin binary_cross_entropy_with_logits cdist cosh cosine_embedding_loss
+cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 frobenius_norm group_norm
+hinge_embedding_loss huber_loss kl_div l1_loss layer_norm log log10 log1p log2 log_softmax logsumexp
+margin_ranking_loss mse_loss multi_margin_loss multilabel_margin_loss native_layer_norm nll_loss
+norm nuclear_norm pdist poisson_nll_loss pow prod reciprocal renorm rsqrt sinh smooth_l1_loss
+soft_margin_loss softmax softmin softplus sum tan triplet_margin_loss linalg_vector_norm rms_norm
+"""
+_IN_FLOAT32 = frozenset(_FLOAT32.split())
+"""What autocast computes in float32 on CUDA but not on a CPU, by the names that people call
+(AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE in ATen/autocast_mode.h, torch 2.13)."""
+_DROPS = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 10}
+"""Where the argument `dropout_p` of attention stands."""
+_SHORT = (torch.bfloat16, torch.float16)
+
+
+class LikeCuda(TorchFunctionMode):
+    """Around forward and backward on CPU tensors, real or fake."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "cuda":
+            return args[0]
+        if name == "dropout":
+            return _dropped(func, args, kwargs)
+        if name in _DROPS:
+            args, kwargs = _without_dropout(_DROPS[name], args, kwargs)
+        if name in _IN_FLOAT32 and torch.is_autocast_enabled("cpu"):
+            args = tuple(_long(each) for each in args)
+            kwargs = {key: _long(each) for key, each in kwargs.items()}
+        elif any(_is_cuda(each) for each in (*args, *kwargs.values())):
+            if func is torch.device:
+                return torch.device("cpu")
+            args = tuple("cpu" if _is_cuda(each) else each for each in args)
+            kwargs = {key: "cpu" if _is_cuda(each) else each for key, each in kwargs.items()}
+        return func(*args, **kwargs)
+
+
+def _dropped(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """CUDA keeps a byte an element to remember what dropout dropped."""
+    given = dict(zip(("input", "p", "training", "inplace"), args, strict=False)) | kwargs
+    training = given.get("training", given.get("train", True))
+    if training and not given.get("inplace") and 0 < given.get("p", 0.5) < 1:
+        return torch.native_dropout(given["input"], given.get("p", 0.5), True)[0]
+    return func(*args, **kwargs)
+
+
+def _without_dropout(place: int, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """CUDA's attention draws again in backward, from a seed, what dropout dropped. Not so where
+    the weights of attention are asked for."""
+    if kwargs.get("need_weights"):
+        return args, kwargs
+    args = (*args[:place], 0.0, *args[place + 1 :]) if len(args) > place else args
+    return args, {key: 0.0 if key == "dropout_p" else each for key, each in kwargs.items()}
+
+
+def _long(value: Any) -> Any:
+    short = isinstance(value, torch.Tensor) and value.dtype in _SHORT
+    return value.float() if short else value
+
+
+def _is_cuda(value: Any) -> bool:
+    if isinstance(value, torch.device):
+        return value.type == "cuda"
+    return isinstance(value, str) and (value == "cuda" or value.startswith("cuda:"))

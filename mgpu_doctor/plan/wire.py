@@ -1,0 +1,149 @@
+"""What travels between the doctor and the subprocess that traces: lines of JSON.
+
+The other side runs the user's own code, so nothing of what it says is believed unread.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Precision, Settings
+from mgpu_doctor.analysis.memory.stream import Event, Freed, Kind, Phase, Stream, Taken
+
+MOST_BYTES = 256 << 20
+"""Of one answer."""
+
+MOST = 1 << 70
+"""Of any number: floating-point operations of a step are the largest."""
+_KINDS, _PHASES = tuple(Kind), tuple(Phase)
+
+
+class WireError(ValueError):
+    """A line that the other side cannot have meant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`flops` of a step: of matrix products and convolutions. `values_read`: numbers that the step
+    asked tensors for, and that were made up."""
+
+    stream: Stream
+    flops: int = 0
+    values_read: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """`target`: what the user named cannot be planned, however it is run; else the step failed.
+
+    `parameters`: their number, where the model could be built.
+    """
+
+    why: str
+    target: bool
+    parameters: int | None = None
+
+
+def write_request(settings: Settings, *, real: bool) -> str:
+    return json.dumps(
+        {
+            "batch": settings.batch,
+            "accumulate": settings.accumulate,
+            "checkpointing": settings.checkpointing.value,
+            "precision": settings.precision.value,
+            "optimizer": settings.optimizer.value,
+            "real": real,
+        }
+    )
+
+
+def read_request(line: str) -> tuple[Settings, bool]:
+    asked = json.loads(line)
+    settings = Settings(
+        batch=asked["batch"],
+        accumulate=asked["accumulate"],
+        checkpointing=Checkpointing(asked["checkpointing"]),
+        precision=Precision(asked["precision"]),
+        optimizer=Optimizer(asked["optimizer"]),
+    )
+    return settings, asked["real"]
+
+
+def write_answer(answer: Answer | Refusal) -> str:
+    if isinstance(answer, Refusal):
+        said = {"why": answer.why, "target": answer.target, "parameters": answer.parameters}
+        return json.dumps({"refusal": said})
+    stream = answer.stream
+    names: dict[str, int] = {}
+    events = [
+        [
+            event.block,
+            _PHASES.index(event.phase),
+            event.size,
+            _KINDS.index(event.kind),
+            names.setdefault(event.name, len(names)),
+        ]
+        if isinstance(event, Taken)
+        else [event.block, _PHASES.index(event.phase)]
+        for event in stream.events
+    ]
+    return json.dumps(
+        {
+            "events": events,
+            "names": list(names),
+            "steps": list(stream.steps),
+            "samples": stream.samples,
+            "parameters": stream.parameters,
+            "flops": answer.flops,
+            "values_read": answer.values_read,
+        },
+        separators=(",", ":"),
+    )
+
+
+def read_answer(line: str | bytes) -> Answer | Refusal:
+    """Raises WireError."""
+    try:
+        said = json.loads(line)
+        if (refusal := said.get("refusal")) is not None:
+            parameters = refusal["parameters"]
+            known = None if parameters is None else _number(parameters)
+            return Refusal(str(refusal["why"])[:1000], bool(refusal["target"]), known)
+        stream = Stream(
+            tuple(_events(said["events"], [str(name)[:200] for name in said["names"]])),
+            tuple(_number(place) for place in said["steps"]),
+            _number(said["samples"]),
+            _number(said["parameters"]),
+        )
+        return Answer(stream, _number(said["flops"]), _number(said["values_read"]))
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+        raise WireError("the tracing process answered with something else than a trace") from None
+
+
+def _events(listed: Any, names: list[str]) -> list[Event]:
+    """Each block is taken once, and freed at most once after that."""
+    events: list[Event] = []
+    taken: set[int] = set()
+    freed: set[int] = set()
+    for each in listed:
+        block, phase = _number(each[0]), _PHASES[_number(each[1])]
+        if len(each) == 2:
+            if block not in taken or block in freed:
+                raise WireError
+            freed.add(block)
+            events.append(Freed(block, phase))
+        else:
+            if block in taken:
+                raise WireError
+            taken.add(block)
+            kind, name = _KINDS[_number(each[3])], names[_number(each[4])]
+            events.append(Taken(block, _number(each[2]), kind, phase, name))
+    return events
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise WireError
+    return value

@@ -1,0 +1,101 @@
+"""How the user points at a model: what is found, and what is said where it is not."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from mgpu_doctor.analysis.memory.settings import Strategy
+from mgpu_doctor.plan.subject import SubjectError, subject
+from mgpu_doctor.plan.tracing.target import TargetError, find
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`find` is for a process of its own: it changes this one's."""
+    for name, value in (("path", [*sys.path]), ("argv", [*sys.argv]), ("modules", {**sys.modules})):
+        if name != "modules":
+            monkeypatch.setattr(sys, name, value)
+    monkeypatch.setattr(torch.distributed, "init_process_group", None)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def _script(folder: Path, text: str) -> str:
+    path = folder / "its_own_script.py"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_a_function_of_a_script_is_found_with_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "beside_the_script.py").write_text("ANSWER = 42\n", encoding="utf-8")
+    text = "from beside_the_script import ANSWER\ndef plan():\n    return ANSWER\n"
+    script = _script(tmp_path, text)
+    assert find(script)() == 42
+    assert find(f"{script}:plan")() == 42
+
+
+def test_a_function_of_a_module_is_found() -> None:
+    assert find("mgpu_trainers.planned:cnn_nano").__name__ == "cnn_nano"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "import argparse\np = argparse.ArgumentParser()\np.add_argument('d')\np.parse_args()",
+            "2",
+        ),
+        ("import torch.distributed as d\nd.init_process_group('gloo')", "starts a process group"),
+        ("open('no-such-data')", "FileNotFoundError"),
+        ("def (", "SyntaxError"),
+        ("def plan(batch): ...", "takes arguments"),
+        ("def other(): ...", "no function 'plan'"),
+        ("plan = 3", "no function 'plan'"),
+    ],
+)
+def test_what_cannot_be_used_is_said_with_what_to_do(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(TargetError) as caught:
+        find(_script(tmp_path, text))
+    assert said in str(caught.value)
+    assert "docs/plan.md" in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["no_such_module_of_mine:plan", "no/such/file.py"])
+def test_what_is_not_there_is_said(target: str) -> None:
+    with pytest.raises(TargetError, match=r"no_such_module_of_mine|there is no file"):
+        find(target)
+
+
+def test_a_trainer_says_what_is_trained_and_how() -> None:
+    named = subject("torch-zero1", "cnn-nano")
+    assert (named.target, named.strategy) == ("mgpu_trainers.planned:cnn_nano", Strategy.ZERO1)
+    assert subject("torch-ddp", None).target == "mgpu_trainers.planned:gpt_nano"
+    assert subject("torch-ddp", "gpt2-small").target == "mgpu_trainers.planned:gpt2_small"
+
+
+def test_a_model_or_a_function_leaves_the_strategy_open() -> None:
+    assert subject("resnet50", None).strategy is None
+    assert subject("mine.models:plan", None).target == "mine.models:plan"
+    assert subject("train.py", None).target == "train.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "said"),
+    [
+        ("torch-pp", None, "cannot be planned yet"),
+        ("torch-ddp", "gpt-5", "--model must be one of"),
+        ("resnet50", "gpt-nano", "is one itself"),
+        ("mine:plan", "gpt-nano", "built-in trainer"),
+        ("torch_ddp", None, "module:function"),
+    ],
+)
+def test_what_names_nothing_is_refused(name: str, model: str | None, said: str) -> None:
+    with pytest.raises(SubjectError, match=said):
+        subject(name, model)

@@ -1,0 +1,43 @@
+"""Tracing without a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.analysis.memory.settings import Settings
+from mgpu_doctor.plan import following
+from mgpu_doctor.plan.tracing.step import StepError, trace
+from mgpu_doctor.plan.tracing.target import TargetError, find
+from mgpu_doctor.plan.wire import Answer, Refusal
+
+
+class InThisProcess:
+    """In the place of a `Worker`."""
+
+    functions: dict[str, Callable[[], Any]]
+    """By the names under which they are asked for; others are looked for as ever."""
+
+    def __init__(self, target: str, limit: float) -> None:
+        self.target, self.limit = target, limit
+
+    def trace(self, settings: Settings, *, real: bool = False) -> Answer | Refusal:
+        try:
+            function = self.functions.get(self.target) or find(self.target)
+            traced = trace(function, settings, real=real)
+        except TargetError as error:
+            return Refusal(str(error), target=True)
+        except StepError as error:
+            return Refusal(str(error), target=False, parameters=error.parameters)
+        return Answer(traced.stream, traced.flops, traced.values_read)
+
+    def end(self) -> None: ...
+
+
+def trace_here(monkeypatch: pytest.MonkeyPatch, **functions: Callable[[], Any]) -> None:
+    """From now on, one trace after the other."""
+    monkeypatch.setattr(InThisProcess, "functions", functions, raising=False)
+    monkeypatch.setattr(following, "Worker", InThisProcess)
+    monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.map", lambda _, *some: map(*some))

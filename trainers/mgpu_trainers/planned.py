@@ -1,0 +1,61 @@
+"""The models as `mgpu-doctor plan` takes them: each function returns model, batch and loss."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from mgpu_trainers import data, large, models
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+Planned = tuple[nn.Module, Callable[[int], Batch], Callable[[nn.Module, Batch], torch.Tensor]]
+
+DIGITS = 10
+PIXELS = 224
+"""Width and height of ImageNet's pictures, as they are usually cut."""
+
+
+def gpt_nano() -> Planned:
+    classes = data.text().classes
+    batch = partial(_text, context=models.CONTEXT, characters=classes)
+    return models.build("gpt-nano", classes), batch, _loss
+
+
+def cnn_nano() -> Planned:
+    return (
+        models.build("cnn-nano", DIGITS),
+        partial(_images, shape=(1, 8, 8), classes=DIGITS),
+        _loss,
+    )
+
+
+def gpt2_small() -> Planned:
+    batch = partial(_text, context=large.CONTEXT, characters=large.VOCABULARY)
+    return large.Gpt2Small(), batch, _flat_loss
+
+
+def resnet50() -> Planned:
+    batch = partial(_images, shape=(3, PIXELS, PIXELS), classes=large.CLASSES)
+    return large.ResNet50(), batch, _loss
+
+
+def _text(samples: int, context: int, characters: int) -> Batch:
+    window = torch.randint(characters, (samples, context))
+    return window, window.clone()
+
+
+def _images(samples: int, shape: tuple[int, ...], classes: int) -> Batch:
+    return torch.randn(samples, *shape), torch.randint(classes, (samples,))
+
+
+def _loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+    inputs, targets = batch
+    return cross_entropy(model(inputs), targets)
+
+
+def _flat_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Of scores whose last dimension is the classes."""
+    inputs, targets = batch
+    return cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
