@@ -23,14 +23,14 @@ ROOMS = (
     ("export",),
     ("tui", "check"),
     ("live",),
-    ("launch", "report", "examine"),
+    ("launch", "report", "examine", "plan"),
     ("diagnose",),
     ("rules",),
     ("findings", "analysis"),
     ("case",),
     ("recording", "signatures"),
 )
-ALLOWED_BESIDE = {("findings", "case"), ("rules", "findings")}
+ALLOWED_BESIDE = {("findings", "case"), ("rules", "findings"), ("plan", "report")}
 FOREIGN = {
     "mgpu_doctor": {"mgpu_probes", "mgpu_trainers"},
     "mgpu_probes": set(),

@@ -7,7 +7,19 @@ import sys
 
 import typer
 
-VERBS = ("top", "run", "train", "diagnose", "report", "export", "explain", "check")
+VERBS = (
+    "top",
+    "run",
+    "train",
+    "diagnose",
+    "report",
+    "compare",
+    "export",
+    "explain",
+    "plan",
+    "runs",
+    "check",
+)
 
 app = typer.Typer(
     name="mgpu-doctor",

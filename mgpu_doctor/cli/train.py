@@ -11,6 +11,7 @@ import typer
 
 from mgpu_doctor.cli import app
 from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, refuse, run_and_tell
+from mgpu_doctor.cli.sweep import SWEEP, run_sweep
 
 
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
@@ -27,6 +28,7 @@ def train(
             metavar="N", help="Processes that train together; 2 where the trainer takes several."
         ),
     ] = None,
+    sweep: Annotated[list[str] | None, SWEEP] = None,
     directory: Annotated[Path | None, DIRECTORY] = None,
     json_out: Annotated[Path | None, JSON_OUT] = None,
     quiet: Annotated[bool, QUIET] = False,
@@ -40,13 +42,25 @@ def train(
       mgpu-doctor train --list
       mgpu-doctor train torch-ddp --ranks 4 --steps 200
       mgpu-doctor train torch-fsdp --model cnn-nano --precision bf16
+      mgpu-doctor train tf-mirrored --replicas 2
       mgpu-doctor train torch-ddp --ranks 4 --fault slow:rank=2,phase=forward,ms=20
+      mgpu-doctor train torch-ddp --sweep ranks=1,2,4
     """
     from mgpu_trainers import catalogue
 
     if listing:
         typer.echo(_listing())
         return
+    if sweep and not str(name).startswith("-"):
+        run_sweep(
+            name,
+            sweep,
+            ranks=ranks,
+            options=_options(context.args),
+            directory=directory,
+            json_out=json_out,
+            quiet=quiet,
+        )
     if name is None:
         refuse("which trainer? `mgpu-doctor train --list` shows them.")
     if name.startswith("-"):

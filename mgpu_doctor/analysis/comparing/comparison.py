@@ -1,0 +1,126 @@
+"""Several runs side by side: everything that a view of them shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from mgpu_doctor.analysis.comparing.law import Law, law_of
+from mgpu_doctor.analysis.comparing.loss import target_of
+from mgpu_doctor.analysis.comparing.pairs import Pair, pair, unit_of
+from mgpu_doctor.analysis.comparing.run import Run, measured
+from mgpu_doctor.analysis.comparing.scaling import (
+    Best,
+    Scaling,
+    best,
+    growth_of,
+    scaling,
+)
+from mgpu_doctor.analysis.comparing.settings import differing
+from mgpu_doctor.case.model import Case
+
+NOT_COUNTED = ("save-to", "replicas")
+"""Options that make no difference, or that the number of ranks tells already."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A run that could not be compared, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The law of the runs at these places, which differ in their ranks alone; or why there is
+    none."""
+
+    places: tuple[int, ...]
+    law: Law | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`pairs`: each later run against the first. `laws`: one for each group of runs that differ in
+    their ranks alone and have several counts."""
+
+    runs: tuple[Run, ...]
+    left_out: tuple[LeftOut, ...]
+    unit: str
+    differs: tuple[str, ...]
+    """Settings that are not the same in all runs."""
+    pairs: tuple[Pair, ...]
+    scaling: Scaling
+    best: Best | None
+    laws: tuple[Fitted, ...]
+    spread: float | None
+    """The most that two runs of equal settings differ by, as a share: the noise between runs, of
+    which no single run knows. None: no two are equal."""
+    loss: float | None = None
+    """That all runs reach; None: not all tell theirs, or they train different models."""
+
+
+def compare(named: Iterable[tuple[str, Case | str]]) -> Comparison | tuple[LeftOut, ...]:
+    """The runs by name, in this order, one in memory at a time; a text in place of a case says why
+    it could not be read. Why none can be compared, where fewer than two can."""
+    runs, left_out = [], []
+    for name, case in named:
+        found = case if isinstance(case, str) else measured(name, case)
+        if isinstance(found, str):
+            left_out.append(LeftOut(name, found))
+        else:
+            runs.append(found)
+    return compared(runs, left_out) if len(runs) > 1 else tuple(left_out)
+
+
+def compared(runs: Sequence[Run], left_out: Sequence[LeftOut] = ()) -> Comparison:
+    """Two runs or more."""
+    unit = unit_of(runs)
+    names = differing([run.settings for run in runs])
+    return Comparison(
+        runs=tuple(runs),
+        left_out=tuple(left_out),
+        unit=unit,
+        differs=tuple(name for name in names if name not in NOT_COUNTED),
+        pairs=tuple(pair(runs, 0, place, unit) for place in range(1, len(runs))),
+        scaling=scaling(runs, unit),
+        best=best(runs, unit),
+        laws=tuple(_laws(runs, unit)),
+        spread=_spread(runs, unit),
+        loss=None if "model" in names else target_of([run.losses for run in runs]),
+    )
+
+
+def _kind(run: Run) -> tuple[tuple[str, str], ...]:
+    """All settings that make a difference."""
+    return tuple(sorted(item for item in run.settings.items() if item[0] not in NOT_COUNTED))
+
+
+def _laws(runs: Sequence[Run], unit: str) -> list[Fitted]:
+    groups: dict[tuple[tuple[str, str], ...], list[int]] = {}
+    for place, run in enumerate(runs):
+        groups.setdefault(_kind(run), []).append(place)
+    found = []
+    for places in groups.values():
+        alike = [runs[place] for place in places]
+        if len({run.ranks for run in alike}) < 2:
+            continue
+        law = law_of(alike, growth_of(alike, unit))
+        fitted = law if isinstance(law, Law) else None
+        found.append(Fitted(tuple(places), fitted, law if isinstance(law, str) else None))
+    return found
+
+
+def _spread(runs: Sequence[Run], unit: str) -> float | None:
+    found = [
+        abs(math.log(second / first))
+        for one, other in combinations(runs, 2)
+        if (_kind(one), one.ranks) == (_kind(other), other.ranks)
+        and (first := one.rate(unit))
+        and (second := other.rate(unit))
+    ]
+    return math.expm1(max(found)) if found else None

@@ -1,0 +1,1 @@
+"""A comparison of runs as text, JSON, Markdown or a page."""

@@ -1,0 +1,136 @@
+"""A comparison in every view: true to its schema, narrow enough, safe from what others wrote."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from rich.cells import cell_len
+
+from mgpu_doctor.analysis.comparing.comparison import Comparison, LeftOut, compared
+from mgpu_doctor.analysis.comparing.run import Shared
+from mgpu_doctor.report.compared import html, markdown, terminal, words
+from mgpu_doctor.report.compared import json as as_json
+from tests.support.diagnoses import HOSTILE
+from tests.support.runs import run, steady, step_times
+
+SCHEMA = json.loads(
+    (Path(__file__).parents[3] / "docs" / "compare.schema.json").read_text(encoding="utf-8")
+)
+
+
+def counts() -> Comparison:
+    """1, 2 and 4 ranks, of which 4 share two cores."""
+    runs = [
+        run("one", step_times(200, 1), ranks=1, samples=32),
+        run("two", 1.15 * step_times(200, 2), ranks=2, samples=64, wait=0.004),
+        run("four", 2.4 * step_times(200, 3), ranks=4, samples=128, wait=0.01, communication=0.01),
+    ]
+    crowded = replace(runs[2], shared=(Shared("node", 4, 4, 2.0),))
+    return compared([*runs[:2], crowded])
+
+
+def strategies() -> Comparison:
+    names = ("ddp", "fsdp")
+    settings = [{"framework": "torch", "strategy": name, "lr": "0.1"} for name in names]
+    series = [step_times(200, 1), 1.2 * step_times(200, 2)]
+    return compared(
+        [
+            run(name, one, ranks=2, settings=chosen)
+            for name, one, chosen in zip(names, series, settings, strict=True)
+        ]
+    )
+
+
+def unknown() -> Comparison:
+    """Little is known of anything, and names are made to harm."""
+    bare = run(HOSTILE, steady(0.04, 8), samples=None, settings={HOSTILE: HOSTILE})
+    bare = replace(bare, memory=None, memory_reason=HOSTILE, phases={})
+    bare = replace(bare, standing=None, standing_reason=HOSTILE)
+    other = run("other", steady(0.05, 8), ranks=2, samples=None)
+    return compared([bare, other], [LeftOut(HOSTILE, HOSTILE)])
+
+
+ALL = {"counts": counts(), "strategies": strategies(), "unknown": unknown()}
+
+
+def test_the_schema_is_one() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_json_is_valid(name: str) -> None:
+    printed = as_json.render(ALL[name])
+    made = json.loads(printed)
+    assert printed.isascii()
+    assert [error.message for error in Draft202012Validator(SCHEMA).iter_errors(made)] == []
+
+
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_line_is_too_wide_and_nothing_escapes(name: str, width: int) -> None:
+    printed = terminal.render(ALL[name], width=width, colour=False)
+    assert max(map(cell_len, printed.splitlines())) <= width
+    assert "\x1b" not in printed
+    assert "\x07" not in printed
+    plain = terminal.render(ALL[name], width=width, colour=False, unicode=False)
+    assert plain.isascii()
+
+
+def test_the_table_of_rank_counts_fits_80_columns() -> None:
+    printed = terminal.render(counts(), width=80, colour=False)
+    head = next(line for line in printed.splitlines() if "samples/s" in line)
+    for name in ("ranks", "mean step", "speed-up", "of ideal"):
+        assert name in head
+    assert "share 2 cores" in " ".join(printed.split())
+    assert "8 ranks: a step of" in " ".join(printed.split())
+
+
+def test_the_first_line_names_the_one_to_take_and_why() -> None:
+    first = terminal.render(counts(), width=80, colour=False).splitlines()[0]
+    assert first.startswith("✓ B (2 ranks) does 1.7")
+
+
+def test_of_two_runs_the_first_line_is_their_difference() -> None:
+    said = words.headline(strategies())
+    assert said.sentence.startswith("B is slower than A: ")
+    assert "% more time for the same work (" in said.sentence
+    equal = compared([run("a", step_times(200, 1)), run("b", step_times(200, 1))])
+    assert words.headline(equal).sentence.startswith("no difference shown between A and B")
+
+
+def test_where_scaling_is_lost_is_told() -> None:
+    told = " ".join(words.costs(counts()))
+    assert "C (4 ranks) reaches 4" in told
+    assert "own work" in told
+
+
+def test_markup_of_others_is_text() -> None:
+    page = html.render(unknown())
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;" in page
+    ticket = markdown.render(unknown())
+    assert "<script>" not in ticket
+    assert "@root" not in ticket
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_all_views_tell_every_note(name: str) -> None:
+    notes = [note for note in words.notes(ALL[name]) if "alert" not in note]
+    page = html.render(ALL[name])
+    for note in notes:
+        assert note.split(";", maxsplit=1)[0] in page
+    assert len(notes) > 0
+
+
+def test_letters_go_on_after_z() -> None:
+    assert [words.letter(place) for place in (0, 25, 26, 63)] == ["A", "Z", "AA", "BL"]
+
+
+def test_where_no_run_is_shown_to_be_better_none_is_praised() -> None:
+    series = [step_times(200, seed) for seed in (1, 2, 3)]
+    alike = compared([run(str(place), one) for place, one in enumerate(series)])
+    assert words.headline(alike).sentence == "no run is shown to do more samples a second than A"
