@@ -20,6 +20,8 @@ from tests.support.jobs import Ended, run, started
 pytestmark = pytest.mark.slow
 
 SMALL = {"model": "cnn-nano", "device": "cpu"}
+TOLD = {"torch-fsdp": "fsdp", "torch-zero1": "zero1", "torch-localsgd": "localsgd"}
+"""What the doctor calls a strategy that it knows by more than its collectives."""
 
 
 def command(name: str, **options: object) -> list[str]:
@@ -57,7 +59,13 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("torch-fsdp", ()), ("torch-zero1", ("--compress", "powersgd")), ("torch-localsgd", ())],
+    [
+        ("torch-fsdp", ()),
+        ("torch-zero1", ("--compress", "powersgd")),
+        ("torch-localsgd", ()),
+        ("torch-diloco", ("--sync-every", "10")),
+        ("torch-ps", ()),
+    ],
 )
 def test_it_learns_and_the_doctor_has_nothing_to_say(
     tmp_path: Path, name: str, options: tuple[str, ...]
@@ -66,6 +74,7 @@ def test_it_learns_and_the_doctor_has_nothing_to_say(
     assert losses(ended)[-1] < 0.3 * losses(ended)[0]
     assert accuracy(ended) > 80
     assert blamed(diagnosis) == []
+    assert diagnosis.case.job.strategy == TOLD.get(name, "manual")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +101,17 @@ def test_a_pipeline_learns_and_its_slow_stage_is_named(tmp_path: Path) -> None:
     assert losses(ended)[-1] < 0.3 * losses(ended)[0]
     assert accuracy(ended) > 80
     assert blamed(diagnosis) == [("imbalance-stage", [1])]
+
+
+def test_a_dead_worker_is_missed_by_nobody_and_a_dead_server_by_all() -> None:
+    served = {"steps": 40, "log_every": 5}
+    ended = run(command("torch-ps", **served, fault="kill:rank=2,step=10"))
+    assert ended.code == 0, ended.err
+    assert "rank 2 was killed by SIGKILL; the others go on" in ended.err
+    assert losses(ended)[-1] < 0.5 * losses(ended)[0]
+    ended = run(command("torch-ps", **served, fault="kill:rank=0,step=10"))
+    assert (ended.code, len(ended.err.splitlines())) == (137, 1)
+    assert "rank 0, the server, was killed by SIGKILL" in ended.err
 
 
 def test_what_the_devices_cannot_show_is_said(tmp_path: Path) -> None:

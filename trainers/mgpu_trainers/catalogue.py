@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
-from mgpu_trainers import faults, specs, together
+from mgpu_trainers import cluster, faults, natural, specs, tf_options, together
 from mgpu_trainers import options as own
 from mgpu_trainers.options import PRACTICES, RANKS, TRAINING, Option, UsageError, Value
 from mgpu_trainers.specs import SpecError
@@ -24,15 +24,15 @@ class Trainer:
 
     name: str
     module: str
-    framework: Literal["torch"]
+    framework: Literal["torch", "tensorflow"]
     summary: str
     options: tuple[Option, ...]
-    launcher: Literal["torchrun", "python"] = "torchrun"
+    launcher: Literal["torchrun", "python", "apart", "cluster"] = "torchrun"
 
     @property
     def ranks(self) -> Option:
         """How many processes it takes, with the default of this trainer."""
-        return RANKS if self.launcher == "torchrun" else replace(RANKS, default=1)
+        return replace(RANKS, default={"python": 1, "apart": 3}.get(self.launcher, RANKS.default))
 
 
 _ALONE = (*TRAINING, *PRACTICES)
@@ -46,10 +46,17 @@ def _torch(
     name: str,
     summary: str,
     options: tuple[Option, ...],
-    launcher: Literal["torchrun", "python"] = "torchrun",
+    launcher: Literal["torchrun", "python", "apart"] = "torchrun",
 ) -> Trainer:
     module = f"mgpu_trainers.pytorch.{name.replace('-', '_')}"
     return Trainer(f"torch-{name}", module, "torch", summary, options, launcher)
+
+
+def _tf(
+    name: str, summary: str, options: tuple[Option, ...], launcher: Literal["python", "cluster"]
+) -> Trainer:
+    module = f"mgpu_trainers.tensorflow.{name}"
+    return Trainer(f"tf-{name}", module, "tensorflow", summary, options, launcher)
 
 
 TRAINERS = (
@@ -57,6 +64,17 @@ TRAINERS = (
     _torch("fsdp", "fully_shard (FSDP2): weights, gradients and optimizer are divided", _GROUP),
     _torch("zero1", "DDP with ZeroRedundancyOptimizer: the optimizer's states are divided", _DDP),
     _torch("localsgd", "post-local SGD: each rank for itself, now and then averaged", _LOCAL),
+    _torch(
+        "diloco",
+        "DiLoCo: each rank for itself; now and then an outer optimizer takes their average way",
+        (*_ALONE, own.TIMEOUT, own.SYNC_EVERY),
+    ),
+    _torch(
+        "ps",
+        "asynchronous parameter server: rank 0 has the weights, the others learn at their own pace",
+        (*_ALONE, own.TIMEOUT),
+        "apart",
+    ),
     _torch("tp", "tensor parallel: each layer is divided among all ranks", _WHOLE),
     _torch(
         "tp-fsdp",
@@ -76,6 +94,26 @@ TRAINERS = (
         (*_ALONE, own.STAGES),
         "python",
     ),
+    _tf("single", "TensorFlow on one device", tf_options.SINGLE, "python"),
+    _tf(
+        "mirrored",
+        "MirroredStrategy: one process, a replica on each of its GPUs, or on virtual CPUs",
+        tf_options.MIRRORED,
+        "python",
+    ),
+    _tf(
+        "multiworker",
+        "MultiWorkerMirroredStrategy: several processes, gradients are averaged",
+        tf_options.MULTIWORKER,
+        "cluster",
+    ),
+    _tf(
+        "ps",
+        "ParameterServerStrategy: workers learn at their own pace from weights on servers",
+        tf_options.PS,
+        "cluster",
+    ),
+    _tf("tpu", "TPUStrategy, where there is a TPU", tf_options.ON_TPU, "python"),
 )
 
 
@@ -97,11 +135,17 @@ def command(trainer: Trainer, ranks: int | None, options: Mapping[str, object]) 
     fault that cannot be planted.
     """
     values = check(trainer, ranks, options)
-    together.check(trainer.name, _number(trainer, ranks), values)
+    number = _number(trainer, ranks)
+    together.check(trainer.name, natural.population(trainer.name, number, values), values)
     program = [sys.executable, "-m"]
     if trainer.launcher == "torchrun":
         program += ["torch.distributed.run", "--standalone", "--nproc-per-node"]
-        program += [str(_number(trainer, ranks)), "-m"]
+        program += [str(number), "-m"]
+    elif trainer.launcher == "apart":
+        program += ["mgpu_trainers.apart", "--ranks", str(number)]
+    elif trainer.launcher == "cluster":
+        program += ["mgpu_trainers.tensorflow.launcher", "--workers", str(number)]
+        program += ["--servers", str(values.get("servers", 0))]
     return [*program, trainer.module, *_arguments(options)]
 
 
@@ -122,7 +166,10 @@ def check(
         for text in _texts(value):
             values[option.name] = option.read(text)
     try:
-        faults.check(faults.parse(_texts(options.get("fault")), number), trainer.name)
+        named = natural.population(trainer.name, number, values)
+        planted = faults.parse(_texts(options.get("fault")), named)
+        faults.check(planted, trainer.name)
+        natural.check(planted, trainer.name, number, values)
     except SpecError as error:
         raise UsageError(str(error), "fault") from None
     return values
@@ -143,9 +190,9 @@ def arguments(trainer: Trainer, argv: Sequence[str] | None = None) -> argparse.N
         )
     given = parser.parse_args(argv)
     try:
-        world = os.environ.get("WORLD_SIZE") if trainer.launcher == "torchrun" else None
-        ranks = _number(trainer, int(world) if world else None)
-        together.check(trainer.name, ranks, check(trainer, ranks, vars(given)))
+        ranks = _number(trainer, _world(trainer))
+        values = check(trainer, ranks, vars(given))
+        together.check(trainer.name, natural.population(trainer.name, ranks, values), values)
     except UsageError as error:
         parser.error(str(error))
     return given
@@ -159,8 +206,20 @@ class _Parser(argparse.ArgumentParser):
 def _number(trainer: Trainer, ranks: int | None) -> int:
     number = RANKS.read(str(trainer.ranks.default if ranks is None else ranks))
     if trainer.launcher == "python" and number != 1:
-        raise UsageError(f"{trainer.name} is one process: --ranks can only be 1", RANKS.name)
+        several = any(option.name == "replicas" for option in trainer.options)
+        instead = "; take --replicas" if several else ""
+        raise UsageError(
+            f"{trainer.name} is one process: --ranks can only be 1{instead}", RANKS.name
+        )
     return int(number)
+
+
+def _world(trainer: Trainer) -> int | None:
+    """How many ranks were started, as the launcher says; None: it does not."""
+    if trainer.launcher == "cluster":
+        return cluster.workers()
+    world = os.environ.get("WORLD_SIZE") if trainer.launcher != "python" else None
+    return int(world) if world else None
 
 
 def _arguments(options: Mapping[str, object]) -> Iterable[str]:

@@ -1,22 +1,16 @@
-"""Real data without a download: the interpreter's own reference text, and hand-written digits.
+"""The data as PyTorch reads it."""
 
-The digits are described, with authors and licence, in `digits/README.md`.
-"""
-
-import gzip
 from dataclasses import dataclass
-from importlib import resources
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from mgpu_trainers import raw
 from mgpu_trainers.models import CONTEXT
 
 Sample = tuple[torch.Tensor, torch.Tensor]
 
-VALIDATION_WINDOWS = 128
-TRAINING_IMAGES = 1500
+VALIDATION_WINDOWS = raw.VALIDATION_WINDOWS
 
 
 class Text(Dataset[Sample]):
@@ -54,24 +48,18 @@ class Data:
 
 
 def text() -> Data:
-    """The language reference that Python's `help()` prints, as characters."""
-    from pydoc_data.topics import topics
-
-    whole = "\n".join(topics[name] for name in sorted(topics))
-    alphabet = {character: index for index, character in enumerate(sorted(set(whole)))}
-    characters = torch.tensor([alphabet[character] for character in whole], dtype=torch.int16)
+    array, classes = raw.characters()
+    characters = torch.from_numpy(array)
     cut = len(characters) - VALIDATION_WINDOWS * CONTEXT - 1
-    return Data(Text(characters[:cut]), Text(characters[cut:]), classes=len(alphabet))
+    return Data(Text(characters[:cut]), Text(characters[cut:]), classes)
 
 
 def digits() -> Data:
-    packed = (resources.files("mgpu_trainers") / "digits" / "digits.csv.gz").read_bytes()
-    lines = gzip.decompress(packed).decode("ascii").splitlines()
-    table = torch.from_numpy(np.loadtxt(lines, delimiter=",", dtype=np.float32))
-    images, labels = table[:, :64].reshape(-1, 1, 8, 8) / 16, table[:, 64].long()
+    images, labels = map(torch.from_numpy, raw.digits())
+    images = images[:, None]
     return Data(
-        Images(images[:TRAINING_IMAGES], labels[:TRAINING_IMAGES]),
-        Images(images[TRAINING_IMAGES:], labels[TRAINING_IMAGES:]),
+        Images(images[: raw.TRAINING_IMAGES], labels[: raw.TRAINING_IMAGES]),
+        Images(images[raw.TRAINING_IMAGES :], labels[raw.TRAINING_IMAGES :]),
         classes=10,
     )
 

@@ -70,9 +70,9 @@ def _check_pipeline(ranks: int, values: Mapping[str, Value | None]) -> None:
         "torch-pp has no --accumulate: a batch already goes through in --micro-batches, whose "
         "gradients are added up": ("accumulate", values["accumulate"] != 1),
         "torch-pp computes in fp32 only": ("precision", values["precision"] != "fp32"),
-        "--schedule zbv divides backward in two, which --checkpointing full would compute twice": (
+        "--schedule zbv divides backward in two, and --checkpointing would compute again in both": (
             "checkpointing",
-            order == "zbv" and values["checkpointing"] == "full",
+            order == "zbv" and values["checkpointing"] != "none",
         ),
     }
     for sentence, (option, applies) in wrong.items():

@@ -29,10 +29,13 @@ MIXED = {
     "torch-tp": ("forward", "backward"),
     "torch-tp-fsdp": ("forward", "backward"),
     "torch-pp": ("backward",),
+    "torch-ps": ("optimizer",),
 }
 """Phases in which a rank meets others, or does the work of several micro-batches."""
 ALIKE = ("torch-tp", "torch-tp-fsdp", "torch-pp")
 """Trainers in which several ranks work on the same batch."""
+SERVED = "torch-ps"
+"""The trainer whose rank 0 takes no batches."""
 
 
 def parse(texts: Iterable[str], ranks: int) -> tuple[Fault, ...]:
@@ -64,6 +67,18 @@ def check(planted: Iterable[Fault], trainer: str) -> None:
                 f"--fault {fault}: in {trainer} ranks work on the same batch, so none can take "
                 "more samples than the others"
             )
+        if trainer == SERVED and fault.rank == 0 and _of_learners(fault):
+            raise SpecError(
+                f"--fault {fault}: rank 0 of {trainer} is the server, which takes no batches; name "
+                "a worker, from rank=1 on"
+            )
+
+
+def _of_learners(fault: Fault) -> bool:
+    """Whether it sits where batches are learned from."""
+    if isinstance(fault, Slow):
+        return fault.phase in ("input", "forward", "backward")
+    return isinstance(fault, Uneven | Leak | Nan | SlowLoader)
 
 
 class Planted:

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from mgpu_trainers import raw
 from mgpu_trainers.options import BLOCKS, HEADS
 
-CONTEXT = 64
-"""Characters that the text model sees at once."""
+CONTEXT = raw.CONTEXT
 
 
 class Attention(nn.Module):

@@ -67,6 +67,8 @@ TRAINING = (
         least=1,
     ),
     Option("workers", int, 0, "data-loader processes of each rank"),
+    Option("prefetch", int, None, "batches that each of --workers has ready (2)", least=1),
+    Option("pin", str, "on", "batches where a GPU can read them by itself", ("on", "off")),
     Option("seed", int, 0, "of the weights and of the order of the data"),
     Option("lr", float, 1e-3, "learning rate"),
     Option(
@@ -100,8 +102,9 @@ PRACTICES = (
         "checkpointing",
         str,
         "none",
-        "of activations; full: those inside a block are computed again in backward",
-        ("none", "full"),
+        "of activations; full: those inside a block are computed again in backward; selective: all "
+        "but the results of matrix products and attention",
+        ("none", "full", "selective"),
     ),
     Option("save-every", int, None, "steps between two checkpoints, in --save-to", least=1),
     Option("save-to", str, None, "folder of the checkpoint; one that is there is resumed from"),

@@ -6,9 +6,12 @@ from mgpu_trainers.options import BATCH
 
 
 def replicas(trainer: str, ranks: int, tp: int | None) -> int:
-    """How many ranks, or groups of ranks that work on the same batch, share the data."""
+    """How many ranks, or groups of ranks that work on the same batch, share the data. A parameter
+    server takes none."""
     if trainer in ("torch-tp", "torch-pp"):
         return 1
+    if trainer == "torch-ps":
+        return ranks - 1
     return ranks // tp if tp else ranks
 
 

@@ -7,24 +7,48 @@ from mgpu_trainers.options import UsageError, Value
 
 Values = Mapping[str, Value | None]
 
+ALONE = ("torch-localsgd", "torch-diloco")
+"""Trainers whose ranks learn by themselves for some steps."""
+
 
 def check(trainer: str, ranks: int, values: Values) -> None:
     """Raises UsageError for the first of them; `values` has all options of the trainer."""
     divided.check(trainer, ranks, values)
+    if trainer == "torch-ps":
+        _check_served(ranks, values)
     tp = values.get("tp")
     replicas = schedule.replicas(trainer, ranks, int(tp) if tp else None)
-    _check_batches(f"{replicas} {'ranks' if replicas == ranks else 'groups'}", replicas, values)
+    who = "ranks" if replicas == ranks else "groups"
+    who = "replicas" if "replicas" in values else who
+    _check_batches(f"{replicas} {who}", replicas, values)
     _check_saving(values)
-    if values.get("precision") == "fp16" and trainer == "torch-localsgd":
+    _check_loading(values)
+    if values.get("precision") == "fp16" and trainer in ALONE:
         raise UsageError(
-            "torch-localsgd has no --precision fp16: each rank would scale, and skip, steps of its "
+            f"{trainer} has no --precision fp16: each rank would scale, and skip, steps of its "
             "own; take bf16",
             "precision",
         )
 
 
+def _check_served(ranks: int, values: Values) -> None:
+    if ranks == 1:
+        raise UsageError("torch-ps needs 2 ranks or more: a server and a worker", "ranks")
+    if values["lr-scaling"] != "none":
+        raise UsageError(
+            "torch-ps learns from one worker's batch at a time, however many there are: "
+            "--lr-scaling can only be none",
+            "lr-scaling",
+        )
+
+
+def _check_loading(values: Values) -> None:
+    if values.get("prefetch") is not None and not values.get("workers"):
+        raise UsageError("--prefetch needs somebody who fetches: --workers 1 or more", "prefetch")
+
+
 def _check_batches(sharing: str, replicas: int, values: Values) -> None:
-    whole = values["global-batch"]
+    whole = values.get("global-batch")
     if whole is None:
         return
     if values["batch"] is not None:

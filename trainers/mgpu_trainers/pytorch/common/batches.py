@@ -1,5 +1,6 @@
 """A rank's share of the data, in batches."""
 
+from argparse import Namespace
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -17,13 +18,14 @@ def endless(
     planted: faults.Planted,
     *,
     size: int,
-    workers: int,
+    loading: Namespace,
     seed: int,
     taken: int,
 ) -> Iterator[Any]:
     """One epoch after the other, each in an order of its own.
 
-    `share`: which part of the data, of how many; `taken`: batches to leave out.
+    `share`: which part of the data, of how many; `taken`: batches to leave out;
+    `loading`: the options `workers`, `prefetch` and `pin`.
     """
     dataset, collate = planted.fetch(source.training, default_collate)
     part, parts = share
@@ -34,10 +36,11 @@ def endless(
         dataset,
         planted.batch(size),
         sampler=sampler,
-        num_workers=workers,
-        persistent_workers=workers > 0,
+        num_workers=loading.workers,
+        prefetch_factor=loading.prefetch if loading.workers else None,
+        persistent_workers=loading.workers > 0,
         collate_fn=collate,
-        pin_memory=place.device.type == "cuda",
+        pin_memory=loading.pin == "on" and place.device.type == "cuda",
         drop_last=True,
     )
     epoch, skipped = divmod(taken, len(loader)) if taken else (0, 0)

@@ -34,8 +34,8 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
     torch.manual_seed(args.seed)
     source = data.load(args.model)
     inner = models.build(args.model, source.classes).to(place.device)
-    if args.checkpointing == "full":
-        recompute(inner)
+    if args.checkpointing != "none":
+        recompute(inner, args.checkpointing)
     model = strategy.wrap(inner)
     optimizer = strategy.optimizer(model)
     planted.attach(strategy.inside(inner), optimizer)
@@ -53,12 +53,12 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
         share,
         planted,
         size=size,
-        workers=args.workers,
+        loading=args,
         seed=args.seed,
         taken=done * args.accumulate,
     )
 
-    for step in range(done + 1, args.steps + 1):
+    for step in strategy.steps(done, planted, run):
         planted.begin(step)
         rate = schedule.rate(args.lr, args.lr_scaling, growth, step, args.warmup)
         for group in optimizer.param_groups:

@@ -20,19 +20,26 @@ class Place:
 
 
 @contextmanager
-def joined(name: str, wanted: str, timeout: float | None) -> Iterator[Place]:
-    """One of the ranks that torchrun started; `timeout`: seconds that a collective may take.
+def joined(
+    name: str, wanted: str, timeout: float | None, *, backend: str | None = None
+) -> Iterator[Place]:
+    """One of the ranks that torchrun, or `apart`, started.
 
-    Ends the process where it was not started so, or where there are too few GPUs.
+    `timeout`: seconds that a collective may take; `backend`: other than what suits the device. Ends
+    the process where it was not started so, or where there are too few GPUs.
     """
     if "RANK" not in os.environ:
-        sys.exit(f"{name}: start it with torchrun, which says to each process which rank it is")
+        launcher = "python -m mgpu_trainers.apart" if backend else "torchrun"
+        sys.exit(f"{name}: start it with {launcher}, which says to each process which rank it is")
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     enough = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = choose_device(name, wanted, enough, int(os.environ["LOCAL_RANK"]))
     dist.init_process_group(
-        "nccl" if device.type == "cuda" else "gloo",
+        backend or ("nccl" if device.type == "cuda" else "gloo"),
+        init_method=os.environ.get("INIT_METHOD"),
         timeout=timedelta(seconds=timeout) if timeout else None,
+        rank=rank,
+        world_size=world,
     )
     yield Place(rank, world, device)
     # This ends gloo's threads only if nothing holds the group any more: no model, and no

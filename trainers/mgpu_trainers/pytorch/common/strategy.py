@@ -1,18 +1,22 @@
 """What a strategy may do otherwise than one process that trains alone."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mgpu_trainers import schedule
+from mgpu_trainers.faults import Planted
 from mgpu_trainers.pytorch.common import place
 from mgpu_trainers.pytorch.common.place import Place
 from mgpu_trainers.pytorch.common.precision import Precision
+
+if TYPE_CHECKING:
+    from mgpu_trainers.pytorch.common.saving import Run
 
 
 class Strategy:
@@ -51,6 +55,10 @@ class Strategy:
     def out(self) -> torch.device:
         """Where the model's scores come out."""
         return self.place.device
+
+    def steps(self, done: int, _planted: Planted, _run: "Run") -> Iterable[int]:
+        """Those in which this rank learns, after `done` of them."""
+        return range(done + 1, self.args.steps + 1)
 
     def turn(self, _model: Any, *, last: bool) -> AbstractContextManager[None]:
         """Around forward and backward of one batch; `last`: the step follows."""

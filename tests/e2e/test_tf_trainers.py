@@ -1,0 +1,70 @@
+"""The trainers of TensorFlow, for real: they learn, agree, and end."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import Any
+
+import psutil
+import pytest
+from mgpu_trainers import catalogue
+
+from tests.support.jobs import Ended, run, started
+
+pytestmark = pytest.mark.slow
+
+
+def command(name: str, ranks: int | None = None, **options: object) -> list[str]:
+    return catalogue.command(catalogue.find(name), ranks, {"model": "cnn-nano", **options})
+
+
+def losses(ended: Ended) -> list[float]:
+    return [float(loss) for loss in re.findall(r"^step \d+ loss (\S+)$", ended.out, re.MULTILINE)]
+
+
+def accuracy(ended: Ended) -> float:
+    found = re.search(r"^validation loss \S+ accuracy (\S+)%$", ended.out, re.MULTILINE)
+    assert found, ended.err
+    return float(found[1])
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("tf-mirrored", {"accumulate": 2, "precision": "bf16"}),
+        ("tf-multiworker", {"fault": "slow:rank=1,phase=forward,ms=5"}),
+    ],
+)
+def test_replicas_learn_and_stay_alike(name: str, options: dict[str, Any]) -> None:
+    ended = run(command(name, steps=40, device="cpu", **options))
+    assert ended.code == 0, ended.err
+    assert losses(ended)[-1] < 0.4 * losses(ended)[0]
+    assert accuracy(ended) > 70
+    assert "2 replicas hold the same weights" in ended.out
+
+
+def test_a_killed_worker_ends_the_job_with_its_code_and_leaves_nobody() -> None:
+    fault = "kill:rank=1,step=5"
+    with started(command("tf-multiworker", steps=100_000, device="cpu", fault=fault)) as job:
+        assert job.stdout
+        assert job.stdout.readline().startswith("step 1 loss")
+        workers = psutil.Process(job.pid).children(recursive=True)
+        _, said = job.communicate(timeout=100)
+        assert job.returncode == 128 + signal.SIGKILL
+        assert "worker 1 was ended by SIGKILL; ending the others" in said
+        assert not [each for each in workers if each.is_running()]
+
+
+def test_asynchronous_workers_learn_though_one_is_killed() -> None:
+    ended = run(command("tf-ps", steps=60, fault="kill:rank=1,step=20"))
+    assert ended.code == 0, ended.err
+    assert "worker 1 was ended by SIGKILL; the others go on" in ended.err
+    assert accuracy(ended) > 70
+
+
+def test_without_a_tpu_it_says_so() -> None:
+    ended = run(command("tf-tpu"))
+    assert ended.code == 1
+    told = "tf-tpu needs a TPU: this TensorFlow finds no TPU on this machine"
+    assert ended.err.splitlines()[-1] == told

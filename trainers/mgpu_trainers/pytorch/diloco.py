@@ -1,0 +1,71 @@
+"""Data-parallel training that hardly talks: DiLoCo (Douillard et al. 2023, arXiv 2311.08105).
+
+    torchrun --nproc-per-node 4 -m mgpu_trainers.pytorch.diloco --sync-every 20
+
+Each rank learns by itself with AdamW. Every so many steps the way that the ranks went, on average,
+is the gradient of a second optimizer, whose weights are everybody's.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.utils import parameters_to_vector
+
+from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common.strategy import Strategy
+
+RATE, MOMENTUM = 0.7, 0.9
+"""Of the outer optimizer, as in the paper."""
+
+
+class Diloco(Strategy):
+    name = "torch-diloco"
+    alone = 0
+    """Steps since the ranks last met."""
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        self.shared = parameters_to_vector(model.parameters()).detach().clone()
+        self.outer = torch.optim.SGD([self.shared], RATE, MOMENTUM, nesterov=True)
+        return model
+
+    def updated(self, model: nn.Module, _step: int) -> None:
+        self.alone += 1
+        if self.alone == self.args.sync_every:
+            self.meet(model)
+
+    def trained(self, model: nn.Module) -> None:
+        if self.alone:
+            self.meet(model)
+
+    def meet(self, model: nn.Module) -> None:
+        """Everybody's weights take a step, and each rank goes on from there."""
+        self.shared.grad = self.shared - parameters_to_vector(model.parameters()).detach()
+        dist.all_reduce(self.shared.grad, dist.ReduceOp.AVG)
+        self.outer.step()
+        follow(model, self.shared)
+        for counted in (each for each in model.buffers() if each.is_floating_point()):
+            dist.all_reduce(counted, dist.ReduceOp.AVG)
+        self.alone = 0
+
+    def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
+        self.trained(model)
+        return super().state(model, optimizer)
+
+    def load(self, model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
+        super().load(model, optimizer, weights, states)
+        self.shared.copy_(parameters_to_vector(model.parameters()).detach())
+
+
+@torch.no_grad()
+def follow(model: nn.Module, weights: torch.Tensor) -> None:
+    """Takes weights that stand in one row."""
+    parameters = list(model.parameters())
+    parts = weights.split([each.numel() for each in parameters])
+    for own, part in zip(parameters, parts, strict=True):
+        own.copy_(part.view_as(own))
+
+
+if __name__ == "__main__":
+    main(Diloco)

@@ -1,0 +1,1 @@
+"""What the strategies share: one training loop and what it is made of."""

@@ -1,0 +1,40 @@
+"""Data-parallel training in several processes with MultiWorkerMirroredStrategy.
+
+    python -m mgpu_trainers.tensorflow.launcher --workers 2 \
+        mgpu_trainers.tensorflow.multiworker --model cnn-nano --steps 200
+
+A loop of its own, as `fit` of Keras 3 fails under this strategy (keras issue 20585).
+"""
+
+import tempfile
+from typing import Any
+
+import tensorflow as tf
+
+from mgpu_trainers import cluster
+from mgpu_trainers.tensorflow.common.loop import main
+from mgpu_trainers.tensorflow.common.strategy import Strategy
+
+
+class MultiWorker(Strategy):
+    name = "tf-multiworker"
+
+    def join(self) -> Any:
+        whole, task = cluster.mine(self.name)
+        tasks = whole.tasks()
+        self.rank, self.world = tasks.index(task), len(tasks)
+        self.choose(first=whole.place(task), count=1)
+        seconds = self.args.timeout
+        options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
+        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+    def save_to(self) -> str | None:
+        """All must save, but only what the first one saves is kept."""
+        if self.rank == 0 or not self.args.save_to:
+            return super().save_to()
+        self._dropped = tempfile.TemporaryDirectory()
+        return self._dropped.name
+
+
+if __name__ == "__main__":
+    main(MultiWorker)
