@@ -19,6 +19,7 @@ from mgpu_doctor.case.model import Case, Outcome, Rank, Records, State, Unexamin
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.rules.branches import branches, places_of
 from mgpu_doctor.rules.catalogue import OWN, catalogue
+from mgpu_doctor.rules.in_tensorflow import spoken
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
@@ -33,7 +34,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     case = unmoved(case)
     measures = measure(recent(case) if case.job.outcome is Outcome.RUNNING else case)
     found, silent = _examine(measures, known.rules, settings)
-    findings = ordered(folded(found, known.rules))
+    findings = tuple(spoken(one, case.job) for one in ordered(folded(found, known.rules)))
     hung = next(filter(_stops, findings), None)
     if hung is not None and case.job.outcome in (Outcome.RUNNING, Outcome.UNKNOWN):
         case = replace(case, job=replace(case.job, outcome=Outcome.HUNG))

@@ -222,6 +222,7 @@ def _not_recorded(case: Case) -> dict[str, Unexamined]:
         "step records",
         "no rank recorded a training step" if case.ranks else "no rank left a black box",
         "start the job with `mgpu-doctor run -- COMMAND` and let it reach its training loop; the "
-        "probe needs torch in the job's Python and is not loaded by `python -E`, `-I` or `-S`",
+        "probe needs torch or TensorFlow in the job's Python and is not loaded by `python -E`, "
+        "`-I` or `-S`",
     )
     return dict.fromkeys(("coverage", "step_seconds", "input_shares", *REMEDIES), why)

@@ -196,7 +196,7 @@ def _with_cost(one: Straggler, joined: Joined, structure: Structure) -> Straggle
     column = structure.roles[one.rank]
     inside = sum(one.by_phase.get(PHASES[phase]) or 0.0 for phase in WORK)
     mended[:, column] = np.maximum(mended[:, column] - max(inside, 0.0), 0)
-    m = structure.micro_batches or 1
+    m = structure.passes or 1
     faster = np.nanmedian(pipeline_seconds(work, m) - pipeline_seconds(mended, m))
     step = float(np.mean(joined.wall[start:]))
     saved = (float(faster) + max(0.0, one.excess - max(inside, 0.0))) / step

@@ -3,7 +3,9 @@
 Of m micro-batches the first passes all stages, the others follow at the pace of the slowest one: a
 step takes (sum of the stages' work + (m - 1) x the most work of a stage) / m, which is
 (m + p - 1) x the work per micro-batch where p stages are equal (GPipe, arXiv 1811.06965; 1F1B has
-the same, PipeDream-Flush, arXiv 2006.09503). What is not a stage's work comes on top.
+the same, PipeDream-Flush, arXiv 2006.09503). With v stages a rank, in turn, the bubble is v times
+smaller, as if there were m v micro-batches (arXiv 2104.04473); schedules that fill it leave the
+work of the slowest. What is not a stage's work comes on top.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ class Stages:
     positive: float
     """Share of steps in which it worked longer than the stages' mean."""
     micro_batches: int | None
+    passes: float | None
+    """Parts in which a rank does its work: `structure.Structure`."""
     bubble: float
     """Share of the step, 0..1, in which the ranks stand for others, mean."""
     step_seconds: float
@@ -60,10 +64,10 @@ class Stages:
     @property
     def bubble_of_equal(self) -> float | None:
         """What the bubble is by the formula where all stages are equal."""
-        if self.micro_batches is None:
+        if self.passes is None:
             return None
         behind = len(self.ranks) - 1
-        return behind / (self.micro_batches + behind)
+        return behind / (self.passes + behind)
 
 
 def stage_work(joined: Joined, structure: Structure) -> Floats:
@@ -84,9 +88,10 @@ def stage_work(joined: Joined, structure: Structure) -> Floats:
     )
 
 
-def pipeline_seconds(work: Floats, micro_batches: int) -> Floats:
-    """(T) seconds that (T, P) work of stages takes as a pipeline."""
-    return np.asarray((work.sum(axis=1) + (micro_batches - 1) * work.max(axis=1)) / micro_batches)
+def pipeline_seconds(work: Floats, passes: float) -> Floats:
+    """(T) seconds that (T, P) work of stages takes as a pipeline, done in so many parts."""
+    slowest = work.max(axis=1)
+    return np.asarray(slowest + (work.sum(axis=1) - slowest) / passes)
 
 
 def measure_stages(joined: Joined, attribution: Attribution, structure: Structure) -> Stages | None:
@@ -101,7 +106,7 @@ def measure_stages(joined: Joined, attribution: Attribution, structure: Structur
     slowest = int(levels.argmax())
     beyond = work[:, slowest] - work.mean(axis=1)
     found = persistent(beyond, comparisons=len(levels), floor=0.0)
-    m = structure.micro_batches
+    m = structure.passes
     saved = like_others = more = None
     if m is not None:
         equal = np.repeat(work.mean(axis=1, keepdims=True), len(levels), axis=1)
@@ -117,7 +122,8 @@ def measure_stages(joined: Joined, attribution: Attribution, structure: Structur
         slowest=slowest,
         steady=found is not None and found.onset == 0,
         positive=float(np.mean(beyond > 0)),
-        micro_batches=m,
+        micro_batches=structure.micro_batches,
+        passes=m,
         bubble=float(np.nanmean(attribution.standing) / step),
         step_seconds=step,
         saved=saved,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
@@ -20,6 +21,10 @@ Neighbours = Mapping[int, frozenset[int]]
 
 MOST_NEIGHBOURS = 2
 """Of a rank in a chain: the stage before it and the one behind it."""
+NO_BUBBLE = ("ZeroBubble", "DualPipe")
+"""In the names of schedules that fill it with the gradients of weights."""
+AVERAGED = frozenset({"ddp", "fsdp", "zero1", "localsgd"})
+"""Words of births whose ranks all hold the same model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,10 @@ class Structure:
     roles: Mapping[int, int] = field(default_factory=dict)
     """Rank -> role: its pipeline stage; empty where all ranks do the same."""
     micro_batches: int | None = None
-    """Of a step; None: unknown."""
+    """In which a batch passes through a pipeline; None: unknown."""
+    passes: float | None = None
+    """In how many parts a rank does its work of a batch: those of each of its stages. Infinite
+    where the schedule leaves no bubble."""
     parameters: Mapping[int, int] = field(default_factory=dict)
     """Rank -> parameters that its optimizers update; ranks whose number is unknown are left out."""
 
@@ -59,7 +67,7 @@ def structure_of(ranks: Sequence[Rank]) -> Structure:
     roles = _told(ranks) or _placed(ranks)
     if not roles:
         return Structure()
-    return Structure(roles, _micro_batches(ranks), dict(_parameters(ranks)))
+    return Structure(roles, *_batches(ranks), dict(_parameters(ranks)))
 
 
 def _told(ranks: Sequence[Rank]) -> dict[int, int]:
@@ -76,7 +84,7 @@ def _placed(ranks: Sequence[Rank]) -> dict[int, int]:
     everybody = {one.rank for one in ranks if one.rank is not None}
     if len(lengths) != 1 or not everybody <= placed:
         return {}
-    if len(chains) == 1 and _hold_one_model(ranks):
+    if len(chains) == 1 and (_hold_one_model(ranks) or _some_only_hand_out(ranks)):
         return {}
     return {rank: place for chain in chains for place, rank in enumerate(chain)}
 
@@ -85,7 +93,7 @@ def _hold_one_model(ranks: Sequence[Rank]) -> bool:
     """Whether all ranks average their gradients, and what they send each other is something else
     (ring attention between two ranks goes both ways)."""
     words = {word for one in ranks for word in str(one.birth.get("strategy")).split("+")}
-    averaged = words & {"ddp", "fsdp"} or any(birth.ddp(one) is not None for one in ranks)
+    averaged = words & AVERAGED or any(birth.ddp(one) is not None for one in ranks)
     return "pipeline" not in words and bool(averaged)
 
 
@@ -120,9 +128,28 @@ def _chains(neighbours: Neighbours) -> Iterable[tuple[int, ...]]:
             yield tuple(chain)
 
 
-def _micro_batches(ranks: Sequence[Rank]) -> int | None:
-    counts = [np.median(one.steps["micro_batches"]) for one in ranks if len(one.steps)]
-    return int(min(counts)) or None if counts else None
+def _some_only_hand_out(ranks: Sequence[Rank]) -> bool:
+    """Whether some ranks have no backward pass of their own and others have: parameter servers."""
+    passes = _backward_passes(ranks)
+    return min(passes, default=0) < 1 <= max(passes, default=0)
+
+
+def _batches(ranks: Sequence[Rank]) -> tuple[int | None, float | None]:
+    """Micro-batches, and parts of a rank's work. Where no schedule tells, there is a backward pass
+    for each, if all stages are alone on their ranks."""
+    told = [one for rank in ranks if (one := birth.pipeline(rank)) is not None]
+    known = [one.micro_batches for one in told if one.micro_batches is not None]
+    if not known:
+        count = int(min(_backward_passes(ranks), default=0)) or None
+        return count, count
+    if any(word in (one.schedule or "") for one in told for word in NO_BUBBLE):
+        return min(known), inf
+    return min(known), min(known) * min(one.held or 1 for one in told)
+
+
+def _backward_passes(ranks: Sequence[Rank]) -> list[float]:
+    """Of a step of each rank, medians."""
+    return [float(np.median(one.steps["micro_batches"])) for one in ranks if len(one.steps)]
 
 
 def _parameters(ranks: Sequence[Rank]) -> Iterable[tuple[int, int]]:

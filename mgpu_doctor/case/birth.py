@@ -81,6 +81,18 @@ class Ddp:
 
 
 @dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Stages made by torch.distributed.pipelining."""
+
+    micro_batches: int | None = None
+    """Of one call of the schedule."""
+    schedule: str | None = None
+    """Its class."""
+    held: int | None = None
+    """Stages of this rank."""
+
+
+@dataclass(frozen=True, slots=True)
 class Called:
     """A collective, send or receive that Python called at one place, so far."""
 
@@ -184,6 +196,23 @@ def ddp(rank: Rank | None) -> Ddp | None:
         communication_seconds=number(one.get("communication_seconds")),
         overlap_seconds=number(one.get("overlap_seconds")),
     )
+
+
+def pipeline(rank: Rank | None) -> Pipeline | None:
+    """What the rank told of its pipeline; None: there is none, or it is not known."""
+    one = rank.birth.get("pipeline") if rank is not None else None
+    if not isinstance(one, Mapping):
+        return None
+    return Pipeline(
+        micro_batches=whole(one.get("micro_batches"), 1, MOST_RANKS),
+        schedule=text(one.get("schedule"), 100),
+        held=len(_ranks(one.get("held")) or ()) or None,
+    )
+
+
+def replicas(rank: Rank | None) -> int | None:
+    """Over which a TensorFlow strategy divides each batch, in this process or in all of them."""
+    return whole(rank.birth.get("replicas"), 1, MOST_RANKS) if rank is not None else None
 
 
 def steps(rank: Rank | None) -> int | None:

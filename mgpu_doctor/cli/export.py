@@ -118,15 +118,15 @@ def _write_files(job: str | None, timeline: Path | None, csv: Path | None) -> No
     with telling() as tell:
         tell("reading the recording")
         diagnosis = examine(recording(job))
-        for path, make in (
-            (timeline, lambda: trace.lines(diagnosis)),
-            (csv, lambda: table.lines(diagnosis.case)),
+        for path, pieces in (
+            (timeline, trace.lines(diagnosis)),
+            (csv, table.lines(diagnosis.case)),
         ):
             if path is None:
                 continue
             tell(f"writing {path.name}")
             try:
-                size = writing.write(path, make())
+                size = writing.write(path, pieces)
             except OSError as error:
                 leave(f"{path} cannot be written ({error.strerror}).", WRONG_USAGE)
             typer.echo(f"{path}: {text.size(size)}")

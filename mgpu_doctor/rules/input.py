@@ -67,10 +67,10 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     strong = share >= limits["strong"]
     middle = float(np.median(list(shares.values())))
     saved = measures.input_saved
-    handed_over = fed.why is Why.HANDED_OVER
+    keeps_up = fed.why in (Why.HANDED_OVER, Why.DIVIDED)
     yield Finding(
         code="input-bound",
-        severity=Severity.INFO if handed_over else by_cost(saved),
+        severity=Severity.INFO if keeps_up else by_cost(saved),
         confidence=0.95 if strong else 0.8,
         title=f"{'All ranks wait' if len(shares) > 1 else 'The training waits'} for data: "
         f"{percent(middle)} of every step "
@@ -88,6 +88,8 @@ def _fix(saved: float, fed: Feeding, limits: Limits) -> Fix:
     how = how_to_load_faster(fed, limits)
     if fed.why is Why.HANDED_OVER:
         return Fix("hand-over-less", "Make a batch cheaper to receive", how)
+    if fed.why is Why.DIVIDED:
+        return Fix("larger-batches", "Let a step have more work for each batch", how)
     return Fix(
         "load-in-background",
         "Let batches be made ahead of time",

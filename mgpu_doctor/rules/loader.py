@@ -10,23 +10,25 @@ from mgpu_doctor.rules.words import seconds
 __all__ = ["how_to_load_faster", "loader_of", "told"]
 
 
+HOW = {
+    Why.STARTS: "DataLoader(..., persistent_workers=True): its workers stay from epoch to epoch "
+    "then, with the copies of the dataset that they hold. (A DistributedSampler needs set_epoch as "
+    "before.)",
+    Why.HANDED_OVER: "Put fewer and larger tensors into a batch (`collate_fn`): each crosses from "
+    "the worker on its own. With a GPU, pin_memory=True receives them in a thread of its own. "
+    "Where making a batch takes no longer than receiving it, num_workers=0 is faster.",
+    Why.DIVIDED: "Larger batches, where memory and convergence allow; or fewer replicas.",
+}
+"""What helps whatever the loader's settings are."""
+
+
 def how_to_load_faster(fed: Feeding, limits: Limits) -> str:
     """What to type, knowing the present settings and what the loader waits for."""
     loader, busy = fed.loader, fed.busy(limits)
     full = _full(fed)
     less = "do less of it in `__getitem__` (decode and resize once, beforehand)"
-    if fed.why is Why.STARTS:
-        return (
-            "DataLoader(..., persistent_workers=True): its workers stay from epoch to epoch then, "
-            "with the copies of the dataset that they hold. (A DistributedSampler needs set_epoch "
-            "as before.)"
-        )
-    if fed.why is Why.HANDED_OVER:
-        return (
-            "Put fewer and larger tensors into a batch (`collate_fn`): each crosses from the "
-            "worker on its own. With a GPU, pin_memory=True receives them in a thread of its own. "
-            "Where making a batch takes no longer than receiving it, num_workers=0 is faster."
-        )
+    if fed.why in HOW:
+        return HOW[fed.why]
     if loader.workers == 0:
         caveat = ""
         if busy and fed.why is not Why.WAITS:
@@ -83,11 +85,8 @@ def told(fed: Feeding, limits: Limits) -> str:
             f"each epoch of {loader.batches} batches (persistent_workers=False), and the first "
             f"batch of each waits {seconds(fed.first or 0.0)} for them."
         )
-    if fed.why is Why.HANDED_OVER:
-        return (
-            f"The loader's workers keep up (num_workers={loader.workers}): a batch was ready when "
-            "it was asked for. Receiving it from another process takes that long."
-        )
+    if fed.why in (Why.HANDED_OVER, Why.DIVIDED):
+        return _keeps_up(loader, fed.why)
     if fed.busy(limits) and fed.why is not Why.WAITS:
         return f"{_capital(_full(fed))}: preparing data competes with training."
     if loader.workers is not None:
@@ -98,6 +97,18 @@ def told(fed: Feeding, limits: Limits) -> str:
         Why.UNKNOWN: "Making a batch takes long and does not overlap with training; why was not "
         "measured.",
     }[fed.why]
+
+
+def _keeps_up(loader: Loader, why: Why) -> str:
+    if why is Why.DIVIDED:
+        return (
+            "Dividing a batch over this process's replicas takes about that long, whatever its "
+            "data set does."
+        )
+    return (
+        f"The loader's workers keep up (num_workers={loader.workers}): a batch was ready when it "
+        "was asked for. Receiving it from another process takes that long."
+    )
 
 
 def _of_workers(loader: Loader, why: Why, disk: str) -> str:

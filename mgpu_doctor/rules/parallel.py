@@ -9,9 +9,9 @@ from mgpu_doctor.case.birth import Loader
 from mgpu_doctor.case.files import whole
 from mgpu_doctor.case.model import Rank
 
-REPLICATED = frozenset({"ddp"})
+REPLICATED = frozenset({"ddp", "zero1"})
 """Strategies in which each rank holds the whole model."""
-DATA_PARALLEL = REPLICATED | {"fsdp"}
+DATA_PARALLEL = REPLICATED | {"fsdp", "localsgd"}
 """Strategies in which each rank should see data of its own."""
 FEW_ALIKE = 0.5
 """Share of batches that ranks have in common up to which they are fed as replicas are."""
@@ -20,7 +20,9 @@ FEW_ALIKE = 0.5
 def strategies(measures: Measures) -> frozenset[str]:
     """What the ranks' births call their strategy, without a version (`fsdp2` is `fsdp`)."""
     told = {rank.birth.get("strategy") for rank in measures.case.ranks if rank.birth}
-    return frozenset(str(one).rstrip("0123456789") for one in told)
+    return frozenset(
+        one if one in DATA_PARALLEL else one.rstrip("0123456789") for one in map(str, told)
+    )
 
 
 def is_flat(measures: Measures) -> bool:

@@ -22,7 +22,7 @@ RATIOS = {(7, 0): 8, (7, 5): 8, (8, 0): 16, (9, 0): 17}
 """Peak rate of the half types on tensor cores against float32 without them: 125 / 15.7 TFLOPS
 (V100), 65 / 8.1 (T4), 312 / 19.5 (A100) from NVIDIA's data sheets, 1000 / 60 (H100) from its
 "Hopper Architecture In-Depth". Devices that are not here: not known."""
-JUDGED = ("ddp", "dp", "single")
+JUDGED = ("ddp", "zero1", "localsgd", "dp", "mp", "single")
 """Strategies of which it is sure that the parameters' type is what is computed in: others (FSDP,
 DeepSpeed) keep float32 copies and compute in a shorter type without autocast."""
 

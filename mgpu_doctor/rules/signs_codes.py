@@ -31,9 +31,10 @@ SUMMARIES = {
     "failed-spawn-pickling": "An object that a new process needs cannot be pickled.",
     "failed-tf-batch-indivisible": "A batch cannot be divided among TensorFlow's replicas.",
     "failed-tf-collective": "A collective of TensorFlow failed.",
-    "failed-tf-config": "TF_CONFIG is missing or wrong.",
+    "failed-tf-config": "TF_CONFIG is missing or wrong, or there is no TPU.",
     "failed-tf-cudnn": "TensorFlow could not use cuDNN.",
-    "failed-tf-invalid-argument": "TensorFlow got tensors that do not fit an operation.",
+    "failed-tf-invalid-argument": "TensorFlow got tensors that do not fit an operation, or was "
+    "asked for what its strategy cannot do.",
     "failed-tf-resource-exhausted": "TensorFlow ran out of memory or another resource.",
     "failed-tf-worker-missing": "A worker of TensorFlow's cluster is missing.",
     "failed-unused-parameters": "DDP waits for gradients of parameters that took no part.",

@@ -90,7 +90,7 @@ def _evidence(measures: Measures, stages: Stages) -> Iterator[Evidence]:
         stages.bubble,
         "fraction",
         stages.bubble_of_equal,
-        "time in sends, receives and collectives; (p - 1) / (m + p - 1)",
+        "time in sends, receives and collectives; (p - 1) / (m v + p - 1), v stages a rank",
     )
     yield Evidence("micro-batches a step", stages.micro_batches, "micro-batches")
 
@@ -146,7 +146,9 @@ RULES = (
         "must pass (`explain straggler-compute`). The cost is what equal stages save (where the "
         "stage is as large as others: what it would save at their median) by "
         "T = (sum of the stages + (m - 1) x the slowest) / m, which is (m + p - 1) x the work per "
-        "micro-batch where stages are equal (GPipe, arXiv 1811.06965).",
+        "micro-batch where stages are equal (GPipe, arXiv 1811.06965). A rank with v stages "
+        "in turn counts as m v micro-batches (arXiv 2104.04473); schedules that fill the bubble "
+        "take as long as the slowest.",
         fixes="Split the model by measured time instead of by layers; give the first and the last "
         "stage fewer blocks, as they also hold the embedding and the loss. More micro-batches "
         "shrink the bubble, not the slowest stage.",

@@ -35,6 +35,7 @@ from mgpu_doctor.signatures import (
     tensorflow,
     tensorflow_cluster,
     tensorflow_gpu,
+    tensorflow_strategies,
     xid,
 )
 from mgpu_doctor.signatures.signature import Signature
@@ -72,5 +73,6 @@ SIGNATURES: tuple[Signature, ...] = (
     *tensorflow.SIGNATURES,
     *tensorflow_cluster.SIGNATURES,
     *tensorflow_gpu.SIGNATURES,
+    *tensorflow_strategies.SIGNATURES,
     *xid.SIGNATURES,
 )

@@ -18,6 +18,8 @@ _loaders: list[Described] = []
 optimizers: dict[int, Described] = {}
 strategies: set[str] = set()
 """Ways to divide a model or a batch that are in use."""
+_BY_DDP = frozenset({"zero1", "localsgd"})
+"""Ways for which DistributedDataParallel is only a means."""
 _backend: list[str] = []
 autocast: list[str] = []
 """The dtype of the first autocast mode that was entered."""
@@ -86,8 +88,11 @@ def _launcher() -> str:
 
 
 def _strategy() -> str:
-    if strategies:
-        return "+".join(sorted(strategies))
+    told = strategies - {"ddp"} if strategies & _BY_DDP else set(strategies)
+    if any(len(one.facts.get("devices") or ()) > 1 for one in optimizers.values()):
+        told.add("mp")
+    if told:
+        return "+".join(sorted(told))
     return "manual" if probe.world_size > 1 else "single"
 
 

@@ -1,4 +1,4 @@
-"""Installs the probe in this process: cheap, silent, and inert until torch comes.
+"""Installs the probe in this process: cheap, silent, and inert until torch or TensorFlow comes.
 
 Every Python of a job passes through here, so this file and `imports.py` import next to nothing.
 """
@@ -36,15 +36,48 @@ HOOKS = {
     "torch.distributed.fsdp._fully_shard._fsdp_state": ("torch_hooks.parallel", "patch_fsdp_state"),
     "torch.distributed.fsdp.fully_sharded_data_parallel": ("torch_hooks.parallel", "patch_fsdp"),
     "torch.distributed.tensor.parallel.api": ("torch_hooks.parallel", "patch_tensor"),
-    "torch.distributed.pipelining.stage": ("torch_hooks.parallel", "patch_pipeline"),
+    "torch.distributed.pipelining.stage": ("torch_hooks.pipeline", "patch_stage"),
+    "torch.distributed.pipelining.schedules": ("torch_hooks.pipeline", "patch_schedules"),
+    "torch.distributed.optim.zero_redundancy_optimizer": ("torch_hooks.parallel", "patch_zero"),
+    "torch.distributed.optim.post_localSGD_optimizer": ("torch_hooks.parallel", "patch_local_sgd"),
+    "torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook": (
+        "torch_hooks.parallel",
+        "patch_local_sgd",
+    ),
+    "torch.distributed.algorithms.model_averaging.averagers": (
+        "torch_hooks.parallel",
+        "patch_local_sgd",
+    ),
     "torch.serialization": ("torch_hooks.saving", "patch"),
     "torch.distributed.checkpoint.state_dict_saver": ("torch_hooks.saving", "patch_distributed"),
+    "tensorflow.python.framework.auto_control_deps": ("tf_hooks.tracing", "patch"),
+    "tensorflow.python.eager.polymorphic_function.polymorphic_function": (
+        "tf_hooks.calls",
+        "patch",
+    ),
+    "tensorflow.python.eager.backprop": ("tf_hooks.gradients", "patch"),
+    "tensorflow.python.data.ops.iterator_ops": ("tf_hooks.inputs", "patch"),
+    "tensorflow.python.distribute.input_lib": ("tf_hooks.inputs", "patch_distributed"),
+    "tensorflow.python.distribute.distribute_lib": ("tf_hooks.facts", "patch"),
+    "tensorflow.python.distribute.collective_all_reduce_strategy": (
+        "tf_hooks.strategies",
+        "patch_collective",
+    ),
+    "tensorflow.python.distribute.coordinator.cluster_coordinator": (
+        "tf_hooks.coordinator",
+        "patch",
+    ),
+    "tensorflow.python.checkpoint.checkpoint": ("tf_hooks.saving", "patch_checkpoint"),
+    "keras.src.saving.saving_api": ("tf_hooks.saving", "patch_keras"),
+    "keras.src.backend.tensorflow.trainer": ("tf_hooks.saving", "patch_trainer"),
+    "keras.src.optimizers.base_optimizer": ("tf_hooks.optimizers", "patch"),
+    "tf_keras.src.optimizers.optimizer": ("tf_hooks.optimizers", "patch_legacy"),
 }
 _watches: list[Watch] = []
 
 
 def install() -> bool:
-    """Watches for torch and patches it as it is imported. False where there is nothing to do."""
+    """Watches for the frameworks and patches them as they are imported. False: nothing to do."""
     if _watches or not os.environ.get(FOLDER):
         return False
     watch = Watch(frozenset(HOOKS), _patch, _failed)
@@ -57,7 +90,7 @@ def install() -> bool:
     early = [name for name in HOOKS if name in sys.modules]
     for name in early:
         watch.patch(name, sys.modules[name])
-    if early:
+    if any(name.startswith("torch") for name in early):
         from .torch_hooks import late
 
         late.spread()

@@ -12,6 +12,8 @@ Facts = dict[str, Any]
 
 _MAP_STYLE = 0
 """`torch.utils.data._DatasetKind.Map`."""
+_HOST = ("cpu", "meta")
+_MOST_DEVICES = 16
 _SHUFFLING = {"RandomSampler": True, "SequentialSampler": False}
 
 
@@ -86,8 +88,15 @@ def optimizer(one: Any) -> Described:
         "parameters": sum(p.numel() for p in parameters),
         "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
         "device": str(parameters[0].device) if parameters else None,
+        "devices": _accelerators(parameters),
     }
     return Described(one, facts, _rate)
+
+
+def _accelerators(parameters: list[Any]) -> list[str]:
+    """Of those parameters: several where a process divides one model among them."""
+    known = {p.device for p in parameters}
+    return sorted(str(one) for one in known if one.type not in _HOST)[:_MOST_DEVICES]
 
 
 def _epoch(one: Any) -> Facts:

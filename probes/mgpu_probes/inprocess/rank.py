@@ -59,6 +59,8 @@ class Probe:
         self.is_data_worker: Callable[[], bool] = bool
         self.sequence: Callable[[], int] = int
         self.device_clock = "host"
+        self.thread_clock: Callable[[], Any] = time.thread_time_ns
+        """CPU time of the thread that trains, ns; NaN where its work is done by others."""
         self.rank = self.world_size = -1
         self._start()
 
@@ -67,6 +69,8 @@ class Probe:
         self.gc_ns = 0
         self._gc_since = 0
         self.told = 0
+        self.spent_ns = 0
+        """What the probe has cost beside its marks."""
         self.trained = False
         self.in_backward = False
         self.batch_ready = False
@@ -180,7 +184,7 @@ class Probe:
     # --- steps ------------------------------------------------------------------------------
 
     def _facts(self) -> Facts:
-        return (self.sequence(), time.thread_time_ns(), self.gc_ns, 0)
+        return (self.sequence(), self.thread_clock(), self.gc_ns, 0)
 
     def _tell(self, step: Step) -> None:
         if self.box is None:
@@ -222,13 +226,16 @@ class Probe:
         )
         self.told += 1
         self.ledger.step_bits = self.told << 8
-        self.ledger.words[layout.PROBE_COST // 8] = self.ledger.marks * self._mark_cost
+        self.ledger.words[layout.PROBE_COST // 8] = self._cost()
         if self.told >= self._look_due:
             self._look_due += min(self._look_due, _LOOKS_APART)
             for look in self.on_step:
                 look()
         if end >= self._birth_due or self.told in _EARLY_BIRTHS:
             self.renew_birth()
+
+    def _cost(self) -> int:
+        return self.ledger.marks * self._mark_cost + self.spent_ns
 
     def _train_alone(self) -> None:
         """The first step of a process that never joined a group: a world of one, or a rank."""
@@ -280,7 +287,7 @@ class Probe:
             self.steps.leave()
             if self.box is not None:
                 self.renew_birth()
-                self.ledger.words[layout.PROBE_COST // 8] = self.ledger.marks * self._mark_cost
+                self.ledger.words[layout.PROBE_COST // 8] = self._cost()
                 self.box.leave(code)
 
     def after_fork(self) -> None:

@@ -79,13 +79,49 @@ def test_ranks_that_average_their_gradients_are_alike(facts: dict[str, Any]) -> 
     assert structure_of(ranks_of({0: [1], 1: [0]}, **{**facts, "strategy": "ddp+pipeline"})).stages
 
 
+def trained(passes: int) -> Any:
+    records = np.zeros(30, dtype=STEP_DTYPE)
+    records["micro_batches"] = passes
+    return records
+
+
+@pytest.mark.parametrize(("server", "workers"), [(0, [1]), (0, [1, 2])])
+def test_a_parameter_server_is_no_stage(server: int, workers: list[int]) -> None:
+    births = {server: {"sends_to": workers}, **{one: {"sends_to": [server]} for one in workers}}
+    ranks = [
+        make_rank(one, trained(int(one in workers)), birth=told) for one, told in births.items()
+    ]
+    assert structure_of(ranks).alike
+    same = [make_rank(one, trained(1), birth=told) for one, told in births.items()]
+    assert not structure_of(same).alike
+
+
+@pytest.mark.parametrize(
+    ("schedule", "held", "passes"),
+    [
+        ("Schedule1F1B", [0], 4),
+        ("ScheduleInterleaved1F1B", [0, 2], 8),
+        ("ScheduleZBVZeroBubble", [0, 3], np.inf),
+    ],
+)
+def test_micro_batches_are_those_of_the_schedule_whatever_runs_backward(
+    schedule: str, held: list[int], passes: float
+) -> None:
+    told = {"schedule": schedule, "micro_batches": 4, "held": held}
+    births = [{"sends_to": [1 - rank], "pipeline": told} for rank in range(2)]
+    ranks = [make_rank(rank, trained(37), birth=births[rank]) for rank in range(2)]
+    structure = structure_of(ranks)
+    assert (structure.micro_batches, structure.passes) == (4, passes)
+
+
 def test_a_stage_that_a_rank_knows_of_itself_decides() -> None:
     ranks = [make_rank(number, NOTHING, stage=number // 2) for number in range(4)]
     assert structure_of(ranks).stages == ((0, 1), (2, 3))
 
 
 def test_births_of_strangers_are_bounded() -> None:
-    wild = {"sends_to": "everybody", "receives_from": [None, -1, "1", {}], "optimizers": 7}
+    wild: dict[str, Any] = {"sends_to": "everybody", "receives_from": [None, -1, "1", {}]}
+    wild |= {"optimizers": 7, "pipeline": {"held": "all", "micro_batches": -1, "schedule": 3}}
     assert structure_of([make_rank(0, NOTHING, birth=wild), make_rank(1, NOTHING)]).alike
 
 
@@ -93,6 +129,8 @@ def test_a_pipeline_takes_what_its_formula_says() -> None:
     equal = np.full((3, 4), 0.012)
     assert pipeline_seconds(equal, 8) == pytest.approx((8 + 4 - 1) * 0.012 / 8)
     assert pipeline_seconds(np.array([[0.01, 0.02]]), 1) == pytest.approx(0.03)
+    # Without a bubble only the slowest counts.
+    assert pipeline_seconds(np.array([[0.01, 0.02]]), np.inf) == pytest.approx(0.02)
 
 
 @pytest.mark.parametrize("forward", [(0.004,) * 4, (0.004, 0.009, 0.004, 0.004), (0.002, 0.004)])
@@ -121,6 +159,13 @@ def test_more_micro_batches_gain_what_a_run_with_them_does() -> None:
     assert was.stages.saved_by_more == pytest.approx(measured, abs=0.02)
     assert was.stages.bubble_of_equal == pytest.approx(3 / 5)
     assert was.stages.bubble == pytest.approx(3 / 5, abs=0.03)
+
+
+def test_a_stage_that_was_slow_for_a_while_is_none() -> None:
+    for faults in ([Fault(1, "forward", 20, stop=70)], [Fault(1, "forward", 20, start=50)]):
+        stages = measure(pipeline_case(Pipeline((0.004, 0.004), faults=faults))).stages
+        assert stages is not None
+        assert (stages.slowest, stages.steady) == (1, False)
 
 
 def test_where_all_do_the_same_there_are_no_stages() -> None:

@@ -91,6 +91,12 @@ def test_the_same_batches_on_all_ranks(loader: dict[str, Any], cause: str) -> No
     assert one.victims == (0, 1, 2, 3)
 
 
+@pytest.mark.parametrize("strategy", ["zero1", "localsgd", "fsdp2"])
+def test_whoever_trains_on_parts_of_the_data_should_see_other_batches(strategy: str) -> None:
+    (one,) = found(job(*({**fed(rank, "same"), "strategy": strategy} for rank in range(4))))
+    assert one.code == "data-duplicated"
+
+
 def test_two_ranks_that_share() -> None:
     who = ["a", "b", "c", "b"]
     (one,) = found(job(*(fed(rank, who[rank]) for rank in range(4))))
@@ -260,6 +266,7 @@ def test_rates_that_differ_are_the_cause() -> None:
     "birth",
     [
         {"strategy": "fsdp"},
+        {"strategy": "localsgd"},
         {"strategy": "manual", "batches": batches("same")},
         {"strategy": "manual", "batches": []},
         {"receives_from": [0]},
@@ -267,7 +274,7 @@ def test_rates_that_differ_are_the_cause() -> None:
         {"ddp": {"comm_hook": "post_localSGD_hook"}},
         {"optimizers": [{"class": "PostLocalSGDOptimizer"}]},
     ],
-    ids=["sharded", "one model", "unknown", "pipeline", "groups", "hook", "averaging"],
+    ids=["sharded", "alone", "one model", "unknown", "pipeline", "groups", "hook", "averaging"],
 )
 def test_weights_that_differ_on_purpose(birth: dict[str, Any]) -> None:
     assert found(job(*(drifting(r, r, 1.0 + r, **birth) for r in range(4)))) == []

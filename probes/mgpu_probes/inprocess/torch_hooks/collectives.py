@@ -23,7 +23,6 @@ BLOCKING = (
     "all_gather_into_tensor",
     "all_gather_coalesced",
     "gather",
-    "scatter",
     "reduce_scatter",
     "reduce_scatter_single",
     "reduce_scatter_tensor",
@@ -38,11 +37,13 @@ SENDING = ("send", "isend", "send_object_list")
 SETTING_UP = (
     "broadcast",
     "broadcast_object_list",
+    "scatter",
     "scatter_object_list",
     "barrier",
     "monitored_barrier",
 )
-"""Also called once a parameter or object before training: no sign of a loop's turn."""
+"""Also called once a parameter or object before training (`parallelize_module` scatters each): no
+sign of a loop's turn."""
 
 _SITE_WORD = layout.NOW_SITE // 8
 _SEQUENCE_WORD = layout.NOW_SEQUENCE // 8

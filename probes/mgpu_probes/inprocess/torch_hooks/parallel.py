@@ -16,6 +16,8 @@ from .ddp import forward_begins, forward_ends
 
 _devices: list[int] = []
 """Of the first DataParallel."""
+_LOCAL_SGD = ("PostLocalSGDState", "PostLocalSGDOptimizer", "ModelAverager")
+"""Classes, each in a module of its own."""
 
 
 def patch_fully_shard(module: ModuleType) -> None:
@@ -43,11 +45,16 @@ def patch_tensor(module: ModuleType) -> None:
     wrap(module, "parallelize_module", _nothing, _uses("tensor"))
 
 
-def patch_pipeline(module: ModuleType) -> None:
-    """Wraps the constructor of a pipeline's stage."""
-    stage = getattr(module, "_PipelineStageBase", None)
-    if stage is not None:
-        wrap(stage, "__init__", _nothing, _uses("pipeline"))
+def patch_zero(module: ModuleType) -> None:
+    """Wraps the constructor of `ZeroRedundancyOptimizer`."""
+    wrap(module.ZeroRedundancyOptimizer, "__init__", _nothing, _uses("zero1"))
+
+
+def patch_local_sgd(module: ModuleType) -> None:
+    """Wraps the constructors of what lets ranks learn by themselves and averages their weights."""
+    for name in _LOCAL_SGD:
+        if hasattr(module, name):
+            wrap(getattr(module, name), "__init__", _nothing, _uses("localsgd"))
 
 
 def patch_data_parallel(module: ModuleType) -> None:
@@ -82,13 +89,15 @@ def _nothing(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
     return True if probe.on else None
 
 
-def _uses(strategy: str) -> Callable[[bool, Any], None]:
-    def used(_: bool, __: Any) -> None:
-        births.strategies.add(strategy)
-        # All their waits are calls that Python makes; only DDP waits where nobody sees it.
-        autograd.this.engine_waits = bool(reducer.known)
+def uses(strategy: str) -> None:
+    """This way is in use."""
+    births.strategies.add(strategy)
+    # All their waits are calls that Python makes; only DDP waits where nobody sees it.
+    autograd.this.engine_waits = bool(reducer.known)
 
-    return used
+
+def _uses(strategy: str) -> Callable[[bool, Any], None]:
+    return lambda _, __: uses(strategy)
 
 
 def _making(args: tuple[Any, ...], _: dict[str, Any]) -> Any:

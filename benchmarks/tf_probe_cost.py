@@ -1,0 +1,118 @@
+"""What the probe costs a step of TensorFlow: microseconds, in paired blocks.
+
+    python -m benchmarks.tf_probe_cost [--replicas 1] [--blocks 20] [--steps 50]
+
+Two processes run the same custom loop (iterator, `tf.function`, tape, optimizer) in turn, never at
+once: one bare, one under the probe. Each block of one is compared with the neighbouring block of
+the other, so that a machine that drifts slows both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.support import machine
+
+ROOT = Path(__file__).parents[1]
+WARM_UP = 150
+"""Steps before the first block: TensorFlow learns by running which operations are cheap."""
+
+
+class Loop:
+    """A process that runs blocks of steps when asked."""
+
+    def __init__(self, boxes: str | None, replicas: int) -> None:
+        environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+        environment.pop("MGPU_DOCTOR_BOXES", None)
+        if boxes is not None:
+            inject = str(ROOT / "probes/mgpu_probes/inject")
+            environment |= {"MGPU_DOCTOR_BOXES": boxes, "PYTHONPATH": inject}
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--loop", "--replicas", str(replicas)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
+        )
+
+    def block(self, steps: int) -> float:
+        """Microseconds a step."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{steps}\n")
+        self.process.stdin.flush()
+        return 1e6 * float(self.process.stdout.readline()) / steps
+
+    def end(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def loop(replicas: int) -> None:
+    """The inner process: an ordinary training loop, in blocks."""
+    sys.path.insert(0, str(ROOT / "tests/jobs"))
+    import _tf
+    import keras
+    import tensorflow as tf
+
+    _tf.few_threads()
+    strategy = _tf.mirrored(replicas) if replicas > 1 else tf.distribute.get_strategy()
+    slow = _tf.Slow(argparse.Namespace(fault="none", rank=0, ms=0.0), 0)
+    with strategy.scope():
+        model = _tf.model()
+        optimizer = keras.optimizers.SGD(0.02)
+        optimizer.build(model.trainable_variables)
+    losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def train(images: tf.Tensor, labels: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = losses(labels, model(images, training=True))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    step = tf.function(lambda images, labels: strategy.run(train, args=(images, labels)))
+    data = strategy.experimental_distribute_dataset(_tf.dataset(32 * replicas, slow))
+    batches = iter(data)
+    for line in sys.stdin:
+        began = time.perf_counter()
+        for _ in range(int(line)):
+            step(*next(batches))
+        print(time.perf_counter() - began, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--loop", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.loop:
+        loop(args.replicas)
+        return
+    print(machine())
+    with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as boxes:
+        bare, probed = Loop(None, args.replicas), Loop(boxes, args.replicas)
+        for one in (bare, probed):
+            one.block(WARM_UP)
+        pairs = [(bare.block(args.steps), probed.block(args.steps)) for _ in range(args.blocks)]
+        bare.end()
+        probed.end()
+    low, median, high = statistics.quantiles([two - one for one, two in pairs], n=4)
+    print(
+        f"{args.replicas} replica(s): bare {statistics.median(one for one, _ in pairs):.0f} µs a "
+        f"step; the probe adds {median:.0f} µs (quartiles {low:.0f} … {high:.0f})"
+    )
+
+
+if __name__ == "__main__":
+    main()

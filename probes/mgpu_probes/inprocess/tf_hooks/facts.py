@@ -1,0 +1,72 @@
+"""What the birth certificate tells of TensorFlow."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from .. import births
+from ..rank import probe
+from . import calls, reductions, strategies
+from .common import loaded
+
+
+def patch(distribute_lib: ModuleType) -> None:
+    """What there is to wrap in the module of strategies."""
+    strategies.patch(distribute_lib)
+    reductions.patch(distribute_lib)
+
+
+def _told() -> dict[str, Any]:
+    tf = loaded("tensorflow")
+    if tf is None or not (births.strategies or strategies.this.name or calls.this.trained):
+        return {}
+    if not calls.this.trained and probe.trained:
+        return {}  # another framework trains
+    facts = {
+        "framework": "tensorflow",
+        "framework_version": str(getattr(tf, "__version__", "")) or None,
+        "keras": _version("keras") or _version("tf_keras"),
+        "precision": _policy(),
+        "jit": calls.this.jit,
+        "seed": None,
+    }
+    if _running():
+        facts |= _devices(tf) | strategies.told()
+    return facts
+
+
+def _devices(tf: Any) -> dict[str, Any]:
+    gpus = tf.config.list_logical_devices("GPU")
+    probe.device_clock = "host" if gpus else "cpu"
+    threading = tf.config.threading
+    return {
+        "device": "gpu:0" if gpus else "cpu",
+        "clock": probe.device_clock,
+        "threads": threading.get_intra_op_parallelism_threads() or None,
+        "interop_threads": threading.get_inter_op_parallelism_threads() or None,
+        "eager": bool(tf.config.functions_run_eagerly()),
+    }
+
+
+def _running() -> bool:
+    """Whether TensorFlow has set up its devices. To ask earlier would set them up, and the program
+    could not say any more how."""
+    context = loaded("tensorflow.python.eager.context")
+    made = getattr(context, "context_safe", lambda: None)()
+    return bool(getattr(made, "_initialized", False))
+
+
+def _version(name: str) -> str | None:
+    told = getattr(loaded(name), "__version__", None)
+    return str(told) if told is not None else None
+
+
+def _policy() -> str | None:
+    """Keras' policy: `float32`, `mixed_bfloat16`, …"""
+    mixed = getattr(loaded("keras") or loaded("tf_keras"), "mixed_precision", None)
+    policy = getattr(mixed, "dtype_policy", None) or getattr(mixed, "global_policy", None)
+    return str(policy().name) if callable(policy) else None
+
+
+births.parts.append(_told)

@@ -1,0 +1,84 @@
+"""Keras' optimizers: that one follows the gradients, and what it is."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from .. import births
+from ..described import Described
+from ..rank import probe
+from ..steps import Steps
+from . import calls, tracing
+from .common import eagerly, loaded, wrap
+
+_MOST = 8
+
+
+def patch(base_optimizer: ModuleType) -> None:
+    """Wraps `apply` of Keras 3, unless Keras computes with another framework."""
+    if _backend() == "tensorflow":
+        wrap(base_optimizer.BaseOptimizer, "apply", _begins, _ends)
+
+
+def patch_legacy(optimizer: ModuleType) -> None:
+    """Wraps `apply_gradients` of Keras 2 (`tf_keras`)."""
+    owner = getattr(optimizer, "Optimizer", None)
+    if owner is not None:
+        wrap(owner, "apply_gradients", _begins, _ends)
+
+
+def _backend() -> str:
+    config = loaded("keras.src.backend.config") or loaded("keras.src.backend.common.backend_utils")
+    told = getattr(config, "backend", None)
+    return str(told()) if callable(told) else "tensorflow"
+
+
+def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    if not eagerly():
+        calls.noted(updates=True)
+        try:
+            tracing.updates(tracing.replica_of())
+        except Exception as trouble:
+            tracing.fail(trouble)
+        return (args[0], False)
+    if calls.this.known is not None or not probe.adopt():
+        return None
+    probe.stride.mark(Steps.update_begins, probe.clock())
+    return (args[0], True)
+
+
+def _ends(token: tuple[Any, bool], _: Any) -> None:
+    optimizer, runs = token
+    if id(optimizer) not in births.optimizers and len(births.optimizers) < _MOST:
+        births.optimizers[id(optimizer)] = _described(optimizer)
+    if runs:
+        probe.stride.mark(_updated, probe.clock())
+
+
+def _updated(steps: Steps, now: int) -> None:
+    steps.update_ends(now, 1)
+
+
+def _described(optimizer: Any) -> Described:
+    """By its settings; the rate of a schedule or a variable on a device is not read."""
+    variables = list(getattr(optimizer, "_trainable_variables", None) or ())
+    counted = [_elements(one.shape) for one in variables]
+    rate = getattr(optimizer, "_learning_rate", None)
+    known = float(rate) if isinstance(rate, (int, float)) else None
+    facts = {
+        "class": type(optimizer).__name__,
+        "lr": known,
+        "lr_default": None,
+        "parameters": sum(counted) if counted else None,
+        "dtype": str(variables[0].dtype) if variables else None,
+        "device": None,
+    }
+    return Described(optimizer, facts, lambda _: {"lr_now": known})
+
+
+def _elements(shape: Any) -> int:
+    total = 1
+    for size in shape:
+        total *= int(size)
+    return total

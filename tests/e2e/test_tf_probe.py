@@ -1,0 +1,67 @@
+"""Real TensorFlow jobs, which know nothing of the doctor: their steps, and who is slow, and why."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from tests.support.examining import loud
+from tests.support.jobs import JOBS, run
+
+pytestmark = pytest.mark.slow
+
+
+def recorded(folder: Path, script: str, *options: str, workers: int = 1) -> tuple[Case, int]:
+    """The case that a script of `tests/jobs` leaves, and the steps that it counted itself."""
+    command = [sys.executable, str(JOBS / script), *options]
+    if workers > 1:
+        launcher = [sys.executable, str(JOBS / "tf_workers.py"), "--workers", str(workers)]
+        command = [*launcher, script, *options]
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(folder / "recording"), "--"]
+    ended = run([*doctor, *command])
+    assert ended.code == 0, ended.err
+    turns = re.search(r"turns (\d+)", ended.out)
+    assert turns is not None
+    return load_recording(folder / "recording"), int(turns.group(1))
+
+
+def test_a_healthy_fit_is_understood_and_left_alone(tmp_path: Path) -> None:
+    fit = ("--steps", "80", "--epochs", "2", "--validate", "--replicas", "2", "--batch", "128")
+    case, turns = recorded(tmp_path, "keras_fit.py", *fit)
+    diagnosis = diagnose(case)
+    (rank,) = case.ranks
+    assert len(rank.steps) == turns
+    assert set(rank.steps["samples"][5:].tolist()) == {128}
+    assert (case.job.framework, case.job.strategy) == ("tensorflow", "mirrored")
+    assert len(rank.birth["replica_seconds"]) == 2
+    phases = diagnosis.ranks[0].phases
+    assert all(phases[name] for name in ("input", "forward", "backward", "wait", "optimizer"))
+    assert loud(diagnosis) == []
+
+
+def test_the_slow_worker_of_two_is_named(tmp_path: Path) -> None:
+    slow = ("--fault", "forward", "--rank", "1", "--ms", "40")
+    case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "60", *slow, workers=2)
+    assert [len(rank.steps) for rank in case.ranks] == [turns, turns]
+    diagnosis = diagnose(case)
+    first = diagnosis.findings[0]
+    assert (first.code, [one.rank for one in first.culprits]) == ("straggler-compute", [1])
+    assert "forward" in first.title
+    assert first.victims == (0,)
+    assert case.job.strategy == "multiworker"
+
+
+def test_a_slow_data_set_is_named_in_words_of_tensorflow(tmp_path: Path) -> None:
+    slow = ("--fault", "input", "--rank", "0", "--ms", "30")
+    case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "60", "--plain", *slow)
+    assert len(case.ranks[0].steps) == turns
+    (found,) = loud(diagnose(case))
+    assert found.code == "input-bound"
+    assert "tf.data.AUTOTUNE" in found.fixes[0].how
+    assert "DataLoader" not in found.fixes[0].how

@@ -1,0 +1,68 @@
+"""A custom training loop: alone, over replicas, or as a worker of several (TF_CONFIG)."""
+
+import json
+import os
+from typing import Any
+
+import _tf
+import keras
+import tensorflow as tf
+
+
+def main() -> None:
+    options = _tf.parser()
+    options.add_argument("--plain", action="store_true", help="without a strategy")
+    options.add_argument("--eager", action="store_true", help="without tf.function")
+    args = options.parse_args()
+    _tf.few_threads()
+    rank = int(json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("index", 0))
+    slow = _tf.Slow(args, rank)
+    if "TF_CONFIG" in os.environ:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    elif args.replicas > 1:
+        strategy = _tf.mirrored(args.replicas)
+    else:
+        strategy = tf.distribute.get_strategy()
+    with strategy.scope():
+        model = _tf.model()
+        optimizer = keras.optimizers.SGD(0.02)
+        optimizer.build(model.trainable_variables)
+    losses = keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="none")
+    world = strategy.num_replicas_in_sync
+
+    def train(images: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            predicted = model(slow.through("forward", images), training=True)
+            loss = tf.reduce_sum(losses(labels, predicted)) / (args.batch * world)
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return loss
+
+    def step(images: Any, labels: Any) -> Any:
+        if args.plain:
+            return train(images, labels)
+        per_replica = strategy.run(train, args=(images, labels))
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, per_replica, axis=None)
+
+    run = step if args.eager else tf.function(step)
+    data = _tf.dataset(args.batch * (args.replicas if args.replicas > 1 else 1), slow)
+    if not args.plain:
+        options_ = tf.data.Options()
+        options_.experimental_distribute.auto_shard_policy = (
+            tf.data.experimental.AutoShardPolicy.OFF
+        )
+        data = strategy.experimental_distribute_dataset(data.with_options(options_))
+    turns = 0
+    first = last = 0.0
+    for images, labels in data:
+        last = float(run(images, labels))
+        first = first or last
+        turns += 1
+        slow.here("between")
+        if turns == args.steps:
+            break
+    print(f"turns {turns} loss {first:.4f} -> {last:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""Calls of functions, and the marks that follow from what their graphs sent. TensorFlow is a fake:
+a function that runs what it is given."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mgpu_probes.inprocess.clock import Ledger
+from mgpu_probes.inprocess.layout import PHASES
+from mgpu_probes.inprocess.pieces import UPDATE as UPDATED
+from mgpu_probes.inprocess.pieces import Step
+from mgpu_probes.inprocess.steps import Steps
+from mgpu_probes.inprocess.stride import Stride, backward_ended, fetched
+from mgpu_probes.inprocess.tf_hooks import calls, replicas, tracing
+from mgpu_probes.inprocess.tf_hooks.timeline import (
+    ASKS,
+    GRADIENTS,
+    INPUT,
+    LOSS,
+    REDUCED,
+    REDUCES,
+    UPDATE,
+    Layout,
+    Stamp,
+)
+
+KINDS = (ASKS, INPUT, LOSS, GRADIENTS, REDUCES, REDUCED, UPDATE)
+LAYOUT: Layout = tuple(Stamp(kind, 0, 0, at) for at, kind in enumerate(KINDS))
+NAMES = {
+    calls._asks: "asks",
+    fetched: "fetched",
+    Steps.forward_begins: "forward",
+    Steps.backward_begins: "backward",
+    backward_ended: "gradients",
+    Steps.call_begins: "reduces",
+    calls._reduced: "reduced",
+    Steps.update_begins: "updates",
+    calls._updated: "updated",
+}
+
+
+class Probe:
+    """Takes marks down; its clock goes on by a second whenever it is looked at."""
+
+    def __init__(self) -> None:
+        self.on = True
+        self.trained = False
+        self.owner = threading.get_ident()
+        self.now = 0
+        self.marks: list[tuple[str, int]] = []
+        self.troubles: list[Exception] = []
+        self.stride = SimpleNamespace(mark=self.mark)
+        self.steps = SimpleNamespace(fetch_ends=lambda now, **_: self.mark("end of data", now))
+        self.thread_clock: Callable[[], float] = int
+
+    def clock(self) -> int:
+        self.now += 1_000_000_000
+        return self.now
+
+    def adopt(self) -> bool:
+        return threading.get_ident() == self.owner
+
+    def mark(self, mark: Any, now: int, _: object = ()) -> None:
+        self.marks.append((NAMES.get(mark, mark), now // 1_000_000_000))
+
+    def fail(self, trouble: Exception) -> None:
+        self.troubles.append(trouble)
+
+
+def _tensorflow() -> SimpleNamespace:
+    config = SimpleNamespace(functions_run_eagerly=lambda: False)
+    return SimpleNamespace(executing_eagerly=lambda: True, config=config)
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
+    probe = Probe()
+    for module in (calls, tracing):
+        monkeypatch.setattr(module, "probe", probe)
+    monkeypatch.setattr(tracing, "offset", int)
+    monkeypatch.setitem(sys.modules, "tensorflow", _tensorflow())
+    monkeypatch.setattr(calls, "this", calls._Call())
+    yield probe
+    calls._arrived.clear()
+    replicas._worked.clear()
+    assert probe.troubles == []
+
+
+def function(compiles: bool = False) -> type[Any]:
+    class Function:
+        """As TensorFlow's: tells what it traces, runs its body."""
+
+        _jit_compile = compiles
+
+        def __init__(self, body: Callable[[], Any]) -> None:
+            self.body = body
+
+        def __call__(self) -> Any:
+            return self.body()
+
+    calls.patch(SimpleNamespace(Function=Function))  # type: ignore[arg-type]
+    return Function
+
+
+def sends(probe: Probe, kinds: tuple[int, ...] = KINDS) -> None:
+    layout = tuple(stamp for stamp in LAYOUT if stamp.kind in kinds)
+    began = probe.now / 1e9
+    moments = [began + 0.1 * at for at, stamp in enumerate(layout, 1) if stamp.kind != UPDATE]
+    tracing.this.send(layout, moments)
+
+
+def test_a_step_of_keras_from_asking_for_data_to_the_update(probe: Probe) -> None:
+    def body() -> None:
+        calls.noted(trains=True, updates=True, fetches=True)
+        sends(probe)
+
+    step = function()(body)
+    step()
+    whole = ["asks", "fetched", "forward", "backward", "gradients", "reduces", "reduced"]
+    assert [name for name, _ in probe.marks] == [*whole, "updates", "updated"]
+    probe.marks.clear()
+    step()
+    assert [name for name, _ in probe.marks] == [*whole, "updates", "updated"]
+    assert probe.trained
+
+
+def test_the_engine_divides_each_step_by_its_stamps(probe: Probe) -> None:
+    told: list[Step] = []
+    stride = Stride(Ledger(0), told.append, lambda: (0, 0, 0, 0))
+    probe.stride = stride  # type: ignore[assignment]
+
+    def body() -> None:
+        calls.noted(trains=True, updates=True, fetches=True)
+        sends(probe)
+
+    step = function()(body)
+    for _ in range(40):  # the engine decides, then the stride
+        step()
+    stride.engine().leave()
+    assert len(told) == 40
+    phases = {"input": 0.1, "forward": 0.2, "backward": 0.1, "wait": 0.1, "optimizer": 0.4}
+    for one in told[5:-1]:
+        seconds = {name: ns / 1e9 for name, ns in zip(PHASES, one.phases, strict=True) if ns}
+        assert seconds == pytest.approx(phases | {"other": 1.1})
+        assert one.level == UPDATED
+
+
+def test_the_end_of_the_data_is_no_step(probe: Probe) -> None:
+    ends = False
+
+    def body() -> None:
+        calls.noted(trains=True, updates=True, fetches=True)
+        if ends:
+            raise StopIteration
+        sends(probe)
+
+    step = function()(body)
+    step()
+    ends = True
+    probe.marks.clear()
+    with pytest.raises(StopIteration):
+        step()
+    assert [name for name, _ in probe.marks] == ["asks", "end of data"]
+
+
+def test_what_xla_compiles_is_one_piece(probe: Probe) -> None:
+    def body() -> None:
+        calls.noted(trains=True, updates=True)
+        assert not tracing.this.allowed()
+
+    step = function(compiles=True)(body)
+    step()
+    step()
+    names = ["forward", "backward", "gradients", "updates", "updated"]
+    assert [name for name, _ in probe.marks] == names * 2
+    assert calls.this.compiled == 0
+    assert calls.this.jit
+
+
+def test_functions_that_do_not_train_set_no_marks(probe: Probe) -> None:
+    step = function()(lambda: sends(probe, (INPUT,)))
+    step()
+    step()
+    assert probe.marks == []
+
+
+def test_an_update_alone_and_a_backward_alone(probe: Probe) -> None:
+    def accumulates() -> None:
+        calls.noted(trains=True)
+        sends(probe, (LOSS, GRADIENTS))
+
+    gradients = function()(accumulates)
+    update = function()(lambda: calls.noted(updates=True))
+    for one in (gradients, update):
+        one()
+    names = ["forward", "backward", "gradients", "updates", "updated"]
+    assert [name for name, _ in probe.marks] == names
+
+
+def test_a_function_inside_another_belongs_to_it(probe: Probe) -> None:
+    def trains() -> None:
+        calls.noted(trains=True)
+        sends(probe, (LOSS, GRADIENTS))
+
+    kind = function()
+    outer = kind(kind(trains))
+    outer()
+    assert [name for name, _ in probe.marks] == ["forward", "backward", "gradients"]
+
+
+def test_calls_of_other_threads_are_not_the_loops(probe: Probe) -> None:
+    step = function()(lambda: calls.noted(trains=True))
+    other = threading.Thread(target=step)
+    other.start()
+    other.join()
+    assert probe.marks == []
+    assert calls.this.known is None
+
+
+def test_an_exception_passes_as_it_is(probe: Probe) -> None:
+    def body() -> None:
+        raise ValueError("the user's own")
+
+    with pytest.raises(ValueError, match="the user's own"):
+        function()(body)()
+    assert calls.this.known is None
+    assert probe.marks == []

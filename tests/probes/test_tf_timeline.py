@@ -1,0 +1,99 @@
+"""What graphs stamped, put in order: pure, no TensorFlow."""
+
+from __future__ import annotations
+
+from math import inf, isnan, nan
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mgpu_probes.inprocess.tf_hooks import cluster
+from mgpu_probes.inprocess.tf_hooks.timeline import (
+    GRADIENTS,
+    INPUT,
+    LOSS,
+    REDUCED,
+    REDUCES,
+    SAMPLES,
+    UPDATE,
+    VALUE,
+    Layout,
+    Stamp,
+    turns,
+)
+
+S = 1_000_000_000
+OUTER: Layout = (Stamp(INPUT, 0, -1, 0), Stamp(SAMPLES, 0, -1, 1))
+
+
+def inner(replica: int = 0, serial: int = 2) -> Layout:
+    kinds = (LOSS, GRADIENTS, REDUCES, REDUCED, VALUE)
+    stamps = [Stamp(kind, 0, replica, serial + at) for at, kind in enumerate(kinds)]
+    return (*stamps, Stamp(UPDATE, 0, replica, serial + len(kinds)))
+
+
+def test_stamps_of_two_graphs_are_one_turn_in_the_order_in_which_they_were_traced() -> None:
+    arrivals = [(inner(), [3.0, 4.0, 4.1, 5.0, 0.7]), (OUTER, [2.0, 32.0])]
+    (turn,) = turns(arrivals, S, 6 * S, 0)
+    assert [kind for kind, _ in turn.moments] == [INPUT, LOSS, GRADIENTS, REDUCES, REDUCED]
+    assert [moment / S for _, moment in turn.moments] == [2.0, 3.0, 4.0, 4.1, 5.0]
+    assert (turn.updates, turn.samples, turn.loss, turn.trains) == (True, 32, 0.7, True)
+
+
+def test_the_last_replica_decides_and_losses_add_up() -> None:
+    layout = (*inner(0, 2)[:5], *inner(1, 8))
+    values = [1.0, 2.0, 2.0, 9.0, 0.25, 3.0, 6.0, 6.0, 9.0, 0.5]
+    (turn,) = turns([(layout, values)], 0, 10 * S, 0)
+    assert [moment / S for _, moment in turn.moments] == [3.0, 6.0, 6.0, 9.0]
+    assert turn.loss == 0.75
+
+
+def test_a_graph_that_ran_twice_is_two_turns() -> None:
+    layout = inner()
+    first, second = [1.0, 2.0, 2.0, 3.0, 0.5], [4.0, 5.0, 5.0, 6.0, 0.4]
+    told = turns([(layout, first), (layout, second)], 0, 7 * S, 0)
+    assert [one.loss for one in told] == [0.5, 0.4]
+    assert [one.moments[-1][1] // S for one in told] == [3, 6]
+
+
+@pytest.mark.parametrize("loss", [nan, inf, -inf])
+def test_a_loss_that_is_no_number_is_told_as_such(loss: float) -> None:
+    (turn,) = turns([(inner(), [1.0, 2.0, 2.0, 3.0, loss])], 0, 4 * S, 0)
+    assert turn.loss == inf
+
+
+def test_without_a_value_the_loss_is_unknown() -> None:
+    (turn,) = turns([(inner()[:4], [1.0, 2.0, 2.0, 3.0])], 0, 4 * S, 0)
+    assert isnan(turn.loss)
+
+
+@given(st.lists(st.floats(allow_nan=True), min_size=5, max_size=5))
+def test_moments_never_leave_their_call_nor_go_back(values: list[float]) -> None:
+    (turn,) = turns([(inner(), values)], S, 2 * S, 0)
+    moments = [S, *(moment for _, moment in turn.moments), 2 * S]
+    assert moments == sorted(moments)
+
+
+CLUSTER = '"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"], "ps": ["d:1"]}'
+
+
+@pytest.mark.parametrize(
+    ("config", "place"),
+    [
+        (f'{{{CLUSTER}, "task": {{"type": "worker", "index": 1}}}}', ("worker", 2, 3, 1)),
+        (f'{{{CLUSTER}, "task": {{"type": "chief", "index": 0}}}}', ("chief", 0, 3, 1)),
+        (f'{{{CLUSTER}, "task": {{"type": "ps", "index": 0}}}}', ("ps", -1, 3, 1)),
+        (f'{{{CLUSTER}, "task": {{"type": "worker", "index": 9}}}}', None),
+        (f'{{{CLUSTER}, "task": {{"type": "worker", "index": "x"}}}}', None),
+        ('{"cluster": {"worker": 3}, "task": {"type": "worker", "index": 0}}', None),
+        ('["worker"]', None),
+        ("{bad", None),
+        ("[" * 100_000, None),
+        ("", None),
+    ],
+)
+def test_the_place_in_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, config: str, place: tuple[str, int, int, int] | None
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", config)
+    assert cluster.place() == place
