@@ -87,6 +87,22 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
+class Followed:
+    """A finding and when it was seen. Seconds since the epoch."""
+
+    finding: Finding
+    """As it was last seen."""
+    appeared: float
+    resolved: float | None = None
+    """When it was first not seen any more; None: it is there."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still there."""
+        return self.resolved is None
+
+
+@dataclass(frozen=True, slots=True)
 class RankSummary:
     """A rank as the diagnosis shows it. `phases`: median seconds a step, after `wait` was split
     into `wait` and `communication` by comparing ranks; None: not measured."""

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from mgpu_doctor.findings import Finding
+from mgpu_doctor.findings import Finding, Followed
 
 MOST_RESOLVED = 5
 """Resolved findings that are remembered, the newest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Followed:
-    """A finding and when it was seen. Seconds since the epoch."""
-
-    finding: Finding
-    """As it was last seen."""
-    appeared: float
-    resolved: float | None = None
-    """When it was first not seen any more; None: it is there."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is still there."""
-        return self.resolved is None
 
 
 def follow(

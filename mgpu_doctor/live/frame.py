@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # a frame without a job is made without what only a job needs
     from mgpu_doctor.case.gpu import DeviceSample
     from mgpu_doctor.case.model import HostSample
-    from mgpu_doctor.findings import Diagnosis
-    from mgpu_doctor.live.followed import Followed
+    from mgpu_doctor.findings import Diagnosis, Followed
     from mgpu_doctor.live.heat import Heat
     from mgpu_doctor.live.history.collect import History
 

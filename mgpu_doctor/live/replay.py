@@ -11,7 +11,7 @@ from pathlib import Path
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.live.followed import Followed
+from mgpu_doctor.findings import Followed
 from mgpu_doctor.live.frame import NOTHING, Frame, Position
 from mgpu_doctor.live.history.collect import Collector
 from mgpu_doctor.live.source import all_ranks

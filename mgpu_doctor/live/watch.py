@@ -14,8 +14,8 @@ from pathlib import Path
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.findings import Diagnosis, RankSummary
-from mgpu_doctor.live.followed import Followed, follow
+from mgpu_doctor.findings import Diagnosis, Followed, RankSummary
+from mgpu_doctor.live.followed import follow
 from mgpu_doctor.live.frame import Going
 from mgpu_doctor.live.going import going
 from mgpu_doctor.live.heat import Heat, heat

@@ -9,8 +9,7 @@ import numpy as np
 
 from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.model import HostSample, Outcome
-from mgpu_doctor.findings import Diagnosis
-from mgpu_doctor.live.followed import Followed
+from mgpu_doctor.findings import Diagnosis, Followed
 from mgpu_doctor.live.frame import Frame, Going, Position
 from mgpu_doctor.live.heat import Heat
 from tests.support import diagnoses

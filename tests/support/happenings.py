@@ -12,8 +12,7 @@ from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.gpu import Device, DeviceSample, XidEvent
 from mgpu_doctor.case.model import Case, Error, Event, Job, Outcome, Rank, State, Subject
 from mgpu_doctor.case.signs import Sign
-from mgpu_doctor.findings import Culprit, Diagnosis, Finding, Severity
-from mgpu_doctor.live.followed import Followed
+from mgpu_doctor.findings import Culprit, Diagnosis, Finding, Followed, Severity
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.recording.box import STEP_DTYPE
 

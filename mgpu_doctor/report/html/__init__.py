@@ -5,6 +5,8 @@ from __future__ import annotations
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
 from mgpu_doctor.report.html import parts
+from mgpu_doctor.report.html.graphs import graphs
+from mgpu_doctor.report.html.happened import happened
 from mgpu_doctor.report.html.page import page
 from mgpu_doctor.report.redact import redacted
 from mgpu_doctor.report.verdict import leading, verdict
@@ -23,6 +25,8 @@ def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         parts.rank_table(diagnosis),
         parts.stacks(diagnosis),
         parts.heat(diagnosis),
+        graphs(diagnosis.case),
+        happened(diagnosis),
         parts.further(diagnosis, further),
         parts.unseen(diagnosis),
         parts.job_card(diagnosis),

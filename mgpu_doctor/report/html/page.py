@@ -48,6 +48,12 @@ td.long { overflow-wrap: anywhere; min-width: 8rem; }
 .ranks .bar { width: 60%; min-width: 11rem; white-space: normal; overflow-wrap: anywhere; }
 .culprit td { font-weight: 700; } .culprit td:first-child { color: var(--warning); }
 svg { display: block; width: 100%; height: 1.1rem; }
+.graphs { display: grid; grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr)); gap: 1rem; }
+figure { margin: 0; } .graph { height: 4.5rem; background: var(--card);
+  border: 1px solid var(--line); }
+.graph polyline { fill: none; stroke: var(--info); stroke-width: 1.5;
+  vector-effect: non-scaling-stroke; }
+.graph rect { fill: var(--line); }
 .legend span { display: inline-block; margin-right: 1rem; white-space: nowrap; }
 .legend svg { display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem;
   vertical-align: -.08rem; }

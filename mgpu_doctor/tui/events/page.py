@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from rich.text import Text
 
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.events.event import Event, Kind
+from mgpu_doctor.report.events.event import Event, Kind
 from mgpu_doctor.tui.events.timeline import Timeline
 from mgpu_doctor.tui.panels.head import MARKS
 from mgpu_doctor.tui.panels.parts import DIM, Column, cell, ends

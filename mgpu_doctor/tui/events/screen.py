@@ -11,8 +11,8 @@ from textual.message import Message
 from textual.widgets import Footer
 
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.report.events.event import Kind
 from mgpu_doctor.tui.drawn import DrawnLines
-from mgpu_doctor.tui.events.event import Kind
 from mgpu_doctor.tui.events.page import Choice, Drawn, draw, scrolled
 from mgpu_doctor.tui.events.timeline import Timeline, timeline
 from mgpu_doctor.tui.pages import FollowingScreen

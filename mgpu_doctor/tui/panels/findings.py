@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from mgpu_doctor.findings import Diagnosis, Finding
-from mgpu_doctor.live.followed import Followed
+from mgpu_doctor.findings import Diagnosis, Finding, Followed
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone, cost, gain, who

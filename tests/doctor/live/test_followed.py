@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mgpu_doctor.findings import Culprit, Finding, Severity
-from mgpu_doctor.live.followed import MOST_RESOLVED, Followed, follow
+from mgpu_doctor.findings import Culprit, Finding, Followed, Severity
+from mgpu_doctor.live.followed import MOST_RESOLVED, follow
 
 
 def finding(code: str, rank: int | None = None, title: str = "") -> Finding:

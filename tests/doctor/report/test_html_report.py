@@ -20,6 +20,7 @@ VOID = {"meta", "img", "br"}
 ALLOWED = {
     "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "p", "span", "strong",
     "dl", "dt", "dd", "div", "pre", "table", "thead", "tbody", "tr", "th", "td", "svg", "rect",
+    "polyline", "figure", "figcaption",
     "img", "details", "summary", "ul", "li", "br", "footer",
 }  # fmt: skip
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.live.frame import Frame, Position
+from mgpu_doctor.report.events.event import Event, Kind
 from mgpu_doctor.report.verdict import Tone
-from mgpu_doctor.tui.events.event import Event, Kind
 from mgpu_doctor.tui.events.page import Choice, draw, scrolled
 from mgpu_doctor.tui.events.timeline import Timeline, timeline
 from tests.support.happenings import AT, EVENTFUL, START

@@ -8,8 +8,8 @@ from mgpu_doctor.case.gpu import XidEvent
 from mgpu_doctor.case.model import Event as Told
 from mgpu_doctor.case.model import Outcome, State
 from mgpu_doctor.live.frame import Frame, Position
+from mgpu_doctor.report.events.event import Event, Kind
 from mgpu_doctor.report.verdict import Tone
-from mgpu_doctor.tui.events.event import Event, Kind
 from mgpu_doctor.tui.events.timeline import MOST, timeline
 from tests.support import diagnoses
 from tests.support.happenings import (

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
+from mgpu_doctor.report.events.event import Event, Kind, said, together
 from mgpu_doctor.report.text import line, name_ranks
 from mgpu_doctor.report.verdict import Tone, signal_name
-from mgpu_doctor.tui.events.event import Event, Kind, said, together
 
 ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals by which a process is asked to end: mostly by its launcher, as another rank fell."""

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from mgpu_doctor.case.model import Case, Error, Rank
+from mgpu_doctor.report.events.coming import hosts_of, named
+from mgpu_doctor.report.events.event import Event, Kind, said, together
 from mgpu_doctor.report.verdict import Tone
-from mgpu_doctor.tui.events.coming import hosts_of, named
-from mgpu_doctor.tui.events.event import Event, Kind, said, together
 
 
 def exceptions(case: Case) -> Iterator[Event]:

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.findings import Finding
-from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.findings import Diagnosis, Finding, Followed
+from mgpu_doctor.report.events.event import Event, Kind, said
 from mgpu_doctor.report.text import name_ranks, seconds
 from mgpu_doctor.report.verdict import Tone
-from mgpu_doctor.tui.events.event import Event, Kind, said
 
 
-def findings(frame: Frame) -> Iterator[Event]:
+def findings(diagnosis: Diagnosis, followed: Sequence[Followed]) -> Iterator[Event]:
     """When one began is known by the step since which it holds, or by who saw it come."""
-    if frame.diagnosis is None:
-        return
-    ranks = frame.diagnosis.case.ranks
-    seen = {id(one.finding): one.appeared for one in frame.followed}
-    for finding in frame.diagnosis.findings:
+    ranks = diagnosis.case.ranks
+    seen = {id(one.finding): one.appeared for one in followed}
+    for finding in diagnosis.findings:
         since, at = finding.since_step, _moment(finding, ranks)
         step = "" if since is None else f", since step {since}"
         if at is None and id(finding) in seen:
             at, step = seen[id(finding)], f"{step}, first seen then"
         yield _event(finding, at, f"{finding.title}{step}")
-    for gone in frame.resolved:
-        yield _event(gone.finding, gone.appeared, gone.finding.title)
+    for gone in followed:
         if gone.resolved is not None:
+            yield _event(gone.finding, gone.appeared, gone.finding.title)
             after = seconds(max(0.0, gone.resolved - gone.appeared))
             went = f"gone after {after}: {gone.finding.title}"
             yield _event(gone.finding, gone.resolved, went, Tone.GOOD)

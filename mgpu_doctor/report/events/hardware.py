@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from mgpu_doctor.analysis.placement import key_of, placements
 from mgpu_doctor.case.gpu import Device, DeviceSample, XidEvent
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.report.events.event import Event, Kind, said, together
 from mgpu_doctor.report.text import line, name_ranks
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.rules.hardware.lost import is_lost
 from mgpu_doctor.signatures.xid import APPLICATION, signature_of
-from mgpu_doctor.tui.events.event import Event, Kind, said, together
 
 BURST = 60.0
 """Seconds between XIDs of one number on one device that are told as one."""
@@ -21,9 +20,9 @@ Found = tuple[float | None, int | None, str, Tone]
 """When (None: before anybody looked), the device's index, what, how bad."""
 
 
-def of_gpus(frame: Frame) -> Iterator[Event]:
-    case = frame.diagnosis.case if frame.diagnosis else None
-    samples = _samples(case, frame.devices)
+def of_gpus(case: Case | None, newest: DeviceSample | None) -> Iterator[Event]:
+    """`newest`: a sample beside those of the job."""
+    samples = _samples(case, newest)
     found = [*_xids(samples), *_losses(samples)]
     users = _users(case) if case is not None and found else {}
     last = {device.index: key_of(device) for one in samples for device in one.devices}

@@ -13,10 +13,10 @@ from mgpu_probes.inprocess.layout import EVENT_CAPACITY
 
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.model import Event as Told
+from mgpu_doctor.report.events.coming import hosts_of, named
+from mgpu_doctor.report.events.event import Event, Kind, said
 from mgpu_doctor.report.text import count, seconds
 from mgpu_doctor.report.verdict import Tone
-from mgpu_doctor.tui.events.coming import hosts_of, named
-from mgpu_doctor.tui.events.event import Event, Kind, said
 
 LONG_PAUSE = 0.05
 """Seconds from which a pause of the garbage collector is told: half a step of a usual job."""

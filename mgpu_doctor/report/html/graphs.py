@@ -1,0 +1,171 @@
+"""The whole run in curves: the time of a step, the host, the GPUs. Inline SVG, drawn from samples.
+
+What was not sampled is a gap. A curve is the mean of what falls into its pixel column; the steps'
+also have their range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.report import text
+
+Floats = npt.NDArray[np.float64]
+WIDTH, HEIGHT = 600, 90
+COLUMNS = 300
+"""Points of a curve."""
+MOST_GPUS = 16
+LEAST = 2
+"""Samples that make a curve."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """`at`: seconds since the epoch; `most`: what the top of the graph stands for, in `unit`."""
+
+    title: str
+    at: Floats
+    values: Floats
+    most: float
+    told: str
+    """What the top is, in words."""
+    ranged: bool = False
+
+
+def graphs(case: Case) -> str:
+    """Markup; empty where nothing was sampled twice."""
+    curves = [*_steps(case), *_host(case), *_gpus(case)]
+    if not curves:
+        return ""
+    start = min(float(one.at[0]) for one in curves)
+    end = max(float(one.at[-1]) for one in curves)
+    if not end > start:
+        return ""
+    drawn = "\n".join(_graph(one, start, end) for one in curves)
+    return (
+        f'<h2>The whole run</h2>\n<div class="graphs">{drawn}</div>\n'
+        f'<p class="soft small">Each from the first sign of life to the last, '
+        f"{escape(text.seconds(end - start))} later. A gap: not sampled.</p>"
+    )
+
+
+def _steps(case: Case) -> Iterator[Curve]:
+    """Of the rank with the most steps: they end together."""
+    ranks = [rank for rank in case.ranks if len(rank.steps) >= LEAST]
+    if not ranks:
+        return
+    rank = max(ranks, key=lambda one: len(one.steps))
+    at = rank.steps["end_ns"] * 1e-9 + rank.clock_offset
+    took = rank.steps["wall_ns"] * 1e-9
+    # One step of warm-up must not flatten all others.
+    most = float(np.quantile(took, 0.99)) * 1.1
+    if most > 0:
+        yield Curve("time of a step", at, took, most, text.seconds(most), ranged=True)
+
+
+def _host(case: Case) -> Iterator[Curve]:
+    by_host: dict[str, list[tuple[float, float | None, float | None]]] = {}
+    for one in case.host_samples:
+        used, whole = one.memory_used, one.memory_total
+        share = used / whole if used is not None and whole else None
+        cpu = None if one.cpu_percent is None else one.cpu_percent / 100
+        by_host.setdefault(one.host or "", []).append((one.at, cpu, share))
+    for host, rows in sorted(by_host.items())[:1]:
+        name = f"host {host}" if host else "host"
+        yield from _shares(f"{name}: cores in use", [(at, cpu) for at, cpu, _ in rows])
+        yield from _shares(f"{name}: memory in use", [(at, share) for at, _, share in rows])
+
+
+def _gpus(case: Case) -> Iterator[Curve]:
+    busy: dict[int, list[tuple[float, float | None]]] = {}
+    memory: dict[int, list[tuple[float, float | None]]] = {}
+    for sample in case.device_samples:
+        for device in sample.devices:
+            used, whole = device.memory_used, device.memory_total
+            share = used / whole if used is not None and whole else None
+            busy.setdefault(device.index, []).append((sample.at, device.utilization))
+            memory.setdefault(device.index, []).append((sample.at, share))
+    for index in sorted(busy)[:MOST_GPUS]:
+        yield from _shares(f"GPU {index}: busy", busy[index])
+        yield from _shares(f"GPU {index}: memory in use", memory[index])
+
+
+def _shares(title: str, rows: Sequence[tuple[float, float | None]]) -> Iterator[Curve]:
+    values = np.array([np.nan if value is None else value for _, value in rows])
+    if np.isfinite(values).sum() >= LEAST:
+        yield Curve(title, np.array([at for at, _ in rows]), values, 1.0, "100 %")
+
+
+def _graph(curve: Curve, start: float, end: float) -> str:
+    columns = np.minimum((curve.at - start) / (end - start) * COLUMNS, COLUMNS - 1).astype(int)
+    good = np.isfinite(curve.values) & (columns >= 0)
+    columns, values = columns[good], np.clip(curve.values[good] / curve.most, 0.0, 1.0)
+    many = np.bincount(columns, minlength=COLUMNS)
+    sums = np.bincount(columns, values, COLUMNS)
+    means = np.divide(sums, many, out=np.full(COLUMNS, np.nan), where=many > 0)
+    parts = [_lines(_bridged(means, _usual_gap(np.flatnonzero(many))))]
+    if curve.ranged:
+        parts.insert(0, _range(columns, values))
+    label = f"{curve.title}, at most {curve.told} at the top"
+    return (
+        f'<figure><figcaption class="small">{escape(curve.title)} '
+        f'<span class="soft">0 to {escape(curve.told)}</span></figcaption>'
+        f'<svg class="graph" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(label)}">{"".join(parts)}</svg></figure>'
+    )
+
+
+def _usual_gap(seen: npt.NDArray[np.intp]) -> int:
+    """Columns between two samples: a longer one is a gap."""
+    return int(2 * np.median(np.diff(seen))) + 1 if len(seen) > 1 else 1
+
+
+def _bridged(means: Floats, reach: int) -> Mapping[int, float]:
+    """Column -> height; between columns no further apart than `reach` a line is drawn."""
+    seen = np.flatnonzero(np.isfinite(means))
+    found = {int(column): float(means[column]) for column in seen}
+    for left, right in zip(seen[:-1].tolist(), seen[1:].tolist(), strict=True):
+        if right - left <= reach:
+            for column in range(left + 1, right):
+                share = (column - left) / (right - left)
+                found[column] = float(means[left] * (1 - share) + means[right] * share)
+    return dict(sorted(found.items()))
+
+
+def _lines(heights: Mapping[int, float]) -> str:
+    runs = groupby(enumerate(heights), key=lambda pair: pair[1] - pair[0])
+    made = []
+    for _, run in runs:
+        points = [f"{_x(column)},{_y(heights[column])}" for _, column in run]
+        if len(points) == 1:
+            points.append(points[0])
+        made.append(f'<polyline points="{" ".join(points)}"/>')
+    return "".join(made)
+
+
+def _range(columns: npt.NDArray[np.int64], values: Floats) -> str:
+    """From the least to the most of each column."""
+    low, high = np.full(COLUMNS, np.inf), np.full(COLUMNS, -np.inf)
+    np.minimum.at(low, columns, values)
+    np.maximum.at(high, columns, values)
+    wide = WIDTH / COLUMNS
+    return "".join(
+        f'<rect x="{_x(column)}" y="{_y(high[column])}" width="{wide:g}" '
+        f'height="{max(0.0, (high[column] - low[column]) * HEIGHT):.1f}"/>'
+        for column in np.flatnonzero(np.isfinite(low)).tolist()
+    )
+
+
+def _x(column: int) -> str:
+    return f"{column * WIDTH / COLUMNS:g}"
+
+
+def _y(height: float) -> str:
+    return f"{(1 - height) * HEIGHT:.1f}"

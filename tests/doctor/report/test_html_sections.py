@@ -1,0 +1,91 @@
+"""The whole run in curves, and what happened, in the report's page."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from mgpu_doctor.case.model import Case, HostSample
+from mgpu_doctor.case.model import Event as Told
+from mgpu_doctor.report.html import happened as section
+from mgpu_doctor.report.html.graphs import COLUMNS, graphs
+from mgpu_doctor.report.html.happened import happened
+from tests.support import diagnoses
+from tests.support.gpus import gpus, on_gpus
+from tests.support.synthetic import Synthetic, synthetic_case
+
+JOB = Synthetic(ranks=2, steps=60)
+START = 1500.0
+
+
+def sampled(*seconds: float, cpu: float | None = 50.0, host: str = "a") -> Case:
+    """A job without steps: only its host was sampled."""
+    rows = tuple(HostSample(START + at, cpu, 2, None, 1, 4, host=host) for at in seconds)
+    case = synthetic_case(JOB)
+    none = tuple(replace(rank, steps=rank.steps[:0]) for rank in case.ranks)
+    return replace(case, ranks=none, host_samples=rows)
+
+
+def curves(markup: str) -> dict[str, int]:
+    """Title -> unbroken pieces of its curve."""
+    found = re.findall(r"<figcaption[^>]*>([^<]*) <span.*?</figure>", markup, re.DOTALL)
+    pieces = [one.count("<polyline") for one in markup.split("<figure>")[1:]]
+    return dict(zip(found, pieces, strict=True))
+
+
+def test_steps_host_and_gpus_are_drawn() -> None:
+    case = on_gpus(JOB, gpus(2))
+    drawn = curves(graphs(replace(case, host_samples=sampled(0, 5, 10).host_samples)))
+    assert list(drawn)[:3] == ["time of a step", "host a: cores in use", "host a: memory in use"]
+    of_gpus = [f"GPU {n}: {what}" for n in (0, 1) for what in ("busy", "memory in use")]
+    assert list(drawn)[3:] == of_gpus
+
+
+def test_what_was_not_sampled_is_a_gap() -> None:
+    assert curves(graphs(sampled(*range(100))))["host a: cores in use"] == 1
+    late = (*range(40), *range(70, 100))
+    assert curves(graphs(sampled(*late)))["host a: cores in use"] == 2
+
+
+def test_a_curve_keeps_within_its_graph_and_is_bounded() -> None:
+    case = synthetic_case(Synthetic(ranks=2, steps=4000))
+    case.ranks[0].steps["wall_ns"][5] *= 1000
+    markup = graphs(case)
+    heights = [float(y) for y in re.findall(r"[\d.]+,([\d.]+)", markup)]
+    assert min(heights) >= 0
+    assert max(heights) <= 90
+    assert markup.count("<rect") <= COLUMNS
+
+
+def test_nothing_is_drawn_of_nothing() -> None:
+    assert graphs(sampled()) == ""
+    assert graphs(sampled(1)) == ""
+    assert graphs(sampled(1, 1)) == "", "two samples of one moment are no run"
+    assert "cores in use" not in graphs(sampled(0, 5, cpu=None))
+
+
+def test_names_are_only_names() -> None:
+    markup = graphs(sampled(0, 5, host='<script>alert("x")</script>'))
+    assert "<script" not in markup
+    assert "&lt;script" in markup
+
+
+def test_what_happened_is_told_in_order_and_findings_are_not_told_again() -> None:
+    markup = happened(diagnoses.failed())
+    assert "was started" in markup
+    assert markup.index("was started") < markup.index("ended")
+    assert diagnoses.failed().findings[0].title not in markup
+    assert "<script" not in markup
+
+
+def test_of_very_many_events_the_newest_are_told() -> None:
+    job = synthetic_case(JOB)
+    notes = tuple(
+        Told("note", START + number, number, 0.0, 0.0, f"note {number}")
+        for number in range(section.MOST + 9)
+    )
+    noted = replace(job, ranks=(replace(job.ranks[0], events=notes), *job.ranks[1:]))
+    told = happened(replace(diagnoses.healthy(), case=noted))
+    assert "left out" in told
+    assert f"note {section.MOST + 8}<" in told
+    assert "note 0<" not in told
