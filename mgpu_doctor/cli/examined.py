@@ -46,9 +46,9 @@ def recording(reference: str) -> Path:
 
 def _why_not(path: Path) -> str:
     if path.exists():
-        return f"{path} is a file; single boxes, logs and traces cannot be examined yet"
+        return f"{path} is a file, which `mgpu-doctor diagnose {path}` examines"
     if path.name == str(path) and path.name.isdigit():
-        return f"process {path} cannot be examined yet"
+        return f"process {path} is no recording, but `mgpu-doctor diagnose {path}` examines it"
     if str(path) == "-":
-        return "standard input cannot be examined yet"
+        return "standard input is no recording, but `mgpu-doctor diagnose -` reads a log from it"
     return f"{path} does not exist"
