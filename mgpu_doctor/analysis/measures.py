@@ -208,7 +208,7 @@ def _missing(name: str, reason: str) -> dict[str, Unexamined]:
 _NEXT_TIME = "start the job with `mgpu-doctor run -- COMMAND` next time"
 WITHOUT_STEPS = {
     "log": Unexamined("speed", "console text tells no step times", _NEXT_TIME),
-    "trace": Unexamined("speed", "a flight recorder tells no step times", _NEXT_TIME),
+    "trace": Unexamined("speed", "dumps tell no step times", _NEXT_TIME),
 }
 """By kind of the subject: what it cannot hold."""
 

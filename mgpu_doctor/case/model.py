@@ -15,6 +15,7 @@ from mgpu_doctor.case.endings import Ending
 from mgpu_doctor.case.flights import Flight
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.memory import Snapshot
 from mgpu_doctor.case.signs import Sign
 
 if TYPE_CHECKING:  # where there is no job, nothing needs NumPy
@@ -276,4 +277,6 @@ class Case:
     """In the order in which they were printed."""
     endings: tuple[Ending, ...] = ()
     """One a host: what the machine tells of deaths."""
+    snapshots: tuple[Snapshot, ...] = ()
+    """Of devices' memory."""
     unexamined: tuple[Unexamined, ...] = ()

@@ -25,8 +25,8 @@ def diagnose(
         typer.Argument(
             metavar="SUBJECT...",
             help="A process id (launcher or any rank), a recording (its folder, its id, `latest`), "
-            "a log (`-`: standard input), a flight-recorder dump, or folders of these; several "
-            "are one case. None: every training job that runs here.",
+            "a log (`-`: standard input), a flight-recorder dump, or folders of these, or a memory "
+            "snapshot; several are one case. None: every training job that runs here.",
         ),
     ] = None,
     as_json: Annotated[
@@ -44,6 +44,7 @@ def diagnose(
       mgpu-doctor diagnose latest
       mgpu-doctor diagnose train.log
       mgpu-doctor diagnose nccl_dumps/ slurm-77.out
+      mgpu-doctor diagnose snapshot.pickle
       mgpu-doctor diagnose runs/today --json | jq '.findings[0].title'
       mgpu-doctor diagnose
     """
@@ -94,5 +95,6 @@ def _code(diagnosis: Diagnosis) -> int:
 
     if any(finding.severity is not Severity.INFO for finding in diagnosis.findings):
         return FOUND
-    examined = diagnosis.ranks or diagnosis.case.subject.kind == "log"
+    case = diagnosis.case
+    examined = diagnosis.ranks or case.snapshots or case.subject.kind == "log"
     return 0 if examined else NOTHING_EXAMINED

@@ -20,6 +20,7 @@ MOST_ENTRIES = 256
 _GZIP = b"\x1f\x8b"
 _PICKLE = tuple(bytes((0x80, version)) for version in range(2, 6))
 _FLIGHT = (b'"pg_config"', b'"pg_status"', b'"entries"', b"pg_config", b"pg_status", b"entries")
+_SNAPSHOT = ((b"segments",), (b"segment_type", b"device_traces"))
 _TRACE = (b'"traceEvents"', b'"schemaVersion"')
 
 
@@ -51,7 +52,14 @@ class Flights:
     path: Path
 
 
-Subject = Pid | Recording | Log | Flights
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """What `torch.cuda.memory._dump_snapshot` wrote."""
+
+    path: Path
+
+
+Subject = Pid | Recording | Log | Flights | MemorySnapshot
 
 
 def recognise(word: str) -> Subject:
@@ -74,7 +82,7 @@ def recognise(word: str) -> Subject:
         return _file(path)
     raise UnknownSubject(
         f"{word} does not exist: name a process id, a recording (its folder, its id or `latest`; "
-        f"they are kept in {runs()}), a log or a flight-recorder dump."
+        f"they are kept in {runs()}), a log, a flight-recorder dump or a memory snapshot."
     )
 
 
@@ -114,6 +122,8 @@ def _kind(path: Path) -> Subject | UnknownSubject:
             f"{path} is a single black box: name the recording that it belongs to, the folder "
             "above `hosts`."
         )
+    if head.startswith(_PICKLE) and all(_holds(head, marks) for marks in _SNAPSHOT):
+        return MemorySnapshot(path)
     if head.startswith(_PICKLE) or (head.lstrip().startswith(b"{") and _holds(head, _FLIGHT)):
         return Flights(path)
     if head.lstrip().startswith((b"{", b"[")) and _holds(head, _TRACE):

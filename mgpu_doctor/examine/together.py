@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
+from mgpu_probes.outside.snapshots import NotASnapshotError
 
 from mgpu_doctor.case.dumps import case_of_flights
 from mgpu_doctor.case.flight_files import read_flights
@@ -15,6 +16,7 @@ from mgpu_doctor.case.flights import Flight
 from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.logs import NotALog, load_logs
 from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.snapshots import case_of_snapshots
 from mgpu_doctor.examine.live import (
     EndedMeanwhile,
     Target,
@@ -24,7 +26,15 @@ from mgpu_doctor.examine.live import (
     of_pid,
     of_recording,
 )
-from mgpu_doctor.examine.subjects import Flights, Log, Pid, Recording, UnknownSubject, recognise
+from mgpu_doctor.examine.subjects import (
+    Flights,
+    Log,
+    MemorySnapshot,
+    Pid,
+    Recording,
+    UnknownSubject,
+    recognise,
+)
 
 
 def cases(words: Sequence[str], tell: Tell) -> list[Case]:
@@ -48,10 +58,14 @@ def cases(words: Sequence[str], tell: Tell) -> list[Case]:
     found = [_examined(target, tell) for target in targets]
     if logs:
         found = [_with_log(case, _log(logs)) for case in found] or [_log(logs)]
+    snapshots = _snapshots([one.path for one in subjects if isinstance(one, MemorySnapshot)])
+    if snapshots is not None and not (found or flights):
+        return [snapshots]
     if flights and not found:
         reference = next(str(one.path) for one in subjects if isinstance(one, Flights))
         return [case_of_flights(flights, reference)]
-    return [replace(case, flights=(*case.flights, *flights)) for case in found]
+    held = snapshots.snapshots if snapshots is not None else ()
+    return [replace(case, flights=(*case.flights, *flights), snapshots=held) for case in found]
 
 
 def _targets(subjects: Sequence[Pid | Recording]) -> list[Target]:
@@ -107,6 +121,13 @@ def _flights(paths: Sequence[Path]) -> tuple[Flight, ...]:
     try:
         return tuple(flight for path in paths for flight in read_flights(path))
     except NotAFlightError as error:
+        raise UnknownSubject(f"{error}.") from None
+
+
+def _snapshots(paths: Sequence[Path]) -> Case | None:
+    try:
+        return case_of_snapshots(paths) if paths else None
+    except NotASnapshotError as error:
         raise UnknownSubject(f"{error}.") from None
 
 

@@ -30,9 +30,11 @@ class Verdict:
 
 
 def leading(diagnosis: Diagnosis) -> Finding | None:
-    """The finding that the report is about; None where nothing is at warning or worse."""
+    """The finding that the report is about; None where nothing is at warning or worse, unless what
+    was handed over is a picture of memory alone."""
     first = next(iter(diagnosis.findings), None)
-    return first if first and first.severity is not Severity.INFO else None
+    alone = diagnosis.case.snapshots and not diagnosis.case.ranks
+    return first if first and (alone or first.severity is not Severity.INFO) else None
 
 
 def verdict(diagnosis: Diagnosis) -> Verdict:

@@ -25,6 +25,7 @@ from mgpu_doctor.rules import (
     memory_death,
     mismatch,
     rendezvous,
+    snapshot,
     stages,
     stalls,
     standing,
@@ -46,6 +47,7 @@ OWN: tuple[Rule, ...] = with_xids(
         (
             *failed.RULES,
             *memory_death.RULES,
+            *snapshot.RULES,
             *full.RULES,
             *exhausted.RULES,
             *asked.RULES,

@@ -58,7 +58,11 @@ def graphs(case: Case) -> str:
 
 def _steps(case: Case) -> Iterator[Curve]:
     """Of the rank with the most steps: they end together."""
-    ranks = [rank for rank in case.ranks if len(rank.steps) >= LEAST]
+    ranks = [
+        rank
+        for rank in case.ranks
+        if len(rank.steps) >= LEAST and {"end_ns", "wall_ns"} <= {*(rank.steps.dtype.names or ())}
+    ]
     if not ranks:
         return
     rank = max(ranks, key=lambda one: len(one.steps))

@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from mgpu_doctor.case.model import Case, HostSample
 from mgpu_doctor.case.model import Event as Told
-from mgpu_doctor.report.html import happened as section
 from mgpu_doctor.report.html.graphs import COLUMNS, graphs
-from mgpu_doctor.report.html.happened import happened
+from mgpu_doctor.report.html.happened import MOST, happened
 from tests.support import diagnoses
 from tests.support.gpus import gpus, on_gpus
 from tests.support.synthetic import Synthetic, synthetic_case
@@ -82,10 +81,10 @@ def test_of_very_many_events_the_newest_are_told() -> None:
     job = synthetic_case(JOB)
     notes = tuple(
         Told("note", START + number, number, 0.0, 0.0, f"note {number}")
-        for number in range(section.MOST + 9)
+        for number in range(MOST + 9)
     )
     noted = replace(job, ranks=(replace(job.ranks[0], events=notes), *job.ranks[1:]))
     told = happened(replace(diagnoses.healthy(), case=noted))
     assert "left out" in told
-    assert f"note {section.MOST + 8}<" in told
+    assert f"note {MOST + 8}<" in told
     assert "note 0<" not in told

@@ -114,8 +114,8 @@ class _Reader:
 
 def _refusal(code: int) -> str:
     if code in _DANGEROUS:
-        return "it is a pickle that wants to load or call code, which no flight recorder writes"
-    return "it is no pickle of a flight recorder"
+        return "it is a pickle that wants to load or call code, which plain data never does"
+    return "it is no pickle of plain values"
 
 
 _DANGEROUS = frozenset(b"cRoi\x81\x92\x93PQb\x82\x83\x84\x97\x98")

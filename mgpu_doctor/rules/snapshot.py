@@ -1,0 +1,147 @@
+"""A memory snapshot: whether the last request failed for want of memory or for want of one piece,
+and whose code holds what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.memory import NO_STACK, Refused, Snapshot
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.words import percent, plural, size
+
+
+def _device(measures: Measures, _: Limits) -> Iterable[Finding]:
+    for snapshot in measures.case.snapshots:
+        last = snapshot.refused[-1] if snapshot.refused else None
+        if last is None or in_pieces(snapshot, last):
+            continue
+        most = snapshot.holders[0] if snapshot.holders else None
+        who = f"; {most.place} holds {size(most.size)}" if most and most.place != NO_STACK else ""
+        yield Finding(
+            code="oom-device",
+            severity=Severity.CRITICAL,
+            confidence=0.95,
+            title=f"A device ran out of memory: {size(last.wanted)} more were asked for"
+            f"{_at(last)}{who}",
+            cause=f"{size(snapshot.taken)} of the {size(snapshot.reserved)} that torch had taken "
+            "from the device were in use"
+            + (f", and {size(last.free)} of the device were free" if last.free is not None else "")
+            + ": too little for the request.",
+            evidence=tuple(_evidence(snapshot, last)),
+            fixes=(
+                Fix(
+                    "plan-memory",
+                    "See what would make it fit",
+                    "`mgpu-doctor plan` with your model and this GPU ranks what helps: smaller "
+                    "micro-batches with accumulation, checkpointing, bf16, sharding.",
+                ),
+            ),
+        )
+
+
+def _fragmentation(measures: Measures, _: Limits) -> Iterable[Finding]:
+    for snapshot in measures.case.snapshots:
+        last = snapshot.refused[-1] if snapshot.refused else None
+        if last is None or not in_pieces(snapshot, last):
+            continue
+        yield Finding(
+            code="oom-fragmentation",
+            severity=Severity.CRITICAL,
+            confidence=0.9,
+            title=f"{size(last.wanted)} could not be had{_at(last)}, though "
+            f"{size(snapshot.free)} of what torch holds were free, in {snapshot.pieces} pieces",
+            cause=f"The largest free piece is {size(snapshot.largest)}. Blocks that live long "
+            "stand between those that come and go.",
+            evidence=tuple(_evidence(snapshot, last)),
+            fixes=(
+                Fix(
+                    "expandable-segments",
+                    "Let segments grow instead of taking new ones",
+                    "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the job. Batches "
+                    "padded to few different lengths help, too.",
+                ),
+            ),
+        )
+
+
+def _held(measures: Measures, _: Limits) -> Iterable[Finding]:
+    for snapshot in measures.case.snapshots:
+        if snapshot.refused:
+            continue
+        most = snapshot.holders[0] if snapshot.holders else None
+        title = f"{size(snapshot.taken)} of {size(snapshot.reserved)} reserved are in use"
+        if most is not None:
+            title += f"; most is held by {most.place}: {size(most.size)}"
+        yield Finding(
+            code="memory-held",
+            severity=Severity.INFO,
+            confidence=1.0,
+            title=title,
+            cause="The snapshot holds no request that failed. It says who holds memory, by the "
+            "user's code that asked for it.",
+            evidence=tuple(_evidence(snapshot, None)),
+        )
+
+
+def _at(refused: Refused) -> str:
+    return "" if refused.place == NO_STACK else f" at {refused.place}"
+
+
+def in_pieces(snapshot: Snapshot, refused: Refused) -> bool:
+    """Whether it was not for want of memory: the free pieces would do together, and none alone."""
+    return snapshot.free >= refused.wanted > snapshot.largest
+
+
+def _evidence(snapshot: Snapshot, last: Refused | None) -> Iterator[Evidence]:
+    source = f"memory snapshot {snapshot.source}"
+    if last is not None:
+        yield Evidence("asked for", last.wanted, "bytes", last.free, source, last.place)
+    yield Evidence("in use, of what torch has reserved", snapshot.taken, "bytes", None, source)
+    yield Evidence("reserved", snapshot.reserved, "bytes", None, source)
+    yield Evidence("largest free piece", snapshot.largest, "bytes", snapshot.free, source)
+    for one in snapshot.holders:
+        share = one.size / snapshot.taken if snapshot.taken else 0.0
+        measure = f"held, in {plural(one.blocks, 'block')} ({percent(share)})"
+        yield Evidence(measure, one.size, "bytes", None, source, one.place)
+
+
+_HOW = (
+    "From a snapshot that `torch.cuda.memory._dump_snapshot(file)` wrote: segments and blocks as "
+    "they were, and the last request that failed if history was recorded. The file is a pickle; it "
+    "is read without Python's pickle."
+)
+_UNVERIFIED = "a snapshot of a real GPU: those of the tests were made by hand in torch's format"
+RULES: tuple[Rule, ...] = (
+    Rule(
+        code="oom-device",
+        family="memory",
+        summary="A GPU's memory ran out.",
+        measured=_HOW,
+        thresholds="The free pieces together are smaller than the request.",
+        fixes="`mgpu-doctor plan` ranks what makes it fit.",
+        examine=_device,
+        unverified=_UNVERIFIED,
+    ),
+    Rule(
+        code="oom-fragmentation",
+        family="memory",
+        summary="Enough GPU memory is free, but not in one piece.",
+        measured=_HOW,
+        thresholds="The free pieces together would hold the request, and the largest would not.",
+        fixes="`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, and batches of few lengths.",
+        examine=_fragmentation,
+        unverified=_UNVERIFIED,
+    ),
+    Rule(
+        code="memory-held",
+        family="memory",
+        summary="What holds a device's memory, by the code that asked for it.",
+        measured=_HOW,
+        thresholds="No threshold: it is only told where no request failed.",
+        fixes="None: it is for looking. `mgpu-doctor plan` tells what would take less.",
+        examine=_held,
+        unverified=_UNVERIFIED,
+    ),
+)
