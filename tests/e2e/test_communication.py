@@ -89,9 +89,7 @@ def test_a_barrier_and_a_logged_loss_in_every_step(tmp_path: Path) -> None:
     assert [fix.id for fix in found.fixes] == ["no-barrier", "less-often"]
 
 
-@pytest.mark.parametrize(
-    "script", ["plain_ddp", "no_loader", "manual_allreduce", "accumulate", "two_optimizers"]
-)
+@pytest.mark.parametrize("script", ["plain_ddp", "manual_allreduce", "accumulate"])
 def test_healthy_jobs_exchange_as_they_should(observed: Observed, script: str) -> None:
     diagnosis = observed.diagnosis(script, "--steps", "60", ranks=4)
     assert codes(diagnosis) & OURS <= {"communication-bound"}

@@ -148,7 +148,7 @@ def test_a_healthy_job_gives_no_finding_however_often_it_is_examined(
     command = torchrun("hangs.py", "healthy", "--loop", loop, "--mark", str(mark), ranks=2)
     with started(command) as job:
         until(mark.exists)
-        for _ in range(3):
+        for _ in range(2):
             code, diagnosis = examined(job)
             assert (code, diagnosis["findings"]) == (0, [])
         assert job.poll() is None

@@ -71,10 +71,12 @@ def test_one_thread_for_each_of_more_ranks_than_cores_is_no_warning(tmp_path: Pa
     assert loud(diagnosis) == []
 
 
-@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize(
-    ("how", "told"),
-    [((), ("slept", "waiting for storage")), (("--burn",), ("computes", "competes"))],
+    ("workers", "how", "told"),
+    [
+        (0, (), ("slept", "waiting for storage")),
+        (1, ("--burn",), ("computes", "competes")),
+    ],
     ids=["sleeps", "computes"],
 )
 def test_a_loader_that_sleeps_and_one_that_computes(

@@ -26,8 +26,10 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
     ]
 
 
-@pytest.mark.parametrize("place", ["forward", "backward"])
-@pytest.mark.parametrize("script", MEETING)
+@pytest.mark.parametrize(
+    ("script", "place"),
+    [*((script, "forward") for script in MEETING), ("hybrid", "backward")],
+)
 def test_the_slow_rank_is_named_through_groups(observed: Observed, script: str, place: str) -> None:
     fault = ("--fault", place, "--rank", "1", "--ms", "25")
     diagnosis = observed.diagnosis(script, *STEPS, *fault, ranks=MEETING[script])

@@ -64,7 +64,6 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
         ("torch-zero1", ("--compress", "powersgd")),
         ("torch-localsgd", ()),
         ("torch-diloco", ("--sync-every", "10")),
-        ("torch-ps", ()),
     ],
 )
 def test_it_learns_and_the_doctor_has_nothing_to_say(
@@ -124,7 +123,6 @@ def test_what_the_devices_cannot_show_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("torch-fsdp", {"precision": "bf16", "checkpointing": "full", "accumulate": 2}),
         ("torch-zero1", {"compress": "bf16", "precision": "fp16", "global_batch": 64, "warmup": 5}),
         ("torch-pp", {"model": "gpt-nano", "schedule": "zbv"}),
     ],

@@ -408,9 +408,9 @@ def coherent(live: Box) -> None:
     assert live.identity.rank == live.identity.world_size
 
 
-@pytest.mark.parametrize("kills", [200, pytest.param(1000, marks=pytest.mark.slow)])
-def test_nothing_committed_is_lost_in_hundreds_of_kills(kills: int) -> None:
-    command = [sys.executable, "-m", "benchmarks.blackbox_kills", "--kills", str(kills)]
+def test_nothing_committed_is_lost_in_hundreds_of_kills() -> None:
+    """The benchmark's own number is 1,200."""
+    command = [sys.executable, "-m", "benchmarks.blackbox_kills", "--kills", "200"]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     told = json.loads(ran.stdout)
     assert told["wrong"] == {}, told
