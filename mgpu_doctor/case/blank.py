@@ -1,4 +1,4 @@
-"""A rank of which little is known: it left no black box."""
+"""A rank or a job of which little is known: it left no black box, or nothing but a dump."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_doctor.case.model import Rank, State
+from mgpu_doctor.case.model import Job, Outcome, Rank, State
 from mgpu_doctor.recording.records import HISTORY_DTYPE, STEP_DTYPE
 
 
@@ -16,6 +16,27 @@ def blank_rank(**known: Any) -> Rank:
     return replace(_BLANK, **known)
 
 
+def blank_job(id_: str, **known: Any) -> Job:
+    """A job of torch; how it ended is not known."""
+    return replace(_NO_JOB, id=id_, **known)
+
+
+_NO_JOB = Job(
+    id="",
+    command=(),
+    cwd=None,
+    framework="torch",
+    strategy=None,
+    launcher=None,
+    world_size=None,
+    hosts=(),
+    started=None,
+    ended=None,
+    outcome=Outcome.UNKNOWN,
+    exit_code=None,
+    signal=None,
+    asked=None,
+)
 _BLANK = Rank(
     rank=None,
     local_rank=None,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mgpu_doctor.case.blank import blank_rank
+from mgpu_doctor.case.blank import blank_job, blank_rank
 from mgpu_doctor.case.flights import Flight
-from mgpu_doctor.case.model import Case, Job, Outcome, State, Subject
+from mgpu_doctor.case.model import Case, State, Subject
 
 
 def case_of_flights(flights: Sequence[Flight], reference: str) -> Case:
@@ -27,21 +27,10 @@ def case_of_flights(flights: Sequence[Flight], reference: str) -> Case:
     ]
     return Case(
         subject=Subject("trace", reference),
-        job=Job(
-            id=reference,
-            command=(),
-            cwd=None,
-            framework="torch",
-            strategy=None,
-            launcher=None,
+        job=blank_job(
+            reference,
             world_size=world,
             hosts=tuple(sorted({flight.host for flight in flights if flight.host})),
-            started=None,
-            ended=None,
-            outcome=Outcome.UNKNOWN,
-            exit_code=None,
-            signal=None,
-            asked=None,
         ),
         observed=max(times, default=0.0),
         ranks=tuple(sorted(ranks, key=lambda one: (one.rank is None, one.rank or 0))),

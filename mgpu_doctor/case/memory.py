@@ -29,21 +29,22 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Bytes throughout."""
+    """Of one device. Bytes throughout."""
 
     source: str
     reserved: int
     taken: int
     """In use; the rest of what is reserved is cached, or lost in pieces."""
+    free: int
+    """In pieces that a request beyond 1 MiB can be given: not of the pool for small ones, nor of a
+    private one (CUDA graphs)."""
     pieces: int
-    """Free blocks."""
+    """Their number."""
     largest: int
     """Of them."""
     holders: tuple[Holder, ...]
     """Who holds most, by the user's code that asked for it."""
     refused: tuple[Refused, ...]
     """In the order in which they were."""
-
-    @property
-    def free(self) -> int:
-        return self.reserved - self.taken
+    moved: bool = False
+    """Memory was taken or given back after the last of them: this is not how it was then."""

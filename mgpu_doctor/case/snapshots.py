@@ -9,14 +9,16 @@ from typing import Any
 
 from mgpu_probes.outside.snapshots import read_snapshot
 
+from mgpu_doctor.case.blank import blank_job
 from mgpu_doctor.case.files import text, whole
 from mgpu_doctor.case.memory import NO_STACK, Holder, Refused, Snapshot
-from mgpu_doctor.case.model import Case, Job, Outcome, Subject
+from mgpu_doctor.case.model import Case, Subject
 from mgpu_doctor.case.own_code import own_code
 
 MOST_SEGMENTS, MOST_BLOCKS, MOST_FRAMES = 65_536, 1 << 20, 128
 MOST_SIZE = 1 << 50
-MOST_HOLDERS = 8
+MOST_HOLDERS, MOST_DEVICES = 8, 64
+CHANGES = ("alloc", "free_completed", "segment_alloc", "segment_free")
 
 
 def case_of_snapshots(paths: Sequence[Path]) -> Case:
@@ -24,77 +26,93 @@ def case_of_snapshots(paths: Sequence[Path]) -> Case:
     name = str(paths[0])
     return Case(
         subject=Subject("trace", name),
-        job=Job(
-            id=name,
-            command=(),
-            cwd=None,
-            framework="torch",
-            strategy=None,
-            launcher=None,
-            world_size=None,
-            hosts=(),
-            started=None,
-            ended=None,
-            outcome=Outcome.UNKNOWN,
-            exit_code=None,
-            signal=None,
-            asked=None,
-        ),
+        job=blank_job(name),
         observed=0.0,
         ranks=(),
-        snapshots=tuple(snapshot_of(read_snapshot(path), path.name) for path in paths),
+        snapshots=tuple(
+            one for path in paths for one in snapshots_of(read_snapshot(path), path.name)
+        ),
     )
 
 
-def snapshot_of(raw: dict[str, Any], source: str) -> Snapshot:
-    reserved = taken = pieces = largest = 0
+def snapshots_of(raw: dict[str, Any], source: str) -> tuple[Snapshot, ...]:
+    """One a device that holds memory, or that refused some."""
+    segments: dict[int, list[dict[str, Any]]] = {}
+    for segment in _dicts(raw.get("segments"), MOST_SEGMENTS):
+        device = whole(segment.get("device"), 0, MOST_DEVICES) or 0
+        segments.setdefault(device, []).append(segment)
+    listed = raw.get("device_traces")
+    traces = listed[:MOST_DEVICES] if isinstance(listed, list) else []
+    refused = {device: _refused(trace) for device, trace in enumerate(traces)}
+    devices = sorted({*segments, *(device for device, found in refused.items() if found[0])})
+    return tuple(
+        _snapshot(
+            segments.get(device, []),
+            *refused.get(device, ((), False)),
+            source if len(devices) == 1 else f"{source}, device {device}",
+        )
+        for device in devices or [0]
+    )
+
+
+def _snapshot(
+    segments: list[dict[str, Any]], refused: tuple[Refused, ...], moved: bool, source: str
+) -> Snapshot:
+    reserved = taken = 0
     held: Counter[str] = Counter()
     blocks: Counter[str] = Counter()
-    for segment in _dicts(raw.get("segments"), MOST_SEGMENTS):
+    pieces: list[int] = []
+    left = MOST_BLOCKS
+    for segment in segments:
         reserved += whole(segment.get("total_size"), 0, MOST_SIZE) or 0
-    for block in _blocks(raw):
-        size = whole(block.get("size"), 0, MOST_SIZE) or 0
-        if block.get("state") == "inactive":
-            pieces += 1
-            largest = max(largest, size)
-            continue
-        taken += size
-        place = _place(block)
-        held[place] += size
-        blocks[place] += 1
+        for block in _dicts(segment.get("blocks"), left):
+            left -= 1
+            size = whole(block.get("size"), 0, MOST_SIZE) or 0
+            if block.get("state") == "inactive":
+                pieces += [size] if _is_for_all(segment) else []
+                continue
+            taken += size
+            place = _place(block)
+            held[place] += size
+            blocks[place] += 1
     return Snapshot(
         source=source,
         reserved=max(reserved, taken),
         taken=taken,
-        pieces=pieces,
-        largest=largest,
+        free=sum(pieces),
+        pieces=len(pieces),
+        largest=max(pieces, default=0),
         holders=tuple(
             Holder(place, size, blocks[place]) for place, size in held.most_common(MOST_HOLDERS)
         ),
-        refused=tuple(_refused(raw)),
+        refused=refused,
+        moved=moved,
     )
 
 
-def _blocks(raw: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    left = MOST_BLOCKS
-    for segment in _dicts(raw.get("segments"), MOST_SEGMENTS):
-        for block in _dicts(segment.get("blocks"), left):
-            left -= 1
-            yield block
+def _is_for_all(segment: dict[str, Any]) -> bool:
+    """Whether any request beyond 1 MiB can have its free pieces."""
+    pool = segment.get("segment_pool_id")
+    return segment.get("segment_type") == "large" and pool in (None, (0, 0), [0, 0])
 
 
-def _refused(raw: dict[str, Any]) -> Iterator[Refused]:
-    traces = raw.get("device_traces")
-    for trace in traces[:64] if isinstance(traces, list) else ():
-        for event in _dicts(trace, MOST_BLOCKS):
-            if event.get("action") == "oom":
-                wanted = whole(event.get("size"), 1, MOST_SIZE)
-                free = whole(event.get("device_free"), 0, MOST_SIZE)
-                if wanted is not None:
-                    yield Refused(wanted, free, _place(event))
+def _refused(trace: object) -> tuple[tuple[Refused, ...], bool]:
+    """The requests of a device that failed, and whether something changed after the last."""
+    found = []
+    moved = False
+    for event in _dicts(trace, MOST_BLOCKS):
+        if event.get("action") == "oom":
+            wanted = whole(event.get("size"), 1, MOST_SIZE)
+            free = whole(event.get("device_free"), 0, MOST_SIZE)
+            if wanted is not None:
+                found.append(Refused(wanted, free, _place(event)))
+                moved = False
+        elif event.get("action") in CHANGES:
+            moved = True
+    return tuple(found), moved
 
 
-def _dicts(value: Any, most: int) -> Iterator[dict[str, Any]]:
+def _dicts(value: object, most: int) -> Iterator[dict[str, Any]]:
     for one in value[:most] if isinstance(value, list) else ():
         if isinstance(one, dict):
             yield one

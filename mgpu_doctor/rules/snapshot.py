@@ -11,6 +11,9 @@ from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.words import percent, plural, size
 
+SMALL = 1 << 20
+"""kSmallSize of CUDACachingAllocator.cpp: smaller requests have a pool of their own."""
+
 
 def _device(measures: Measures, _: Limits) -> Iterable[Finding]:
     for snapshot in measures.case.snapshots:
@@ -22,13 +25,10 @@ def _device(measures: Measures, _: Limits) -> Iterable[Finding]:
         yield Finding(
             code="oom-device",
             severity=Severity.CRITICAL,
-            confidence=0.95,
+            confidence=0.8 if snapshot.moved else 0.95,
             title=f"A device ran out of memory: {size(last.wanted)} more were asked for"
             f"{_at(last)}{who}",
-            cause=f"{size(snapshot.taken)} of the {size(snapshot.reserved)} that torch had taken "
-            "from the device were in use"
-            + (f", and {size(last.free)} of the device were free" if last.free is not None else "")
-            + ": too little for the request.",
+            cause=_why(snapshot, last),
             evidence=tuple(_evidence(snapshot, last)),
             fixes=(
                 Fix(
@@ -39,6 +39,18 @@ def _device(measures: Measures, _: Limits) -> Iterable[Finding]:
                 ),
             ),
         )
+
+
+def _why(snapshot: Snapshot, last: Refused) -> str:
+    left = "" if last.free is None else f" {size(last.free)} of the device were free then."
+    use = f"{size(snapshot.taken)} of the {size(snapshot.reserved)} that torch had taken from it"
+    if snapshot.moved:
+        return (
+            f"The request failed.{left} Memory changed hands before the snapshot was taken, in "
+            f"which {use} are in use; whether it was in pieces is not known. Take it where the "
+            "exception is caught first, or by torch._C._cuda_attach_out_of_memory_observer."
+        )
+    return f"The request failed.{left} {use} were in use."
 
 
 def _fragmentation(measures: Measures, _: Limits) -> Iterable[Finding]:
@@ -90,8 +102,10 @@ def _at(refused: Refused) -> str:
 
 
 def in_pieces(snapshot: Snapshot, refused: Refused) -> bool:
-    """Whether it was not for want of memory: the free pieces would do together, and none alone."""
-    return snapshot.free >= refused.wanted > snapshot.largest
+    """Whether it was not for want of memory: the free pieces would do together, and none alone, and
+    they are still as they were."""
+    large = refused.wanted > SMALL
+    return large and not snapshot.moved and snapshot.free >= refused.wanted > snapshot.largest
 
 
 def _evidence(snapshot: Snapshot, last: Refused | None) -> Iterator[Evidence]:
@@ -129,7 +143,8 @@ RULES: tuple[Rule, ...] = (
         family="memory",
         summary="Enough GPU memory is free, but not in one piece.",
         measured=_HOW,
-        thresholds="The free pieces together would hold the request, and the largest would not.",
+        thresholds="The free pieces together would hold the request, and the largest would not; "
+        "only where nothing was taken or given back between the request and the snapshot.",
         fixes="`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, and batches of few lengths.",
         examine=_fragmentation,
         unverified=_UNVERIFIED,

@@ -106,7 +106,8 @@ def _machines(case: Case) -> Iterator[dict[str, Any]]:
         process = MACHINE + hosts.index(host_sample.host or "")
         yield from _counter(process, host_sample.at, "CPU %", host_sample.cpu_percent)
         yield from _counter(process, host_sample.at, "memory used B", host_sample.memory_used)
-    for sample in case.device_samples:
+    # A sample of devices does not tell its host: those of several would be drawn as one.
+    for sample in case.device_samples if len(hosts) < 2 else ():
         for device in sample.devices:
             busy = None if device.utilization is None else device.utilization * 100
             title = f"GPU {device.index}"

@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 WIDTH, HEIGHT = 600, 90
 COLUMNS = 300
 """Points of a curve."""
-MOST_GPUS = 16
+MOST_GPUS, MOST_HOSTS = 16, 4
 LEAST = 2
 """Samples that make a curve."""
 
@@ -41,7 +41,10 @@ class Curve:
 
 def graphs(case: Case) -> str:
     """Markup; empty where nothing was sampled twice."""
-    curves = [*_steps(case), *_host(case), *_gpus(case)]
+    # A sample of devices does not tell its host: those of several would be drawn as one.
+    hosts = {rank.host for rank in case.ranks} | {one.host or "" for one in case.host_samples}
+    alone = len(hosts - {""}) < 2
+    curves = [*_steps(case), *_host(case), *(_gpus(case) if alone else ())]
     if not curves:
         return ""
     start = min(float(one.at[0]) for one in curves)
@@ -81,7 +84,7 @@ def _host(case: Case) -> Iterator[Curve]:
         share = used / whole if used is not None and whole else None
         cpu = None if one.cpu_percent is None else one.cpu_percent / 100
         by_host.setdefault(one.host or "", []).append((one.at, cpu, share))
-    for host, rows in sorted(by_host.items())[:1]:
+    for host, rows in sorted(by_host.items())[:MOST_HOSTS]:
         name = f"host {host}" if host else "host"
         yield from _shares(f"{name}: cores in use", [(at, cpu) for at, cpu, _ in rows])
         yield from _shares(f"{name}: memory in use", [(at, share) for at, _, share in rows])

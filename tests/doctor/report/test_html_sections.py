@@ -34,8 +34,11 @@ def curves(markup: str) -> dict[str, int]:
 
 def test_steps_host_and_gpus_are_drawn() -> None:
     case = on_gpus(JOB, gpus(2))
-    drawn = curves(graphs(replace(case, host_samples=sampled(0, 5, 10).host_samples)))
-    assert list(drawn)[:3] == ["time of a step", "host a: cores in use", "host a: memory in use"]
+    host = case.ranks[0].host
+    rows = sampled(0, 5, 10, host=host).host_samples
+    drawn = curves(graphs(replace(case, host_samples=rows)))
+    of_host = [f"host {host}: cores in use", f"host {host}: memory in use"]
+    assert list(drawn)[:3] == ["time of a step", *of_host]
     of_gpus = [f"GPU {n}: {what}" for n in (0, 1) for what in ("busy", "memory in use")]
     assert list(drawn)[3:] == of_gpus
 
@@ -88,3 +91,11 @@ def test_of_very_many_events_the_newest_are_told() -> None:
     assert "left out" in told
     assert f"note {MOST + 8}<" in told
     assert "note 0<" not in told
+
+
+def test_gpus_of_several_hosts_are_not_drawn_as_one() -> None:
+    case = on_gpus(JOB, gpus(1))
+    rows = tuple(replace(one, host=host) for host in "ab" for one in sampled(0, 5).host_samples)
+    drawn = curves(graphs(replace(case, host_samples=rows)))
+    assert not any(title.startswith("GPU") for title in drawn)
+    assert {"host a: cores in use", "host b: cores in use"} <= drawn.keys()

@@ -96,3 +96,21 @@ def test_a_snapshot_beside_a_log_is_one_case(tmp_path: Path) -> None:
     log.write_text("step 1\nTraceback (most recent call last):\nValueError: no\n")
     path = written(tmp_path / "s.pickle", *FULL, events=[oom(512 * MIB, 8 * MIB)])
     assert "oom-device" in ran(str(log), str(path)).stdout
+
+
+def test_what_was_given_back_since_leaves_pieces_unjudged(tmp_path: Path) -> None:
+    freed = {"action": "free_completed", "size": MIB, "addr": 3, "frames": []}
+    events = [oom(200 * MIB, MIB), freed]
+    found = only(written(tmp_path / "s.pickle", *APART, events=events))
+    assert found.code == "oom-device"
+    assert "whether it was in pieces is not known" in found.cause
+
+
+def test_pieces_of_other_pools_and_devices_do_not_count(tmp_path: Path) -> None:
+    for change in ({"segment_type": "small"}, {"segment_pool_id": (0, 3)}, {"device": 1}):
+        other = [{**one, **change} for one in APART]
+        path = written(tmp_path / "s.pickle", *FULL, *other, events=[oom(200 * MIB, MIB)])
+        assert diagnose(case_of_snapshots([path])).findings[0].code == "oom-device"
+    found = case_of_snapshots([path]).snapshots
+    assert [one.source for one in found] == ["s.pickle, device 0", "s.pickle, device 1"]
+    assert [one.taken // MIB for one in found] == [1000, 300]
