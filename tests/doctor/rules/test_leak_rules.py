@@ -1,0 +1,100 @@
+"""Memory that grows without end is told, with who and when it is full; healthy growth is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.case.model import Case, HostSample
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from tests.support.synthetic import Synthetic, synthetic_case
+
+MIB = 1 << 20
+GIB = 1 << 30
+JOB = Synthetic(ranks=2, steps=2000)
+
+
+def leaks(case: Case) -> list[Finding]:
+    return [one for one in diagnose(case).findings if one.code.startswith("leak-")]
+
+
+def on_device(grown: Callable[[np.ndarray, int], np.ndarray]) -> Case:
+    """`grown`: bytes, of the steps of a rank."""
+    case = synthetic_case(JOB)
+    for number, rank in enumerate(case.ranks):
+        rank.steps["device_bytes"] = 8 * GIB + grown(rank.steps["step"].astype(float), number)
+    return case
+
+
+def on_host(grown: Callable[[float, int], float], *, used: int = 10 * GIB) -> Case:
+    """`grown`: bytes at a second, of a rank."""
+    case = synthetic_case(JOB)
+    first, last = (
+        float(case.ranks[0].steps["end_ns"][at]) * 1e-9 + case.ranks[0].clock_offset
+        for at in (0, -1)
+    )
+    chance = np.random.default_rng(0)
+    samples = tuple(
+        HostSample(
+            float(at),
+            50.0,
+            2,
+            None,
+            used,
+            16 * GIB,
+            {
+                rank.pid: (
+                    1.0,
+                    int(2 * GIB + grown(float(at - first), number) + chance.normal(0, MIB)),
+                )
+                for number, rank in enumerate(case.ranks)
+                if rank.pid is not None
+            },
+        )
+        for at in np.arange(first, last, 1.0)
+    )
+    return replace(case, host_samples=samples)
+
+
+def test_a_rank_whose_device_fills() -> None:
+    (found,) = leaks(on_device(lambda step, rank: step * MIB * (rank == 1)))
+    assert (found.code, found.severity) == ("leak-device", Severity.WARNING)
+    assert [one.rank for one in found.culprits] == [1]
+    assert "grows by 1 MiB a step" in found.title
+
+
+def test_ranks_that_all_leak_blame_nobody() -> None:
+    (found,) = leaks(on_device(lambda step, _: step * MIB))
+    assert found.culprits == ()
+    assert "every rank" in found.title
+
+
+def test_a_process_that_grows_and_when_the_host_is_full() -> None:
+    (found,) = leaks(on_host(lambda at, rank: 20 * MIB * at * (rank == 0)))
+    assert (found.code, [one.rank for one in found.culprits]) == ("leak-host", [0])
+    assert "it is full in about" in found.title
+    assert found.severity is Severity.WARNING
+
+
+@pytest.mark.parametrize(
+    "grown",
+    [
+        lambda _at, _: 0.0,
+        lambda at, _: 800 * MIB * (1 - np.exp(-at / 4)),
+        lambda at, _: 300 * MIB * (at > 20),
+        lambda at, _: MIB * (at % 9) * 40,
+    ],
+    ids=["flat", "cache", "once", "collected"],
+)
+def test_healthy_hosts_are_silent(grown: Callable[[float, int], float]) -> None:
+    assert leaks(on_host(grown)) == []
+
+
+def test_lengths_that_vary_are_no_leak() -> None:
+    chance = np.random.default_rng(1)
+    assert leaks(on_device(lambda step, _: chance.lognormal(6.5, 0.8, len(step)) * MIB)) == []
+    assert leaks(synthetic_case(JOB)) == [], "where nothing is known nothing is said"
