@@ -24,6 +24,7 @@ HOOKS = {
     "torch.optim.optimizer": ("torch_hooks.optimizer", "patch"),
     "torch.amp.autocast_mode": ("torch_hooks.accelerator", "patch"),
     "torch.amp.grad_scaler": ("torch_hooks.optimizer", "patch_scaler"),
+    "torch.nn.utils.clip_grad": ("torch_hooks.optimizer", "patch_clipping"),
     "torch.autograd": ("torch_hooks.autograd", "patch"),
     "torch.nn.parallel.distributed": ("torch_hooks.ddp", "patch"),
     "torch.nn.parallel.data_parallel": ("torch_hooks.parallel", "patch_data_parallel"),

@@ -145,6 +145,14 @@ class Steps(Turns):
             self.now.skipped = not self._stepped
             self._sign(now, UPDATE, optimizer)
 
+    def clipping_begins(self, now: int) -> None:
+        """Gradients are being clipped: a part of the update, in which ranks may meet."""
+        self.ledger.enter(layout.OPTIMIZER, now)
+
+    def clipping_ends(self, now: int) -> None:
+        """They are clipped."""
+        self.ledger.leave(now)
+
     def call_begins(self, now: int, *, sends: bool = False) -> None:
         """A collective, send or receive blocks the caller from here on."""
         ledger = self.ledger

@@ -16,9 +16,10 @@ _MOST = 8
 
 
 def patch(base_optimizer: ModuleType) -> None:
-    """Wraps `apply` of Keras 3, unless Keras computes with another framework."""
-    if _backend() == "tensorflow":
-        wrap(base_optimizer.BaseOptimizer, "apply", _begins, _ends)
+    """Wraps `apply` of Keras 3, where Keras computes with TensorFlow or torch."""
+    begins = {"tensorflow": _begins, "torch": _begins_in_torch}.get(_backend())
+    if begins is not None:
+        wrap(base_optimizer.BaseOptimizer, "apply", begins, _ends)
 
 
 def patch_legacy(optimizer: ModuleType) -> None:
@@ -43,6 +44,14 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
             tracing.fail(trouble)
         return (args[0], False)
     if calls.this.known is not None or not probe.adopt():
+        return None
+    probe.stride.mark(Steps.update_begins, probe.clock())
+    return (args[0], True)
+
+
+def _begins_in_torch(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    """On torch, Keras has optimizers of its own: torch's hooks never see them."""
+    if not probe.adopt():
         return None
     probe.stride.mark(Steps.update_begins, probe.clock())
     return (args[0], True)

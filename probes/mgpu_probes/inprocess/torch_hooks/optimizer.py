@@ -1,4 +1,5 @@
-"""Optimizer updates, by torch's own hooks for all optimizers, and gradient scalers around them."""
+"""Optimizer updates, by torch's own hooks for all optimizers, gradient scalers around them, and the
+clipping of gradients before them."""
 
 from __future__ import annotations
 
@@ -30,6 +31,12 @@ def patch(optimizer: ModuleType) -> None:
 def patch_scaler(grad_scaler: ModuleType) -> None:
     """Wraps `GradScaler.step`, which may skip the optimizer."""
     wrap(grad_scaler.GradScaler, "step", _scaler_begins, _scaler_ends)
+
+
+def patch_clipping(clip_grad: ModuleType) -> None:
+    """Wraps `clip_grad_norm_` and `clip_grad_value_` before `torch.nn.utils` re-exports them."""
+    wrap(clip_grad, "clip_grad_norm_", _clips, _clipped)
+    wrap(clip_grad, "clip_grad_value_", _clips, _clipped)
 
 
 def _before(optimizer: Any, *_: Any) -> None:
@@ -84,3 +91,14 @@ def _scaler_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
 
 def _scaler_ends(optimizer: int, _: Any) -> None:
     probe.steps.update_ends(probe.clock(), optimizer, scaler=True)
+
+
+def _clips(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
+    if not probe.mine():
+        return None
+    probe.stride.mark(Steps.clipping_begins, probe.clock())
+    return True
+
+
+def _clipped(_: bool, __: Any) -> None:
+    probe.stride.mark(Steps.clipping_ends, probe.clock())
