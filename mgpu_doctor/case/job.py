@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mgpu_doctor.case.files import number, text, whole
-from mgpu_doctor.case.model import Job, Json, Outcome, Rank, State
+from mgpu_doctor.case.files import Json, number, text, whole
+from mgpu_doctor.case.model import Job, Outcome, Rank, State
 
 MOST_WORDS = 1000
+AFTER = 2
+"""Steps of a rank after others were gone that show that it does not need them."""
 LAUNCHERS = {
     "torchrun": "torchrun",
     "torch.distributed.run": "torchrun",
@@ -112,8 +114,28 @@ def outcome_of(end: Ending, ranks: list[Rank], launcher_alive: bool | None) -> O
 def _finished(end: Ending, ranks: list[Rank]) -> Outcome:
     if end.asked is not None or _all_by_one_signal(end, ranks):
         return Outcome.KILLED
-    failed = any(rank.signal or rank.exit_code or rank.error for rank in ranks)
-    return Outcome.FAILED if failed or end.exit_code != 0 else Outcome.COMPLETED
+    fallen = [rank for rank in ranks if rank.signal or rank.exit_code or rank.error]
+    if end.exit_code != 0 or (fallen and not _went_on(fallen, ranks)):
+        return Outcome.FAILED
+    return Outcome.COMPLETED
+
+
+def _went_on(fallen: list[Rank], ranks: list[Rank]) -> bool:
+    """Whether another rank, which ended well, took steps that began after these were gone, as
+    asynchronous strategies can. One that had begun may still end where all need each other."""
+    gone = [rank.ended for rank in fallen if rank.ended is not None]
+    if len(gone) < len(fallen):
+        return False
+    return any(
+        rank.state is State.EXITED and rank not in fallen and _steps_since(rank, max(gone)) >= AFTER
+        for rank in ranks
+    )
+
+
+def _steps_since(rank: Rank, moment: float) -> int:
+    ends = rank.steps["end_ns"].astype(float) * 1e-9 + rank.clock_offset
+    begun = ends - rank.steps["wall_ns"].astype(float) * 1e-9
+    return int((begun > moment).sum())
 
 
 def _unfinished(ranks: list[Rank], launcher_alive: bool | None) -> Outcome:

@@ -8,17 +8,16 @@ than none.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 
-from mgpu_doctor.case.model import Job
+from mgpu_doctor.case import birth
+from mgpu_doctor.case.birth import TfPipeline
+from mgpu_doctor.case.model import Job, Rank
 from mgpu_doctor.findings import Finding, Fix
 
 FRAMEWORKS = ("tensorflow", "keras")
 HOW = {
-    "load-in-background": "ds.map(f, num_parallel_calls=tf.data.AUTOTUNE) and, last of all, "
-    ".prefetch(tf.data.AUTOTUNE); .cache() after the costly part where its results fit into "
-    "memory. from_generator and tf.py_function run one at a time under Python's lock: write the "
-    "samples to TFRecord files, or make them by TensorFlow operations.",
     "equal-batches": "ds.batch(size, drop_remainder=True) with the same size on every worker, "
     "after ds.shard(workers, index).",
     "share-evenly": "global batch // strategy.num_replicas_in_sync for each replica, and "
@@ -46,6 +45,14 @@ HOW = {
     "overlap-host-work": "Save and evaluate less often; steps_per_execution=10 in model.compile; "
     "read losses every 100th step.",
 }
+BACKGROUND = "load-in-background"
+_PREFETCH = "last of all, ds.prefetch(tf.data.AUTOTUNE)"
+_PARALLEL = "ds.map(f, num_parallel_calls=tf.data.AUTOTUNE)"
+_CACHE = ".cache() after the costly part where its results fit into memory"
+_ONE_BY_ONE = (
+    "from_generator and tf.py_function run one at a time under Python's lock: write the samples to "
+    "TFRecord files, or make them by TensorFlow operations."
+)
 _TORCH = re.compile(
     r"torch|DataLoader|DistributedSampler|DistributedDataParallel|no_sync|num_workers"
     r"|OMP_NUM_THREADS|\bdist\.|autograd|\bdcp\."
@@ -60,18 +67,42 @@ _INSTEAD = (
 """What causes say in torch's words."""
 
 
-def spoken(finding: Finding, job: Job) -> Finding:
-    """The finding as a user of the job's framework would put it."""
+def spoken(finding: Finding, job: Job, ranks: Sequence[Rank] = ()) -> Finding:
+    """The finding as a user of the job's framework would put it; `ranks` tell what their data sets
+    have already."""
     if job.framework not in FRAMEWORKS:
         return finding
-    told = tuple(filter(None, (_fix(one) for one in finding.fixes)))
+    told = tuple(filter(None, (_fix(one, ranks) for one in finding.fixes)))
     return replace(finding, fixes=told, cause=_cause(finding.cause))
 
 
-def _fix(fix: Fix) -> Fix | None:
+def _fix(fix: Fix, ranks: Sequence[Rank]) -> Fix | None:
+    if fix.id == BACKGROUND:
+        known = (birth.tf_pipelines(rank) for rank in ranks)
+        return replace(fix, how=_in_background(next((one[0] for one in known if one), None)))
     if fix.id in HOW:
         return replace(fix, how=HOW[fix.id])
     return None if _TORCH.search(f"{fix.summary} {fix.how}") else fix
+
+
+def _in_background(now: TfPipeline | None) -> str:
+    """How to make batches while the step runs, knowing what the data set does."""
+    if now is None:
+        return f"{_PARALLEL} and, {_PREFETCH}; {_CACHE}. {_ONE_BY_ONE}"
+    lacks = []
+    if now.parallel_calls == 1:
+        lacks.append(f"its map makes one element at a time now: {_PARALLEL}")
+    if now.prefetch == 0:
+        lacks.append(f"it has no prefetch now: {_PREFETCH}")
+    if now.cached is False:
+        lacks.append(_CACHE)
+    if now.prefetch and now.parallel_calls not in (None, 1):
+        lacks.append(
+            "it has prefetch and parallel calls already: do less in the map (decode and resize "
+            "once, beforehand), or read fewer and larger files"
+        )
+    told = "; ".join(lacks) or "do less of it (decode and resize once, beforehand)"
+    return f"{told[0].upper()}{told[1:]}. {_ONE_BY_ONE}"
 
 
 def _cause(cause: str) -> str:

@@ -1,4 +1,5 @@
-"""One device of a process that carries more than the others (DataParallel)."""
+"""One device of a process that carries more than the others (DataParallel), or is slower (replicas
+of TensorFlow)."""
 
 from __future__ import annotations
 
@@ -6,13 +7,15 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.devices import OnDevice, Use
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.paces import EXCESS, LEAST, SURE, slow_one
+from mgpu_doctor.case import birth
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.gpu import PRETEND, middle
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import culprit, percent
+from mgpu_doctor.rules.words import by_cost, culprit, percent, seconds
 
 
 def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -104,19 +107,76 @@ def _finding(
     )
 
 
+def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    """A replica of a TensorFlow strategy that all others of its process wait for."""
+    for rank in measures.case.ranks:
+        slow = slow_one(birth.replica_paces(rank))
+        step = measures.step_seconds
+        if slow is None or not step:
+            continue
+        saved = min(1.0, slow.excess / step)
+        if saved < limits["late"]:
+            continue
+        names = birth.replica_devices(rank)
+        device = names[slow.index] if slow.index < len(names) else f"replica {slow.index}"
+        yield Finding(
+            code="imbalance-device",
+            severity=by_cost(saved),
+            confidence=0.85,
+            title=f"Replica {slow.index} ({device}) has its gradients {seconds(slow.excess)} a "
+            "step later than the other replicas, which wait for it",
+            cause="The replicas of a strategy step together: they add up their gradients when the "
+            "last one has its own. This one has more to do (a longer part of the batch, or work "
+            "that only it does), or its device is slower.",
+            culprits=(Culprit(rank.rank, host=rank.host, device=device, pid=rank.pid),),
+            evidence=(
+                Evidence(
+                    "from a step's beginning until its gradients are there, median, against the "
+                    "median of the other replicas",
+                    slow.middle,
+                    "s",
+                    slow.of_others,
+                    f"its newest {slow.times} steps",
+                    device,
+                ),
+            ),
+            since_step=0,
+            cost=Cost(saved, slow.excess),
+            fixes=(
+                Fix(
+                    "even-replicas",
+                    f"Give replica {slow.index} as much to do as the others",
+                    "ds.batch(global_batch, drop_remainder=True), with a global batch that "
+                    "strategy.num_replicas_in_sync divides, and samples of like length in each "
+                    "part; no work by "
+                    "`tf.distribute.get_replica_context().replica_id_in_sync_group`; leave a "
+                    "device out that is slower: tf.distribute.MirroredStrategy(devices=[...]).",
+                    Predicted(
+                        1 - saved,
+                        None,
+                        "measured: what it takes beyond the median of the others, of the mean step",
+                    ),
+                ),
+            ),
+        )
+
+
 RULES = (
     Rule(
         code="imbalance-device",
         family="slow",
-        summary="One GPU of a process that drives several carries more than the others "
-        "(DataParallel's first).",
+        summary="One device of a process that drives several carries more than the others "
+        "(DataParallel's first GPU), or is slower (a replica of a TensorFlow strategy).",
         measured="The devices that list the process (NVML), their memory in use and utilization, "
         "where the process says that DataParallel spreads its batches over several. Not judged in "
         "containers that number processes of their own.",
         thresholds="A warning where the others stand idle for it, or where its memory is nearly "
-        "full.",
+        "full. "
+        f"Of a replica: a median {percent(EXCESS)} above that of the others, by {SURE:g} standard "
+        f"errors beyond the next, over {LEAST} steps.",
         fixes="DistributedDataParallel: a process a GPU, each with its own gradients.",
         examine=_imbalance,
+        also=(_replica,),
         needs=("devices",),
         limits=(
             Limit(
@@ -132,6 +192,13 @@ RULES = (
                 "fraction",
                 "utilization of the first device beyond the median of the others; what is usual "
                 "has not been measured.",
+            ),
+            Limit(
+                "late",
+                0.05,
+                "fraction",
+                "share of the step that a replica's gradients come later than the others', below "
+                "which it is not worth a line: cores that replicas share make them differ.",
             ),
             Limit("full", 0.90, "fraction", "share of the first device's memory that is in use."),
         ),

@@ -13,6 +13,23 @@ _CONFIG = (
 
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
+        id="tf-ps-worker-lost",
+        code="worker-lost",
+        role=Role.CAUSE,
+        needle="ERROR:tensorflow:Worker /job:",
+        pattern=r"ERROR:tensorflow:Worker (?P<task>/job:worker/replica:\d+/task:\d+) failed with "
+        r"\w+\(\)",
+        meaning="{task} went away while it carried out a closure. The chief gives its closures to "
+        "the other workers and goes on without it, or with it once it is started again.",
+        fix="Look at the log of that task, and for an out-of-memory kill or a preemption on its "
+        "host. Started again with the same TF_CONFIG, it joins again.",
+        example="ERROR:tensorflow:Worker /job:worker/replica:0/task:1 failed with "
+        "UnavailableError():Socket closed",
+        origin="made: SIGKILL of a worker under ParameterServerStrategy, TensorFlow 2.21",
+        severity="warning",
+        weight=0.95,
+    ),
+    Signature(
         id="tf-config-no-json",
         code="failed-tf-config",
         role=Role.CAUSE,

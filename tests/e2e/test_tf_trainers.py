@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 import signal
+import sys
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from mgpu_trainers import catalogue
 
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis
+from tests.support.examining import loud
 from tests.support.jobs import Ended, run, started
 
 pytestmark = pytest.mark.slow
@@ -27,6 +34,16 @@ def accuracy(ended: Ended) -> float:
     found = re.search(r"^validation loss \S+ accuracy (\S+)%$", ended.out, re.MULTILINE)
     assert found, ended.err
     return float(found[1])
+
+
+def observed(folder: Path, name: str, *options: str) -> tuple[Ended, Diagnosis]:
+    """What a trainer printed, and what the doctor says; the last option is its fault."""
+    *rest, fault = options
+    recording = folder / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "--dir", str(recording)]
+    ended = run([*doctor, "--model", "cnn-nano", *rest, "--fault", fault])
+    assert ended.code == 0, ended.err
+    return ended, diagnose(load_recording(recording))
 
 
 @pytest.mark.parametrize(
@@ -56,11 +73,33 @@ def test_a_killed_worker_ends_the_job_with_its_code_and_leaves_nobody() -> None:
         assert not [each for each in workers if each.is_running()]
 
 
-def test_asynchronous_workers_learn_though_one_is_killed() -> None:
-    ended = run(command("tf-ps", steps=60, fault="kill:rank=1,step=20"))
-    assert ended.code == 0, ended.err
+def test_asynchronous_workers_learn_though_one_is_killed(tmp_path: Path) -> None:
+    ended, diagnosis = observed(tmp_path, "tf-ps", "--steps", "60", "kill:rank=1,step=20")
     assert "worker 1 was ended by SIGKILL; the others go on" in ended.err
     assert accuracy(ended) > 70
+    assert diagnosis.case.job.outcome is Outcome.COMPLETED
+    (lost,) = loud(diagnosis)
+    assert lost.code == "worker-lost"
+    assert "/job:worker/replica:0/task:1 went away" in lost.title
+
+
+def test_a_slow_worker_of_several_is_named(tmp_path: Path) -> None:
+    # The chief waits for both at every second step: a fast worker would else do nearly all.
+    often = ("--steps", "120", "--log-every", "2")
+    _, diagnosis = observed(tmp_path, "tf-ps", *often, "slow:rank=1,ms=120")
+    (slow,) = (one for one in diagnosis.findings if one.code == "straggler-worker")
+    assert [one.device for one in slow.culprits] == ["/job:worker/replica:0/task:1"]
+
+
+def test_a_slow_replica_is_named_and_its_data_set_told(tmp_path: Path) -> None:
+    fault = "slow:rank=1,phase=forward,ms=60"
+    _, diagnosis = observed(tmp_path, "tf-mirrored", "--steps", "60", fault)
+    (late,) = (one for one in diagnosis.findings if one.code == "imbalance-device")
+    assert [one.device for one in late.culprits] == ["cpu:1"]
+    (made,) = (
+        one for one in diagnosis.case.ranks[0].birth["pipelines"] if "Shuffle" in one["operations"]
+    )
+    assert (made["operations"][0], made["prefetch"]) == ("Prefetch", 2)
 
 
 def test_without_a_tpu_it_says_so() -> None:

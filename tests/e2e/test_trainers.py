@@ -113,6 +113,15 @@ def test_a_dead_worker_is_missed_by_nobody_and_a_dead_server_by_all() -> None:
     assert "rank 0, the server, was killed by SIGKILL" in ended.err
 
 
+def test_the_largest_batch_is_found_before_the_ranks_start() -> None:
+    ended = run(command("torch-ddp", steps=3, batch="auto", cache="on", fault="slow-loader:ms=1"))
+    assert ended.code == 0, ended.err
+    found = re.search(r"^torch-ddp: --batch (\d+): (.*)$", ended.err, re.MULTILINE)
+    assert found, ended.err
+    assert 32 <= int(found[1]) <= 750  # of two ranks, which share 1,500 samples
+    assert len(losses(ended)) == 1
+
+
 def test_what_the_devices_cannot_show_is_said(tmp_path: Path) -> None:
     ended, diagnosis = observed(tmp_path, "torch-dp", "--steps", "60")
     assert "torch-dp: DataParallel divides batches over GPUs only" in ended.err

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from mgpu_trainers import data
+from mgpu_trainers import data, faults
 from mgpu_trainers.faults import Planted
 from mgpu_trainers.pytorch.common import batches
 from mgpu_trainers.pytorch.common.place import Place
+from mgpu_trainers.slowness import Slow
 
 NAMES = ("num_workers", "prefetch_factor", "pin_memory")
 
@@ -21,7 +22,7 @@ def loader(monkeypatch: pytest.MonkeyPatch, device: str, **given: Any) -> tuple[
         return [0]
 
     monkeypatch.setattr(batches, "DataLoader", record)
-    loading = Namespace(**{"workers": 0, "prefetch": None, "pin": "on", **given})
+    loading = Namespace(**{"workers": 0, "prefetch": None, "pin": "on", "cache": "off", **given})
     place = Place(0, 2, torch.device(device))
     nobody = Planted([], rank=0)
     next(
@@ -39,3 +40,30 @@ def test_loading_is_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_on_a_cpu_nothing_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
     assert loader(monkeypatch, "cpu", workers=1) == (1, None, False)
+
+
+def test_what_was_made_once_is_kept() -> None:
+    def first_epochs(cache: str, count: int) -> tuple[list[Any], int]:
+        source = data.digits()
+        planted = Planted(faults.parse(["slow:rank=0,phase=input,ms=0"], 1), rank=0)
+        made = 0
+
+        def count_made(_fault: Any, _natural: float) -> float:
+            nonlocal made
+            made += 1
+            return 0.0
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Slow, "spend", count_made)
+            loading = Namespace(workers=0, prefetch=None, pin="off", cache=cache)
+            place = Place(0, 1, torch.device("cpu"))
+            endless = batches.endless(
+                source, place, (0, 1), planted, size=500, loading=loading, seed=0, taken=0
+            )
+            return [next(endless) for _ in range(count)], made
+
+    (kept, made), (anew, every_time) = first_epochs("on", 9), first_epochs("off", 9)
+    assert (made, every_time) == (3, 9)
+    for one, other in zip(kept, anew, strict=True):
+        assert torch.equal(one[0], other[0])
+        assert torch.equal(one[1], other[1])

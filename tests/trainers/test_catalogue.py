@@ -16,6 +16,15 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
         catalogue.find("torch-dpp")
 
 
+@pytest.mark.parametrize(
+    ("name", "install"),
+    [("horovod-torch", "pip install horovod"), ("ray-torch", r"pip install 'ray\[train\]'")],
+)
+def test_what_is_not_built_in_is_answered_with_how_it_is_installed(name: str, install: str) -> None:
+    with pytest.raises(catalogue.UsageError, match=rf"^{name} is not built in: .*{install}.*$"):
+        catalogue.find(name)
+
+
 def test_the_command_starts_the_module_under_torchrun_on_any_free_port() -> None:
     command = catalogue.command(DDP, 3, {"steps": 5, "model": "cnn-nano", "batch": None})
     assert command[0] == sys.executable

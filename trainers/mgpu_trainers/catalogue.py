@@ -6,7 +6,7 @@ Imports no framework, so that a list or a `--help` costs nothing.
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
@@ -35,9 +35,12 @@ class Trainer:
         return replace(RANKS, default={"python": 1, "apart": 3}.get(self.launcher, RANKS.default))
 
 
-_ALONE = (*TRAINING, *PRACTICES)
+_PARTED = (*TRAINING, *PRACTICES)
+_ALONE = (*(own.AUTO_BATCH if one.name == "batch" else one for one in _PARTED), own.COMPILE)
+"""Of ranks that hold the whole model."""
 _GROUP = (*_ALONE, own.NO_SYNC, own.TIMEOUT)
-_WHOLE = (*_ALONE, own.TIMEOUT)
+_SHARDED = (*_PARTED, own.NO_SYNC, own.TIMEOUT)
+_WHOLE = (*_PARTED, own.TIMEOUT)
 _DDP = (*_GROUP, own.BUCKET, own.COMPRESS)
 _LOCAL = (*_GROUP, own.BUCKET, own.SYNC_EVERY, own.SYNC_FIRST)
 
@@ -61,7 +64,7 @@ def _tf(
 
 TRAINERS = (
     _torch("ddp", "PyTorch DistributedDataParallel: gloo on CPUs, NCCL on GPUs", _DDP),
-    _torch("fsdp", "fully_shard (FSDP2): weights, gradients and optimizer are divided", _GROUP),
+    _torch("fsdp", "fully_shard (FSDP2): weights, gradients and optimizer are divided", _SHARDED),
     _torch("zero1", "DDP with ZeroRedundancyOptimizer: the optimizer's states are divided", _DDP),
     _torch("localsgd", "post-local SGD: each rank for itself, now and then averaged", _LOCAL),
     _torch(
@@ -79,7 +82,7 @@ TRAINERS = (
     _torch(
         "tp-fsdp",
         "layers divided inside groups of ranks, fully_shard between the groups",
-        (*_GROUP, own.TP),
+        (*_SHARDED, own.TP),
     ),
     _torch(
         "pp",
@@ -87,11 +90,11 @@ TRAINERS = (
         (*_WHOLE, own.SCHEDULE, own.MICRO_BATCHES),
     ),
     _torch("single", "one process, one device: what the others are held against", _ALONE, "python"),
-    _torch("dp", "DataParallel: one process, each batch divided over its GPUs", _ALONE, "python"),
+    _torch("dp", "DataParallel: one process, each batch divided over its GPUs", _PARTED, "python"),
     _torch(
         "mp",
         "naive model parallel: one process, the model's layers on several GPUs",
-        (*_ALONE, own.STAGES),
+        (*_PARTED, own.STAGES),
         "python",
     ),
     _tf("single", "TensorFlow on one device", tf_options.SINGLE, "python"),
@@ -117,11 +120,23 @@ TRAINERS = (
 )
 
 
+_ELSEWHERE = {
+    "horovod-torch": "pip install horovod; 0.28.1 does not build with torch 2.13 as it is",
+    "ray-torch": "pip install 'ray[train]'",
+}
+"""What is no trainer of ours, and how it is installed."""
+
+
 def find(name: str) -> Trainer:
     """The trainer of that name; raises UsageError for a name that is none."""
     for trainer in TRAINERS:
         if trainer.name == name:
             return trainer
+    if name in _ELSEWHERE:
+        raise UsageError(
+            f"{name} is not built in: install it ({_ELSEWHERE[name]}), then start a script of "
+            "your own with mgpu-doctor run -- COMMAND (unverified)"
+        )
     known = ", ".join(trainer.name for trainer in TRAINERS)
     raise UsageError(f"there is no trainer {name!r}: choose one of {known}")
 
@@ -146,7 +161,11 @@ def command(trainer: Trainer, ranks: int | None, options: Mapping[str, object]) 
     elif trainer.launcher == "cluster":
         program += ["mgpu_trainers.tensorflow.launcher", "--workers", str(number)]
         program += ["--servers", str(values.get("servers", 0))]
-    return [*program, trainer.module, *_arguments(options)]
+    program += [trainer.module, *_arguments(options)]
+    if values["batch"] == own.AUTO:
+        search = ["mgpu_trainers.largest", trainer.name, "--ranks", str(number), "--"]
+        program = [sys.executable, "-m", *search, *program]
+    return program
 
 
 def check(
@@ -177,25 +196,46 @@ def check(
 
 def arguments(trainer: Trainer, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """What the trainer itself was called with; ends the process with 2 on wrong usage."""
-    parser = _Parser(prog=f"python -m {trainer.module}", description=trainer.summary)
-    for option in trainer.options:
-        default = f" (default {option.default})" if option.default is not None else ""
-        parser.add_argument(
-            f"--{option.name}",
-            type=option.type,
-            default=[] if option.repeatable else option.default,
-            action="append" if option.repeatable else "store",
-            choices=option.choices or None,
-            help=option.help + default,
-        )
+    parser = parser_of(trainer)
     given = parser.parse_args(argv)
     try:
+        if given.batch == own.AUTO:
+            raise UsageError(
+                "--batch auto is found before ranks start: put `python -m mgpu_trainers.largest "
+                f"{trainer.name} --ranks N --` in front of the whole command"
+            )
         ranks = _number(trainer, _world(trainer))
         values = check(trainer, ranks, vars(given))
         together.check(trainer.name, natural.population(trainer.name, ranks, values), values)
     except UsageError as error:
         parser.error(str(error))
     return given
+
+
+def parser_of(trainer: Trainer) -> argparse.ArgumentParser:
+    """Of the trainer's own options, each by itself."""
+    parser = _Parser(prog=f"python -m {trainer.module}", description=trainer.summary)
+    for option in trainer.options:
+        default = f" (default {option.default})" if option.default is not None else ""
+        parser.add_argument(
+            f"--{option.name}",
+            type=_one_of(option) if option.words else option.type,
+            default=[] if option.repeatable else option.default,
+            action="append" if option.repeatable else "store",
+            choices=option.choices or None,
+            help=option.help + default,
+        )
+    return parser
+
+
+def _one_of(option: Option) -> Callable[[str], Value]:
+    def read(text: str) -> Value:
+        try:
+            return option.read(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
 
 
 class _Parser(argparse.ArgumentParser):

@@ -3,7 +3,7 @@
 Imports no framework.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Value = int | float | str
 
@@ -28,16 +28,21 @@ class Option:
     choices: tuple[str, ...] = ()
     repeatable: bool = False
     least: float = 0
+    words: tuple[str, ...] = ()
+    """What may stand in place of a number."""
 
     def read(self, text: str) -> Value:
         """The value that `text` is; raises UsageError for one that it cannot be."""
         if self.choices and text not in self.choices:
             known = ", ".join(self.choices)
             raise UsageError(f"--{self.name} must be one of {known}, not {text}", self.name)
+        if text in self.words:
+            return text
         try:
             value = self.type(text)
         except ValueError:
             kind = "a whole number" if self.type is int else "a number"
+            kind = " or ".join((kind, *self.words))
             raise UsageError(f"--{self.name} takes {kind}, not {text!r}", self.name) from None
         if not isinstance(value, str) and not value >= self.least:
             raise UsageError(f"--{self.name} must be {self.least} or more, not {text}", self.name)
@@ -69,6 +74,13 @@ TRAINING = (
     Option("workers", int, 0, "data-loader processes of each rank"),
     Option("prefetch", int, None, "batches that each of --workers has ready (2)", least=1),
     Option("pin", str, "on", "batches where a GPU can read them by itself", ("on", "off")),
+    Option(
+        "cache",
+        str,
+        "off",
+        "samples stay in memory once they were made",
+        ("on", "off"),
+    ),
     Option("seed", int, 0, "of the weights and of the order of the data"),
     Option("lr", float, 1e-3, "learning rate"),
     Option(
@@ -110,6 +122,21 @@ PRACTICES = (
     Option("save-to", str, None, "folder of the checkpoint; one that is there is resumed from"),
 )
 """What helps any strategy."""
+
+AUTO = "auto"
+AUTO_BATCH = replace(
+    next(option for option in TRAINING if option.name == "batch"),
+    help="samples a rank takes at once (4 or 32, as the model is); auto: the most that fit",
+    words=(AUTO,),
+)
+"""Where a rank holds the whole model, so that one process can try what fits."""
+COMPILE = Option(
+    "compile",
+    str,
+    "off",
+    "the blocks of the model go through torch.compile",
+    ("on", "off"),
+)
 
 TIMEOUT = Option("timeout", float, None, "seconds after which a collective fails", least=1)
 NO_SYNC = Option(

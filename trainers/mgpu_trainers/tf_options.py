@@ -21,7 +21,7 @@ FOUND_IN = Option("timeout", float, 60.0, "seconds in which the TPU must be foun
 PLAIN = (
     *_some("steps", "model", "batch"),
     WORKERS,
-    *_some("seed", "lr", "lr-scaling", "warmup", "precision", "log-every", "fault"),
+    *_some("cache", "seed", "lr", "lr-scaling", "warmup", "precision", "log-every", "fault"),
     *_some("save-every", "save-to"),
 )
 TOGETHER = (*PLAIN, *_some("global-batch", "accumulate", "threads", "device"))

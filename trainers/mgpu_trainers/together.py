@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from mgpu_trainers import divided, schedule
-from mgpu_trainers.options import UsageError, Value
+from mgpu_trainers.options import AUTO, UsageError, Value
 
 Values = Mapping[str, Value | None]
 
@@ -23,6 +23,7 @@ def check(trainer: str, ranks: int, values: Values) -> None:
     _check_batches(f"{replicas} {who}", replicas, values)
     _check_saving(values)
     _check_loading(values)
+    _check_compiling(values)
     if values.get("precision") == "fp16" and trainer in ALONE:
         raise UsageError(
             f"{trainer} has no --precision fp16: each rank would scale, and skip, steps of its "
@@ -45,6 +46,23 @@ def _check_served(ranks: int, values: Values) -> None:
 def _check_loading(values: Values) -> None:
     if values.get("prefetch") is not None and not values.get("workers"):
         raise UsageError("--prefetch needs somebody who fetches: --workers 1 or more", "prefetch")
+
+
+def _check_compiling(values: Values) -> None:
+    if values.get("compile") != "on":
+        return
+    if values["batch"] == AUTO:
+        raise UsageError(
+            "--batch auto tries what the model takes as it is, and --compile changes that: give a "
+            "number",
+            "batch",
+        )
+    if values["checkpointing"] == "selective":
+        raise UsageError(
+            "--checkpointing selective chooses among operations, of which --compile leaves none: "
+            "take full",
+            "checkpointing",
+        )
 
 
 def _check_batches(sharing: str, replicas: int, values: Values) -> None:

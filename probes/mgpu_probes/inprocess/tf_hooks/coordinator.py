@@ -7,7 +7,7 @@ in which the chief waits.
 from __future__ import annotations
 
 from math import nan
-from threading import Lock
+from threading import RLock
 from types import ModuleType
 from typing import Any
 
@@ -15,12 +15,14 @@ from .. import births, layout
 from ..pieces import UPDATE, Facts, Step
 from ..rank import probe
 from .common import wrap
+from .latencies import Latencies
 
 _MOST = 1024
 _NO_FACTS: Facts = (0, 0, 0, 0)
-_workers: dict[int, list[float]] = {}
-"""By index: closures, seconds, the longest."""
-_one_at_a_time = Lock()
+_workers: dict[int, Latencies] = {}
+"""By index."""
+_one_at_a_time = RLock()
+"""A step that is told may renew the birth certificate, which reads them again."""
 
 
 class _Last:
@@ -49,10 +51,10 @@ def _ends(token: tuple[int, int], _: Any) -> None:
     with _one_at_a_time:
         now = probe.clock()
         seconds = (now - began) * 1e-9
-        seen = _workers.setdefault(index, [0, 0.0, 0.0])
-        seen[0] += 1
-        seen[1] += seconds
-        seen[2] = max(seen[2], seconds)
+        seen = _workers.get(index)
+        if seen is None:
+            seen = _workers[index] = Latencies()
+        seen.add(seconds)
         _step(this.end or began, now)
         this.end = now
 
@@ -68,10 +70,17 @@ def _step(start: int, end: int) -> None:
 def _closures() -> dict[str, Any]:
     if not _workers:
         return {}
-    told = [
-        {"worker": index, "count": count, "seconds": seconds, "longest": longest}
-        for index, (count, seconds, longest) in sorted(_workers.items())
-    ]
+    with _one_at_a_time:
+        told = [
+            {
+                "worker": index,
+                "count": seen.count,
+                "seconds": seen.seconds,
+                "longest": seen.longest,
+                **seen.lately(),
+            }
+            for index, seen in sorted(_workers.items())
+        ]
     return {"closures": told}
 
 

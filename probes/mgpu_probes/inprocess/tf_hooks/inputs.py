@@ -12,7 +12,7 @@ from ..rank import probe
 from ..steps import Steps
 from ..stride import Mark, fetched
 from ..wrap import hidden, wrapped
-from . import calls, tracing
+from . import calls, pipelines, tracing
 from .common import eagerly, parts_of, size_of, tensorflow, tensors, unseen
 from .timeline import ASKS, INPUT, SAMPLES, TOKENS
 
@@ -36,10 +36,12 @@ def patch(iterator_ops: ModuleType) -> None:
     owner = iterator_ops.OwnedIterator
     _watch(owner, "_next_internal")
     _watch(owner, "get_next_as_optional")
+    pipelines.patch(iterator_ops)
 
 
 def patch_distributed(input_lib: ModuleType) -> None:
     """Wraps those that divide batches over replicas."""
+    pipelines.patch_distributed(input_lib)
     for name in ("DistributedIteratorBase", "DistributedIterator"):
         owner = getattr(input_lib, name, None)
         if owner is not None and "get_next" in vars(owner):

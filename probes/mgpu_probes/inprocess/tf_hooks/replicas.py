@@ -7,13 +7,14 @@ from typing import Any
 
 from .. import births
 from . import tracing
+from .latencies import Latencies
 from .timeline import GRADIENTS, Layout
 
 _MOST = 64
 _WARM_UP = 5
 """Steps that are left out: graphs are traced and memory is taken."""
-_worked: dict[int, list[float]] = {}
-"""By replica: steps and seconds."""
+_worked: dict[int, Latencies] = {}
+"""By replica."""
 
 
 def worked(arrivals: Sequence[tuple[Layout, Sequence[float]]], began: int) -> None:
@@ -25,20 +26,21 @@ def worked(arrivals: Sequence[tuple[Layout, Sequence[float]]], began: int) -> No
             if stamp.kind == GRADIENTS and 0 <= stamp.replica < _MOST:
                 last[stamp.replica] = value
         for replica, moment in last.items():
-            seen = _worked.setdefault(replica, [0.0, 0.0])
-            seen[0] += 1
-            if seen[0] > _WARM_UP:
-                seen[1] += moment - since
+            seen = _worked.get(replica)
+            if seen is None:
+                seen = _worked[replica] = Latencies(_WARM_UP)
+            seen.add(moment - since)
 
 
 def _told() -> dict[str, Any]:
     if len(_worked) < 2:
         return {}
+    known = sorted(_worked.items())
     return {
-        "replica_seconds": [
-            seconds / (steps - _WARM_UP) if steps > _WARM_UP else None
-            for _, (steps, seconds) in sorted(_worked.items())
-        ]
+        "replica_seconds": [seen.seconds / seen.count if seen.count else None for _, seen in known],
+        "replica_steps": [
+            {"replica": replica, "count": seen.count, **seen.lately()} for replica, seen in known
+        ],
     }
 
 

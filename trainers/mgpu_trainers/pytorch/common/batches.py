@@ -1,7 +1,7 @@
 """A rank's share of the data, in batches."""
 
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -9,6 +9,29 @@ from torch.utils.data import DataLoader, DistributedSampler, default_collate
 
 from mgpu_trainers import data, faults
 from mgpu_trainers.pytorch.common.place import Place
+
+
+class Kept:
+    """A data set whose samples stay in memory once they were made; each of the loader's workers
+    keeps those that it made."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+        self.samples = dict[int, Any]()
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        new = [index for index in indices if index not in self.samples]
+        if new:
+            self.samples |= zip(new, self._made(new), strict=True)
+        return [self.samples[index] for index in indices]
+
+    def _made(self, indices: Sequence[int]) -> list[Any]:
+        if hasattr(self.dataset, "__getitems__"):  # it makes whole batches
+            return list(zip(*self.dataset.__getitems__(indices), strict=True))
+        return [self.dataset[index] for index in indices]
 
 
 def endless(
@@ -25,9 +48,11 @@ def endless(
     """One epoch after the other, each in an order of its own.
 
     `share`: which part of the data, of how many; `taken`: batches to leave out;
-    `loading`: the options `workers`, `prefetch` and `pin`.
+    `loading`: the options `workers`, `prefetch`, `pin` and `cache`.
     """
     dataset, collate = planted.fetch(source.training, default_collate)
+    if loading.cache == "on":
+        dataset, collate = Kept(dataset), default_collate
     part, parts = share
     sampler: DistributedSampler[Any] = DistributedSampler(
         dataset, parts, part, seed=seed, drop_last=True

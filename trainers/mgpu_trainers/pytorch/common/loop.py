@@ -9,6 +9,7 @@ import torch
 from mgpu_trainers import catalogue, data, faults, models, schedule
 from mgpu_trainers.options import BATCH
 from mgpu_trainers.pytorch.common.batches import endless
+from mgpu_trainers.pytorch.common.compiling import Compiled, missing
 from mgpu_trainers.pytorch.common.place import Place
 from mgpu_trainers.pytorch.common.precision import Precision
 from mgpu_trainers.pytorch.common.recompute import recompute
@@ -28,6 +29,8 @@ def main(kind: type[Strategy]) -> None:
 
 
 def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
+    if getattr(args, "compile", "off") == "on" and (why := missing(place.device)):
+        sys.exit(f"{strategy.name}: --compile on {why}")
     if place.rank == 0 and (note := strategy.note()):
         print(f"{strategy.name}: {note}", file=sys.stderr)
     planted = faults.Planted(faults.parse(args.fault, place.world), place.rank)
@@ -36,6 +39,7 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
     inner = models.build(args.model, source.classes).to(place.device)
     if args.checkpointing != "none":
         recompute(inner, args.checkpointing)
+    compiled = Compiled(inner) if getattr(args, "compile", "off") == "on" else None
     model = strategy.wrap(inner)
     optimizer = strategy.optimizer(model)
     planted.attach(strategy.inside(inner), optimizer)
@@ -79,6 +83,8 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
 
     planted.end()
     strategy.trained(model)
+    if compiled is not None:
+        compiled.undo()
     if tells or strategy.validates_together:
         whole = model if strategy.validates_together else inner
         mean_loss, accuracy = validate(whole, source, place.device, strategy.out())

@@ -52,20 +52,28 @@ def endless(
     seed: int,
     taken: int,
     workers: int,
+    kept: bool,
     late: Callable[[Any], Any] | None,
 ) -> Any:
     """Batches of one epoch after the other, each in an order of its own.
 
-    `share`: which part of the data, of how many; `taken`: batches to leave out; `late`: adds a
-    planted delay to a batch's inputs.
+    `share`: which part of the data, of how many; `taken`: batches to leave out; `kept`: samples
+    stay in memory once they were made; `late`: adds a planted delay to a batch's inputs.
     """
     part, parts = share
     samples = tf.data.Dataset.from_tensor_slices(arrays).shard(parts, part)
+    if kept:
+        samples = _delayed(samples.batch(size), late, workers).unbatch().cache()
     batches = samples.shuffle(len(arrays[0]), seed=seed).repeat().batch(size, drop_remainder=True)
     batches = batches.skip(taken)
-    if late is not None:
-        delayed = late
-        batches = batches.map(
-            lambda inputs, targets: (delayed(inputs), targets), num_parallel_calls=workers or None
-        )
+    if not kept:
+        batches = _delayed(batches, late, workers)
     return batches.prefetch(max(workers, 2))
+
+
+def _delayed(batches: Any, late: Callable[[Any], Any] | None, workers: int) -> Any:
+    if late is None:
+        return batches
+    return batches.map(
+        lambda inputs, targets: (late(inputs), targets), num_parallel_calls=workers or None
+    )

@@ -45,6 +45,7 @@ class Job:
             seed=args.seed,
             taken=self.done * getattr(args, "accumulate", 1) * replicas,
             workers=args.workers,
+            kept=args.cache == "on",
             late=self.planted.late(),
         )
 

@@ -1,0 +1,111 @@
+"""straggler-worker, worker-lost and imbalance-device of replicas, from what a chief's or a
+strategy's birth certificate and the ranks' endings tell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.case.job import Ending, outcome_of
+from mgpu_doctor.case.model import Case, Outcome, Rank, State
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from tests.support.synthetic import Synthetic, make_case, make_rank, records
+
+
+def told(name: str, middles: list[float], **changes: Any) -> list[Mapping[str, Any]]:
+    return [
+        {
+            name: index,
+            "count": 100,
+            "newest": 64,
+            "quartiles": [0.9 * middle, middle, 1.1 * middle],
+            **changes,
+        }
+        for index, middle in enumerate(middles)
+    ]
+
+
+def job(**birth: Any) -> Case:
+    steps = records(Synthetic(ranks=1, steps=100))[0]
+    one = make_rank(0, steps, birth={"framework": "tensorflow", "strategy": "ps", **birth})
+    return make_case([one], framework="tensorflow", strategy="ps", world_size=1)
+
+
+def found(case: Case, code: str) -> list[Finding]:
+    return [one for one in diagnose(case).findings if one.code == code]
+
+
+def test_a_slow_worker_is_named_by_its_task() -> None:
+    (slow,) = found(job(closures=told("worker", [0.02, 0.05, 0.02])), "straggler-worker")
+    assert slow.severity is Severity.WARNING
+    (culprit,) = slow.culprits
+    assert (culprit.rank, culprit.device) == (None, "/job:worker/replica:0/task:1")
+    assert "Worker 1 takes 50.0 ms" in slow.title
+    assert slow.cost.step_fraction == pytest.approx(1 - 120 / 150)
+    assert slow.fixes
+    assert "cluster.worker[1]" in slow.fixes[0].how
+
+
+@pytest.mark.parametrize(
+    "closures",
+    [
+        told("worker", [0.02, 0.021, 0.02]),
+        told("worker", [0.02, 0.05], newest=10),
+        told("worker", [0.02, 0.05], quartiles=[3, 2, 1]),
+        told("worker", [0.02, 0.05], quartiles=["a", None, []]),
+        told("worker", [0.02, 0.05], quartiles=[float("nan"), 1.0, 2.0]),
+        "nothing of the kind",
+        [7, None],
+    ],
+)
+def test_healthy_workers_and_damaged_facts_name_nobody(closures: Any) -> None:
+    assert found(job(closures=closures), "straggler-worker") == []
+
+
+def test_a_late_replica_is_named_by_its_device() -> None:
+    facts = {"replica_steps": told("replica", [0.02, 0.05]), "replica_devices": ["cpu:0", "cpu:1"]}
+    (late,) = found(job(**facts), "imbalance-device")
+    assert [one.device for one in late.culprits] == ["cpu:1"]
+    assert "Replica 1 (cpu:1) has its gradients 30.0 ms a step later" in late.title
+    assert found(job(replica_steps=told("replica", [0.02, 0.0205])), "imbalance-device") == []
+
+
+def ended(number: int, steps: int, state: State = State.EXITED, **changes: Any) -> Rank:
+    """Steps of 1 s, the first from second 0 on."""
+    one = records(Synthetic(ranks=1, steps=steps))[0]
+    one["wall_ns"] = 10**9
+    one["end_ns"] = (np.arange(steps) + 1) * 10**9
+    return make_rank(number, one, state=state, **changes)
+
+
+def killed(at: float) -> Rank:
+    return ended(1, 5, State.DEAD, signal=9, ended=at)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "code", "outcome"),
+    [
+        ([ended(0, 20, exit_code=0), killed(5.5)], 0, Outcome.COMPLETED),
+        ([ended(0, 20, exit_code=0), killed(5.5)], 1, Outcome.FAILED),
+        ([ended(0, 6, exit_code=0), killed(5.5)], 0, Outcome.FAILED),
+        ([ended(0, 20, exit_code=1), killed(5.5)], 0, Outcome.FAILED),
+        ([ended(0, 20, State.DEAD, signal=9, ended=20.5), killed(5.5)], 0, Outcome.FAILED),
+    ],
+)
+def test_a_job_that_went_on_without_a_rank_did_not_fail(
+    ranks: list[Rank], code: int, outcome: Outcome
+) -> None:
+    end = Ending(over=True, exit_code=code, at=30.0)
+    assert outcome_of(end, ranks, launcher_alive=None) is outcome
+
+
+def test_who_was_lost_is_told() -> None:
+    case = make_case([ended(0, 20, exit_code=0), killed(5.5)], outcome=Outcome.COMPLETED)
+    (lost,) = [one for one in diagnose(case).findings if one.code == "worker-lost"]
+    assert lost.severity is Severity.WARNING
+    assert [one.rank for one in lost.culprits] == [1]
+    assert lost.title == "Rank 1 was killed by SIGKILL after step 4; the job went on without it"
