@@ -29,12 +29,13 @@ _STEP_FIELDS: tuple[tuple[str, Any], ...] = (
     ("device_bytes", "u8"),
     ("stage", "i2"),
     ("group", "u2"),
+    ("resident_bytes", "u8"),
 )
 STEP_DTYPE = np.dtype(
     {
         "names": [name for name, _ in _STEP_FIELDS],
         "formats": [kind for _, kind in _STEP_FIELDS],
-        "offsets": [0, 8, 16, 24, 28, 32, 72, 76, 80, 84, 88, 92, 94, 96, 100, 108, 110],
+        "offsets": [0, 8, 16, 24, 28, 32, 72, 76, 80, 84, 88, 92, 94, 96, 100, 108, 110, 116],
         "itemsize": layout.STEP_SIZE,
     }
 )

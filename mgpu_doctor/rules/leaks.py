@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-import numpy as np
-
-from mgpu_doctor.analysis.growth import Growth, growth
+from mgpu_doctor.analysis.filling import Filling, filling_devices, filling_hosts
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.shares import after_warm_up
-from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.case import birth
+from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.words import duration, size
 from mgpu_doctor.rules.words import ranks as name_ranks
-from mgpu_doctor.rules.words import seconds, size
 
 GROWN = Limit(
     "grown",
@@ -25,122 +22,107 @@ GROWN = Limit(
 )
 SOON = 3 * 86_400.0
 """Seconds: what is full later than that is only worth knowing, as few jobs run for so long."""
+DAY = 86_400.0
+"""Seconds: a usual time limit of a cluster's queue."""
 LIKE = 0.5
 """Ranks with at least this share of the steepest slope leak, too."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Leak:
-    rank: Rank
-    growth: Growth
-    """By step on a device, by second on the host."""
-    left: float | None
-    """Steps or seconds until it is full; None: not known when."""
+MOST_TOLD = 8
+"""Ranks whose growth is told one by one."""
 
 
 def _device(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    found = []
-    for rank in measures.case.ranks:
-        steps = after_warm_up(rank.steps)
-        taken = steps["device_bytes"].astype(np.float64)
-        taken[taken == 0] = np.nan
-        grown = growth(steps["step"].astype(np.float64), taken)
-        if grown is not None and grown.sure >= limits["grown"]:
-            whole = _capacity(measures.case, rank)
-            found.append(_Leak(rank, grown, None if whole is None else grown.until(whole)))
-    if found:
+    found = filling_devices(measures.case, limits["grown"])
+    if found and not soon_full(measures, found):
         yield _finding(measures, found, "leak-device")
 
 
 def _host(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    case = measures.case
-    found = []
-    for rank in case.ranks:
-        at, resident = _resident(case, rank)
-        grown = growth(at, resident)
-        if grown is not None and grown.sure >= limits["grown"]:
-            found.append(_Leak(rank, grown, None))
-    if not found:
-        return
-    free = _free(case, found[0].rank.host)
-    together = sum(leak.growth.slope for leak in found)
-    left = free / together if free is not None and together > 0 else None
-    yield _finding(measures, [_Leak(one.rank, one.growth, left) for one in found], "leak-host")
+    found = filling_hosts(measures.case, measures.step_seconds, limits["grown"])
+    if found and not soon_full(measures, found):
+        yield _finding(measures, found, "leak-host")
 
 
-def _resident(case: Case, rank: Rank) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds and bytes of its process, from the moment on at which it was warm."""
-    steps = after_warm_up(rank.steps)
-    warm = float(steps["end_ns"][0]) * 1e-9 + rank.clock_offset if len(steps) else np.inf
-    rows = [
-        (sample.at, process[1])
-        for sample in case.host_samples
-        if rank.pid is not None
-        and (process := sample.processes.get(rank.pid)) is not None
-        and sample.host in (None, rank.host)
-        and sample.at >= warm
-        and (rank.ended is None or sample.at < rank.ended)
-    ]
-    return np.array([at for at, _ in rows]), np.array([float(size_) for _, size_ in rows])
-
-
-def _free(case: Case, host: str) -> float | None:
-    for sample in reversed(case.host_samples):
-        known = sample.memory_used is not None and sample.memory_total is not None
-        if known and sample.host in (None, host):
-            return float((sample.memory_total or 0) - (sample.memory_used or 0))
-    return None
-
-
-def _capacity(case: Case, rank: Rank) -> float | None:
-    wanted = rank.birth.get("device_uuid")
-    for sample in reversed(case.device_samples):
-        for device in sample.devices:
-            if device.uuid is not None and device.uuid == wanted:
-                return None if device.memory_total is None else float(device.memory_total)
-    return None
-
-
-def _finding(measures: Measures, found: Sequence[_Leak], code: str) -> Finding:
-    steepest = max(leak.growth.slope for leak in found)
-    leaking = [leak for leak in found if leak.growth.slope >= LIKE * steepest]
-    everybody = len(leaking) == len(measures.case.ranks)
-    on_host = code == "leak-host"
-    what = "host memory" if on_host else "device memory"
-    who = "every rank" if everybody else name_ranks(one.rank.rank or 0 for one in leaking)
+def soon_full(measures: Measures, found: Sequence[Filling]) -> bool:
+    """Whether the job still runs and will have filled it within a day: `oom-risk` tells it then."""
     step = measures.step_seconds
-    a_step = steepest * (step or 0.0) if on_host else steepest
-    pace = f"{size(steepest)} a second" if on_host and not step else f"{size(a_step)} a step"
-    left = min((one.left for one in leaking if one.left is not None), default=None)
-    lasts = left if on_host or left is None else left * (step or 0.0)
-    full = f"; it is full in about {seconds(lasts)}" if lasts else ""
-    return Finding(
-        code=code,
-        severity=Severity.INFO if lasts is not None and lasts > SOON else Severity.WARNING,
-        confidence=0.9,
-        title=f"The {what} of {who} grows by {pace} and does not stop{full}",
-        cause="It has grown throughout the run, in each third of it, which caches that fill and "
-        "allocators that warm up do not.",
-        culprits=()
-        if everybody
-        else tuple(
-            Culprit(one.rank.rank, one.rank.host, one.rank.device, one.rank.pid) for one in leaking
-        ),
-        evidence=tuple(
-            Evidence(
-                f"growth of rank {one.rank.rank} {'a second' if on_host else 'a step'}, at least",
-                one.growth.low,
-                "bytes",
-                one.growth.slope,
-                "host samples" if on_host else "allocated at each step's end",
-            )
-            for one in sorted(leaking, key=lambda one: -one.growth.slope)[:8]
-        ),
-        fixes=(_ON_HOST if on_host else _ON_DEVICE,),
+    left = [one.left[0] for one in found if one.left is not None]
+    running = measures.case.job.outcome is Outcome.RUNNING
+    return running and step is not None and bool(left) and min(left) * step <= DAY
+
+
+def steepest(found: Sequence[Filling]) -> list[Filling]:
+    """Those that grow like the one that grows most, which comes first."""
+    most = max(one.growth.slope for one in found)
+    alike = [one for one in found if one.growth.slope >= LIKE * most]
+    return sorted(alike, key=lambda one: -one.growth.slope)
+
+
+def culprits(measures: Measures, found: Sequence[Filling]) -> tuple[Culprit, ...]:
+    """Who they are; nobody where they are all of several."""
+    if len(found) == len(measures.case.ranks) > 1:
+        return ()
+    ranks = sorted((one.rank for one in found), key=lambda rank: rank.rank or 0)
+    return tuple(Culprit(rank.rank, rank.host, rank.device, rank.pid) for rank in ranks)
+
+
+def who(measures: Measures, found: Sequence[Filling]) -> str:
+    """`rank 1`, or `every rank` where these are several."""
+    if len(found) == len(measures.case.ranks) > 1:
+        return "every rank"
+    return name_ranks(one.rank.rank or 0 for one in found)
+
+
+def first_epoch(found: Sequence[Filling]) -> bool:
+    """Whether their loaders are still in the first pass over the data: a cache may fill in it."""
+    loaders = [one for filling in found for one in birth.loaders(filling.rank)]
+    return bool(loaders) and all(one.epochs == 1 for one in loaders)
+
+
+def sureness(found: Sequence[Filling], *, on_host: bool) -> float:
+    """The confidence of what is said of them."""
+    return 0.7 if on_host and first_epoch(found) else 0.9
+
+
+def evidence(found: Sequence[Filling]) -> tuple[Evidence, ...]:
+    """How fast each of them grows, the first eight of them."""
+    return tuple(
+        Evidence(
+            f"growth of rank {one.rank.rank} a step, at least",
+            one.growth.low,
+            "bytes",
+            one.growth.slope,
+            one.source,
+        )
+        for one in found[:MOST_TOLD]
     )
 
 
-_ON_DEVICE = Fix(
+def _finding(measures: Measures, found: Sequence[Filling], code: str) -> Finding:
+    leaking, step = steepest(found), measures.step_seconds
+    on_host = code == "leak-host"
+    left = min((one.left[0] for one in found if one.left is not None), default=None)
+    lasts = left * step if left is not None and step else None
+    full = f"; it is full in about {duration(lasts)}" if lasts else ""
+    return Finding(
+        code=code,
+        severity=Severity.INFO if lasts is not None and lasts > SOON else Severity.WARNING,
+        confidence=sureness(leaking, on_host=on_host),
+        title=f"The {'host' if on_host else 'device'} memory of {who(measures, leaking)} grows by "
+        f"{size(leaking[0].growth.slope)} a step and does not stop{full}",
+        cause="It has grown throughout the run, in each third of it, which caches that fill and "
+        "allocators that warm up do not."
+        + (FIRST_EPOCH if on_host and first_epoch(leaking) else ""),
+        culprits=culprits(measures, leaking),
+        evidence=evidence(leaking),
+        fixes=(ON_HOST if on_host else ON_DEVICE,),
+    )
+
+
+FIRST_EPOCH = (
+    " The first pass over the data is not over: a dataset that keeps what it has decoded grows "
+    "like this until it is."
+)
+ON_DEVICE = Fix(
     "let-go",
     "Find what keeps tensors from step to step",
     "A loss that is added up with its graph (`total += loss`: write `total += loss.item()`), "
@@ -148,7 +130,7 @@ _ON_DEVICE = Fix(
     "`torch.cuda.memory._record_memory_history()`, a hundred steps, `_dump_snapshot(file)`, and "
     "`mgpu-doctor diagnose file` says whose code holds it.",
 )
-_ON_HOST = Fix(
+ON_HOST = Fix(
     "let-go",
     "Find what keeps objects from step to step",
     "Lists of metrics or samples that only grow, a dataset that caches what it has decoded, "
@@ -175,8 +157,9 @@ RULES: tuple[Rule, ...] = (
         code="leak-host",
         family="memory",
         summary="A rank's memory on the host grows all the time.",
-        measured=f"Resident memory of the rank's process in the host samples after warm-up, 30 of "
-        f"them at least. {_HOW}",
+        measured="Resident memory of the rank's process, which it reads itself at the ends of "
+        "steps (or, of an older recording, in the host samples), after warm-up, 30 times at least. "
+        f"{_HOW}",
         thresholds="The limit below, and the certainty of the test (facts of simulation).",
         fixes="Find what keeps objects from step to step.",
         examine=_host,

@@ -18,6 +18,14 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.1f} ms" if abs(value) < 1 else f"{value:.2f} s"
 
 
+def duration(value: float) -> str:
+    """A long one for people, roughly: `40 s`, `12 min`, `3.5 h`, `9.2 days`."""
+    for limit, unit, name in ((120, 1, "s"), (7200, 60, "min"), (172_800, 3600, "h")):
+        if value < limit:
+            return f"{value / unit:.{value < 10 * unit:d}f} {name}"
+    return f"{value / 86_400:.{value < 864_000:d}f} days"
+
+
 def percent(share: float) -> str:
     """A share 0..1 for people: `4.2 %`, `38 %`."""
     return f"{share * 100:.1f} %" if abs(share) < 0.1 else f"{share * 100:.0f} %"

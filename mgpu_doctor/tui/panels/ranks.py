@@ -34,6 +34,10 @@ COLUMNS = (
 SHORTEST_BAR = 20
 WHERE_FROM = 100
 """Width from which the place where a running rank stands gets a column of its own."""
+MEMORY_FROM = 140
+"""Width from which their memory is shown however they are sorted."""
+FIRST = 16
+"""Ranks of which one must tell its memory for that."""
 MOVING = ("running", "waiting", "exited")
 """States in which a step's phases say more than the place where the rank was last seen."""
 STATES = {"running": "green", "waiting": "yellow", "exited": DIM}
@@ -47,7 +51,7 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     if not diagnosis.ranks:
         return [Text("no rank has joined yet", style=DIM)]
     ranks = listed(frame, view)
-    memory = memory_of(frame) if view.order is Order.MEMORY else None
+    memory = _memory(frame, ranks, width, view)
     spent = [phases.known(rank.phases) for rank in diagnosis.ranks]
     sheet = _Sheet.fit(diagnosis, width, memory, max(sum(one.values()) for one in spent))
     head = [legend({name for one in spent for name in one}), sheet.head()]
@@ -61,6 +65,16 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
         return sheet.row(ranks[place], chosen=place == chosen)
 
     return Rows(head, len(ranks), row, marked)
+
+
+def _memory(frame: Frame, ranks: Sequence[RankSummary], width: int, view: View) -> Memory | None:
+    """Where ranks are sorted by it, or there is room and it is known."""
+    if view.order is Order.MEMORY:
+        return memory_of(frame)
+    if width < MEMORY_FROM:
+        return None
+    memory = memory_of(frame)
+    return memory if any(memory(rank) is not None for rank in ranks[:FIRST]) else None
 
 
 def listed(frame: Frame, view: View) -> list[RankSummary]:
@@ -102,7 +116,7 @@ class _Sheet:
     scale: float
     blamed: Set[int | None]
     memory: Memory | None
-    """Shown only where ranks are sorted by it."""
+    """None: not shown."""
 
     @classmethod
     def fit(cls, diagnosis: Diagnosis, width: int, memory: Memory | None, scale: float) -> _Sheet:

@@ -9,15 +9,17 @@ from mgpu_probes.inprocess.layout import PHASES
 from rich.style import Style
 from rich.text import Text
 
-from mgpu_doctor.case.model import Json, Rank
+from mgpu_doctor.case.files import Json
+from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.tui.filter.shown import used
-from mgpu_doctor.tui.panels.head import MARKS
 from mgpu_doctor.tui.panels.parts import DIM, ends
+from mgpu_doctor.tui.panels.said import MARKS
+from mgpu_doctor.tui.rank.holding import memory
 from mgpu_doctor.tui.view import View, Who
 
 MOST_GROUPS = 4
@@ -31,6 +33,7 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     if diagnosis is None or rank is None:
         return [Text(f"{name(view.rank)} is not there at this moment.", style="yellow")]
     made = [_who(frame, rank), *_doing(diagnosis, rank)]
+    made += memory(frame, rank, _facts(frame, rank))
     made += [_accusation(finding, rank) for finding in _about(diagnosis, rank)]
     made += _phases(diagnosis, rank, width)
     for line in made:

@@ -149,6 +149,7 @@ class Writer:
         device_bytes: int = 0,
         stage: int = -1,
         group: int = 0,
+        resident_bytes: int = 0,
         _pack: Callable[..., bytes] = BODY.pack,
         _crc32: Callable[[bytes], int] = zlib.crc32,
     ) -> None:
@@ -176,14 +177,15 @@ class Writer:
                     device_bytes,
                     stage,
                     group,
+                    resident_bytes,
                 )
             except (struct.error, OverflowError, TypeError, ValueError):
                 end_ns = whole(end_ns, -I64, I64)
-                numbers = (samples, tokens, group_seq, collectives, micro_batches, device_bytes)
+                counts = samples, tokens, group_seq, collectives, micro_batches
                 body = clamped(
                     (number, end_ns, wall_ns, step, flags),
                     phases,
-                    numbers,
+                    (*counts, device_bytes, resident_bytes),
                     (loss, gc_s, cpu_s),
                     (stage, group),
                 )

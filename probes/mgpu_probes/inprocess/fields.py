@@ -38,13 +38,13 @@ def real(value: Any) -> float:
 def clamped(
     times: tuple[int, int, int, int, int],
     phases: Sequence[float],
-    numbers: tuple[int, int, int, int, int, int],
+    numbers: tuple[int, int, int, int, int, int, int],
     reals: tuple[float, float, float],
     place: tuple[int, int],
 ) -> bytes:
     """A step's body from values that do not fit their fields."""
     number, end_ns, wall_ns, step, flags = times
-    samples, tokens, group_seq, collectives, micro_batches, device_bytes = numbers
+    samples, tokens, group_seq, collectives, micro_batches, device_bytes, resident = numbers
     loss, gc_s, cpu_s = map(real, reals)
     seconds = [*map(real, phases), *[nan] * len(layout.PHASES)][: len(layout.PHASES)]
     return BODY.pack(
@@ -65,4 +65,5 @@ def clamped(
         whole(device_bytes, 0, U64),
         whole(place[0], -1, 2**15 - 1),
         whole(place[1], 0, U16),
+        whole(resident, 0, U64),
     )

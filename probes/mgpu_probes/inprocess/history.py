@@ -17,7 +17,7 @@ from .boxfile import Sizes
 from .fields import I64, U16, U32, single
 from .layout import STEP_SIZE
 
-SUM = struct.Struct("=QqqII10fIIffIHHfQhHI8x")
+SUM = struct.Struct("=QqqII10fIIffIHHfQhHIQ")
 """A step record without its CRC; the first of the reserved words is the number of steps of a
 history record (0 in a step record), because `micro-batches` ends at 65535."""
 _ROW = struct.Struct(SUM.format + "I")
@@ -39,7 +39,7 @@ def summed(sequence: int, records: bytes) -> bytes:
     columns = list(zip(*_ROW.iter_unpack(records), strict=True))
     _, end, wall, step, flags = columns[:_FIRST_PHASE]
     samples, tokens, loss, gc, group_seq, calls, _ = columns[_SAMPLES : _SAMPLES + 7]
-    cpu, device, stage, group, count, _ = columns[_SAMPLES + 7 :]
+    cpu, device, stage, group, count, resident, _ = columns[_SAMPLES + 7 :]
     any_flags = 0
     for flag in set(flags):
         any_flags |= flag
@@ -64,6 +64,7 @@ def summed(sequence: int, records: bytes) -> bytes:
         stage[-1],
         group[-1],
         steps,
+        max(resident),
     )
 
 

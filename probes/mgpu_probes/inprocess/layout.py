@@ -12,7 +12,7 @@ import struct
 MAGIC = b"MGPUBBX\x00"
 VERSION_MAJOR = 1
 """A reader refuses a box whose major version is not its own."""
-VERSION_MINOR = 1
+VERSION_MINOR = 2
 """Raised when fields are added in reserved space; readers ignore what they do not know."""
 BYTE_ORDER_MARK = 0x01020304
 BOX_SUFFIX = ".box"
@@ -94,13 +94,14 @@ EVENT_CAPACITY = 1024
 HISTORY_CAPACITY = 1024  # records in each of the two areas
 FIRST_HISTORY_WINDOW_NS = 10_000_000_000
 
-STEP = struct.Struct("=QqqII10fIIffIHHfQhH12xI")
+STEP = struct.Struct("=QqqII10fIIffIHHfQhH4xQI")
 """sequence (from 1), end (monotonic ns), wall time (ns), step (from 0), flags, seconds in each of
 PHASES (NaN: not measured), samples, tokens (0: unknown), loss (NaN: unknown), seconds in Python's
 garbage collector, sequence number of the default group at the step's end (0: unknown), collectives
 called, micro-batches (backward passes), CPU seconds of the main thread (NaN: unknown), allocated
 device bytes at the step's end (0: unknown), pipeline stage (-1), parallel group (index into the
-birth's `groups`; 0: the default), reserved, CRC-32 of all before it.
+birth's `groups`; 0: the default), reserved, resident bytes of the process at the step's end (0: not
+read), CRC-32 of all before it.
 
 History records have the same shape: sums over the steps that ended in the window; `step` is the
 last of them, `micro-batches` of a history record is the number of steps, `loss` is the last."""

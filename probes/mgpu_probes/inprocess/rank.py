@@ -14,6 +14,7 @@ from . import layout
 from .blackbox import Writer
 from .bootstrap import FOLDER
 from .clock import NOWHERE, Ledger
+from .memory import Memory
 from .pieces import UPDATE, Facts, Step
 from .steps import Steps
 from .stride import Stride
@@ -62,6 +63,7 @@ class Probe:
         self.thread_clock: Callable[[], Any] = time.thread_time_ns
         """CPU time of the thread that trains, ns; NaN where its work is done by others."""
         self.rank = self.world_size = -1
+        self.memory = Memory()
         self._start()
 
     def _start(self) -> None:
@@ -76,6 +78,7 @@ class Probe:
         self.batch_ready = False
         self.ledger = Ledger(self.clock())
         self.stride = Stride(self.ledger, self._tell, self._facts)
+        self.memory.start()
         self._mark_cost = 0
         self._birth_due = 0
         self._look_due = _FIRST_LOOK
@@ -208,6 +211,7 @@ class Probe:
             flags |= layout.NO_OPTIMIZER
         if self.batch_ready:
             flags |= layout.BATCH_READY
+        on_device, on_host = self.memory.at(end)
         self.box.step(
             end,
             end - start,
@@ -222,7 +226,8 @@ class Probe:
             calls,
             backwards,
             (now[1] - was[1]) * 1e-9,
-            now[3],
+            on_device,
+            resident_bytes=on_host,
         )
         self.told += 1
         self.ledger.step_bits = self.told << 8
@@ -235,7 +240,7 @@ class Probe:
             self.renew_birth()
 
     def _cost(self) -> int:
-        return self.ledger.marks * self._mark_cost + self.spent_ns
+        return self.ledger.marks * self._mark_cost + self.spent_ns + self.memory.spent_ns
 
     def _train_alone(self) -> None:
         """The first step of a process that never joined a group: a world of one, or a rank."""

@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mgpu_doctor.case.model import Case, HostSample
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.recording.records import HISTORY_DTYPE
 from tests.support.synthetic import Synthetic, synthetic_case
 
 MIB = 1 << 20
@@ -19,6 +21,8 @@ JOB = Synthetic(ranks=2, steps=2000)
 
 
 def leaks(case: Case) -> list[Finding]:
+    """Of the job when it is over: while it runs, what is full soon is `oom-risk`."""
+    case = replace(case, job=replace(case.job, outcome=Outcome.COMPLETED))
     return [one for one in diagnose(case).findings if one.code.startswith("leak-")]
 
 
@@ -65,6 +69,43 @@ def test_a_rank_whose_device_fills() -> None:
     assert (found.code, found.severity) == ("leak-device", Severity.WARNING)
     assert [one.rank for one in found.culprits] == [1]
     assert "grows by 1 MiB a step" in found.title
+
+
+def on_the_host(grown: Callable[[np.ndarray, int], np.ndarray], steps: int = 100) -> Case:
+    """Read by the ranks themselves, at two of three steps. `grown`: bytes, of the steps."""
+    case = synthetic_case(Synthetic(ranks=2, steps=steps))
+    for number, rank in enumerate(case.ranks):
+        step = rank.steps["step"].astype(float)
+        rank.steps["resident_bytes"] = (350 * MIB + grown(step, number)) * (step % 3 != 2)
+    return case
+
+
+def test_a_mebibyte_a_step_is_found_in_a_hundred_steps() -> None:
+    (found,) = leaks(on_the_host(lambda step, rank: step * MIB * (rank == 1)))
+    assert (found.code, [one.rank for one in found.culprits]) == ("leak-host", [1])
+    assert "grows by 1 MiB a step" in found.title
+    assert found.evidence[0].source == "resident at the ends of steps"
+
+
+@pytest.mark.parametrize("steps", [100, 2000])
+def test_a_process_that_warms_up_or_varies_is_well(steps: int) -> None:
+    chance = np.random.default_rng(2)
+    assert leaks(on_the_host(lambda s, _: chance.lognormal(4.0, 0.5, len(s)) * MIB, steps)) == []
+    assert leaks(on_the_host(lambda step, _: 120 * MIB * (1 - np.exp(-step / 30)), steps)) == []
+
+
+def test_a_slow_leak_shows_in_the_history_of_the_run() -> None:
+    case = synthetic_case(JOB)
+    windows = np.zeros(60, dtype=HISTORY_DTYPE)
+    windows["step"] = 1000 * np.arange(1, 61)
+    ranks = []
+    for number, rank in enumerate(case.ranks):
+        rank.steps["resident_bytes"] = 3 * GIB
+        known = windows.copy()
+        known["resident_bytes"] = 2 * GIB + 5 * MIB * np.arange(60) * (number == 0)
+        ranks.append(replace(rank, history=known))
+    (found,) = leaks(replace(case, ranks=tuple(ranks)))
+    assert (found.code, [one.rank for one in found.culprits]) == ("leak-host", [0])
 
 
 def test_ranks_that_all_leak_blame_nobody() -> None:

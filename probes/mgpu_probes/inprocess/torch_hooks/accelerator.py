@@ -12,6 +12,7 @@ import torch
 
 from .. import births
 from ..rank import probe
+from . import allocator
 
 _COUNTS = "autocast_increment_nesting"
 """Called by `autocast.__enter__` after it has set the mode. The method itself is left alone:
@@ -22,7 +23,8 @@ def patch(_: ModuleType) -> None:
     """Has the birth certificate tell of the device, and sees the first autocast."""
     if _device in births.parts:
         return
-    births.parts.extend((_device, _selection, _tf32))
+    births.parts.extend((_device, _selection, _tf32, allocator.told))
+    probe.memory.device = allocator.allocated
     original = getattr(torch, _COUNTS, None)
     if callable(original):
         _see_first(original)
@@ -56,9 +58,7 @@ def _device() -> dict[str, Any]:
     """Where the parameters are; without an optimizer, the device that is set."""
     if probe.device_clock == "cpu" or not torch.cuda.is_initialized():
         return {}
-    known = [one.facts.get("device") or "" for one in births.optimizers.values()]
-    named = next((name for name in known if name.startswith("cuda:")), None)
-    index = int(named.partition(":")[2]) if named else torch.cuda.current_device()
+    index = allocator.index()
     told = torch.cuda.get_device_properties(index)
     uuid = str(getattr(told, "uuid", ""))
     return {

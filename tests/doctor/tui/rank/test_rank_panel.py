@@ -12,7 +12,8 @@ from textual.pilot import Pilot
 
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.filter import Filter, parse
+from mgpu_doctor.tui.filter.parser import parse
+from mgpu_doctor.tui.filter.syntax import Filter
 from mgpu_doctor.tui.panels import heat, ranks
 from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.rank.panel import RanksPanel

@@ -1,0 +1,81 @@
+"""Whose processes are on a rank's device: other ranks' and strangers' are told, its own are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.case.gpu import Device, DeviceProcess
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from tests.support.gpus import GIB, gpu, on_gpus
+from tests.support.synthetic import Synthetic
+
+CODES = ("oom-rank0-pileup", "oom-foreign-process")
+STRANGER = 4242
+
+
+def holding(index: int, *pids: int, used: int = 60) -> Device:
+    """A device with 80 GiB and these processes, the first of which has most."""
+    first, *others = pids
+    processes = (DeviceProcess(first, 40 * GIB), *(DeviceProcess(pid, 5 * GIB) for pid in others))
+    return gpu(index, pids=pids, processes=processes, memory_used=used * GIB)
+
+
+def job(devices: Sequence[Device], **birth: object) -> Case:
+    case = on_gpus(Synthetic(ranks=3), devices, **birth)
+    return replace(case, job=replace(case.job, framework="torch"))
+
+
+def told(case: Case) -> list[Finding]:
+    return [one for one in diagnose(case).findings if one.code in CODES]
+
+
+PILED = (holding(0, 1000, 1001, 1002), holding(1, 1001), holding(2, 1002))
+
+
+def test_ranks_that_came_to_the_first_device_by_mistake() -> None:
+    (found,) = told(job(PILED))
+    assert found.code == "oom-rank0-pileup"
+    assert [one.rank for one in found.culprits] == [1, 2]
+    assert found.victims == (0,)
+    assert (
+        found.title == "Ranks 1 and 2 hold memory on GPU 0, which is rank 0's and take 10 GiB there"
+    )
+
+
+def test_each_rank_on_its_own_device_is_well() -> None:
+    assert told(job([holding(place, 1000 + place) for place in range(3)])) == []
+
+
+@pytest.mark.parametrize("strategy", ["dp", "ddp+mp"])
+def test_a_process_that_is_meant_to_hold_several_devices(strategy: str) -> None:
+    assert told(job(PILED, strategy=strategy)) == []
+
+
+def test_in_a_container_pids_say_nothing() -> None:
+    seen = [holding(place, 70_000 + place, 70_001) for place in range(3)]
+    assert told(job(seen)) == []
+
+
+def test_a_stranger_on_a_device() -> None:
+    devices = [holding(0, 1000, STRANGER), holding(1, 1001), holding(2, 1002)]
+    (found,) = told(job(devices))
+    assert (found.code, found.severity, found.victims) == (
+        "oom-foreign-process",
+        Severity.INFO,
+        (0,),
+    )
+    assert str(STRANGER) in found.fixes[0].how
+    (full,) = told(job([holding(0, 1000, STRANGER, used=79), *devices[1:]]))
+    assert full.severity is Severity.WARNING
+
+
+def test_a_stranger_that_only_comes_by() -> None:
+    case = job([holding(place, 1000 + place) for place in range(3)])
+    visited = (holding(0, 1000, STRANGER), *case.device_samples[0].devices[1:])
+    samples = [replace(case.device_samples[0], devices=visited), *case.device_samples[1:]]
+    assert told(replace(case, device_samples=tuple(samples))) == []

@@ -1,0 +1,90 @@
+"""Memory that will run out is told while the job runs, once, with when; afterwards it is a leak."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case, Outcome
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from tests.support.gpus import GIB, gpus, on_gpus
+from tests.support.synthetic import Synthetic, synthetic_case
+
+MIB = 1 << 20
+STEPS = 150
+JOB = Synthetic(ranks=2, steps=STEPS)
+
+
+def told(case: Case) -> list[Finding]:
+    codes = ("oom-risk", "leak-device", "leak-host")
+    return [one for one in diagnose(case).findings if one.code in codes]
+
+
+def growing_on_devices(*slopes: float, used: int = 60) -> Case:
+    """Ranks on GPUs of 80 GiB of which `used` are taken; MiB a step by rank."""
+    case = on_gpus(JOB, gpus(2, memory_used=used * GIB))
+    for rank, slope in zip(case.ranks, slopes, strict=True):
+        rank.steps["device_bytes"] = 40 * GIB + slope * MIB * rank.steps["step"].astype(float)
+    return case
+
+
+def growing_on_the_host(*slopes: float, free: int) -> Case:
+    case = synthetic_case(JOB)
+    for rank, slope in zip(case.ranks, slopes, strict=True):
+        rank.steps["resident_bytes"] = GIB + slope * MIB * rank.steps["step"].astype(float)
+    sample = HostSample(case.observed, 50.0, 2, None, 16 * GIB - free, 16 * GIB)
+    return replace(case, host_samples=(sample,))
+
+
+def test_the_step_at_which_a_device_is_full() -> None:
+    (found,) = told(growing_on_devices(0, 2))
+    assert (found.code, [one.rank for one in found.culprits]) == ("oom-risk", [1])
+    assert "about 10,240 steps" in found.title
+    assert found.severity is Severity.CRITICAL, "five minutes at 29 ms a step"
+
+
+def test_what_torch_keeps_unused_counts_as_left() -> None:
+    case = growing_on_devices(0, 2)
+    kept = {"device_memory": {"allocated": 40 * GIB, "reserved": 50 * GIB}}
+    ranks = tuple(replace(rank, birth={**rank.birth, **kept}) for rank in case.ranks)
+    (found,) = told(replace(case, ranks=ranks))
+    assert "about 15,360 steps" in found.title
+
+
+def test_ranks_that_fill_a_host_together_are_added_up() -> None:
+    (found,) = told(growing_on_the_host(1, 1, free=GIB))
+    assert found.code == "oom-risk"
+    assert found.culprits == ()
+    assert "every rank" in found.title
+    assert "about 512 steps" in found.title
+
+
+def test_what_is_full_in_weeks_or_when_the_job_is_over_is_a_leak() -> None:
+    case = growing_on_devices(0, 2)
+    over = replace(case, job=replace(case.job, outcome=Outcome.COMPLETED))
+    assert [one.code for one in told(over)] == ["leak-device"]
+    weeks = replace(over, device_samples=())
+    assert [one.code for one in told(weeks)] == ["leak-device"], "nobody knows when"
+
+
+def test_a_device_that_is_full_and_does_not_grow_is_no_risk() -> None:
+    assert told(growing_on_devices(0, 0, used=79)) == []
+    lengths = np.random.default_rng(0).lognormal(6.5, 0.8, STEPS)
+    case = growing_on_devices(0, 0)
+    case.ranks[0].steps["device_bytes"] = (lengths * MIB).astype(np.uint64)
+    assert told(case) == []
+
+
+def test_torch_that_has_to_give_memory_back_again_and_again() -> None:
+    def told_by(retries: object) -> Case:
+        memory = lambda number: {"retries": retries if number == 1 else 0}  # noqa: E731
+        return on_gpus(JOB, gpus(2), device_memory=memory)
+
+    (found,) = told(told_by(12))
+    assert (found.code, [one.rank for one in found.culprits]) == ("oom-risk", [1])
+    assert found.severity is Severity.WARNING
+    assert told(told_by(1)) == []
+    assert told(told_by("many")) == [], "a certificate is input from somebody else"

@@ -1,0 +1,61 @@
+"""Devices that are hardly used, unevenly used, or taken whole at once; those that are well used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from tests.support.gpus import GIB, gpus, on_gpus
+from tests.support.synthetic import Synthetic
+
+CODES = ("memory-headroom", "imbalance-memory", "memory-preallocated")
+
+
+def told(case: Case) -> list[Finding]:
+    return [one for one in diagnose(case).findings if one.code in CODES]
+
+
+def peaks(*gibibytes: int, used: int = 70) -> Case:
+    memory = lambda number: {"allocated_peak": gibibytes[number] * GIB}  # noqa: E731
+    count = len(gibibytes)
+    return on_gpus(
+        Synthetic(ranks=count), gpus(count, memory_used=used * GIB), device_memory=memory
+    )
+
+
+def test_a_job_that_uses_its_devices_well() -> None:
+    assert told(peaks(50, 52, 49)) == []
+
+
+def test_less_than_half_is_used() -> None:
+    (found,) = told(on_gpus(Synthetic(ranks=2), gpus(2, memory_used=20 * GIB)))
+    assert (found.code, found.severity) == ("memory-headroom", Severity.INFO)
+    assert "--ranks 2 --gpu 80GiB" in found.fixes[1].how
+    one_is_full = gpus(2, of={1: {"memory_used": 70 * GIB}}, memory_used=20 * GIB)
+    assert told(on_gpus(Synthetic(ranks=2), one_is_full)) == []
+
+
+def test_a_rank_that_holds_more_than_the_others() -> None:
+    (found,) = told(peaks(60, 30, 31))
+    assert (found.code, [one.rank for one in found.culprits]) == ("imbalance-memory", [0])
+    assert found.severity is Severity.INFO
+    (full,) = told(peaks(78, 30, 31))
+    assert full.severity is Severity.WARNING
+
+
+def test_a_rank_that_has_more_to_do_may_hold_more() -> None:
+    case = peaks(60, 30, 31)
+    for rank in case.ranks:
+        rank.steps["samples"] = 64 if rank.rank == 0 else 32
+    assert told(case) == []
+
+
+@pytest.mark.parametrize(("framework", "expected"), [("keras", True), ("torch", False)])
+def test_tensorflow_takes_a_device_whole(framework: str, expected: bool) -> None:
+    case = on_gpus(Synthetic(ranks=1), gpus(1, memory_used=77 * GIB))
+    case = replace(case, job=replace(case.job, framework=framework))
+    assert [one.code for one in told(case)] == ["memory-preallocated"] * expected

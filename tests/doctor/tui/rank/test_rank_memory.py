@@ -1,0 +1,64 @@
+"""What a rank holds of its device or host; nothing is shown where nothing is known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from mgpu_doctor.case.gpu import DeviceProcess, DeviceSample
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.panels import ranks
+from mgpu_doctor.tui.rank.holding import memory
+from mgpu_doctor.tui.view import View
+from tests.support import diagnoses
+from tests.support.frames import AT, GIB, HOST, STRAGGLER, gpu
+
+
+def told(frame: Frame, birth: dict[str, Any] | None = None) -> list[str]:
+    """Of the first rank."""
+    assert frame.diagnosis is not None
+    rank, known = frame.diagnosis.ranks[0], frame.diagnosis.case.ranks[0]
+    return [line.plain for line in memory(frame, rank, replace(known, birth=birth or {}))]
+
+
+def on_gpus(*, used: int | None = 70, own: int | None = 20) -> Frame:
+    """Rank 0 on a GPU of 80 GiB."""
+    processes = (DeviceProcess(4000, None if own is None else own * GIB),)
+    first = gpu(0, memory_used=None if used is None else used * GIB, processes=processes)
+    return replace(STRAGGLER, devices=DeviceSample(AT, (first, gpu(1), gpu(2), gpu(3))))
+
+
+def test_its_own_part_what_others_hold_and_what_is_free() -> None:
+    (line,) = told(on_gpus())
+    assert line == "memory 20 GiB of 80 GiB of its GPU  ████▒▒▒▒▒▒▒▒▒▒··  88 % in use by all"
+
+
+def test_what_torch_made_of_it() -> None:
+    torch = {"allocated": 12 * GIB, "allocated_peak": 15 * GIB, "reserved": 19 * GIB, "retries": 2}
+    _, line = told(on_gpus(), {"device_memory": torch})
+    assert line.strip() == (
+        "by torch: 12 GiB allocated, 15 GiB at most, 7 GiB kept unused, "
+        "given back 2 times for want of room"
+    )
+    assert len(told(on_gpus(), {"device_memory": {"allocated": diagnoses.HOSTILE}})) == 1
+
+
+def test_the_host_of_a_job_without_gpus() -> None:
+    host = replace(HOST, processes={4000: (1.0, 32 * GIB)})
+    (line,) = told(replace(STRAGGLER, devices=None, host=host))
+    assert line == "memory 32 GiB of 128 GiB of its host  ████▒▒··········  38 % in use by all"
+
+
+def test_where_nothing_is_known_nothing_is_said() -> None:
+    assert told(replace(STRAGGLER, devices=None, host=None)) == []
+    assert told(replace(STRAGGLER, devices=None, host=replace(HOST, host="elsewhere"))) == []
+    assert told(on_gpus(used=None, own=None)) == []
+
+
+def test_the_table_shows_it_where_there_is_room_and_it_is_known() -> None:
+    def head(frame: Frame, width: int) -> str:
+        return ranks.lines(frame, width, View())[1].plain
+
+    assert "memory" in head(on_gpus(), 160)
+    assert "memory" not in head(on_gpus(), 100)
+    assert "memory" not in head(replace(STRAGGLER, devices=None, host=None), 160)

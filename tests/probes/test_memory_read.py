@@ -1,0 +1,92 @@
+"""A rank reads its memory often enough for a trend, rarely enough to cost little, never failing."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mgpu_probes.inprocess import memory as module
+from mgpu_probes.inprocess.memory import Memory
+from mgpu_probes.inprocess.rank import probe
+from mgpu_probes.inprocess.torch_hooks import allocator
+
+SECOND = 1_000_000_000
+
+
+def read(steps: int, apart: float) -> list[int]:
+    """Steps, so many seconds apart, at whose end memory is read."""
+    memory = Memory()
+    return [n for n in range(steps) if memory.at(SECOND + int(n * apart * SECOND))[1]]
+
+
+@pytest.mark.parametrize("apart", [0.001, 0.02, 0.3, 5.0])
+def test_a_trend_shows_in_a_hundred_steps(apart: float) -> None:
+    assert len(read(100, apart)) >= 60
+
+
+def test_a_long_run_reads_once_a_second() -> None:
+    assert len(read(200_000, 0.005)) < 1000 + 300
+
+
+def test_it_is_what_the_process_has_in_use() -> None:
+    before = Memory().at(1)[1]
+    kept = np.ones(64 << 20, np.uint8)
+    grown = Memory().at(1)[1] - before
+    assert kept.nbytes * 0.9 < grown < kept.nbytes * 1.5
+
+
+def test_without_proc_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_STATM", "/nowhere/statm")
+    assert Memory().at(1) == (0, 0)
+
+
+def test_reading_leaves_no_file_open() -> None:
+    memory, before = Memory(), len(os.listdir("/proc/self/fd"))
+    for at in range(10):
+        memory.at(at * SECOND)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, statistics: Any) -> None:
+    monkeypatch.setattr(probe, "device_clock", "host")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    pretend = SimpleNamespace(_cuda_memoryStats=lambda _: statistics)
+    monkeypatch.setattr(torch, "_C", pretend)
+
+
+def test_torchs_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    nested = {
+        "allocated_bytes": {"all": {"current": 5, "peak": 9, "allocated": 99}},
+        "reserved_bytes": {"all": {"current": 12, "peak": 12}},
+        "num_alloc_retries": 3,
+        "num_ooms": 0,
+    }
+    on_a_gpu(monkeypatch, nested)
+    assert allocator.allocated() == 5
+    assert allocator.told()["device_memory"] == {
+        "allocated": 5,
+        "allocated_peak": 9,
+        "reserved": 12,
+        "reserved_peak": 12,
+        "retries": 3,
+        "ooms": 0,
+    }
+
+
+@pytest.mark.parametrize("statistics", [{}, None, {"allocated_bytes": 7}])
+def test_an_allocator_that_tells_otherwise(
+    monkeypatch: pytest.MonkeyPatch, statistics: object
+) -> None:
+    on_a_gpu(monkeypatch, statistics)
+    assert allocator.allocated() == 0
+
+
+def test_where_no_gpu_is_in_use_torch_is_not_asked() -> None:
+    assert allocator.allocated() == 0
+    assert allocator.told() == {}
+    assert not torch.cuda.is_initialized()
