@@ -34,7 +34,9 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     case = unmoved(case)
     measures = measure(recent(case) if case.job.outcome is Outcome.RUNNING else case)
     found, silent = _examine(measures, known.rules, settings)
-    findings = tuple(spoken(one, case.job) for one in ordered(folded(found, known.rules)))
+    findings = tuple(
+        spoken(one, case.job, case.ranks) for one in ordered(folded(found, known.rules))
+    )
     hung = next(filter(_stops, findings), None)
     if hung is not None and case.job.outcome in (Outcome.RUNNING, Outcome.UNKNOWN):
         case = replace(case, job=replace(case.job, outcome=Outcome.HUNG))
@@ -189,6 +191,7 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
     phases = _phases(measures, rank, records)
     if not len(records):
         records = rank.steps
+    traced = measures.traced.step_medians.get(rank.rank) if measures.traced else None
     return RankSummary(
         rank=rank.rank,
         host=rank.host,
@@ -198,7 +201,7 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
         exit_code=rank.exit_code,
         signal=rank.signal,
         last_step=int(rank.steps["step"][-1]) if len(rank.steps) else None,
-        step_seconds_median=float(np.median(records["wall_ns"])) * 1e-9 if len(records) else None,
+        step_seconds_median=float(np.median(records["wall_ns"])) * 1e-9 if len(records) else traced,
         phases=phases,
         where=None,
     )

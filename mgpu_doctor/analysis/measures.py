@@ -28,6 +28,7 @@ from mgpu_doctor.analysis.stalls import Stalls, find_stalls
 from mgpu_doctor.analysis.stragglers import Straggler
 from mgpu_doctor.analysis.structure import Structure, structure_of
 from mgpu_doctor.analysis.surroundings import Surroundings, surroundings
+from mgpu_doctor.analysis.traces.told import Told, tell
 from mgpu_doctor.analysis.watched import Watched, watch
 from mgpu_doctor.analysis.whatif import saved_without
 from mgpu_doctor.case.model import Case, Rank, Unexamined
@@ -66,6 +67,8 @@ class Measures:
     """Who is waited for in a job that stands, by its stacks."""
     sampled: Sampled | None = None
     """Who is waited for in a job that moves, by its stacks."""
+    traced: Told | None = None
+    """What profiler traces tell."""
     coverage: float | None = None
     step_seconds: float | None = None
     """Mean seconds a step of the whole job, after warm-up."""
@@ -85,6 +88,7 @@ class Measures:
 def measure(case: Case) -> Measures:
     """Computes everything that rules ask for. Pure."""
     seen = replace(_with_stacks(_with_collectives(_of_steps(case))), watched=watch(case))
+    seen = _with_traces(seen)
     devices = on_devices(case)
     if devices:
         return replace(seen, devices=devices)
@@ -101,6 +105,27 @@ def _with_collectives(seen: Measures) -> Measures:
         return replace(seen, divergence=divergence)
     why = Unexamined("flight recorder", open_question.reason, open_question.remedy)
     return replace(seen, missing={**seen.missing, "divergence": why})
+
+
+def _with_traces(seen: Measures) -> Measures:
+    """The same with what profiler traces tell, which stand for step records where
+    there are none."""
+    told = tell(seen.case.traces, seen.case.job.world_size)
+    if told is None:
+        return seen
+    missing = {**seen.missing}
+    if seen.step_seconds is None:
+        missing = dict.fromkeys(missing, IN_NO_TRACE)
+        missing.pop("step_seconds", None)
+        missing.pop("stragglers", None)
+    if seen.step_seconds is None and told.undecided is not None:
+        missing["stragglers"] = Unexamined("comparison of ranks", told.undecided, MORE_TRACES)
+    return replace(
+        seen,
+        traced=told,
+        step_seconds=told.step_seconds if seen.step_seconds is None else seen.step_seconds,
+        missing=missing,
+    )
 
 
 def _with_stacks(seen: Measures) -> Measures:
@@ -205,6 +230,15 @@ def _missing(name: str, reason: str) -> dict[str, Unexamined]:
     return dict.fromkeys(fields[fields.index(name) :], why)
 
 
+IN_NO_TRACE = Unexamined(
+    "phases, stalls and the run as a whole",
+    "a profiler trace holds few steps, and intervals instead of phases",
+    "start the job with `mgpu-doctor run -- COMMAND` next time",
+)
+MORE_TRACES = (
+    "let every rank profile the same ten steps or more "
+    "(torch.profiler.schedule(wait=1, warmup=2, active=10)) and hand over all of the traces"
+)
 _NEXT_TIME = "start the job with `mgpu-doctor run -- COMMAND` next time"
 WITHOUT_STEPS = {
     "log": Unexamined("speed", "console text tells no step times", _NEXT_TIME),

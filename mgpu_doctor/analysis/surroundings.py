@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from mgpu_doctor.analysis.shares import after_warm_up
-from mgpu_doctor.case.model import Case, Group, HostSample, Rank, Task
+from mgpu_doctor.case.host import Group, HostSample, Task
+from mgpu_doctor.case.model import Case, Rank
 
 MOST_GENERATIONS = 8
 LEAST_READINGS = 2

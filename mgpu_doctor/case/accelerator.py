@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mgpu_doctor.case.birth import flag
-from mgpu_doctor.case.files import text, whole
-from mgpu_doctor.case.model import Json, Rank
+from mgpu_doctor.case.files import Json, text, whole
+from mgpu_doctor.case.model import Rank
 
 MOST_VISIBLE = 256
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeGuard
 
-from mgpu_doctor.case.files import number, text, whole
+from mgpu_doctor.case.files import Json, number, text, whole
 from mgpu_doctor.case.gpu import (
     DeviceProcess,
     Ecc,
@@ -15,7 +15,6 @@ from mgpu_doctor.case.gpu import (
     Topology,
     XidEvent,
 )
-from mgpu_doctor.case.model import Json
 
 MOST_LINKS = 64
 MOST_KINDS = 16
@@ -125,7 +124,8 @@ def xid_events(entries: Json) -> tuple[XidEvent, ...]:
         if isinstance(entry, dict):
             at, xid = number(entry.get("at")), whole(entry.get("number"), 0, MOST_XID)
             if at is not None and xid is not None:
-                found.append(XidEvent(at, whole(entry.get("index")), xid))
+                bus_id, logged = text(entry.get("bus_id"), 40), entry.get("logged") is True
+                found.append(XidEvent(at, whole(entry.get("index")), xid, bus_id, logged))
     return tuple(found)
 
 

@@ -17,9 +17,8 @@ from mgpu_doctor.case.device_parts import (
     topology,
     xid_events,
 )
-from mgpu_doctor.case.files import number, text, whole
+from mgpu_doctor.case.files import Json, number, text, whole
 from mgpu_doctor.case.gpu import Device, DeviceSample, Pcie, XidEvent
-from mgpu_doctor.case.model import Json
 
 MOST_DEVICES = 256
 MOST_PROCESSES = 4096
@@ -36,8 +35,9 @@ def device_sample(line: Mapping[str, Json]) -> DeviceSample | None:
 @dataclass(slots=True)
 class DeviceReader:
     """Reads the lines of one host in their order, of a file or as they are sampled. In a file what
-    is as before is not repeated."""
+    is as before is not repeated. `host`: whose they are."""
 
+    host: str | None = None
     _steady: dict[int, dict[str, Any]] = field(default_factory=dict)
     _told: dict[int, tuple[Json, ...]] = field(default_factory=dict)
     """What `_steady` was made of: of most samples it need not be made anew."""
@@ -58,6 +58,8 @@ class DeviceReader:
             took=number(line.get("took")),
             driver=text(line.get("driver"), 80),
             events_trouble=text(line.get("events_trouble")),
+            kernel_log_trouble=text(line.get("kernel_log_trouble")),
+            host=self.host,
         )
 
     def _devices(self, entries: Json) -> Iterator[Device]:

@@ -14,8 +14,8 @@ from mgpu_doctor.case.endings import (
     Place,
     Room,
 )
-from mgpu_doctor.case.files import number, read_object, text, whole
-from mgpu_doctor.case.model import Json, Unexamined
+from mgpu_doctor.case.files import Json, number, read_object, text, whole
+from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.recording import layout
 
 MOST_KILLS = 256
@@ -24,6 +24,7 @@ MOST_PROCESSES = 4096
 MOST_PLACES = 64
 MOST_NAMES = 32
 LONGEST_NAME = 600
+KERNEL_LOG = "kernel log"
 
 
 def read_endings(
@@ -89,7 +90,7 @@ def ending_of(host: str, content: Mapping[str, Json]) -> Ending:
 
 def _no_log(trouble: str) -> Unexamined:
     return Unexamined(
-        "kernel log",
+        KERNEL_LOG,
         trouble,
         "`sudo sysctl kernel.dmesg_restrict=0` or CAP_SYSLOG (in a container also /dev/kmsg), or "
         "look yourself: `dmesg -T | grep -i 'killed process'` on the host",

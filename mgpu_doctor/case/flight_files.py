@@ -10,9 +10,8 @@ from pathlib import Path
 from mgpu_probes.outside.flight.dumps import read_dump
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
 
-from mgpu_doctor.case.files import number, text, whole
+from mgpu_doctor.case.files import Json, number, text, whole
 from mgpu_doctor.case.flights import Collective, Flight, Progress
-from mgpu_doctor.case.model import Json
 from mgpu_doctor.case.own_code import own_code
 
 MOST_FILES = 16_384

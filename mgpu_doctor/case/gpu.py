@@ -74,13 +74,17 @@ class MigInstance:
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """An XID that the driver reported while it was listened to."""
+    """An XID that the driver reported, to who listened or in the kernel's log."""
 
     at: float
     """Seconds since the epoch."""
     index: int | None
-    """The GPU; None: the driver did not say."""
+    """The GPU; None: nobody said, or it is not listed."""
     number: int
+    bus_id: str | None = None
+    """Its PCI address, where the kernel's log told: `0000:3b:00`."""
+    logged: bool = False
+    """The kernel's log told it, not the driver's events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,4 +162,8 @@ class DeviceSample:
     driver: str | None = None
     """The driver's version."""
     events_trouble: str | None = None
-    """Why XIDs are not heard."""
+    """Why XIDs are not heard from the driver."""
+    kernel_log_trouble: str | None = None
+    """Why they are not read from the kernel's log; None, too, where nobody tried."""
+    host: str | None = None
+    """Whose devices they are; None: not known."""

@@ -15,21 +15,15 @@ from mgpu_probes.outside.flight.unpickler import NotAFlightError
 
 from mgpu_doctor.case import files, printed, ranks, samples
 from mgpu_doctor.case.device_samples import DeviceReader
+from mgpu_doctor.case.device_trouble import unread_log
 from mgpu_doctor.case.ending_files import read_endings
+from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.flight_files import read_flights
 from mgpu_doctor.case.flights import Flight
 from mgpu_doctor.case.job import Ending, command_of, ending, job_of, this_host, told_by_launcher
 from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.looking import look_of
-from mgpu_doctor.case.model import (
-    Case,
-    Json,
-    Outcome,
-    ProcessEnd,
-    Rank,
-    Subject,
-    Unexamined,
-)
+from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank, Subject, Unexamined
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import BadBox, Box, read_box
 
@@ -89,12 +83,15 @@ def load_recording(
     device_samples = [
         sample
         for host in hosts  # each with a reader of its own: a line may refer to those before it
-        for sample in _samples([host], layout.DEVICE_SAMPLES, DeviceReader().read, unexamined)
+        for sample in _samples(
+            [host], layout.DEVICE_SAMPLES, DeviceReader(host.name).read, unexamined
+        )
     ]
     looks = _samples(hosts, layout.LOOKS, look_of, unexamined)
     endings, unread = read_endings(hosts, until)
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
+    unexamined += unread_log(device_samples, {one.probe for one in unexamined})
     if not boxes and info.get("kind") == layout.WATCH:
         unexamined.append(_NO_JOB)
     elif not boxes and info.get("probe") is not False:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from mgpu_doctor.case.files import number, text, whole
+from mgpu_doctor.case.files import Json, number, text, whole
 from mgpu_doctor.case.looks import Frame, Look, Process, Role, Stack, Thread, Untold
-from mgpu_doctor.case.model import Json
 
 MOST_PROCESSES = 16_384
 MOST_STACKS = 16_384

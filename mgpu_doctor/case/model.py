@@ -7,27 +7,29 @@ bytes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from mgpu_doctor.case.endings import Ending
-from mgpu_doctor.case.flights import Flight
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.looks import Look
-from mgpu_doctor.case.memory import Snapshot
-from mgpu_doctor.case.signs import Sign
-
-if TYPE_CHECKING:  # where there is no job, nothing needs NumPy
+if TYPE_CHECKING:  # what a job's files hold is loaded by who reads them
     import numpy as np
     import numpy.typing as npt
 
-Json = Any
+    from mgpu_doctor.case.endings import Ending
+    from mgpu_doctor.case.files import Json
+    from mgpu_doctor.case.flights import Flight
+    from mgpu_doctor.case.gpu import DeviceSample
+    from mgpu_doctor.case.host import HostSample
+    from mgpu_doctor.case.looks import Look
+    from mgpu_doctor.case.memory import Snapshot
+    from mgpu_doctor.case.signs import Sign
+    from mgpu_doctor.case.traces import Trace
+
 Records: TypeAlias = "npt.NDArray[np.void]"
 """Step records as a structured array, see `mgpu_doctor.recording.box.STEP_DTYPE`: `seq`, `end_ns`
 (monotonic), `wall_ns`, `step`, `flags`, `phases` (n × 10 float32 seconds, NaN: not measured),
 `samples`, `tokens`, `loss`, `gc_s`, `group_seq`, `collectives`, `micro_batches`, `cpu_s`,
-`device_bytes`, `stage`, `group`. Sorted by `seq`, which may have gaps."""
+`device_bytes`, `stage`, `group`, `resident_bytes`. Sorted by `seq`, which may have gaps."""
 
 
 class State(str, Enum):
@@ -175,67 +177,6 @@ class Console:
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """What the scheduler did to one process. Seconds since the process began; None: unknown."""
-
-    parent: int | None = None
-    state: str | None = None
-    """Of its main thread at that moment: R runs or is ready, S sleeps, D sleeps and cannot be
-    woken (mostly for a disk), T is stopped."""
-    threads: int | None = None
-    age: float | None = None
-    ran: float | None = None
-    """Its main thread was on a core."""
-    queued: float | None = None
-    """Its main thread stood ready and had no core."""
-    all_queued: float | None = None
-    """The same of its threads together, the first 33 of them at most."""
-    cores: frozenset[int] | None = None
-    """Where its main thread may run."""
-    limits: tuple[str, ...] | None = None
-    """Control groups above it that have a CPU quota: names in `HostSample.groups`."""
-    faults: int | None = None
-    """Pages that the kernel had to give it anew (minor faults), all threads together."""
-    kernel: float | None = None
-    """All its threads together were in the kernel."""
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A control group whose CPU time is limited."""
-
-    quota: float | None
-    """Cores' worth of time."""
-    throttled: float | None
-    """Seconds so far, of all cores together, in which it had threads to run and no quota left."""
-
-
-@dataclass(frozen=True, slots=True)
-class HostSample:
-    at: float
-    cpu_percent: float | None
-    """Of all cores together, 0..100."""
-    cores: int | None
-    load1: float | None
-    memory_used: int | None
-    memory_total: int | None
-    processes: Mapping[int, tuple[float, int]] = field(default_factory=dict)
-    """pid -> (CPU seconds so far, resident bytes)."""
-    host: str | None = None
-    tasks: Mapping[int, Task] = field(default_factory=dict)
-    """By pid; empty in most samples of a long run."""
-    groups: Mapping[str, Group] = field(default_factory=dict)
-    busy: float | None = None
-    """Seconds since boot in which cores worked, of all cores together, like the next two."""
-    iowait: float | None = None
-    """Idle while a disk was waited for."""
-    steal: float | None = None
-    """Taken by the hypervisor for other machines."""
-    pressure: Mapping[str, float] = field(default_factory=dict)
-    """`cpu`, `io`, `memory` -> seconds so far in which some task stood still for want of it."""
-
-
-@dataclass(frozen=True, slots=True)
 class Job:
     id: str
     command: tuple[str, ...]
@@ -279,4 +220,6 @@ class Case:
     """One a host: what the machine tells of deaths."""
     snapshots: tuple[Snapshot, ...] = ()
     """Of devices' memory."""
+    traces: tuple[Trace, ...] = ()
+    """Of PyTorch's profiler, one a rank."""
     unexamined: tuple[Unexamined, ...] = ()

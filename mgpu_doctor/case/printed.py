@@ -11,8 +11,8 @@ from mgpu_probes.outside.launcher_report import Failure
 from mgpu_probes.outside.text import clean, clean_line
 from mgpu_probes.outside.tracebacks import Frame, Traceback
 
-from mgpu_doctor.case.files import read_bounded, whole
-from mgpu_doctor.case.model import Console, Error, Json, LoggedEnd, Rank
+from mgpu_doctor.case.files import Json, read_bounded, whole
+from mgpu_doctor.case.model import Console, Error, LoggedEnd, Rank
 from mgpu_doctor.case.own_code import own_code
 from mgpu_doctor.recording import layout
 

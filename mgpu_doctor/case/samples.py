@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import islice
-from typing import TypeGuard
+from typing import TYPE_CHECKING, TypeGuard
 
-from mgpu_doctor.case.files import number, text, whole
-from mgpu_doctor.case.model import Group, HostSample, Json, ProcessEnd, Task
+from mgpu_doctor.case.files import Json, number, text, whole
+from mgpu_doctor.case.host import Group, HostSample, Task
+
+if TYPE_CHECKING:
+    from mgpu_doctor.case.model import ProcessEnd
 
 MOST_PROCESSES = 4096
 MOST_SECONDS = 1e15
@@ -49,6 +52,8 @@ def process_end(line: Mapping[str, Json]) -> tuple[ProcessEnd, int | None] | Non
     pid, at = whole(line.get("pid"), 1), number(line.get("at"))
     if pid is None or at is None:
         return None
+    from mgpu_doctor.case.model import ProcessEnd  # not for a host alone
+
     code = whole(line.get("exit_code"), 0, 255)
     end = ProcessEnd(pid, code, whole(line.get("signal"), 1, 64), at)
     return end, whole(line.get("start_ticks"), 1)

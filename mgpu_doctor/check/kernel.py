@@ -77,7 +77,7 @@ def log(machine: Machine) -> Result:
             return Result(Level.PASS, "can be read: memory kills and GPU errors are seen")
     finally:
         opened.close()
-    said = "cannot be read: memory kills are told by counters alone, GPU errors not at all"
+    said = "cannot be read: memory kills are told by counters alone, GPU errors by the driver alone"
     restricted = machine.text("proc/sys/kernel/dmesg_restrict") == "1"
     if not (machine.root / "dev/kmsg").exists():
         return Result(Level.WARN, said, "in a container: `--device=/dev/kmsg --cap-add=SYSLOG`")

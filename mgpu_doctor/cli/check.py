@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
 
-import typer
+import click
 
-from mgpu_doctor.cli import app
 from mgpu_doctor.cli.output import colour, put, unicode, width
+from mgpu_doctor.cli.verb import Verb
 
 IMPROVABLE = 1
 
 
-@app.command()
-def check(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
-) -> None:
+@click.command(cls=Verb)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+def check(as_json: bool) -> None:
     """Say what this machine lets the doctor see, and how to let it see more.
 
     Exit code: 0 nothing can be improved, 1 something can.
@@ -37,4 +35,4 @@ def check(
         if as_json
         else table.render(checked, width=width(out), colour=colour(out), unicode=unicode(out))
     )
-    raise typer.Exit(IMPROVABLE if any(one.improvable for one in checked) else 0)
+    raise click.exceptions.Exit(IMPROVABLE if any(one.improvable for one in checked) else 0)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from mgpu_doctor.cli import app, compared
+from mgpu_doctor.cli import compared
 from mgpu_doctor.cli.examined import recording
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put
+from mgpu_doctor.cli.verb import FILE, Argument, Verb
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.comparing.comparison import Comparison, LeftOut
@@ -20,34 +22,33 @@ REGRESSION, WRONG_USAGE = 1, 2
 MOST_PERCENT = 1000.0
 
 
-@app.command()
+@click.command(cls=Verb)
+@click.argument(
+    "references",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    metavar="RECORDING...",
+    told="Two or more: a recording's folder, its id, `latest`, or a folder that holds several. The "
+    "first is what the others are held against.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object (docs/compare.schema.json).")
+@click.option(
+    "--output",
+    "-o",
+    type=FILE,
+    metavar="FILE",
+    help="Also write FILE: .html, .md or .json.",
+)
+@click.option(
+    "--fail-on-regression",
+    "regression",
+    metavar="PERCENT",
+    help="Exit with 1 if a run takes longer than the first for the same work, by more than this "
+    "for certain: 5%.",
+)
 def compare(
-    references: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="RECORDING...",
-            help="Two or more: a recording's folder, its id, `latest`, or a folder that holds "
-            "several. The first is what the others are held against.",
-        ),
-    ],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object (docs/compare.schema.json).")
-    ] = False,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Also write FILE: .html, .md or .json."
-        ),
-    ] = None,
-    regression: Annotated[
-        str | None,
-        typer.Option(
-            "--fail-on-regression",
-            metavar="PERCENT",
-            help="Exit with 1 if a run takes longer than the first for the same work, by more than "
-            "this for certain: 5%.",
-        ),
-    ] = None,
+    references: tuple[str, ...], as_json: bool, output: Path | None, regression: str | None
 ) -> None:
     """Hold runs side by side: rank counts, strategies, before and after a change.
 
@@ -81,7 +82,7 @@ def _share(percent: str) -> float:
     return float(number[1]) / 100
 
 
-def _folders(references: list[str]) -> list[Path]:
+def _folders(references: Sequence[str]) -> list[Path]:
     from mgpu_doctor.recording.home import find, runs
 
     found: dict[Path, Path] = {}
@@ -122,7 +123,7 @@ def _write(output: Path, words: str) -> None:
         write_whole(output, words.encode())
     except OSError as error:
         leave(f"{output} cannot be written ({error.strerror}).", WRONG_USAGE)
-    typer.echo(f"mgpu-doctor: the comparison is in {output}", err=True)
+    click.echo(f"mgpu-doctor: the comparison is in {output}", err=True)
 
 
 def _judge(found: Comparison, limit: float) -> None:
@@ -136,4 +137,4 @@ def _judge(found: Comparison, limit: float) -> None:
     slower = [letter(one.second) for one in found.pairs if one.slower_by_more_than(limit)]
     if slower:
         leave(f"{', '.join(slower)} slower than A by more than {percent(limit)}.", REGRESSION)
-    typer.echo(f"mgpu-doctor: nothing shown to be slower than A by {percent(limit)}.", err=True)
+    click.echo(f"mgpu-doctor: nothing shown to be slower than A by {percent(limit)}.", err=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from mgpu_doctor.cli import app
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
+from mgpu_doctor.cli.verb import Argument, Verb
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,21 +18,20 @@ if TYPE_CHECKING:
 FOUND = 1
 
 
-@app.command()
-def diagnose(
-    subjects: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SUBJECT...",
-            help="A process id (launcher or any rank), a recording (its folder, its id, `latest`), "
-            "a log (`-`: standard input), a flight-recorder dump, or folders of these, or a memory "
-            "snapshot; several are one case. None: every training job that runs here.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a job (docs/diagnosis.schema.json).")
-    ] = False,
-) -> None:
+@click.command(cls=Verb)
+@click.argument(
+    "subjects",
+    cls=Argument,
+    nargs=-1,
+    metavar="[SUBJECT...]",
+    told="A process id (launcher or any rank), a recording (its folder, its id, `latest`), a log "
+    "(`-`: standard input), a flight-recorder dump, profiler traces, or folders of these, or a "
+    "memory snapshot; several are one case. None: every training job that runs here.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON object a job (docs/diagnosis.schema.json)."
+)
+def diagnose(subjects: tuple[str, ...], as_json: bool) -> None:
     """Say what is wrong with a job, who is to blame, why, and what to do.
 
     The job may be running, over or dead. Exit code: 0 nothing at warning or worse, 1 something,
@@ -45,13 +44,14 @@ def diagnose(
       mgpu-doctor diagnose train.log
       mgpu-doctor diagnose nccl_dumps/ slurm-77.out
       mgpu-doctor diagnose snapshot.pickle
+      mgpu-doctor diagnose traces/
       mgpu-doctor diagnose runs/today --json | jq '.findings[0].title'
       mgpu-doctor diagnose
     """
-    found = _diagnosed(subjects or [])
+    found = _diagnosed(subjects)
     put(_json(found) if as_json else _text(found))
     codes = {_code(diagnosis) for diagnosis in found}
-    raise typer.Exit(FOUND if FOUND in codes else max(codes))
+    raise click.exceptions.Exit(FOUND if FOUND in codes else max(codes))
 
 
 def _diagnosed(subjects: Sequence[str]) -> list[Diagnosis]:

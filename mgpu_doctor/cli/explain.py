@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import click
 
-import typer
-
-from mgpu_doctor.cli import app
 from mgpu_doctor.cli.output import leave, put
+from mgpu_doctor.cli.verb import Argument, Verb
 
 WRONG_USAGE = 2
 
 
-@app.command()
-def explain(
-    code: Annotated[str | None, typer.Argument(help="A finding's code; none: the list.")] = None,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="All of them, as the reference in docs/findings.md.")
-    ] = False,
-) -> None:
+@click.command(cls=Verb)
+@click.argument(
+    "code",
+    cls=Argument,
+    required=False,
+    metavar="[CODE]",
+    told="A finding's code; none: the list.",
+)
+@click.option("--markdown", is_flag=True, help="All of them, as the reference in docs/findings.md.")
+def explain(code: str | None, markdown: bool) -> None:
     """What a finding means, how it is measured, its thresholds and fixes.
 
     \b

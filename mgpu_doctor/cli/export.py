@@ -7,13 +7,13 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from mgpu_doctor.cli import app
 from mgpu_doctor.cli.examined import recording
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave
+from mgpu_doctor.cli.verb import FILE, Argument, Between, Verb
 
 if TYPE_CHECKING:
     from mgpu_doctor.export.address import Address
@@ -28,45 +28,52 @@ SAY_WHAT = (
 )
 
 
-@app.command()
+@click.command(cls=Verb)
+@click.argument(
+    "job",
+    cls=Argument,
+    required=False,
+    metavar="[JOB]",
+    told="A recording's folder, its id, or `latest`; none: what runs here.",
+)
+@click.option(
+    "--timeline",
+    type=FILE,
+    metavar="FILE",
+    help="Write a timeline for Perfetto: .json or .json.gz.",
+)
+@click.option("--csv", type=FILE, metavar="FILE", help="Write all steps: .csv or .csv.gz.")
+@click.option("--serve", is_flag=True, help="Serve OpenMetrics to Prometheus until Ctrl-C.")
+@click.option(
+    "--listen", default="127.0.0.1", metavar="ADDRESS", help="Address or name to listen on."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    metavar="N",
+    help="0: any that is free; it is printed.",
+)
+@click.option(
+    "--interval",
+    type=Between(0.1, 3600),
+    default=5.0,
+    metavar="SECONDS",
+    help="Seconds for which a sample is good.",
+)
+@click.option("--token-file", type=FILE, metavar="FILE", help="Holds the token; none: one is made.")
+@click.option("--no-token", is_flag=True, help="Let every local user read; on loopback only.")
 def export(
-    job: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[JOB]", help="A recording's folder, its id, or `latest`; none: what runs here."
-        ),
-    ] = None,
+    job: str | None,
     *,
-    timeline: Annotated[
-        Path | None,
-        typer.Option(
-            "--timeline", metavar="FILE", help="Write a timeline for Perfetto: .json or .json.gz."
-        ),
-    ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option("--csv", metavar="FILE", help="Write all steps: .csv or .csv.gz."),
-    ] = None,
-    serve: Annotated[
-        bool, typer.Option("--serve", help="Serve OpenMetrics to Prometheus until Ctrl-C.")
-    ] = False,
-    listen: Annotated[
-        str, typer.Option("--listen", metavar="ADDRESS", help="Address or name to listen on.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="0: any that is free; it is printed.")
-    ] = PORT,
-    interval: Annotated[
-        float,
-        typer.Option("--interval", min=0.1, max=3600, help="Seconds for which a sample is good."),
-    ] = 5.0,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help="Holds the token; none: one is made."),
-    ] = None,
-    no_token: Annotated[
-        bool, typer.Option("--no-token", help="Let every local user read; on loopback only.")
-    ] = False,
+    timeline: Path | None,
+    csv: Path | None,
+    serve: bool,
+    listen: str,
+    port: int,
+    interval: float,
+    token_file: Path | None,
+    no_token: bool,
 ) -> None:
     """Give other programs what the doctor sees: a recording's steps, or this machine now.
 
@@ -129,7 +136,7 @@ def _write_files(job: str | None, timeline: Path | None, csv: Path | None) -> No
                 size = writing.write(path, pieces)
             except OSError as error:
                 leave(f"{path} cannot be written ({error.strerror}).", WRONG_USAGE)
-            typer.echo(f"{path}: {text.size(size)}")
+            click.echo(f"{path}: {text.size(size)}")
 
 
 def _token(file: Path | None) -> str:
@@ -144,7 +151,7 @@ def _token(file: Path | None) -> str:
         leave(f"{error}.", NOTHING_EXAMINED)
     where = home() / token.FILE
     told = f"the token, told this once, is {kept}; it is kept" if new else "the token is"
-    typer.echo(f"mgpu-doctor: {told} in {where}", err=True)
+    click.echo(f"mgpu-doctor: {told} in {where}", err=True)
     return kept
 
 
@@ -191,9 +198,9 @@ def _run(server: Server, address: Address) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda *_: over.set())
     stop = serve(server)
-    typer.echo(f"OpenMetrics on {Address(address.host, server.port, address.family).url}")
+    click.echo(f"OpenMetrics on {Address(address.host, server.port, address.family).url}")
     if not address.is_loopback:
-        typer.echo(
+        click.echo(
             "mgpu-doctor: what is served there, the token included, is not encrypted.", err=True
         )
     over.wait()

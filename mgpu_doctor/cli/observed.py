@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-import typer
+import click
 
+from mgpu_doctor.cli.verb import FILE
 from mgpu_doctor.launch.say import say
 from mgpu_doctor.launch.stillness import Alarm
 
@@ -25,17 +26,17 @@ if TYPE_CHECKING:
 
 WRONG_USAGE = 2
 
-DIRECTORY = typer.Option(
-    "--dir", metavar="DIR", help="Make DIR the recording: a new or an empty folder."
+DIRECTORY = click.option(
+    "--dir",
+    "directory",
+    type=FILE,
+    metavar="DIR",
+    help="Make DIR the recording: a new or an empty folder.",
 )
-JSON_OUT = typer.Option(
-    "--json-out", metavar="FILE", help="Also write the diagnosis to FILE, as JSON."
+JSON_OUT = click.option(
+    "--json-out", type=FILE, metavar="FILE", help="Also write the diagnosis to FILE, as JSON."
 )
-QUIET = typer.Option("--quiet", "-q", help="Print no diagnosis at the end.")
-NO_CAPTURE = typer.Option(
-    "--no-capture",
-    help="Keep no copy of what the job prints (for full-screen programs and shells).",
-)
+QUIET = click.option("--quiet", "-q", is_flag=True, help="Print no diagnosis at the end.")
 
 
 class OnHang(str, Enum):
@@ -43,13 +44,6 @@ class OnHang(str, Enum):
 
     tell = "tell"
     stop = "stop"
-
-
-ON_HANG = typer.Option(
-    "--on-hang",
-    help="When the job stands still: tell (say so and go on watching) or stop (after 30 s, "
-    "with SIGTERM).",
-)
 
 
 def run_and_tell(
@@ -85,7 +79,7 @@ def run_and_tell(
         refuse(f"{occupied} Name a new or empty folder with --dir.")
     except CannotStartError as failure:
         say(str(failure))
-        raise typer.Exit(failure.code) from None
+        raise click.exceptions.Exit(failure.code) from None
     if seen.recording is not None and not silent:
         try:
             _tell(seen.recording, json_out, quiet)
@@ -93,13 +87,13 @@ def run_and_tell(
             say(f"the diagnosis was interrupted; see `mgpu-doctor diagnose {seen.recording}`.")
     if removed and not quiet:
         say(f"old recordings were removed: {', '.join(removed)} (`mgpu-doctor runs --help`).")
-    raise typer.Exit(seen.exit_code)
+    raise click.exceptions.Exit(seen.exit_code)
 
 
 def refuse(sentence: str) -> NoReturn:
     """Say what is wrong with the command line and leave."""
     say(sentence)
-    raise typer.Exit(WRONG_USAGE)
+    raise click.exceptions.Exit(WRONG_USAGE)
 
 
 def _alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alarm:

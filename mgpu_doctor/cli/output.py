@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import NoReturn, TextIO
 
-import typer
+import click
 
 NOTHING_EXAMINED = 3
 
@@ -43,5 +43,5 @@ def put(words: str) -> None:
 
 def leave(sentence: str, code: int) -> NoReturn:
     """Say on standard error what is wrong and what to do, and exit."""
-    typer.echo(f"mgpu-doctor: {sentence}", err=True)
-    raise typer.Exit(code)
+    click.echo(f"mgpu-doctor: {sentence}", err=True)
+    raise click.exceptions.Exit(code)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import typer
+import click
 
-from mgpu_doctor.cli import app
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
+from mgpu_doctor.cli.verb import Argument, Between, Verb
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.memory.gpus import Gpu
@@ -24,57 +24,72 @@ WRONG_USAGE = 2
 MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
 
 
-@app.command()
+@click.command(cls=Verb)
+@click.argument(
+    "name",
+    cls=Argument,
+    metavar="SUBJECT",
+    told="script.py:FUNCTION or module:FUNCTION (docs/plan.md), a built-in trainer (torch-ddp, …), "
+    "or gpt-nano, cnn-nano, gpt2-small, resnet50.",
+)
+@click.option("--gpu", metavar="GPU", help="H100-80GB, A100, …, or a size: 40GiB.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(1, MOST_RANKS),
+    metavar="N",
+    help="Processes that train together; 2, alone 1.",
+)
+@click.option(
+    "--strategy",
+    metavar="NAME",
+    help="single, ddp, zero1 or fsdp; none: the trainer's, else ddp if there are ranks.",
+)
+@click.option("--model", metavar="NAME", help="What a built-in trainer trains.")
+@click.option(
+    "--batch",
+    type=click.IntRange(1, MOST_SAMPLES),
+    metavar="N",
+    help="Samples in a micro-batch of one rank.",
+)
+@click.option(
+    "--accumulate",
+    type=click.IntRange(1, MOST_ACCUMULATE),
+    default=1,
+    metavar="N",
+    help="Micro-batches before an update.",
+)
+@click.option("--precision", default="fp32", metavar="NAME", help="fp32 or bf16 (autocast).")
+@click.option(
+    "--checkpointing",
+    default="none",
+    metavar="NAME",
+    help="none, half or full: blocks that are computed again in backward.",
+)
+@click.option("--optimizer", default="adamw", metavar="NAME", help="adamw, adam or sgd.")
+@click.option(
+    "--limit",
+    type=Between(1, 86_400),
+    default=60,
+    metavar="SECONDS",
+    help="What a trace may take.",
+)
+@click.option("--fixes", is_flag=True, help="Say what would help though it fits.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 def plan(
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="SUBJECT",
-            help="script.py:FUNCTION or module:FUNCTION (docs/plan.md), a built-in trainer "
-            "(torch-ddp, …), or gpt-nano, cnn-nano, gpt2-small, resnet50.",
-        ),
-    ],
+    name: str,
     *,
-    gpu: Annotated[
-        str | None, typer.Option(metavar="GPU", help="H100-80GB, A100, …, or a size: 40GiB.")
-    ] = None,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MOST_RANKS, metavar="N", help="Processes that train together; 2, alone 1."
-        ),
-    ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            help="single, ddp, zero1 or fsdp; none: the trainer's, else ddp if there are ranks."
-        ),
-    ] = None,
-    model: Annotated[str | None, typer.Option(help="What a built-in trainer trains.")] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=MOST_SAMPLES, metavar="N", help="Samples in a micro-batch of one rank."
-        ),
-    ] = None,
-    accumulate: Annotated[
-        int,
-        typer.Option(
-            min=1, max=MOST_ACCUMULATE, metavar="N", help="Micro-batches before an update."
-        ),
-    ] = 1,
-    precision: Annotated[str, typer.Option(help="fp32 or bf16 (autocast).")] = "fp32",
-    checkpointing: Annotated[
-        str, typer.Option(help="none, half or full: blocks that are computed again in backward.")
-    ] = "none",
-    optimizer: Annotated[str, typer.Option(help="adamw, adam or sgd.")] = "adamw",
-    limit: Annotated[
-        float, typer.Option(min=1, max=86_400, metavar="SECONDS", help="What a trace may take.")
-    ] = 60,
-    fixes: Annotated[
-        bool, typer.Option("--fixes", help="Say what would help though it fits.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    gpu: str | None,
+    ranks: int | None,
+    strategy: str | None,
+    model: str | None,
+    batch: int | None,
+    accumulate: int,
+    precision: str,
+    checkpointing: str,
+    optimizer: str,
+    limit: float,
+    fixes: bool,
+    as_json: bool,
 ) -> None:
     """Say whether a training step fits a GPU, what its memory is made of, and what would help.
 
@@ -103,7 +118,7 @@ def plan(
     )
     if found.fits is None and found.device is not None:
         leave("only a lower bound is known, so it is not said whether it fits.", NOTHING_EXAMINED)
-    raise typer.Exit(WILL_NOT_FIT if found.fits is False else 0)
+    raise click.exceptions.Exit(WILL_NOT_FIT if found.fits is False else 0)
 
 
 def _planned(asked: Asked) -> Planned:

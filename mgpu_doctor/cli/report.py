@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from mgpu_doctor.cli import app
 from mgpu_doctor.cli.examined import examine, recording
 from mgpu_doctor.cli.output import leave, put
+from mgpu_doctor.cli.verb import FILE, Argument, Verb
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
@@ -18,22 +18,24 @@ ENDINGS = (".html", ".md", ".json")
 WRONG_USAGE = 2
 
 
-@app.command()
-def report(
-    reference: Annotated[
-        str, typer.Argument(metavar="RECORDING", help="A recording's folder, its id, or `latest`.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help=".html, .md or .json; none: Markdown, printed."
-        ),
-    ] = None,
-    no_redact: Annotated[
-        bool,
-        typer.Option("--no-redact", help="Keep host names and paths in Markdown (HTML has them)."),
-    ] = False,
-) -> None:
+@click.command(cls=Verb)
+@click.argument(
+    "reference",
+    cls=Argument,
+    metavar="RECORDING",
+    told="A recording's folder, its id, or `latest`.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=FILE,
+    metavar="FILE",
+    help=".html, .md or .json; none: Markdown, printed.",
+)
+@click.option(
+    "--no-redact", is_flag=True, help="Keep host names and paths in Markdown (HTML has them)."
+)
+def report(reference: str, output: Path | None, no_redact: bool) -> None:
     """Write the post-mortem of a job: one file that tells the whole story.
 
     \b
@@ -55,7 +57,7 @@ def report(
         write_whole(output, words.encode())
     except OSError as error:
         leave(f"{output} cannot be written ({error.strerror}).", WRONG_USAGE)
-    typer.echo(f"mgpu-doctor: the report is in {output}", err=True)
+    click.echo(f"mgpu-doctor: the report is in {output}", err=True)
 
 
 def _render(diagnosis: Diagnosis, ending: str, *, redact: bool) -> str:

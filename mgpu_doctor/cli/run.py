@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from mgpu_doctor.cli import app
-from mgpu_doctor.cli.observed import (
-    DIRECTORY,
-    JSON_OUT,
-    NO_CAPTURE,
-    ON_HANG,
-    QUIET,
-    OnHang,
-    run_and_tell,
+from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, OnHang, run_and_tell
+from mgpu_doctor.cli.verb import Argument, Verb
+
+
+@click.command(cls=Verb, context_settings={"allow_interspersed_args": False})
+@click.argument(
+    "command",
+    cls=Argument,
+    nargs=-1,
+    required=True,
+    metavar="-- COMMAND…",
+    told="What to run.",
 )
-
-
-@app.command(context_settings={"allow_interspersed_args": False})
+@DIRECTORY
+@JSON_OUT
+@QUIET
+@click.option(
+    "--no-capture",
+    is_flag=True,
+    help="Keep no copy of what the job prints (for full-screen programs and shells).",
+)
+@click.option(
+    "--on-hang",
+    type=click.Choice(OnHang),
+    default=OnHang.tell,
+    help="When the job stands still: tell (say so and go on watching) or stop (after 30 s, with "
+    "SIGTERM).",
+)
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND…", help="What to run.")],
+    command: tuple[str, ...],
     *,
-    directory: Annotated[Path | None, DIRECTORY] = None,
-    json_out: Annotated[Path | None, JSON_OUT] = None,
-    quiet: Annotated[bool, QUIET] = False,
-    no_capture: Annotated[bool, NO_CAPTURE] = False,
-    on_hang: Annotated[OnHang, ON_HANG] = OnHang.tell,
+    directory: Path | None,
+    json_out: Path | None,
+    quiet: bool,
+    no_capture: bool,
+    on_hang: OnHang,
 ) -> None:
     """Run any training command under observation, without a change to it.
 

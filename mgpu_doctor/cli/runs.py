@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-import typer
+import click
 
-from mgpu_doctor.cli import app
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put, width
+from mgpu_doctor.cli.verb import Argument, Verb
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,23 +21,13 @@ AGE = "such as 30d, 12h or 2w"
 SIZE = "such as 20GiB or 500MiB"
 T = TypeVar("T")
 
-runs = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
-app.add_typer(runs, name="runs")
 
-
-@runs.callback()
-def listed(
-    context: typer.Context,
-    *,
-    match: Annotated[
-        str | None,
-        typer.Option("--match", metavar="TEXT", help="Only those with it in id or command."),
-    ] = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Only those that ended with a signal or a code.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="As one JSON object.")] = False,
-) -> None:
+@click.group(invoke_without_command=True)
+@click.option("--match", metavar="TEXT", help="Only those with it in id or command.")
+@click.option("--failed", is_flag=True, help="Only those that ended with a signal or a code.")
+@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.pass_context
+def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bool) -> None:
     """The recordings kept here, the newest first.
 
     Jobs started by `run` and `train` leave theirs here unless `--dir` says otherwise. Where they
@@ -66,12 +56,11 @@ def listed(
         put(f"No such recording is kept in {home()}.\n" if match or failed else _none())
 
 
-@runs.command()
-def show(
-    reference: Annotated[
-        str, typer.Argument(metavar="RECORDING", help="Its folder, its id, or `latest`.")
-    ],
-) -> None:
+@runs.command(cls=Verb)
+@click.argument(
+    "reference", cls=Argument, metavar="RECORDING", told="Its folder, its id, or `latest`."
+)
+def show(reference: str) -> None:
     """What is known of one, without a diagnosis."""
     from mgpu_doctor.cli.examined import recording
     from mgpu_doctor.recording.kept import one_kept
@@ -83,21 +72,12 @@ def show(
     put(views.card(found))
 
 
-@runs.command()
-def prune(
-    *,
-    older: Annotated[
-        str | None, typer.Option("--older", metavar="AGE", help=f"Those older than it, {AGE}.")
-    ] = None,
-    most: Annotated[
-        str | None,
-        typer.Option("--most", metavar="SIZE", help=f"The oldest beyond this in all, {SIZE}."),
-    ] = None,
-    keep: Annotated[
-        int | None, typer.Option("--keep", metavar="N", min=0, help="All but the newest N.")
-    ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Ask no question.")] = False,
-) -> None:
+@runs.command(cls=Verb)
+@click.option("--older", metavar="AGE", help=f"Those older than it, {AGE}.")
+@click.option("--most", metavar="SIZE", help=f"The oldest beyond this in all, {SIZE}.")
+@click.option("--keep", type=click.IntRange(0), metavar="N", help="All but the newest N.")
+@click.option("--yes", "-y", is_flag=True, help="Ask no question.")
+def prune(*, older: str | None, most: str | None, keep: int | None, yes: bool) -> None:
     """Remove old recordings, after a question. One whose job still runs is never removed.
 
     \b
@@ -160,4 +140,4 @@ def _agreed(many: int) -> bool:
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         leave("nobody is there to ask: --yes removes them.", WRONG_USAGE)
-    return typer.confirm(f"Remove {text.count(many, 'recording')} for good?", err=True)
+    return click.confirm(f"Remove {text.count(many, 'recording')} for good?", err=True)

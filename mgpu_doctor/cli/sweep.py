@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, NoReturn
 
-import typer
+import click
 
 from mgpu_doctor.cli import compared
 from mgpu_doctor.cli.observed import refuse
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 MOST = 16
 STRATEGY, RANKS = "strategy", "ranks"
-SWEEP = typer.Option(
+SWEEP = click.option(
     "--sweep",
+    multiple=True,
     metavar="KEY=A,B,…",
     help="Run one after the other with ranks=1,2,4, strategy=torch-ddp,torch-fsdp or any option of "
     "the trainer, and compare; several --sweep: all combinations, 16 at most.",
@@ -90,8 +91,8 @@ def run_sweep(
     _tell(recordings, json_out)
     say(f"recordings: {directory or ' '.join(one.name for one in recordings)}")
     if turns.asked is not None:
-        raise typer.Exit(128 + turns.asked)
-    raise typer.Exit(next((code for code in codes if code), 0))
+        raise click.exceptions.Exit(128 + turns.asked)
+    raise click.exceptions.Exit(next((code for code in codes if code), 0))
 
 
 def axes(sweeps: Sequence[str]) -> dict[str, list[str]]:

@@ -6,64 +6,68 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from mgpu_doctor.cli import app
-from mgpu_doctor.cli.dashes import Dashed, after_dashes
 from mgpu_doctor.cli.examined import recording
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, width
+from mgpu_doctor.cli.verb import FILE, Argument, Between, Dashed, after_dashes
 
 if TYPE_CHECKING:
     from mgpu_doctor.live.here import Live
     from mgpu_doctor.live.recorder import Recorder
     from mgpu_doctor.live.replay import Replay
     from mgpu_doctor.live.wanted import Wanted
-    from mgpu_doctor.tui.filter import Filter
+    from mgpu_doctor.tui.filter.syntax import Filter
     from mgpu_doctor.tui.start.starting import Started
 
 WRONG_USAGE = 2
 
 
-@app.command(cls=Dashed)
+@click.command(cls=Dashed)
+@click.argument(
+    "job",
+    cls=Argument,
+    required=False,
+    metavar="[JOB]",
+    told="A recording's folder, its id, or `latest`; none: what runs here.",
+)
+@click.option("--replay", metavar="RECORDING", help="Play a recording again.")
+@click.option("--once", is_flag=True, help="Print one frame and exit.")
+@click.option("--json", is_flag=True, help="The same as JSON.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="FILTER",
+    help="Show only ranks and GPUs that match, e.g. gpus=0-3, ranks=0,2, 'util<5 mem>80%'.",
+)
+@click.option(
+    "--interval",
+    type=Between(0.1, 3600),
+    default=1.0,
+    metavar="SECONDS",
+    help="Seconds between frames.",
+)
+@click.option(
+    "--record",
+    type=FILE,
+    metavar="DIR",
+    help="Write what is seen of GPUs and host as a recording, for --replay.",
+)
+@click.option("--readonly", is_flag=True, help="Look only: start and stop nothing.")
+@click.pass_context
 def top(
-    context: typer.Context,
-    job: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[JOB]", help="A recording's folder, its id, or `latest`; none: what runs here."
-        ),
-    ] = None,
+    context: click.Context,
+    job: str | None,
     *,
-    replay: Annotated[
-        str | None,
-        typer.Option("--replay", metavar="RECORDING", help="Play a recording again."),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one frame and exit.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="The same as JSON.")] = False,
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--only",
-            metavar="FILTER",
-            help="Show only ranks and GPUs that match, e.g. gpus=0-3, ranks=0,2, 'util<5 mem>80%'.",
-        ),
-    ] = None,
-    interval: Annotated[
-        float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between frames.")
-    ] = 1.0,
-    record: Annotated[
-        Path | None,
-        typer.Option(
-            "--record",
-            metavar="DIR",
-            help="Write what is seen of GPUs and host as a recording, for --replay.",
-        ),
-    ] = None,
-    readonly: Annotated[
-        bool, typer.Option("--readonly", help="Look only: start and stop nothing.")
-    ] = False,
+    replay: str | None,
+    once: bool,
+    json: bool,
+    only: tuple[str, ...],
+    interval: float,
+    record: Path | None,
+    readonly: bool,
 ) -> None:
     """Watch this machine's GPUs, its training job, the ranks and what is wrong with them.
 
@@ -88,7 +92,7 @@ def top(
         )
     if not still:
         _need_a_terminal()
-    chosen = _filter(only or [])
+    chosen = _filter(only)
     if still:
         _print(_source(job, replay, wanted=_of_one_look(heat=not json)), chosen, as_json=json)
         return
@@ -108,7 +112,6 @@ def _watch(
     """Until the person leaves."""
     from mgpu_doctor.cli.settings import settings
     from mgpu_doctor.tui.app import TopApp
-    from mgpu_doctor.tui.start.starting import farewell
     from mgpu_doctor.tui.view import View
 
     recorder = _recorder(record)
@@ -118,9 +121,11 @@ def _watch(
     live.set_reactive(TopApp.view, View(filter=only))
     live.run()
     if started is not None:
-        typer.echo(f"mgpu-doctor: {farewell(started)}", err=True)
+        from mgpu_doctor.tui.start.starting import farewell
+
+        click.echo(f"mgpu-doctor: {farewell(started)}", err=True)
     if live.return_code:
-        raise typer.Exit(live.return_code)
+        raise click.exceptions.Exit(live.return_code)
 
 
 def _start(command: Sequence[str]) -> Started:
@@ -157,11 +162,12 @@ def _need_a_terminal() -> None:
         )
 
 
-def _filter(only: list[str]) -> Filter | None:
+def _filter(only: Sequence[str]) -> Filter | None:
     if not only:
         return None
-    from mgpu_doctor.tui.filter import FilterError, all_of, parse
-    from mgpu_doctor.tui.filter.errors import pointed
+    from mgpu_doctor.tui.filter.errors import FilterError, pointed
+    from mgpu_doctor.tui.filter.parser import parse
+    from mgpu_doctor.tui.filter.syntax import all_of
 
     parsed = []
     for typed in only:

@@ -5,33 +5,46 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from mgpu_doctor.cli import app
 from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, refuse, run_and_tell
 from mgpu_doctor.cli.sweep import SWEEP, run_sweep
+from mgpu_doctor.cli.verb import Argument, Verb
 
 
-@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+@click.command(
+    cls=Verb, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+)
+@click.argument(
+    "name",
+    cls=Argument,
+    required=False,
+    metavar="[NAME]",
+    told="Which trainer; --list shows them.",
+)
+@click.option("--list", "listing", is_flag=True, help="List the trainers and their options.")
+@click.option(
+    "--ranks",
+    type=int,
+    metavar="N",
+    help="Processes that train together; 2 where the trainer takes several.",
+)
+@SWEEP
+@DIRECTORY
+@JSON_OUT
+@QUIET
+@click.pass_context
 def train(
-    context: typer.Context,
-    name: Annotated[str | None, typer.Argument(help="Which trainer; --list shows them.")] = None,
-    listing: Annotated[
-        bool, typer.Option("--list", help="List the trainers and their options.")
-    ] = False,
+    context: click.Context,
+    name: str | None,
     *,
-    ranks: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="Processes that train together; 2 where the trainer takes several."
-        ),
-    ] = None,
-    sweep: Annotated[list[str] | None, SWEEP] = None,
-    directory: Annotated[Path | None, DIRECTORY] = None,
-    json_out: Annotated[Path | None, JSON_OUT] = None,
-    quiet: Annotated[bool, QUIET] = False,
+    listing: bool,
+    ranks: int | None,
+    sweep: tuple[str, ...],
+    directory: Path | None,
+    json_out: Path | None,
+    quiet: bool,
 ) -> None:
     """Run a built-in trainer under observation, if wanted with a fault planted on purpose.
 
@@ -49,7 +62,7 @@ def train(
     from mgpu_trainers import catalogue
 
     if listing:
-        typer.echo(_listing())
+        click.echo(_listing())
         return
     if sweep and not str(name).startswith("-"):
         run_sweep(

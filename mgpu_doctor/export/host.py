@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from mgpu_doctor.case.model import HostSample
+from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.export.parts import label, put
 
 

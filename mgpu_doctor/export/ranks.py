@@ -13,7 +13,8 @@ from prometheus_client.core import (
 )
 
 from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.model import HostSample, State
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import State
 from mgpu_doctor.export.gpus import LABELS as GPU_LABELS
 from mgpu_doctor.export.gpus import labels as gpu_labels
 from mgpu_doctor.export.parts import label, put

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # a frame without a job is made without what only a job needs
-    from mgpu_doctor.case.gpu import DeviceSample
-    from mgpu_doctor.case.model import HostSample
+    from mgpu_doctor.case.gpu import DeviceSample, XidEvent
+    from mgpu_doctor.case.host import HostSample
     from mgpu_doctor.findings import Diagnosis, Followed
     from mgpu_doctor.live.heat import Heat
     from mgpu_doctor.live.history.collect import History
@@ -66,6 +66,8 @@ class Frame:
     devices: DeviceSample | None = None
     """None: nothing was sampled."""
     host: HostSample | None = None
+    xids: tuple[XidEvent, ...] = ()
+    """The newest that were heard of this machine since it is watched, also by earlier frames."""
     hint: str | None = None
     followed: tuple[Followed, ...] = ()
     """Findings with the times at which they came; those that are no more last, the newest first."""

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.live.frame import NOTHING, Frame
 from mgpu_doctor.live.machine import Machine
 from mgpu_doctor.live.source import all_ranks
@@ -19,6 +18,7 @@ from mgpu_doctor.recording.living import is_living, living
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
+    from mgpu_doctor.case.model import Case
     from mgpu_doctor.live.recorder import Recorder
     from mgpu_doctor.live.watch import Seen, Watch
 
@@ -70,6 +70,7 @@ class Live:
             going=seen.going if seen else NOTHING,
             devices=devices,
             host=host,
+            xids=self._machine.xids,
             hint=hint,
             age=seen.age if seen else 0.0,
             followed=seen.followed if seen else (),
@@ -113,6 +114,7 @@ class Live:
         if self._over is not None:
             return self._over, None
         from mgpu_doctor.case.load import NotARecording
+        from mgpu_doctor.case.model import Outcome
         from mgpu_doctor.live.watch import Watch
 
         if self._watch is None:

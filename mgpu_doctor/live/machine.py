@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -9,14 +11,17 @@ from mgpu_probes.outside.devices import Devices
 from mgpu_probes.outside.host import Host
 
 from mgpu_doctor.case.device_samples import DeviceReader
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.model import HostSample, Rank
+from mgpu_doctor.case.gpu import DeviceSample, XidEvent
 from mgpu_doctor.case.samples import host_sample
 from mgpu_doctor.live.wanted import EVERYTHING, Wanted
 
 if TYPE_CHECKING:
+    from mgpu_doctor.case.host import HostSample
+    from mgpu_doctor.case.model import Rank
     from mgpu_doctor.live.history.collect import Collector, History
     from mgpu_doctor.live.recorder import Recorder
+
+MOST_XIDS = 256
 
 
 class Machine:
@@ -25,29 +30,56 @@ class Machine:
 
     def __init__(self, recorder: Recorder | None = None, wanted: Wanted = EVERYTHING) -> None:
         self._devices = Devices(stays=wanted.more)
-        self._reader = DeviceReader()
+        self._reader = DeviceReader(os.uname().nodename)
         self._host = Host(standstill=True)
+        self._xids: deque[XidEvent] = deque(maxlen=MOST_XIDS)
         self._recorder = recorder
-        self._collector = _collector() if wanted.history else None
+        self._wanted = wanted
+        self._collector: Collector | None = None
+        self._due: list[tuple[DeviceSample | None, HostSample | None]] = []
+        """What was sampled before there was a collector."""
 
     def sample(self, pids: Iterable[int] = ()) -> tuple[DeviceSample | None, HostSample | None]:
         """CPU use is that since the call before."""
         devices = self._reader.read(self._devices.sample())
+        self._xids.extend(devices.events if devices is not None else ())
         host = host_sample(self._host.sample(pids))
-        if self._collector is not None:
-            self._collector.add_all([devices] if devices else (), [host] if host else ())
+        if self._wanted.history:
+            self._due.append((devices, host))
+            if len(self._due) > 1 or self._collector is not None:
+                self._collect()
         if self._recorder is not None:
             self._recorder.write(devices, host)
         return devices, host
 
+    @property
+    def xids(self) -> tuple[XidEvent, ...]:
+        """The newest that were heard so far."""
+        return tuple(self._xids)
+
     def look_back(self, devices: Iterable[DeviceSample], hosts: Iterable[HostSample]) -> None:
         """What others have sampled of this machine before."""
-        if self._collector is not None:
-            self._collector.add_all(devices, hosts)
+        if self._wanted.history:
+            self._collect().add_all(devices, hosts)
 
     def history(self, at: float, ranks: tuple[Rank, ...] = ()) -> History | None:
-        """What was sampled until `at`, seconds since the epoch; None: it is not wanted."""
+        """What was sampled until `at`, seconds since the epoch; None: it is not wanted, or there is
+        one sample and no rank, which make no graph."""
+        if ranks and self._wanted.history:
+            self._collect()
         return self._collector.history(at, ranks) if self._collector is not None else None
+
+    def _collect(self) -> Collector:
+        """What is due goes into the collector. That needs NumPy, for which neither a single look
+        nor the first frame of a machine without a job shall wait."""
+        if self._collector is None:
+            from mgpu_doctor.live.history.collect import Collector
+
+            self._collector = Collector()
+        for devices, host in self._due:
+            self._collector.add_all([devices] if devices else (), [host] if host else ())
+        self._due.clear()
+        return self._collector
 
     def named(self, source: str) -> str:
         """A source's name, with what becomes of the recording."""
@@ -56,9 +88,3 @@ class Machine:
     def close(self) -> None:
         """Let go of the drivers; the threads that ask them end."""
         self._devices.close()
-
-
-def _collector() -> Collector:
-    from mgpu_doctor.live.history.collect import Collector  # NumPy: a single look does without
-
-    return Collector()

@@ -79,6 +79,7 @@ class Outside:
             heat=UNSEEN if found else None,
             devices=devices,
             host=host,
+            xids=self._machine.xids,
             hint=None if found else f"{jobs.unseen(self._pid)}: a lists the jobs that run here.",
             history=self._machine.history(at),
         )

@@ -14,7 +14,7 @@ from typing import Any
 
 from mgpu_doctor import __version__
 from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.model import HostSample
+from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.device_lines import DeviceLines
 from mgpu_doctor.recording.write import Lines, create, private_folder, write_json
@@ -59,7 +59,9 @@ class Recorder:
         """Add what was sampled. Trouble is told by `state` until a later sample can be written."""
         try:
             if devices is not None:
-                self._devices.append(dataclasses.asdict(devices))
+                told = dataclasses.asdict(devices)
+                del told["host"]  # the folder tells
+                self._devices.append(told)
             if host is not None:
                 self._host.append(_host(host))
         except OSError as error:

@@ -6,10 +6,12 @@ code: load the recording up to a moment, diagnose it, and freeze the result.
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.live.frame import Frame
+
+if TYPE_CHECKING:
+    from mgpu_doctor.case.model import Case, Rank
 
 
 class Source(Protocol):

@@ -19,6 +19,7 @@ from mgpu_doctor.live.followed import follow
 from mgpu_doctor.live.frame import Going
 from mgpu_doctor.live.going import going
 from mgpu_doctor.live.heat import Heat, heat
+from mgpu_doctor.live.signs import ConsoleSigns
 from mgpu_doctor.recording.box import Box, BoxReader, read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
@@ -115,6 +116,8 @@ class Watch:
         self._readers: dict[Path, BoxReader] = {}
         self._loading = Pace(clock, cost, LONGEST_UNREAD)
         self._diagnosing = Pace(clock, cost)
+        self._listening = Pace(clock, cost)
+        self._signs = ConsoleSigns(recording)
         self._seen: Seen | None = None
         self._diagnosed_at = 0.0
 
@@ -133,11 +136,22 @@ class Watch:
             self._diagnosed_at = self._clock()
         else:
             diagnosis = refreshed(old, case)
+        if case.job.ended is None:
+            spent += self._listen()
+            diagnosis = replace(diagnosis, case=replace(diagnosis.case, signs=self._signs.known))
         before = self._seen.followed if self._seen else ()
         seen = Seen.of(diagnosis, case, before, case.observed, heated=self._heated)
         self._loading.end(without=spent)
         self._seen = self._aged(seen)
         return self._seen
+
+    def _listen(self) -> float:
+        """Look through what the job printed; seconds that it took. Not for the first frame."""
+        if self._seen is None or not self._listening.due():
+            return 0.0
+        self._listening.begin()
+        self._signs.look()
+        return self._listening.end()
 
     def close(self) -> None:
         for reader in self._readers.values():

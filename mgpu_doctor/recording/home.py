@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,7 +35,7 @@ def new_id(name: str, now: float) -> str:
 
     `now`: seconds since the epoch; the id shows local time."""
     slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:_NAME_LENGTH] or "job"
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{slug}-{secrets.token_hex(2)}"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{slug}-{os.urandom(2).hex()}"
 
 
 def job_name(command: Sequence[str]) -> str:

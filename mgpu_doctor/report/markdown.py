@@ -11,12 +11,17 @@ from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.report import phases, text
-from mgpu_doctor.report.redact import redacted
+from mgpu_doctor.report.events.shown import shown as shown_events
+from mgpu_doctor.report.events.shown import since
+from mgpu_doctor.report.lastminute.facts import last_minute
+from mgpu_doctor.report.lastminute.words import HEADS, TITLE, cells, told, whose
+from mgpu_doctor.report.redact import Redactor, as_it_is, redacted, redactor
 from mgpu_doctor.report.rows import Row, rows
 from mgpu_doctor.report.stacktree import tree_lines
 from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
 
 RANK_ROWS = 64
+MINUTE_ROWS, EVENT_ROWS, LONGEST_CELL = 12, 40, 160
 LONGEST = 2000
 """Characters of one sentence; a ticket holds 65,536 in all."""
 LONGEST_CODE = 8000
@@ -42,6 +47,7 @@ _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 def render(diagnosis: Diagnosis, *, redact: bool = True) -> str:
     """The text, ending in a newline."""
+    hide = redactor(diagnosis) if redact else as_it_is()
     if redact:
         diagnosis = redacted(diagnosis)
     said = verdict(diagnosis)
@@ -54,6 +60,8 @@ def render(diagnosis: Diagnosis, *, redact: bool = True) -> str:
         parts += ["### Also", "\n".join(_short(finding) for finding in further)]
     if diagnosis.ranks:
         parts.append(_folded("Ranks", _ranks(rows(diagnosis, RANK_ROWS))))
+    parts += _last_minute(diagnosis, hide)
+    parts += _happened(diagnosis, hide)
     if diagnosis.tree:
         lines = [one.text for one in tree_lines(diagnosis.tree, TREE_WIDTH, TREE_HEIGHT)]
         parts.append(_folded("Stacks", fence("\n".join(lines))))
@@ -161,6 +169,37 @@ def _ranks(table: Sequence[Row]) -> str:
             for row in table
         ),
     )
+
+
+def _last_minute(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
+    known = last_minute(diagnosis)
+    if known is None:
+        return []
+    known = hide(known)
+    shown = known.newest(MINUTE_ROWS)
+    several = known.hosts > 1
+    rows = ([text.cut(cell, LONGEST_CELL) for cell in cells(one, several=several)] for one in shown)
+    parts = [escape(told(known)), _table(HEADS, rows)]
+    left = len(known.stops) - len(shown)
+    parts += [f"{text.count(left, 'more rank')}."] if left else []
+    spoke = [(whose(one), one.printed) for one in known.first[:1] if one.printed]
+    for title, lines in (*spoke, ("The job printed last", known.printed)):
+        parts += [f"{title}:", fence("\n".join(lines))] if lines else []
+    return [_folded(TITLE, "\n\n".join(parts))]
+
+
+def _happened(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
+    found = shown_events(diagnosis, EVENT_ROWS)
+    if not found.events:
+        return []
+    started = diagnosis.case.job.started
+    rows = (
+        (since(one.at, started), one.who, text.cut(one.sentence, LONGEST_CELL))
+        for one in hide(found.events)
+    )
+    table = _table(("when", "who", "what"), rows)
+    more = f"{text.count(found.left_out, 'earlier event')} left out.\n\n" * bool(found.left_out)
+    return [_folded("What happened", more + table)]
 
 
 def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:

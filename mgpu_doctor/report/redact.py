@@ -4,36 +4,60 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from mgpu_doctor.findings import Diagnosis
 
 _HOMES = re.compile(r"/(?:home|Users)/[^/\s'\":]+|/root(?=[/\s'\":]|$)")
+T = TypeVar("T")
 _NO_NAMES = {"", "localhost"}
 
 
 def redacted(diagnosis: Diagnosis) -> Diagnosis:
     """The same with hosts as `host-1`, `host-2`, …, homes as `~` and the job's working directory as
-    `.` in everything that reports print. What user code printed into a message is not looked
-    through for anything else."""
-    hide = _hider(diagnosis)
+    `.` in its judgement and in the job's description. What user code printed into a message is not
+    looked through for anything else. Facts of single ranks and samples stay: what is told of them
+    goes through `redactor`."""
+    hide = redactor(diagnosis)
     case = diagnosis.case
     return replace(
         diagnosis,
-        ranks=_mapped(diagnosis.ranks, hide),
-        findings=_mapped(diagnosis.findings, hide),
-        unexamined=_mapped(diagnosis.unexamined, hide),
-        tree=_mapped(diagnosis.tree, hide),
-        coverage_reason=_mapped(diagnosis.coverage_reason, hide),
-        case=replace(case, job=_mapped(case.job, hide), subject=_mapped(case.subject, hide)),
+        ranks=hide(diagnosis.ranks),
+        findings=hide(diagnosis.findings),
+        unexamined=hide(diagnosis.unexamined),
+        tree=hide(diagnosis.tree),
+        coverage_reason=hide(diagnosis.coverage_reason),
+        case=replace(case, job=hide(case.job), subject=hide(case.subject)),
     )
+
+
+def redactor(diagnosis: Diagnosis) -> Redactor:
+    """Hides in anything made of text, tuples and dataclasses what `redacted` hides in a diagnosis
+    that is not redacted yet."""
+    return Redactor(_hider(diagnosis))
+
+
+@dataclass(frozen=True, slots=True)
+class Redactor:
+    _hide: Callable[[str], str]
+
+    def __call__(self, value: T) -> T:
+        hidden: T = _mapped(value, self._hide)
+        return hidden
+
+
+def as_it_is() -> Redactor:
+    """Hides nothing."""
+    return Redactor(str)
 
 
 def _hider(diagnosis: Diagnosis) -> Callable[[str], str]:
     job = diagnosis.case.job
     names = {*job.hosts, *(rank.host for rank in diagnosis.ranks)}
+    names |= {sample.host or "" for sample in diagnosis.case.host_samples}
+    names |= {sample.host or "" for sample in diagnosis.case.device_samples}
     names |= {culprit.host or "" for one in diagnosis.findings for culprit in one.culprits}
     known: dict[str, str] = {}
     for i, name in enumerate(sorted(names - _NO_NAMES), 1):

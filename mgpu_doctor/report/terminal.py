@@ -6,12 +6,11 @@ Only `Text` objects are printed, never markup: names, messages and paths are oth
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Sequence
 
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -19,6 +18,7 @@ from rich.text import Text
 from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.bars import rank_lines
+from mgpu_doctor.report.console import collecting
 from mgpu_doctor.report.stacktree import tree_lines
 from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
 
@@ -75,19 +75,7 @@ class _Page:
         self.width = width
         self.inner = width - 2
         self.body = self.inner - LABEL - 1
-        self._out = io.StringIO()
-        self._console = Console(
-            file=self._out,
-            width=width,
-            force_terminal=colour,
-            color_system="256" if colour else None,
-            no_color=not colour,
-            legacy_windows=False,
-            markup=False,
-            emoji=False,
-            highlight=False,
-            _environ={},
-        )
+        self._console, self._out = collecting(width, colour=colour)
 
     def headline(self, tone: Tone, sentence: str) -> None:
         mark, style = MARKS[tone]

@@ -15,6 +15,10 @@ STANDS = "who is waited for"
 """What `unexamined` calls it if a job stands and its stacks do not tell for whom."""
 
 
+UNCOMPARED = "comparison of ranks"
+"""The same where nobody can tell which rank holds the others up."""
+
+
 class Tone(str, Enum):
     CRITICAL = "critical"
     WARNING = "warning"
@@ -41,6 +45,8 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
     lead = leading(diagnosis)
     if lead:
         return Verdict(Tone(lead.severity.value), text.line(lead.title) or lead.code)
+    if diagnosis.case.traces and diagnosis.case.subject.kind == "trace":
+        return _by_traces(diagnosis)
     times = [diagnosis.step_seconds, *(rank.step_seconds_median for rank in diagnosis.ranks)]
     if all(time is None for time in times):
         return _without_steps(diagnosis)
@@ -70,6 +76,14 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
         return Verdict(Tone.UNKNOWN, "the job stands still, and its stacks do not tell why")
     looks = text.count(len(case.looks), "look")
     return Verdict(Tone.GOOD, f"the job moves, and nobody is waited for in {looks} at its stacks")
+
+
+def _by_traces(diagnosis: Diagnosis) -> Verdict:
+    """Of a job of which nothing but its profiler's traces is at hand."""
+    sentence = "nothing wrong found in the traces"
+    if any(one.probe == UNCOMPARED for one in diagnosis.unexamined):
+        return Verdict(Tone.UNKNOWN, f"{sentence}, but the ranks could not be compared")
+    return Verdict(Tone.GOOD, sentence)
 
 
 def _nothing_wrong(job: Job) -> str | None:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.model import Json, Rank
+from mgpu_doctor.case.files import Json
+from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.advice import LARGER_BATCH
 from mgpu_doctor.rules.parallel import is_flat, loaders_of, takes_its_part

@@ -16,7 +16,8 @@ from mgpu_doctor.analysis.shares import after_warm_up
 from mgpu_doctor.analysis.surroundings import UNSEEN
 from mgpu_doctor.case import birth
 from mgpu_doctor.case.birth import Loader
-from mgpu_doctor.case.model import HostSample, Rank
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Rank
 from mgpu_doctor.rules.rule import Limit, Limits
 
 ON_DISK = 0.2

@@ -9,7 +9,8 @@ import signal
 from collections.abc import Iterable
 from itertools import takewhile
 
-from mgpu_doctor.case.model import Case, Error, HostSample, Job, Rank
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case, Error, Job, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Fix
 from mgpu_doctor.rules import words
 from mgpu_doctor.rules.falls import FATAL, Fall, Kind

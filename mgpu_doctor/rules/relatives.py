@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mgpu_doctor.case.endings import Ending
-from mgpu_doctor.case.model import Case, HostSample
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case
 from mgpu_doctor.rules.falls import Fall
 
 SHORTLY = 2.0

@@ -9,7 +9,6 @@ share = 0.15
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -67,6 +66,8 @@ def _limits(code: str, given: object, known: Mapping[str, Rule]) -> dict[str, fl
 
 def _one_of(name: str, known: Mapping[str, object], what: str) -> None:
     if name not in known:
+        import difflib
+
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known) or 'none'}"
         raise SettingsError(f"{name!r} is no {what}; {hint}")

@@ -28,11 +28,10 @@ from mgpu_doctor.live.source import Chooser, Player, Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 from mgpu_doctor.tui import keys
-from mgpu_doctor.tui.filter.prompt import Chosen, FilterPrompt
 from mgpu_doctor.tui.gpu.panel import GpusPanel
 from mgpu_doctor.tui.pages import FollowingScreen, Page, help_page
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
-from mgpu_doctor.tui.panels import findings, gpus, head, heat, host, ranks
+from mgpu_doctor.tui.panels import gpus, head, host, ofjob
 from mgpu_doctor.tui.rank.panel import RanksPanel
 from mgpu_doctor.tui.start import opening
 from mgpu_doctor.tui.start.greeting import Greeting
@@ -43,6 +42,7 @@ if TYPE_CHECKING:  # the first frame waits for nothing that a key opens
     from mgpu_doctor.case.gpu import DeviceSample
     from mgpu_doctor.findings import Diagnosis
     from mgpu_doctor.live.recorder import Recorder
+    from mgpu_doctor.tui.filter.prompt import Chosen
     from mgpu_doctor.tui.history.choice import Choice
 
 LEAST_REST = 4.0
@@ -109,9 +109,9 @@ class TopApp(ThemedApp):
         yield Panel(Greeting.of_this_machine().lines, id="greeting")
         yield GpusPanel(gpus.lines, "GPUs", id="gpus")
         with Container(id="work"):
-            yield RanksPanel(ranks.lines, "Ranks", id="ranks")
-            yield Panel(heat.lines, "Steps", id="heat")
-        yield FindingsPanel(findings.lines, "Findings", id="findings")
+            yield RanksPanel(ofjob.ranks, "Ranks", id="ranks")
+            yield Panel(ofjob.heat, "Steps", id="heat")
+        yield FindingsPanel(ofjob.findings, "Findings", id="findings")
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
@@ -196,6 +196,8 @@ class TopApp(ThemedApp):
         diagnosis = self._diagnosis
         if diagnosis is None or not diagnosis.findings:
             return
+        from mgpu_doctor.tui.panels import findings
+
         finding = diagnosis.findings[min(self.view.finding, len(diagnosis.findings) - 1)]
         self.push_screen(Page("Finding", findings.details(diagnosis, finding)))
 
@@ -225,6 +227,8 @@ class TopApp(ThemedApp):
 
     def action_filter(self) -> None:
         if len(self.screen_stack) == 1:
+            from mgpu_doctor.tui.filter.prompt import FilterPrompt
+
             self.push_screen(FilterPrompt(self.view.filter, self._asked), self._filter_chosen)
 
     def _filter_chosen(self, chosen: Chosen | None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from mgpu_doctor.case.gpu import Device, DeviceSample
-from mgpu_doctor.case.model import HostSample
+from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.live.frame import Frame, Going
 from mgpu_doctor.report import json as diagnosis_json

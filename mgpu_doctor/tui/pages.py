@@ -13,6 +13,7 @@ from textual.widgets import Static
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.keys import told
+from mgpu_doctor.tui.view import View
 
 ELSE = (
     ("tab", "Next panel; arrows and page keys move in it, and so does the mouse."),
@@ -34,6 +35,45 @@ class FollowingScreen(Screen[None]):
     def show(self, frame: Frame) -> None:
         """Draw this from now on."""
         raise NotImplementedError
+
+
+TURNING: list[BindingType] = [
+    Binding("n", "turn(1)", "next"),
+    Binding("p", "turn(-1)", "previous"),
+    Binding("left", "turn(-1)", show=False, priority=True),
+    Binding("right", "turn(1)", show=False, priority=True),
+    Binding("escape,q", "close", "close"),
+]
+
+
+class SubjectScreen(FollowingScreen):
+    """A page of one rank or one GPU, in panels. `view` says which is shown, and among which one
+    goes on to the next."""
+
+    # Of the page alone: Textual puts the page's name before each rule. Not DEFAULT_CSS, over which
+    # the rules of the app for all panels would win.
+    CSS = """
+    Panel {
+        height: auto;
+        scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 0;
+        border-top: solid $primary-darken-1;
+        border-title-color: $text-muted;
+    }
+    Panel:focus { border-top: heavy $accent; border-title-color: $text; }
+    """
+
+    def __init__(self, frame: Frame, view: View) -> None:
+        super().__init__()
+        self.view = view
+        self._frame = frame
+
+    def action_turn(self, by: int) -> None:
+        """To the one that comes so many places later."""
+        raise NotImplementedError
+
+    def action_close(self) -> None:
+        self.dismiss()
 
 
 class Page(ModalScreen[None]):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from mgpu_doctor.findings import RankSummary
-from mgpu_doctor.tui.filter import Filter
+if TYPE_CHECKING:
+    from mgpu_doctor.findings import RankSummary
+    from mgpu_doctor.tui.filter.syntax import Filter
 
 
 class Order(str, Enum):

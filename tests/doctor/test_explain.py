@@ -6,7 +6,7 @@ from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import mgpu_doctor.cli.explain
 from mgpu_doctor.cli import app

@@ -34,7 +34,23 @@ def content(writer: Writer) -> Box:
 def test_a_step_is_read_back_as_it_was_written(writer: Writer) -> None:
     phases = (*(0.5 * number for number in range(9)), nan)
     writer.step(
-        9, 7, 41, layout.SKIPPED, phases, 32, 4096, 0.75, 0.25, 17, 5, 4, 1.5, 1 << 33, 2, 1
+        9,
+        7,
+        41,
+        layout.SKIPPED,
+        phases,
+        32,
+        4096,
+        0.75,
+        0.25,
+        17,
+        5,
+        4,
+        1.5,
+        1 << 33,
+        2,
+        1,
+        1 << 30,
     )
     (record,) = content(writer).steps
     assert record["phases"].tolist()[:9] == list(phases[:9])
@@ -57,6 +73,7 @@ def test_a_step_is_read_back_as_it_was_written(writer: Writer) -> None:
         "device_bytes": 1 << 33,
         "stage": 2,
         "group": 1,
+        "resident_bytes": 1 << 30,
     }
 
 
@@ -81,6 +98,7 @@ def test_the_ring_keeps_the_newest_and_counts_the_rest(tmp_path: Path) -> None:
         ("stage", -(1 << 20), -1),
         ("loss", 1e300, np.float32(3.4028234e38)),
         ("device_bytes", None, 0),
+        ("resident_bytes", 1 << 70, (1 << 64) - 1),
         ("tokens", "many", 0),
     ],
 )

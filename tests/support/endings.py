@@ -16,7 +16,8 @@ from mgpu_doctor.case.endings import (
     Place,
     Room,
 )
-from mgpu_doctor.case.model import Case, HostSample, ProcessEnd, Task
+from mgpu_doctor.case.host import HostSample, Task
+from mgpu_doctor.case.model import Case, ProcessEnd
 from mgpu_doctor.diagnose import folded
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.rules import asked, exhausted, failed, full, hang, memory_death, rendezvous

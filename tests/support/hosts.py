@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.case.model import Case, Group, HostSample, Rank, Task
+from mgpu_doctor.case.host import Group, HostSample, Task
+from mgpu_doctor.case.model import Case, Rank
 
 EVERY = 0.25
 

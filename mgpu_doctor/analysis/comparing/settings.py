@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import PurePath
 
+from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.job import LAUNCHERS
-from mgpu_doctor.case.model import Case, Json
+from mgpu_doctor.case.model import Case
 
 MOST = 64
 LONGEST = 200

@@ -98,22 +98,26 @@ def _slice(name: str, process: int, track: int, at: float, took: float) -> dict[
 
 def _machines(case: Case) -> Iterator[dict[str, Any]]:
     """Counters of each host; of its GPUs what it sampled."""
-    hosts = list(dict.fromkeys(sample.host or "" for sample in case.host_samples))
-    for place, host in enumerate(hosts or [""]):
+    told = [one.host for one in case.host_samples] + [one.host for one in case.device_samples]
+    hosts = list(dict.fromkeys(host for host in told if host)) or [""]
+    places = {host: MACHINE + place for place, host in enumerate(hosts)}
+    for host, process in places.items():
         name = {"name": f"host {host}".strip()}
-        yield {"ph": "M", "name": "process_name", "pid": MACHINE + place, "args": name}
+        yield {"ph": "M", "name": "process_name", "pid": process, "args": name}
     for host_sample in case.host_samples:
-        process = MACHINE + hosts.index(host_sample.host or "")
+        process = places.get(host_sample.host or "", MACHINE)
         yield from _counter(process, host_sample.at, "CPU %", host_sample.cpu_percent)
         yield from _counter(process, host_sample.at, "memory used B", host_sample.memory_used)
-    # A sample of devices does not tell its host: those of several would be drawn as one.
-    for sample in case.device_samples if len(hosts) < 2 else ():
+    for sample in case.device_samples:
+        if sample.host is None and len(hosts) > 1:
+            continue  # devices of several hosts would be drawn as one
+        process = places.get(sample.host or "", MACHINE)
         for device in sample.devices:
             busy = None if device.utilization is None else device.utilization * 100
             title = f"GPU {device.index}"
-            yield from _counter(MACHINE, sample.at, f"{title} busy %", busy)
-            yield from _counter(MACHINE, sample.at, f"{title} memory used B", device.memory_used)
-            yield from _counter(MACHINE, sample.at, f"{title} SM clock MHz", device.sm_clock_mhz)
+            yield from _counter(process, sample.at, f"{title} busy %", busy)
+            yield from _counter(process, sample.at, f"{title} memory used B", device.memory_used)
+            yield from _counter(process, sample.at, f"{title} SM clock MHz", device.sm_clock_mhz)
 
 
 def _counter(process: int, at: float, name: str, value: float | None) -> Iterator[dict[str, Any]]:

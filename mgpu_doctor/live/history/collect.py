@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.model import HostSample, Rank
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Rank
 from mgpu_doctor.live.history.measures import OF_DEVICE, OF_HOST, OF_PRESSURE, PRESSURES
 from mgpu_doctor.live.history.series import BLOCKS, EMPTY, Series, Trace
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mgpu_doctor.case.gpu import Device
-from mgpu_doctor.case.model import HostSample
+from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.report import text
 
 

@@ -14,8 +14,9 @@ from mgpu_probes.outside.logs.split import numbered_style, split
 from mgpu_probes.outside.text import clean_line
 
 from mgpu_doctor.case import files as bounded
+from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.job import this_host
-from mgpu_doctor.case.model import Case, Json
+from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.printed import read_streams
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.rank.files import DESCRIPTORS, target

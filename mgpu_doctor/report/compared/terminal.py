@@ -3,7 +3,6 @@ would do. Only `Text` objects are printed, never markup."""
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterable, Sequence
 
@@ -17,6 +16,7 @@ from mgpu_doctor.analysis.comparing.comparison import Comparison
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.bars import bar
 from mgpu_doctor.report.compared import tables, words
+from mgpu_doctor.report.console import collecting
 from mgpu_doctor.report.terminal import ASCII, MARKS
 
 NARROWEST, WIDEST = 40, 120
@@ -27,19 +27,7 @@ LONGEST = 400
 def render(compared: Comparison, *, width: int, colour: bool, unicode: bool = True) -> str:
     """The text, ending in a newline; no line is wider than `width` (at least 40) cells."""
     width = max(NARROWEST, min(width, WIDEST))
-    out = io.StringIO()
-    console = Console(
-        file=out,
-        width=width,
-        force_terminal=colour,
-        color_system="256" if colour else None,
-        no_color=not colour,
-        legacy_windows=False,
-        markup=False,
-        emoji=False,
-        highlight=False,
-        _environ={},
-    )
+    console, out = collecting(width, colour=colour)
     said = words.headline(compared)
     mark, style = MARKS[said.tone]
     _item(console, Text(mark, style=style), said.sentence, "bold")

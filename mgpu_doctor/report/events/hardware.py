@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from mgpu_doctor.analysis.placement import key_of, placements
 from mgpu_doctor.case.gpu import Device, DeviceSample, XidEvent
@@ -16,29 +17,59 @@ from mgpu_doctor.signatures.xid import APPLICATION, signature_of
 
 BURST = 60.0
 """Seconds between XIDs of one number on one device that are told as one."""
-Found = tuple[float | None, int | None, str, Tone]
-"""When (None: before anybody looked), the device's index, what, how bad."""
+SAME = 5.0
+"""Seconds between two tales of one XID by who records a job and who watches the machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """`at`: None: before anybody looked. `index`: None: `where` is all that is known."""
+
+    at: float | None
+    index: int | None
+    sentence: str
+    tone: Tone
+    where: str = ""
 
 
 def of_gpus(case: Case | None, newest: DeviceSample | None) -> Iterator[Event]:
     """`newest`: a sample beside those of the job."""
-    samples = _samples(case, newest)
-    found = [*_xids(samples), *_losses(samples)]
-    users = _users(case) if case is not None and found else {}
-    last = {device.index: key_of(device) for one in samples for device in one.devices}
-    for at, index, sentence, tone in found:
-        ranks = users.get(last.get(index, ""), ()) if index is not None else ()
-        gpu = "a GPU" if index is None else f"GPU {index}"
-        who = f"{gpu}, {name_ranks(ranks, limit=3)}" if ranks else gpu
-        yield Event(Kind.GPUS, at, who, said(sentence), tone)
+    hosts = _samples(case, newest)
+    users: Mapping[str, Sequence[int]] | None = None
+    for host, samples in hosts.items():
+        found = [*_xids(samples), *_losses(samples)]
+        if found and users is None:
+            users = _users(case) if case is not None else {}
+        last = {device.index: key_of(device) for one in samples for device in one.devices}
+        for one in found:
+            key = last.get(one.index, "") if one.index is not None else ""
+            ranks = (users or {}).get(key, ())
+            on = f" {line(host)}" if host and len(hosts) > 1 else ""
+            gpu = f"{one.where or 'a GPU'}{on}" if one.index is None else f"GPU {one.index}{on}"
+            who = f"{gpu}, {name_ranks(ranks, limit=3)}" if ranks else gpu
+            yield Event(Kind.GPUS, one.at, who, said(one.sentence), one.tone)
 
 
-def _samples(case: Case | None, newest: DeviceSample | None) -> list[DeviceSample]:
-    """Those of the job, then the screen's own."""
-    known = list(case.device_samples) if case is not None else []
-    if newest is not None and (not known or newest.at > known[-1].at):
-        known.append(newest)
-    return known
+def _samples(
+    case: Case | None, newest: DeviceSample | None
+) -> Mapping[str | None, list[DeviceSample]]:
+    """Those of the job by host, then the screen's own."""
+    found: dict[str | None, list[DeviceSample]] = defaultdict(list)
+    for sample in case.device_samples if case is not None else ():
+        found[sample.host].append(sample)
+    if newest is not None:
+        own = found[newest.host]
+        known = [event for sample in own for event in sample.events]
+        events = tuple(one for one in newest.events if not any(_same(one, two) for two in known))
+        if not own or newest.at > own[-1].at:
+            own.append(replace(newest, events=events))
+    return found
+
+
+def _same(one: XidEvent, other: XidEvent) -> bool:
+    return (one.index, one.number) == (other.index, other.number) and (
+        abs(one.at - other.at) <= SAME
+    )
 
 
 def _users(case: Case) -> Mapping[str, Sequence[int]]:
@@ -48,17 +79,20 @@ def _users(case: Case) -> Mapping[str, Sequence[int]]:
     return found
 
 
-def _xids(samples: Iterable[DeviceSample]) -> Iterator[Found]:
-    heard: dict[tuple[int | None, int], dict[XidEvent, str]] = defaultdict(dict)
+def _xids(samples: Iterable[DeviceSample]) -> Iterator[_Found]:
+    heard: dict[tuple[int | None, str | None, int], dict[XidEvent, str | None]] = defaultdict(dict)
     for sample in samples:
         for event in sample.events:
             bus = next((one.bus_id for one in sample.devices if one.index == event.index), None)
-            heard[event.index, event.number][event] = bus or f"index {event.index}"
-    for (index, number), events in heard.items():
+            unlisted = event.bus_id if event.index is None else None
+            heard[event.index, unlisted, event.number][event] = bus or event.bus_id
+    for (index, unlisted, number), events in heard.items():
+        where = f"GPU at {line(unlisted)}" if unlisted else ""
         for burst in together(((one.at, one) for one in events), BURST):
             often = f", {len(burst)} times" if len(burst) > 1 else ""
             tone = Tone.WARNING if number in APPLICATION else Tone.CRITICAL
-            yield burst[-1].at, index, _meaning(number, events[burst[-1]]) + often, tone
+            bus = events[burst[-1]] or f"index {index}"
+            yield _Found(burst[-1].at, index, _meaning(number, bus) + often, tone, where)
 
 
 def _meaning(number: int, bus: str) -> str:
@@ -70,8 +104,8 @@ def _meaning(number: int, bus: str) -> str:
     return whole.partition(". ")[0].rstrip(".")
 
 
-def _losses(samples: Iterable[DeviceSample]) -> Iterator[Found]:
-    """Samples of several hosts follow each other, host by host."""
+def _losses(samples: Iterable[DeviceSample]) -> Iterator[_Found]:
+    """Samples of several hosts that nobody told apart follow each other, host by host."""
     gone: dict[int, str] = {}
     there: set[int] = set()
     before = 0.0
@@ -85,11 +119,11 @@ def _losses(samples: Iterable[DeviceSample]) -> Iterator[Found]:
             lost.update(dict.fromkeys(there - listed, "it is not listed any more"))
         for index in lost.keys() - gone.keys():
             at, verb = (sample.at, "was") if there else (None, "is")
-            yield at, index, f"{verb} lost: {lost[index]}", Tone.CRITICAL
+            yield _Found(at, index, f"{verb} lost: {lost[index]}", Tone.CRITICAL)
         if gone:
             back = {one.index for one in sample.devices if _answers(one)} - lost.keys()
             for index in gone.keys() & back:
-                yield sample.at, index, "answers again", Tone.GOOD
+                yield _Found(sample.at, index, "answers again", Tone.GOOD)
             lost = {**{i: why for i, why in gone.items() if i not in back}, **lost}
         gone = lost
         if len(sample.devices) > len(there):

@@ -13,6 +13,7 @@ from mgpu_probes.inprocess.layout import EVENT_CAPACITY
 
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.model import Event as Told
+from mgpu_doctor.report.events import evaluated
 from mgpu_doctor.report.events.coming import hosts_of, named
 from mgpu_doctor.report.events.event import Event, Kind, said
 from mgpu_doctor.report.text import count, seconds
@@ -49,13 +50,15 @@ def told_by_ranks(case: Case) -> Iterator[Event]:
         for event in rank.events:
             if event.kind not in ELSEWHERE and (event.kind != "gc" or event.seconds >= LONG_PAUSE):
                 own[event.kind].append(event)
+        if "evaluation" not in own and (seen := evaluated.evaluations(rank)):
+            own["evaluation"] = list(seen)
         for kind, events in own.items():
             by_kind[kind].append((rank, events))
     hosts = hosts_of(case)
     for kind, tellers in by_kind.items():
         if kind in WORDS:
             for ranks, turns in _in_step(tellers, alike=kind != "gc"):
-                yield from _series(kind, named(ranks, hosts), turns, _is_cut(ranks))
+                yield from _series(kind, named(ranks, hosts), turns, _is_cut(kind, ranks))
         else:
             about = _compiled if kind == "recompile" else _other
             for rank, events in tellers:
@@ -115,9 +118,12 @@ def _every(turns: Sequence[_Turn]) -> str:
     return f", every {count(gaps.pop(), 'step')}" if len(gaps) == 1 and min(gaps) > 0 else ""
 
 
-def _is_cut(ranks: Iterable[Rank]) -> bool:
+def _is_cut(kind: str, ranks: Iterable[Rank]) -> bool:
     """Whether a rank's ring may have lost its first events."""
-    return any(len(rank.events) >= EVENT_CAPACITY for rank in ranks)
+    return any(
+        len(rank.events) >= EVENT_CAPACITY or (kind == "evaluation" and evaluated.is_cut(rank))
+        for rank in ranks
+    )
 
 
 def _compiled(who: str, events: Sequence[Told]) -> Iterator[Event]:

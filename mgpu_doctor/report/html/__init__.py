@@ -7,13 +7,15 @@ from mgpu_doctor.report import text
 from mgpu_doctor.report.html import parts
 from mgpu_doctor.report.html.graphs import graphs
 from mgpu_doctor.report.html.happened import happened
+from mgpu_doctor.report.html.lastminute import the_last_minute
 from mgpu_doctor.report.html.page import page
-from mgpu_doctor.report.redact import redacted
+from mgpu_doctor.report.redact import as_it_is, redacted, redactor
 from mgpu_doctor.report.verdict import leading, verdict
 
 
 def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     """The whole document. Host names and paths stay unless `redact`."""
+    hide = redactor(diagnosis) if redact else as_it_is()
     if redact:
         diagnosis = redacted(diagnosis)
     said = verdict(diagnosis)
@@ -22,11 +24,12 @@ def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     sections = [
         parts.header(diagnosis, said),
         parts.main_finding(diagnosis, lead) if lead else "",
+        the_last_minute(diagnosis, hide),
         parts.rank_table(diagnosis),
         parts.stacks(diagnosis),
         parts.heat(diagnosis),
-        graphs(diagnosis.case),
-        happened(diagnosis),
+        graphs(diagnosis.case, hide),
+        happened(diagnosis, hide),
         parts.further(diagnosis, further),
         parts.unseen(diagnosis),
         parts.job_card(diagnosis),

@@ -7,7 +7,7 @@ also have their range.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import groupby
 
@@ -16,12 +16,13 @@ import numpy.typing as npt
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.report import text
+from mgpu_doctor.report.redact import Redactor, as_it_is
 
 Floats = npt.NDArray[np.float64]
 WIDTH, HEIGHT = 600, 90
 COLUMNS = 300
 """Points of a curve."""
-MOST_GPUS, MOST_HOSTS = 16, 4
+MOST_GPUS, MOST_HOSTS = 32, 4
 LEAST = 2
 """Samples that make a curve."""
 
@@ -39,19 +40,17 @@ class Curve:
     ranged: bool = False
 
 
-def graphs(case: Case) -> str:
+def graphs(case: Case, hide: Redactor | None = None) -> str:
     """Markup; empty where nothing was sampled twice."""
-    # A sample of devices does not tell its host: those of several would be drawn as one.
-    hosts = {rank.host for rank in case.ranks} | {one.host or "" for one in case.host_samples}
-    alone = len(hosts - {""}) < 2
-    curves = [*_steps(case), *_host(case), *(_gpus(case) if alone else ())]
+    curves = [*_steps(case), *_host(case), *_gpus(case)]
     if not curves:
         return ""
     start = min(float(one.at[0]) for one in curves)
     end = max(float(one.at[-1]) for one in curves)
     if not end > start:
         return ""
-    drawn = "\n".join(_graph(one, start, end) for one in curves)
+    hide = hide or as_it_is()
+    drawn = "\n".join(_graph(replace(c, title=hide(c.title)), start, end) for c in curves)
     return (
         f'<h2>The whole run</h2>\n<div class="graphs">{drawn}</div>\n'
         f'<p class="soft small">Each from the first sign of life to the last, '
@@ -91,17 +90,24 @@ def _host(case: Case) -> Iterator[Curve]:
 
 
 def _gpus(case: Case) -> Iterator[Curve]:
-    busy: dict[int, list[tuple[float, float | None]]] = {}
-    memory: dict[int, list[tuple[float, float | None]]] = {}
+    """Of several hosts only devices whose host is known: others would be drawn as one."""
+    hosts = {rank.host for rank in case.ranks} | {one.host or "" for one in case.host_samples}
+    several = len((hosts | {one.host or "" for one in case.device_samples}) - {""}) > 1
+    busy: dict[tuple[str, int], list[tuple[float, float | None]]] = {}
+    memory: dict[tuple[str, int], list[tuple[float, float | None]]] = {}
     for sample in case.device_samples:
+        if several and sample.host is None:
+            continue
         for device in sample.devices:
+            key = (sample.host if several and sample.host else "", device.index)
             used, whole = device.memory_used, device.memory_total
             share = used / whole if used is not None and whole else None
-            busy.setdefault(device.index, []).append((sample.at, device.utilization))
-            memory.setdefault(device.index, []).append((sample.at, share))
-    for index in sorted(busy)[:MOST_GPUS]:
-        yield from _shares(f"GPU {index}: busy", busy[index])
-        yield from _shares(f"GPU {index}: memory in use", memory[index])
+            busy.setdefault(key, []).append((sample.at, device.utilization))
+            memory.setdefault(key, []).append((sample.at, share))
+    for host, index in sorted(busy)[:MOST_GPUS]:
+        name = f"host {host}, GPU {index}" if host else f"GPU {index}"
+        yield from _shares(f"{name}: busy", busy[host, index])
+        yield from _shares(f"{name}: memory in use", memory[host, index])
 
 
 def _shares(title: str, rows: Sequence[tuple[float, float | None]]) -> Iterator[Curve]:

@@ -86,11 +86,12 @@ RULES = (
         family="hardware",
         summary="The driver reported an XID of a GPU: an error of a program, the driver or the "
         "hardware, by its number.",
-        measured="The driver's XID events are listened to through NVML while the job runs, and "
-        "tied to the rank on the device by UUID, pid or index. Those that say of what kind the "
-        "damage is are told as `gpu-lost` (79), `gpu-ecc` (48, 63, 64, 94, 95) and `nvlink-down` "
-        "(74). 13, 31, 43 and 45 are usually a program's own doing: where a rank ended by one, the "
-        "finding of its end carries it.",
+        measured="The driver's XID events are listened to through NVML while the job runs, and its "
+        "lines in the kernel's log are read where that may be read; both are tied to the rank on "
+        "the device by PCI address, UUID, pid or index, and each counts once. "
+        "Those that say of what kind the damage is are told as `gpu-lost` (79), `gpu-ecc` (48, "
+        "63, 64, 94, 95) and `nvlink-down` (74). 13, 31, 43 and 45 are usually a program's own "
+        "doing: where a rank ended by one, the finding of its end carries it.",
         thresholds=f"An XID belongs to a rank's end that comes up to {BEFORE:.0f} s later or "
         f"{AFTER:.0f} s earlier. It is critical where the rank ended or has finished no step "
         "since; of 13, 31, 43 and 45 info where no rank ended; else a warning. What numbers mean: "

@@ -56,7 +56,7 @@ class Xid:
             f"XID that the driver reported{times}",
             self.number,
             "XID",
-            source="NVML events",
+            source="kernel log" if all(one.logged for one in self.events) else "NVML events",
             where=where(self.gpu),
         )
 

@@ -13,8 +13,8 @@ from rich.text import Text
 from mgpu_doctor.report import text
 from mgpu_doctor.report.events.event import Event, Kind
 from mgpu_doctor.tui.events.timeline import Timeline
-from mgpu_doctor.tui.panels.head import MARKS
 from mgpu_doctor.tui.panels.parts import DIM, Column, cell, ends
+from mgpu_doctor.tui.panels.said import MARKS
 
 NOTHING = "Nothing that is told of here has happened yet."
 NOT_OF_THESE = "Nothing of this kind has happened yet; 0 shows all."

@@ -19,11 +19,3 @@ What is not known matches no comparison, neither `<` nor `!=`; only `=?` finds i
 answer round, so `!util<5` holds where utilization is not known. A number after `=` matches what
 rounds to it as it is written: `util=90` is 89.5 % to 90.5 %.
 """
-
-from __future__ import annotations
-
-from mgpu_doctor.tui.filter.errors import FilterError
-from mgpu_doctor.tui.filter.parser import parse
-from mgpu_doctor.tui.filter.syntax import Filter, all_of
-
-__all__ = ["Filter", "FilterError", "all_of", "parse"]

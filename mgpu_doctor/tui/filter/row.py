@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mgpu_doctor.case.gpu import Device
-from mgpu_doctor.findings import RankSummary
+if TYPE_CHECKING:
+    from mgpu_doctor.case.gpu import Device
+    from mgpu_doctor.findings import RankSummary
 
 
 @dataclass(frozen=True, slots=True)

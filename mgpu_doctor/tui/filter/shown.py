@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import wraps
 from operator import is_
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from mgpu_doctor.analysis.placement import key_of, placements
 from mgpu_doctor.case.gpu import Device
-from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report.text import count, line
 from mgpu_doctor.tui.filter.row import Row
-from mgpu_doctor.tui.filter.syntax import Filter
+
+if TYPE_CHECKING:
+    from mgpu_doctor.findings import RankSummary
+    from mgpu_doctor.tui.filter.syntax import Filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,8 @@ def used(frame: Frame) -> dict[int, tuple[int, ...]]:
         if rank.pid in listed and here in (None, rank.host)
     }
     if len(found) < len(diagnosis.ranks):
+        from mgpu_doctor.analysis.placement import key_of, placements
+
         keys = {key_of(device): place for place, device in enumerate(sample.devices)}
         named = placements(replace(diagnosis.case, device_samples=(sample,)))
         for place, rank in enumerate(diagnosis.ranks):

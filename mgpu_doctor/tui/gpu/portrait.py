@@ -14,8 +14,8 @@ from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.tui.panels import gpucells
 from mgpu_doctor.tui.panels.gpus import ranks_on
-from mgpu_doctor.tui.panels.head import MARKS
 from mgpu_doctor.tui.panels.parts import DIM, ends, gauge
+from mgpu_doctor.tui.panels.said import MARKS
 from mgpu_doctor.tui.panels.spinning import waiting
 from mgpu_doctor.tui.view import View
 

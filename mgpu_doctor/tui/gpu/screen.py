@@ -10,7 +10,7 @@ from mgpu_probes.outside.owner import Owner, owners
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.message import Message
 from textual.widgets import Footer
 
@@ -18,37 +18,22 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter.shown import pids, shown
 from mgpu_doctor.tui.gpu import portrait, users
 from mgpu_doctor.tui.gpu.users import IN_A_CONTAINER, REPLAYED, Owners
-from mgpu_doctor.tui.pages import FollowingScreen
+from mgpu_doctor.tui.pages import TURNING, SubjectScreen
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.view import View
 
 Look = Callable[[Sequence[int]], Sequence[Owner] | None]
 
 
-class GpuScreen(FollowingScreen):
-    """Opens over the screen. `show` brings it the newest frame, live or replayed; `view` says which
-    GPU is shown, and among which one goes on to the next."""
+class GpuScreen(SubjectScreen):
+    """Opens over the screen. `show` brings it the newest frame, live or replayed."""
 
-    # Not DEFAULT_CSS, over which the rules of the app for all panels would win.
-    CSS = """
-    GpuScreen Panel {
-        height: auto;
-        scrollbar-size-vertical: 1;
-        scrollbar-size-horizontal: 0;
-        border-top: solid $primary-darken-1;
-        border-title-color: $text-muted;
-    }
-    GpuScreen Panel:focus { border-top: heavy $accent; border-title-color: $text; }
-    GpuScreen #portrait { max-height: 70%; }
-    GpuScreen #users { height: 1fr; min-height: 3; }
+    CSS = f"""
+    {SubjectScreen.CSS}
+    GpuScreen #portrait {{ max-height: 70%; }}
+    GpuScreen #users {{ height: 1fr; min-height: 3; }}
     """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "turn(1)", "next"),
-        Binding("p", "turn(-1)", "previous"),
-        Binding("left", "turn(-1)", show=False, priority=True),
-        Binding("right", "turn(1)", show=False, priority=True),
-        Binding("escape,q", "close", "close"),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = TURNING
 
     class Known(Message):
         def __init__(self, found: Owners) -> None:
@@ -56,9 +41,7 @@ class GpuScreen(FollowingScreen):
             self.found = found
 
     def __init__(self, frame: Frame, view: View, *, look: Look = owners) -> None:
-        super().__init__()
-        self.view = view
-        self._frame = frame
+        super().__init__(frame, view)
         self._look = look
         self._owners = Owners()
         self._asked: tuple[int, ...] | None = None
@@ -105,6 +88,3 @@ class GpuScreen(FollowingScreen):
         place = indices.index(self.view.gpu) + by if self.view.gpu in indices else 0
         self.view = replace(self.view, gpu=indices[place % len(indices)])
         self.show(self._frame)
-
-    def action_close(self) -> None:
-        self.dismiss()

@@ -8,8 +8,8 @@ from mgpu_doctor.findings import Diagnosis, Finding, Followed
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone, cost, gain, who
-from mgpu_doctor.tui.panels.head import MARKS
 from mgpu_doctor.tui.panels.parts import DIM, ends
+from mgpu_doctor.tui.panels.said import MARKS
 from mgpu_doctor.tui.view import View
 
 

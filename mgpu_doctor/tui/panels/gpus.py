@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
 from mgpu_doctor.case.gpu import Device, MigInstance
-from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.shown import pids, shown, told, used
@@ -18,6 +18,9 @@ from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, ends, fitting
 from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.panels.spinning import waiting
 from mgpu_doctor.tui.view import View
+
+if TYPE_CHECKING:
+    from mgpu_doctor.findings import RankSummary
 
 WHO = 14
 """Cells kept for who runs on a device."""

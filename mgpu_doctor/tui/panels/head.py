@@ -8,18 +8,9 @@ from rich.text import Text
 
 from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.report import text
-from mgpu_doctor.report.verdict import Tone, verdict
-from mgpu_doctor.tui.panels import job
 from mgpu_doctor.tui.panels.parts import DIM, ends
 from mgpu_doctor.tui.view import View
 
-MARKS = {
-    Tone.CRITICAL: ("✗", "bold red"),
-    Tone.WARNING: ("!", "bold yellow"),
-    Tone.INFO: ("i", "bold cyan"),
-    Tone.GOOD: ("✓", "bold green"),
-    Tone.UNKNOWN: ("?", "bold magenta"),
-}
 LATE = 0.25
 """Seconds from which lateness is shown in colour."""
 
@@ -34,11 +25,9 @@ def lines(frame: Frame, width: int, _view: View) -> list[Text]:
     if frame.diagnosis is None:
         told = (frame.hint or "").splitlines()
         return made + [ends(Text(text.line(line)), Text(""), width) for line in told]
-    made += job.lines(frame, frame.diagnosis, width)
-    said = verdict(frame.diagnosis)
-    mark, style = MARKS[said.tone]
-    made.append(ends(Text.assemble((f"{mark} ", style), (said.sentence, "bold")), Text(""), width))
-    return made
+    from mgpu_doctor.tui.panels import job, said  # not for a machine without a job
+
+    return [*made, *job.lines(frame, frame.diagnosis, width), said.line(frame.diagnosis, width)]
 
 
 def _clock(frame: Frame) -> Text:

@@ -7,18 +7,22 @@ whose phases were timed on the device. What a host clock says of a device does n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from mgpu_doctor.case.model import Now, Rank, State
-from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import phases
 from mgpu_doctor.tui.filter.shown import pids
+
+if TYPE_CHECKING:
+    from mgpu_doctor.case.model import Now, Rank
+    from mgpu_doctor.findings import RankSummary
 
 STANDS = 5.0
 """Seconds in one collective from which all that the device does is waiting."""
 LEAST = 0.1
 """Share of a step below which waiting is not worth a mark."""
-WAITS = (State.WAITING.value, State.HUNG.value)
+WAITS = ("waiting", "hung")
+"""States of a rank."""
 
 
 def waiting(frame: Frame, ranks_on: Mapping[int, Sequence[RankSummary]]) -> dict[int, float]:

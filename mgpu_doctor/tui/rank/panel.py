@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Click, Focus, Key
 from textual.message import Message
 
-from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.tui.panel import Panel
-from mgpu_doctor.tui.panels.ranks import blamed_place, listed, place_of
 from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.view import View, Who
+
+if TYPE_CHECKING:
+    from mgpu_doctor.findings import RankSummary
 
 FAR = 1 << 20
 """More rows than there are ranks."""
@@ -79,12 +80,16 @@ class RanksPanel(Panel):
         ranks = self._ranks
         if not ranks:
             return
+        from mgpu_doctor.tui.panels.ranks import place_of
+
         place = place_of(self._view.rank, ranks)
         if place is None:
             by, place = by if abs(by) >= FAR else 0, self._first(ranks)
         self._say(ranks[max(0, min(len(ranks) - 1, place + by))], opened=opened)
 
     def _first(self, ranks: list[RankSummary]) -> int:
+        from mgpu_doctor.tui.panels.ranks import blamed_place
+
         diagnosis = self._shown[0].diagnosis if self._shown else None
         return (blamed_place(diagnosis, ranks) if diagnosis else None) or 0
 
@@ -98,4 +103,8 @@ class RanksPanel(Panel):
 
     @property
     def _ranks(self) -> list[RankSummary]:
-        return listed(*self._shown) if self._shown else []
+        if self._shown is None or self._shown[0].diagnosis is None:
+            return []
+        from mgpu_doctor.tui.panels.ranks import listed
+
+        return listed(*self._shown)

@@ -19,7 +19,7 @@ from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank.output import Output, output_of
 from mgpu_doctor.live.rank.stacks import Standing, stand
-from mgpu_doctor.tui.pages import FollowingScreen
+from mgpu_doctor.tui.pages import TURNING, SubjectScreen
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels.ranks import listed, place_of
 from mgpu_doctor.tui.rank import portrait, printed, standing
@@ -63,32 +63,19 @@ def _look(frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], No
     )
 
 
-class RankScreen(FollowingScreen):
-    """Opens over the screen. `show` brings it the newest frame, live or replayed; `view` says which
-    rank is shown, and among which one goes on to the next."""
+class RankScreen(SubjectScreen):
+    """Opens over the screen. `show` brings it the newest frame, live or replayed."""
 
-    # Not DEFAULT_CSS, over which the rules of the app for all panels would win.
-    CSS = """
-    RankScreen Panel {
-        height: auto;
-        scrollbar-size-vertical: 1;
-        scrollbar-size-horizontal: 0;
-        border-top: solid $primary-darken-1;
-        border-title-color: $text-muted;
-    }
-    RankScreen Panel:focus { border-top: heavy $accent; border-title-color: $text; }
-    RankScreen #portrait { max-height: 50%; }
-    RankScreen #stacks { max-height: 50%; }
-    RankScreen #output { height: 1fr; min-height: 3; }
+    CSS = f"""
+    {SubjectScreen.CSS}
+    RankScreen #portrait {{ max-height: 50%; }}
+    RankScreen #stacks {{ max-height: 50%; }}
+    RankScreen #output {{ height: 1fr; min-height: 3; }}
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("s", "stacks(True)", "stack"),
         Binding("S", "stacks(False)", "all stacks"),
-        Binding("n", "turn(1)", "next"),
-        Binding("p", "turn(-1)", "previous"),
-        Binding("left", "turn(-1)", show=False, priority=True),
-        Binding("right", "turn(1)", show=False, priority=True),
-        Binding("escape,q", "close", "close"),
+        *TURNING,
     ]
 
     class Printed(Message):
@@ -104,9 +91,7 @@ class RankScreen(FollowingScreen):
             self.who, self.told, self.done = who, told, done
 
     def __init__(self, frame: Frame, view: View, *, read: Read = _read, look: Look = _look) -> None:
-        super().__init__()
-        self.view = view
-        self._frame = frame
+        super().__init__(frame, view)
         self._read, self._look = read, look
         self._output = READING
         self._told: Told | None = None
@@ -202,6 +187,3 @@ class RankScreen(FollowingScreen):
             self._told = None
         self._output = READING
         self.show(self._frame)
-
-    def action_close(self) -> None:
-        self.dismiss()

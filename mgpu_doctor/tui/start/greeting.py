@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 
 from rich.text import Text
 
@@ -93,10 +95,15 @@ def _host(frame: Frame) -> str:
 
 
 def _frameworks() -> tuple[str, ...]:
-    found = []
-    for name in FRAMEWORKS:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            continue
-    return tuple(found)
+    """By the names of their metadata's folders, `NAME-VERSION.dist-info`: to ask
+    `importlib.metadata` would take a tenth of the time to the first frame."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        with suppress(OSError):
+            for entry in os.listdir(folder or os.curdir):
+                if entry.endswith((".dist-info", ".egg-info")):
+                    name, _, version = entry.rpartition(".")[0].partition("-")
+                    if version:
+                        project = name.lower().replace("_", "-")
+                        found.setdefault(project, version.partition("-")[0])
+    return tuple(f"{name} {found[name]}" for name in FRAMEWORKS if name in found)

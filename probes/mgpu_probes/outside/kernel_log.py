@@ -1,7 +1,6 @@
 """The processes that the kernel's OOM killer has killed, from the kernel's log. Facts only.
 
-Records of /dev/kmsg: the kernel's Documentation/ABI/testing/dev-kmsg. Lines: mm/oom_kill.c of
-Linux 3.10 to 6.18.
+Lines: mm/oom_kill.c of Linux 3.10 to 6.18.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from mgpu_probes.outside.kernel_lines import KMSG, Records
+
 MOST_KILLS = 64
-MOST_RECORDS = 20_000
-"""Read at once; a busy log must not hold the reader up."""
-_RECORD_BYTES = 8192
 _LONGEST = 300
 
 _CHOSEN = re.compile(
@@ -51,23 +49,18 @@ class KernelLog:
     """Reads what the kernel logs from now on. `trouble`: why it cannot; None where it can.
     Never blocks. For one thread. `history`: also what it still remembers."""
 
-    def __init__(self, path: Path = Path("/dev/kmsg"), *, history: bool = False) -> None:
-        self.trouble: str | None = None
-        self._descriptor: int | None = None
+    def __init__(self, path: Path = KMSG, *, history: bool = False) -> None:
+        self._records = Records(path, history=history)
         self._chosen: dict[int, re.Match[str]] = {}
-        try:
-            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._descriptor = os.open(path, flags)
-            if not history:
-                os.lseek(self._descriptor, 0, os.SEEK_END)
-        except OSError as error:
-            self.close()
-            self.trouble = f"{path} cannot be read: {error.strerror or error}"
+
+    @property
+    def trouble(self) -> str | None:
+        return self._records.trouble
 
     def new_kills(self) -> list[Kill]:
         """Those logged since the last call, the newest MOST_KILLS of them."""
         found: list[Kill] = []
-        for since_boot, text in self._new_lines():
+        for since_boot, text in self._records.new():
             if chosen := _CHOSEN.match(text):
                 self._chosen = {int(chosen["pid"]): chosen}
             elif killed := _KILLED.match(text):
@@ -75,9 +68,7 @@ class KernelLog:
         return found[-MOST_KILLS:]
 
     def close(self) -> None:
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        self._records.close()
 
     def _kill(self, killed: re.Match[str], since_boot: float) -> Kill:
         pid = int(killed["pid"])
@@ -92,30 +83,6 @@ class KernelLog:
             limited=(chosen["limited"] or "")[:_LONGEST] or None if chosen else None,
             constraint=chosen["constraint"] if chosen else None,
         )
-
-    def _new_lines(self) -> list[tuple[float, str]]:
-        """Seconds since boot and the first line of each new record."""
-        lines: list[tuple[float, str]] = []
-        for _ in range(MOST_RECORDS):
-            if self._descriptor is None:
-                break
-            try:
-                record = os.read(self._descriptor, _RECORD_BYTES)
-            except BlockingIOError:
-                break
-            except BrokenPipeError:
-                continue  # records were overwritten before we came; the next read goes on after
-            except OSError as error:
-                self.close()
-                self.trouble = f"the kernel's log cannot be read: {error.strerror or error}"
-                break
-            if not record:
-                break
-            head, _, text = record.decode("utf-8", "replace").partition(";")
-            stamp = (*head.split(","), "", "", "")[2]  # priority, sequence, microseconds, flags
-            seconds = int(stamp) / 1e6 if stamp.isdigit() and len(stamp) < 20 else 0.0
-            lines.append((seconds, text.partition("\n")[0]))
-        return lines
 
 
 def sees_own_pids(root: Path = Path("/")) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.case.model import Group, Task
+from mgpu_doctor.case.host import Group, Task
 from mgpu_doctor.case.samples import cores, host_sample
 
 

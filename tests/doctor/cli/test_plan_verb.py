@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from mgpu_doctor.cli import app, plan
 from tests.support.planning import trace_here

@@ -7,10 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli import runs as verb
 
 HOSTILE = "\x1b[31m[red]\u202etrain.py"
 
@@ -30,7 +29,6 @@ def made(home: Path, name: str, code: int, *command: str, started: float = 1.7e9
 
 
 def ran(*words: str) -> Result:
-    assert verb.runs  # loaded, as `main` does
     return CliRunner().invoke(app, ["runs", *words])
 
 

@@ -8,15 +8,13 @@ import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import click
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-from mgpu_doctor.cli import app, sweep, train  # the module registers its verb
+from mgpu_doctor.cli import app, sweep
 from mgpu_doctor.launch.inturn import Turns
 from tests.support.recordings import HEALTHY, WAITING, recording
-
-assert train
 
 Started = list[list[str]]
 
@@ -46,7 +44,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Started:
 def swept(name: str | None, *sweeps: str, **more: object) -> int:
     """Its exit code."""
     chosen: dict[str, object] = {"ranks": None, "options": {}, "directory": None, **more}
-    with pytest.raises(typer.Exit) as left:
+    with pytest.raises(click.exceptions.Exit) as left:
         sweep.run_sweep(name, sweeps, **chosen)  # type: ignore[arg-type]
     return left.value.exit_code
 

@@ -16,16 +16,14 @@ from pathlib import Path
 import jsonschema
 import psutil
 import pytest
-from typer.testing import CliRunner, Result
+from click.testing import CliRunner, Result
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli import top as verb
 from mgpu_doctor.recording.home import runs
 from tests.support.jobs import until
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
 
 SCHEMA = Path(__file__).parents[3] / "docs/diagnosis.schema.json"
-assert verb  # which is known to the app once it is imported
 TOP = [sys.executable, "-m", "mgpu_doctor", "top"]
 JOB = (WAITING, WAITING, SLOW_INPUT, WAITING)
 
@@ -121,6 +119,7 @@ def test_replay_once_shows_the_end() -> None:
         (("nowhere", "--once"), 3, "does not exist"),
         (("--replay", "nowhere", "--once"), 3, "does not exist"),
         (("--interval", "0", "--once"), 2, "interval"),
+        (("--interval", "nan", "--once"), 2, "nan is no number"),
         (("--once", "--only", ""), 2, "column 1: expected a filter"),
         (("--only", "gpu:x"), 2, "no terminal"),
         (("--record", "folder", "--once"), 2, "goes with the live screen"),
@@ -148,14 +147,21 @@ def test_one_frame_needs_no_textual() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_one_look_without_a_job_loads_nothing_that_examines_one() -> None:
+def test_the_first_frame_without_a_job_loads_nothing_that_only_a_job_needs() -> None:
     script = (
         "import sys\n"
+        "import mgpu_doctor.tui.app\n"
         "from mgpu_doctor.cli.settings import settings\n"
-        "from mgpu_doctor.live.here import Live\nfrom mgpu_doctor.live.wanted import Wanted\n"
-        "Live(settings=settings(), wanted=Wanted(history=False, more=False)).frame(0)\n"
-        "names = ('diagnose', 'case.load', 'rules.catalogue', 'live.watch')\n"
-        "print([name for name in names if f'mgpu_doctor.{name}' in sys.modules])"
+        "from mgpu_doctor.live.here import Live\n"
+        "from mgpu_doctor.tui import once\n"
+        "live = Live(settings=settings())\n"
+        "once.render(live.frame(0), width=80, colour=False)\n"
+        "names = ('diagnose', 'findings', 'case.load', 'case.model', 'rules.catalogue',\n"
+        "         'live.watch', 'tui.filter.parser', 'tui.panels.ranks')\n"
+        "dear = ('numpy', 'pydantic', 'tomllib', *(f'mgpu_doctor.{one}' for one in names))\n"
+        "print([name for name in dear if name in sys.modules])\n"
+        "assert live.frame(1).history is not None\n"
+        "live.close()"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True

@@ -6,8 +6,8 @@ import importlib.util
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from mgpu_trainers import catalogue
-from typer.testing import CliRunner
 
 from mgpu_doctor.cli import app, observed, train
 

@@ -84,7 +84,6 @@ def test_console_text(tmp_path: Path) -> None:
         ("gone", "does not exist"),
         ("empty", "is an empty folder"),
         ("box", "is a single black box"),
-        ("trace", "is a profiler trace"),
         ("torn", "cannot be read"),
     ],
 )
@@ -94,8 +93,6 @@ def test_what_cannot_be_examined(tmp_path: Path, made: str, says: str) -> None:
         path.mkdir()
     elif made == "box":
         os.rename(finished(tmp_path), path)
-    elif made == "trace":
-        path.write_text('{"schemaVersion": 1, "traceEvents": []}')
     elif made == "torn":
         path.write_bytes(gzip.compress(b"step 1\n" * 100)[:20])
     with pytest.raises(UnknownSubject, match=says):

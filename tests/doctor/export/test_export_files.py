@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from mgpu_probes.inprocess.layout import PHASES
-from typer.testing import CliRunner
 
 from mgpu_doctor.case.model import Event
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli import export as verb
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.export.files import table, timeline, writing
 from tests.support import diagnoses, frames
@@ -62,6 +61,15 @@ def test_ranks_hosts_and_gpus_have_names_and_counters() -> None:
     counted = {one["name"] for one in events if one["ph"] == "C"}
     assert {"CPU %", "GPU 0 busy %", "GPU 2 SM clock MHz"} <= counted
     assert not {one["pid"] for one in events if one["ph"] == "C"} & {0, 1, 2}
+
+
+def test_gpus_of_several_hosts_have_counters_of_their_own() -> None:
+    case = on_gpus(JOB, gpus(1))
+    samples = tuple(replace(one, host=host) for host in "ab" for one in case.device_samples[:3])
+    events = traced(replace(case, device_samples=samples))
+    names = {one["pid"]: one["args"]["name"] for one in events if one["name"] == "process_name"}
+    busy = [names[one["pid"]] for one in events if one["name"] == "GPU 0 busy %"]
+    assert busy == ["host a"] * 3 + ["host b"] * 3
 
 
 def test_foreign_words_are_only_words() -> None:
@@ -114,7 +122,6 @@ def test_files_are_private_whole_and_packed(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage(words: list[str], code: int, said: str) -> None:
-    assert verb.PORT  # the verb is loaded, as `main` does
     done = CliRunner().invoke(app, ["export", *words])
     assert done.exit_code == code
     assert said in done.stderr

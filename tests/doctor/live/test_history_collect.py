@@ -9,7 +9,8 @@ import pytest
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.model import HostSample, Rank, Records
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.live.history import measures
 from mgpu_doctor.live.history.collect import MOST_DEVICES, Collector, History
 from mgpu_doctor.live.history.measures import OF_DEVICE, OF_PRESSURE, UTILIZATION, Measure

@@ -54,12 +54,12 @@ def test_everything_in_a_box(box: Path) -> None:
 
 
 def test_the_dtype_is_the_layout() -> None:
-    values = (1, 2, 3, 4, 5, *range(10), 6, 7, 8.0, 9.0, 10, 11, 12, 13.0, 14, 15, 16, 17)
+    values = (1, 2, 3, 4, 5, *range(10), 6, 7, 8.0, 9.0, 10, 11, 12, 13.0, 14, 15, 16, 17, 18)
     (record,) = np.frombuffer(layout.STEP.pack(*values), STEP_DTYPE)
     assert record["phases"].tolist() == list(range(10))
     assert [record[name] for name in STEP_DTYPE.names or () if name != "phases"] == [
         *(1, 2, 3, 4, 5),
-        *range(6, 17),
+        *range(6, 18),
     ]
 
 

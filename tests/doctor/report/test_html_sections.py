@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from mgpu_doctor.case.model import Case, HostSample
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.model import Event as Told
 from mgpu_doctor.report.html.graphs import COLUMNS, graphs
 from mgpu_doctor.report.html.happened import MOST, happened
@@ -93,9 +94,18 @@ def test_of_very_many_events_the_newest_are_told() -> None:
     assert "note 0<" not in told
 
 
-def test_gpus_of_several_hosts_are_not_drawn_as_one() -> None:
+def test_gpus_of_several_hosts_are_drawn_host_by_host() -> None:
+    case = on_gpus(JOB, gpus(1))
+    rows = tuple(replace(one, host=host) for host in "ab" for one in sampled(0, 5).host_samples)
+    samples = tuple(replace(one, host=host) for host in "ab" for one in case.device_samples)
+    drawn = curves(graphs(replace(case, host_samples=rows, device_samples=samples)))
+    busy = [title for title in drawn if title.endswith("busy")]
+    assert busy == ["host a, GPU 0: busy", "host b, GPU 0: busy"]
+    assert {"host a: cores in use", "host b: cores in use"} <= drawn.keys()
+
+
+def test_gpus_of_nobody_knows_which_of_several_hosts_are_not_drawn_as_one() -> None:
     case = on_gpus(JOB, gpus(1))
     rows = tuple(replace(one, host=host) for host in "ab" for one in sampled(0, 5).host_samples)
     drawn = curves(graphs(replace(case, host_samples=rows)))
-    assert not any(title.startswith("GPU") for title in drawn)
-    assert {"host a: cores in use", "host b: cores in use"} <= drawn.keys()
+    assert not any("GPU" in title for title in drawn)

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.case.model import Console, HostSample, Outcome, State
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Console, Outcome, State
 from tests.support.deaths import (
     AT,
     dead,

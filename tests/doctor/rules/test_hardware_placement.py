@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.gpu import Topology
-from mgpu_doctor.case.model import Case, HostSample, Task
+from mgpu_doctor.case.host import HostSample, Task
+from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Severity
 from tests.support.gpus import gpu
 from tests.support.hardware import IDLE, hardware, job, only

@@ -174,6 +174,14 @@ def test_whose_fault_an_xid_usually_is(
     assert "{" not in one.cause + one.fixes[0].how
 
 
+def test_an_xid_says_who_told_it() -> None:
+    case = job(events=[(5.0, 2, 119)])
+    last = case.device_samples[-1]
+    logged = replace(last, events=tuple(replace(one, logged=True) for one in last.events))
+    read = replace(case, device_samples=(*case.device_samples[:-1], logged))
+    assert [only(one).evidence[0].source for one in (case, read)] == ["NVML events", "kernel log"]
+
+
 def test_an_xid_after_which_no_step_ends_stops_the_job() -> None:
     case = job(events=[(15.0, 1, 119)])
     assert only(case).severity is Severity.WARNING

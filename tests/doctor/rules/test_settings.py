@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
-import mgpu_doctor.cli.diagnose
 from mgpu_doctor.cli import app
 from mgpu_doctor.cli.settings import read_settings
 from mgpu_doctor.diagnose import diagnose
@@ -15,8 +14,6 @@ from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.rules.rule import Limit, Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings, SettingsError, settings_from
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
-
-assert mgpu_doctor.cli.diagnose  # importing it adds the verb
 
 RULE = Rule(
     "some-code",
@@ -69,6 +66,20 @@ def test_the_nearest_file_with_a_table_counts(tmp_path: Path) -> None:
     inner = write(tmp_path / "a/b", "[tool.other]\nx = 1\n")
     assert read_settings(inner).ignore == {"coverage-low"}
     assert read_settings(tmp_path / "a").ignore == {"coverage-low"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[ tool . "mgpu-doctor" ]\nignore = ["coverage-low"]\n',
+        '[tool] # ours\nmgpu-doctor.ignore = ["coverage-low"]\n',
+        'x = 1\ntool.mgpu-doctor.ignore = ["coverage-low"]\n',
+        "tool = {mgpu-doctor = {ignore = ['coverage-low']}}\n",
+        "\t['tool'.mgpu-doctor]\nignore = ['coverage-low']\n",
+    ],
+)
+def test_the_table_is_found_however_it_is_written(tmp_path: Path, text: str) -> None:
+    assert read_settings(write(tmp_path, text)).ignore == {"coverage-low"}
 
 
 @pytest.mark.parametrize("text", ["[tool.mgpu-doctor\n", "[tool.mgpu-doctor]\nzzz = {}\n"])

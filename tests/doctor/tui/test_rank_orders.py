@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.case.gpu import DeviceProcess, DeviceSample
-from mgpu_doctor.case.model import HostSample, Outcome, State
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Outcome, State
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.tui.panels import ranks
 from mgpu_doctor.tui.sorting import memory_of, ordered

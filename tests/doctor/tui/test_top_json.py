@@ -24,9 +24,9 @@ from mgpu_doctor.case.gpu import (
     Topology,
     XidEvent,
 )
-from mgpu_doctor.case.model import Group, HostSample, Task
+from mgpu_doctor.case.host import Group, HostSample, Task
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.filter import parse
+from mgpu_doctor.tui.filter.parser import parse
 from mgpu_doctor.tui.once import render_json
 from mgpu_doctor.tui.view import View
 from tests.support.frames import ALL, AT, EIGHT_GPUS, GOING, HOST, gpu
@@ -114,7 +114,8 @@ def test_what_is_known_is_told_and_the_rest_is_null() -> None:
     assert bare["utilization"] is None
     assert bare["ecc"] is None
     assert (broken["temperature"], broken["power_watts"]) == (None, None)
-    assert found["devices"]["events"][0] == {"at": AT, "index": 0, "number": 79}
+    heard = {"at": AT, "index": 0, "number": 79, "bus_id": None, "logged": False}
+    assert found["devices"]["events"][0] == heard
     assert found["host"]["processes"] == [{"pid": 4000, "cpu_seconds": 1.5, "resident_bytes": 7}]
     assert (found["only"], found["left_out"]) == (None, {"devices": 0, "ranks": 0})
 

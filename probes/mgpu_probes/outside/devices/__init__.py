@@ -4,14 +4,18 @@ field may be unknown."""
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 from mgpu_probes.outside.devices.amd import Amd
 from mgpu_probes.outside.devices.errors import Json
 from mgpu_probes.outside.devices.nvidia import Nvidia
 from mgpu_probes.outside.devices.questions import SLOWLY
+from mgpu_probes.outside.devices.xids import LoggedXids, Told
+from mgpu_probes.outside.kernel_lines import KMSG
 
 PATIENCE = 0.8
 """Seconds: less than the second that lies between samples."""
+END_SECONDS = 1.0
 
 
 class Devices:
@@ -20,18 +24,29 @@ class Devices:
     `patience`: seconds that a sample waits for a driver before it says what is known so far.
     `slowly`: seconds between questions of what changes slowly: links, errors, limits.
     `stays`: many samples will be taken, so XIDs are listened for from the first one on; else from
-    the second one on, as one look is too short to hear anything."""
+    the second one on, as one look is too short to hear anything. `kernel_log`: tells of them,
+    too."""
 
     def __init__(
-        self, patience: float = PATIENCE, slowly: float = SLOWLY, *, stays: bool = False
+        self,
+        patience: float = PATIENCE,
+        slowly: float = SLOWLY,
+        *,
+        stays: bool = False,
+        kernel_log: Path = KMSG,
     ) -> None:
         self._nvidia = Nvidia(patience, slowly, stays=stays)
         self._amd = Amd(patience)
+        self._logged = LoggedXids(kernel_log)
+        self._told = Told()
+        self._listens = stays
 
     def sample(self) -> Json:
         """One reading, ready for JSON; its names and units are those of the case's `DeviceSample`
         and `Device`. Never raises for what a driver answers."""
         told = self._nvidia.sample()
+        logged = self._logged.take() if self._listens and told["driver"] else []
+        self._listens = True
         amd = self._amd.sample()
         first = len(told["devices"])
         joined = [{**one, "index": first + one["index"]} for one in amd]
@@ -41,9 +56,12 @@ class Devices:
             "trouble": None if joined else told["trouble"],
             "driver": told["driver"] or self._amd.driver,
             "devices": [*told["devices"], *joined],
+            "events": self._told.new(told["events"], logged, told["devices"]),
+            "kernel_log_trouble": self._logged.trouble,
         }
 
     def close(self) -> None:
         """End the threads and let go of the drivers."""
         self._nvidia.close()
         self._amd.close()
+        self._logged.close(END_SECONDS)

@@ -11,7 +11,8 @@ from mgpu_doctor.analysis.comparing.memory import Memory, memory_of
 from mgpu_doctor.analysis.comparing.run import Run, measured
 from mgpu_doctor.analysis.comparing.settings import differing, settings_of
 from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample
-from mgpu_doctor.case.model import Case, HostSample
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case
 from tests.support.runs import fed_case
 from tests.support.synthetic import Fault, Synthetic
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+from mgpu_probes.inprocess.layout import EVALUATION
+
 from mgpu_doctor.case.gpu import XidEvent
 from mgpu_doctor.case.model import Event as Told
 from mgpu_doctor.case.model import Outcome, State
@@ -24,6 +27,7 @@ from tests.support.happenings import (
     frame,
     rank,
     saves,
+    steps,
 )
 
 
@@ -75,6 +79,22 @@ def test_saves_are_one_line_and_a_slow_one_another() -> None:
         ("rank 0", "saved a checkpoint: 12 s at step 600, usually 1.3 s"),
         ("rank 0", "saved 12 checkpoints, 1.3 s each, every 100 steps, the last at step 1200"),
     ]
+
+
+def test_evaluations_are_told_by_the_steps_in_which_they_were_counted() -> None:
+    records = steps(0, 1200)
+    records["phases"][:, EVALUATION] = np.nan
+    records["phases"][300::300, EVALUATION] = 12.0
+    records["phases"][5, EVALUATION] = 0.001
+    ranks = [rank(number, steps=records) for number in range(2)]
+    assert told(frame(case(ranks)), Kind.SAVING) == [
+        ("ranks 0-1", "evaluated 3 times, 12 s each, every 300 steps, the last at step 900")
+    ]
+    once = replace(ranks[0], steps=records[:400])
+    event_ = only(frame(case([once])), Kind.SAVING)
+    assert (event_.at, event_.sentence) == (AGAIN + 150.0, "evaluated: 12 s at step 300")
+    lost = [replace(one, lost_records=9) for one in ranks]
+    assert "evaluated at least 3 times" in told(frame(case(lost)), Kind.SAVING)[0][1]
 
 
 def test_ranks_that_save_together_are_told_together() -> None:
@@ -156,6 +176,31 @@ def test_a_gpu_that_is_not_listed_any_more_is_lost_once() -> None:
     samples = (whole, less, replace(less, at=AT - 10), replace(whole, at=AT))
     made = [sentence for _, sentence in told(frame(case([], device_samples=samples)), Kind.GPUS)]
     assert made == ["was lost: it is not listed any more", "answers again"]
+
+
+def test_gpus_of_several_hosts_are_told_apart() -> None:
+    whole, less = replace(devices(AT - 30), host="a"), replace(devices(AT - 20, True), host="b")
+    broken = XidEvent(AT - 21.0, 1, 79, "0000:1c:00", logged=True)
+    samples = (whole, replace(devices(AT - 10), host="a"), replace(less, events=(broken,)))
+    made = told(frame(case([], device_samples=samples)), Kind.GPUS)
+    assert {who for who, _ in made} == {"GPU 1 b"}
+    assert [sentence.partition(":")[0] for _, sentence in made] == ["XID 79", "is lost"]
+
+
+def test_an_xid_of_the_kernel_s_log_names_a_gpu_that_nobody_lists() -> None:
+    gone = XidEvent(AT, None, 79, "0000:9a:00", logged=True)
+    event_ = only(Frame(AT, "live", devices=devices(AT, False, gone)), Kind.GPUS)
+    assert event_.who == "GPU at 0000:9a:00"
+    assert event_.sentence.startswith("XID 79: the GPU at 0000:9a:00 has fallen")
+
+
+def test_an_xid_stays_told_after_its_sample_and_once_if_the_recording_has_it() -> None:
+    xid = XidEvent(AT - 50.0, 1, 79)
+    quiet = Frame(AT, "live", devices=devices(AT), xids=(xid,))
+    assert len(told(quiet, Kind.GPUS)) == 1
+    recorded = (devices(AT - 49.0, False, replace(xid, at=AT - 50.4)),)
+    both = frame(case([], device_samples=recorded), devices=devices(AT), xids=(xid,))
+    assert [sentence.endswith("times") for _, sentence in told(both, Kind.GPUS)] == [False]
 
 
 def test_samples_of_another_host_are_another_machine() -> None:

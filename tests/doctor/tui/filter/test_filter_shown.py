@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample, MigInstance
+from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.looks import Look, Process, Role
-from mgpu_doctor.case.model import HostSample, Outcome
+from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.filter import parse
+from mgpu_doctor.tui.filter.parser import parse
 from mgpu_doctor.tui.filter.shown import pids, shown, used
 from mgpu_doctor.tui.once import render
 from mgpu_doctor.tui.panels import gpus, heat, ranks

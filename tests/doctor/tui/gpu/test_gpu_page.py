@@ -13,7 +13,7 @@ from textual.app import App
 from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample, Ecc, MigInstance, NvLink, Pcie
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.filter import parse
+from mgpu_doctor.tui.filter.parser import parse
 from mgpu_doctor.tui.gpu.screen import GpuScreen
 from mgpu_doctor.tui.view import View
 from tests.support.frames import AT, EIGHT_GPUS, GIB, HOSTILE, REPLAYED, STRAGGLER, gpu

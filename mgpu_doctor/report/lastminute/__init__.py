@@ -1,0 +1,1 @@
+"""The last minute before the end, rank by rank."""

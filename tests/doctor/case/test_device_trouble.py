@@ -1,0 +1,50 @@
+"""Whose GPUs were sampled, and a kernel's log that could not be read for XIDs: told once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from mgpu_doctor.case.device_trouble import unread_log
+from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.recording.layout import DEVICE_SAMPLES, HOSTS
+from tests.support.recordings import HEALTHY, STARTED, recording
+
+GPU = (Device(0),)
+DENIED = "/dev/kmsg cannot be read: Operation not permitted"
+
+
+def sample(host: str | None = None, **changes: str) -> DeviceSample:
+    return DeviceSample(float(STARTED), GPU, host=host, **changes)  # type: ignore[arg-type]
+
+
+def test_samples_of_several_hosts_know_theirs(tmp_path: Path) -> None:
+    made = recording(tmp_path / "job", (HEALTHY, HEALTHY))
+    xid = {"at": STARTED + 1, "index": None, "number": 79, "bus_id": "0000:3b:00", "logged": True}
+    for host in ("node-a", "node-b"):
+        (made / HOSTS / host).mkdir()
+        line = {"at": STARTED + 1, "devices": [{"index": 0}], "kernel_log_trouble": DENIED}
+        told = {**line, "events": [xid] if host == "node-b" else []}
+        (made / HOSTS / host / DEVICE_SAMPLES).write_text(json.dumps(told) + "\n")
+    case = load_recording(made)
+    assert [one.host for one in case.device_samples] == ["node-a", "node-b"]
+    (event,) = case.device_samples[1].events
+    assert (event.index, event.bus_id, event.logged) == (None, "0000:3b:00", True)
+    (gap,) = (one for one in case.unexamined if one.probe == "kernel log")
+    assert gap.reason.startswith(DENIED)
+
+
+def test_a_log_that_was_read_or_is_told_of_already_is_not_told_of() -> None:
+    denied = sample(kernel_log_trouble=DENIED)
+    assert unread_log([sample()], ()) == []
+    assert unread_log([denied, sample()], ()) == [], "it can be read now"
+    assert unread_log([denied], ("kernel log",)) == []
+    assert unread_log([DeviceSample(1.0, (), kernel_log_trouble=DENIED)], ()) == []
+
+
+def test_of_all_hosts_it_is_told_once_with_what_is_known_instead() -> None:
+    (heard,) = unread_log([sample(h, kernel_log_trouble=DENIED) for h in "ab"], ())
+    assert heard.reason.endswith("only those the driver reports (NVML)")
+    deaf = sample(kernel_log_trouble=DENIED, events_trouble="XIDs cannot be heard: no support")
+    assert "nor from the driver: XIDs cannot be heard" in unread_log([deaf], ())[0].reason

@@ -1,0 +1,161 @@
+"""The last minute before the end, rank by rank: who stopped first, where, with what."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.case.blank import blank_rank
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case, Console, Job, Now, Outcome, Rank, State, Subject
+from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.recording.box import STEP_DTYPE
+from mgpu_doctor.report import html, markdown
+from mgpu_doctor.report.html.lastminute import MOST
+from mgpu_doctor.report.lastminute.facts import LINES, LINES_OF_NOBODY, last_minute
+from mgpu_doctor.report.lastminute.words import cells, told
+from tests.support import diagnoses
+
+START = 1_790_000_000.0
+END = START + 300.0
+PRINTED = ("[rank2]: segmentation fault", "epoch 3", "[rank0]: lost a peer")
+
+
+def rank(number: int, stopped: float, state: State = State.DEAD, **changes: Any) -> Rank:
+    """It ended, or stands since, so many seconds before the end."""
+    steps = np.zeros(200, dtype=STEP_DTYPE)
+    steps["step"] = np.arange(200)
+    steps["wall_ns"] = 10**9
+    steps["end_ns"] = (END - stopped - 199 + np.arange(200)) * 1e9
+    steps["device_bytes"] = 3 << 30
+    facts: dict[str, Any] = {
+        "rank": number,
+        "pid": 4000 + number,
+        "host": "node-a",
+        "state": state,
+        "started": START,
+        "steps": steps,
+        "now": Now("wait", END - stopped, 200, "all_reduce train.py:87", 200),
+        "ended": END - stopped if state is State.DEAD else None,
+    }
+    return blank_rank(**{**facts, **changes})
+
+
+def diagnosis(
+    *ranks: Rank, outcome: Outcome = Outcome.FAILED, printed: tuple[str, ...] = PRINTED
+) -> Diagnosis:
+    job = Job(
+        "job", ("train.py",), "/home/someone/project", "torch", "ddp", "torchrun", len(ranks),
+        ("node-a",), START, None if outcome is Outcome.HUNG else END, outcome, 1, None, None,
+    )  # fmt: skip
+    samples = (HostSample(END - 2, 50.0, 2, None, 1, 4, {4000: (1.0, 2 << 30)}, host="node-a"),)
+    case = Case(
+        Subject("recording", "/nowhere"), job, END, ranks, console=Console(printed),
+        host_samples=samples,
+    )  # fmt: skip
+    summaries = tuple(
+        RankSummary(
+            one.rank, one.host, one.pid, None,
+            "hung" if outcome is Outcome.HUNG else one.state.value,
+            one.exit_code, one.signal, 199, 1.0, {}, "all_reduce train.py:87",
+        )
+        for one in ranks
+    )  # fmt: skip
+    return Diagnosis(case, summaries, None, None, (), ())
+
+
+KILLED = diagnosis(
+    rank(0, 1.0, signal=15), rank(1, 0.5, signal=15), rank(2, 41.0, signal=11, exit_code=None)
+)
+HUNG = diagnosis(rank(0, 30.0, State.WAITING), rank(1, 90.0, State.WAITING), outcome=Outcome.HUNG)
+
+
+def test_who_fell_first_comes_first() -> None:
+    known = last_minute(KILLED)
+    assert known is not None
+    assert [(one.rank, one.first) for one in known.stops] == [(2, True), (0, False), (1, False)]
+    assert told(known) == "First fell rank 2 (SIGSEGV), 41 s before the end."
+
+
+def test_what_is_known_of_a_rank() -> None:
+    known = last_minute(KILLED)
+    assert known is not None
+    assert cells(known.stops[1], several=False) == (
+        "0",
+        "SIGTERM",
+        "1 s before the end",
+        "up to 199; the last took 1 s, usually 1 s; 59 in the last minute",
+        "all_reduce train.py:87, for 1 s",
+        "3 GiB on the device, 2 GiB resident",
+    )
+    assert cells(known.stops[2], several=True)[0] == "1 node-a"
+    assert cells(known.stops[2], several=False)[5] == "3 GiB on the device"
+
+
+def test_of_a_hang_the_first_to_stand_is_told_and_not_blamed() -> None:
+    known = last_minute(HUNG)
+    assert known is not None
+    assert [one.rank for one in known.first] == [1]
+    assert told(known).startswith("The first to stand still was rank 1, 1 min 30 s before the end;")
+    assert "need not be to blame" in told(known)
+    assert [one.steps for one in known.stops] == [0, 30]
+
+
+def test_ranks_that_come_to_stand_together_have_no_first() -> None:
+    ranks = [rank(number, 30.0 + 0.1 * number, State.WAITING) for number in range(2)]
+    known = last_minute(diagnosis(*ranks, outcome=Outcome.HUNG))
+    assert known is not None
+    assert known.first == ()
+    assert told(known) == "Who stopped first is not known."
+
+
+def test_a_job_that_ended_well_or_goes_on_has_none() -> None:
+    for outcome in (Outcome.COMPLETED, Outcome.RUNNING):
+        assert last_minute(diagnosis(rank(0, 1.0), outcome=outcome)) is None
+    nothing = blank_rank(rank=0, pid=1, host="node-a", state=State.DEAD)
+    assert last_minute(diagnosis(nothing)) is None, "nobody knows when it stopped"
+
+
+def test_what_was_printed_belongs_to_its_rank_or_to_nobody() -> None:
+    known = last_minute(KILLED)
+    assert known is not None
+    assert {one.rank: one.printed for one in known.stops} == {0: PRINTED[2:], 1: (), 2: PRINTED[:1]}
+    assert known.printed == ("epoch 3",)
+    flood = diagnosis(*KILLED.case.ranks, printed=("[rank0]: x", "y") * 500)
+    known = last_minute(flood)
+    assert known is not None
+    assert len(known.stops[1].printed) == LINES
+    assert len(known.printed) == LINES_OF_NOBODY
+
+
+def test_of_very_many_ranks_the_first_is_shown() -> None:
+    many = [rank(number, 1.0 + 0.001 * number, signal=15) for number in range(4 * MOST)]
+    many[70] = rank(70, 0.5, signal=9)
+    page = html.render(diagnosis(*many))
+    assert "First fell rank 70 (SIGKILL)" in page
+    assert f"{4 * MOST - MOST} more ranks" in page
+
+
+@pytest.mark.parametrize("redact", [True, False])
+def test_both_reports_tell_it_and_hide_names_when_asked(redact: bool) -> None:
+    secret = replace(
+        KILLED,
+        case=replace(KILLED.case, console=Console(("at /home/someone/project/x on node-a",))),
+    )
+    for told_ in (html.render(secret, redact=redact), markdown.render(secret, redact=redact)):
+        assert "The last minute" in told_
+        assert "What happened" in told_
+        assert ("someone" not in told_) is redact
+        assert ("node-a" not in told_) is redact
+
+
+def test_printed_lines_are_only_text() -> None:
+    hostile = diagnosis(*KILLED.case.ranks, printed=(f"[rank2]: {diagnoses.HOSTILE}",) * 9)
+    page, ticket = html.render(hostile), markdown.render(hostile)
+    assert "<script" not in page
+    assert "\x1b" not in page + ticket
+    assert "<script" not in re.sub(r"(`{3,}).*?\n\1", "", ticket, flags=re.DOTALL)
