@@ -1,4 +1,4 @@
-"""What a word on the command line names: a process, a recording, console text, dumps."""
+"""What a word on the command line names: a process, a recording, console text, dumps, traces."""
 
 from __future__ import annotations
 
@@ -59,7 +59,14 @@ class MemorySnapshot:
     path: Path
 
 
-Subject = Pid | Recording | Log | Flights | MemorySnapshot
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What PyTorch's profiler exported, or a folder of such files."""
+
+    path: Path
+
+
+Subject = Pid | Recording | Log | Flights | MemorySnapshot | Traces
 
 
 def recognise(word: str) -> Subject:
@@ -82,7 +89,8 @@ def recognise(word: str) -> Subject:
         return _file(path)
     raise UnknownSubject(
         f"{word} does not exist: name a process id, a recording (its folder, its id or `latest`; "
-        f"they are kept in {runs()}), a log, a flight-recorder dump or a memory snapshot."
+        f"they are kept in {runs()}), a log, a flight-recorder dump, a memory snapshot or "
+        "profiler traces."
     )
 
 
@@ -97,6 +105,8 @@ def _folder(path: Path) -> Subject:
     kinds = {type(_kind(file)) for file in files if file.is_file()}
     if Flights in kinds:
         return Flights(path)
+    if Traces in kinds:
+        return Traces(path)
     if any(file.suffix == BOX_SUFFIX for file in files):
         return Recording(path)
     if not files:
@@ -124,10 +134,11 @@ def _kind(path: Path) -> Subject | UnknownSubject:
         )
     if head.startswith(_PICKLE) and all(_holds(head, marks) for marks in _SNAPSHOT):
         return MemorySnapshot(path)
+    # A trace names process groups, too, as dumps of the flight recorder do.
+    if head.lstrip().startswith((b"{", b"[")) and _holds(head, _TRACE):
+        return Traces(path)
     if head.startswith(_PICKLE) or (head.lstrip().startswith(b"{") and _holds(head, _FLIGHT)):
         return Flights(path)
-    if head.lstrip().startswith((b"{", b"[")) and _holds(head, _TRACE):
-        return UnknownSubject(f"{path} is a profiler trace; traces cannot be examined yet.")
     return Log(str(path))
 
 

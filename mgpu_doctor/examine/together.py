@@ -9,6 +9,7 @@ from pathlib import Path
 
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
 from mgpu_probes.outside.snapshots import NotASnapshotError
+from mgpu_probes.outside.traces.facts import NotATraceError
 
 from mgpu_doctor.case.dumps import case_of_flights
 from mgpu_doctor.case.flight_files import read_flights
@@ -17,6 +18,7 @@ from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.logs import NotALog, load_logs
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.snapshots import case_of_snapshots
+from mgpu_doctor.case.traces import case_of_traces
 from mgpu_doctor.examine.live import (
     EndedMeanwhile,
     Target,
@@ -32,6 +34,7 @@ from mgpu_doctor.examine.subjects import (
     MemorySnapshot,
     Pid,
     Recording,
+    Traces,
     UnknownSubject,
     recognise,
 )
@@ -59,13 +62,20 @@ def cases(words: Sequence[str], tell: Tell) -> list[Case]:
     if logs:
         found = [_with_log(case, _log(logs)) for case in found] or [_log(logs)]
     snapshots = _snapshots([one.path for one in subjects if isinstance(one, MemorySnapshot)])
+    traced = _traces([one.path for one in subjects if isinstance(one, Traces)])
+    if traced is not None and not (found or flights):
+        held = snapshots.snapshots if snapshots is not None else ()
+        return [replace(traced, snapshots=held)]
     if snapshots is not None and not (found or flights):
         return [snapshots]
     if flights and not found:
         reference = next(str(one.path) for one in subjects if isinstance(one, Flights))
         return [case_of_flights(flights, reference)]
     held = snapshots.snapshots if snapshots is not None else ()
-    return [replace(case, flights=(*case.flights, *flights), snapshots=held) for case in found]
+    return [
+        _with_traces(replace(case, flights=(*case.flights, *flights), snapshots=held), traced)
+        for case in found
+    ]
 
 
 def _targets(subjects: Sequence[Pid | Recording]) -> list[Target]:
@@ -129,6 +139,22 @@ def _snapshots(paths: Sequence[Path]) -> Case | None:
         return case_of_snapshots(paths) if paths else None
     except NotASnapshotError as error:
         raise UnknownSubject(f"{error}.") from None
+
+
+def _traces(paths: Sequence[Path]) -> Case | None:
+    try:
+        return case_of_traces(paths) if paths else None
+    except NotATraceError as error:
+        raise UnknownSubject(f"{error}.") from None
+    except OSError as error:
+        raise UnknownSubject(f"{paths[0]} cannot be read ({error.strerror}).") from None
+
+
+def _with_traces(case: Case, traced: Case | None) -> Case:
+    if traced is None:
+        return case
+    unexamined = (*case.unexamined, *traced.unexamined)
+    return replace(case, traces=traced.traces, unexamined=unexamined)
 
 
 def _with_log(case: Case, log: Case) -> Case:

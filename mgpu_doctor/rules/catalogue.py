@@ -24,6 +24,9 @@ from mgpu_doctor.rules import (
     input,
     leaks,
     memory_death,
+    memory_places,
+    memory_risk,
+    memory_share,
     mismatch,
     rendezvous,
     snapshot,
@@ -34,45 +37,53 @@ from mgpu_doctor.rules import (
     syncs,
     training,
     unused,
+    workers,
 )
 from mgpu_doctor.rules.hardware.family import RULES as HARDWARE
 from mgpu_doctor.rules.hardware.xid import with_xids
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.signs import with_signs
+from mgpu_doctor.rules.traces import with_traces
 
 GROUP = "mgpu_doctor.rules"
 """Entry points of this group name a tuple of `Rule`."""
 
 OWN: tuple[Rule, ...] = with_xids(
     with_signs(
-        (
-            *failed.RULES,
-            *memory_death.RULES,
-            *snapshot.RULES,
-            *leaks.RULES,
-            *full.RULES,
-            *exhausted.RULES,
-            *asked.RULES,
-            *rendezvous.RULES,
-            *mismatch.RULES,
-            *hang.RULES,
-            *standing.RULES,
-            *straggler.RULES,
-            *input.RULES,
-            *host.RULES,
-            *imbalance.RULES,
-            *stages.RULES,
-            *stalls.RULES,
-            *communication.RULES,
-            *accumulation.RULES,
-            *buckets.RULES,
-            *unused.RULES,
-            *syncs.RULES,
-            *framework.RULES,
-            *device.RULES,
-            *HARDWARE,
-            *training.RULES,
-            *doctor.RULES,
+        with_traces(
+            (
+                *failed.RULES,
+                *memory_death.RULES,
+                *snapshot.RULES,
+                *leaks.RULES,
+                *memory_risk.RULES,
+                *memory_places.RULES,
+                *memory_share.RULES,
+                *full.RULES,
+                *exhausted.RULES,
+                *asked.RULES,
+                *rendezvous.RULES,
+                *mismatch.RULES,
+                *hang.RULES,
+                *standing.RULES,
+                *straggler.RULES,
+                *workers.RULES,
+                *input.RULES,
+                *host.RULES,
+                *imbalance.RULES,
+                *stages.RULES,
+                *stalls.RULES,
+                *communication.RULES,
+                *accumulation.RULES,
+                *buckets.RULES,
+                *unused.RULES,
+                *syncs.RULES,
+                *framework.RULES,
+                *device.RULES,
+                *HARDWARE,
+                *training.RULES,
+                *doctor.RULES,
+            )
         )
     )
 )

@@ -1,0 +1,1 @@
+"""What profiler traces tell: pure functions, columns of events in, measures out."""

@@ -1,0 +1,177 @@
+"""Collectives of several traces, joined by group and number: nobody's clock is needed.
+
+All ranks leave a collective together, so what a rank stood in it beyond the one that came last is
+waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.outside.traces.facts import Events, Kind
+
+from mgpu_doctor.analysis.traces import names
+from mgpu_doctor.analysis.traces.split import step_starts
+from mgpu_doctor.case.traces import Trace
+
+Floats = npt.NDArray[np.float64]
+
+
+class UnjoinableError(Exception):
+    """Why the ranks cannot be compared, as part of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds; a row a unit, a column a rank."""
+
+    ranks: tuple[int, ...]
+    waits: Floats
+    unit: str
+    """`step`, or `stretch of 12 collectives` where no steps are marked."""
+    collectives: int
+    """Joined altogether."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """A rank's collectives of one group, in order."""
+
+    families: tuple[str, ...]
+    sequence: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Collectives that several ranks took part in."""
+
+    columns: tuple[int, ...]
+    start: npt.NDArray[np.int64]
+    """On the first of these ranks."""
+    length: npt.NDArray[np.int64]
+    """A row a collective, a column a rank."""
+
+
+MOST_STRETCHES = 20
+
+
+def join(traces: Sequence[Trace]) -> Waits:
+    """How long each rank waited in each step. Raises UnjoinableError."""
+    numbered = {one.rank: one for one in traces if one.rank is not None}
+    whole = {rank: one for rank, one in numbered.items() if one.cut is None}
+    numbered = whole if len(whole) > 1 else numbered
+    if len(numbered) < 2:
+        raise UnjoinableError("traces of two ranks at least are needed, with their numbers")
+    ranks = tuple(sorted(numbered))
+    called = [dict(_called(numbered[rank])) for rank in ranks]
+    groups = list(_groups(called))
+    if not groups:
+        raise UnjoinableError(_why_not(called))
+    steps = step_starts(numbered[ranks[0]])
+    if len(steps) < 2 or any(one.columns[0] for one in groups):
+        return _by_stretch(ranks, groups)
+    waits = np.zeros((len(steps), len(ranks)))
+    for one in groups:
+        unit = np.searchsorted(steps, one.start, side="right") - 1
+        _add(waits, one, np.maximum(0, unit))
+    return Waits(ranks, waits, "step", sum(len(one.start) for one in groups))
+
+
+def _by_stretch(ranks: tuple[int, ...], groups: Sequence[_Group]) -> Waits:
+    """Each group's collectives in equal parts, by number."""
+    least = min(len(one.start) for one in groups)
+    count = max(1, min(MOST_STRETCHES, least))
+    waits = np.zeros((count, len(ranks)))
+    for one in groups:
+        _add(waits, one, np.arange(len(one.start)) * count // len(one.start))
+    whole = sum(len(one.start) for one in groups)
+    return Waits(ranks, waits, f"stretch of {max(1, whole // count)} collectives", whole)
+
+
+def _add(waits: Floats, group: _Group, unit: npt.NDArray[np.int64]) -> None:
+    beyond = (group.length - group.length.min(axis=1, keepdims=True)) * 1e-9
+    for place, column in enumerate(group.columns):
+        waits[:, column] += np.bincount(unit, beyond[:, place], minlength=len(waits))
+
+
+def _called(trace: Trace) -> Iterator[tuple[str, _Called]]:
+    """By the group's name; collectives only, sends and receives are between two ranks."""
+    events = collectives(trace)
+    families = np.array(names.families(trace.names), dtype=object)
+    if not len(events):
+        return
+    events = events[families[events["name"]] != ""]
+    for group in np.unique(events["group"]):
+        some = events[events["group"] == group]
+        yield (
+            trace.names[group] if group >= 0 else "",
+            _Called(
+                tuple(families[some["name"]]),
+                some["sequence"].astype(np.int64),
+                some["start"],
+                some["length"],
+            ),
+        )
+
+
+def collectives(trace: Trace) -> Events:
+    """Kernels that exchange data, else what the host says of its own collectives."""
+    events: Events = trace.events
+    if trace.on_device:
+        wanted = (events["kind"] == Kind.KERNEL) & names.moves(trace)
+    else:
+        wanted = (events["kind"] == Kind.NOTE) & names.hosted(trace)
+    found: Events = events[wanted]
+    return found
+
+
+def _groups(called: Sequence[dict[str, _Called]]) -> Iterator[_Group]:
+    """Those groups whose members all called the same."""
+    for name in dict.fromkeys(name for one in called for name in one):
+        columns = tuple(place for place, one in enumerate(called) if name in one)
+        if len(columns) < 2:
+            continue
+        same = _same([called[place][name] for place in columns])
+        if same is not None:
+            yield _Group(
+                columns,
+                same[0].start,
+                np.stack([one.length for one in same], axis=1),
+            )
+
+
+def _same(members: Sequence[_Called]) -> list[_Called] | None:
+    """What all of them called, in one order; None where that cannot be told."""
+    numbers = [one.sequence for one in members]
+    if all(len(one) and one.min() >= 0 and len(np.unique(one)) == len(one) for one in numbers):
+        shared = numbers[0]
+        for one in numbers[1:]:
+            shared = np.intersect1d(shared, one)
+        members = [_only(one, shared) for one in members]
+    first = members[0].families
+    return [*members] if first and all(one.families == first for one in members) else None
+
+
+def _only(one: _Called, shared: npt.NDArray[np.int64]) -> _Called:
+    order = np.argsort(one.sequence, kind="stable")
+    places = order[np.isin(one.sequence[order], shared)]
+    return _Called(
+        tuple(one.families[place] for place in places),
+        one.sequence[places],
+        one.start[places],
+        one.length[places],
+    )
+
+
+def _why_not(called: Sequence[dict[str, _Called]]) -> str:
+    if not any(called):
+        return "the traces hold no collective"
+    return (
+        "the ranks' traces do not hold the same collectives in the same order (they were not taken "
+        "over the same steps, or are cut)"
+    )

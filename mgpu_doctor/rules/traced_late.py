@@ -1,0 +1,145 @@
+"""A straggler, by profiler traces: the rank that waits least while all others wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.traces.late import FLOOR, LEAST_UNITS, Late
+from mgpu_doctor.analysis.traces.told import Told
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.rules.rule import Limits
+from mgpu_doctor.rules.words import by_cost, culprit, seconds
+
+MOSTLY = 0.5
+"""Share of its excess from which a part of its work names the code."""
+CODES = {
+    "input": "straggler-input",
+    "kernels": "straggler-compute",
+    "copies": "straggler-compute",
+    "forward": "straggler-compute",
+    "backward": "straggler-compute",
+    "optimizer": "straggler-optimizer",
+}
+WORDS = {
+    "input": "waiting for its loader",
+    "kernels": "its kernels",
+    "copies": "its copies to and from the device",
+    "forward": "its forward pass",
+    "backward": "its backward pass",
+    "optimizer": "its optimizer step",
+}
+MEASURED = (
+    "In profiler traces: collectives of all ranks are joined by group and number; the rank that "
+    f"stands in them shortest is named if the others stand longer, in {LEAST_UNITS} steps or more, "
+    f"by {FLOOR:.0%} of the step and beyond chance (the same test, on few steps). Kernels, copies, "
+    "loader, forward, backward and optimizer tell what takes longer there."
+)
+
+
+def examine(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
+    """The finding for a rank whose excess has this name. Step records go first."""
+
+    def found(measures: Measures, limits: Limits) -> Iterable[Finding]:
+        told = measures.traced
+        if told is None or told.late is None or measures.joined is not None:
+            return
+        part = _part(told, told.late)
+        saved = told.late.saved / max(told.unit_seconds, 1e-12)
+        fits = CODES.get(part or "", "straggler-other") == code
+        if fits and saved >= limits["cost"]:
+            yield _finding(measures, told, code, part, min(saved, 1.0))
+
+    return found
+
+
+def _part(told: Told, late: Late) -> str | None:
+    longer = told.longer or {}
+    most = max(longer, key=lambda name: longer[name], default=None)
+    return most if most is not None and longer[most] >= MOSTLY * late.saved else None
+
+
+def _finding(measures: Measures, told: Told, code: str, part: str | None, saved: float) -> Finding:
+    late = told.late
+    assert late is not None
+    longer = (told.longer or {}).get(part or "", 0.0)
+    does = WORDS.get(part or "", "")
+    what = f": {seconds(longer)} a {late.unit} more go into {does}" if part else ""
+    source = f"traces, {late.units} {late.unit}s joined by collective"
+    where = f"rank {late.rank}"
+    return Finding(
+        code=code,
+        severity=by_cost(saved),
+        confidence=round(min(0.95, 0.5 + 0.05 * late.units), 2),
+        title=f"Rank {late.rank} holds the others up{what}",
+        cause=_cause(told, late, part),
+        culprits=(culprit(measures, late.rank),),
+        victims=tuple(
+            sorted(rank for rank in told.ranks.values() if rank is not None and rank != late.rank)
+        ),
+        evidence=(
+            Evidence(
+                "stands in collectives beyond the shortest of all ranks, against the others' "
+                "median",
+                late.wait,
+                "s",
+                late.wait_of_others,
+                source,
+                where,
+            ),
+            Evidence(
+                f"share of the {late.unit}s in which the others waited longer",
+                late.positive,
+                "fraction",
+                0.5,
+                source,
+                where,
+            ),
+            *(
+                Evidence(f"{name} beyond the others' median", extra, "s", 0.0, source, where)
+                for name, extra in sorted((told.longer or {}).items(), key=lambda item: -item[1])
+                if extra >= 0.1 * late.saved
+            ),
+        ),
+        cost=Cost(saved, late.saved),
+        fixes=(_fix(late, part, saved),),
+    )
+
+
+def _cause(told: Told, late: Late, part: str | None) -> str:
+    waits = (
+        f"The others stand {seconds(late.wait_of_others)} a {late.unit} in collectives until it "
+        f"comes; it waits {seconds(late.wait)}."
+    )
+    if part is not None:
+        return f"{waits} Most of that goes into {WORDS[part]}."
+    known = "kernels, copies and loader" if told.on_device else "forward, backward and optimizer"
+    return f"{waits} Its {known} take about as long as the others', so it is what lies between."
+
+
+def _fix(late: Late, part: str | None, saved: float) -> Fix:
+    basis = "traces: the same steps if it came no later than the next one"
+    gain = Predicted(1 - saved, None, basis)
+    if part == "input":
+        return Fix(
+            "load-in-background",
+            "Let batches be made ahead of time",
+            "DataLoader(..., num_workers=4, prefetch_factor=4, persistent_workers=True); compare "
+            f"rank {late.rank}'s shard and storage with the others'.",
+            gain,
+        )
+    if part == "kernels":
+        return Fix(
+            "mend-rank",
+            f"Find what slows rank {late.rank}'s device",
+            "Compare clocks, temperature and power cap (nvidia-smi -q -d CLOCK,TEMPERATURE,POWER) "
+            "and the batch's size and lengths with another rank's.",
+            gain,
+        )
+    return Fix(
+        "mend-rank",
+        f"Find what only rank {late.rank} does",
+        f"Open its trace beside another's (ui.perfetto.dev) and look at what it does before each "
+        f"collective; search the code for `if rank == {late.rank}`, logging, saving and `.item()`.",
+        gain,
+    )

@@ -1,0 +1,248 @@
+"""Where a job's time goes, by profiler traces: communication, loader, host, device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.traces.split import Split
+from mgpu_doctor.analysis.traces.told import Told
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.rules.rule import Limits
+from mgpu_doctor.rules.words import by_cost, percent, ranks, seconds
+
+OVERLAP_EXPOSED = 0.10
+"""Exposed communication, of the time, from which hiding it is worth a word (torch-tb-profiler
+0.4.3, BSD: communication of more than 10 % of the step)."""
+HIDDEN = 0.5
+"""Share of the communication that computing hides, below which the order of things is to blame."""
+BUSY = 0.70
+"""Share of the time in which a device ran something (SageMaker's LowGPUUtilization: 70 %)."""
+MOSTLY = 0.5
+BATCHES = 4
+SOURCE = "traces"
+_HOSTED = (
+    " There is no GPU in these traces: cores move the data that also compute, so fewer ranks or "
+    "more cores come first."
+)
+MEASURED = {
+    "communication-bound": "In profiler traces: collectives while nothing computes, on the rank "
+    "with the least of it, which waits for nobody.",
+    "overlap-poor": "In profiler traces of GPUs: kernels compute for longer than data moves, and "
+    "hide less than half of it.",
+    "input-bound": "In profiler traces: the loop stood in its DataLoader and the device ran "
+    "nothing, on the rank with the least of it.",
+    "launch-bound": "In profiler traces: gaps between kernels, most of them of 200 µs or less and "
+    "ended by a kernel that was launched after the gap had begun.",
+    "low-utilization": "In profiler traces: the device runs nothing for 30 % of the time or more, "
+    "on every rank.",
+}
+
+
+def _of(measures: Measures) -> Told | None:
+    """Where step records are, they decide."""
+    return measures.traced if measures.joined is None else None
+
+
+def exposed_least(told: Told) -> float | None:
+    """Share of the time; None: one of several ranks alone cannot tell transfer from waiting."""
+    if told.world < 2 or len(told.splits) < 2:
+        return None
+    return min(one.exposed / one.window for one in told.splits.values())
+
+
+def communication(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    told = _of(measures)
+    share = exposed_least(told) if told is not None else None
+    if told is None or share is None or share < limits["share"] or _is_hideable(told):
+        return
+    saved = share * (1 - 1 / BATCHES)
+    yield Finding(
+        code="communication-bound",
+        severity=by_cost(saved) if told.on_device else Severity.INFO,
+        confidence=0.85 if told.on_device else 0.6,
+        title=f"Moving data between the ranks takes {percent(share)} of the time, with nothing "
+        "computed meanwhile",
+        cause="Computing takes too little time for so many bytes on this link."
+        + ("" if told.on_device else _HOSTED),
+        evidence=tuple(_moving(told, share)),
+        cost=_cost(told, saved) if told.on_device else Cost(),
+        fixes=(
+            Fix(
+                "accumulate",
+                f"Add up gradients over {BATCHES} batches for each exchange",
+                "with model.no_sync(): around all but the last batch's backward; scale the loss by "
+                f"1/{BATCHES}.",
+                Predicted(1 - saved, None, f"formula: an exchange in every {BATCHES}th batch"),
+            ),
+            Fix(
+                "check-link",
+                "Check that the fastest link is used",
+                "NCCL_DEBUG=INFO prints the transport; nvidia-smi topo -m shows what is there.",
+            ),
+        ),
+    )
+
+
+def _is_hideable(told: Told) -> bool:
+    """Whether computing takes longer than moving does, and hides little of it."""
+    if not told.on_device:
+        return False
+    least = min(told.splits.values(), key=lambda one: one.exposed / one.window)
+    hidden = least.communication - least.exposed
+    return least.compute >= least.communication and hidden < HIDDEN * least.communication
+
+
+def overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
+    told = _of(measures)
+    share = exposed_least(told) if told is not None else None
+    if told is None or share is None or share < OVERLAP_EXPOSED or not _is_hideable(told):
+        return
+    least = min(told.splits.values(), key=lambda one: one.exposed / one.window)
+    hidden = 1 - least.exposed / least.communication
+    saved = share - least.communication * (1 - HIDDEN) / least.window
+    yield Finding(
+        code="overlap-poor",
+        severity=by_cost(saved),
+        confidence=0.75,
+        title=f"Computing hides only {percent(hidden)} of the communication: {percent(share)} of "
+        "the time is spent on moving data alone",
+        cause=f"Kernels compute for {seconds(least.compute)} and data moves for "
+        f"{seconds(least.communication)}, mostly one after the other.",
+        evidence=tuple(_moving(told, share)),
+        cost=_cost(told, saved),
+        fixes=(
+            Fix(
+                "overlap",
+                "Let data move while backward computes",
+                "DistributedDataParallel exchanges gradients in buckets during backward: leave "
+                "bucket_cap_mb at 25 or below; FSDP: backward_prefetch=BACKWARD_PRE, "
+                "limit_all_gathers; by hand: async_op=True, and wait() just before the update.",
+                Predicted(1 - saved, None, "formula: half of the communication hidden"),
+            ),
+        ),
+    )
+
+
+def feeding(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    told = _of(measures)
+    share = _fetching(told) if told is not None else 0.0
+    if told is None or share < limits["share"]:
+        return
+    who = "All ranks wait" if len(told.splits) > 1 else "The training waits"
+    yield Finding(
+        code="input-bound",
+        severity=by_cost(share),
+        confidence=0.8,
+        title=f"{who} for data: {percent(share)} of the time",
+        cause="The loop stands in its DataLoader while nothing runs. Why is not in a trace: the "
+        "workers are processes of their own.",
+        victims=_ranks(told),
+        evidence=(_least("in the loader, with nothing else running", share, limits["share"]),),
+        cost=_cost(told, share),
+        fixes=(
+            Fix(
+                "load-in-background",
+                "Let batches be made ahead of time",
+                "DataLoader(..., num_workers=4, prefetch_factor=4, persistent_workers=True, "
+                "pin_memory=True)",
+                Predicted(1 - share, None, "traces: the same steps with no wait for data"),
+            ),
+        ),
+    )
+
+
+def _fetching(told: Told) -> float:
+    return min(one.fetching / one.window for one in told.splits.values())
+
+
+def idle(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
+    """`launch-bound` or `low-utilization`: one of them where devices stand idle."""
+
+    def found(measures: Measures, _: Limits) -> Iterable[Finding]:
+        told = _of(measures)
+        if told is None or not told.on_device or _fetching(told) >= OVERLAP_EXPOSED:
+            return
+        splits = list(told.splits.values())
+        share = min(one.idle / one.window for one in splits)
+        launching = all(_is_launching(one) for one in splits)
+        if share >= 1 - BUSY and launching == (code == "launch-bound"):
+            yield _idle(told, code, share)
+
+    return found
+
+
+def _is_launching(one: Split) -> bool:
+    why = one.why_idle
+    return why is not None and why.host >= MOSTLY * one.idle and why.short >= MOSTLY * why.host
+
+
+def _idle(told: Told, code: str, share: float) -> Finding:
+    one = max(told.splits.values(), key=lambda one: one.idle / one.window)
+    many = code == "launch-bound"
+    host = one.why_idle.host if one.why_idle is not None else 0.0
+    title = f"The GPUs run nothing for {percent(share)} of the time or more"
+    if many:
+        title += ": the host cannot start their kernels fast enough"
+    gain = Predicted(1 - share, None, "upper bound: the same kernels without gaps")
+    fix = Fix(
+        "find-host-work",
+        "Find what the host does in the gaps",
+        "Open the trace (ui.perfetto.dev) at a gap: synchronizing calls (.item(), printing), "
+        "saving, or Python between steps.",
+        gain,
+    )
+    if many:
+        fix = Fix(
+            "compile",
+            "Let kernels be fused and started together",
+            'model = torch.compile(model, mode="reduce-overhead"), before it is wrapped in '
+            "DistributedDataParallel; fused=True for the optimizer; a larger batch.",
+            gain,
+        )
+    return Finding(
+        code=code,
+        severity=by_cost(share),
+        confidence=0.8 if many else 0.7,
+        title=title,
+        cause="Most gaps are short and end with a kernel that the host launched only then."
+        if many
+        else "The host launched nothing, or the device waited for something else.",
+        victims=_ranks(told),
+        evidence=(
+            _least("nothing runs on the device", share, 1 - BUSY),
+            Evidence("of it nothing had been launched", host, "s", one.idle, SOURCE),
+            Evidence("kernels that compute, on a rank", one.kernels, "kernels", None, SOURCE),
+            Evidence("median length of these", one.kernel, "s", None, SOURCE),
+        ),
+        cost=_cost(told, share),
+        fixes=(fix,),
+    )
+
+
+def _moving(told: Told, share: float) -> Iterator[Evidence]:
+    least = min(told.splits.values(), key=lambda one: one.exposed / one.window)
+    yield _least("data moves and nothing computes", share, None)
+    hidden = least.communication - least.exposed
+    yield Evidence("communication, of which hidden", hidden, "s", least.communication, SOURCE)
+    yield Evidence("computing", least.compute, "s", least.window, SOURCE)
+
+
+def _least(what: str, share: float, limit: float | None) -> Evidence:
+    measure = f"share of the time: {what}, on the rank where it is least"
+    return Evidence(measure, share, "fraction", limit, SOURCE)
+
+
+def _cost(told: Told, share: float) -> Cost:
+    step = told.step_seconds
+    return Cost(share, None if step is None else share * step)
+
+
+def _ranks(told: Told) -> tuple[int, ...]:
+    return tuple(sorted(rank for rank in told.ranks.values() if rank is not None))
+
+
+def named(told: Told) -> str:
+    """`ranks 0-7`, or how many traces where they have no numbers."""
+    known = _ranks(told)
+    return ranks(known) if known else f"{len(told.splits)} ranks"

@@ -1,0 +1,1 @@
+"""Traces of PyTorch's profiler (Kineto, Chrome's trace-event JSON), as NumPy columns."""

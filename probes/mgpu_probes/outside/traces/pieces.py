@@ -1,0 +1,112 @@
+"""Cuts a trace into pieces of whole events while it is unpacked: what is in memory at any moment
+is one piece, however large the file or whatever size it claims."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mgpu_probes.outside.traces.facts import NotATraceError
+
+CHUNK = 1 << 20
+"""Bytes that are read, and at most unpacked, at a time."""
+MOST_PIECE = 16 << 20
+"""No event and no header is larger."""
+MOST_BYTES = 64 << 30
+"""Of one unpacked trace."""
+_GZIP = b"\x1f\x8b"
+_BETWEEN = re.compile(rb"\}\s*,\s*\{")
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
+_SPACE = b" \t\r\n"
+
+
+@dataclass(slots=True)
+class Pieces:
+    """Of one file: iterate, then read what came before and after the events."""
+
+    path: Path
+    head: bytes = b"{}"
+    """The object that holds the events, with an empty list of them."""
+    cut: str | None = None
+    _left: bytes = field(default=b"", init=False)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Events with commas between them, some thousands at a time; the last piece also holds
+        what closes the file. A piece may end within a list that an event holds: `glued` then."""
+        chunks = self._unpacked()
+        rest = self._begin(chunks)
+        for chunk in chunks:
+            rest += chunk
+            place = _last_between(rest)
+            if place is not None:
+                yield rest[: place[0]]
+                rest = rest[place[1] :]
+            elif len(rest) > MOST_PIECE:
+                self.cut = f"an event of more than {MOST_PIECE >> 20} MiB"
+                return
+        if rest:
+            yield rest
+
+    def _begin(self, chunks: Iterator[bytes]) -> bytes:
+        """Reads the header; what follows it."""
+        seen = b""
+        for chunk in chunks:
+            seen += chunk
+            if seen.lstrip(_SPACE).startswith(b"["):
+                return seen.lstrip(_SPACE)[1:]
+            found = _LIST.search(seen)
+            if found is not None:
+                self.head = seen[: found.end()] + b"]}"
+                return seen[found.end() :]
+            if len(seen) > MOST_PIECE:
+                break
+        raise NotATraceError(self.cut or f"{self.path.name} holds no list of trace events")
+
+    def _unpacked(self) -> Iterator[bytes]:
+        total = 0
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise NotATraceError(f"{self.path} is no regular file")
+            packed = file.read(2) == _GZIP
+            file.seek(0)
+            raw = iter(lambda: file.read(CHUNK), b"")
+            for chunk in self._gunzipped(raw) if packed else raw:
+                total += len(chunk)
+                if total > MOST_BYTES:
+                    self.cut = f"it is larger than {MOST_BYTES >> 30} GiB"
+                    return
+                yield chunk
+
+    def _gunzipped(self, raw: Iterator[bytes]) -> Iterator[bytes]:
+        unpacker = zlib.decompressobj(wbits=31)
+        try:
+            for chunk in raw:
+                waiting = chunk
+                while waiting and not unpacker.eof:
+                    yield unpacker.decompress(waiting, CHUNK)
+                    waiting = unpacker.unconsumed_tail
+            if not unpacker.eof:
+                yield unpacker.flush()
+                self.cut = "the compressed file ends early"
+        except zlib.error:
+            self.cut = "the compressed file is damaged"
+
+
+def _last_between(rest: bytes) -> tuple[int, int] | None:
+    """After the closing brace, and before the opening one, of the last two events."""
+    for reach in (1 << 14, 1 << 18, len(rest)):
+        begin = max(0, len(rest) - reach)
+        found = None
+        for found in _BETWEEN.finditer(rest, begin):  # noqa: B007 - the last one is wanted
+            pass
+        if found is not None:
+            return found.start() + 1, found.end() - 1
+        if not begin:
+            return None
+    return None

@@ -1,0 +1,53 @@
+"""Few steps and many: what counts as more than chance, and that healthy noise does not."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.analysis.traces.chance import last_so_often, signed_rank
+from mgpu_doctor.analysis.traces.joined import Waits
+from mgpu_doctor.analysis.traces.late import Late, find_late
+
+
+def late(own: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Late | None:
+    waits = own.max(axis=1, keepdims=True) - own
+    ranks = tuple(range(own.shape[1]))
+    return find_late(Waits(ranks, waits, "step", len(own)), float(own.max(axis=1).mean()))
+
+
+def test_signed_ranks_are_those_of_all_signs() -> None:
+    """Against every sign that five values may have."""
+    sizes = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    below = {
+        signs: sum(s for s, up in zip(sizes, signs, strict=True) if not up)
+        for signs in product((False, True), repeat=5)
+    }
+    for signs, least in below.items():
+        series = np.where(signs, sizes, -sizes)
+        chance = sum(one <= least for one in below.values()) / len(below)
+        assert signed_rank(series) == pytest.approx(chance)
+    assert last_so_often(3, 3, 2) == pytest.approx(1 / 8)
+    assert last_so_often(0, 5, 4) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_noise_alone_names_nobody(ranks: int) -> None:
+    random = np.random.default_rng(ranks)
+    jobs = [10 + np.abs(random.standard_t(3, (12, ranks))) for _ in range(200)]
+    assert sum(late(own) is not None for own in jobs) <= 1
+    assert late(np.full((12, ranks), 10.0)) is None
+
+
+def test_a_late_rank_is_found_in_few_steps() -> None:
+    own = 10 + 0.1 * np.random.default_rng(1).random((8, 4))
+    own[:, 2] += 2
+    found = late(own)
+    assert found is not None
+    assert found.rank == 2
+    assert found.saved == pytest.approx(2, rel=0.05)
+    own[:, 1] += 2
+    assert late(own) is None
+    assert late(own[:4]) is None

@@ -1,0 +1,23 @@
+"""Traces of a real job: its slow rank is named, and of a healthy one nobody is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.traces import case_of_traces
+from mgpu_doctor.diagnose import diagnose
+from tests.support.examining import loud
+from tests.support.jobs import plain, run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("slow", [1, -1])
+def test_a_profiled_job(tmp_path: Path, slow: int) -> None:
+    ended = run(plain("profiled.py", "--out", str(tmp_path), "--slow", str(slow)))
+    assert ended.code == 0, ended.err
+    found = loud(diagnose(case_of_traces([tmp_path])))
+    named = [(one.code, [culprit.rank for culprit in one.culprits]) for one in found]
+    assert named == ([("straggler-other", [slow])] if slow >= 0 else [])
