@@ -140,8 +140,7 @@ def _of_host(trace: Trace) -> Split | None:
 
 def _of_c10d(trace: Trace) -> names.Flags:
     known = np.fromiter((one.startswith("c10d::") for one in trace.names), bool)
-    found: names.Flags = known[trace.events["name"]]
-    return found
+    return np.take(known, trace.events["name"])
 
 
 def launches(events: Events) -> Events:
