@@ -48,7 +48,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
         case=case,
         ranks=tuple(
             replace(_summary(measures, rank, hung), where=_where(rank, places))
-            for rank in case.ranks
+            for rank in measures.case.ranks
         ),
         coverage=measures.coverage,
         coverage_reason=low.reason if low else None,

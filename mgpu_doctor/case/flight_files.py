@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from mgpu_probes.outside.flight.dumps import read_dump
@@ -24,6 +25,9 @@ MOST_RANKS = 1 << 17
 MOST_RANK = (1 << 20) - 1
 MOST_TEXT = 400
 MOST_TENSORS = 1_024
+REMEMBERED = 64
+"""Dumps kept in memory: who watches a job comes back to its files every few seconds, and one of
+them takes longer to read than all else of a recording."""
 
 Place = tuple[str, int | None, str]
 
@@ -92,6 +96,18 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Flight:
+    return _parsed(path, _version(path))
+
+
+def _version(path: Path) -> tuple[int, ...]:
+    with suppress(OSError):
+        now = path.stat()
+        return now.st_ino, now.st_size, now.st_mtime_ns
+    return ()
+
+
+@lru_cache(REMEMBERED)
+def _parsed(path: Path, _version: tuple[int, ...]) -> Flight:
     try:
         return replace(flight_of(read_dump(path)), source=path.name)
     except NotAFlightError as error:

@@ -80,8 +80,3 @@ class Frame:
     replay: Position | None = None
     history: History | None = None
     """What was sampled until now; None: the source keeps none."""
-
-    @property
-    def resolved(self) -> tuple[Followed, ...]:
-        """Findings that were there and are no more."""
-        return tuple(one for one in self.followed if not one.is_open)

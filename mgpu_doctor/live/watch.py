@@ -62,11 +62,6 @@ class Seen:
         map_ = heat(case) if heated else None
         return cls(diagnosis, map_, going(case, diagnosis.stages), followed=followed)
 
-    @property
-    def resolved(self) -> tuple[Followed, ...]:
-        """Findings that are there no more, the newest first."""
-        return tuple(one for one in self.followed if not one.is_open)
-
 
 class Pace:
     """When something is due that may take `SHARE` of the time."""

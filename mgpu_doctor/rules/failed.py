@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import obituary, words
+from mgpu_doctor.rules import leavers, obituary, words
 from mgpu_doctor.rules.fallen import fallen
 from mgpu_doctor.rules.falls import Fall, Kind, falls, first_falls, undecided, victims_of
 from mgpu_doctor.rules.rendezvous import absentees
@@ -60,6 +60,9 @@ def _untold(case: Case) -> Iterable[Finding]:
     """The job failed and no rank shows a cause of its own, or nobody knows whose was first."""
     if several := undecided(case):
         yield _several(several, case)
+        return
+    if gone := leavers.left_early(case):
+        yield leavers.finding(gone, case)
         return
     echoes = falls(case)
     code = case.job.exit_code
@@ -133,7 +136,9 @@ _FIRST = (
     "Endings are merged from exit statuses seen from outside, the ranks' own black boxes and the "
     "console (torchrun's summary, mp.spawn, tracebacks). A rank that lost its connection or got "
     "the launcher's SIGTERM only echoes another's end. Of the others the earliest is named, also "
-    "where the launcher calls another one the root. A job that was asked to end has no culprit."
+    "where the launcher calls another one the root. Where all who failed lost their connection and "
+    "one had ended with exit code 0 before, that one left too early. A job that was asked to end "
+    "has no culprit."
 )
 _CONFIDENCE = (
     "Confidence by source: the rank's own record 0.99, its exit status 0.97, the console alone "

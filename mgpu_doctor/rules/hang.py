@@ -10,6 +10,7 @@ from mgpu_doctor.case.model import Job, Rank, State
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import obituary, words
 from mgpu_doctor.rules.absent import absent
+from mgpu_doctor.rules.leavers import EVEN_BATCHES
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.stall import LEAST_SECONDS, LEAST_STEPS, Stall, stall_of
 
@@ -73,14 +74,7 @@ def _cause(stall: Stall, measures: Measures, name: str) -> str:
 def _fixes(stall: Stall, job: Job) -> tuple[Fix, ...]:
     if not stall.left_cleanly:
         return obituary.fixes_of(stall.culprits[0], job)
-    return (
-        Fix(
-            "even-batches",
-            "Give every rank the same number of steps",
-            "Use `DistributedSampler(dataset, drop_last=True)`, or wrap the loop in `with "
-            "torch.distributed.algorithms.join.Join([model]):`.",
-        ),
-    )
+    return (EVEN_BATCHES,)
 
 
 def _end_it(ranks: Iterable[Rank]) -> Fix:

@@ -201,3 +201,13 @@ def test_a_broken_rule_of_ours_is_told_to_users_and_shown_to_us(
     diagnosis = diagnose(case, Settings(forgiving=True))
     assert [one.code for one in diagnosis.findings] == ["straggler-compute"]
     assert [one.probe for one in diagnosis.unexamined] == ["rule ours"]
+
+
+def test_of_a_running_job_the_ranks_are_told_as_they_are_of_late() -> None:
+    late = Fault(1, "forward", milliseconds=100, start=2200)
+    case = synthetic_case(Synthetic(ranks=2, steps=3000, faults=[late]))
+    told = []
+    for outcome in (Outcome.COMPLETED, Outcome.RUNNING):
+        rank = diagnose(replace(case, job=replace(case.job, outcome=outcome))).ranks[0]
+        told.append(rank.step_seconds_median or 0.0)
+    assert told == [pytest.approx(0.03, rel=0.1), pytest.approx(0.13, rel=0.1)]

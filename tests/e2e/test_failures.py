@@ -33,6 +33,7 @@ EXPECTED = {
     "exit": ("failed-exception", "exit code 3"),
     "kill": ("failed-killed", "SIGKILL"),
     "segv": ("failed-signal", "SIGSEGV"),
+    "leave": ("failed-exception", "ended normally while ranks 0, 1 and 3"),
 }
 
 

@@ -12,6 +12,7 @@ import pytest
 from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Finding
+from mgpu_doctor.live.followed import recent
 from mgpu_doctor.live.watch import Seen, Watch
 from tests.support.jobs import started, torchrun
 
@@ -36,7 +37,9 @@ def test_a_straggler_appears_and_resolves_itself(tmp_path: Path) -> None:
         later = awaited(watch, lambda seen: steps(seen) > steps(there) + 30)
         grown = found(later)
         assert grown is not None
-        gone = awaited(watch, lambda seen: CODE in [one.finding.code for one in seen.resolved])
+        gone = awaited(
+            watch, lambda seen: CODE in [one.finding.code for one in recent(seen.followed)]
+        )
         assert gone.diagnosis.case.job.outcome is Outcome.RUNNING
         assert found(gone) is None
         assert steps(gone) >= FAULTY

@@ -43,6 +43,8 @@ def train(rank: int, args: argparse.Namespace) -> None:
         if step == 5 and rank == 0:
             print("on its way", flush=True)
         if step == args.at and rank == args.rank:
+            if args.how == "leave":
+                break
             fall(args.how, step)
         if step == args.at and args.stuck:
             wait_for_nobody(rank, numbers)
@@ -51,7 +53,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
 
 def main() -> None:
     options = argparse.ArgumentParser()
-    options.add_argument("how", choices=("none", "raise", "exit", "kill", "segv"))
+    options.add_argument("how", choices=("none", "raise", "exit", "kill", "segv", "leave"))
     options.add_argument("--rank", type=int, default=2)
     options.add_argument("--at", type=int, default=30)
     options.add_argument("--steps", type=int, default=60)

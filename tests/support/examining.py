@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +13,8 @@ from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from tests.support.jobs import plain, run
+from tests.support.calm import calmly
+from tests.support.jobs import Ended, plain, run
 
 
 def recorded(
@@ -27,7 +29,12 @@ def recorded(
     command = plain(f"{script}.py", *options, ranks=ranks)
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
     given = [f"{name}={value}" for name, value in (environment or {}).items()]
-    ended = run(["env", *given, *doctor, *command])
+
+    def observed() -> Ended:
+        shutil.rmtree(recording, ignore_errors=True)
+        return run(["env", *given, *doctor, *command])
+
+    ended = calmly(observed)
     assert ended.code == 0, ended.err
     return load_recording(recording)
 

@@ -140,13 +140,14 @@ def _of_host(trace: Trace) -> Split | None:
 
 def _of_c10d(trace: Trace) -> names.Flags:
     known = np.fromiter((one.startswith("c10d::") for one in trace.names), bool)
-    return np.take(known, trace.events["name"])
+    return np.asarray(known[trace.events["name"]], bool)
 
 
 def launches(events: Events) -> Events:
     """Calls of the host that may have started something, by correlation."""
-    calls = events[(events["kind"] == Kind.LAUNCH) & (events["correlation"] >= 0)]
-    return calls[np.argsort(calls["correlation"], kind="stable")]
+    calls: Events = events[(events["kind"] == Kind.LAUNCH) & (events["correlation"] >= 0)]
+    ordered: Events = calls[np.argsort(calls["correlation"], kind="stable")]
+    return ordered
 
 
 def idle_of(device: Events, calls: Events) -> npt.NDArray[np.int64]:

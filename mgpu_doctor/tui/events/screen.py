@@ -131,4 +131,4 @@ def _news(old: Frame, new: Frame) -> bool:
     it was loaded anew."""
     if new.diagnosis is None or new.diagnosis is not old.diagnosis:
         return True
-    return new.resolved != old.resolved or bool(new.devices and new.devices.events)
+    return new.followed != old.followed or bool(new.devices and new.devices.events)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from mgpu_doctor.findings import Diagnosis, Finding, Followed
+from mgpu_doctor.live.followed import recent
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone, cost, gain, who
@@ -17,7 +18,7 @@ def lines(frame: Frame, width: int, view: View) -> list[Text]:
     diagnosis = frame.diagnosis
     if diagnosis is None:
         return []
-    gone = [_gone(one, frame.at, width) for one in frame.resolved]
+    gone = [_gone(one, frame.at, width) for one in recent(frame.followed)]
     if not diagnosis.findings:
         return [Text("no finding", style=DIM), *gone]
     selected = min(view.finding, len(diagnosis.findings) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mgpu_doctor.findings import Culprit, Finding, Followed, Severity
-from mgpu_doctor.live.followed import MOST_RESOLVED, follow
+from mgpu_doctor.live.followed import MOST_PAST, MOST_RECENT, follow, recent
 
 
 def finding(code: str, rank: int | None = None, title: str = "") -> Finding:
@@ -27,9 +27,17 @@ def test_a_finding_appears_is_updated_and_resolves_itself() -> None:
     assert follow(seen, (), 40.0) == seen
 
 
-def test_one_that_comes_back_has_appeared_anew() -> None:
+def test_one_that_comes_back_has_appeared_anew_and_its_past_is_kept() -> None:
     gone = (Followed(SLOW, 10.0, 30.0),)
-    assert follow(gone, (SLOW,), 50.0) == (Followed(SLOW, 50.0),)
+    seen = follow(gone, (SLOW,), 50.0)
+    assert seen == (Followed(SLOW, 50.0), *gone)
+    assert recent(seen) == ()
+    assert follow(seen, (), 60.0) == (Followed(SLOW, 50.0, 60.0), *gone)
+
+
+def test_each_is_told_once_as_it_was_last() -> None:
+    seen = (Followed(SLOW, 50.0, 60.0), Followed(OTHER, 5.0, 40.0), Followed(SLOW, 10.0, 30.0))
+    assert recent(seen) == seen[:2]
 
 
 def test_another_rank_is_another_finding() -> None:
@@ -39,8 +47,11 @@ def test_another_rank_is_another_finding() -> None:
 
 def test_open_ones_come_first_and_old_ones_are_forgotten() -> None:
     seen: tuple[Followed, ...] = ()
-    for rank in range(MOST_RESOLVED + 3):
+    for rank in range(MOST_PAST + 3):
         seen = follow(seen, (finding("straggler-input", rank),), float(rank))
-    seen = follow(seen, (OTHER,), 100.0)
-    assert seen[0] == Followed(OTHER, 100.0)
-    assert [one.finding.culprits[0].rank for one in seen[1:]] == [7, 6, 5, 4, 3]
+    seen = follow(seen, (OTHER,), 1000.0)
+    assert seen[0] == Followed(OTHER, 1000.0)
+    past = [one.finding.culprits[0].rank for one in seen[1:]]
+    assert past == list(range(MOST_PAST + 2, 2, -1))
+    told = [one.finding.culprits[0].rank for one in recent(seen)]
+    assert told == past[:MOST_RECENT]

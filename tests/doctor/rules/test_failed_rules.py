@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.case.host import HostSample
-from mgpu_doctor.case.model import Console, Outcome, State
+from mgpu_doctor.case.model import Console, Outcome, Rank, State
 from tests.support.deaths import (
     AT,
     dead,
@@ -195,6 +195,29 @@ def test_connections_lost_on_all_ranks_blame_none_of_them() -> None:
     assert finding.culprits == ()
     assert finding.victims == (0, 1, 2)
     assert finding.confidence < 0.5
+
+
+def test_who_left_cleanly_before_the_others_lost_their_connection_is_named() -> None:
+    left = rank(1, state=State.EXITED, exit_code=0, ended=AT)
+    others = [echo(0, AT + 1), terminated(2, AT + 2)]
+    (found,) = find(failed_job([others[0], left, others[1]]))
+    assert found.code == "failed-exception"
+    assert [culprit.rank for culprit in found.culprits] == [1]
+    assert found.victims == (0, 2)
+    assert "Join" in found.fixes[0].how
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [echo(0, AT), rank(1, state=State.EXITED, exit_code=0, ended=AT + 1)],
+        [echo(0, AT + 1), rank(1, state=State.EXITED, exit_code=None, ended=AT)],
+        [echo(0, AT + 1), dead(1, AT + 2, exit_code=1), rank(2, state=State.EXITED, exit_code=0)],
+    ],
+)
+def test_who_left_later_or_nobody_knows_how_is_not_blamed(ranks: list[Rank]) -> None:
+    found = find(failed_job(ranks))
+    assert not [one for one in found if "ended normally" in one.title]
 
 
 def test_a_lone_sigterm_before_all_others_names_its_rank() -> None:
