@@ -16,8 +16,8 @@ import pytest
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud
-from tests.support.jobs import JOBS, plain, run
+from tests.support.examining import loud, run_calmly
+from tests.support.jobs import JOBS, plain
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ EXPLAINED = 0.8
 def recorded(folder: Path, command: list[str], *environment: str) -> tuple[Case, int]:
     """The case of a job, and the steps that its framework counted."""
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(folder / "recording"), "--"]
-    ended = run(["env", *environment, *doctor, *command])
+    ended = run_calmly(["env", *environment, *doctor, *command], folder / "recording")
     assert ended.code == 0, ended.err
     turns = re.search(r"turns (\d+)", ended.out)
     assert turns is not None

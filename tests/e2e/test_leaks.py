@@ -9,19 +9,19 @@ import pytest
 
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud
-from tests.support.jobs import run
+from tests.support.examining import loud, run_calmly
 
 pytestmark = pytest.mark.slow
 DOCTOR = (sys.executable, "-m", "mgpu_doctor")
 
 
 def test_a_mebibyte_a_step_in_a_hundred_steps(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
     train = ("train", "torch-ddp", "--ranks", "2", "--steps", "100", "--model", "cnn-nano")
     fault = ("--batch", "4", "--fault", "leak:rank=1,mb=1")
-    ended = run([*DOCTOR, *train, *fault, "--dir", str(tmp_path / "leaking")])
+    ended = run_calmly([*DOCTOR, *train, *fault, "--dir", str(recording)], recording)
     assert ended.code == 0, ended.err
-    diagnosis = diagnose(load_recording(tmp_path / "leaking"))
+    diagnosis = diagnose(load_recording(recording))
     (found,) = [one for one in loud(diagnosis) if one.code == "leak-host"]
     assert [one.rank for one in found.culprits] == [1]
     assert found.evidence[0].value == pytest.approx(2**20, rel=0.25)

@@ -11,8 +11,8 @@ import pytest
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
-from tests.support.examining import loud
-from tests.support.jobs import JOBS, run
+from tests.support.examining import loud, run_calmly
+from tests.support.jobs import JOBS
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def recorded(folder: Path, script: str, *options: str, workers: int = 1) -> tupl
         launcher = [sys.executable, str(JOBS / "tf_workers.py"), "--workers", str(workers)]
         command = [*launcher, script, *options]
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(folder / "recording"), "--"]
-    ended = run([*doctor, *command])
+    ended = run_calmly([*doctor, *command], folder / "recording")
     assert ended.code == 0, ended.err
     turns = re.search(r"turns (\d+)", ended.out)
     assert turns is not None

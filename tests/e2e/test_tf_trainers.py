@@ -16,7 +16,7 @@ from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
-from tests.support.examining import loud
+from tests.support.examining import loud, run_calmly
 from tests.support.jobs import Ended, run, started
 
 pytestmark = pytest.mark.slow
@@ -41,7 +41,7 @@ def observed(folder: Path, name: str, *options: str) -> tuple[Ended, Diagnosis]:
     *rest, fault = options
     recording = folder / "recording"
     doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "--dir", str(recording)]
-    ended = run([*doctor, "--model", "cnn-nano", *rest, "--fault", fault])
+    ended = run_calmly([*doctor, "--model", "cnn-nano", *rest, "--fault", fault], recording)
     assert ended.code == 0, ended.err
     return ended, diagnose(load_recording(recording))
 

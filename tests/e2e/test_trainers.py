@@ -14,7 +14,7 @@ from mgpu_trainers import catalogue
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
-from tests.support.examining import loud
+from tests.support.examining import loud, run_calmly
 from tests.support.jobs import Ended, run, started
 
 pytestmark = pytest.mark.slow
@@ -48,7 +48,9 @@ def observed(folder: Path, name: str, *options: str) -> tuple[Ended, Diagnosis]:
         "--dir",
         str(folder / "recording"),
     ]
-    ended = run([*doctor, "--model", "cnn-nano", "--device", "cpu", *options])
+    ended = run_calmly(
+        [*doctor, "--model", "cnn-nano", "--device", "cpu", *options], folder / "recording"
+    )
     assert ended.code == 0, ended.err
     return ended, diagnose(load_recording(folder / "recording"))
 

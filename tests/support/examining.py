@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,16 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from tests.support.calm import calmly
 from tests.support.jobs import Ended, plain, run
+
+
+def run_calmly(command: Sequence[str], recording: Path) -> Ended:
+    """Runs a command that leaves a recording; again, where others disturbed it meanwhile."""
+
+    def once() -> Ended:
+        shutil.rmtree(recording, ignore_errors=True)
+        return run(command)
+
+    return calmly(once)
 
 
 def recorded(
@@ -29,12 +39,7 @@ def recorded(
     command = plain(f"{script}.py", *options, ranks=ranks)
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
     given = [f"{name}={value}" for name, value in (environment or {}).items()]
-
-    def observed() -> Ended:
-        shutil.rmtree(recording, ignore_errors=True)
-        return run(["env", *given, *doctor, *command])
-
-    ended = calmly(observed)
+    ended = run_calmly(["env", *given, *doctor, *command], recording)
     assert ended.code == 0, ended.err
     return load_recording(recording)
 
