@@ -24,17 +24,17 @@ def left_early(case: Case) -> tuple[Rank, ...]:
         return ()
     if any(fall.kind is not Kind.ECHO for fall in echoes):
         return ()
-    raised = {fall.rank for fall in echoes if fall.error is not None}
-    # By the ends of processes: a connection is lost when its process group is destroyed, and it
-    # takes Python seconds more to end.
-    times = [rank.ended for rank in case.ranks if rank.rank in raised and rank.ended is not None]
+    times = [one.error.at for one in echoes if one.error is not None and one.error.at is not None]
+    # By black boxes: processes take seconds to end, in no order. Who lost its connection, too, and
+    # caught that, left its wait at that moment and not before.
     gone = [
         rank
         for rank in case.ranks
         if rank.state is State.EXITED
         and rank.exit_code == 0
-        and rank.ended is not None
-        and rank.ended <= min(times, default=0.0)
+        and rank.now is not None
+        and rank.now.phase != "wait"
+        and rank.now.since < min(times, default=0.0)
     ]
     known = len(gone) + len(echoes) == (case.job.world_size or len(case.ranks)) == len(case.ranks)
     return tuple(gone) if known else ()

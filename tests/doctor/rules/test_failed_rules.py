@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.case.host import HostSample
-from mgpu_doctor.case.model import Console, Outcome, Rank, State
+from mgpu_doctor.case.model import Console, Now, Outcome, Rank, State
 from tests.support.deaths import (
     AT,
     dead,
@@ -197,10 +197,15 @@ def test_connections_lost_on_all_ranks_blame_none_of_them() -> None:
     assert finding.confidence < 0.5
 
 
+def gone(number: int, since: float, **changes: int | None) -> Rank:
+    """A rank that ended by itself after it had last done something at that moment."""
+    known = {"exit_code": 0, **changes}
+    now = Now("other", since, 41, None, 99)
+    return rank(number, state=State.EXITED, ended=AT + 2, now=now, **known)
+
+
 def test_who_left_cleanly_before_the_others_lost_their_connection_is_named() -> None:
-    left = rank(1, state=State.EXITED, exit_code=0, ended=AT)
-    others = [echo(0, AT + 1), terminated(2, AT + 2)]
-    (found,) = find(failed_job([others[0], left, others[1]]))
+    (found,) = find(failed_job([echo(0, AT + 1), gone(1, AT), terminated(2, AT + 2)]))
     assert found.code == "failed-exception"
     assert [culprit.rank for culprit in found.culprits] == [1]
     assert found.victims == (0, 2)
@@ -210,10 +215,12 @@ def test_who_left_cleanly_before_the_others_lost_their_connection_is_named() -> 
 @pytest.mark.parametrize(
     "ranks",
     [
-        [echo(0, AT), rank(1, state=State.EXITED, exit_code=0, ended=AT + 1)],
-        [echo(0, AT + 1), rank(1, state=State.EXITED, exit_code=None, ended=AT)],
-        [echo(0, AT + 1), dead(1, AT + 2, exit_code=1), rank(2, state=State.EXITED, exit_code=0)],
+        [echo(0, AT), gone(1, AT + 0.1)],
+        [echo(0, AT), gone(1, AT - 1, exit_code=None)],
+        [echo(0, AT), gone(1, AT - 1), dead(2, AT + 1, exit_code=1)],
+        [echo(0, AT), rank(1, state=State.EXITED, exit_code=0)],
     ],
+    ids=["later", "code unknown", "another fell by itself", "nothing known"],
 )
 def test_who_left_later_or_nobody_knows_how_is_not_blamed(ranks: list[Rank]) -> None:
     found = find(failed_job(ranks))
