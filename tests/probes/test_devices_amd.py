@@ -151,7 +151,12 @@ def test_a_package_without_a_driver_shows_nothing(
 def test_amd_s_gpus_are_numbered_after_nvidia_s(monkeypatch: pytest.MonkeyPatch) -> None:
     from mgpu_probes.outside.devices.nvidia import Nvidia
 
-    nvidia = {"devices": [{"index": 0}, {"index": 1}], "trouble": None, "driver": "570"}
+    nvidia = {
+        "devices": [{"index": 0}, {"index": 1}],
+        "trouble": None,
+        "driver": "570",
+        "events": [],
+    }
     monkeypatch.setattr(Nvidia, "sample", lambda _: nvidia)
     told = sample(monkeypatch, pretend())
     assert [one["index"] for one in told["devices"]] == [0, 1, 2, 3]
