@@ -15,7 +15,7 @@ T = TypeVar("T")
 DISTURBED = 0.1
 """Cores. Alone on its machine a job shows -0.02 to 0.02 of them."""
 TRIES = 3
-REPEATS = 8
+REPEATS = 6
 """In one run of the tests: on a machine that is never calm they would take three times as long."""
 
 
