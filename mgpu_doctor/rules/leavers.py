@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import signal
+
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import words
@@ -14,30 +17,49 @@ EVEN_BATCHES = Fix(
     "torch.distributed.algorithms.join.Join([model]):`. Where ranks decide by themselves when to "
     "stop (a time limit, early stopping), let rank 0 decide and broadcast it.",
 )
+_OVERTAKEN = "had left its process group when the launcher ended what was left of the job"
 _SYMPTOMS = ("failed-gloo", "failed-nccl-timeout")
 
 
 def left_early(case: Case) -> tuple[Rank, ...]:
     """Empty, too, where a rank is not known: it may have been the one that ended first."""
-    echoes = falls(case)
-    if case.job.outcome is not Outcome.FAILED or not echoes:
+    fallen = falls(case)
+    if case.job.outcome is not Outcome.FAILED or any(one.kind is not Kind.ECHO for one in fallen):
         return ()
-    if any(fall.kind is not Kind.ECHO for fall in echoes):
-        return ()
-    times = [one.error.at for one in echoes if one.error is not None and one.error.at is not None]
-    # By black boxes: processes take seconds to end, in no order. Who lost its connection, too, and
-    # caught that, left its wait at that moment and not before.
+    times = [one.error.at for one in fallen if one.error is not None and one.error.at is not None]
+    first = min(times, default=0.0)
+    stood = [rank for rank in case.ranks if not _in_order(rank)]
+    # Who was in the collective that broke has left because of that, not before.
+    broken = min((_entered(rank) for rank in stood if _entered(rank)), default=math.inf)
     gone = [
         rank
         for rank in case.ranks
-        if rank.state is State.EXITED
-        and rank.exit_code == 0
-        and rank.now is not None
-        and rank.now.phase != "wait"
-        and rank.now.since < min(times, default=0.0)
+        if rank not in stood and _left(rank) < first and _entered(rank) < broken
     ]
-    known = len(gone) + len(echoes) == (case.job.world_size or len(case.ranks)) == len(case.ranks)
-    return tuple(gone) if known else ()
+    known = len(gone) + len(stood) == (case.job.world_size or len(case.ranks)) == len(case.ranks)
+    return tuple(gone) if known and stood else ()
+
+
+def _in_order(rank: Rank) -> bool:
+    """A launcher may have ended it on its way out: processes take seconds to end, in no order."""
+    orderly = rank.state is State.EXITED and rank.exit_code == 0
+    overtaken = rank.signal == signal.SIGTERM and rank.error is None and _when_left(rank)
+    return bool(orderly or overtaken) and rank.now is not None and rank.now.phase != "wait"
+
+
+def _left(rank: Rank) -> float:
+    """When it left its process group, or its last wait. Who lost its connection, too, and caught
+    that, did so at that moment and not before."""
+    return _when_left(rank) or (rank.now.since if rank.now is not None else math.inf)
+
+
+def _when_left(rank: Rank) -> float | None:
+    return max((event.at for event in rank.events if event.kind == "left"), default=None)
+
+
+def _entered(rank: Rank) -> int:
+    """The last collective that it entered; 0: not known."""
+    return (rank.now.group_seq or 0) if rank.now is not None else 0
 
 
 def finding(gone: tuple[Rank, ...], case: Case) -> Finding:
@@ -52,13 +74,16 @@ def finding(gone: tuple[Rank, ...], case: Case) -> Finding:
         severity=Severity.CRITICAL,
         confidence=0.8,
         title=f"{who.capitalize()} ended normally while {words.ranks(others)} still waited for it",
-        cause=f"{who.capitalize()} ended with exit code 0{steps}, before any other rank failed; "
+        cause=f"{who.capitalize()} left in good order{steps}, before any other rank failed; "
         "what the others raised is the connection that they lost by it. Ranks had unequal numbers "
         "of batches, or one left the loop early.",
         culprits=tuple(Culprit(one.rank, one.host, one.device, one.pid) for one in gone),
         victims=others,
         evidence=tuple(
-            Evidence(f"exit code of rank {one.rank}", 0, "", source="exit status") for one in gone
+            Evidence(f"exit code of rank {one.rank}", 0, "", source="exit status")
+            if one.exit_code == 0
+            else Evidence(f"rank {one.rank}", _OVERTAKEN, "text", source="black box")
+            for one in gone
         )
         + tuple(
             Evidence(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import torch
 from mgpu_probes.inprocess import described
 from mgpu_probes.inprocess.clock import Ledger
 from mgpu_probes.inprocess.pieces import Step
+from mgpu_probes.inprocess.rank import probe
 from mgpu_probes.inprocess.steps import Steps
 from mgpu_probes.inprocess.stride import Stride, backward_ended
 from mgpu_probes.inprocess.torch_hooks import digest
+from mgpu_probes.inprocess.torch_hooks import loader as hooks
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -197,6 +200,25 @@ def test_a_rate_in_a_tensor_is_not_read() -> None:
     optimizer = adam(lr=torch.tensor(0.5))
     facts = described.optimizer(optimizer).now()
     assert (facts["lr"], facts["lr_now"]) == (None, None)
+
+
+def test_a_loader_that_is_gone_feeds_no_training_any_more() -> None:
+    """Validation's loader may get its id."""
+    iterator = iter(DataLoader(DATA, 4))
+    sampler = weakref.ref(iterator._index_sampler)
+    place = id(sampler())
+    hooks._meets(sampler())
+    probe.steps.training.add(place)
+    hooks._asks(place)
+    del iterator
+    assert sampler() is None
+    assert place not in probe.steps.training | hooks._alive.keys() | hooks._asked.keys()
+
+
+def test_batches_that_nobody_can_watch_go_on_being_known() -> None:
+    batches = [[0, 1], [2, 3]]
+    hooks._meets(batches)
+    assert hooks._alive.pop(id(batches)) is None
 
 
 # ------------------------------------------------------------------------------------ losses

@@ -25,7 +25,7 @@ ALONE = 2
 """So many of a kind are told one by one."""
 TIMES, LATER = 3.0, 0.5
 """How many times as long as usual, and how many seconds longer, is worth a line of its own."""
-ELSEWHERE = ("joined", "ended", "exception")
+ELSEWHERE = ("joined", "left", "exception")
 """Kinds that others tell better."""
 WORDS = {
     "checkpoint": (Kind.SAVING, "saved a checkpoint", "saved {} checkpoints"),

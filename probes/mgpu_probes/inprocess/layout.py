@@ -129,7 +129,7 @@ EVENTS = (
     "exception",
     "memory",
     "recompile",
-    "ended",
+    "left",
 )
 NOTE, JOINED, GC, SAVED, EVALUATED, RAISED, MEMORY, RECOMPILED, LEFT = range(len(EVENTS))
 

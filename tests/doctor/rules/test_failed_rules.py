@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from mgpu_doctor.case.host import HostSample
-from mgpu_doctor.case.model import Console, Now, Outcome, Rank, State
+from mgpu_doctor.case.model import Console, Event, Now, Outcome, Rank, State
 from tests.support.deaths import (
     AT,
     dead,
@@ -210,6 +212,33 @@ def test_who_left_cleanly_before_the_others_lost_their_connection_is_named() -> 
     assert [culprit.rank for culprit in found.culprits] == [1]
     assert found.victims == (0, 2)
     assert "Join" in found.fixes[0].how
+
+
+def left(since: float, group_seq: int = 41, **changes: Any) -> Rank:
+    """Rank 1 once it has destroyed its process group, SIGTERMed before its process was gone."""
+    parted = Event("left", since, 41, 0.0, math.nan, "")
+    now = Now("other", since - 0.1, 41, None, group_seq)
+    return dead(1, AT + 3, signal=15, now=now, events=(parted,), **changes)
+
+
+def in_collective(at: float) -> Rank:
+    return replace(echo(0, at), now=Now("other", at, 41, None, 42))
+
+
+def test_who_left_cleanly_and_was_then_ended_by_the_launcher_is_named() -> None:
+    (found,) = find(failed_job([in_collective(AT + 1), left(AT), terminated(2, AT + 2)]))
+    assert "ended normally" in found.title
+    assert [culprit.rank for culprit in found.culprits] == [1]
+    assert found.victims == (0, 2)
+    assert "had left its process group" in str(found.evidence[0].value)
+
+
+@pytest.mark.parametrize(
+    "parted", [left(AT + 2), left(AT, group_seq=42)], ids=["later", "from the same collective"]
+)
+def test_who_left_because_its_connection_was_lost_is_not_blamed(parted: Rank) -> None:
+    found = find(failed_job([in_collective(AT + 1), parted, terminated(2, AT + 2)]))
+    assert not [one for one in found if "ended normally" in one.title]
 
 
 @pytest.mark.parametrize(

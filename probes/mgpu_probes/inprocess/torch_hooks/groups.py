@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .. import births
+from .. import births, layout
 from ..rank import probe
 from . import answers
 from .common import wrap
@@ -57,6 +57,7 @@ def _leaving(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
     # The group must not be asked for its sequence number once it is gone.
     group = args[0] if args else kwargs.get("group")
     if probe.on and (group is None or group is torch.distributed.group.WORLD):
+        probe.event(layout.LEFT, probe.clock())
         _look()
         probe.sequence = int
     return None

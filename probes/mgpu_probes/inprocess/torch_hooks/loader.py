@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from threading import get_ident
 from types import ModuleType
 from typing import Any
@@ -20,6 +21,8 @@ _asked: dict[int, Mark] = {}
 _plain: dict[int, type] = {}
 """What the batches are of loaders that gave a list or tuple without tokens: looked into no more,
 only its first tensor tells the samples."""
+_alive: dict[int, Any] = {}
+"""The samplers that have been met, by weak reference."""
 _Tensor = torch.Tensor
 
 
@@ -39,7 +42,10 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
     if not probe.on or get_ident() != probe.owner:
         return None
     # Iterators come and go with the epochs; the sampler stays with its loader.
-    loader = id(getattr(args[0], "_index_sampler", None))
+    sampler = getattr(args[0], "_index_sampler", None)
+    loader = id(sampler)
+    if loader not in _alive:
+        _meets(sampler)
     if torch.is_grad_enabled():
         probe.stride.mark(_asked.get(loader) or _asks(loader), probe.clock())
         probe.batch_ready = _ready(args[0])  # of the step that begins: the last one has been told
@@ -70,6 +76,22 @@ def _ends(loader: int, batch: Any) -> None:
         probe.stride.mark(fetched, now, size)
         if samples and not tokens and kind in (list, tuple) and len(_plain) < _MARKS_KEPT:
             _plain[loader] = kind
+
+
+def _meets(sampler: Any) -> None:
+    """Forgets it once it is gone: another may get its id, that of validation after training."""
+    loader = id(sampler)
+
+    def forget(_: Any) -> None:
+        probe.steps.training.discard(loader)
+        for known in (_asked, _plain, _alive):
+            known.pop(loader, None)
+
+    if len(_alive) < _MARKS_KEPT:
+        try:
+            _alive[loader] = weakref.ref(sampler, forget)
+        except TypeError:  # a list of batches
+            _alive[loader] = None
 
 
 def _asks(loader: int) -> Mark:
