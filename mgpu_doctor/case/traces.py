@@ -12,6 +12,8 @@ from pathlib import Path
 
 from mgpu_probes.outside.traces.facts import Events, Kind, NotATraceError, RawTrace
 from mgpu_probes.outside.traces.read import read_trace
+from mgpu_probes.outside.traces.xplane import ENDING as XPLANE
+from mgpu_probes.outside.traces.xplane import read_xplane
 
 from mgpu_doctor.case.blank import blank_job, blank_rank
 from mgpu_doctor.case.files import text
@@ -25,7 +27,9 @@ MOST_RANK = (1 << 20) - 1
 SMALL = 24 << 20
 """Bytes of all files, up to which further processes cost more than they gain."""
 MOST_READERS = 8
-ENDINGS = (".json", ".json.gz")
+ENDINGS = (".json", ".json.gz", XPLANE)
+PROFILES = Path("plugins/profile")
+"""Where TensorFlow puts a folder a profile, below the one it is told."""
 _RANK = re.compile(r"rank[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
@@ -46,6 +50,7 @@ class Trace:
     cut: str | None
     """Why not all of it could be read."""
     damaged: int
+    framework: str = "torch"
 
     @property
     def on_device(self) -> bool:
@@ -67,6 +72,7 @@ def case_of_traces(paths: Sequence[Path]) -> Case:
         subject=Subject("trace", name),
         job=blank_job(
             name,
+            framework=traces[0].framework,
             world_size=world,
             hosts=tuple(sorted({one.host for one in traces if one.host})),
         ),
@@ -103,6 +109,7 @@ def _files(path: Path) -> Iterator[Path]:
     if not path.is_dir():
         yield path
         return
+    path = newest_profile(path) or path
     with os.scandir(path) as entries:
         some = [Path(one.path) for one, _ in zip(entries, range(MOST_ENTRIES), strict=False)]
     for one in sorted(some):
@@ -110,9 +117,21 @@ def _files(path: Path) -> Iterator[Path]:
             yield one
 
 
+def newest_profile(folder: Path) -> Path | None:
+    """The folder of the last profile that TensorFlow wrote below this one; None: of none."""
+    try:
+        with os.scandir(folder / PROFILES) as entries:
+            some = [one for one, _ in zip(entries, range(MOST_ENTRIES), strict=False)]
+    except OSError:
+        return None
+    names = [one.name for one in some if one.is_dir(follow_symlinks=False)]
+    return folder / PROFILES / max(names) if names else None
+
+
 def _read(path: Path) -> Trace | Unexamined:
     try:
-        found = _trace(read_trace(path), path.name)
+        read = read_xplane if path.name.endswith(XPLANE) else read_trace
+        found = _trace(read(path), path.name)
         if not len(found.events):
             raise NotATraceError(f"{path.name} holds no event that is known")
         return found
@@ -135,6 +154,7 @@ def _trace(raw: RawTrace, name: str) -> Trace:
         events=raw.events,
         cut=raw.cut,
         damaged=raw.damaged,
+        framework=raw.framework,
     )
 
 

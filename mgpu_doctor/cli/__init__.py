@@ -13,6 +13,7 @@ VERBS = (
     "run",
     "train",
     "diagnose",
+    "trace",
     "report",
     "compare",
     "export",

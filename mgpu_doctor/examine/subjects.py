@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX, MAGIC
+from mgpu_probes.outside.traces.xplane import ENDING as XPLANE
 
+from mgpu_doctor.case.traces import newest_profile
 from mgpu_doctor.recording.home import LATEST, find, home, runs
 from mgpu_doctor.recording.layout import BOXES, HOSTS, INFO
 
@@ -61,7 +63,7 @@ class MemorySnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What PyTorch's profiler exported, or a folder of such files."""
+    """What PyTorch's or TensorFlow's profiler wrote, or a folder of such files."""
 
     path: Path
 
@@ -105,7 +107,7 @@ def _folder(path: Path) -> Subject:
     kinds = {type(_kind(file)) for file in files if file.is_file()}
     if Flights in kinds:
         return Flights(path)
-    if Traces in kinds:
+    if Traces in kinds or newest_profile(path) is not None:
         return Traces(path)
     if any(file.suffix == BOX_SUFFIX for file in files):
         return Recording(path)
@@ -135,7 +137,9 @@ def _kind(path: Path) -> Subject | UnknownSubject:
     if head.startswith(_PICKLE) and all(_holds(head, marks) for marks in _SNAPSHOT):
         return MemorySnapshot(path)
     # A trace names process groups, too, as dumps of the flight recorder do.
-    if head.lstrip().startswith((b"{", b"[")) and _holds(head, _TRACE):
+    if path.name.endswith(XPLANE) or (
+        head.lstrip().startswith((b"{", b"[")) and _holds(head, _TRACE)
+    ):
         return Traces(path)
     if head.startswith(_PICKLE) or (head.lstrip().startswith(b"{") and _holds(head, _FLIGHT)):
         return Flights(path)

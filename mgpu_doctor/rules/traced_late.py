@@ -65,7 +65,8 @@ def _finding(measures: Measures, told: Told, code: str, part: str | None, saved:
     longer = (told.longer or {}).get(part or "", 0.0)
     does = WORDS.get(part or "", "")
     what = f": {seconds(longer)} a {late.unit} more go into {does}" if part else ""
-    source = f"traces, {late.units} {late.unit}s joined by collective"
+    units = "steps" if late.unit == "step" else "stretches of them"
+    source = f"traces, {late.units} {units} joined by collective"
     where = f"rank {late.rank}"
     return Finding(
         code=code,
@@ -88,7 +89,7 @@ def _finding(measures: Measures, told: Told, code: str, part: str | None, saved:
                 where,
             ),
             Evidence(
-                f"share of the {late.unit}s in which the others waited longer",
+                "share of those in which the others waited longer",
                 late.positive,
                 "fraction",
                 0.5,

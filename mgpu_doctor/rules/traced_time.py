@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.traces.split import Split
 from mgpu_doctor.analysis.traces.told import Told
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules.rule import Limits
-from mgpu_doctor.rules.words import by_cost, percent, ranks, seconds
+from mgpu_doctor.rules.words import by_cost, percent, plural, ranks, seconds
 
 OVERLAP_EXPOSED = 0.10
 """Exposed communication, of the time, from which hiding it is worth a word (torch-tb-profiler
@@ -136,7 +136,9 @@ def feeding(measures: Measures, limits: Limits) -> Iterable[Finding]:
         confidence=0.8,
         title=f"{who} for data: {percent(share)} of the time",
         cause="The loop stands in its DataLoader while nothing runs. Why is not in a trace: the "
-        "workers are processes of their own.",
+        "workers are processes of their own."
+        if measures.case.job.framework == "torch"
+        else "The loop stands in its iterator while nothing runs.",
         victims=_ranks(told),
         evidence=(_least("in the loader, with nothing else running", share, limits["share"]),),
         cost=_cost(told, share),
@@ -245,4 +247,4 @@ def _ranks(told: Told) -> tuple[int, ...]:
 def named(told: Told) -> str:
     """`ranks 0-7`, or how many traces where they have no numbers."""
     known = _ranks(told)
-    return ranks(known) if known else f"{len(told.splits)} ranks"
+    return ranks(known) if known else plural(len(told.splits), "rank")

@@ -51,6 +51,15 @@ def test_a_handler_that_was_added(listening: str, monkeypatch: pytest.MonkeyPatc
         ask(listening, "unheard_of", 5.0)
 
 
+def test_a_command_is_given_its_numbers_and_nothing_else(
+    listening: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(answering.commands, "trace_begin", lambda given: repr(given).encode())
+    asked = "trace_begin?at=12&steps=3&words=no&big=99999999999999999999&empty="
+    assert ask(listening, asked, 5.0) == b"{'at': 12, 'steps': 3}"
+    assert ask(listening, "trace_begin", 5.0) == b"{}"
+
+
 def test_a_handler_that_fails_hurts_nobody(
     listening: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

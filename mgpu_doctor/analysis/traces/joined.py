@@ -31,7 +31,7 @@ class Waits:
     ranks: tuple[int, ...]
     waits: Floats
     unit: str
-    """`step`, or `stretch of 12 collectives` where no steps are marked."""
+    """`step`, or `stretch` (of some collectives) where no steps are marked."""
     collectives: int
     """Joined altogether."""
 
@@ -69,7 +69,8 @@ def join(traces: Sequence[Trace]) -> Waits:
         raise UnjoinableError("traces of two ranks at least are needed, with their numbers")
     ranks = tuple(sorted(numbered))
     called = [dict(_called(numbered[rank])) for rank in ranks]
-    groups = list(_groups(called))
+    hosts = {numbered[rank].host for rank in ranks}
+    groups = list(_groups(called, one_clock=len(hosts) == 1 and None not in hosts))
     if not groups:
         raise UnjoinableError(_why_not(called))
     steps = step_starts(numbered[ranks[0]])
@@ -90,7 +91,7 @@ def _by_stretch(ranks: tuple[int, ...], groups: Sequence[_Group]) -> Waits:
     for one in groups:
         _add(waits, one, np.arange(len(one.start)) * count // len(one.start))
     whole = sum(len(one.start) for one in groups)
-    return Waits(ranks, waits, f"stretch of {max(1, whole // count)} collectives", whole)
+    return Waits(ranks, waits, "stretch", whole)
 
 
 def _add(waits: Floats, group: _Group, unit: npt.NDArray[np.int64]) -> None:
@@ -130,13 +131,13 @@ def collectives(trace: Trace) -> Events:
     return found
 
 
-def _groups(called: Sequence[dict[str, _Called]]) -> Iterator[_Group]:
-    """Those groups whose members all called the same."""
+def _groups(called: Sequence[dict[str, _Called]], *, one_clock: bool) -> Iterator[_Group]:
+    """Those groups whose members all called the same. `one_clock`: all ran on one host."""
     for name in dict.fromkeys(name for one in called for name in one):
         columns = tuple(place for place, one in enumerate(called) if name in one)
         if len(columns) < 2:
             continue
-        same = _same([called[place][name] for place in columns])
+        same = _same([called[place][name] for place in columns], one_clock=one_clock)
         if same is not None:
             yield _Group(
                 columns,
@@ -145,7 +146,7 @@ def _groups(called: Sequence[dict[str, _Called]]) -> Iterator[_Group]:
             )
 
 
-def _same(members: Sequence[_Called]) -> list[_Called] | None:
+def _same(members: Sequence[_Called], *, one_clock: bool) -> list[_Called] | None:
     """What all of them called, in one order; None where that cannot be told."""
     numbers = [one.sequence for one in members]
     if all(len(one) and one.min() >= 0 and len(np.unique(one)) == len(one) for one in numbers):
@@ -153,8 +154,51 @@ def _same(members: Sequence[_Called]) -> list[_Called] | None:
         for one in numbers[1:]:
             shared = np.intersect1d(shared, one)
         members = [_only(one, shared) for one in members]
+    elif one_clock:
+        members = _by_clock(members)
     first = members[0].families
     return [*members] if first and all(one.families == first for one in members) else None
+
+
+def _by_clock(members: Sequence[_Called]) -> Sequence[_Called]:
+    """Those that all of them left together, where some began or stopped writing a few collectives
+    earlier than others (a trace for some seconds does); without a pattern, all of them."""
+    ends = [one.start + one.length for one in members]
+    apart = np.median(np.diff(ends[0])) if len(ends[0]) > 1 else 0.0
+    shifts = [_shift(ends[0], other, float(apart) / 4) for other in ends]
+    known = [one for one in shifts if one is not None]
+    if len(known) < len(members):
+        return members
+    first = max(-one for one in known)
+    last = min(len(end) - one for end, one in zip(ends, known, strict=True))
+    return [
+        _Called(
+            one.families[first + shift : last + shift],
+            one.sequence[first + shift : last + shift],
+            one.start[first + shift : last + shift],
+            one.length[first + shift : last + shift],
+        )
+        for one, shift in zip(members, known, strict=True)
+    ]
+
+
+def _shift(ends: npt.NDArray[np.int64], others: npt.NDArray[np.int64], near: float) -> int | None:
+    """How many places later in `others` stands what ended together with one of `ends`: within
+    `near` nanoseconds, for most of them. None: no such number."""
+    if not len(ends) or not len(others):
+        return None
+    after = np.clip(np.searchsorted(others, ends), 1, max(1, len(others) - 1))
+    last = len(others) - 1
+    after = np.minimum(after, last)
+    before = np.maximum(after - 1, 0)
+    nearest = np.where(abs(others[before] - ends) <= abs(others[after] - ends), before, after)
+    shift = int(np.median(nearest - np.arange(len(ends))))
+    places = np.arange(len(ends)) + shift
+    both = (places >= 0) & (places <= last)
+    if both.sum() * 2 < len(ends):
+        return None
+    gaps = abs(others[places[both]] - ends[both])
+    return shift if float(np.median(gaps)) <= near else None
 
 
 def _only(one: _Called, shared: npt.NDArray[np.int64]) -> _Called:

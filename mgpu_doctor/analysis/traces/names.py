@@ -21,10 +21,10 @@ _COPIES = re.compile(r"Memcpy|Memset|dma")
 _PAIRS = re.compile(r"SendRecv|send|recv", re.IGNORECASE)
 _HOSTED = re.compile(r"(?:gloo|mpi|ucc|xccl|hccl):")
 _STEP = re.compile(r"ProfilerStep")
-_LOADER = re.compile(r"enumerate\(DataLoader\)|.*Iter\.__next__")
+_LOADER = re.compile(r"enumerate\(DataLoader\)|.*Iter\.__next__|IteratorGetNextOp::")
 _OPTIMIZER = re.compile(r"Optimizer\.")
 _FORWARD = re.compile(r"(?:DistributedDataParallel|FullyShardedDataParallel|DataParallel)\.forward")
-_BACKWARD = re.compile(r"autograd::engine::evaluate_function")
+_BACKWARD = re.compile(r"autograd::engine::evaluate_function|(?:\S*/)?gradient_tape/")
 _FAMILY = re.compile(
     r"all_?reduce|reduce_?scatter|all_?gather|broadcast|all_?to_?all|reduce|barrier", re.IGNORECASE
 )

@@ -16,8 +16,9 @@ import faulthandler
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 
 _LONGEST = 4096
 _PATIENCE = 2.0
@@ -38,6 +39,8 @@ def stacks() -> bytes:
 
 
 handlers: dict[str, Callable[[], bytes]] = {"ping": lambda: b"pong", "dump_traceback": stacks}
+commands: dict[str, Callable[[Mapping[str, int]], bytes]] = {}
+"""Those that are given numbers, as in `trace_begin?steps=10`."""
 
 
 def listen(box: str) -> str | None:
@@ -91,11 +94,19 @@ def _answer(asked: socket.socket) -> None:
     request = asked.recv(_LONGEST).split(b"\r\n", 1)[0].split()
     if len(request) != 3:
         return
-    name = request[1].decode("ascii", "replace").partition("?")[0].rpartition("/")[2]
+    path, _, query = request[1].decode("ascii", "replace").partition("?")
+    name = path.rpartition("/")[2]
     handler = handlers.get(name)
+    if name in commands:
+        handler = partial(commands[name], _numbers(query))
     if handler is None:
         asked.sendall(b"HTTP/1.0 404 Not Found\r\n\r\nno such handler")
         return
     body = handler()
     asked.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
     asked.sendall(body)
+
+
+def _numbers(query: str) -> dict[str, int]:
+    pairs = (one.partition("=") for one in query.split("&"))
+    return {name: int(value) for name, _, value in pairs if value.isdecimal() and len(value) < 19}

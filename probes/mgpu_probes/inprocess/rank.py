@@ -57,6 +57,8 @@ class Probe:
         self.on_open: list[Callable[[], None]] = []
         self.on_step: list[Callable[[], None]] = []
         """Called when a step was told that is due for a closer look."""
+        self.every_step: Callable[[], None] | None = None
+        """Called when any step was told, while somebody has asked for something of steps."""
         self.is_data_worker: Callable[[], bool] = bool
         self.sequence: Callable[[], int] = int
         self.device_clock = "host"
@@ -111,6 +113,8 @@ class Probe:
         if self.box is not None:
             self.box.switch_off(f"{type(trouble).__name__}: {trouble}")
         self.ledger.words = NOWHERE
+        if self.every_step is not None:
+            self.every_step()
 
     # --- joining ----------------------------------------------------------------------------
 
@@ -211,7 +215,7 @@ class Probe:
             flags |= layout.NO_OPTIMIZER
         if self.batch_ready:
             flags |= layout.BATCH_READY
-        on_device, on_host = self.memory.at(end)
+        on_device, on_host = self.memory.at(end, self.told, samples, tokens)
         self.box.step(
             end,
             end - start,
@@ -238,6 +242,8 @@ class Probe:
                 look()
         if end >= self._birth_due or self.told in _EARLY_BIRTHS:
             self.renew_birth()
+        if self.every_step is not None:
+            self.every_step()
 
     def _cost(self) -> int:
         return self.ledger.marks * self._mark_cost + self.spent_ns + self.memory.spent_ns
@@ -299,7 +305,7 @@ class Probe:
         """In a forked child: the box is the parent's, the rest starts anew."""
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
-        self.box = None
+        self.box = self.every_step = None
         self.rank = self.world_size = -1
         self._start()
 

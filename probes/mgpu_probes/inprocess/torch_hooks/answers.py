@@ -12,16 +12,21 @@ _socket: list[str] = []
 
 
 def listen() -> None:
-    """From the moment at which this rank is one of several."""
-    if _socket or probe.box is None or probe.world_size < 2:
+    """From the moment at which this rank is one of several, or has trained for some steps."""
+    if _socket or probe.box is None:
         return
+    if probe.world_size > 1:
+        _tell_of_collectives()
+    _socket.extend(filter(None, (answering.listen(probe.box.path),)))
+
+
+def _tell_of_collectives() -> None:
     from torch._C import _distributed_c10d as c10d
 
     for name, dumps in _DUMPS.items():
         dump = next(filter(None, (getattr(c10d, each, None) for each in dumps)), None)
         if dump is not None:
             answering.handlers[name] = _asking(dump, _GIVEN[name])
-    _socket.extend(filter(None, (answering.listen(probe.box.path),)))
 
 
 _DUMPS = {

@@ -58,3 +58,4 @@ class RawTrace:
     """Why not all of it could be read."""
     damaged: int = 0
     """Events that could not be understood."""
+    framework: str = "torch"

@@ -70,7 +70,8 @@ def _read(path: Path) -> RawTrace:
         if after is None:
             cut = cut or "the file ends early"
         elif head.distributed is None:
-            head = head_of(b"{" + after.lstrip(b" \t\r\n,"))
+            told = head_of(b"{" + after.lstrip(b" \t\r\n,"))
+            head = Head(told.distributed, told.host or head.host)
     return columns.trace(head, cut)
 
 

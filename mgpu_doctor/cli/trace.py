@@ -1,0 +1,140 @@
+"""`mgpu-doctor trace`: a profiler trace of a running job, on demand."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
+from mgpu_doctor.cli.verb import FILE, Argument, Between, Verb
+
+if TYPE_CHECKING:
+    from mgpu_probes.outside.ondemand.facts import Taken
+
+WRONG_USAGE = 2
+MOST_STEPS, MOST_SECONDS = 1_000, 60.0
+
+
+@click.command(cls=Verb)
+@click.argument(
+    "subject",
+    cls=Argument,
+    metavar="PID|RECORDING",
+    told="A process of the job (launcher or any rank), or the recording of a job that runs "
+    "(its folder, its id, `latest`).",
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(1, MOST_STEPS),
+    help="Steps to trace; none: 20, but no more than fit in 30 s.",
+)
+@click.option(
+    "--seconds",
+    type=Between(0.1, MOST_SECONDS),
+    help="Trace for so long, up to the end of a step.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=FILE,
+    metavar="DIR",
+    help="A new or empty folder for the traces, one file a rank; none: ./trace-DATE-TIME.",
+)
+def trace(subject: str, steps: int | None, seconds: float | None, output: Path | None) -> None:
+    """Let PyTorch's profiler trace some steps of a running job, and say what they show.
+
+    All ranks trace the same steps; the job runs on, slower while it is traced, and stands while
+    the traces are written. It must have been started with `mgpu-doctor run`, or with
+    KINETO_USE_DAEMON=1 in its environment. Exit code: 0 traced, 2 wrong usage, 3 no trace.
+
+    \b
+    Examples:
+      mgpu-doctor trace 12345
+      mgpu-doctor trace latest --steps 40 -o traces
+      mgpu-doctor trace 12345 --seconds 5
+    """
+    from mgpu_probes.outside.ondemand.facts import Wanted
+
+    from mgpu_doctor.cli.progress import telling
+    from mgpu_doctor.examine.subjects import UnknownSubject
+    from mgpu_doctor.examine.traced import take, way_to
+
+    try:
+        way = way_to(subject)
+        folder = _folder(output)
+        with telling() as tell:
+            taken = take(way, Wanted(steps, seconds), folder, tell)
+    except UnknownSubject as error:
+        leave(str(error), NOTHING_EXAMINED)
+    _say(taken)
+    if not any(one.path is not None for one in taken):
+        _forget(folder)
+        raise click.exceptions.Exit(NOTHING_EXAMINED)
+    _examine(folder)
+    click.echo(
+        f"mgpu-doctor: the traces are in {folder}: `mgpu-doctor diagnose {folder}` examines them "
+        "again, https://ui.perfetto.dev shows them.",
+        err=True,
+    )
+
+
+def _folder(output: Path | None) -> Path:
+    """Made, private and empty."""
+    from mgpu_doctor.recording.write import private_folder
+
+    folder = output or Path(time.strftime("trace-%Y%m%d-%H%M%S"))
+    try:
+        private_folder(folder)
+        if any(folder.iterdir()):
+            leave(f"{folder} is not empty: name a new folder.", WRONG_USAGE)
+    except OSError as error:
+        leave(f"{folder} cannot be written ({error.strerror}).", WRONG_USAGE)
+    return folder
+
+
+def _forget(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return  # something is in it
+
+
+def _say(taken: Sequence[Taken]) -> None:
+    """Each reason once, with the ranks that it holds for."""
+    from mgpu_doctor.report.text import line
+
+    reasons: dict[str, list[str]] = {}
+    for one in taken:
+        if one.why is not None:
+            who = f"rank {one.rank}" if one.rank is not None else f"process {one.pid}"
+            what = "no trace" if one.path is None else "a short trace"
+            reasons.setdefault(f"{what} ({line(one.why)})", []).append(who)
+    for reason, whose in reasons.items():
+        more = f" and {len(whose) - 4} more" if len(whose) > 4 else ""
+        click.echo(f"mgpu-doctor: {', '.join(whose[:4])}{more}: {reason}.", err=True)
+
+
+def _examine(folder: Path) -> None:
+    from mgpu_probes.outside.traces.facts import NotATraceError
+
+    from mgpu_doctor.case.traces import case_of_traces
+    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.diagnose import diagnose
+    from mgpu_doctor.report import terminal
+
+    chosen = settings()
+    try:
+        case = case_of_traces([folder])
+    except (NotATraceError, OSError) as error:
+        leave(f"{error}.", NOTHING_EXAMINED)
+    out = sys.stdout
+    put(
+        terminal.render(
+            diagnose(case, chosen), width=width(out), colour=colour(out), unicode=unicode(out)
+        )
+    )

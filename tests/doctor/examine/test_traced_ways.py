@@ -1,0 +1,59 @@
+"""Which way leads to the ranks of a job, by what they were started with; and why none does."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from mgpu_probes.outside.jobs.found import RANK, FoundJob, FoundProcess
+
+from mgpu_doctor.examine import traced
+from mgpu_doctor.examine.subjects import UnknownSubject
+from mgpu_doctor.examine.traced import way_to
+
+TORCH, TENSORFLOW = "r-xp /lib/libtorch_cpu.so", "r-xp /lib/libtensorflow_cc.so.2"
+
+
+def job(monkeypatch: pytest.MonkeyPatch, maps: str = TORCH, user: int = 0, **given: str) -> None:
+    """One rank, this process, started with what is given."""
+    uid = os.geteuid() + user
+    rank = FoundProcess(
+        os.getpid(), 1, RANK, "R", 0, 0, 1, "python", (), 0, 0.0, uid, "alice", None, None
+    )
+    monkeypatch.setattr(traced, "_job", lambda _: FoundJob(None, None, 1, (rank,)))
+    monkeypatch.setattr(traced, "environ", lambda *_: given)
+    monkeypatch.setattr(traced, "_maps", lambda _: maps)
+
+
+def test_our_probe_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    listening = tmp_path / f"node.{os.getpid()}.0.sock"
+    listening.touch()
+    job(monkeypatch, MGPU_DOCTOR_BOXES=str(tmp_path), KINETO_USE_DAEMON="1")
+    way = way_to("1")
+    assert (way.sockets, way.daemon) == ({os.getpid(): str(listening)}, ())
+
+
+def test_then_kineto_s_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    job(monkeypatch, KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="/run/dyno")
+    way = way_to("1")
+    assert ([one.pid for one in way.daemon], way.socket_folder) == ([os.getpid()], "/run/dyno")
+
+
+@pytest.mark.parametrize(
+    ("maps", "user", "given", "sentence"),
+    [
+        (TORCH, 0, {}, "next time, start it with `mgpu-doctor run -- COMMAND`"),
+        (TENSORFLOW, 0, {}, "tf.profiler.experimental.start(FOLDER)"),
+        ("", 0, {}, "next time, start it"),
+        (TORCH, 1, {}, "the job belongs to alice: run `mgpu-doctor trace` as alice"),
+        (TORCH, 0, {"MGPU_DOCTOR_BOXES": "/nowhere"}, "do not listen yet"),
+    ],
+)
+def test_why_no_way_leads_there(
+    monkeypatch: pytest.MonkeyPatch, maps: str, user: int, given: dict[str, str], sentence: str
+) -> None:
+    job(monkeypatch, maps, user, **given)
+    with pytest.raises(UnknownSubject) as found:
+        way_to("1")
+    assert sentence in str(found.value)

@@ -1,0 +1,157 @@
+"""Ranks that are asked for a trace through their sockets: pretended ones, each a real socket."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mgpu_probes.outside.ondemand import asked
+from mgpu_probes.outside.ondemand.facts import Taken, Wanted
+from mgpu_probes.outside.stacks import worker
+
+STATE = {"rank": 0, "told": 40, "state": "idle", "why": None, "steps": 0}
+
+
+class Rank:
+    """Answers like our probe; `ends` is what its trace comes to."""
+
+    def __init__(self, box: Path, ends: Mapping[str, object]) -> None:
+        self.path = str(box.with_suffix(".sock"))
+        self.asked: list[str] = []
+        self._ends = ends
+        self._box = box
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(self.path)
+        self._server.listen()
+        self._state: dict[str, object] = dict(STATE)
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            client, _ = self._server.accept()
+            with client:
+                handler = client.recv(4096).split()[1].decode().rpartition("/")[2]
+                if handler == "bye":
+                    return
+                self.asked.append(handler)
+                if handler.startswith("trace_begin"):
+                    self._state |= self._ends
+                    if self._ends["state"] == "done":
+                        self._box.with_suffix(".trace.json").write_text("{}")
+                client.sendall(b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps(self._state).encode())
+
+    def close(self) -> None:
+        with socket.socket(socket.AF_UNIX) as last:
+            last.connect(self.path)
+            last.sendall(b"POST /bye HTTP/1.1\r\n")
+        self.thread.join()
+        self._server.close()
+
+
+@contextmanager
+def ranks(folder: Path, *ends: Mapping[str, object]) -> Iterator[list[Rank]]:
+    folder.chmod(0o700)
+    made = [
+        Rank(folder / f"node.{place}.0.box", {"rank": place, **one})
+        for place, one in enumerate(ends)
+    ]
+    try:
+        yield made
+    finally:
+        for one in made:
+            one.close()
+
+
+def take(made: list[Rank], wanted: Wanted, folder: Path) -> list[Taken]:
+    sockets = {os.getpid() + place: one.path for place, one in enumerate(made)}
+    return asked.take(sockets, wanted, folder, lambda _: None)
+
+
+def test_all_ranks_are_told_the_same_steps(tmp_path: Path) -> None:
+    done = {"state": "done", "steps": 3}
+    (folder := tmp_path / "traces").mkdir()
+    with ranks(tmp_path, done, done) as made:
+        taken = take(made, Wanted(steps=3), folder)
+        began = [one for rank in made for one in rank.asked if one.startswith("trace_begin")]
+    assert began == ["trace_begin?at=42&steps=3&milliseconds=30000"] * 2
+    assert [(one.rank, one.path, one.why) for one in taken] == [
+        (0, folder / "rank0.json", None),
+        (1, folder / "rank1.json", None),
+    ]
+    assert [one.stat().st_mode & 0o777 for one in folder.iterdir()] == [0o600, 0o600]
+    assert not list(tmp_path.glob("*.trace.json"))
+
+
+def test_why_there_is_none(tmp_path: Path) -> None:
+    refusal = {"state": "failed", "why": "the disk of its recording has 3 MiB left"}
+    with ranks(tmp_path, refusal, {"state": "done", "why": "the process forked another"}) as made:
+        (folder := tmp_path / "traces").mkdir()
+        taken = take(made, Wanted(seconds=2.0), folder)
+    whys = {one.why: one.path for one in taken}
+    assert whys == {refusal["why"]: None, "the process forked another": folder / "rank1.json"}
+
+
+def test_that_the_time_is_over_is_only_told_who_wanted_steps(tmp_path: Path) -> None:
+    (folder := tmp_path / "traces").mkdir()
+    with ranks(tmp_path, {"state": "done", "why": asked.TIME_OVER}) as made:
+        (timed,) = take(made, Wanted(seconds=2.0), folder)
+        (stepped,) = take(made, Wanted(steps=50), folder)
+    assert (timed.why, stepped.why) == (None, asked.TIME_OVER)
+
+
+def test_who_does_not_listen_is_no_reason_to_leave_the_others(tmp_path: Path) -> None:
+    (folder := tmp_path / "traces").mkdir()
+    with ranks(tmp_path, {"state": "done"}) as made:
+        gone = str(tmp_path / "gone.sock")
+        sockets = {1: made[0].path, 2: gone}
+        taken = asked.take(sockets, Wanted(), folder, lambda _: None)
+    assert [one.path is not None for one in taken] == [True, False]
+
+
+def test_who_asked_goes_and_the_ranks_are_told(tmp_path: Path) -> None:
+    def interrupted(sentence: str) -> None:
+        if sentence.startswith("tracing"):
+            raise KeyboardInterrupt
+
+    with ranks(tmp_path, {"state": "tracing"}) as made:
+        with pytest.raises(KeyboardInterrupt):
+            asked.take({os.getpid(): made[0].path}, Wanted(), tmp_path, interrupted)
+        assert made[0].asked[-1] == "trace_cancel"
+
+
+def test_a_job_that_stands_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asked, "STILL", 0.3)
+    with ranks(tmp_path, {"state": "waiting"}) as made:
+        (taken,) = take(made, Wanted(), tmp_path)
+        assert made[0].asked[-1] == "trace_cancel"
+    assert "mgpu-doctor diagnose" in str(taken.why)
+
+
+@pytest.mark.parametrize("said", [b"", b"[" * 5000, b"[]", b'{"told": -1, "rank": "0", "why": 3}'])
+def test_a_stranger_s_answer_is_no_trouble(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "ask", lambda *_: said)
+    try:
+        state = asked.ask("x.sock", "trace_state")
+    except asked.RefusedError:
+        return
+    assert state is not None
+    assert (state.rank, state.told, state.why) == (None, 0, None)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**4)), min_size=1))
+def test_the_beginning_lies_ahead_of_every_rank(steps: list[tuple[int, int]]) -> None:
+    before = [one for one, _ in steps]
+    after = [one + more for one, more in steps]
+    at = asked.beginning(before, after)
+    assert at >= max(after) + 2 + max(more for _, more in steps)
