@@ -29,8 +29,8 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
     "name",
     cls=Argument,
     metavar="SUBJECT",
-    told="script.py:FUNCTION or module:FUNCTION (docs/plan.md), a built-in trainer (torch-ddp, …), "
-    "or gpt-nano, cnn-nano, gpt2-small, resnet50.",
+    told="script.py:FUNCTION or module:FUNCTION (docs/plan.md), a built-in trainer (torch-ddp, "
+    "tf-mirrored, …), or gpt-nano, cnn-nano, gpt2-small, resnet50.",
 )
 @click.option("--gpu", metavar="GPU", help="H100-80GB, A100, …, or a size: 40GiB.")
 @click.option(
@@ -42,7 +42,8 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
 @click.option(
     "--strategy",
     metavar="NAME",
-    help="single, ddp, zero1 or fsdp; none: the trainer's, else ddp if there are ranks.",
+    help="single, ddp, zero1, fsdp, or mirrored of TensorFlow; none: the trainer's, else ddp or "
+    "mirrored if there are ranks.",
 )
 @click.option("--model", metavar="NAME", help="What a built-in trainer trains.")
 @click.option(
@@ -69,12 +70,12 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
 @click.option(
     "--limit",
     type=Between(1, 86_400),
-    default=60,
+    default=120,
     metavar="SECONDS",
     help="What a trace may take.",
 )
 @click.option("--fixes", is_flag=True, help="Say what would help though it fits.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object (docs/plan.schema.json).")
 def plan(
     name: str,
     *,

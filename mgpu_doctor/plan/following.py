@@ -1,4 +1,5 @@
-"""The step followed by the best method that can: fake tensors, a small real run, a formula."""
+"""The step followed by the best method that can: fake tensors (or, of TensorFlow, the graph), a
+small real run, a formula."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from queue import SimpleQueue
 
-from mgpu_doctor.analysis.memory.settings import Optimizer, Settings
+from mgpu_doctor.analysis.memory.settings import Framework, Optimizer, Settings
 from mgpu_doctor.analysis.memory.states import on_the_host
 from mgpu_doctor.analysis.memory.stream import Event, Freed, Kind, Phase, Stream, Taken
 from mgpu_doctor.analysis.memory.traces import Traces
@@ -23,8 +24,13 @@ _FLOAT = 4
 
 class Method(Enum):
     FAKE = "traced with fake tensors"
+    GRAPH = "from the graph that TensorFlow makes of the step: each tensor's first and last use"
     REAL = "a small real run on the CPU"
     FORMULA = "from the number of parameters alone"
+
+
+_TRACED = {Framework.TORCH: Method.FAKE, Framework.TENSORFLOW: Method.GRAPH}
+_BEST = {Framework.TORCH: "fake tensors", Framework.TENSORFLOW: "its graph"}
 
 
 class CannotPlanError(Exception):
@@ -34,13 +40,16 @@ class CannotPlanError(Exception):
 @dataclass(frozen=True, slots=True)
 class Followed:
     """`reasons`: why no better method would do; `parameters`: their number; `values_read`: numbers
-    that the step asked tensors for and that were made up."""
+    that the step asked tensors for and that were made up. `notes`: what the step itself gave
+    reason to say of the numbers."""
 
     traces: Traces
     method: Method
     reasons: tuple[str, ...]
     parameters: int
     values_read: int = 0
+    framework: Framework = Framework.TORCH
+    notes: tuple[str, ...] = ()
 
 
 class Follower:
@@ -67,36 +76,37 @@ class Follower:
 
     def follow(self, settings: Settings, other: Settings) -> Followed:
         """`other`: a batch that tells how the step grows. Raises CannotPlanError."""
-        self._tell("tracing the step with fake tensors")
+        self._tell("tracing the step")
         own, grown = self._pool.map(self._ask, (settings, other))
         if isinstance(own, Answer):
             traces = _with({settings: own, other: grown}, Traces({}))
-            return Followed(traces, Method.FAKE, (), own.stream.parameters, own.values_read)
+            return _followed(traces, _TRACED[own.framework], (), own)
         if own.target:
             raise CannotPlanError(own.why)
-        reasons = [f"fake tensors could not follow the step: {own.why.rstrip('.')}"]
+        reasons = [f"{_BEST[own.framework]} could not follow the step: {own.why.rstrip('.')}"]
         self._tell("running two small steps on the CPU")
-        small = self._small(settings)
-        if not isinstance(small, Refusal):
-            parameters = next(iter(small.streams.values())).parameters
-            return Followed(small, Method.REAL, tuple(reasons), parameters)
+        small = self._small(settings, own.framework)
+        if isinstance(small, tuple):
+            return _followed(small[0], Method.REAL, tuple(reasons), small[1])
         reasons.append(f"it could not be run on the CPU: {small.why.rstrip('.')}")
         parameters = own.parameters or small.parameters or 0
         if small.target or not parameters:
             raise CannotPlanError(small.why if small.target else f"{'; '.join(reasons)}.")
         traces = Traces({settings: states_alone(parameters, settings)})
-        return Followed(traces, Method.FORMULA, tuple(reasons), parameters)
+        way = Method.FORMULA
+        return Followed(traces, way, tuple(reasons), parameters, framework=own.framework)
 
     def more(self, followed: Followed, wanted: Iterable[Settings]) -> Followed:
         """With whatever else can be traced."""
-        if followed.method is not Method.FAKE:
+        if followed.method not in _TRACED.values():
             return followed
         self._tell("tracing what would help")
         known = followed.traces
         derived = {
             each: on_the_host(found.stream)  # what SGD takes; tests hold it against traces
             for each in wanted
-            if each.optimizer is Optimizer.SGD
+            if followed.method is Method.FAKE
+            and each.optimizer is Optimizer.SGD
             and (found := known.find(replace(each, optimizer=Optimizer.ADAMW)))
         }
         asked = [each for each in wanted if each not in derived and each not in known.streams]
@@ -104,15 +114,16 @@ class Follower:
         traced = _with(answers, known)
         return replace(followed, traces=replace(traced, streams={**traced.streams, **derived}))
 
-    def _small(self, settings: Settings) -> Traces | Refusal:
-        streams: dict[Settings, Stream] = {}
-        for batch in SMALL:
+    def _small(self, settings: Settings, framework: Framework) -> tuple[Traces, Answer] | Refusal:
+        answers: dict[Settings, Answer] = {}
+        for batch in _batches(settings.batch, framework):
             asked = replace(settings, batch=batch)
             answer = self._ask(asked, real=True)
             if isinstance(answer, Refusal):
                 return answer
-            streams[asked] = answer.stream
-        return Traces(streams)
+            answers[asked] = answer
+        streams = {asked: said.stream for asked, said in answers.items()}
+        return Traces(streams), next(iter(answers.values()))
 
     def _ask(self, settings: Settings, real: bool = False) -> Answer | Refusal:
         worker = self._idle.get()
@@ -120,6 +131,19 @@ class Follower:
             return worker.trace(settings, real=real)
         finally:
             self._idle.put(worker)
+
+
+def _batches(asked: int, framework: Framework) -> tuple[int, int]:
+    """Of TensorFlow's steps only the peak is told, which at small batches may lie elsewhere: so
+    nearer to what was asked for."""
+    if framework is Framework.TORCH:
+        return SMALL
+    return max(SMALL[0], asked // 4), max(SMALL[1], asked // 2)
+
+
+def _followed(traces: Traces, way: Method, reasons: tuple[str, ...], said: Answer) -> Followed:
+    parameters, framework = said.stream.parameters, said.framework
+    return Followed(traces, way, reasons, parameters, said.values_read, framework, said.notes)
 
 
 def _with(answers: Mapping[Settings, Answer | Refusal], known: Traces) -> Traces:

@@ -1,4 +1,5 @@
-"""The plan as JSON. Bytes, fractions; what is not known is null."""
+"""The plan as one JSON object (docs/plan.schema.json). Bytes, fractions; what is not known is
+null."""
 
 from __future__ import annotations
 
@@ -32,6 +33,7 @@ def _whole(planned: Planned) -> dict[str, Any]:
             "strategy": asked.strategy.value,
             "ranks": asked.ranks,
         },
+        "framework": asked.framework.value,
         "gpu": device
         and {"name": device.name, "capacity": device.capacity, "source": device.source},
         "method": planned.followed.method.name.lower(),

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mgpu_doctor.analysis.memory.advice import Advice, advise
-from mgpu_doctor.analysis.memory.constants import SCRATCH
+from mgpu_doctor.analysis.memory.constants import OTHER_ORDER, SCRATCH
 from mgpu_doctor.analysis.memory.fixes import wanted_traces
 from mgpu_doctor.analysis.memory.gpus import Gpu
 from mgpu_doctor.analysis.memory.predict import Prediction, largest_batch, predict
-from mgpu_doctor.analysis.memory.settings import Plan
+from mgpu_doctor.analysis.memory.settings import Framework, Plan, Strategy
 from mgpu_doctor.plan.following import CannotPlanError, Followed, Follower, Method
 from mgpu_doctor.plan.subject import Subject
 
@@ -58,9 +58,9 @@ class Planned:
 def plan(asked: Asked, tell: Callable[[str], None]) -> Planned:
     """Raises CannotPlanError."""
     wanted, device = asked.plan, asked.device
-    other, *others = wanted_traces(wanted)
     with Follower(asked.subject.target, asked.limit, tell) as follower:
-        followed = follower.follow(wanted.settings, other)
+        followed = follower.follow(wanted.settings, wanted_traces(wanted)[0])
+        wanted = of(followed.framework, wanted)
         prediction = predict(wanted, followed.traces, device)
         if prediction is None:
             raise CannotPlanError("the step was traced, but tells nothing of the batch asked for.")
@@ -69,7 +69,7 @@ def plan(asked: Asked, tell: Callable[[str], None]) -> Planned:
             return planned
         fixes = asked.fixes or planned.fits is False
         if fixes:
-            followed = follower.more(followed, others)
+            followed = follower.more(followed, wanted_traces(wanted)[1:])
     if device is not None:
         tell("looking for the largest batch that fits")
         planned = replace(planned, largest=largest_batch(wanted, followed.traces, device))
@@ -79,8 +79,23 @@ def plan(asked: Asked, tell: Callable[[str], None]) -> Planned:
     return planned
 
 
+def of(framework: Framework, plan: Plan) -> Plan:
+    """The plan as that framework carries it out. Raises CannotPlanError where it cannot."""
+    tensorflow = framework is Framework.TENSORFLOW
+    strategy = plan.strategy
+    if tensorflow and strategy is Strategy.DDP:
+        strategy = Strategy.MIRRORED
+    if strategy is not Strategy.SINGLE and tensorflow is not (strategy is Strategy.MIRRORED):
+        theirs = "single and mirrored" if tensorflow else "single, ddp, zero1 and fsdp"
+        raise CannotPlanError(
+            f"--strategy {strategy.value} is not {framework.value}'s, of which {theirs} can be "
+            "planned."
+        )
+    return replace(plan, framework=framework, strategy=strategy)
+
+
 def _notes(followed: Followed) -> tuple[str, ...]:
-    notes = [SCRATCH]
+    notes = [SCRATCH if followed.framework is Framework.TORCH else OTHER_ORDER, *followed.notes]
     if followed.values_read:
         notes.append("numbers that the step reads from tensors (.item()) were taken to be 1")
     if followed.method is Method.FORMULA:

@@ -27,12 +27,18 @@ class Subject:
 BATCH = {"gpt-nano": 4, "cnn-nano": 32, "gpt2-small": 4, "resnet50": 32}
 """The built-in models, with the samples that are usual."""
 
+IN_KERAS = ("gpt-nano", "cnn-nano", "resnet50")
+"""Those that trainers of TensorFlow can be planned with."""
+
 STRATEGIES = {
     "torch-single": Strategy.SINGLE,
     "torch-ddp": Strategy.DDP,
     "torch-localsgd": Strategy.DDP,
     "torch-zero1": Strategy.ZERO1,
     "torch-fsdp": Strategy.FSDP,
+    "tf-single": Strategy.SINGLE,
+    "tf-mirrored": Strategy.MIRRORED,
+    "tf-multiworker": Strategy.MIRRORED,
 }
 """What a trainer does, as far as memory depends on it."""
 
@@ -61,5 +67,9 @@ def subject(name: str, model: str | None) -> Subject:
 
 
 def _built_in(name: str, model: str, strategy: Strategy | None) -> Subject:
-    function = model.replace("-", "_")
-    return Subject(name, f"mgpu_trainers.planned:{function}", strategy, BATCH[model])
+    module = "mgpu_trainers.planned"
+    if name.startswith("tf-"):
+        module = "mgpu_trainers.tensorflow.planned"
+        if model not in IN_KERAS:
+            raise SubjectError(f"{name} has no {model}, but {', '.join(IN_KERAS)}.")
+    return Subject(name, f"{module}:{model.replace('-', '_')}", strategy, BATCH[model])

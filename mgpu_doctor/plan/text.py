@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from mgpu_doctor.analysis.memory.advice import Offer, Together
 from mgpu_doctor.analysis.memory.composition import Composition
-from mgpu_doctor.analysis.memory.settings import Checkpointing, Plan, Strategy
+from mgpu_doctor.analysis.memory.settings import Checkpointing, Framework, Plan, Strategy
 from mgpu_doctor.analysis.memory.stream import Kind
 from mgpu_doctor.plan.planned import Planned
 from mgpu_doctor.report import text
@@ -78,7 +78,9 @@ class _Page:
         found, device = planned.prediction, planned.device
         yield self._row("peak allocated", found.allocated, "what tensors take at most")
         yield self._row("smallest that survives", found.capacity, "what the allocator needs")
-        yield self._row("peak reserved", found.reserved, "what it takes where there is room")
+        torch = found.plan.framework is Framework.TORCH
+        takes = "what it takes where there is room" if torch else "with memory growth, else all"
+        yield self._row("peak reserved", found.reserved, takes)
         for constant in found.outside:
             yield self._row(f"+ {constant.name}", constant.size, f"±{text.size(constant.margin)}")
         most = f"up to {text.size(found.needed_at_most)} with all margins"

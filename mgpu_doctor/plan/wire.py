@@ -9,7 +9,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Precision, Settings
+from mgpu_doctor.analysis.memory.settings import (
+    Checkpointing,
+    Framework,
+    Optimizer,
+    Precision,
+    Settings,
+)
 from mgpu_doctor.analysis.memory.stream import Event, Freed, Kind, Phase, Stream, Taken
 
 MOST_BYTES = 256 << 20
@@ -17,6 +23,7 @@ MOST_BYTES = 256 << 20
 
 MOST = 1 << 70
 """Of any number: floating-point operations of a step are the largest."""
+MOST_NOTES = 8
 _KINDS, _PHASES = tuple(Kind), tuple(Phase)
 
 
@@ -27,11 +34,13 @@ class WireError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`flops` of a step: of matrix products and convolutions. `values_read`: numbers that the step
-    asked tensors for, and that were made up."""
+    asked tensors for, and that were made up. `notes`: what else must be known of the numbers."""
 
     stream: Stream
     flops: int = 0
     values_read: int = 0
+    framework: Framework = Framework.TORCH
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +53,7 @@ class Refusal:
     why: str
     target: bool
     parameters: int | None = None
+    framework: Framework = Framework.TORCH
 
 
 def write_request(settings: Settings, *, real: bool) -> str:
@@ -74,6 +84,7 @@ def read_request(line: str) -> tuple[Settings, bool]:
 def write_answer(answer: Answer | Refusal) -> str:
     if isinstance(answer, Refusal):
         said = {"why": answer.why, "target": answer.target, "parameters": answer.parameters}
+        said["framework"] = answer.framework.value
         return json.dumps({"refusal": said})
     stream = answer.stream
     names: dict[str, int] = {}
@@ -98,6 +109,8 @@ def write_answer(answer: Answer | Refusal) -> str:
             "parameters": stream.parameters,
             "flops": answer.flops,
             "values_read": answer.values_read,
+            "framework": answer.framework.value,
+            "notes": list(answer.notes),
         },
         separators=(",", ":"),
     )
@@ -110,14 +123,21 @@ def read_answer(line: str | bytes) -> Answer | Refusal:
         if (refusal := said.get("refusal")) is not None:
             parameters = refusal["parameters"]
             known = None if parameters is None else _number(parameters)
-            return Refusal(str(refusal["why"])[:1000], bool(refusal["target"]), known)
+            framework = Framework(refusal["framework"])
+            return Refusal(str(refusal["why"])[:1000], bool(refusal["target"]), known, framework)
         stream = Stream(
             tuple(_events(said["events"], [str(name)[:200] for name in said["names"]])),
             tuple(_number(place) for place in said["steps"]),
             _number(said["samples"]),
             _number(said["parameters"]),
         )
-        return Answer(stream, _number(said["flops"]), _number(said["values_read"]))
+        return Answer(
+            stream,
+            _number(said["flops"]),
+            _number(said["values_read"]),
+            Framework(said["framework"]),
+            tuple(str(note)[:300] for note in said["notes"][:MOST_NOTES]),
+        )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         raise WireError("the tracing process answered with something else than a trace") from None
 

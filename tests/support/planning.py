@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.analysis.memory.settings import Settings
+from mgpu_doctor.analysis.memory.settings import Framework, Settings
 from mgpu_doctor.plan import following
-from mgpu_doctor.plan.tracing.step import StepError, trace
-from mgpu_doctor.plan.tracing.target import TargetError, find
+from mgpu_doctor.plan.tracing import step
+from mgpu_doctor.plan.tracing.pointing import StepError, TargetError, find, framework
 from mgpu_doctor.plan.wire import Answer, Refusal
 
 
@@ -26,14 +26,21 @@ class InThisProcess:
     def trace(self, settings: Settings, *, real: bool = False) -> Answer | Refusal:
         try:
             function = self.functions.get(self.target) or find(self.target)
-            traced = trace(function, settings, real=real)
+            return _tracer(framework(self.target))(function, settings, real=real)
         except TargetError as error:
             return Refusal(str(error), target=True)
         except StepError as error:
             return Refusal(str(error), target=False, parameters=error.parameters)
-        return Answer(traced.stream, traced.flops, traced.values_read)
 
     def end(self) -> None: ...
+
+
+def _tracer(about: Framework) -> Callable[..., Answer]:
+    if about is Framework.TORCH:
+        return step.answer
+    from mgpu_doctor.plan.graphs import step as graphs  # TensorFlow is loaded where it is needed
+
+    return graphs.trace
 
 
 def trace_here(monkeypatch: pytest.MonkeyPatch, **functions: Callable[[], Any]) -> None:

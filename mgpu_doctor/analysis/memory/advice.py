@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from mgpu_doctor.analysis.memory.fixes import FIXES, Fix, Time
+from mgpu_doctor.analysis.memory.fix import Fix, Time
+from mgpu_doctor.analysis.memory.fixes import known_fixes
 from mgpu_doctor.analysis.memory.gpus import Gpu
 from mgpu_doctor.analysis.memory.predict import Prediction, may_fit, predict
 from mgpu_doctor.analysis.memory.settings import Plan
@@ -67,6 +68,7 @@ class _Adviser:
 
     def __init__(self, plan: Plan, traces: Traces, device: Gpu | None) -> None:
         self.plan, self.traces, self.device = plan, traces, device
+        self._fixes = known_fixes(plan)
         self._predicted: dict[Plan, Prediction | None] = {}
 
     def advice(self) -> Advice | None:
@@ -75,7 +77,7 @@ class _Adviser:
             return None
         judged = [
             self._judged(fix, variants, now)
-            for fix in FIXES
+            for fix in self._fixes
             if (variants := fix.variants(self.plan))
         ]
         offers = [each for each in judged if isinstance(each, Offer)]
@@ -90,7 +92,7 @@ class _Adviser:
     def _judged(self, fix: Fix, variants: Sequence[Plan], now: Prediction) -> Offer | Declined:
         found = self._mildest(variants)
         if found is None:
-            return Declined(fix, "not predicted: a trace with it is missing")
+            return Declined(fix, f"not predicted: {fix.unknown}")
         saved = now.needed - found.needed
         if saved < WORTH * now.needed:
             return Declined(fix, fix.caveat if found is now else _why_not(found, now))
@@ -118,8 +120,8 @@ class _Adviser:
 
     def _cheapest(self, now: Prediction) -> Together | None:
         """One fix, else two, that fit: those of which the dearest is the cheapest. Else several."""
-        order = {fix.id: place for place, fix in enumerate(FIXES)}
-        known = [fix for fix in FIXES if fix.variants(self.plan)]
+        order = {fix.id: place for place, fix in enumerate(self._fixes)}
+        known = [fix for fix in self._fixes if fix.variants(self.plan)]
         for several in (1, 2):
             sets = combinations(known, several)
             for fixes in sorted(sets, key=lambda each: [order[fix.id] for fix in each[::-1]]):
@@ -132,7 +134,7 @@ class _Adviser:
         then those that are not needed are taken out, the dearest first."""
         chosen: list[Fix] = []
         best = now
-        for fix in FIXES:
+        for fix in self._fixes:
             plans = self._with([*chosen, fix])
             found = self._mildest(plans) if plans else None
             if found is None or not _helps(found, best):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mgpu_doctor.analysis.memory.allocator import MIB
 from mgpu_doctor.analysis.memory.gpus import Gpu
-from mgpu_doctor.analysis.memory.settings import Plan, Strategy
+from mgpu_doctor.analysis.memory.settings import Framework, Plan, Strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,36 @@ SCRATCH = (
 """Said beside every prediction; it is not added, as it depends on the kernel that is chosen."""
 
 
+OTHER_ORDER = (
+    "TensorFlow may rewrite the graph and run it in another order; scratch memory inside kernels "
+    "is not in it"
+)
+"""Said beside every prediction for TensorFlow."""
+
+_KEPT_FROM = "gpu_device.cc, MinSystemMemory: what TensorFlow leaves to drivers and libraries"
+LEFT_SMALL = Constant("left to the driver", 225 * MIB, 0, _KEPT_FROM)
+LEFT_VOLTA = Constant("left to the driver", 1050 * MIB, 0, _KEPT_FROM)
+LEFT = Constant("left to the driver", 1536 * MIB, 0, _KEPT_FROM)
+LEFT_HOPPER = Constant("left to the driver", 1800 * MIB, 0, _KEPT_FROM)
+SMALL_DEVICE = 2 * 1024 * MIB
+VOLTA = {"V100-16GB", "V100-32GB", "T4"}
+"""Compute capability 7."""
+
+
+def left(device: Gpu | None) -> Constant:
+    """Libraries (cuDNN, cuBLAS, NCCL) take theirs from it."""
+    if device is None or device.hopper:
+        return LEFT_HOPPER
+    if device.capacity - CONTEXT.size < SMALL_DEVICE:
+        return LEFT_SMALL
+    return LEFT_VOLTA if device.name in VOLTA else LEFT
+
+
 def outside(plan: Plan, device: Gpu | None) -> tuple[Constant, ...]:
     """What is on the device beside the allocator's segments. The workspace does come from the
     allocator, but no trace on a CPU has it."""
+    if plan.framework is Framework.TENSORFLOW:
+        return (CONTEXT, left(device))
     workspace = WORKSPACE_HOPPER if device is None or device.hopper else WORKSPACE
     found = [CONTEXT, workspace]
     if plan.strategy is not Strategy.SINGLE and plan.ranks > 1:

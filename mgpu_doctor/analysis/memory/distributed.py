@@ -24,6 +24,7 @@ from mgpu_doctor.analysis.memory.stream import Kind, Phase, Stream, Taken
 
 FIRST_BUCKET, BUCKET = MIB, 25 * MIB
 """DDP closes a bucket that holds as much or more (torch.distributed, `bucket_cap_mb`)."""
+FLOAT = 4
 STATES = {Kind.WEIGHTS, Kind.GRADIENTS, Kind.OPTIMIZER}
 
 
@@ -34,7 +35,16 @@ def distributed(stream: Stream, plan: Plan) -> Stream:
         return ddp(divided_optimizer(stream, plan.ranks), bucket_view=plan.bucket_view)
     if plan.strategy is Strategy.FSDP:
         return fsdp(stream, plan.ranks)
+    if plan.strategy is Strategy.MIRRORED:
+        return mirrored(stream)
     return stream
+
+
+def mirrored(stream: Stream) -> Stream:
+    """All gradients once more, put together to be averaged (`bytes_per_pack=0`, TensorFlow's
+    default, is one pack), from the first on. Not held against a measurement."""
+    packed = [("gradients put together", Kind.BUCKETS, stream.parameters * FLOAT)]
+    return with_in_steps(stream, packed, begin=is_gradient, end=Phase.OPTIMIZER)
 
 
 def ddp(stream: Stream, *, bucket_view: bool = False) -> Stream:

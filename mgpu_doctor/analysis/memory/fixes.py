@@ -6,12 +6,19 @@ that every phase's peak is found anew and none is sold that leaves the peak wher
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from mgpu_doctor.analysis.memory.settings import Checkpointing, Plan, Settings, Strategy
+from mgpu_doctor.analysis.memory.fix import UNMEASURED, Fix, Time
+from mgpu_doctor.analysis.memory.settings import (
+    Checkpointing,
+    Framework,
+    Plan,
+    Settings,
+    Strategy,
+)
+from mgpu_doctor.analysis.memory.tffixes import IN_TENSORFLOW
 from mgpu_doctor.analysis.memory.variants import (
     REPLICATED,
-    Variants,
     accumulate,
     adam,
     bf16,
@@ -23,30 +30,7 @@ from mgpu_doctor.analysis.memory.variants import (
     where,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Time:
-    """`fraction`: how much longer a sample takes, as a share; None: unknown, `basis` says why."""
-
-    fraction: float | None
-    basis: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fix:
-    """`variants`: the plan with the fix, from mild to strong; none where it does not apply.
-    `time`: what is known without a trace; `caveat`: what else it changes, or why it is no use."""
-
-    id: str
-    summary: str
-    how: str
-    variants: Variants
-    time: Time
-    caveat: str = ""
-
-
 FREE = "the same kernels run"
-UNMEASURED = "depends on the device; not measured"
 
 FIXES = (
     Fix(
@@ -180,13 +164,18 @@ FIXES = (
 )
 
 
+def known_fixes(plan: Plan) -> tuple[Fix, ...]:
+    """Those of the plan's framework."""
+    return IN_TENSORFLOW if plan.framework is Framework.TENSORFLOW else FIXES
+
+
 def wanted_traces(plan: Plan) -> tuple[Settings, ...]:
     """What is worth tracing beside the plan's own settings, the most useful first: another batch
     (which tells of all batches), then what the fixes need. Of several micro-batches two tell of
     all. Whatever is missing is predicted by formula where there is one, else not at all."""
     own = plan.settings
     found = [replace(own, batch=own.batch // 2 if own.batch > 1 else 2)]
-    for fix in FIXES:
+    for fix in known_fixes(plan):
         for variant in fix.variants(plan):
             settings = variant.settings
             if (settings.batch, settings.accumulate) == (own.batch, own.accumulate):

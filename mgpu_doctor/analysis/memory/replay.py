@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mgpu_doctor.analysis.memory.allocator import GRANULE, Allocator, OutOfMemoryError, rounded
+from mgpu_doctor.analysis.memory.bfc import BfcAllocator
 from mgpu_doctor.analysis.memory.blocks import Block
 from mgpu_doctor.analysis.memory.expandable import ExpandableAllocator
+from mgpu_doctor.analysis.memory.settings import Framework
 from mgpu_doctor.analysis.memory.stream import Phase, Stream, Taken
 
 
@@ -51,10 +53,16 @@ class Replay:
         return self.shortage is None
 
 
-def replay(stream: Stream, capacity: int | None = None, *, expandable: bool = False) -> Replay:
+def replay(
+    stream: Stream,
+    capacity: int | None = None,
+    *,
+    expandable: bool = False,
+    framework: Framework = Framework.TORCH,
+) -> Replay:
     """`capacity`: bytes that the allocator may reserve. What was never taken cannot be freed: such
     events, and empty blocks, change nothing."""
-    allocator = ExpandableAllocator(capacity) if expandable else Allocator(capacity)
+    allocator = _allocator(capacity, expandable, framework)
     held: dict[int, Block] = {}
     charged: list[int] = []
     shortage = None
@@ -87,21 +95,34 @@ def replay(stream: Stream, capacity: int | None = None, *, expandable: bool = Fa
     )
 
 
-def smallest_capacity(stream: Stream, *, expandable: bool = False, granule: int = GRANULE) -> int:
+def smallest_capacity(
+    stream: Stream,
+    *,
+    expandable: bool = False,
+    granule: int = GRANULE,
+    framework: Framework = Framework.TORCH,
+) -> int:
     """Bytes that the allocator needs at least: with as much it survives, retries allowed, with
     `granule` bytes less it does not. (Giving back what is cached changes what fits where, so a
     capacity further below may survive by luck: nothing to build on.)"""
     granule = -(-max(granule, GRANULE) // GRANULE) * GRANULE
     fails = (least(stream) - 1) // granule
-    most = replay(stream, expandable=expandable).peak_reserved
+    most = replay(stream, expandable=expandable, framework=framework).peak_reserved
     survives = -(-most // granule)
     while survives - fails > 1:
         middle = (survives + fails) // 2
-        if replay(stream, middle * granule, expandable=expandable).survives:
+        capacity = middle * granule
+        if replay(stream, capacity, expandable=expandable, framework=framework).survives:
             survives = middle
         else:
             fails = middle
     return min(survives * granule, most)
+
+
+def _allocator(capacity: int | None, expandable: bool, framework: Framework) -> Allocator:
+    if framework is Framework.TENSORFLOW:
+        return BfcAllocator(capacity, grows=False)
+    return ExpandableAllocator(capacity) if expandable else Allocator(capacity)
 
 
 def _segments(allocator: Allocator) -> tuple[Segment, ...]:

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 
+class Framework(Enum):
+    """Whose step it is, and so whose allocator."""
+
+    TORCH = "torch"
+    TENSORFLOW = "tensorflow"
+
+
 class Checkpointing(Enum):
     """Which layers keep no activations but compute them again in backward."""
 
@@ -36,6 +43,8 @@ class Strategy(Enum):
     """DDP with the optimizer states divided among the ranks."""
     FSDP = "fsdp"
     """Weights, gradients and optimizer states divided; layers are put together when used."""
+    MIRRORED = "mirrored"
+    """TensorFlow's: every replica holds all, and gradients are averaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +78,6 @@ class Plan:
     """The update in one kernel, without temporaries."""
     expandable: bool = False
     """`expandable_segments:True`"""
+    framework: Framework = Framework.TORCH
+    xla: bool = False
+    """The step is compiled by XLA, which lays out memory by itself: what that takes is unknown."""

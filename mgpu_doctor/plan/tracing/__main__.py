@@ -1,4 +1,7 @@
-"""Answers requests until there are none: `python -m mgpu_doctor.plan.tracing TARGET`."""
+"""Answers requests until there are none: `python -m mgpu_doctor.plan.tracing TARGET`.
+
+Torch or TensorFlow is loaded when the first one comes: whichever the target is about.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mgpu_doctor.analysis.memory.settings import Framework
 from mgpu_doctor.plan import wire
+from mgpu_doctor.plan.tracing import pointing
 
 ROOM_FAKE = 2 << 30
 """Bytes that tracing may take beyond torch itself; a real step may take half of what is free."""
+
+
+SWITCHES = {
+    "KERAS_BACKEND": "tensorflow",
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "TF_CPU_ALLOCATOR_USE_BFC": "1",  # the allocator that it has for GPUs (graphs/running.py)
+    "TF_ENABLE_ONEDNN_OPTS": "0",  # its kernels keep what no GPU's do
+}
+"""What TensorFlow reads when it is loaded."""
 
 
 def main(target: str) -> None:
@@ -25,35 +39,42 @@ def main(target: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     gc.disable()  # looking for garbage takes a sixth of the time in which torch is loaded
     function: Callable[[], Any] | None = None
+    about: Framework | None = None
     for line in requests:
         settings, real = wire.read_request(line)
+        about = about or pointing.framework(target)
         try:
-            from mgpu_doctor.plan.tracing import target as targets
+            trace = _tracer(about)
         except ImportError as error:
-            why = f"torch is needed to trace a step and cannot be imported ({error})"
-            answer: wire.Answer | wire.Refusal = wire.Refusal(f"{why}.", target=True)
+            why = f"{about.value} is needed to trace a step and cannot be imported ({error})"
+            answer: wire.Answer | wire.Refusal = wire.Refusal(f"{why}.", True, framework=about)
         else:
             if real:
                 gc.collect()
             _bound(ROOM_FAKE if not real else _free() // 2)
+            warnings.simplefilter("ignore")
             try:
-                function = function or targets.find(target)
-                answer = _answer(function, settings, real)
-            except targets.TargetError as error:
-                answer = wire.Refusal(str(error), target=True)
+                function = function or pointing.find(target)
+                answer = trace(function, settings, real=real)
+            except pointing.TargetError as error:
+                answer = wire.Refusal(str(error), True, framework=about)
+            except pointing.StepError as error:
+                answer = wire.Refusal(str(error), False, error.parameters, about)
         answers.write(wire.write_answer(answer) + "\n")
         answers.flush()
 
 
-def _answer(function: Callable[[], Any], settings: Any, real: bool) -> wire.Answer | wire.Refusal:
-    from mgpu_doctor.plan.tracing.step import StepError, trace
+def _tracer(about: Framework) -> Callable[..., wire.Answer]:
+    """Raises ImportError where the framework is not installed."""
+    if about is Framework.TENSORFLOW:
+        os.environ |= SWITCHES
+        from mgpu_doctor.plan.graphs import step as graphs
 
-    warnings.simplefilter("ignore")
-    try:
-        traced = trace(function, settings, real=real)
-    except StepError as error:
-        return wire.Refusal(str(error), target=False, parameters=error.parameters)
-    return wire.Answer(traced.stream, traced.flops, traced.values_read)
+        return graphs.trace
+    from mgpu_doctor.plan.tracing import step, target
+
+    target.refuse_groups()
+    return step.answer
 
 
 def _bound(more: int) -> None:

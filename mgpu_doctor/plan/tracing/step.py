@@ -17,8 +17,10 @@ from mgpu_doctor.analysis.memory.stream import Kind, Phase, Stream
 from mgpu_doctor.plan.tracing.blocks import recompute
 from mgpu_doctor.plan.tracing.converting import replaced_when_converted
 from mgpu_doctor.plan.tracing.likecuda import LikeCuda
-from mgpu_doctor.plan.tracing.target import TargetError, Trained, described, read, tensors
+from mgpu_doctor.plan.tracing.pointing import StepError, TargetError, described
+from mgpu_doctor.plan.tracing.target import Trained, read, tensors
 from mgpu_doctor.plan.tracing.watcher import UnfollowableError, Watcher
+from mgpu_doctor.plan.wire import Answer
 
 STEPS = 2
 """The first makes the optimizer's states, the second finds them there."""
@@ -36,12 +38,10 @@ class Traced:
     values_read: int
 
 
-class StepError(Exception):
-    """The step could not be run or followed; `parameters`: of the model, where it was built."""
-
-    def __init__(self, why: str, parameters: int | None) -> None:
-        super().__init__(why)
-        self.parameters = parameters
+def answer(function: Callable[[], Any], settings: Settings, *, real: bool) -> Answer:
+    """As `trace`, to be sent."""
+    traced = trace(function, settings, real=real)
+    return Answer(traced.stream, traced.flops, traced.values_read)
 
 
 def trace(function: Callable[[], Any], settings: Settings, *, real: bool) -> Traced:

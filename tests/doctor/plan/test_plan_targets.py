@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mgpu_doctor.analysis.memory.settings import Strategy
+from mgpu_doctor.analysis.memory.settings import Framework, Strategy
 from mgpu_doctor.plan.subject import SubjectError, subject
-from mgpu_doctor.plan.tracing.target import TargetError, find
+from mgpu_doctor.plan.tracing.pointing import TargetError, find, framework
+from mgpu_doctor.plan.tracing.target import refuse_groups
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +22,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if name != "modules":
             monkeypatch.setattr(sys, name, value)
     monkeypatch.setattr(torch.distributed, "init_process_group", None)
+    refuse_groups()
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -78,6 +80,34 @@ def test_a_trainer_says_what_is_trained_and_how() -> None:
     assert (named.target, named.strategy) == ("mgpu_trainers.planned:cnn_nano", Strategy.ZERO1)
     assert subject("torch-ddp", None).target == "mgpu_trainers.planned:gpt_nano"
     assert subject("torch-ddp", "gpt2-small").target == "mgpu_trainers.planned:gpt2_small"
+
+
+def test_the_trainers_of_tensorflow_have_models_of_keras() -> None:
+    named = subject("tf-multiworker", "resnet50")
+    assert named.target == "mgpu_trainers.tensorflow.planned:resnet50"
+    assert named.strategy is Strategy.MIRRORED
+    assert subject("tf-single", None).strategy is Strategy.SINGLE
+    with pytest.raises(SubjectError, match="tf-mirrored has no gpt2-small"):
+        subject("tf-mirrored", "gpt2-small")
+
+
+@pytest.mark.parametrize(
+    ("text", "about"),
+    [
+        ("import tensorflow as tf\n", Framework.TENSORFLOW),
+        ("def plan():\n    from keras import layers\n", Framework.TENSORFLOW),
+        ("import keras\nimport torch.nn\n", Framework.TORCH),
+        ("# import keras\nimport keras_of_mine\n", Framework.TORCH),
+    ],
+)
+def test_a_script_is_about_what_it_imports(tmp_path: Path, text: str, about: Framework) -> None:
+    assert framework(f"{_script(tmp_path, text)}:plan") is about
+
+
+def test_so_is_a_module_and_what_is_not_there_is_torchs() -> None:
+    assert framework("mgpu_trainers.tensorflow.planned:cnn_nano") is Framework.TENSORFLOW
+    assert framework("mgpu_trainers.planned") is Framework.TORCH
+    assert framework("no_such.module_of_mine:plan") is framework("no.py") is Framework.TORCH
 
 
 def test_a_model_or_a_function_leaves_the_strategy_open() -> None:

@@ -20,8 +20,8 @@ from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Preci
 from mgpu_doctor.analysis.memory.states import on_the_host
 from mgpu_doctor.analysis.memory.stream import Kind, Phase, Stream, Taken
 from mgpu_doctor.plan.tracing.blocks import repeated
-from mgpu_doctor.plan.tracing.step import StepError, trace
-from mgpu_doctor.plan.tracing.target import TargetError
+from mgpu_doctor.plan.tracing.pointing import StepError, TargetError
+from mgpu_doctor.plan.tracing.step import trace
 
 NONE, HALF, FULL = Checkpointing.NONE, Checkpointing.HALF, Checkpointing.FULL
 SGD, ADAM, ADAMW = Optimizer.SGD, Optimizer.ADAM, Optimizer.ADAMW

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import pytest
 
@@ -46,7 +47,7 @@ def check(stream: Stream) -> None:
 def test_whatever_is_planned_could_have_been_traced(strategy: Strategy, accumulate: int) -> None:
     stream = Job(2, accumulate=accumulate).stream()
     for on in product((False, True), repeat=len(SWITCHES)):
-        switches = dict(zip(SWITCHES, on, strict=True))
+        switches: dict[str, Any] = dict(zip(SWITCHES, on, strict=True))
         plan = Plan(Settings(2, accumulate), strategy, 4, **switches)
         check(arranged(stream, plan))
 

@@ -1,0 +1,151 @@
+"""What `plan` predicts of TensorFlow's steps against what its own allocator took for them.
+
+    python -m benchmarks.tf_plan [--quick]
+
+The allocator that TensorFlow has for GPUs is put in charge of the host's memory, so that it tells
+the true peak of a real step without a GPU. Convolutions on a CPU need scratch memory that none on
+a GPU does, so the peak without it stands beside the whole one: the error is against that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.support import machine
+from mgpu_doctor.plan.tracing.__main__ import SWITCHES
+
+QUICK = (("gpt_nano", 16, "fp32", 1), ("gpt_nano", 32, "fp32", 1), ("cnn_nano", 256, "fp32", 1))
+CASES = (
+    *QUICK,
+    ("gpt_nano", 64, "fp32", 1),
+    ("gpt_nano", 32, "bf16", 1),
+    ("gpt_nano", 16, "fp32", 2),
+    ("cnn_nano", 1024, "fp32", 1),
+    ("cnn_nano", 1024, "bf16", 1),
+    ("resnet50", 4, "fp32", 1),
+    ("resnet50", 8, "fp32", 1),
+    ("resnet50", 16, "fp32", 1),
+)
+MIB = 1 << 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three cases of eleven")
+    parser.add_argument("--case", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.case:
+        print(json.dumps(_case(*json.loads(given.case))))
+        return
+    print(machine())
+    print("model      batch prec acc | breadth written |   real without scratch | errors")
+    errors: dict[str, list[float]] = {"breadth": [], "written": []}
+    for case in QUICK if given.quick else CASES:
+        told = _apart(case)
+        net = told["net"]
+        for order, found in errors.items():
+            found.append(told[order] / net - 1)
+        row = " ".join(f"{told[key] / MIB:7.1f}" for key in ("breadth", "written", "real", "net"))
+        off = " ".join(f"{found[-1]:+6.1%}" for found in errors.values())
+        print(f"{case[0]:10} {case[1]:5} {case[2]} {case[3]:3} | {row} | {off}", flush=True)
+    for order, found in errors.items():
+        middle = statistics.median(abs(error) for error in found)
+        worst = f"{min(found):+.1%} to {max(found):+.1%}"
+        print(f"{order}: median error {middle:.1%}, {worst} ({len(found)} cases)")
+
+
+def _apart(case: tuple[str, int, str, int]) -> dict[str, int]:
+    command = [sys.executable, "-m", "benchmarks.tf_plan", "--case", json.dumps(case)]
+    done = subprocess.run(
+        command,
+        env={**os.environ, **SWITCHES},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        check=True,
+    )
+    told: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def _case(model: str, batch: int, precision: str, accumulate: int) -> dict[str, int]:
+    from mgpu_doctor.analysis.memory.liveness import Order
+    from mgpu_doctor.analysis.memory.replay import replay
+    from mgpu_doctor.analysis.memory.settings import Framework, Precision, Settings
+    from mgpu_doctor.plan.graphs import running, step
+    from mgpu_doctor.plan.tracing import pointing
+
+    function = pointing.find(f"mgpu_trainers.tensorflow.planned:{model}")
+    settings = Settings(batch, accumulate, precision=Precision(precision))
+    told: dict[str, int] = {}
+    for order in Order:
+        stream = step.trace(function, settings, real=False, order=order).stream
+        played = replay(stream, framework=Framework.TENSORFLOW)
+        told[order.name.lower()] = played.peak_allocated
+    took: list[tuple[int, int]] = []
+
+    def recorded(traced: Any, batch: Any) -> int:
+        took.append(_recorded(traced, batch))
+        return took[0][0]
+
+    running.peak = recorded
+    step.trace(function, settings, real=True)
+    told["real"], told["net"] = took[0]
+    return told
+
+
+def _recorded(traced: Any, batch: Any) -> tuple[int, int]:
+    """Bytes in use at the peak of a step, the data set beside the model left out; and those
+    without the scratch memory of convolutions."""
+    import tensorflow as tf
+
+    given = [tf.convert_to_tensor(each) for each in tf.nest.flatten(batch)]
+    traced(*given)
+    with tempfile.TemporaryDirectory() as folder:
+        tf.profiler.experimental.start(folder)
+        traced(*given)
+        tf.profiler.experimental.stop()
+        events = sorted(_events(folder), key=lambda event: event[0])
+    most = net = 0
+    scratch: dict[int, int] = {}
+    for _, name, said in events:
+        scratch.pop(said["addr"], None)
+        operation = str(said.get("tf_op", ""))
+        if name == "MemoryAllocation" and said.get("region_type") == "temp" and "onv" in operation:
+            scratch[said["addr"]] = said["allocation_bytes"]
+        most = max(most, said["bytes_allocated"])
+        net = max(net, said["bytes_allocated"] - sum(scratch.values()))
+    return most, net
+
+
+def _events(folder: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    space = xplane_pb2.XSpace()
+    (file,) = glob.glob(f"{folder}/plugins/profile/*/*.xplane.pb")
+    with open(file, "rb") as opened:
+        space.ParseFromString(opened.read())
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                name = plane.event_metadata[event.metadata_id].name
+                if name in ("MemoryAllocation", "MemoryDeallocation"):
+                    said = {}
+                    for stat in event.stats:
+                        value = getattr(stat, stat.WhichOneof("value"))
+                        if stat.WhichOneof("value") == "ref_value":
+                            value = plane.stat_metadata[value].name
+                        said[plane.stat_metadata[stat.metadata_id].name] = value
+                    yield line.timestamp_ns * 1000 + event.offset_ps, name, said
+
+
+if __name__ == "__main__":
+    main()

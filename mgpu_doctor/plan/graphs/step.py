@@ -1,0 +1,206 @@
+"""A training step of a Keras model, or of the user's own, traced by TensorFlow or run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from mgpu_doctor.analysis.memory import liveness
+from mgpu_doctor.analysis.memory.settings import (
+    Checkpointing,
+    Framework,
+    Optimizer,
+    Precision,
+    Settings,
+)
+from mgpu_doctor.analysis.memory.stream import Kind
+from mgpu_doctor.plan.graphs import running
+from mgpu_doctor.plan.graphs.flattened import UnfollowableError, flattened
+from mgpu_doctor.plan.graphs.recomputing import recompute
+from mgpu_doctor.plan.graphs.target import Trained, read, tensors
+from mgpu_doctor.plan.graphs.weights import without_contents
+from mgpu_doctor.plan.tracing.pointing import StepError, TargetError, described
+from mgpu_doctor.plan.wire import Answer
+
+_POLICY = {Precision.FP32: "float32", Precision.BF16: "mixed_bfloat16"}
+_OPTIMIZERS = {
+    Optimizer.ADAMW: keras.optimizers.AdamW,
+    Optimizer.ADAM: keras.optimizers.Adam,
+    Optimizer.SGD: keras.optimizers.SGD,
+}
+COMPILED = "XLA compiles a part of the step and lays that out by itself: counted as without it"
+OWN = "the step is your own: its optimizer is the one that you gave it"
+
+
+def trace(
+    function: Callable[[], Any],
+    settings: Settings,
+    *,
+    real: bool,
+    order: liveness.Order = liveness.Order.BREADTH,
+) -> Answer:
+    """The step that `function` describes; `real`: run, on the CPU, under TensorFlow's own GPU
+    allocator (running.py). Raises TargetError where it describes none, StepError where it fails."""
+    step: _Step | None = None
+    try:
+        with nullcontext() if real else without_contents():
+            with _as_asked(settings):
+                step = _Step(read(function()), settings)
+                batch = step.batch(settings.batch, real=real)
+                traced = tf.function(step, autograph=False).get_concrete_function(*_specs(batch))
+            parameters = step.parameters(traced)
+            kinds = step.kinds(traced)
+            if real:
+                stream = running.measured(traced, batch, kinds, settings.batch, parameters)
+                return Answer(stream, framework=Framework.TENSORFLOW, notes=step.notes)
+            flat = flattened(traced, {id(each.handle): kind for each, kind in kinds})
+        stream = liveness.stream(flat.nodes, flat.held, settings.batch, parameters, order)
+    except TargetError:
+        raise
+    except UnfollowableError as error:
+        raise StepError(str(error), step.parameters(None) if step else None) from None
+    except Exception as error:
+        raise StepError(
+            described(error), None if step is None else step.parameters(None)
+        ) from error
+    notes = (*step.notes, COMPILED) if flat.compiled else step.notes
+    return Answer(stream, framework=Framework.TENSORFLOW, notes=notes)
+
+
+class _Step:
+    """Called with the parts of a batch, it does what is one step of training."""
+
+    def __init__(self, trained: Trained, settings: Settings) -> None:
+        self.trained = trained
+        self.notes = (OWN,) if trained.step is not None else ()
+        self._optimizer: Any = getattr(trained.model, "optimizer", None)
+        self._shape: Any = None
+        self._sums: list[Any] = []
+        self._accumulate = settings.accumulate
+        if trained.model is not None and settings.checkpointing is not Checkpointing.NONE:
+            _recompute(trained.model, settings.checkpointing)
+        if trained.step is not None:
+            self._refuse(settings)
+            return
+        self._optimizer = _OPTIMIZERS[settings.optimizer](1e-3)
+
+    def batch(self, samples: int, *, real: bool) -> Any:
+        """Of a graph, where it can be made there: then it takes no memory."""
+        if not real:
+            try:
+                with tf.Graph().as_default():
+                    return self._found(self.trained.batch(samples))
+            except TargetError:
+                raise
+            except Exception:
+                pass
+        return self._found(self.trained.batch(samples))
+
+    def __call__(self, *parts: Any) -> Any:
+        batch = tf.nest.pack_sequence_as(self._shape, parts)
+        if self.trained.step is not None:
+            several = isinstance(batch, tuple) and self.trained.model is None
+            return self.trained.step(*batch) if several else self.trained.step(batch)
+        assert self.trained.loss is not None
+        model = self.trained.model
+        with tf.GradientTape() as tape:
+            loss = self.trained.loss(model, batch)
+            if not isinstance(loss, tf.Tensor) or loss.shape.num_elements() != 1:
+                raise TargetError("the loss must be a tensor of one number.")
+            part = loss / self._accumulate
+        variables = model.trainable_variables
+        if not variables:
+            raise TargetError("the model has no parameters to train.")
+        gradients = tape.gradient(part, variables)
+        if all(each is None for each in gradients):
+            raise TargetError("the loss depends on no parameter of the model that is trained.")
+        self._update(variables, gradients)
+        return loss
+
+    def parameters(self, traced: Any) -> int:
+        """Numbers that are trained."""
+        if self.trained.model is not None:
+            trained = self.trained.model.trainable_variables
+        else:
+            trained = [each for each in traced.graph.variables if each.trainable] if traced else []
+        return sum(_numbers(each) for each in trained)
+
+    def kinds(self, traced: Any) -> list[tuple[Any, Kind]]:
+        """The variables of the step. What has the shape of a weight and is not trained is a state
+        of the optimizer, where the user's own step does not tell."""
+        states = {id(each.value.handle) for each in getattr(self._optimizer, "variables", ())}
+        sums = {id(each.handle) for each in self._sums}
+        shapes = {tuple(each.shape) for each in traced.graph.variables if each.trainable}
+        found = []
+        for each in traced.graph.variables:
+            state = id(each.handle) in states or (
+                self.trained.model is None and not each.trainable and tuple(each.shape) in shapes
+            )
+            kind = Kind.GRADIENTS if id(each.handle) in sums else Kind.WEIGHTS
+            found.append((each, Kind.OPTIMIZER if state else kind))
+        return found
+
+    def _update(self, variables: list[Any], gradients: list[Any]) -> None:
+        pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
+        if self._accumulate > 1:
+            if not self._sums:
+                with tf.init_scope():
+                    self._sums = [
+                        tf.Variable(lambda v=v: tf.zeros(v.shape), trainable=False)
+                        for _, v in pairs
+                    ]
+            pairs = [(g + s, v) for (g, v), s in zip(pairs, self._sums, strict=True)]
+        self._optimizer.apply_gradients(pairs)
+        for each in self._sums:
+            each.assign(tf.zeros_like(each))
+
+    def _found(self, batch: Any) -> Any:
+        tensors(batch)
+        self._shape = tf.nest.map_structure(lambda _: 0, batch)
+        return batch
+
+    def _refuse(self, settings: Settings) -> None:
+        """What of the settings a step of the user's own does not take."""
+        asked = {
+            "--accumulate": settings.accumulate > 1,
+            "--optimizer": settings.optimizer is not Optimizer.ADAMW,
+            "--checkpointing": self.trained.model is None
+            and settings.checkpointing is not Checkpointing.NONE,
+            "--precision": self.trained.model is None and settings.precision is not Precision.FP32,
+        }
+        for option, given in asked.items():
+            if given:
+                why = f"the training step is your own, so {option} cannot change it"
+                raise TargetError(f"{why}: build it into the step.")
+
+
+@contextmanager
+def _as_asked(settings: Settings) -> Iterator[None]:
+    """Precision, which Keras settles while a model is built."""
+    before = keras.mixed_precision.dtype_policy()
+    keras.mixed_precision.set_dtype_policy(_POLICY[settings.precision])
+    try:
+        yield
+    finally:
+        keras.mixed_precision.set_dtype_policy(before)
+
+
+def _recompute(model: Any, how: Checkpointing) -> None:
+    if how is Checkpointing.HALF:
+        raise TargetError("--checkpointing half is torch's: of TensorFlow, full can be planned.")
+    if not recompute(model):
+        raise TargetError(
+            "no layer of the model can be computed again: build tf.recompute_grad into the model."
+        )
+
+
+def _specs(batch: Any) -> list[Any]:
+    return [tf.TensorSpec(each.shape, each.dtype) for each in tf.nest.flatten(batch)]
+
+
+def _numbers(variable: Any) -> int:
+    return int(tf.TensorShape(variable.shape).num_elements() or 0)

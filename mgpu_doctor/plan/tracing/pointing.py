@@ -1,0 +1,118 @@
+"""The function that the user points at, found; and which framework it is about."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mgpu_doctor.analysis.memory.settings import Framework
+
+DEFAULT = "plan"
+"""The function's name where none is given."""
+APART = (
+    "put what runs under `if __name__ == '__main__':`, or write a small file with a function that "
+    "builds the model (docs/plan.md) and name that"
+)
+RETURNS = "return model, batch and loss as in docs/plan.md"
+_IMPORTS = re.compile(r"^\s*(?:import|from)\s+(torch|tensorflow|keras)\b", re.MULTILINE)
+_MOST_SOURCE = 4 << 20
+"""Characters of a file in which imports are looked for."""
+
+
+class TargetError(Exception):
+    """There is nothing to plan there; the message is one sentence that says what to do."""
+
+
+class StepError(Exception):
+    """The step could not be run or followed; `parameters`: of the model, where it was built."""
+
+    def __init__(self, why: str, parameters: int | None) -> None:
+        super().__init__(why)
+        self.parameters = parameters
+
+
+def framework(target: str) -> Framework:
+    """By what the file imports, so that the other one need not be loaded, nor be there."""
+    place = target.partition(":")[0]
+    try:
+        found = Path(place) if place.endswith(".py") else _origin(place)
+        source = found.read_text(encoding="utf-8", errors="replace")[:_MOST_SOURCE] if found else ""
+    except OSError:
+        source = ""
+    imported = set(_IMPORTS.findall(source))
+    return Framework.TENSORFLOW if imported and "torch" not in imported else Framework.TORCH
+
+
+def find(target: str) -> Callable[[], Any]:
+    """The function at `module:function` or `script.py:function`. Raises TargetError."""
+    place, _, name = target.partition(":")
+    name = name or DEFAULT
+    try:
+        function = getattr(_imported(place), name, None)
+    except TargetError:
+        raise
+    except SystemExit as ended:
+        why = f"{place} ends itself when it is imported (exit code {ended.code}), as scripts do"
+        raise TargetError(f"{why} that read their arguments there: {APART}.") from None
+    except Exception as error:
+        why = f"{place} cannot be imported ({described(error)})"
+        raise TargetError(f"{why}: {APART}.") from None
+    if not callable(function):
+        known = f"there is no function {name!r} in {place}"
+        raise TargetError(f"{known}: name one as in {place}:FUNCTION; let it {RETURNS}.")
+    return _without_arguments(function, f"{place}:{name}")
+
+
+def described(error: BaseException) -> str:
+    """An exception on one line."""
+    first = (str(error).strip().splitlines() or [""])[0][:300]
+    return f"{type(error).__name__}: {first}".rstrip(": ")
+
+
+def _origin(module: str) -> Path | None:
+    """The file of a module, which is not imported (the packages that it lies in are)."""
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        spec = importlib.util.find_spec(module)
+    except Exception:  # a package of the user's that cannot be imported: `find` says so
+        return None
+    return Path(spec.origin) if spec is not None and spec.origin else None
+
+
+def _imported(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        if "" not in sys.path:
+            sys.path.insert(0, "")
+        return importlib.import_module(place)
+    path = Path(place)
+    if not path.is_file():
+        raise TargetError(f"there is no file {place}: name a script or a module, as module:NAME.")
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.argv = [place]
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _without_arguments(function: Callable[..., Any], name: str) -> Callable[[], Any]:
+    try:
+        inspect.signature(function).bind()
+    except TypeError:
+        raise TargetError(
+            f"{name} takes arguments: name a function that takes none; let it {RETURNS}."
+        ) from None
+    except ValueError:
+        pass  # a builtin tells no signature
+    return function
