@@ -101,9 +101,13 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
     for sample in case.host_samples:
         if sample.tasks:
             by_host[sample.host].append(sample)
+    there: dict[str | None, list[Rank]] = defaultdict(list)
+    for rank in case.ranks:
+        if rank.rank is not None:
+            there[rank.host].append(rank)
     found = {}
     for host, samples in by_host.items():
-        ranks = [rank for rank in case.ranks if rank.host == host and rank.rank is not None]
+        ranks = there[host]
         own = {rank.pid for rank in ranks if rank.pid is not None}
         outside = _outside(samples)
         offspring = [_offspring(sample.tasks, own) for sample in samples]
@@ -129,6 +133,8 @@ def _readings(
         task = sample.tasks.get(rank.pid)
         if task is None or not begin <= sample.at <= end:
             continue
+        if rank.birth.get("main_thread_trains") is False:  # the main thread's times tell nothing
+            task = replace(task, ran=None, queued=None)
         groups = {name: sample.groups[name] for name in task.limits or () if name in sample.groups}
         quotas = {name: one.quota for name, one in groups.items() if one.quota}
         group = min(quotas, key=lambda name: quotas[name], default=None)

@@ -20,6 +20,8 @@ MOST_MISSING = 65_536
 UNKNOWN_HOST = ""
 NODES = ("--nnodes", "--num_machines", "--num-machines", "--num_nodes")
 """Launchers' options that tell how many hosts there are."""
+ENDED_BY_RAY = 1
+"""Exit code of a Ray worker that was not wanted any more."""
 ALONE = "--standalone"
 """torchrun's option that says there is one host."""
 
@@ -187,6 +189,8 @@ def _exit(box: Box, exited: ProcessEnd | None, said: float | None) -> tuple[int 
     own = box.exit_code if said is not None else None
     if exited is None:
         return own, None
+    if box.birth.get("launcher") == "ray" and (own == 0 or exited.exit_code == ENDED_BY_RAY):
+        return own, None  # Ray ends its workers so, whatever became of the training
     if exited.signal is not None and exited.signal != signal.SIGABRT:
         return None, exited.signal
     return (own if exited.exit_code is None else exited.exit_code), exited.signal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import re
 import sys
@@ -147,8 +146,8 @@ def _planned(name: str, chosen: dict[str, str], ranks: int | None, options: Opti
         catalogue.command(trainer, wanted, given)
     except catalogue.UsageError as error:
         refuse(f"{str(error).rstrip('.')}.")
-    if importlib.util.find_spec(trainer.framework) is None:
-        refuse(f"{name} needs {trainer.framework}, which is not installed here.")
+    if why := catalogue.missing(trainer):
+        refuse(f"{name} {why}.")
     words = [name] if wanted is None else [name, "--ranks", str(wanted)]
     words += [f"--{key}={value}" for key, values in given.items() for value in values]
     many = "" if wanted is None else f", {wanted} {'rank' if wanted == 1 else 'ranks'}"

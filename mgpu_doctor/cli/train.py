@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,11 +82,8 @@ def train(
         command = catalogue.command(trainer, ranks, _options(context.args))
     except catalogue.UsageError as error:
         refuse(f"{str(error).rstrip('.')}.")
-    if importlib.util.find_spec(trainer.framework) is None:
-        refuse(
-            f"{name} needs {trainer.framework}, which is not installed here; "
-            f"try `pip install 'mgpu-doctor[{trainer.framework}]'`."
-        )
+    if why := catalogue.missing(trainer):
+        refuse(f"{name} {why}.")
     run_and_tell(
         command, kind="train", name=name, directory=directory, json_out=json_out, quiet=quiet
     )

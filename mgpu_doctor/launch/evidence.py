@@ -6,6 +6,8 @@ Imported when it is needed: most jobs never stand.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import numpy as np
 from mgpu_probes.outside import jobs
 from mgpu_probes.outside.flight.gather import gather
 from mgpu_probes.outside.jobs import FoundJob
+from mgpu_probes.outside.jobs.found import RANK
 from mgpu_probes.outside.look import look
 from mgpu_probes.outside.stacks.reading import Aid
 
@@ -53,6 +56,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
     job = jobs.find(pid)
     if job is None or notebook.folder is None or notebook.boxes is None:
         return False
+    job = _numbered(job, notebook.boxes)
     sockets = _sockets(job, notebook.boxes)
     aids = {pid: Aid(worker_socket=path) for pid, path in sockets.items()}
     lines = []
@@ -71,6 +75,22 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
     for form in gather(job, sockets, timeout=FLIGHT_PATIENCE).forms:
         notebook.guarded(partial(_write, host / layout.FLIGHT, form))
     return True
+
+
+def _numbered(job: FoundJob, boxes: Path) -> FoundJob:
+    """The job with the numbers that ranks tell in their boxes alone, as those of Ray Train do."""
+    if all(one.rank is not None for one in job.ranks):
+        return job
+    told = {}
+    for path in list(boxes.glob("*.box"))[:MOST]:
+        with suppress(BadBox, OSError):
+            identity = read_box(path).identity
+            told[identity.pid] = identity.rank
+    numbered = (
+        replace(one, rank=told.get(one.pid)) if one.role == RANK and one.rank is None else one
+        for one in job.processes
+    )
+    return replace(job, processes=tuple(numbered))
 
 
 def _sockets(job: FoundJob, boxes: Path) -> dict[int, str]:

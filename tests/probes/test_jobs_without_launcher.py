@@ -41,6 +41,23 @@ def test_ranks_started_by_hand_in_several_shells_are_one_job(table: ProcTable) -
     assert jobs.find_all(table.proc) == (job,)
 
 
+def test_workers_of_ray_train_are_ranks_and_only_the_first_tells_its_number(
+    table: ProcTable,
+) -> None:
+    table.add(100, 10, "python train.py", {}, maps=[TORCH])
+    table.add(101, 100, "/site-packages/ray/core/src/ray/raylet/raylet --node", {})
+    table.add(102, 101, "ray::TrainController.run", {}, maps=[TORCH])
+    for pid, threads in ((103, GLOO), (104, STORE), (105, [])):
+        name = "ray::RayTrainWorker.execute"
+        table.add(pid, 101, name, {}, maps=[TORCH], threads=threads)
+    (job,) = jobs.find_all(table.proc)
+    assert (job.launcher, job.launcher_pid) == ("ray", 101)
+    assert sorted(numbered(job), key=str) == [(103, None), (104, 0)]
+    (untold, *_) = job.untold
+    assert (untold.pid, "Ray Train" in untold.reason) == (103, True)
+    assert jobs.find(100, table.proc) == job
+
+
 def test_a_homemade_launcher_is_told_and_its_dead_children_are_ranks(table: ProcTable) -> None:
     table.add(100, 10, "python start.py", {})
     for rank in range(3):

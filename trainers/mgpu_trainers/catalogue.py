@@ -4,6 +4,7 @@ Imports no framework, so that a list or a `--help` costs nothing.
 """
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ class Trainer:
     framework: Literal["torch", "tensorflow"]
     summary: str
     options: tuple[Option, ...]
-    launcher: Literal["torchrun", "python", "apart", "cluster"] = "torchrun"
+    launcher: Literal["torchrun", "python", "apart", "cluster", "ray"] = "torchrun"
 
     @property
     def ranks(self) -> Option:
@@ -97,6 +98,14 @@ TRAINERS = (
         (*_PARTED, own.STAGES),
         "python",
     ),
+    Trainer(
+        "ray-torch",
+        "mgpu_trainers.pytorch.ray_ddp",
+        "torch",
+        "torch-ddp in workers of Ray Train, on a Ray of its own on this machine",
+        _DDP,
+        "ray",
+    ),
     _tf("single", "TensorFlow on one device", tf_options.SINGLE, "python"),
     _tf(
         "mirrored",
@@ -121,10 +130,11 @@ TRAINERS = (
 
 
 _ELSEWHERE = {
-    "horovod-torch": "pip install horovod; 0.28.1 does not build with torch 2.13 as it is",
-    "ray-torch": "pip install 'ray[train]'",
+    "horovod-torch": "Horovod 0.28.1, its last release, asks for C++14, with which torch 2.13's "
+    "headers do not compile; in its source, set CMAKE_CXX_STANDARD to 17 in "
+    "horovod/torch/CMakeLists.txt and install that",
 }
-"""What is no trainer of ours, and how it is installed."""
+"""What is no trainer of ours, and why."""
 
 
 def find(name: str) -> Trainer:
@@ -134,11 +144,21 @@ def find(name: str) -> Trainer:
             return trainer
     if name in _ELSEWHERE:
         raise UsageError(
-            f"{name} is not built in: install it ({_ELSEWHERE[name]}), then start a script of "
-            "your own with mgpu-doctor run -- COMMAND (unverified)"
+            f"{name} is not built in: {_ELSEWHERE[name]}. A script of your own starts with "
+            "mgpu-doctor run -- horovodrun -np 2 python SCRIPT (which nobody has tried)"
         )
     known = ", ".join(trainer.name for trainer in TRAINERS)
     raise UsageError(f"there is no trainer {name!r}: choose one of {known}")
+
+
+def missing(trainer: Trainer) -> str | None:
+    """What the trainer needs and is not installed here, as the rest of a sentence."""
+    if importlib.util.find_spec(trainer.framework) is None:
+        extra = f"'mgpu-doctor[{trainer.framework}]'"
+        return f"needs {trainer.framework}, which is not installed here; try `pip install {extra}`"
+    if trainer.launcher == "ray" and importlib.util.find_spec("ray") is None:
+        return "needs Ray Train, which is not installed here; try `pip install 'ray[train]'`"
+    return None
 
 
 def command(trainer: Trainer, ranks: int | None, options: Mapping[str, object]) -> list[str]:
@@ -158,6 +178,8 @@ def command(trainer: Trainer, ranks: int | None, options: Mapping[str, object]) 
         program += [str(number), "-m"]
     elif trainer.launcher == "apart":
         program += ["mgpu_trainers.apart", "--ranks", str(number)]
+    elif trainer.launcher == "ray":
+        program += ["mgpu_trainers.pytorch.ray_cluster", "--ranks", str(number)]
     elif trainer.launcher == "cluster":
         program += ["mgpu_trainers.tensorflow.launcher", "--workers", str(number)]
         program += ["--servers", str(values.get("servers", 0))]
@@ -194,8 +216,12 @@ def check(
     return values
 
 
-def arguments(trainer: Trainer, argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """What the trainer itself was called with; ends the process with 2 on wrong usage."""
+def arguments(
+    trainer: Trainer, argv: Sequence[str] | None = None, ranks: int | None = None
+) -> argparse.Namespace:
+    """What the trainer itself was called with; ends the process with 2 on wrong usage.
+
+    `ranks`: how many there are; None: as the launcher says."""
     parser = parser_of(trainer)
     given = parser.parse_args(argv)
     try:
@@ -204,7 +230,7 @@ def arguments(trainer: Trainer, argv: Sequence[str] | None = None) -> argparse.N
                 "--batch auto is found before ranks start: put `python -m mgpu_trainers.largest "
                 f"{trainer.name} --ranks N --` in front of the whole command"
             )
-        ranks = _number(trainer, _world(trainer))
+        ranks = _number(trainer, _world(trainer) if ranks is None else ranks)
         values = check(trainer, ranks, vars(given))
         together.check(trainer.name, natural.population(trainer.name, ranks, values), values)
     except UsageError as error:

@@ -16,7 +16,11 @@ TOLD = ("framework", "framework_version", "strategy", "backend", "precision", "d
 """Of the birth certificate, as the settings are called."""
 NUMBERS = ("threads",)
 TRAINERS = "mgpu_trainers."
-OUR_LAUNCHERS = ("mgpu_trainers.apart", "mgpu_trainers.tensorflow.launcher")
+OUR_LAUNCHERS = (
+    "mgpu_trainers.apart",
+    "mgpu_trainers.pytorch.ray_cluster",
+    "mgpu_trainers.tensorflow.launcher",
+)
 """They are given the module that trains as a word of their own."""
 ON = "on"
 PROGRAM, ARGUMENTS = "program", "arguments"

@@ -16,6 +16,8 @@ VERSION_MINOR = 2
 """Raised when fields are added in reserved space; readers ignore what they do not know."""
 BYTE_ORDER_MARK = 0x01020304
 BOX_SUFFIX = ".box"
+TRAINS = "mgpu-trains"
+"""What the kernel shall call the thread that trains, where that is not the main one."""
 
 PHASES = (
     "input",

@@ -11,7 +11,7 @@ from typing import Any
 
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.jobs.found import LOADER, RANK, FoundJob, FoundProcess
-from mgpu_probes.outside.stacks import kernel, reading
+from mgpu_probes.outside.stacks import kernel, reading, trained
 from mgpu_probes.outside.stacks.holders import Holders
 from mgpu_probes.outside.stacks.kernel import Moment
 from mgpu_probes.outside.stacks.reading import Aid, Reading
@@ -44,8 +44,14 @@ def look(
     """
     at, end = time.time(), time.monotonic() + timeout
     holders = Holders()
-    moments = {one.pid: kernel.moment(one.pid, one.start_ticks, holders) for one in job.processes}
-    rests = rested(one.pid for one in job.processes if one.role in (RANK, LOADER))
+    training = {one.pid: trained.thread(holders.proc, one.pid, one.name) for one in job.processes}
+    moments = {
+        one.pid: kernel.moment(one.pid, one.start_ticks, holders, training[one.pid])
+        for one in job.processes
+    }
+    rests = rested(
+        one.pid for one in job.processes if one.role in (RANK, LOADER) and training[one.pid] is None
+    )
     found: list[Reading] = []
     if stacks:
         roles = (RANK, LOADER) if loaders else (RANK,)
@@ -60,7 +66,11 @@ def look(
             {**_process(one, moments[one.pid]), "rested": rests.get(one.pid)}
             for one in job.processes
         ],
-        "stacks": [stack for one in found for stack in one.stacks],
+        "stacks": [
+            trained.put_first(stack) if training.get(stack["pid"]) else stack
+            for one in found
+            for stack in one.stacks
+        ],
         "missing": list(job.missing),
         "untold": [asdict(one) for one in (*job.untold, *(u for one in found for u in one.untold))],
     }

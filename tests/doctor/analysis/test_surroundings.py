@@ -50,6 +50,14 @@ def test_what_the_kernel_does_not_count_is_unknown() -> None:
     assert seen[1].queueing == 0.0
 
 
+def test_the_main_thread_tells_nothing_where_another_one_trains() -> None:
+    case = case_of(Doing(ran=0.5, queued=0.3), Doing(ran=0.5, queued=0.3))
+    told = {**case.ranks[0].birth, "main_thread_trains": False}
+    seen = surroundings(replace(case, ranks=(replace(case.ranks[0], birth=told), case.ranks[1])))
+    assert (seen[0].main_running, seen[0].queueing) == (None, None)
+    assert seen[1].queueing == pytest.approx(0.3)
+
+
 def test_groups_that_cannot_be_seen_are_not_without_limit() -> None:
     case = case_of()
     blind = [

@@ -48,22 +48,31 @@ class Recorder:
         (self.folder / CONSOLE).mkdir(exist_ok=True)
         (self.folder / CONSOLE / name).write_text(text)
 
-    def rank(self, number: int, world: int = 2, *, how: str = "vanish", attempt: int = 0) -> int:
-        """The pid of a rank that took ten steps and is gone. `how`: see `_train`, or vanish."""
+    def rank(
+        self,
+        number: int,
+        world: int = 2,
+        *,
+        how: str = "vanish",
+        attempt: int = 0,
+        by: str = "torchrun",
+    ) -> int:
+        """The pid of a rank that took ten steps and is gone. `how`: see `_train`, or vanish;
+        `by`: its launcher."""
         pid = os.fork()
         if pid == 0:
-            self._train(number, world, how, attempt)
+            self._train(number, world, how, attempt, by)
             os._exit(0)
         os.waitpid(pid, 0)
         return pid
 
-    def _train(self, number: int, world: int, how: str, attempt: int) -> None:
+    def _train(self, number: int, world: int, how: str, attempt: int, by: str) -> None:
         boxes = self.host / "boxes"
         local = number
         writer = Writer.open(
             boxes, rank=number, local_rank=local, world_size=world, attempt=attempt
         )
-        birth = {"framework": "torch", "strategy": "ddp", "launcher": "torchrun"}
+        birth = {"framework": "torch", "strategy": "ddp", "launcher": by}
         writer.birth({**birth, "ticks": start_ticks(os.getpid())})
         write_steps(writer, 10)
         if how == "raise":
@@ -119,6 +128,19 @@ def test_an_exception_is_in_the_rank_that_raised_it(recorder: Recorder) -> None:
     assert (error.type, error.message, error.line) == ("ValueError", "bad", 7)
     assert case.ranks[1].exit_code == 1
     assert case.job.outcome is Outcome.FAILED
+
+
+def test_how_ray_ends_its_workers_is_not_how_the_training_ended(recorder: Recorder) -> None:
+    recorder.info()
+    recorder.end(exit_code=1)
+    for number, how in enumerate(("leave", "raise", "vanish")):
+        pid = recorder.rank(number, 3, how=how, by="ray")
+        line = {"pid": pid, "exit_code": 1, "signal": None, "at": STARTED + 50, "how": "zombie"}
+        recorder.line(EXITS, line)
+    well, raised, unwanted = recorder.load().ranks
+    assert (well.state, well.exit_code) == (State.EXITED, 0)
+    assert (raised.state, raised.error is None) == (State.DEAD, False)
+    assert (unwanted.state, unwanted.exit_code) == (State.DEAD, None)
 
 
 def test_a_probe_that_switched_itself_off_is_told_with_its_reason(recorder: Recorder) -> None:

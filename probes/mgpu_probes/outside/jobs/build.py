@@ -16,6 +16,7 @@ from mgpu_probes.outside.jobs.found import (
 from mgpu_probes.outside.jobs.groups import Group
 from mgpu_probes.outside.jobs.machine import Machine
 from mgpu_probes.outside.jobs.spawned import ORDER
+from mgpu_probes.outside.jobs.unnamed import RAY
 
 MOST_WORDS = 64
 LONGEST_WORD = 400
@@ -123,6 +124,10 @@ def _untold(
             why = "the job has other hosts" if met else "rank 0 cannot be told from the others"
             reason = f"multiprocessing started it, and {why}: its rank is unknown"
             found.append(FoundUntold(pid, "environment", reason, _LET_IT_BE_TOLD))
+        elif seat.told_by == RAY:
+            reason = "Ray Train tells a rank its number where only the rank sees it"
+            remedy = "start the job under `mgpu-doctor run`"
+            found.append(FoundUntold(pid, "environment", reason, remedy))
         elif machine.environment(pid) is None:
             reason = "another user's environment may not be read: its rank is unknown"
             remedy = f"run mgpu-doctor as {_owner(machine, pid)}"

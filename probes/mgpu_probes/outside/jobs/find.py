@@ -69,6 +69,7 @@ def unseen(pid: int, proc: Path = PROC) -> str:
 def _seats(machine: Machine, *, lenient: bool) -> tuple[dict[int, Place], dict[int, int]]:
     """All ranks; of those that multiprocessing started, which process did."""
     seats = told.told(machine)
+    seats.update(unnamed.of_ray(machine, seats))
     starters: dict[int, int] = {}
     for parent in list(machine.entries):
         if parent not in machine.children or not may_start_ranks(machine, parent):

@@ -32,38 +32,48 @@ class Moment:
     """The system call of the main thread, with the file, process or pipe it is about."""
 
 
-def moment(pid: int, started: int | None = None, holders: Holders | None = None) -> Moment:
+def moment(
+    pid: int,
+    started: int | None = None,
+    holders: Holders | None = None,
+    thread: int | None = None,
+) -> Moment:
     """The process now. `started`: its start ticks, against a pid that was given away anew.
-    `holders`: shared by all that is looked at in one moment."""
+    `holders`: shared by all that is looked at in one moment. `thread`: the one that counts as its
+    main thread, if that is another."""
     holders = holders or Holders()
     proc = holders.proc
     fields = tasks.stat(proc, pid)
     if not fields or (started and int(fields[19]) != started):
         return Moment()
+    main, own = proc / str(pid), fields
+    if thread is not None:
+        main = main / "task" / str(thread)
+        own = tasks.stat(main.parent, thread) or fields
     return Moment(
-        state=fields[0],
+        state=own[0],
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
-        main_cpu_seconds=_main_cpu(proc, pid),
-        wchan=_wchan(proc, pid),
-        syscall=_syscall(holders, pid),
+        main_cpu_seconds=_main_cpu(main),
+        wchan=_wchan(main),
+        syscall=_syscall(holders, pid, main),
     )
 
 
-def _main_cpu(proc: Path, pid: int) -> float | None:
+def _main_cpu(main: Path) -> float | None:
     # Counted in nanoseconds here, in hundredths of a second in `stat`.
-    first = _text(proc / str(pid) / "schedstat").partition(" ")[0]
+    first = _text(main / "schedstat").partition(" ")[0]
     return round(int(first) * _NANO, 6) if first.isdigit() else None
 
 
-def _wchan(proc: Path, pid: int) -> str | None:
+def _wchan(main: Path) -> str | None:
     """The kernel writes 0 for one that runs, and where it does not tell."""
-    found = _text(proc / str(pid) / "wchan")
+    found = _text(main / "wchan")
     return found if found not in ("", "0") else None
 
 
-def _syscall(holders: Holders, pid: int) -> str | None:
+def _syscall(holders: Holders, pid: int, main: Path) -> str | None:
     """None for one that runs, and where it may not be seen."""
-    words = _text(holders.proc / str(pid) / "syscall").split()
+    words = _text(main / "syscall").split()
     if len(words) < 3 or not words[0].isdigit():
         return None
     name = syscalls.name(int(words[0]))

@@ -1,0 +1,105 @@
+"""Ray Train, whose workers are no children of the script: a user's own script, and our trainer.
+
+It needs Ray, which takes as much room as torch; without it (`pip install 'ray[train]'`) the trainer
+says what to install, and these tests warn that they saw no more than that.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.diagnose import diagnose
+from tests.support.jobs import JOBS, run, started
+
+pytestmark = pytest.mark.slow
+
+
+def doctor(verb: str, recording: Path, *words: str) -> list[str]:
+    return [sys.executable, "-m", "mgpu_doctor", verb, "--dir", str(recording), *words]
+
+
+def refused(recording: Path) -> bool:
+    """Whether Ray is not here, in which case the trainer must say so and how to get it."""
+    if importlib.util.find_spec("ray") is not None:
+        return False
+    told = subprocess.run(
+        doctor("train", recording, "ray-torch"), capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 2
+    assert "pip install 'ray[train]'" in told.stderr
+    warnings.warn("Ray is not installed: nothing was trained with it", stacklevel=2)
+    return True
+
+
+def of(folder: Path) -> list[str]:
+    """The names of the processes that run for a job with a recording in this folder."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(str(folder) in value for value in process.environ().values()):
+                found.append(process.name())
+    return found
+
+
+def test_a_slow_rank_of_a_script_that_knows_no_doctor_is_named(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    if refused(recording):
+        return
+    (tmp_path / "token").write_text("0123456789abcdef" * 4)
+    (tmp_path / "token").chmod(0o600)
+    environment = {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"),
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # on Linux, too: loopback alone
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",
+    }
+    given = [f"{name}={value}" for name, value in environment.items()]
+    slow = ("--fault", "forward", "--rank", "1", "--ms", "60")
+    script = [sys.executable, str(JOBS / "ray_train.py"), "--storage", str(tmp_path / "kept")]
+    command = ["env", *given, *doctor("run", recording, "--", *script, "--steps", "30", *slow)]
+    ended = run(command)  # Ray's processes would count as somebody else's, so not calmly
+    assert ended.code == 0, ended.err
+    case = load_recording(recording)
+    assert (case.job.launcher, case.job.strategy) == ("ray", "ddp")
+    assert case.job.outcome is Outcome.COMPLETED
+    assert [(rank.rank, len(rank.steps), rank.exit_code) for rank in case.ranks] == [
+        (0, 30, 0),
+        (1, 30, 0),
+    ]
+    first = diagnose(case).findings[0]
+    assert (first.code, [one.rank for one in first.culprits]) == ("straggler-compute", [1])
+    assert first.victims == (0,)
+
+
+def test_the_trainer_learns_and_leaves_nothing_behind_when_it_is_asked_to_end(
+    tmp_path: Path,
+) -> None:
+    recording = tmp_path / "recording"
+    if refused(recording):
+        return
+    options = ("--model", "cnn-nano", "--steps", "100000", "--device", "cpu")
+    with started(doctor("train", recording, "ray-torch", *options)) as job:
+        assert job.stdout is not None
+        assert any("step 50 loss" in line for line in job.stdout)
+        assert {"raylet", "gcs_server"} <= set(of(tmp_path))
+        os.kill(job.pid, signal.SIGTERM)
+        job.communicate(timeout=60)
+    assert job.returncode == 128 + signal.SIGTERM
+    assert of(tmp_path) == []
+    case = load_recording(recording)
+    assert case.job.outcome is Outcome.KILLED
+    assert [rank.rank for rank in case.ranks] == [0, 1]
+    assert all(len(rank.steps) >= 50 for rank in case.ranks)

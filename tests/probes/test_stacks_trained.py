@@ -1,0 +1,65 @@
+"""Which thread of a worker of Ray Train counts as its main one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from mgpu_probes.inprocess.layout import TRAINS
+from mgpu_probes.outside.stacks import facts, kernel, trained
+
+WORKER = "ray::RayTrainWo"
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """A worker of four threads, of which 103 trains."""
+    for tid in range(100, 104):
+        folder = tmp_path / "100/task" / str(tid)
+        folder.mkdir(parents=True)
+        (folder / "comm").write_text(f"{TRAINS if tid == 103 else WORKER}\n")
+    return tmp_path
+
+
+def test_the_thread_that_the_probe_named_trains(proc: Path) -> None:
+    assert trained.thread(proc, 100, WORKER) == 103
+    assert trained.thread(proc, 100, "python") is None
+    assert trained.thread(proc, 200, WORKER) is None
+    (proc / "100/task/103/comm").write_text(f"{WORKER}\n")
+    assert trained.thread(proc, 100, WORKER) is None
+
+
+def test_its_stack_is_the_main_one() -> None:
+    loop = facts.thread([("main_loop", "ray/_private/worker.py", 1069)], main=True)
+    begins = ("ThreadRunner._run_target", "/x/ray/train/worker_group/thread_runner.py", 40)
+    learns = facts.thread([("learn", "train.py", 7), begins], main=False)
+    known = trained.put_first(facts.stack(100, 1.0, "py-spy", [loop, learns]))
+    assert [(one["frames"][0][0], one["main"]) for one in known["threads"]] == [
+        ("learn", True),
+        ("main_loop", False),
+    ]
+    other = facts.stack(100, 1.0, "py-spy", [loop])
+    assert trained.put_first(other) == other
+
+
+def test_what_the_kernel_tells_is_of_that_thread() -> None:
+    over, there = threading.Event(), threading.Event()
+    found: list[int] = []
+
+    def waits() -> None:
+        found.append(threading.get_native_id())
+        there.set()
+        over.wait()
+
+    other = threading.Thread(target=waits)
+    other.start()
+    there.wait()
+    main = kernel.moment(os.getpid())
+    its = kernel.moment(os.getpid(), thread=found[0])
+    over.set()
+    other.join()
+    assert main.main_cpu_seconds is not None
+    assert its.main_cpu_seconds is not None
+    assert its.main_cpu_seconds < main.main_cpu_seconds

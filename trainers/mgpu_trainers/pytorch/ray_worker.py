@@ -1,0 +1,52 @@
+"""What a worker of Ray does for us: it prints where the one prints who started it, and trains.
+
+Ray would gather what workers print, put their names before it and bring it some seconds later.
+"""
+
+import importlib
+import os
+import socket
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+STREAMS = (1, 2)
+
+
+class Shared:
+    """Gives this process's standard output and error to whoever asks at `path`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(path))
+        self._server.listen()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # closed: the process ends
+            while True:
+                asking, _ = self._server.accept()
+                with asking:
+                    socket.send_fds(asking, [b"."], STREAMS)
+
+
+def take(path: str) -> None:
+    """Prints there from now on; what C code says, too."""
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.connect(path)
+        _, given, _, _ = socket.recv_fds(asking, 1, len(STREAMS))
+    for own, new in zip(STREAMS, given, strict=True):
+        os.dup2(new, own)
+        os.close(new)
+    sys.stdout, sys.stderr = (
+        open(each, "w", buffering=1, closefd=False)  # noqa: SIM115  # until the process ends
+        for each in STREAMS
+    )
+
+
+def work(what: dict[str, str]) -> None:
+    """`module`: its `learn` takes the `options`, one a line; `output`: see `take`."""
+    take(what["output"])
+    importlib.import_module(what["module"]).learn(what["options"].split("\n"))
