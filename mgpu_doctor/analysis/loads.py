@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from mgpu_doctor.analysis.align import Joined
 from mgpu_doctor.analysis.attribution import Attribution
@@ -102,16 +103,25 @@ def without_load(joined: Joined, own: Floats) -> Floats:
 
 
 def _loads(joined: Joined) -> Iterator[tuple[str, Floats]]:
-    """Unit and (T, R) loads, of which steps that are not known count as equal."""
+    """Unit and (T, R) loads, of which steps that are not known count as equal. None of those that
+    are the same everywhere: they explain nothing."""
     for unit, load in (("tokens", joined.tokens), ("samples", joined.samples)):
         known = np.asarray(~np.isnan(load).any(axis=1))
-        if known.mean() >= COUNTED:
-            usual = float(np.mean(load[known]))
+        counted = load[known]
+        if known.mean() >= COUNTED and counted.min() < counted.max():
+            usual = float(np.mean(counted))
             yield unit, np.where(known[:, None], load, usual)
 
 
 def _beyond_mean(values: Floats) -> Floats:
     return np.asarray(values - values.mean(axis=1, keepdims=True))
+
+
+def _evened(values: Floats, known: npt.NDArray[np.bool_]) -> Floats:
+    """The known steps, without the mean of each step and then of each rank."""
+    some: Floats = _beyond_mean(values)[known]
+    some -= some.mean(axis=0)
+    return some
 
 
 def _uneven(
@@ -123,6 +133,8 @@ def _uneven(
 ) -> Uneven | None:
     """The stragglers whose load explains most of their excess."""
     found = []
+    if not stragglers:
+        return None
     others = median_of_others(load)
     for one in stragglers:
         column = joined.ranks.index(one.rank)
@@ -174,11 +186,13 @@ def _line(joined: Joined, own: Floats) -> _Line | None:
     known = np.asarray(~np.isnan(own).any(axis=1))
     found = []
     for unit, load in _loads(joined):
-        x, y = _beyond_mean(load)[known], _beyond_mean(own)[known]
-        x, y = x - x.mean(axis=0), y - y.mean(axis=0)
-        y = np.clip(y, *np.quantile(y, (EXTREMES, 1 - EXTREMES)))
         mean = float(load.mean())
-        if len(x) < 3 or x.std() < VARIES * mean or y.std() == 0:
+        x = _evened(load, known)
+        if len(x) < 3 or x.std() < VARIES * mean:
+            continue
+        y = _evened(own, known)
+        np.clip(y, *np.quantile(y, (EXTREMES, 1 - EXTREMES)), out=y)
+        if y.std() == 0:
             continue
         correlation = float(np.mean(x * y) / (x.std() * y.std()))
         freedom = len(x) * (x.shape[1] - 1) - 2

@@ -78,6 +78,8 @@ def key_of(device: Device) -> Key:
 def held(case: Case) -> dict[int, tuple[Key, ...]]:
     """Rank -> the devices that list its pid, of ranks on one host; empty unless every rank with a
     GPU is found, as the list may number processes otherwise than the rank does."""
+    if not case.device_samples:
+        return {}
     gpus = _gpus(case.ranks)
     ranks = [rank for rank in case.ranks if rank.rank in gpus]
     if len({rank.host for rank in ranks}) != 1:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from mgpu_probes.inprocess.layout import WARM_UP
 
-from mgpu_doctor.analysis.align import warming_up
+from mgpu_doctor.analysis.align import FIRST_STEPS, LEADING, LEADING_FACTOR, warming_up
 from mgpu_doctor.case.model import Rank, Records
 
 
@@ -15,8 +16,11 @@ def after_warm_up(records: Records) -> Records:
     """The records of one rank that are no warm-up."""
     if not len(records):
         return records
-    steps, flags = records["step"].astype(np.int64), records["flags"].astype(np.int64)
-    return only(records, ~warming_up(steps, records["wall_ns"] * 1e-9, flags))
+    steps, flags, wall = records["step"], records["flags"], records["wall_ns"]
+    if not (flags & WARM_UP).any() and wall[:LEADING].max() <= LEADING_FACTOR * wall.min():
+        return only(records, steps >= FIRST_STEPS)  # as of most ranks: nothing else to find
+    steps, flags = steps.astype(np.int64), flags.astype(np.int64)
+    return only(records, ~warming_up(steps, wall * 1e-9, flags))
 
 
 def only(records: Records, kept: npt.NDArray[np.bool_]) -> Records:

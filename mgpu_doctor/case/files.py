@@ -76,6 +76,8 @@ def read_lines(path: Path) -> Lines:
 
 def number(value: Any) -> float | None:
     """A finite number, or None."""
+    if type(value) is float:  # as nearly always: a cluster's samples hold millions
+        return value if math.isfinite(value) else None
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     try:
@@ -87,7 +89,7 @@ def number(value: Any) -> float | None:
 
 def whole(value: Any, least: int = 0, most: int = (1 << 63) - 1) -> int | None:
     """An integer within bounds, or None."""
-    if isinstance(value, bool) or not isinstance(value, int):
+    if type(value) is not int and (isinstance(value, bool) or not isinstance(value, int)):
         return None
     return value if least <= value <= most else None
 
@@ -97,8 +99,11 @@ def text(value: Any, limit: int = 500) -> str | None:
     return (clean(value, limit) or None) if isinstance(value, str) else None
 
 
+_DECODER = json.JSONDecoder(parse_constant=lambda _: None)
+
+
 def _parse(raw: bytes) -> Json:
     try:
-        return json.loads(raw.decode("utf-8", "replace"), parse_constant=lambda _: None)
+        return _DECODER.decode(raw.decode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.examined import recording
+from mgpu_doctor.cli.exported import Wanted, write_files
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave
 from mgpu_doctor.cli.verb import FILE, Argument, Between, Verb
 
@@ -23,7 +24,8 @@ WRONG_USAGE = 2
 PORT = 9877
 LIBRARY = "prometheus_client"
 SAY_WHAT = (
-    "say what: --timeline FILE or --csv FILE of a recording, or --serve for Prometheus "
+    "say what: --timeline FILE, --csv FILE, --parquet FILE or --tensorboard FOLDER of a "
+    "recording, or --serve for Prometheus "
     "(`report RECORDING -o FILE.json` has the diagnosis)."
 )
 
@@ -43,6 +45,10 @@ SAY_WHAT = (
     help="Write a timeline for Perfetto: .json or .json.gz.",
 )
 @click.option("--csv", type=FILE, metavar="FILE", help="Write all steps: .csv or .csv.gz.")
+@click.option("--parquet", type=FILE, metavar="FILE", help="Write all steps: .parquet.")
+@click.option(
+    "--tensorboard", type=FILE, metavar="FOLDER", help="Write steps as scalars for TensorBoard."
+)
 @click.option("--serve", is_flag=True, help="Serve OpenMetrics to Prometheus until Ctrl-C.")
 @click.option(
     "--listen", default="127.0.0.1", metavar="ADDRESS", help="Address or name to listen on."
@@ -68,6 +74,8 @@ def export(
     *,
     timeline: Path | None,
     csv: Path | None,
+    parquet: Path | None,
+    tensorboard: Path | None,
     serve: bool,
     listen: str,
     port: int,
@@ -81,14 +89,19 @@ def export(
     Examples:
       mgpu-doctor export latest --timeline run.json.gz    (open it in ui.perfetto.dev)
       mgpu-doctor export latest --csv steps.csv
+      mgpu-doctor export latest --parquet steps.parquet
+      mgpu-doctor export latest --tensorboard scalars/
       mgpu-doctor export --serve
       mgpu-doctor export --serve --port 0 --no-token
       mgpu-doctor export --serve --listen node7 --token-file /run/secrets/mgpu
     """
-    if serve == bool(timeline or csv):
+    wanted = Wanted(timeline, csv, parquet, tensorboard)
+    if serve == any(wanted):
         leave(SAY_WHAT, WRONG_USAGE)
     if not serve:
-        _write_files(job, timeline, csv)
+        if job is None:
+            leave("name the recording: its folder, its id or `latest`.", WRONG_USAGE)
+        write_files(job, wanted)
         return
     if no_token and token_file is not None:
         leave("either --no-token or --token-file, not both.", WRONG_USAGE)
@@ -108,35 +121,6 @@ def export(
         interval=interval,
     )
     _run(server, address)
-
-
-def _write_files(job: str | None, timeline: Path | None, csv: Path | None) -> None:
-    if job is None:
-        leave("name the recording: its folder, its id or `latest`.", WRONG_USAGE)
-    for path, ending in ((timeline, ".json"), (csv, ".csv")):
-        if path is not None and not path.name.removesuffix(".gz").endswith(ending):
-            leave(f"{path} must end in {ending} or {ending}.gz.", WRONG_USAGE)
-    from mgpu_doctor.cli.examined import examine
-    from mgpu_doctor.cli.progress import telling
-    from mgpu_doctor.export.files import table, writing
-    from mgpu_doctor.export.files import timeline as trace
-    from mgpu_doctor.report import text
-
-    with telling() as tell:
-        tell("reading the recording")
-        diagnosis = examine(recording(job))
-        for path, pieces in (
-            (timeline, trace.lines(diagnosis)),
-            (csv, table.lines(diagnosis.case)),
-        ):
-            if path is None:
-                continue
-            tell(f"writing {path.name}")
-            try:
-                size = writing.write(path, pieces)
-            except OSError as error:
-                leave(f"{path} cannot be written ({error.strerror}).", WRONG_USAGE)
-            click.echo(f"{path}: {text.size(size)}")
 
 
 def _token(file: Path | None) -> str:

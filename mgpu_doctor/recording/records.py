@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,9 @@ import numpy.typing as npt
 from mgpu_probes.inprocess import layout
 
 Array = npt.NDArray[np.void]
+
+TOGETHER = 16
+"""Records from which on one sum over all of them is tried first."""
 
 _STEP_FIELDS: tuple[tuple[str, Any], ...] = (
     ("seq", "u8"),
@@ -77,6 +82,8 @@ def sound(
     raw: bytes, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]
 ) -> npt.NDArray[np.intp]:
     """Those of the `chosen` records in `raw` whose CRC-32, their last four bytes, is right."""
+    if _all_sound(raw, dtype, chosen):
+        return chosen
     size = dtype.itemsize
     stored = np.frombuffer(raw, "u4", len(raw) // 4)[size // 4 - 1 :: size // 4]
     view = memoryview(raw)
@@ -87,16 +94,37 @@ def sound(
     return believed
 
 
+def _all_sound(raw: bytes, dtype: np.dtype[np.void], chosen: npt.NDArray[np.intp]) -> bool:
+    """Whether neighbouring records are whole, by one CRC over all of them: after a record that ends
+    with its own CRC the sum depends on where it began, not on what the record holds. So as
+    many whole records of one size always give the same."""
+    count = len(chosen)
+    if count < TOGETHER or int(chosen[-1]) - int(chosen[0]) != count - 1:
+        return False
+    first, size = int(chosen[0]) * dtype.itemsize, dtype.itemsize
+    together = zlib.crc32(memoryview(raw)[first : first + count * size])
+    return together == _crc_of_whole(count, size)
+
+
+@lru_cache(maxsize=64)
+def _crc_of_whole(count: int, size: int) -> int:
+    body = bytes(size - 4)
+    record = body + zlib.crc32(body).to_bytes(4, sys.byteorder)
+    return zlib.crc32(record * count)
+
+
 def plausible(records: Array) -> Array:
-    """`records` without those of impossible times; impossible phases become NaN, in place.
+    """`records` without those of impossible times; impossible phases become NaN.
 
     A right CRC says that a record is whole, not that an honest program wrote it.
     """
     possible = (records["end_ns"] >= 0) & (records["wall_ns"] >= 0)
     kept: Array = records if possible.all() else records[possible]
-    phases = kept["phases"]
     with np.errstate(invalid="ignore"):
-        phases[~((phases >= 0) & (phases < np.inf))] = np.nan
+        wrong = (kept["phases"] < 0) | (kept["phases"] == np.inf)
+    if wrong.any():
+        kept = kept.copy()
+        kept["phases"][wrong] = np.nan
     return kept
 
 

@@ -69,11 +69,15 @@ class Ring:
 
     def _fetch(self, cursor: int) -> Array:
         """One record more than the cursor tells: a writer killed just before it moved the cursor
-        leaves a whole record there. The first time, and whenever the cursor makes no sense, the
-        whole ring is read."""
+        leaves a whole record there. The first time what lies beyond that one must be blank, as in
+        a ring that was never filled; else, and whenever the cursor makes no sense, the whole ring
+        is read."""
         count = cursor + 1 - self.newest
-        if not self._polled or not 0 <= count <= self._capacity:
+        if not 0 <= count <= self._capacity:
             count = self._capacity
+        elif not self._polled and count < self._capacity:
+            beyond = read_at(self._fd, self._offset + count * self._dtype.itemsize, 8)
+            count = self._capacity if any(beyond) else count
         self._polled = True
         first = self.newest % self._capacity
         size = self._dtype.itemsize
@@ -85,18 +89,39 @@ class Ring:
             return self.kept[:0]
         records = whole(raw, self._dtype)
         seq = records["seq"]
+        if len(new := self._in_turn(raw, records)):
+            return self._clean(new)
         slots = (first + np.arange(len(seq), dtype=np.uint64)) % np.uint64(self._capacity)
         own = (seq - np.uint64(1)) % np.uint64(self._capacity) == slots
         own &= (seq > np.uint64(self.newest)) & (seq < np.uint64(_MOST))
         found = sound(raw, self._dtype, np.flatnonzero(own))
-        found = found[np.argsort(seq[found])]
+        if (np.diff(seq[found].view(np.int64)) < 0).any():
+            found = found[np.argsort(seq[found])]
         if len(found):  # a slot whose newest record is damaged may hold one of the last lap
             found = found[seq[found] + np.uint64(self._capacity) > seq[found[-1]]]
         return self._clean(records[found])
 
+    def _in_turn(self, raw: bytes, records: Array) -> Array:
+        """All of `records` if they are the next ones, but for a last one that is yet to come, and
+        whole: as nearly always. A view; empty where it is otherwise."""
+        seq = records["seq"]
+        count = len(seq) - 1 if len(seq) > 1 and not seq[-1] else len(seq)
+        next_ones = np.arange(self.newest + 1, self.newest + 1 + count, dtype=np.uint64)
+        if not np.array_equal(seq[:count], next_ones):
+            return records[:0]
+        believed = sound(raw, self._dtype, np.arange(count))
+        return records[:count] if len(believed) == count else records[:0]
+
     def _keep(self, new: Array) -> None:
         """Appends in place while there is room, so that a poll costs what is new. Views handed
         out earlier stay as they are: a full buffer is left to them and a new one begun."""
+        if not len(self._buffer):  # the first: as good as a buffer that is full
+            self._buffer = new
+            self._used = len(new)
+            self.kept = new
+            self.kept.flags.writeable = False
+            self.newest = int(new["seq"][-1])
+            return
         room = self._capacity + self._capacity // 4
         if self._used + len(new) > len(self._buffer):
             held = self.kept[max(0, len(self.kept) + len(new) - self._capacity) :]

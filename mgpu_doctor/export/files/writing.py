@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 MANY = 1 << 20
 """Characters that are written at once."""
@@ -13,24 +15,29 @@ MANY = 1 << 20
 
 def write(path: Path, pieces: Iterable[str]) -> int:
     """Bytes written. Raises `OSError` and leaves no debris."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    with draft(path) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(path.stem, "wb", 6, file, mtime=0) as packed:
+                for block in _blocks(pieces):
+                    packed.write(block)
+        else:
+            file.writelines(_blocks(pieces))
+        return file.tell()
+
+
+@contextmanager
+def draft(path: Path) -> Iterator[BinaryIO]:
+    """A private file that becomes `path` when all went well, and is gone when not."""
+    made = path.with_name(f".{path.name}.{os.getpid()}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(draft, flags, 0o600)
+    descriptor = os.open(made, flags, 0o600)
     try:
         with open(descriptor, "wb") as file:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(path.stem, "wb", 6, file, mtime=0) as packed:
-                    for block in _blocks(pieces):
-                        packed.write(block)
-            else:
-                file.writelines(_blocks(pieces))
-            file.flush()
-            size = file.tell()
-        draft.replace(path)
+            yield file
+        made.replace(path)
     except BaseException:
-        draft.unlink(missing_ok=True)
+        made.unlink(missing_ok=True)
         raise
-    return size
 
 
 def _blocks(pieces: Iterable[str]) -> Iterable[bytes]:

@@ -1,0 +1,91 @@
+"""The post-mortem of a large job: `python -m benchmarks.report_scale [--ranks 10000 --steps 1000]`.
+
+Makes the recording (benchmarks/fleet_recording.py; some minutes, 1.5 GB, not counted) where
+`--recording` names none, reads it once, so that the disk is out of the figures, and runs `diagnose`
+and `report` on it as anybody would. CPU seconds stand beside wall seconds: on a busy machine the
+latter are its neighbours', too.
+
+What the records themselves take (128 bytes a step and rank) is told apart from what is needed
+beyond them: their analysis may take 300 MB, their number is the job's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.fleet_recording import write
+from benchmarks.support import DOCTOR, machine
+
+ANALYSIS = """
+import sys
+from pathlib import Path
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.rules.catalogue import catalogue
+
+def held(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+
+catalogue()
+case = load_recording(Path(sys.argv[1]))
+loaded = held("VmRSS:")
+Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
+diagnose(case)
+records = sum(rank.steps.nbytes for rank in case.ranks) / 1e6
+print(f"records {records:.0f} MB, loaded {loaded:.0f} MB, "
+      f"the analysis {held('VmHWM:') - loaded:.0f} MB more")
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--ranks", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--recording", type=Path, help="one that fleet_recording made before")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as spare:
+        recording = asked.recording or Path(spare) / "fleet"
+        if asked.recording is None:
+            write(recording, asked.ranks, asked.steps)
+        print(f"{machine()}\n{recording.name}: {_warm(recording) / 1e6:.0f} MB of files")
+        page = Path(spare) / "report.html"
+        for verb, *options in (("diagnose",), ("report", "-o", str(page))):
+            for _ in range(asked.runs):
+                _print_run(verb, [*DOCTOR, verb, str(recording), *options])
+        print(f"{page.stat().st_size / 1e6:.2f} MB of HTML")
+        subprocess.run([sys.executable, "-c", ANALYSIS, str(recording)], check=True)
+
+
+def _warm(folder: Path) -> int:
+    """Reads every file; bytes they take on the disk."""
+    taken = 0
+    for file in folder.rglob("*"):
+        if file.is_file():
+            file.read_bytes()
+            taken += file.stat().st_blocks * 512
+    return taken
+
+
+def _print_run(verb: str, command: list[str]) -> None:
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - began
+    process.returncode = os.waitstatus_to_exitcode(status)
+    print(
+        f"{verb:>10}: {wall:.1f} s, {used.ru_utime + used.ru_stime:.1f} CPU-s, "
+        f"at most {used.ru_maxrss / 1024:.0f} MB, exit code {process.returncode}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

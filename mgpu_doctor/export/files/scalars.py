@@ -1,0 +1,52 @@
+"""The steps of the ranks as scalars for TensorBoard, a run a rank. Needs tensorboardX, an extra."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from tensorboardX import SummaryWriter
+
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.export.files.columns import columns
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.recording.write import private_folder
+
+MOST_RANKS = 64
+"""More curves than that nobody tells apart; whom findings blame comes first."""
+LEFT_OUT = ("step", "ended", "warm_up", "collectives", "micro_batches")
+
+
+def write(folder: Path, diagnosis: Diagnosis) -> tuple[int, int]:
+    """Ranks written and ranks there are. Raises `OSError`, also where the folder is not empty:
+    TensorBoard would join what lies there with this run."""
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(17, "it holds something already; name a folder of its own")
+    chosen = _chosen(diagnosis)
+    private_folder(folder)
+    for rank in chosen:
+        with SummaryWriter(str(folder / f"rank-{rank.rank}"), max_queue=1000) as writer:
+            for tag, value, step, at in _scalars(rank):
+                writer.add_scalar(tag, value, step, at)
+    return len(chosen), len(diagnosis.case.ranks)
+
+
+def _chosen(diagnosis: Diagnosis) -> list[Rank]:
+    blamed = {one.rank for finding in diagnosis.findings for one in finding.culprits}
+    known = [rank for rank in diagnosis.case.ranks if rank.rank is not None and len(rank.steps)]
+    return sorted(known, key=lambda rank: rank.rank not in blamed)[:MOST_RANKS]
+
+
+def _scalars(rank: Rank) -> Iterator[tuple[str, float, int, float]]:
+    """Tag, value, step and seconds since the epoch of all that is known."""
+    found = columns(rank.steps, rank.clock_offset)
+    steps, ends = found["step"].tolist(), found["ended"].tolist()
+    for name, column in found.items():
+        if name in LEFT_OUT:
+            continue
+        tag = f"phases/{name}" if name.endswith("_seconds") and name != "step_seconds" else name
+        values: Iterable[float | None] = column.tolist()
+        for value, step, at in zip(values, steps, ends, strict=True):
+            if value is not None and math.isfinite(value):
+                yield tag, value, step, at

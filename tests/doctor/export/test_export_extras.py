@@ -1,0 +1,157 @@
+"""Steps as Parquet and as TensorBoard's scalars, read back by others than who wrote them."""
+
+from __future__ import annotations
+
+import csv
+import io
+import stat
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from tensorboardX.proto.event_pb2 import Event
+
+from mgpu_doctor.case.blank import blank_rank
+from mgpu_doctor.case.model import State
+from mgpu_doctor.cli import app
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.export.files import parquet, scalars, table
+from mgpu_doctor.export.files.columns import columns
+from tests.support.recordings import SLOW_INPUT, WAITING, recording
+from tests.support.synthetic import Fault, Synthetic, make_case, synthetic_case
+
+JOB = Synthetic(ranks=3, steps=40)
+
+
+def test_parquet_holds_what_the_csv_file_holds(tmp_path: Path) -> None:
+    case = synthetic_case(JOB)
+    file = tmp_path / "steps.parquet"
+    size = parquet.write(file, case)
+    assert size == file.stat().st_size
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert [one.name for one in tmp_path.iterdir()] == ["steps.parquet"]
+    found = pq.read_table(file).to_pylist()
+    lines = list(csv.DictReader(io.StringIO("".join(table.lines(case)))))
+    assert len(found) == len(lines) == 3 * 40
+    for row, line in zip(found, lines, strict=True):
+        assert set(row) == set(line)
+        for name, cell in line.items():
+            if name == "host":
+                assert row[name] == cell
+            elif cell == "":
+                assert row[name] is None, name
+            else:
+                assert float(row[name]) == pytest.approx(float(cell), rel=1e-6), name
+
+
+def test_a_job_without_a_step_is_a_table_without_rows(tmp_path: Path) -> None:
+    nobody = blank_rank(rank=0, world_size=1, host="node", attempt=0, state=State.MISSING)
+    file = tmp_path / "steps.parquet"
+    parquet.write(file, make_case([nobody]))
+    empty = pq.read_table(file)
+    assert empty.num_rows == 0
+    assert {*table.COLUMNS} == {*empty.column_names}
+
+
+def events(folder: Path) -> list[Event]:
+    """Of the one file there: u64 length, its CRC, the event, its CRC (TFRecord)."""
+    (file,) = folder.iterdir()
+    raw, found, at = file.read_bytes(), [], 0
+    while at < len(raw):
+        length = int.from_bytes(raw[at : at + 8], "little")
+        found.append(Event.FromString(raw[at + 12 : at + 12 + length]))
+        at += 16 + length
+    return found
+
+
+def test_scalars_have_the_steps_times_and_nothing_unknown(tmp_path: Path) -> None:
+    case = synthetic_case(JOB)
+    assert scalars.write(tmp_path / "runs", diagnose(case)) == (3, 3)
+    assert sorted(one.name for one in (tmp_path / "runs").iterdir()) == [
+        "rank-0",
+        "rank-1",
+        "rank-2",
+    ]
+    assert stat.S_IMODE((tmp_path / "runs").stat().st_mode) == 0o700
+    told = [
+        (value.tag, one.step, value.simple_value, one.wall_time)
+        for one in events(tmp_path / "runs/rank-1")
+        for value in one.summary.value
+    ]
+    steps = case.ranks[1].steps
+    walls = [(step, value, at) for tag, step, value, at in told if tag == "step_seconds"]
+    assert [step for step, _, _ in walls] == steps["step"].tolist()
+    assert [value for _, value, _ in walls] == pytest.approx((steps["wall_ns"] * 1e-9).tolist())
+    assert [at for _, _, at in walls] == pytest.approx((steps["end_ns"] * 1e-9).tolist())
+    tags = {tag for tag, *_ in told}
+    assert "phases/backward_seconds" in tags
+    assert not tags & {"loss", "tokens", "phases/communication_seconds"}, "they were not measured"
+
+
+def test_of_many_ranks_whom_findings_blame_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scalars, "MOST_RANKS", 1)
+    slow = Synthetic(ranks=3, steps=60, faults=(Fault(2, "input", milliseconds=30),))
+    assert scalars.write(tmp_path / "runs", diagnose(synthetic_case(slow))) == (1, 3)
+    assert [one.name for one in (tmp_path / "runs").iterdir()] == ["rank-2"]
+
+
+def test_scalars_join_no_other_run(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("kept")
+    with pytest.raises(FileExistsError):
+        scalars.write(tmp_path, diagnose(synthetic_case(JOB)))
+    assert [one.name for one in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_the_verb_writes_both(tmp_path: Path) -> None:
+    job = recording(tmp_path / "job", (WAITING, SLOW_INPUT), steps=40)
+    to = ["--parquet", str(tmp_path / "a.parquet"), "--tensorboard", str(tmp_path / "runs")]
+    done = CliRunner().invoke(app, ["export", str(job), *to])
+    assert done.exit_code == 0, done.output
+    assert "2 of 2 ranks" in done.output
+    assert pq.read_metadata(tmp_path / "a.parquet").num_row_groups == 2
+
+
+@pytest.mark.parametrize(
+    ("option", "package", "name"),
+    [("parquet", "pyarrow", "a.parquet"), ("tensorboard", "tensorboardX", "runs")],
+)
+def test_a_missing_package_is_one_sentence(
+    option: str, package: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = recording(tmp_path / "job", (WAITING,), steps=5)
+    monkeypatch.setattr("mgpu_doctor.cli.exported.find_spec", lambda one: one != package or None)
+    done = CliRunner().invoke(app, ["export", str(job), f"--{option}", str(tmp_path / name)])
+    assert done.exit_code == 3
+    assert f"mgpu-doctor[{option}]" in done.output
+    assert not (tmp_path / name).exists()
+
+
+def test_parquet_is_not_packed_again(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["export", "latest", "--parquet", str(tmp_path / "a.parquet.gz")]
+    )
+    assert done.exit_code == 2
+    assert "must end in .parquet." in done.output
+
+
+def test_nothing_is_left_where_writing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(28, "no space left")
+
+    monkeypatch.setattr(parquet, "_steps", broken)
+    with pytest.raises(OSError, match="no space"):
+        parquet.write(tmp_path / "a.parquet", synthetic_case(JOB))
+    assert not list(tmp_path.iterdir())
+
+
+def test_masks_are_what_was_not_measured() -> None:
+    case = synthetic_case(JOB)
+    found = columns(case.ranks[0].steps, 0.0)
+    assert np.ma.getmaskarray(found["loss"]).all()
+    assert not np.ma.getmaskarray(found["backward_seconds"]).any()
