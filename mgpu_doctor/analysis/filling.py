@@ -7,7 +7,7 @@ samples of its process serve, a second or more apart.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from mgpu_doctor.analysis.growth import LEAST_POINTS, Growth, growth
 from mgpu_doctor.analysis.placement import Key, Placement, devices, placements, recent
 from mgpu_doctor.analysis.shares import after_warm_up
 from mgpu_doctor.case.allocator import allocator
+from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case, Rank, Records
 
 HINT = 1 / 3
@@ -71,11 +72,12 @@ def filling_devices(case: Case, least: float) -> list[Filling]:
 def filling_hosts(case: Case, step_seconds: float | None, least: float) -> list[Filling]:
     """Ranks whose process has grown by `least` bytes for sure."""
     found = []
+    samples = _by_host(case)
     for rank in case.ranks:
         source = "resident at the ends of steps"
         grown = _of_records(rank, "resident_bytes", least)
         if step_seconds and not rank.steps["resident_bytes"].any():
-            at, taken = _sampled(case, rank)
+            at, taken = _sampled(samples(rank.host), rank)
             grown, source = _grown(at / step_seconds, taken, least), "host samples"
         if grown is not None:
             found.append(Filling(rank, grown, source))
@@ -132,16 +134,28 @@ def _grown(places: Floats, values: Floats, least: float) -> Growth | None:
     return found if found is not None and found.sure >= least else None
 
 
-def _sampled(case: Case, rank: Rank) -> tuple[Floats, Floats]:
+def _by_host(case: Case) -> Callable[[str], Sequence[HostSample]]:
+    """Host -> its samples and those that do not tell where they are from."""
+    found: dict[str | None, list[HostSample]] = defaultdict(list)
+    for sample in case.host_samples:
+        found[sample.host].append(sample)
+    homeless = found.pop(None, [])
+    if not homeless:
+        return lambda host: found.get(host, ())
+    return lambda host: [one for one in case.host_samples if one.host in (None, host)]
+
+
+def _sampled(samples: Sequence[HostSample], rank: Rank) -> tuple[Floats, Floats]:
     """Seconds and bytes of its process, from the moment on at which it was warm."""
+    if len(samples) < LEAST_POINTS:
+        return np.empty(0), np.empty(0)
     steps = after_warm_up(rank.steps)
     warm = float(steps["end_ns"][0]) * 1e-9 + rank.clock_offset if len(steps) else np.inf
     rows = [
         (sample.at, float(process[1]))
-        for sample in case.host_samples
+        for sample in samples
         if rank.pid is not None
         and (process := sample.processes.get(rank.pid)) is not None
-        and sample.host in (None, rank.host)
         and sample.at >= warm
         and (rank.ended is None or sample.at < rank.ended)
     ]

@@ -68,3 +68,5 @@ class HostSample:
     """Taken by the hypervisor for other machines."""
     pressure: Mapping[str, float] = field(default_factory=dict)
     """`cpu`, `io`, `memory` -> seconds so far in which some task stood still for want of it."""
+    memory_cache: int | None = None
+    """How much of `memory_used` is page cache that the kernel would drop for want of room."""

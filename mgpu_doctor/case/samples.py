@@ -44,6 +44,7 @@ def host_sample(line: Mapping[str, Json]) -> HostSample | None:
         iowait=number(line.get("iowait")),
         steal=number(line.get("steal")),
         pressure=_pressure(line.get("pressure")),
+        memory_cache=whole(line.get("memory_cache")),
     )
 
 

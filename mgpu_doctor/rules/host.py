@@ -51,7 +51,7 @@ class _Place:
 
 def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for one in measures.stragglers or ():
-        cause = _cause(measures.causes.get(one.rank, ()), limits["share"])
+        cause = cause_of(measures.causes.get(one.rank, ()), limits["share"])
         if one.saved < limits["cost"] or cause is None:
             continue
         if cause.name in (
@@ -73,7 +73,7 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
         yield replace(found, evidence=(*_evidence(place), *found.evidence))
 
 
-def _cause(causes: Iterable[Cause], least: float) -> Cause | None:
+def cause_of(causes: Iterable[Cause], least: float) -> Cause | None:
     """What of its host explains the excess, if that explains enough and nothing else more."""
     known = {one.name: one for one in causes if one.seconds is not None}
     found = [known[name] for name in WHAT if name in known]

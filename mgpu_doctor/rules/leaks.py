@@ -9,6 +9,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case import birth
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules.leak_slows import with_slowness
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.words import duration, size
 from mgpu_doctor.rules.words import ranks as name_ranks
@@ -103,7 +104,7 @@ def _finding(measures: Measures, found: Sequence[Filling], code: str) -> Finding
     left = min((one.left[0] for one in found if one.left is not None), default=None)
     lasts = left * step if left is not None and step else None
     full = f"; it is full in about {duration(lasts)}" if lasts else ""
-    return Finding(
+    told = Finding(
         code=code,
         severity=Severity.INFO if lasts is not None and lasts > SOON else Severity.WARNING,
         confidence=sureness(leaking, on_host=on_host),
@@ -116,6 +117,7 @@ def _finding(measures: Measures, found: Sequence[Filling], code: str) -> Finding
         evidence=evidence(leaking),
         fixes=(ON_HOST if on_host else ON_DEVICE,),
     )
+    return with_slowness(told, measures, leaking) if on_host else told
 
 
 FIRST_EPOCH = (

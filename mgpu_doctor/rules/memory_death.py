@@ -106,7 +106,7 @@ def _cause(fall: Fall, death: OutOfMemory, use: Sequence[User], limits: Limits) 
 
 
 def _fixes(death: OutOfMemory, use: Sequence[User]) -> tuple[Fix, ...]:
-    return (_more_room(death), _fewer_workers(use), _less_data())
+    return (_more_room(death), fewer_workers(use), one_copy())
 
 
 def _more_room(death: OutOfMemory) -> Fix:
@@ -122,7 +122,8 @@ def _more_room(death: OutOfMemory) -> Fix:
     return Fix("more-memory", "Give the job more host memory", how)
 
 
-def _fewer_workers(use: Sequence[User]) -> Fix:
+def fewer_workers(use: Sequence[User] = ()) -> Fix:
+    """`use`: who held what, where that is known."""
     of_workers, many = sum(user.of_workers for user in use), sum(user.workers for user in use)
     predicted = None
     if many > 1 and of_workers:
@@ -138,7 +139,8 @@ def _fewer_workers(use: Sequence[User]) -> Fix:
     )
 
 
-def _less_data() -> Fix:
+def one_copy() -> Fix:
+    """Of the data, however many ranks there are."""
     return Fix(
         "one-copy",
         "Hold one copy of the data for all ranks",

@@ -37,6 +37,7 @@ def test_cpu_is_a_difference_of_counters(root: Path) -> None:
 def test_memory_and_load(root: Path) -> None:
     sample = Host(root).sample()
     assert (sample["memory_used"], sample["memory_total"]) == (2 * GIB, 8 * GIB)
+    assert sample["memory_cache"] == 0, "what could be dropped is not in it"
     assert sample["load1"] == 1.5
 
 
@@ -53,9 +54,10 @@ def test_memory_limit_of_version_2(root: Path) -> None:
     write(root, f"{mount}/inner/memory.max", "max\n")
     write(root, f"{mount}/memory.max", f"{4 * GIB}\n")
     write(root, f"{mount}/memory.current", f"{3 * GIB}\n")
-    write(root, f"{mount}/memory.stat", f"anon 1\ninactive_file {GIB}\n")
+    write(root, f"{mount}/memory.stat", f"anon 1\ninactive_file {GIB}\nactive_file 77\n")
     sample = Host(root).sample()
     assert (sample["memory_used"], sample["memory_total"]) == (2 * GIB, 4 * GIB)
+    assert sample["memory_cache"] == 77
 
 
 def test_memory_limit_of_version_1_in_a_container(root: Path) -> None:

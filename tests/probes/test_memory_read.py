@@ -67,7 +67,7 @@ def test_torchs_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
         "num_ooms": 0,
     }
     on_a_gpu(monkeypatch, nested)
-    assert allocator.allocated() == 5
+    assert allocator.allocated() == (5, 9)
     assert allocator.told()["device_memory"] == {
         "allocated": 5,
         "allocated_peak": 9,
@@ -83,10 +83,10 @@ def test_an_allocator_that_tells_otherwise(
     monkeypatch: pytest.MonkeyPatch, statistics: object
 ) -> None:
     on_a_gpu(monkeypatch, statistics)
-    assert allocator.allocated() == 0
+    assert allocator.allocated() == (0, 0)
 
 
 def test_where_no_gpu_is_in_use_torch_is_not_asked() -> None:
-    assert allocator.allocated() == 0
+    assert allocator.allocated() == (0, 0)
     assert allocator.told() == {}
     assert not torch.cuda.is_initialized()

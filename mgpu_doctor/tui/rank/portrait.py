@@ -19,7 +19,9 @@ from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.tui.filter.shown import used
 from mgpu_doctor.tui.panels.parts import DIM, ends
 from mgpu_doctor.tui.panels.said import MARKS
+from mgpu_doctor.tui.rank.forecast import forecast
 from mgpu_doctor.tui.rank.holding import memory
+from mgpu_doctor.tui.rank.makeup import peak
 from mgpu_doctor.tui.view import View, Who
 
 MOST_GROUPS = 4
@@ -33,9 +35,12 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     if diagnosis is None or rank is None:
         return [Text(f"{name(view.rank)} is not there at this moment.", style="yellow")]
     made = [_who(frame, rank), *_doing(diagnosis, rank)]
-    made += memory(frame, rank, _facts(frame, rank))
+    known = _facts(frame, rank)
+    made += memory(frame, rank, known)
+    made += forecast(diagnosis, known)
     made += [_accusation(finding, rank) for finding in _about(diagnosis, rank)]
     made += _phases(diagnosis, rank, width)
+    made += peak(known, width)
     for line in made:
         line.truncate(width, overflow="ellipsis")
     here = len(diagnosis.ranks)

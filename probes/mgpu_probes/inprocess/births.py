@@ -10,6 +10,7 @@ from typing import Any
 
 from . import described
 from .described import Described
+from .holdings import holdings
 from .rank import number, probe
 
 _MOST = 8
@@ -23,6 +24,8 @@ _BY_DDP = frozenset({"zero1", "localsgd"})
 _backend: list[str] = []
 autocast: list[str] = []
 """The dtype of the first autocast mode that was entered."""
+_held: dict[tuple[tuple[int, int], ...], dict[str, Any]] = {}
+"""What the optimizers hold, by their states' lengths."""
 parts: list[Callable[[], dict[str, Any]]] = []
 """What hooks add, each when the certificate is written; a nested dictionary is added to one that
 is there. Each part bounds what it tells."""
@@ -48,6 +51,8 @@ def certificate() -> dict[str, Any]:
         "step_sign": (None, "collective", "loader", "backward", "optimizer")[probe.stride.level],
         "groups": [{"name": "default", "ranks": None}],
         "steps": probe.told,
+        **probe.memory.told(),
+        **_holdings(),
     }
     if torch is not None:
         facts.update(_of_torch(torch))
@@ -74,6 +79,19 @@ def _of_torch(torch: Any) -> dict[str, Any]:
         precision += [autocast[0], "autocast"]
     facts["precision"] = "+".join(precision) or None
     return facts
+
+
+def _holdings() -> dict[str, Any]:
+    """Walked through only where an optimizer or its state is new: some µs a parameter."""
+    try:
+        known = [one.thing for one in optimizers.values() if one.thing is not None]
+        sizes = tuple((id(one), len(getattr(one, "state", ()))) for one in known)
+        if sizes not in _held:
+            _held.clear()
+            _held[sizes] = holdings(known)
+        return _held[sizes]
+    except Exception:  # an optimizer or tensor of the user's own may raise anything
+        return {}
 
 
 def _launcher() -> str:
@@ -134,6 +152,7 @@ def forget() -> None:
     optimizers.clear()
     strategies.clear()
     _backend.clear()
+    _held.clear()
 
 
 def _quietly(read: Callable[[], Any]) -> Any:

@@ -1,11 +1,15 @@
-"""How much memory this process holds, on the host and on its device, read now and then at a step's
-end."""
+"""How much memory this process holds, on the host and on its device, and how much it held at most,
+read now and then at a step's end."""
 
 from __future__ import annotations
 
 import os
+import resource
 import time
 from collections.abc import Callable
+from typing import Any
+
+from .ladder import Ladder
 
 _STATM = "/proc/self/statm"
 """proc(5): pages, the second number those that are resident. Opened anew each time (6 µs in a row,
@@ -14,6 +18,9 @@ _PART = 32
 _AT_MOST_NS = 1_000_000_000
 """A reading follows the one before after a 32nd of the time since the first, and after a second at
 the latest: 70 readings in 100 steps, and long runs are read once a second."""
+_KIB = 1024
+"""Unit of `ru_maxrss`, getrusage(2). A process begins with that of the one that executed it, which
+the first rungs then show."""
 
 
 class Memory:
@@ -21,26 +28,44 @@ class Memory:
 
     def __init__(self) -> None:
         self.spent_ns = 0
-        self.device: Callable[[], int] = int
-        """Bytes that the framework has allocated on the device; 0: unknown."""
+        self.device: Callable[[], tuple[int, int]] = _unknown
+        """Bytes that the framework has allocated on the device, now and at most; 0: unknown."""
         self._page = os.sysconf("SC_PAGE_SIZE")
         self.start()
 
     def start(self) -> None:
         """The first reading is due at the next step."""
-        self._first = self._due = 0
+        self._first = self._due = self._most = 0
+        self._samples = self._tokens = 0
+        self.on_device, self.on_host = Ladder(), Ladder()
 
-    def at(self, now: int) -> tuple[int, int]:
-        """Bytes on the device and on the host, where a reading is due at this moment (monotonic
-        ns); 0: none, or unknown."""
+    def at(self, now: int, step: int = 0, samples: int = 0, tokens: int = 0) -> tuple[int, int]:
+        """Bytes on the device and on the host at the end of this step with so much data, where a
+        reading is due at this moment (monotonic ns); 0: none, or unknown."""
+        if samples > self._samples or tokens > self._tokens:
+            self._samples, self._tokens = max(samples, self._samples), max(tokens, self._tokens)
         if now < self._due:
             return 0, 0
         began = time.perf_counter_ns()
+        for ladder in (self.on_device, self.on_host):
+            ladder.saw(self._samples, self._tokens)
+        self._samples = self._tokens = 0
         self._first = self._first or now
         self._due = now + min(_AT_MOST_NS, (now - self._first) // _PART)
-        found = self.device(), self._resident()
+        allocated, most = self.device()
+        if most:
+            self.on_device.reached(step, most)
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
+        self._most = max(self._most, resident)  # the kernel's counters are off by some pages
+        self.on_host.reached(step, self._most)
+        found = allocated, self._resident()
         self.spent_ns += time.perf_counter_ns() - began
         return found
+
+    def told(self) -> dict[str, Any]:
+        """For the birth certificate."""
+        rungs = {"device": self.on_device.rungs, "host": self.on_host.rungs}
+        return {"memory_peaks": {name: list(one) for name, one in rungs.items() if one}}
 
     def _resident(self) -> int:
         try:
@@ -51,3 +76,7 @@ class Memory:
                 os.close(handle)
         except (OSError, ValueError, IndexError):  # no /proc, or no descriptor left
             return 0
+
+
+def _unknown() -> tuple[int, int]:
+    return 0, 0

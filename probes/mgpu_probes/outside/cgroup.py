@@ -23,17 +23,22 @@ class Memory:
     usage_file: Path
     stat_file: Path
     inactive_key: str
+    active_key: str = "active_file"
 
-    def used(self) -> int | None:
-        """Bytes in use without the page cache that the kernel can drop at once."""
+    def used(self) -> tuple[int | None, int | None]:
+        """Bytes in use without the page cache that the kernel can drop at once, and how much of
+        them is page cache that it would drop for want of room."""
         usage = _number(self.usage_file)
         if usage is None:
-            return None
+            return None, None
+        told = {}
         for line in _text(self.stat_file).splitlines():
             key, _, value = line.partition(" ")
-            if key == self.inactive_key and value.isdigit():
-                return max(0, usage - int(value))
-        return usage
+            if key in (self.inactive_key, self.active_key) and value.isdigit():
+                told[key] = int(value)
+        used = max(0, usage - told.get(self.inactive_key, 0))
+        cache = told.get(self.active_key)
+        return used, None if cache is None else min(used, cache)
 
 
 def memory(root: Path = Path("/")) -> Memory | None:

@@ -59,7 +59,7 @@ class Host:
         `pressure` ({cpu, io, memory: seconds since boot in which some task stood still for want
         of it})."""
         pids = tuple(pids)
-        used, total = self._memory()
+        used, total, cache = self._memory()
         sample: Json = {
             "at": time.time(),
             "host": os.uname().nodename,
@@ -72,6 +72,8 @@ class Host:
                 str(pid): reading for pid in pids if (reading := self._process(pid)) is not None
             },
         }
+        if cache is not None:
+            sample["memory_cache"] = cache
         if self._tasks is not None:
             if self._taken < CLOSE_LOOKS or self._taken % THEN_EACH == 0:
                 sample |= {**self._tasks.look(pids), **self._standstill()}
@@ -120,7 +122,7 @@ class Host:
         first = self._read("loadavg").partition(" ")[0]
         return float(first) if first else None
 
-    def _memory(self) -> tuple[int | None, int | None]:
+    def _memory(self) -> tuple[int | None, int | None, int | None]:
         sizes = {}
         for line in self._read("meminfo").splitlines():
             key, _, value = line.partition(":")
@@ -130,10 +132,11 @@ class Host:
                     break
         total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
         if self._limit is not None and (total is None or self._limit.limit < total):
-            return self._limit.used(), self._limit.limit
+            used, cache = self._limit.used()
+            return used, self._limit.limit, cache
         if total is None or available is None:
-            return None, total
-        return total - available, total
+            return None, total, None
+        return total - available, total, 0  # what is available includes what could be dropped
 
     def _process(self, pid: int) -> list[float | int] | None:
         fields = stat(self._proc, pid)

@@ -21,9 +21,11 @@ _TOLD = {
 }
 
 
-def allocated() -> int:
-    """Bytes now; 0: no GPU is in use, or this torch does not tell."""
-    return _number(_statistics(), "allocated_bytes", "all", "current") or 0
+def allocated() -> tuple[int, int]:
+    """Bytes now and at most; 0: no GPU is in use, or this torch does not tell."""
+    known = _statistics()
+    now, most = (_number(known, "allocated_bytes", "all", one) for one in ("current", "peak"))
+    return now or 0, most or 0
 
 
 def told() -> dict[str, Any]:

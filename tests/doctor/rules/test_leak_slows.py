@@ -1,0 +1,57 @@
+"""A leak that costs time is one finding: the rank that leaks is slow because of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.case.model import Case, Outcome
+from mgpu_doctor.diagnose import diagnose
+from tests.support.gpus import GIB
+from tests.support.hosts import Doing, on_host, sampled
+from tests.support.synthetic import Fault, Synthetic, synthetic_case
+
+MIB = 1 << 20
+SECONDS = 0.049
+"""Of a step, with the 20 ms more of the rank that leaks."""
+
+
+def leaking(mebibytes: float, faults: float | None = None, outcome: Outcome | None = None) -> Case:
+    """Rank 1 of four keeps so much a step, and takes 20 ms a step more for pages that are new, as
+    many as it keeps or `faults` a second. It runs on a host of 64 GiB, or is over."""
+    fault = Fault(1, "forward", milliseconds=20)
+    case = on_host(synthetic_case(Synthetic(ranks=4, steps=200, faults=[fault])))
+    steps = case.ranks[1].steps
+    steps["resident_bytes"] = GIB + mebibytes * MIB * steps["step"].astype(float)
+    taken = mebibytes * MIB / 4096 / SECONDS if faults is None else faults
+    case = sampled(case, {1: Doing(faults=taken, kernel=0.05 + 0.02 / SECONDS)})
+    samples = [
+        replace(one, memory_used=20 * GIB, memory_total=64 * GIB) for one in case.host_samples
+    ]
+    job = replace(case.job, outcome=outcome or Outcome.RUNNING)
+    return replace(case, job=job, host_samples=tuple(samples))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [(Outcome.RUNNING, "oom-risk"), (Outcome.COMPLETED, "leak-host")]
+)
+def test_the_leak_stands_for_the_slowness_that_it_causes(outcome: Outcome, code: str) -> None:
+    (found,) = diagnose(leaking(64, outcome=outcome)).findings
+    assert (found.code, [one.rank for one in found.culprits]) == (code, [1])
+    assert found.victims == (0, 2, 3)
+    assert found.cost.step_fraction == pytest.approx(0.4, abs=0.1)
+    assert "makes rank 1 " in found.cause
+
+
+def test_pages_that_come_and_go_beside_a_small_leak_are_a_cause_of_their_own() -> None:
+    case = leaking(1, faults=50_000, outcome=Outcome.COMPLETED)
+    codes = [one.code for one in diagnose(case).findings]
+    assert sorted(codes) == ["leak-host", "straggler-host"]
+
+
+def test_a_leak_of_a_rank_that_is_slow_for_another_reason_is_no_cause() -> None:
+    case = leaking(64, faults=10, outcome=Outcome.COMPLETED)
+    codes = [one.code for one in diagnose(case).findings]
+    assert "leak-host" in codes
+    assert any(code.startswith("straggler-") for code in codes)

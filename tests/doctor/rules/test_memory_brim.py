@@ -1,0 +1,83 @@
+"""A host that the job fills all the time is told; page cache, others' memory and growth are not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case, Outcome
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Finding, Severity
+from tests.support.gpus import GIB
+from tests.support.synthetic import Synthetic, synthetic_case
+
+MIB = 1 << 20
+TOTAL = 16 * GIB
+
+
+def job(outcome: Outcome = Outcome.RUNNING, **changes: Any) -> Case:
+    """Two ranks that hold 15.5 of 16 GiB together; `changes` of each sample, or of its moment."""
+    case = synthetic_case(Synthetic(ranks=2, steps=1500))
+    ends = case.ranks[0].steps["end_ns"] * 1e-9
+    at, samples = float(ends[0]), []
+    while at < ends[-1]:
+        facts = {
+            "memory_used": int(15.5 * GIB),
+            "processes": {1000: (1.0, 7 * GIB), 1001: (1.0, 8 * GIB), 77: (1.0, 200 * MIB)},
+            "memory_cache": 0,
+            **{name: one(at) if callable(one) else one for name, one in changes.items()},
+        }
+        samples.append(HostSample(at, None, 2, None, memory_total=TOTAL, **facts))
+        at += 1.0
+    job = replace(case.job, outcome=outcome)
+    return replace(case, job=job, host_samples=tuple(samples))
+
+
+def told(case: Case) -> list[Finding]:
+    return [one for one in diagnose(case).findings if one.code == "oom-risk"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.RUNNING, Outcome.COMPLETED])
+def test_a_host_that_is_full_all_along(outcome: Outcome) -> None:
+    (found,) = told(job(outcome))
+    assert "97 % full all the time: 512 MiB of 16 GiB are left" in found.title
+    assert (found.severity, found.culprits) == (Severity.INFO, ())
+    measures = [one.measure for one in found.evidence]
+    assert measures[1:3] == ["resident memory of rank 1", "resident memory of rank 0"]
+    assert [fix.id for fix in found.fixes] == ["fewer-workers", "one-copy", "more-memory"]
+
+
+def test_where_tasks_wait_for_memory_it_is_a_warning() -> None:
+    (found,) = told(job(pressure=lambda at: {"memory": 0.2 * at}))
+    assert found.severity is Severity.WARNING
+    (pressure,) = [one for one in found.evidence if one.unit == "fraction"]
+    assert pressure.value == pytest.approx(0.2)
+    (calm,) = told(job(pressure={"memory": 3.0}))
+    assert calm.severity is Severity.INFO
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memory_used": 12 * GIB},
+        {"memory_cache": 4 * GIB},
+        {"memory_cache": None},
+        {"memory_used": None},
+        {"processes": {1000: (1.0, GIB), 1001: (1.0, GIB)}},
+        {"memory_used": lambda at: int((15.5 if int(at) % 2 else 10) * GIB)},
+    ],
+    ids=["room", "cache", "unknown cache", "unknown", "others", "now and then"],
+)
+def test_what_is_no_risk_of_this_jobs_is_not_told(changes: dict[str, Any]) -> None:
+    assert told(job(**changes)) == []
+
+
+def test_growth_and_death_have_findings_of_their_own() -> None:
+    case = job()
+    for rank in case.ranks:
+        rank.steps["resident_bytes"] = 7 * GIB + rank.steps["step"].astype(int) * MIB
+    assert all("grows by" in one.title for one in told(case))
+    assert told(job(Outcome.KILLED)) == []

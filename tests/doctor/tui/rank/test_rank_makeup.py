@@ -1,0 +1,143 @@
+"""What the peak of a rank's memory is made of, and what is foretold of it, on the rank's page."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from textual.app import App
+
+from mgpu_doctor.analysis.makeup import Makeup, makeup
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Outcome, Rank
+from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.rank.output import Output
+from mgpu_doctor.tui.rank.forecast import forecast
+from mgpu_doctor.tui.rank.makeup import peak
+from mgpu_doctor.tui.rank.screen import RankScreen
+from mgpu_doctor.tui.view import View, Who
+from tests.support import diagnoses
+from tests.support.frames import GIB, STRAGGLER, eight_gpus
+from tests.support.screens import check, screen_text, until
+from tests.support.synthetic import Synthetic, synthetic_case
+
+PARTS = {"on": "cuda", "weights": 2 * GIB, "gradients": 2 * GIB, "optimizer": 4 * GIB}
+DDP = {"gradient_as_bucket_view": False, "buckets": [GIB, GIB]}
+TORCH = {"allocated": 8 * GIB, "allocated_peak": 20 * GIB, "reserved_peak": 24 * GIB}
+BIRTH = {"memory_parts": PARTS, "ddp": DDP, "device_memory": TORCH}
+SIZES = ((80, 24), (120, 40), (200, 60))
+
+
+def on_a_gpu(**birth: Any) -> Rank:
+    (rank,) = synthetic_case(Synthetic(ranks=1, steps=1)).ranks
+    return replace(rank, device="cuda:0", birth={**BIRTH, **birth})
+
+
+def test_the_parts_add_up_to_the_peak_and_what_is_kept_lies_beside_it() -> None:
+    made = makeup(on_a_gpu())
+    assert isinstance(made, Makeup)
+    assert (made.where, made.peak) == ("device", 20 * GIB)
+    gib = {name: size / GIB for name, size in made.parts.items()}
+    assert gib == {
+        "weights": 2,
+        "gradients": 2,
+        "optimizer": 4,
+        "buckets": 2,
+        "rest": 10,
+        "cache": 4,
+    }
+    viewed = makeup(on_a_gpu(ddp={**DDP, "gradient_as_bucket_view": True}))
+    assert isinstance(viewed, Makeup)
+    assert "buckets" not in viewed.parts, "gradients lie in them"
+
+
+def test_a_process_on_the_host() -> None:
+    rank = replace(
+        on_a_gpu(),
+        device="cpu",
+        birth={
+            "memory_parts": {**PARTS, "on": "cpu"},
+            "memory_peaks": {"host": [[0, 8, 0, 9 * GIB], [4, 8, 0, 11 * GIB]]},
+        },
+    )
+    made = makeup(rank)
+    assert isinstance(made, Makeup)
+    assert (made.where, made.peak, made.parts["rest"]) == ("host", 11 * GIB, 3 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("birth", "why"),
+    [
+        ({"memory_parts": None}, "no optimizer has told"),
+        ({"memory_parts": [diagnoses.HOSTILE]}, "no optimizer has told"),
+        ({"memory_parts": {**PARTS, "on": "cpu"}}, "not kept where it computes"),
+        ({"device_memory": {}}, "its highest memory is not known"),
+        ({"memory_parts": {**PARTS, "weights": 99 * GIB}}, "exceed its peak"),
+    ],
+)
+def test_why_nobody_can_tell(birth: dict[str, Any], why: str) -> None:
+    (line,) = peak(on_a_gpu(**birth), 120)
+    assert why in line.plain
+    assert line.plain.endswith(".")
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_the_bar_is_as_long_as_its_parts_and_the_legend_fits(width: int) -> None:
+    head, bar, *legend = peak(on_a_gpu(), width)
+    assert head.plain == "peak   20 GiB of its GPU at most, made of"
+    letters = bar.plain.strip()
+    assert len(letters) == min(100, width - 7)
+    assert letters.count("A") / len(letters) == pytest.approx(10 / 24, abs=0.04)
+    assert all(line.cell_len <= max(width, 45) for line in legend)
+    assert "W weights 2 GiB" in legend[0].plain
+    assert "· kept unused beside it 4 GiB" in legend[-1].plain
+
+
+def test_what_is_foretold_of_all_ranks_and_the_batch_that_fits() -> None:
+    case = synthetic_case(Synthetic(ranks=1, steps=400))
+    (rank,) = case.ranks
+    rank.steps["tokens"] = 100 + rank.steps["step"].astype(int) * 7 % 900
+    ladder = [[n, 8, 200 + 80 * n, GIB + (200 + 80 * n) * (1 << 20)] for n in range(9)]
+    rank = replace(rank, birth={"memory_peaks": {"host": ladder}})
+    sample = replace(host(), processes={rank.pid or 0: (1.0, GIB)})
+    case = replace(case, ranks=(rank,), host_samples=(sample,))
+    told = replace(diagnoses.healthy(Outcome.RUNNING), case=case)
+    (line,) = forecast(told, rank)
+    assert "by the largest batch so far (840 tokens); up to 3,072 fit" in line.plain
+    assert list(forecast(told, None)) == []
+    all_ = Finding("oom-risk", Severity.WARNING, 0.9, diagnoses.HOSTILE, "")
+    first, _ = forecast(replace(told, findings=(all_,)), rank)
+    assert "\x1b" not in first.plain
+    over = replace(told, case=replace(case, job=replace(case.job, outcome=Outcome.COMPLETED)))
+    assert list(forecast(over, rank)) == []
+
+
+def host() -> HostSample:
+    """A host of 16 GiB of which 4 are left for the rank."""
+    return HostSample(1.0, None, 2, None, 13 * GIB, 16 * GIB)
+
+
+def with_parts() -> Frame:
+    """Ranks of which everything is known."""
+    assert STRAGGLER.diagnosis is not None
+    case = STRAGGLER.diagnosis.case
+    ranks = tuple(replace(rank, device=f"cuda:{rank.rank}", birth=BIRTH) for rank in case.ranks)
+    told = replace(STRAGGLER.diagnosis, case=replace(case, ranks=ranks))
+    return replace(STRAGGLER, diagnosis=told, devices=eight_gpus())
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_screen(size: tuple[int, int]) -> None:
+    class Host(App[None]):
+        def on_mount(self) -> None:
+            view = View(rank=Who(2, "node-a"))
+            self.push_screen(
+                RankScreen(with_parts(), view, read=lambda *_: Output(reason="nothing more"))
+            )
+
+    app = Host()
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: "nothing more" in screen_text(app), "the page")
+        check(f"rank-memory-{size[0]}x{size[1]}", screen_text(app))
