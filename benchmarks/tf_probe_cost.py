@@ -43,13 +43,14 @@ class Loop:
             env=environment,
         )
 
-    def block(self, steps: int) -> float:
-        """Microseconds a step."""
+    def block(self, steps: int) -> tuple[float, float]:
+        """Wall and CPU microseconds a step."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
-        return 1e6 * float(self.process.stdout.readline()) / steps
+        wall, cpu = map(float, self.process.stdout.readline().split())
+        return 1e6 * wall / steps, 1e6 * cpu / steps
 
     def end(self) -> None:
         assert self.process.stdin is not None
@@ -83,10 +84,10 @@ def loop(replicas: int) -> None:
     data = strategy.experimental_distribute_dataset(_tf.dataset(32 * replicas, slow))
     batches = iter(data)
     for line in sys.stdin:
-        began = time.perf_counter()
+        wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(int(line)):
             step(*next(batches))
-        print(time.perf_counter() - began, flush=True)
+        print(time.perf_counter() - wall, time.process_time() - cpu, flush=True)
 
 
 def main() -> None:
@@ -107,11 +108,14 @@ def main() -> None:
         pairs = [(bare.block(args.steps), probed.block(args.steps)) for _ in range(args.blocks)]
         bare.end()
         probed.end()
-    low, median, high = statistics.quantiles([two - one for one, two in pairs], n=4)
-    print(
-        f"{args.replicas} replica(s): bare {statistics.median(one for one, _ in pairs):.0f} µs a "
-        f"step; the probe adds {median:.0f} µs (quartiles {low:.0f} … {high:.0f})"
-    )
+    for index, what in enumerate(("wall", "CPU")):
+        base = statistics.median(one[index] for one, _ in pairs)
+        more = [two[index] - one[index] for one, two in pairs]
+        low, median, high = statistics.quantiles(more, n=4)
+        print(
+            f"{what:4}  {args.replicas} replica(s): bare {base:.0f} µs a step; the probe adds "
+            f"{median:.0f} µs (quartiles {low:.0f} … {high:.0f})"
+        )
 
 
 if __name__ == "__main__":

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
 from mgpu_doctor.analysis.efficiency import Efficiency, efficiency
 from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.analysis.shares import after_warm_up
+from mgpu_doctor.analysis.typical import phase_medians
 from mgpu_doctor.analysis.whatif import Ideal, ideal
 from mgpu_doctor.analysis.window import recent, unmoved
-from mgpu_doctor.case.model import Case, Outcome, Rank, Records, State, Unexamined
+from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
+from mgpu_doctor.rules import in_deepspeed, in_tensorflow
 from mgpu_doctor.rules.branches import branches, places_of
 from mgpu_doctor.rules.catalogue import OWN, catalogue
-from mgpu_doctor.rules.in_tensorflow import spoken
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
@@ -34,21 +32,19 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     case = unmoved(case)
     measures = measure(recent(case) if case.job.outcome is Outcome.RUNNING else case)
     found, silent = _examine(measures, known.rules, settings)
-    findings = tuple(
-        spoken(one, case.job, case.ranks) for one in ordered(folded(found, known.rules))
-    )
+    findings = tuple(_spoken(one, case) for one in ordered(folded(found, known.rules)))
     hung = next(filter(_stops, findings), None)
     if hung is not None and case.job.outcome in (Outcome.RUNNING, Outcome.UNKNOWN):
         case = replace(case, job=replace(case.job, outcome=Outcome.HUNG))
     low = measures.missing.get("coverage")
-    places = places_of(case)
+    places, phases = places_of(case), phase_medians(measures)
     even, together = _ideal(measures), _efficiency(measures)
     told = together if isinstance(together, Efficiency) else None
     return Diagnosis(
         case=case,
         ranks=tuple(
-            replace(_summary(measures, rank, hung), where=_where(rank, places))
-            for rank in measures.case.ranks
+            replace(_summary(measures, rank, hung), phases=of_rank, where=_where(rank, places))
+            for rank, of_rank in zip(measures.case.ranks, phases, strict=True)
         ),
         coverage=measures.coverage,
         coverage_reason=low.reason if low else None,
@@ -61,8 +57,16 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
         communication_efficiency=told.communication if told else None,
         efficiency_reason=together if isinstance(together, str) else None,
         stages=measures.structure.stages,
+        servers=measures.servers,
         tree=branches(case, findings),
     )
+
+
+def _spoken(finding: Finding, case: Case) -> Finding:
+    """In the words of what the job is built upon."""
+    on_cpu = all((rank.device or "cpu") == "cpu" for rank in case.ranks)
+    told = in_deepspeed.spoken(finding, case.job, on_cpu=on_cpu)
+    return in_tensorflow.spoken(told, case.job, case.ranks)
 
 
 def _examine(
@@ -161,6 +165,16 @@ def _partly(measures: Measures) -> list[Unexamined]:
     """What the comparison had to leave out."""
     parts = []
     joined, attribution = measures.joined, measures.attribution
+    if measures.servers:
+        numbers = ", ".join(str(rank) for rank in sorted(measures.servers))
+        parts.append(
+            Unexamined(
+                f"speed of rank {numbers}",
+                "a parameter server's steps are the updates that others' gradients asked for, and "
+                "no other rank does the same work",
+                "nothing is amiss: its own times stand in the list of ranks",
+            )
+        )
     if joined is not None and joined.left_out:
         numbers = ", ".join(str(rank) for rank in joined.left_out)
         parts.append(
@@ -188,7 +202,6 @@ def _once(items: Iterable[Unexamined]) -> tuple[Unexamined, ...]:
 
 def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummary:
     records = after_warm_up(rank.steps)
-    phases = _phases(measures, rank, records)
     if not len(records):
         records = rank.steps
     traced = measures.traced.step_medians.get(rank.rank) if measures.traced else None
@@ -202,7 +215,7 @@ def _summary(measures: Measures, rank: Rank, hung: Finding | None) -> RankSummar
         signal=rank.signal,
         last_step=int(rank.steps["step"][-1]) if len(rank.steps) else None,
         step_seconds_median=float(np.median(records["wall_ns"])) * 1e-9 if len(records) else traced,
-        phases=phases,
+        phases={},
         where=None,
     )
 
@@ -228,35 +241,3 @@ def _state(rank: Rank, hung: Finding | None) -> State:
         if rank.rank in hung.victims:
             return State.WAITING
     return rank.state
-
-
-def _phases(measures: Measures, rank: Rank, records: Records) -> dict[str, float | None]:
-    """Median seconds a step; time in collectives divided into wait and communication if the ranks
-    could be compared, else all of it is `wait` and `communication` unknown."""
-    medians = dict(zip(PHASES, _medians(records["phases"].astype(float)), strict=True))
-    joined, attribution = measures.joined, measures.attribution
-    if joined is None or attribution is None or len(attribution.judged) == 1:
-        return medians
-    if not measures.structure.alike:
-        return medians  # what even the busiest stage stands is a pipeline's bubble, too
-    if rank.rank in joined.ranks:
-        column = joined.ranks.index(rank.rank)
-        medians[PHASES[WAIT]] = _median(attribution.wait[:, column])
-        medians[PHASES[COMMUNICATION]] = _median(attribution.communication)
-    return medians
-
-
-def _medians(columns: npt.NDArray[np.floating[Any]]) -> list[float | None]:
-    """Of each column what is known of it: all at once where that is everything."""
-    if not len(columns):
-        return [None] * columns.shape[1]
-    medians: list[float] = np.median(columns, axis=0).tolist()
-    return [
-        _median(columns[:, place]) if np.isnan(median) else median
-        for place, median in enumerate(medians)
-    ]
-
-
-def _median(values: npt.NDArray[np.floating[Any]]) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(np.median(known)) if len(known) else None

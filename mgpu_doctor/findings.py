@@ -164,9 +164,17 @@ class Diagnosis:
     """Why these two are None."""
     stages: tuple[tuple[int, ...], ...] = ()
     """The ranks of each pipeline stage; empty where all ranks do the same."""
+    servers: frozenset[int] = frozenset()
+    """Ranks that only serve parameters: their steps are others' updates."""
     tree: tuple[Branch, ...] = ()
     """Where all ranks stood at the last look: their stacks as one tree, from its root on, each
     branch before those that grow from it."""
+
+    @property
+    def furthest_step(self) -> int | None:
+        """The last step of whoever trains and has come furthest."""
+        trained = (one.last_step for one in self.ranks if one.rank not in self.servers)
+        return max((step for step in trained if step is not None), default=None)
 
     @property
     def parallel_efficiency(self) -> float | None:

@@ -19,6 +19,7 @@ from mgpu_doctor.analysis.loads import Loads, find_loads
 from mgpu_doctor.analysis.moving import Moving, moving
 from mgpu_doctor.analysis.replicas import Replicas, compare
 from mgpu_doctor.analysis.roles import find_in_roles
+from mgpu_doctor.analysis.serving import servers, without
 from mgpu_doctor.analysis.shares import phase_shares, step_seconds
 from mgpu_doctor.analysis.significance import LEAST_STEPS
 from mgpu_doctor.analysis.stacks.sampling import Sampled, sampled
@@ -54,6 +55,8 @@ class Measures:
     loads: Loads | None = None
     moving: Moving | None = None
     structure: Structure = field(default_factory=Structure)
+    servers: frozenset[int] = frozenset()
+    """Ranks that only serve parameters: no other rank does their work."""
     stages: Stages | None = None
     surroundings: Mapping[int, Surroundings] = field(default_factory=dict)
     replicas: Replicas = field(default_factory=Replicas)
@@ -151,20 +154,23 @@ def _of_steps(case: Case) -> Measures:
     seen = Measures(case, structure=structure, surroundings=around, replicas=compare(case.ranks))
     if not any(len(rank.steps) for rank in case.ranks):
         return replace(seen, missing=_not_recorded(case))
-    shares = phase_shares(case.ranks, INPUT)
+    serving = servers(case.ranks)
+    ranks = without(case.ranks, serving)
+    shares = phase_shares(ranks, INPUT)
     alone = replace(
         seen,
-        coverage=coverage(case.ranks),
-        step_seconds=step_seconds(case.ranks),
+        servers=serving,
+        coverage=coverage(ranks),
+        step_seconds=step_seconds(ranks),
         input_shares=shares,
     )
-    if len(case.ranks) < 2 and (case.job.world_size or 1) < 2:
+    if len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2:
         return replace(alone, input_saved=max(shares.values()) if shares else None)
     try:
-        joined = join(case.ranks, least=LEAST_RECORDS)
+        joined = join(ranks, least=LEAST_RECORDS)
     except UnjoinableError as reason:
         return replace(alone, missing=_missing("joined", str(reason)))
-    host_clock = has_host_clock(case.ranks)
+    host_clock = has_host_clock(ranks)
     try:
         attribution = attribute(joined, host_clock=host_clock)
     except UnattributableError as reason:
@@ -181,14 +187,14 @@ def _of_steps(case: Case) -> Measures:
     if attribution.steps < LEAST_STEPS:
         few = f"{attribution.steps} steps can be compared; {LEAST_STEPS} decide at the earliest"
         return replace(compared, missing=_missing("stragglers", few))
-    stragglers = find_in_roles(case.ranks, joined, attribution, structure, host_clock=host_clock)
+    stragglers = find_in_roles(ranks, joined, attribution, structure, host_clock=host_clock)
     return replace(
         compared,
         stragglers=stragglers,
         causes={
             one.rank: explain(joined, attribution, one, around, structure) for one in stragglers
         },
-        stalls=_newest_stalls(joined, attribution, case.ranks),
+        stalls=_newest_stalls(joined, attribution, ranks),
         loads=find_loads(joined, attribution, stragglers),
     )
 

@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-import numpy as np
-
+from mgpu_doctor.analysis.serving import backward_passes
 from mgpu_doctor.case import birth
 from mgpu_doctor.case.model import Rank
 
@@ -149,7 +148,7 @@ def _batches(ranks: Sequence[Rank]) -> tuple[int | None, float | None]:
 
 def _backward_passes(ranks: Sequence[Rank]) -> list[float]:
     """Of a step of each rank, medians."""
-    return [float(np.median(one.steps["micro_batches"])) for one in ranks if len(one.steps)]
+    return [backward_passes(one) for one in ranks if len(one.steps)]
 
 
 def _parameters(ranks: Sequence[Rank]) -> Iterable[tuple[int, int]]:

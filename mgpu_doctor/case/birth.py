@@ -59,6 +59,8 @@ class Ddp:
     find_unused: bool | None = None
     static_graph: bool | None = None
     bucket_cap_bytes: int | None = None
+    bucket_view: bool | None = None
+    """Whether gradients lie in the buckets, so that both are one memory."""
     parameter_bytes: int | None = None
     buckets: tuple[int, ...] = ()
     """Bytes of each, in the order in which they are reduced."""
@@ -208,6 +210,7 @@ def ddp(rank: Rank | None) -> Ddp | None:
         find_unused=flag(one.get("find_unused_parameters")),
         static_graph=flag(one.get("static_graph")),
         bucket_cap_bytes=whole(one.get("bucket_cap_bytes")),
+        bucket_view=flag(one.get("gradient_as_bucket_view")),
         parameter_bytes=whole(one.get("parameter_bytes")),
         buckets=tuple(size for size in sizes if size is not None),
         comm_hook=text(one.get("comm_hook"), 100) or None,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mgpu_doctor.analysis.serving import servers, without
 from mgpu_doctor.case.model import Case, Rank, Records, State
 from mgpu_doctor.live.frame import NOTHING, Going
 
@@ -25,7 +26,8 @@ Stages = Sequence[Sequence[int]]
 
 def going(case: Case, stages: Stages = ()) -> Going:
     """`stages`: the ranks of each pipeline stage, where there are any."""
-    ranks = [rank for rank in case.ranks if len(rank.steps)]
+    trained = without(case.ranks, servers(case.ranks))
+    ranks = [rank for rank in trained if len(rank.steps)]
     if not ranks:
         return NOTHING
     newest = [rank.steps[-NEWEST:] for rank in ranks]

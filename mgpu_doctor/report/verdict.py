@@ -148,9 +148,7 @@ def job_line(diagnosis: Diagnosis) -> str:
         world, seen = job.world_size, len(diagnosis.ranks)
         many = f"{seen} of {world} ranks" if world and seen < world else text.count(seen, "rank")
         parts.append(many + where)
-    last = max(
-        (rank.last_step for rank in diagnosis.ranks if rank.last_step is not None), default=None
-    )
+    last = diagnosis.furthest_step
     if last is not None:
         steps = text.count(last + 1, "step")
         each = diagnosis.step_seconds

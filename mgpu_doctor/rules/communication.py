@@ -10,9 +10,10 @@ from mgpu_doctor.analysis.reducing import reduction
 from mgpu_doctor.case.birth import Called, calls, ddp
 from mgpu_doctor.case.birth import steps as steps_of
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
-from mgpu_doctor.rules import syncs
+from mgpu_doctor.rules import in_deepspeed, syncs
 from mgpu_doctor.rules.accumulation import how_to_accumulate
 from mgpu_doctor.rules.advice import LARGER_BATCH
+from mgpu_doctor.rules.callers import is_own
 from mgpu_doctor.rules.exposed import exchanged, exposed_share, needless, overlap_gain
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.settings import DEFAULTS
@@ -91,7 +92,7 @@ def _cause(measures: Measures, crowd: Crowding | None) -> str:
             "of it: computing takes too little time for so many bytes on this link."
         )
     called = _called(measures)
-    if called:
+    if called and is_own(called[0].site):
         return (
             f"{called[0].name} is called from Python at {called[0].site} and waited for there, so "
             "nothing is computed while gradients move."
@@ -155,7 +156,7 @@ def _fixes(measures: Measures, crowd: Crowding | None, left: float) -> Iterable[
             "then need no core that computes.",
         )
     module = ddp(measures.case.ranks[0])
-    if _called(measures):
+    if any(is_own(one.site) for one in _called(measures)) or _has_engine(measures):
         yield Fix(
             "use-ddp",
             "Let gradients move while backward computes",
@@ -191,6 +192,11 @@ def _fixes(measures: Measures, crowd: Crowding | None, left: float) -> Iterable[
             "between hosts that have InfiniBand or RoCE, or `SHM` between GPUs with NVLink, are "
             "the slow ones. `nvidia-smi topo -m` shows what is there.",
         )
+
+
+def _has_engine(measures: Measures) -> bool:
+    """Whether DeepSpeed exchanges the gradients, which has a setting of its own for it."""
+    return in_deepspeed.ENGINE in (measures.case.job.strategy or "").split("+")
 
 
 RULES = (

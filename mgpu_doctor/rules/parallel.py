@@ -11,7 +11,9 @@ from mgpu_doctor.case.model import Rank
 
 REPLICATED = frozenset({"ddp", "zero1"})
 """Strategies in which each rank holds the whole model."""
-DATA_PARALLEL = REPLICATED | {"fsdp", "localsgd"}
+DEEPSPEED = frozenset({"deepspeed", *(f"deepspeed+zero{stage}" for stage in (1, 2, 3))})
+"""As its engine is told, by what it divides among the ranks beside the batch."""
+DATA_PARALLEL = REPLICATED | DEEPSPEED | {"fsdp", "localsgd"}
 """Strategies in which each rank should see data of its own."""
 FEW_ALIKE = 0.5
 """Share of batches that ranks have in common up to which they are fed as replicas are."""

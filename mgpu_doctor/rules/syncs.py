@@ -10,6 +10,7 @@ from mgpu_doctor.analysis.reducing import spread
 from mgpu_doctor.case.birth import calls, ddp, steps
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.rules.callers import Setting, is_own, setting
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.words import by_cost, seconds
 
@@ -40,7 +41,8 @@ class Place:
 
 
 def places(measures: Measures, limits: Limits) -> list[Place]:
-    """The lines that synchronize in every step and need not, the dearest first."""
+    """The lines that synchronize in every step and need not, the dearest first. Lines of installed
+    packages count where it is known what of the user's asks for them."""
     ranks = spread(measures.case.ranks)
     if len(ranks) < 2 or not measures.structure.alike:
         return []
@@ -69,6 +71,7 @@ def _often(rank: Rank, limits: Limits) -> dict[tuple[str, str], Place]:
         (one.name, one.site): Place(one.name, one.site, one.count / taken, one.seconds / taken)
         for one in calls(rank)
         if one.name in names and limits["least"] <= one.count / taken <= limits["most"]
+        if is_own(one.site) or setting(one.site) is not None
     }
 
 
@@ -82,19 +85,64 @@ def stood(measures: Measures, found: Iterable[Place]) -> float | None:
 
 def _excess(measures: Measures, limits: Limits) -> Iterable[Finding]:
     found = places(measures, limits)
-    if not found:
-        return
+    own = [one for one in found if is_own(one.site)]
+    if own:
+        yield _of_the_script(measures, own)
+    theirs = [one for one in found if one not in own]
+    for caller in dict.fromkeys(setting(one.site) for one in theirs):
+        if caller is not None:
+            yield _of_a_framework(
+                measures, caller, [one for one in theirs if setting(one.site) == caller]
+            )
+
+
+def _of_the_script(measures: Measures, found: list[Place]) -> Finding:
     sure = [one for one in found if one.name in BARRIERS | OBJECTS]
     saved = stood(measures, sure) if sure else None
     first = (sure or found)[0]
+    return _finding(
+        measures,
+        found,
+        saved,
+        title=f"Every step synchronizes all ranks in {first.name} at {first.site}",
+        cause=_cause(sure, found),
+        fixes=tuple(_fixes(sure, found, saved)),
+        confidence=0.9 if sure else 0.5,
+    )
+
+
+def _of_a_framework(measures: Measures, caller: Setting, found: list[Place]) -> Finding:
+    saved = stood(measures, found)
+    names = " and ".join(sorted({one.name for one in found}))
+    return _finding(
+        measures,
+        found,
+        saved,
+        title=f"In every step {caller.framework} synchronizes all ranks",
+        cause=f"{caller.framework} calls {names} for {caller.why}.",
+        fixes=(Fix("less-often", "Let the ranks meet less often", caller.how, _gains(saved)),),
+        confidence=0.8,
+    )
+
+
+def _finding(
+    measures: Measures,
+    found: list[Place],
+    saved: float | None,
+    *,
+    title: str,
+    cause: str,
+    fixes: tuple[Fix, ...],
+    confidence: float,
+) -> Finding:
     step = measures.step_seconds
     cost = f": {seconds(saved * step)} a step" if saved is not None and step else ""
-    yield Finding(
+    return Finding(
         code="sync-excess",
         severity=by_cost(saved) if saved is not None else Severity.INFO,
-        confidence=0.9 if sure else 0.5,
-        title=f"Every step synchronizes all ranks in {first.name} at {first.site}{cost}",
-        cause=_cause(sure, found),
+        confidence=confidence,
+        title=f"{title}{cost}",
+        cause=cause,
         evidence=tuple(
             Evidence(
                 f"{one.name} a step, on the rank that stood there least",
@@ -108,7 +156,7 @@ def _excess(measures: Measures, limits: Limits) -> Iterable[Finding]:
         ),
         since_step=0,
         cost=Cost(saved, saved * step) if saved is not None and step else Cost(),
-        fixes=tuple(_fixes(sure, found, saved)),
+        fixes=fixes,
     )
 
 
@@ -128,12 +176,7 @@ def _cause(sure: list[Place], found: list[Place]) -> str:
 
 
 def _fixes(sure: list[Place], found: list[Place], saved: float | None) -> Iterable[Fix]:
-    gains = saved and Predicted(
-        1 - saved,
-        None,
-        "measured: the time in these calls of the rank that stood there least; the others' wait "
-        "moves to the next exchange",
-    )
+    gains = _gains(saved)
     barriers = [one for one in sure if one.name in BARRIERS]
     if barriers:
         yield Fix(
@@ -141,7 +184,7 @@ def _fixes(sure: list[Place], found: list[Place], saved: float | None) -> Iterab
             "Remove the barrier from the loop",
             f"Delete {barriers[0].name}() at {barriers[0].site}; where all must wait for a file "
             "of rank 0, call it only in that step.",
-            gains or None,
+            gains,
         )
     others = [one for one in found if one not in barriers]
     if others:
@@ -151,8 +194,19 @@ def _fixes(sure: list[Place], found: list[Place], saved: float | None) -> Iterab
             f"if step % 50 == 0: around {others[0].name}() at {others[0].site}; add values up in a "
             "tensor meanwhile. Leave it where training itself needs the result (a contrastive "
             "loss, the norm of all gradients).",
-            (gains or None) if sure and not barriers else None,
+            gains if sure and not barriers else None,
         )
+
+
+def _gains(saved: float | None) -> Predicted | None:
+    if not saved:
+        return None
+    return Predicted(
+        1 - saved,
+        None,
+        "measured: the time in these calls of the rank that stood there least; the others' wait "
+        "moves to the next exchange",
+    )
 
 
 RULES = (
@@ -164,12 +218,14 @@ RULES = (
         measured="Calls of torch.distributed from Python, by line, a step. What they cost is the "
         "time that the rank spent there that stood there least: what others waited beyond that, "
         "they would wait at the next exchange of gradients. Where a device runs behind the host, "
-        "that cost is unknown.",
+        "that cost is unknown. Of lines of installed packages only those are told of which it is "
+        "known what setting of yours asks for them (Lightning, TorchMetrics, Accelerate, "
+        "transformers).",
         thresholds="Barriers and exchanges of objects anywhere; all_reduce, all_gather and the "
         "like only beside DistributedDataParallel without a communication hook, as otherwise they "
         "are the training itself, and then it is no more than worth knowing. Counted over at least "
         "20 steps, on all ranks. Warning from 5 % of the step time.",
-        fixes="Remove the barrier; log every 50th step.",
+        fixes="Remove the barrier; log every 50th step; the framework's own setting for it.",
         examine=_excess,
         needs=("step_seconds",),
         limits=(

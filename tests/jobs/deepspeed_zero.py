@@ -17,7 +17,7 @@ def main() -> None:
     deepspeed.init_distributed("gloo")
     rank, world = deepspeed.comm.get_rank(), deepspeed.comm.get_world_size()
     print(f"rank {rank} of {world} starts", file=sys.stderr)
-    torch.manual_seed(0)
+    torch.manual_seed(rank)  # other batches on each rank; the engine spreads the weights of rank 0
     slow = Slow(args, rank, parts=args.accumulate)
     net = Net(slow)
     adam = torch.optim.Adam(net.parameters(), lr=1e-3)

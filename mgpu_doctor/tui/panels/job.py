@@ -63,9 +63,8 @@ def _what(diagnosis: Diagnosis) -> Iterator[Part]:
     software = [_short(word) for word in (_framework(diagnosis), job.launcher) if word]
     if software:
         yield Part(Text(" under ".join(software), style=DIM), 3)
-    steps = [rank.last_step for rank in diagnosis.ranks if rank.last_step is not None]
-    if steps:
-        yield Part(Text(f"step {max(steps)}"), 1)
+    if (step := diagnosis.furthest_step) is not None:
+        yield Part(Text(f"step {step}"), 1)
     ended = outcome(diagnosis).removeprefix("is ").removeprefix("still ").removeprefix("was ")
     yield Part(Text(ended))
 

@@ -124,6 +124,8 @@ class Steps(Turns):
             if not self.ledger.outer:
                 if not self.begun:
                     self._open(now)
+                elif self._serves():
+                    self._candidate()
                 self.ledger.explain(layout.OTHER, now)
         self._in_update += 1
         self.ledger.enter(layout.OPTIMIZER, now)
@@ -153,11 +155,20 @@ class Steps(Turns):
         """They are clipped."""
         self.ledger.leave(now)
 
+    def reducing_begins(self, now: int) -> None:
+        """After a backward pass its gradients are brought together: a part of it."""
+        self.ledger.enter(layout.BACKWARD, now)
+
+    def reducing_ends(self, now: int) -> None:
+        """They are where the update wants them."""
+        self.ledger.leave(now)
+
     def call_begins(self, now: int, *, sends: bool = False) -> None:
         """A collective, send or receive blocks the caller from here on."""
         ledger = self.ledger
         if not ledger.outer and (sends or self.level <= FETCHED):
-            ledger.explain(layout.FORWARD, now)
+            served = self.level == UPDATE and not self._looping
+            ledger.explain(layout.OTHER if served else layout.FORWARD, now)
         ledger.enter(layout.WAIT, now)
 
     def call_ends(self, now: int, call: Call | None = None, *, recurs: bool = True) -> None:
@@ -194,6 +205,10 @@ class Steps(Turns):
         if self._in_backward and not self._waits:
             self._waits = True
             self.ledger.enter(layout.WAIT, now)
+
+    def _serves(self) -> bool:
+        """Whether only messages came since the last update: what a parameter server waits for."""
+        return not self._looping and self.now.tail and self.now.collectives > 0
 
     def _update_was_left(self, now: int) -> bool:
         """An optimizer raised, its closing mark never came: nothing is nested any more."""

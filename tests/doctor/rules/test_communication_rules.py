@@ -347,6 +347,68 @@ def test_collectives_that_are_the_training_are_no_excess(healthy: Case) -> None:
     assert codes(healthy) == []
 
 
+PACKAGES = "/venv/lib/python3.12/site-packages"
+
+
+def from_package(file: str, *names: str, seconds: float = 0.36) -> dict[str, Any]:
+    site = f"{PACKAGES}/{file}:207"
+    rows = [{"name": name, "site": site, "count": 120, "seconds": seconds} for name in names]
+    return {"calls": rows}
+
+
+@pytest.mark.parametrize(
+    ("file", "framework", "typed"),
+    [
+        ("lightning/fabric/utilities/distributed.py", "Lightning", "on_epoch=True"),
+        ("lightning_fabric/utilities/distributed.py", "Lightning", "sync_dist=False"),
+        ("torchmetrics/utilities/distributed.py", "TorchMetrics", "dist_sync_on_step=False"),
+        ("accelerate/utils/operations.py", "Accelerate", "step % 50"),
+        ("transformers/trainer_pt_utils.py", "transformers", "logging_steps=50"),
+    ],
+)
+def test_what_a_framework_calls_is_told_by_the_setting_that_asks_for_it(
+    file: str, framework: str, typed: str
+) -> None:
+    found = only(case(ddp={}, birth=from_package(file, "barrier", "all_reduce")))
+    assert (found.code, found.severity) == ("sync-excess", Severity.WARNING)
+    assert found.title == f"In every step {framework} synchronizes all ranks: 6.0 ms a step"
+    assert f"{framework} calls all_reduce and barrier for " in found.cause
+    (fix,) = found.fixes
+    assert typed in fix.how
+    assert PACKAGES not in fix.how
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("lightning/pytorch/loops/training_epoch_loop.py", "broadcast"),
+        ("somebody/loop.py", "barrier"),
+        ("deepspeed/comm/torch.py", "all_reduce"),
+    ],
+)
+def test_nobody_is_blamed_for_calls_of_a_package(file: str, name: str) -> None:
+    assert codes(case(ddp={}, birth=from_package(file, name))) == []
+
+
+def test_the_users_own_lines_are_told_beside_those_of_a_framework() -> None:
+    calls = from_package("torchmetrics/utilities/distributed.py", "barrier")["calls"]
+    both = {"calls": calls + calling("barrier")["calls"]}
+    found = diagnose(case(ddp={}, birth=both)).findings
+    assert [one.code for one in found] == ["sync-excess"] * 2
+    assert {one.fixes[0].id for one in found} == {"no-barrier", "less-often"}
+
+
+def test_gradients_that_a_package_exchanges_ask_for_no_wrapper() -> None:
+    called = from_package("somebody/loop.py", "all_reduce", seconds=2.4)
+    (found,) = [
+        one
+        for one in diagnose(case(birth=called, communication=BUSY)).findings
+        if one.code == "communication-bound"
+    ]
+    assert "use-ddp" not in {one.id for one in found.fixes}
+    assert "site-packages" not in found.cause
+
+
 def test_what_a_barrier_costs_behind_a_device_is_unknown() -> None:
     behind = {"clock": "host", **calling("barrier")}
     found = only(case(birth=behind, device="cuda:0"))

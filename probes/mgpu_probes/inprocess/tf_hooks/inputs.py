@@ -20,6 +20,8 @@ _MARKS_KEPT = 256
 _NOTHING_LEARNED = (layout.EVALUATION, layout.CHECKPOINT)
 _asked: dict[int, Mark] = {}
 """The mark of a fetch from each data set."""
+_sizes: dict[tuple[int, tuple[Any, ...]], tuple[int, int]] = {}
+"""Samples and tokens of its batches, by their shapes."""
 
 
 class _Fetch:
@@ -104,16 +106,45 @@ def _now(
         raise
     finally:
         try:
-            _had(batch)
+            _had(dataset, batch)
         except Exception as trouble:
             probe.fail(trouble)
 
 
-def _had(batch: Any) -> None:
+def _had(dataset: int, batch: Any) -> None:
     if batch is None:
         probe.steps.fetch_ends(probe.clock(), got=False)
     else:
-        probe.stride.mark(fetched, probe.clock(), size_of(batch))
+        probe.stride.mark(fetched, probe.clock(), _size_of(dataset, batch))
+
+
+def _size_of(dataset: int, batch: Any) -> tuple[int, int]:
+    """As `size_of`, which is asked once for each shape of a data set's batches."""
+    shapes = _shapes(batch)
+    if shapes is None:
+        return size_of(batch)
+    known = _sizes.get((dataset, shapes))
+    if known is None:
+        if len(_sizes) >= _MARKS_KEPT:
+            _sizes.clear()
+        known = _sizes[dataset, shapes] = size_of(batch)
+    return known
+
+
+def _shapes(batch: Any) -> tuple[Any, ...] | None:
+    """Of the tensors in a plain tuple, each perhaps one for every replica; None: it is none."""
+    if type(batch) is not tuple:
+        return None
+    shapes: list[Any] = []
+    for one in batch:
+        if hasattr(one, "_shape_tuple"):
+            shapes.append(one._shape_tuple())
+            continue
+        parts = getattr(one, "values", None)
+        if type(parts) is not tuple or not all(hasattr(part, "_shape_tuple") for part in parts):
+            return None
+        shapes.append(("replicas", *[part._shape_tuple() for part in parts]))
+    return tuple(shapes)
 
 
 def _stamped(batch: Any) -> Any:

@@ -140,7 +140,7 @@ def live(phase: int, after: Any, *, reduces: bool = False) -> None:
         return
     site = probe.box.site("all_reduce of TensorFlow") if reduces and probe.box else 0
 
-    def shows() -> None:
+    def shows() -> tuple[()]:
         this.reductions += reduces
         probe.spent_ns += _NEXT_CALL_NS
         words = probe.ledger.words
@@ -148,6 +148,7 @@ def live(phase: int, after: Any, *, reduces: bool = False) -> None:
         words[layout.NOW_SEQUENCE // 8] = this.reductions
         words[PHASE_WORD] = phase | probe.ledger.step_bits
         words[SINCE_WORD] = probe.clock()
+        return ()
 
     tf = tensorflow()
     with tf.device(_HOST), tf.control_dependencies(known):
@@ -178,9 +179,10 @@ def _flush(manager: Any) -> None:
     tf = tensorflow()
     sent = (*stamps, flag) if flag is not None else tuple(stamps)
 
-    def sends(moments: Any) -> None:
+    def sends(moments: Any) -> tuple[()]:
         probe.spent_ns += _CALL_NS
         this.send(sent, moments.tolist())
+        return ()  # of None, TensorFlow would make an array
 
     with tf.device(_HOST):
         _independent(traced, tf.numpy_function(sends, [tf.stack(values)], []))

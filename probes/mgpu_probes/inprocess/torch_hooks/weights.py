@@ -27,7 +27,7 @@ class _Weights:
         if probe.world_size < 2:
             return
         seen = [one.thing for one in births.optimizers.values()]
-        if any(type(one).__name__ in _PARTIAL for one in seen):
+        if "deepspeed" in births.strategies or any(type(one).__name__ in _PARTIAL for one in seen):
             return
         groups = [group for one in seen for group in getattr(one, "param_groups", None) or ()]
         told = digest.of_weights([each for group in groups for each in group["params"]])

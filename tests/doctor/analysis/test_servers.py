@@ -1,0 +1,73 @@
+"""Parameter servers are told apart: they are compared with nobody, and nobody with them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.analysis.serving import servers
+from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.diagnose import diagnose
+from tests.support.synthetic import Fault, Synthetic, synthetic_case
+
+
+def serving(job: Synthetic, *, updates: int = 2, **changes: Any) -> Case:
+    """The job with rank 0 as its server, whose `updates` steps take one of the others' time."""
+    case = synthetic_case(job)
+    first = case.ranks[0].steps
+    served = first.repeat(updates)
+    served["step"] = range(len(served))
+    served["seq"] = served["step"] + 1
+    served["micro_batches"] = 0
+    served["wall_ns"] //= updates
+    served["end_ns"] = 10**12 + served["wall_ns"].cumsum()
+    births = [{"sends_to": list(range(1, job.ranks))}, *[{"sends_to": [0]}] * job.ranks]
+    ranks = [
+        replace(one, birth={**births[at], **changes}, steps=served if at == 0 else one.steps)
+        for at, one in enumerate(case.ranks)
+    ]
+    for one in ranks:
+        one.steps["group_seq"] = 0
+    return replace(case, ranks=tuple(ranks))
+
+
+def test_a_server_is_neither_culprit_nor_victim() -> None:
+    case = serving(Synthetic(ranks=4, faults=[Fault(2, "forward", 30)]))
+    assert servers(case.ranks) == {0}
+    diagnosis = diagnose(case)
+    first = diagnosis.findings[0]
+    assert [one.rank for one in first.culprits] == [2]
+    assert first.victims == (1, 3)
+    assert diagnosis.furthest_step == 119
+    assert diagnosis.ranks[0].last_step == 239
+    assert "parameter server" in next(
+        one.reason for one in diagnosis.unexamined if one.probe == "speed of rank 0"
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_healthy_one_is_left_alone(ranks: int) -> None:
+    diagnosis = diagnose(serving(Synthetic(ranks=ranks)))
+    assert not [one for one in diagnosis.findings if one.culprits or one.victims]
+    assert diagnosis.step_seconds == pytest.approx(0.028, rel=0.2)
+
+
+def made(**changes: Any) -> tuple[Rank, ...]:
+    return serving(Synthetic(ranks=3, steps=40), **changes).ranks
+
+
+def test_others_are_no_servers() -> None:
+    silent = made(sends_to=[])
+    assert servers(silent) == frozenset()
+    alone = made()[:1]
+    assert servers(alone) == frozenset()
+    nobody_learns = made()
+    for one in nobody_learns:
+        one.steps["micro_batches"] = 0
+    assert servers(nobody_learns) == frozenset()
+    evaluates = made()
+    evaluates[0].steps["flags"] |= 4
+    assert servers(evaluates) == frozenset()
+    assert servers(synthetic_case(Synthetic(ranks=3, steps=40)).ranks) == frozenset()
