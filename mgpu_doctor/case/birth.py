@@ -128,6 +128,10 @@ class Called:
     """`file:line`."""
     count: int
     seconds: float
+    elements: int | None = None
+    """Of the tensor that its first call moved."""
+    through: str | None = None
+    """The file of torch's that called on behalf of the site, if that did not call itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +302,8 @@ def calls(rank: Rank | None) -> tuple[Called, ...]:
         name, site = text(one.get("name"), 60), text(one.get("site"), 300)
         count, seconds = whole(one.get("count")), number(one.get("seconds"))
         if name and site and count is not None and seconds is not None:
-            found.append(Called(name, site, count, seconds))
+            elements, through = whole(one.get("elements")), text(one.get("through"), 300)
+            found.append(Called(name, site, count, seconds, elements, through))
     return tuple(found)
 
 

@@ -48,6 +48,11 @@ class Loop:
         self.idle(wait)
         self.steps.backward_ends(self.now, wait * 1_000_000)
 
+    def gradient(self, ms: int = 1) -> None:
+        self.steps.gradient_begins(self.now)
+        self.idle(ms)
+        self.steps.backward_ends(self.now)
+
     def update(self, ms: int = 1, optimizer: int = D) -> None:
         self.steps.update_begins(self.now)
         self.idle(ms)
@@ -75,6 +80,29 @@ class Loop:
 
 def phase(step: Step, name: str) -> float:
     return step.phases[layout.PHASES.index(name)] / 1e6
+
+
+def test_a_gradient_that_adds_up_none_is_no_micro_batch() -> None:
+    loop = Loop()
+    for _ in range(4):
+        loop.fetch()
+        loop.forward()
+        loop.gradient(3)
+        loop.backward(4)
+        loop.update()
+    steps = loop.end()
+    assert [step.backwards for step in steps] == [1] * 4
+    assert {phase(step, "backward") for step in steps} == {7}
+
+
+@pytest.mark.parametrize("accumulates", [True, False])
+def test_a_loop_that_has_no_optimizer_but_gradients_has_its_steps(accumulates: bool) -> None:
+    loop = Loop()
+    for _ in range(8):
+        loop.fetch()
+        loop.forward()
+        loop.backward() if accumulates else loop.gradient()
+    assert [step.backwards for step in loop.end()] == [int(accumulates)] * 8
 
 
 def test_a_loop_with_a_loader_and_a_wrapped_model() -> None:

@@ -51,6 +51,7 @@ BACKWARD = [
     usual(Steps.backward_waits),
     usual(backward_ended, 0.5),
 ]
+PENALTY = [usual(Steps.gradient_begins), usual(backward_ended, nan)]
 BACKWARD_ALONE = [usual(Steps.backward_begins), usual(backward_ended, nan)]
 
 
@@ -77,6 +78,7 @@ SKIPPED = [
 
 TURNS: dict[str, list[Event]] = {
     "usual": [*fetch(), *FORWARD, *BACKWARD, *update()],
+    "with a gradient's penalty": [*fetch(), *FORWARD, *PENALTY, *BACKWARD, *update()],
     "without a module": [*fetch(), *BACKWARD_ALONE, *update()],
     "without a loader": [*FORWARD, *BACKWARD, *update()],
     "backward alone": [*BACKWARD, *update()],

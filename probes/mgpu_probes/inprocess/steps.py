@@ -96,6 +96,11 @@ class Steps(Turns):
         self.now.backwards += 1
         ledger.enter(layout.BACKWARD, now)
 
+    def gradient_begins(self, now: int) -> None:
+        """A pass that gives gradients away and adds up none (a penalty's): no micro-batch."""
+        self.backward_begins(now)
+        self.now.backwards -= 1
+
     def backward_ends(self, now: int, waited: int = 0, loss: float = nan) -> None:
         """It is over; the last `waited` ns of it this rank stood waiting for others."""
         ledger = self.ledger

@@ -40,6 +40,20 @@ def test_a_small_walk_is_below_what_is_told() -> None:
     assert all(one is None or one.sure < 64 * MIB for one in found)
 
 
+@pytest.mark.parametrize("steps_to_rest", [40, 80, 150])
+def test_what_grows_ever_more_slowly_comes_to_rest(steps_to_rest: int) -> None:
+    grown = 2000 * MIB * (1 - np.exp(-AT / steps_to_rest))
+    assert [growth(AT, noise(seed, "floor") + grown) for seed in range(50)] == [None] * 50
+
+
+def test_a_leak_beside_a_cache_that_fills_is_found_in_time() -> None:
+    at = np.arange(4.0 * STEPS)
+    values = (300 * (1 - np.exp(-at / 12)) + 2 * at) * MIB
+    found = growth(at, values)
+    assert found is not None
+    assert found.slope == pytest.approx(2 * MIB, rel=0.05)
+
+
 @pytest.mark.parametrize("leak", [1.0, 5.0])
 def test_a_leak_is_found_with_its_slope(leak: float) -> None:
     covered = 0

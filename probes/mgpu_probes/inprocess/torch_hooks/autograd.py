@@ -23,7 +23,8 @@ from ..steps import Steps
 from ..stride import backward_ended
 from .common import wrap
 
-_BEGINS, _WAITS = Steps.backward_begins, Steps.backward_waits
+_BEGINS, _GIVES = Steps.backward_begins, Steps.gradient_begins
+_WAITS = Steps.backward_waits
 
 
 def patch(autograd: ModuleType) -> None:
@@ -97,7 +98,7 @@ def _own_work_ended() -> None:
         probe.fail(trouble)
 
 
-def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> _Pass | None:
+def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
     if probe.in_backward or not probe.on or not (get_ident() == probe.owner or probe.adopt()):
         return None
     probe.trained = True
@@ -116,7 +117,8 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> _Pass | None:
     covered = this.by_module
     this.queued = this.waits = this.by_module = False
     probe.in_backward = True
-    probe.stride.mark(_BEGINS, probe.clock())
+    adds_up = kwargs.get("accumulate_grad", True)
+    probe.stride.mark(_BEGINS if adds_up else _GIVES, probe.clock())
     unseen = this.engine_waits and not covered
     if on_cpu and unseen and probe.world_size > 1 and root.grad_fn is not None:
         this.handle = root.grad_fn.register_prehook(_runs_first)

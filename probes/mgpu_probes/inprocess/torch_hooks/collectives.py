@@ -12,7 +12,7 @@ from ..steps import Steps
 from . import groups
 from .common import wrap
 from .peers import Peers, receives_from, sends_to
-from .places import Place, Places
+from .places import Place, Places, elements
 
 BLOCKING = (
     "all_reduce",
@@ -84,6 +84,8 @@ class _Call:
         if not probe.mine() or probe.ledger.phase == layout.WAIT:
             return None
         place = self.places.of(sys._getframe(2))
+        if not place.count:
+            place.elements = elements(args, kwargs)
         if self.peers is not None:
             self.peers.saw(args, kwargs)
         if probe.box is not None:

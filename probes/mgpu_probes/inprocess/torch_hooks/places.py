@@ -47,7 +47,7 @@ def outside(frame: FrameType | None, code: CodeType) -> tuple[str, int] | None:
 class Place:
     """One line of the user's that calls one function."""
 
-    __slots__ = ("began", "call", "count", "nanoseconds", "returned", "word")
+    __slots__ = ("began", "call", "count", "elements", "nanoseconds", "returned", "through", "word")
 
     def __init__(self, call: Call, returned: Mark) -> None:
         self.call = call
@@ -56,6 +56,10 @@ class Place:
         self.word = 0
         """Of the now cell; 0: not known yet."""
         self.began = self.count = self.nanoseconds = 0
+        self.elements: int | None = None
+        """Of the tensor that its first call moved, where there is one."""
+        self.through: str | None = None
+        """The file of torch's that calls on behalf of this line, where it does not call itself."""
 
     def spell(self) -> int:
         """The word that shows this place in the now cell."""
@@ -78,6 +82,7 @@ class Places:
 
     def of(self, frame: FrameType | None) -> Place:
         """The first caller outside torch, from `frame` on."""
+        caller = frame
         for _ in range(_FRAMES_CLIMBED):
             if frame is None:
                 break
@@ -93,6 +98,8 @@ class Places:
                     self._codes.clear()
                 self._codes.append(code)
                 self._known[key] = place = self._at(file, frame.f_lineno)
+                if caller is not None and caller is not frame:
+                    place.through = caller.f_code.co_filename[len(_torch_folder) :]
                 return place
             frame = frame.f_back
         return self._at("?", 0)
@@ -116,6 +123,15 @@ class Places:
         return returned
 
 
+def elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Of the first tensor among a call's arguments, or in a list of them."""
+    for given in (*args, *kwargs.values()):
+        one = given[0] if isinstance(given, (list, tuple)) and given else given
+        if isinstance(one, torch.Tensor):
+            return one.numel()
+    return None
+
+
 def _calls() -> dict[str, Any]:
     called = [place for place in _places.values() if place.count]
     called.sort(key=lambda place: place.nanoseconds, reverse=True)
@@ -129,6 +145,8 @@ def _told(place: Place) -> dict[str, Any]:
         "site": f"{file[-_FILE_TOLD:]}:{line}",
         "count": place.count,
         "seconds": place.nanoseconds / 1e9,
+        "elements": place.elements,
+        "through": place.through and place.through[-_FILE_TOLD:],
     }
 
 
