@@ -22,6 +22,8 @@ OBJECTS = frozenset(
 NUMBERS = frozenset({"all_reduce", "reduce", "all_gather", "gather", "broadcast"})
 """Beside DistributedDataParallel, which exchanges the gradients itself: a loss or a metric, most
 likely. Elsewhere they are the training."""
+FEW = 1024
+"""Elements of what is exchanged for a log; embeddings of a contrastive loss are more."""
 MOST_PLACES = 4
 SEEN_STEPS = 20
 """Counters of fewer steps hold too much of what is done once."""
@@ -71,7 +73,8 @@ def _often(rank: Rank, limits: Limits) -> dict[tuple[str, str], Place]:
         (one.name, one.site): Place(one.name, one.site, one.count / taken, one.seconds / taken)
         for one in calls(rank)
         if one.name in names and limits["least"] <= one.count / taken <= limits["most"]
-        if is_own(one.site) or setting(one.site) is not None
+        if one.name not in NUMBERS or (one.elements is not None and one.elements <= FEW)
+        if one.through is None and (is_own(one.site) or setting(one.site) is not None)
     }
 
 
@@ -223,7 +226,8 @@ RULES = (
         "transformers).",
         thresholds="Barriers and exchanges of objects anywhere; all_reduce, all_gather and the "
         "like only beside DistributedDataParallel without a communication hook, as otherwise they "
-        "are the training itself, and then it is no more than worth knowing. Counted over at least "
+        "are the training itself, of 1,024 elements at most, and then it is no more than worth "
+        "knowing. What torch calls by itself (`Join`, autograd) is left out. Counted over at least "
         "20 steps, on all ranks. Warning from 5 % of the step time.",
         fixes="Remove the barrier; log every 50th step; the framework's own setting for it.",
         examine=_excess,

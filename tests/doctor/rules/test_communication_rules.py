@@ -297,8 +297,9 @@ def test_no_log_of_buckets_stops_the_diagnosis(
 # --- sync-excess ----------------------------------------------------------------------------------
 
 
-def calling(name: str, count: int = 120, seconds: float = 0.36) -> dict[str, Any]:
-    return {"calls": [{"name": name, "site": "train.py:50", "count": count, "seconds": seconds}]}
+def calling(name: str, count: int = 120, seconds: float = 0.36, **more: Any) -> dict[str, Any]:
+    call = {"name": name, "site": "train.py:50", "count": count, "seconds": seconds, "elements": 1}
+    return {"calls": [{**call, **more}]}
 
 
 def test_a_barrier_in_every_step() -> None:
@@ -322,6 +323,15 @@ def test_objects_for_the_log_in_every_step() -> None:
     assert found.code == "sync-excess"
     assert "pickled" in found.cause
     assert found.fixes[0].id == "less-often"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"elements": 64 * 128}, {"elements": None}, {"through": "distributed/algorithms/join.py"}],
+    ids=["embeddings", "size unknown", "torch itself"],
+)
+def test_what_training_itself_exchanges_beside_ddp_is_left_alone(more: dict[str, Any]) -> None:
+    assert diagnose(case(ddp={}, birth=calling("all_gather", **more))).findings == ()
 
 
 def test_a_number_beside_ddp_is_worth_knowing_and_no_more() -> None:
@@ -352,7 +362,8 @@ PACKAGES = "/venv/lib/python3.12/site-packages"
 
 def from_package(file: str, *names: str, seconds: float = 0.36) -> dict[str, Any]:
     site = f"{PACKAGES}/{file}:207"
-    rows = [{"name": name, "site": site, "count": 120, "seconds": seconds} for name in names]
+    call = {"site": site, "count": 120, "seconds": seconds, "elements": 1}
+    rows = [{"name": name, **call} for name in names]
     return {"calls": rows}
 
 
