@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import median
 
-from mgpu_doctor.case.birth import Pace
+from mgpu_doctor.case.birth_tf import Pace
 
 LEAST = 30
 """Times of each, below which quartiles say little."""

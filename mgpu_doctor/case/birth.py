@@ -95,31 +95,6 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How long one of several takes for its part each time, lately. Seconds."""
-
-    index: int
-    count: int
-    """How often so far."""
-    newest: int
-    """Times that the quartiles are of."""
-    low: float
-    middle: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class TfPipeline:
-    """A tf.data pipeline that was iterated over."""
-
-    prefetch: int | None
-    """Elements; -1: TensorFlow chooses; 0: none."""
-    parallel_calls: int | None
-    """The fewest of its maps; -1: TensorFlow chooses; None: it has no map, or it is not known."""
-    cached: bool | None
-
-
-@dataclass(frozen=True, slots=True)
 class Called:
     """A collective, send or receive that Python called at one place, so far."""
 
@@ -184,7 +159,7 @@ def loaders(rank: Rank | None) -> tuple[Loader, ...]:
             batches=whole(one.get("batches")),
             epochs=whole(one.get("epochs")),
         )
-        for one in _entries(rank, "loaders")
+        for one in entries(rank, "loaders")
     )
 
 
@@ -199,7 +174,7 @@ def optimizers(rank: Rank | None) -> tuple[Optimizer, ...]:
             lr_now=number(one.get("lr_now")),
             lr_default=number(one.get("lr_default")),
         )
-        for one in _entries(rank, "optimizers")
+        for one in entries(rank, "optimizers")
     )
 
 
@@ -242,54 +217,6 @@ def pipeline(rank: Rank | None) -> Pipeline | None:
     )
 
 
-def replicas(rank: Rank | None) -> int | None:
-    """Over which a TensorFlow strategy divides each batch, in this process or in all of them."""
-    return whole(rank.birth.get("replicas"), 1, MOST_RANKS) if rank is not None else None
-
-
-def replica_devices(rank: Rank | None) -> tuple[str, ...]:
-    """Of each of them, as `cpu:0`."""
-    told = rank.birth.get("replica_devices") if rank is not None else None
-    return tuple(text(one, 100) or "" for one in told[:MOST]) if isinstance(told, list) else ()
-
-
-def tf_pipelines(rank: Rank | None) -> tuple[TfPipeline, ...]:
-    """The first ones that the rank iterated over."""
-    return tuple(
-        TfPipeline(
-            prefetch=whole(one.get("prefetch"), -1),
-            parallel_calls=whole(one.get("parallel_calls"), -1),
-            cached=flag(one.get("cached")),
-        )
-        for one in _entries(rank, "pipelines")
-    )
-
-
-def worker_paces(rank: Rank | None) -> tuple[Pace, ...]:
-    """Of each worker with the closures that a chief of parameter servers gives it."""
-    return _paces(rank, "closures", "worker")
-
-
-def replica_paces(rank: Rank | None) -> tuple[Pace, ...]:
-    """Of each replica of a TensorFlow strategy in this process, from a step's beginning until its
-    gradients were there."""
-    return _paces(rank, "replica_steps", "replica")
-
-
-def _paces(rank: Rank | None, key: str, name: str) -> tuple[Pace, ...]:
-    found = {}
-    for one in _entries(rank, key):
-        index, count, newest = (whole(one.get(each)) for each in (name, "count", "newest"))
-        told = one.get("quartiles")
-        values = [number(each) for each in told] if isinstance(told, list) else []
-        known = [each for each in values if each is not None and each >= 0]
-        if index is None or count is None or not newest or len(known) != 3:
-            continue
-        if known == sorted(known):
-            found[index] = Pace(index, count, newest, *known)
-    return tuple(found[index] for index in sorted(found))
-
-
 def steps(rank: Rank | None) -> int | None:
     """Steps the rank had taken when the certificate was written: what its counters refer to."""
     return whole(rank.birth.get("steps")) if rank is not None else None
@@ -298,7 +225,7 @@ def steps(rank: Rank | None) -> int | None:
 def calls(rank: Rank | None) -> tuple[Called, ...]:
     """What Python called of torch.distributed, the dearest first."""
     found = []
-    for one in _entries(rank, "calls"):
+    for one in entries(rank, "calls"):
         name, site = text(one.get("name"), 60), text(one.get("site"), 300)
         count, seconds = whole(one.get("count")), number(one.get("seconds"))
         if name and site and count is not None and seconds is not None:
@@ -311,7 +238,7 @@ def groups(rank: Rank | None) -> tuple[Group, ...]:
     """The process groups that the rank has made, the default one first."""
     return tuple(
         Group(text(one.get("name"), 100), _ranks(one.get("ranks")))
-        for one in _entries(rank, "groups")
+        for one in entries(rank, "groups")
     )
 
 
@@ -357,11 +284,12 @@ def flag(value: Json) -> bool | None:
     return value if isinstance(value, bool) else None
 
 
-def _entries(rank: Rank | None, key: str) -> list[Mapping[str, Json]]:
-    entries = rank.birth.get(key) if rank is not None else None
-    if not isinstance(entries, list):
+def entries(rank: Rank | None, key: str) -> list[Mapping[str, Json]]:
+    """The dictionaries of a list, as many as are read."""
+    told = rank.birth.get(key) if rank is not None else None
+    if not isinstance(told, list):
         return []
-    return [one for one in entries[:MOST] if isinstance(one, Mapping)]
+    return [one for one in told[:MOST] if isinstance(one, Mapping)]
 
 
 def _rows(rank: Rank | None, key: str, width: int) -> list[list[Json]]:

@@ -14,7 +14,7 @@ from mgpu_doctor.analysis.idling import idle_of
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.shares import after_warm_up
 from mgpu_doctor.analysis.surroundings import UNSEEN
-from mgpu_doctor.case import birth
+from mgpu_doctor.case import birth, birth_tf
 from mgpu_doctor.case.birth import Loader
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Rank
@@ -167,7 +167,7 @@ def _first_wait(rank: Rank) -> float | None:
 
 
 def _only_divides(rank: Rank) -> bool:
-    replicas = birth.replicas(rank)
+    replicas = birth_tf.replicas(rank)
     return replicas is not None and replicas > 1 and (_wait(rank) or 0.0) < DIVIDING
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.devices import OnDevice, Use
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.paces import EXCESS, LEAST, SURE, slow_one
-from mgpu_doctor.case import birth
+from mgpu_doctor.case import birth_tf
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
@@ -110,14 +110,14 @@ def _finding(
 def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
     """A replica of a TensorFlow strategy that all others of its process wait for."""
     for rank in measures.case.ranks:
-        slow = slow_one(birth.replica_paces(rank))
+        slow = slow_one(birth_tf.replica_paces(rank))
         step = measures.step_seconds
         if slow is None or not step:
             continue
         saved = min(1.0, slow.excess / step)
         if saved < limits["late"]:
             continue
-        names = birth.replica_devices(rank)
+        names = birth_tf.replica_devices(rank)
         device = names[slow.index] if slow.index < len(names) else f"replica {slow.index}"
         yield Finding(
             code="imbalance-device",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.paces import EXCESS, LEAST, SURE, Slow, slow_one, throughput_lost
-from mgpu_doctor.case import birth
+from mgpu_doctor.case import birth_tf
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules import obituary
@@ -18,7 +18,7 @@ from mgpu_doctor.rules.words import by_cost, percent, plural, seconds
 
 def _slow(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for chief in measures.case.ranks:
-        paces = birth.worker_paces(chief)
+        paces = birth_tf.worker_paces(chief)
         slow = slow_one(paces)
         if slow is None:
             continue

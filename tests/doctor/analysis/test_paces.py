@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.analysis.paces import slow_one, throughput_lost
-from mgpu_doctor.case.birth import Pace
+from mgpu_doctor.case.birth_tf import Pace
 
 
 def pace(index: int, times: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Pace:
