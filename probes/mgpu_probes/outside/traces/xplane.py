@@ -24,7 +24,7 @@ from mgpu_probes.outside.traces.facts import EVENT_DTYPE, Events, Kind, NotATrac
 from mgpu_probes.outside.traces.wire import Broken, Part, fields
 
 ENDING = ".xplane.pb"
-MOST_BYTES = 256 << 20
+MOST_BYTES = 128 << 20
 MOST_EVENTS = 4 << 20
 MOST_NAMES = 1 << 17
 MOST_NAME = 300
