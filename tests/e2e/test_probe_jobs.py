@@ -38,7 +38,7 @@ class Job:
 
     @property
     def turns(self) -> int:
-        found = re.search(r"^turns (\d+)$", self.out, re.MULTILINE)
+        found = re.search(r"turns (\d+)$", self.out, re.MULTILINE)  # another may write before it
         assert found, self.out + self.err
         return int(found[1])
 
