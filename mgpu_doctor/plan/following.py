@@ -74,13 +74,15 @@ class Follower:
         for worker in self._workers:
             worker.end()  # what is still under way ends with it
 
-    def follow(self, settings: Settings, other: Settings) -> Followed:
-        """`other`: a batch that tells how the step grows. Raises CannotPlanError."""
+    def follow(self, settings: Settings, other: Settings | None) -> Followed:
+        """`other`: a batch that tells how the step grows, where anybody asks. Raises
+        CannotPlanError."""
         self._tell("tracing the step")
-        own, grown = self._pool.map(self._ask, (settings, other))
+        asked = [settings] if other is None else [settings, other]
+        answers = dict(zip(asked, self._pool.map(self._ask, asked), strict=True))
+        own = answers[settings]
         if isinstance(own, Answer):
-            traces = _with({settings: own, other: grown}, Traces({}))
-            return _followed(traces, _TRACED[own.framework], (), own)
+            return _followed(_with(answers, Traces({})), _TRACED[own.framework], (), own)
         if own.target:
             raise CannotPlanError(own.why)
         reasons = [f"{_BEST[own.framework]} could not follow the step: {own.why.rstrip('.')}"]

@@ -59,7 +59,8 @@ def plan(asked: Asked, tell: Callable[[str], None]) -> Planned:
     """Raises CannotPlanError."""
     wanted, device = asked.plan, asked.device
     with Follower(asked.subject.target, asked.limit, tell) as follower:
-        followed = follower.follow(wanted.settings, wanted_traces(wanted)[0])
+        other = wanted_traces(wanted)[0] if device is not None or asked.fixes else None
+        followed = follower.follow(wanted.settings, other)
         wanted = of(followed.framework, wanted)
         prediction = predict(wanted, followed.traces, device)
         if prediction is None:

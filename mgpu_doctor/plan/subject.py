@@ -42,6 +42,12 @@ STRATEGIES = {
 }
 """What a trainer does, as far as memory depends on it."""
 
+ELSEWHERE = {
+    "tf-ps": "it computes on CPUs alone, so no GPU's memory limits it; tf-single plans its models",
+    "tf-tpu": "TPUs lay out memory by themselves; tf-single plans its models on a GPU",
+}
+"""Trainers of which no GPU's memory can be told: why, and what to plan in their place."""
+
 
 def subject(name: str, model: str | None) -> Subject:
     """Raises SubjectError for what cannot be planned."""
@@ -52,6 +58,8 @@ def subject(name: str, model: str | None) -> Subject:
             raise SubjectError(f"--model chooses the model of a trainer, and {name} is one itself.")
         return _built_in(name, name, None)
     if name in {trainer.name for trainer in catalogue.TRAINERS}:
+        if name in ELSEWHERE:
+            raise SubjectError(f"{name} cannot be planned: {ELSEWHERE[name]}.")
         if name not in STRATEGIES:
             known = ", ".join(STRATEGIES)
             raise SubjectError(f"{name} cannot be planned yet; these can: {known}.")

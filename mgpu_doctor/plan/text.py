@@ -76,9 +76,10 @@ class _Page:
 
     def numbers(self, planned: Planned) -> Iterator[str]:
         found, device = planned.prediction, planned.device
-        yield self._row("peak allocated", found.allocated, "what tensors take at most")
-        yield self._row("smallest that survives", found.capacity, "what the allocator needs")
         torch = found.plan.framework is Framework.TORCH
+        held = "what tensors take at most" if torch else "chunks in use, where there is room"
+        yield self._row("peak allocated", found.allocated, held)
+        yield self._row("smallest that survives", found.capacity, "what the allocator needs")
         takes = "what it takes where there is room" if torch else "with memory growth, else all"
         yield self._row("peak reserved", found.reserved, takes)
         for constant in found.outside:
@@ -119,8 +120,8 @@ class _Page:
             yield from self._wrapped("What would help, the cheapest that fits first", _BOLD)
         for number, offer in enumerate(advice.offers[:OFFERED], start=1):
             yield from self._offer(number, offer, planned)
-        if left := len(advice.offers) - OFFERED:
-            yield f"    and {left} more (--json)" if left > 0 else ""
+        if (left := len(advice.offers) - OFFERED) > 0:
+            yield f"    and {left} more (--json)"
         if advice.cheapest is not None and len(advice.cheapest.fixes) > 1:
             yield from self._together(advice.cheapest)
 

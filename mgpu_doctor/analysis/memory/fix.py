@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.memory.variants import Variants
+from mgpu_doctor.analysis.memory.variants import Variants, smaller_batch, traced
 
 UNMEASURED = "depends on the device; not measured"
 
@@ -30,3 +30,14 @@ class Fix:
     time: Time
     caveat: str = ""
     unknown: str = "a trace with it is missing"
+
+
+SMALLER_BATCH = Fix(
+    "smaller-batch",
+    "Smaller batches",
+    "set the batch of a device to {batch}",
+    traced(smaller_batch),
+    Time(None, f"smaller kernels use a GPU less well; {UNMEASURED}"),
+    "changes the training: the learning rate must follow",
+)
+"""The same in every framework."""

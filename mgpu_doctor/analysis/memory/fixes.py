@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mgpu_doctor.analysis.memory.fix import UNMEASURED, Fix, Time
+from mgpu_doctor.analysis.memory.fix import SMALLER_BATCH, UNMEASURED, Fix, Time
 from mgpu_doctor.analysis.memory.settings import (
     Checkpointing,
     Framework,
@@ -24,7 +24,6 @@ from mgpu_doctor.analysis.memory.variants import (
     bf16,
     checkpointing,
     sgd,
-    smaller_batch,
     strategy,
     traced,
     where,
@@ -136,14 +135,7 @@ FIXES = (
         Time(None, UNMEASURED),
         "changes the training: watch the loss",
     ),
-    Fix(
-        "smaller-batch",
-        "Smaller batches",
-        "set the batch of a rank to {batch}",
-        traced(smaller_batch),
-        Time(None, f"smaller kernels use a GPU less well; {UNMEASURED}"),
-        "changes the training: the learning rate must follow",
-    ),
+    SMALLER_BATCH,
     Fix(
         "sgd",
         "An optimizer without states",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mgpu_doctor.analysis.memory.fix import UNMEASURED, Fix, Time
+from mgpu_doctor.analysis.memory.fix import SMALLER_BATCH, UNMEASURED, Fix, Time
 from mgpu_doctor.analysis.memory.settings import Checkpointing
 from mgpu_doctor.analysis.memory.variants import (
     accumulate,
     bf16,
     checkpointing,
     sgd,
-    smaller_batch,
     traced,
     where,
 )
@@ -55,14 +54,7 @@ IN_TENSORFLOW = (
         "XLA fuses operations, which mostly needs less, but lays memory out by itself, recomputes "
         "as it likes and needs scratch memory to tune kernels: it can need more, so try it",
     ),
-    Fix(
-        "smaller-batch",
-        "Smaller batches",
-        "set the batch of a replica to {batch}",
-        traced(smaller_batch),
-        Time(None, f"smaller kernels use a GPU less well; {UNMEASURED}"),
-        "changes the training: the learning rate must follow",
-    ),
+    SMALLER_BATCH,
     Fix(
         "sgd",
         "An optimizer without states",

@@ -85,8 +85,9 @@ class _Step:
             _recompute(trained.model, settings.checkpointing)
         if trained.step is not None:
             self._refuse(settings)
-            return
-        self._optimizer = _OPTIMIZERS[settings.optimizer](1e-3)
+        else:
+            self._optimizer = _OPTIMIZERS[settings.optimizer](1e-3)
+        _make_states(self._optimizer, trained.model)
 
     def batch(self, samples: int, *, real: bool) -> Any:
         """Of a graph, where it can be made there: then it takes no memory."""
@@ -187,6 +188,14 @@ def _as_asked(settings: Settings) -> Iterator[None]:
         yield
     finally:
         keras.mixed_precision.set_dtype_policy(before)
+
+
+def _make_states(optimizer: Any, model: Any) -> None:
+    """Before the step is traced: TensorFlow traces one that makes variables a second time."""
+    if optimizer is None or optimizer.built or not model.built:
+        return
+    if model.trainable_variables and all(layer.built for layer in model.layers):
+        optimizer.build(model.trainable_variables)
 
 
 def _recompute(model: Any, how: Checkpointing) -> None:

@@ -31,17 +31,18 @@ _EVERY = {Checkpointing.FULL: 1, Checkpointing.HALF: 2}
 @dataclass(frozen=True, slots=True)
 class Traced:
     """`flops`: of a step, matrix products and convolutions alone; `values_read`: numbers that the
-    step asked tensors for and that were made up."""
+    step asked tensors for and that were made up; `notes`: what the stream does not hold."""
 
     stream: Stream
     flops: int
     values_read: int
+    notes: tuple[str, ...] = ()
 
 
 def answer(function: Callable[[], Any], settings: Settings, *, real: bool) -> Answer:
     """As `trace`, to be sent."""
     traced = trace(function, settings, real=real)
-    return Answer(traced.stream, traced.flops, traced.values_read)
+    return Answer(traced.stream, traced.flops, traced.values_read, notes=traced.notes)
 
 
 def trace(function: Callable[[], Any], settings: Settings, *, real: bool) -> Traced:
@@ -70,7 +71,7 @@ def trace(function: Callable[[], Any], settings: Settings, *, real: bool) -> Tra
         raise StepError(str(error), parameters) from None
     except Exception as error:
         raise StepError(described(error), parameters) from error
-    return Traced(stream, watcher.flops, watcher.values_read)
+    return Traced(stream, watcher.flops, watcher.values_read, watcher.notes)
 
 
 def _steps(

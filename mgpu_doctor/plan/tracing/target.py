@@ -70,4 +70,4 @@ def _own_loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 def _no_group(*_: Any, **__: Any) -> None:
-    raise TargetError(f"it starts a process group, which planning cannot join: {APART}.")
+    raise TargetError(f"your code starts a process group, which no plan can join: {APART}.")

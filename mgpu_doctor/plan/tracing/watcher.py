@@ -25,6 +25,12 @@ _SAME_WORK = {
     ),
 }
 """What torch counts no work for, as what it does."""
+_LSTM = torch.ops.aten.mkldnn_rnn_layer.default
+LSTM = (
+    "what an LSTM keeps inside its kernel for backward is not traced: the step needs more than is "
+    "said"
+)
+"""Of a fake one the kernel's workspace has no bytes, and cuDNN's reserve space is another."""
 
 
 class UnfollowableError(Exception):
@@ -44,6 +50,8 @@ class Watcher(TorchDispatchMode):
         self.flops = 0
         self.values_read = 0
         """How often the step asked for a number that a tensor holds; it was told 1."""
+        self.notes: tuple[str, ...] = ()
+        """What the stream does not hold of this step."""
         self._steps: list[int] = []
         self._events: list[tuple[bool, int, Phase]] = []  # whether taken, block, when
         self._sizes: list[int] = []
@@ -144,6 +152,8 @@ class Watcher(TorchDispatchMode):
             return self._value(args[0])
         if self.fake and _writes_lists(func._schema.name):
             return None  # nothing is made, and asking would take most of a large model's time
+        if self.fake and func is _LSTM:
+            self.notes = (LSTM,)
         made = func(*args, **(kwargs or {}))
         if not self._paused:
             self._made(made, func)

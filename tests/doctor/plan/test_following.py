@@ -92,6 +92,15 @@ def test_adam_of_a_billion_parameters_needs_16_bytes_each() -> None:
     )
 
 
+@pytest.mark.parametrize(("fixes", "batches"), [(False, {32}), (True, {32, 16})])
+def test_another_batch_is_traced_only_where_somebody_asks_how_it_grows(
+    fixes: bool, batches: set[int]
+) -> None:
+    planned = plan(Asked(Subject("mine", "good"), Plan(WANTED), None, 60, fixes), lambda _: None)
+    assert {settings.batch for settings in planned.followed.traces.streams} == batches
+    assert planned.prediction.basis == "traced"
+
+
 def test_what_is_no_model_cannot_be_planned() -> None:
     with pytest.raises(CannotPlanError, match="there is no file"):
         _follow("nowhere.py")

@@ -101,6 +101,26 @@ def test_a_step_at_any_batch_follows_from_two(adam: Answer) -> None:
     assert replay(found).peak_allocated == replay(wanted).peak_allocated
 
 
+def test_a_model_that_is_built_is_traced_once(adam: Answer) -> None:
+    called = []
+
+    def counted(model: Any, given: Any) -> Any:
+        called.append(given)
+        return squares(model, given)
+
+    again = traced(lambda: (matrices(), batch, counted), Settings(SAMPLES))
+    assert len(called) == 1
+    assert peak(again) == peak(adam)
+
+
+def test_a_model_that_is_built_by_its_first_call_is_traced_all_the_same(adam: Answer) -> None:
+    def lazy() -> Any:
+        layers = [keras.layers.Dense(WIDTH, each, use_bias=False) for each in ("relu", None)]
+        return keras.Sequential(layers), batch, squares
+
+    assert peak(traced(lazy, Settings(SAMPLES))) == peak(adam)
+
+
 def test_sgd_has_no_states(adam: Answer) -> None:
     answer = traced(two_matrices, Settings(SAMPLES, optimizer=Optimizer.SGD))
     assert sizes(answer.stream, Kind.OPTIMIZER) == []

@@ -22,6 +22,7 @@ from mgpu_doctor.analysis.memory.stream import Kind, Phase, Stream, Taken
 from mgpu_doctor.plan.tracing.blocks import repeated
 from mgpu_doctor.plan.tracing.pointing import StepError, TargetError
 from mgpu_doctor.plan.tracing.step import trace
+from mgpu_doctor.plan.tracing.watcher import LSTM
 
 NONE, HALF, FULL = Checkpointing.NONE, Checkpointing.HALF, Checkpointing.FULL
 SGD, ADAM, ADAMW = Optimizer.SGD, Optimizer.ADAM, Optimizer.ADAMW
@@ -186,6 +187,16 @@ def test_a_number_that_the_step_reads_is_made_up_and_said() -> None:
         return made
 
     assert trace(lambda: _linear(loss), Settings(2), real=False).values_read == 2
+
+
+def test_what_an_lstm_keeps_is_not_seen_and_that_is_said() -> None:
+    def recurrent() -> Any:
+        model = nn.LSTM(8, 8)
+        return model, lambda samples: torch.ones(4, samples, 8), lambda m, b: m(b)[0].sum()
+
+    assert trace(recurrent, Settings(2), real=False).notes == (LSTM,)
+    assert not trace(recurrent, Settings(2), real=True).notes  # there the kernel's own is counted
+    assert not trace(lambda: _linear(_squares), Settings(2), real=False).notes
 
 
 def test_a_step_that_branches_on_a_tensor_is_left_to_a_real_run() -> None:

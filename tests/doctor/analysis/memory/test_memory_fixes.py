@@ -108,7 +108,7 @@ def test_what_activations_fill_is_mended_by_fixes_for_activations(traces: Traces
     half = found["smaller-batch"].prediction
     assert half.basis == "traced"
     assert half.plan.settings.batch == BATCH // 2
-    assert found["smaller-batch"].how == "set the batch of a rank to 4"
+    assert found["smaller-batch"].how == "set the batch of a device to 4"
 
 
 def test_a_fix_on_a_phase_that_is_not_the_peak_is_not_sold(heavy: Traces) -> None:
