@@ -5,8 +5,9 @@ Makes the recording (benchmarks/fleet_recording.py; some minutes, 1.5 GB, not co
 and `report` on it as anybody would. CPU seconds stand beside wall seconds: on a busy machine the
 latter are its neighbours', too.
 
-What the records themselves take (128 bytes a step and rank) is told apart from what is needed
-beyond them: their analysis may take 300 MB, their number is the job's.
+What is loaded is told apart from what is needed beyond it: the analysis may take 300 MB, the number
+of records is the job's. A step takes 128 bytes of its box, and in memory only what differs from
+the rank's other steps.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ loaded = held("VmRSS:")
 Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here on
 diagnose(case)
 records = sum(rank.steps.nbytes for rank in case.ranks) / 1e6
-print(f"records {records:.0f} MB, loaded {loaded:.0f} MB, "
+print(f"records {records:.0f} MB of the boxes, loaded {loaded:.0f} MB, "
       f"the analysis {held('VmHWM:') - loaded:.0f} MB more")
 """
 

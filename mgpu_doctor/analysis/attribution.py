@@ -163,8 +163,7 @@ def _standing(joined: Joined) -> Floats:
     count, ranks = joined.wall.shape
     standing = np.empty((ranks, count), dtype=np.float32)
     for column in range(ranks):
-        phases = joined.phases[:, column]
-        wait, moving = phases[:, WAIT], phases[:, COMMUNICATION]
+        wait, moving = (joined.cells.phase(one, column) for one in (WAIT, COMMUNICATION))
         both = np.where(np.isnan(moving), wait, wait + moving)
         standing[column] = np.where(np.isnan(wait), moving, both)
     return np.asarray(standing.T)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.model import Records
+from mgpu_doctor.recording.columns import phase_of
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
@@ -48,6 +49,11 @@ class Cells:
         """(T) or (T, 10) a field of the rank in column `rank`, as its record has it."""
         values: npt.NDArray[Any] = self._records[rank][name][self._rows[rank]]
         return values
+
+    def phase(self, number: int, rank: int) -> Floats:
+        """(T) seconds of a phase of the rank in column `rank`."""
+        seconds: Floats = phase_of(self._records[rank], number)[self._rows[rank]]
+        return seconds
 
     def field(self, name: str, kind: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """(T, R) a field, not to be written to; one rank's cells lie side by side in memory, and
@@ -101,6 +107,8 @@ class Phases:
             whole = np.asarray(self) if self._whole is None else self._whole
             return np.asarray(whole[steps, ranks, phase])
         if np.ndim(ranks) == 0 and not isinstance(ranks, slice):
+            if isinstance(phase, int):
+                return np.asarray(self._cells.phase(phase, int(ranks))[steps])
             return np.asarray(self._cells.column("phases", int(ranks))[..., phase][steps])
         return np.asarray(self._of_ranks(np.arange(self.shape[1])[ranks], phase)[steps])
 
@@ -108,8 +116,11 @@ class Phases:
         """(T, some ranks) of one phase, or (T, some ranks, some phases)."""
         of_one = np.empty(len(PHASES))[phase].shape
         values = np.empty((len(ranks), self.shape[0], *of_one), dtype=np.float32)
-        for place, rank in enumerate(ranks):
-            values[place] = self._cells.column("phases", int(rank))[..., phase]
+        for place, rank in enumerate(ranks.tolist()):
+            if isinstance(phase, int):
+                values[place] = self._cells.phase(phase, rank)
+            else:
+                values[place] = self._cells.column("phases", rank)[..., phase]
         return np.asarray(values.swapaxes(0, 1))
 
 

@@ -9,6 +9,7 @@ from mgpu_probes.inprocess.layout import OTHER, WARM_UP
 
 from mgpu_doctor.analysis.shares import only
 from mgpu_doctor.case.model import Rank, Records
+from mgpu_doctor.recording.columns import phase_sums
 
 
 def coverage(ranks: Sequence[Rank]) -> float | None:
@@ -25,9 +26,7 @@ def _seconds(records: Records) -> tuple[float, float]:
     records = only(records, records["flags"] & WARM_UP == 0)
     if not len(records):
         return 0.0, 0.0
-    phases = np.asarray(records["phases"].sum(axis=0, dtype=np.float64))
-    partly = np.flatnonzero(np.isnan(phases))
-    phases[partly] = np.nansum(records["phases"][:, partly], axis=0, dtype=np.float64)
+    phases = phase_sums(records)
     wall, end = records["wall_ns"], records["end_ns"]
     between = np.maximum(end[1:] - wall[1:] - end[:-1], 0)
     next_to = records["seq"][1:] - records["seq"][:-1] == 1

@@ -34,6 +34,8 @@ class Placement:
 
 def placements(case: Case) -> dict[int, Placement]:
     """Rank -> where it computes; ranks of which it is not sure are left out."""
+    if not case.device_samples:
+        return {}
     seen = devices(recent(case))
     gpus = _gpus(case.ranks)
     holding = held(case)

@@ -20,6 +20,7 @@ import numpy as np
 
 from mgpu_doctor.analysis.attribution import REFERENCE
 from mgpu_doctor.analysis.cells import Floats, Ints
+from mgpu_doctor.analysis.medians import column_medians
 
 LEAST_RANKS = 32
 """Fewer ranks do not tell what is usual."""
@@ -96,8 +97,8 @@ def learn(values: Floats, *, resolution: float) -> Usual:
     """What is usual, from (T, S) series of ranks that are healthy but for a few. `resolution`:
     least deviation that means anything, same unit."""
     count = len(values)
-    base = np.median(values, axis=0)
-    scale = max(resolution, TO_NORMAL * float(np.median(np.median(np.abs(values - base), axis=0))))
+    base = column_medians(values)
+    scale = max(resolution, TO_NORMAL * float(np.median(column_medians(np.abs(values - base)))))
     clipped = np.clip((values - base) / scale, -CLIP, CLIP)
     clipped -= clipped.mean(axis=0)
     squares = np.einsum("ij,ij->j", clipped, clipped) + 1e-12
@@ -151,7 +152,7 @@ def _lengths(count: int) -> Ints:
 
 def _shifts(values: Floats, scale: float, centre: float, lengths: Ints, weights: Floats) -> Floats:
     """(lengths, k) how far the newest steps of each series lie above what is expected of it."""
-    base = np.median(values, axis=0)
+    base = column_medians(values)
     clipped = np.clip((values - base) / scale, -CLIP, CLIP)
     sums = np.cumsum(clipped[::-1], axis=0)[lengths - 1]
     newest = sums / lengths[:, None]

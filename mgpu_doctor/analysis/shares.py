@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -10,23 +11,42 @@ from mgpu_probes.inprocess.layout import WARM_UP
 
 from mgpu_doctor.analysis.align import FIRST_STEPS, LEADING, LEADING_FACTOR, warming_up
 from mgpu_doctor.case.model import Rank, Records
+from mgpu_doctor.recording.columns import Columns, phase_of
+
+Rows = slice | npt.NDArray[np.bool_]
+
+_KNOWN: WeakKeyDictionary[Columns, Rows] = WeakKeyDictionary()
+"""A dozen measures and rules ask for the same."""
 
 
 def after_warm_up(records: Records) -> Records:
     """The records of one rank that are no warm-up."""
     if not len(records):
         return records
+    if not isinstance(records, Columns):
+        return records[_warm(records)]
+    rows = _KNOWN.get(records)
+    if rows is None:
+        rows = _KNOWN[records] = _warm(records)
+    return records[rows]
+
+
+def _warm(records: Records) -> Rows:
     steps, flags, wall = records["step"], records["flags"], records["wall_ns"]
     if not (flags & WARM_UP).any() and wall[:LEADING].max() <= LEADING_FACTOR * wall.min():
-        return only(records, steps >= FIRST_STEPS)  # as of most ranks: nothing else to find
+        return _rows(steps >= FIRST_STEPS)  # as of most ranks: nothing else to find
     steps, flags = steps.astype(np.int64), flags.astype(np.int64)
-    return only(records, ~warming_up(steps, wall * 1e-9, flags))
+    return _rows(~warming_up(steps, wall * 1e-9, flags))
 
 
 def only(records: Records, kept: npt.NDArray[np.bool_]) -> Records:
     """Some of the records; no copy where they are all from some one on."""
+    return records[_rows(kept)]
+
+
+def _rows(kept: npt.NDArray[np.bool_]) -> Rows:
     first = int(kept.argmax()) if len(kept) else 0
-    return records[first:] if kept[first:].all() else records[kept]
+    return slice(first, None) if kept[first:].all() else kept
 
 
 def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
@@ -35,7 +55,7 @@ def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
     shares = {}
     for rank in ranks:
         records = after_warm_up(rank.steps)
-        seconds = records["phases"][:, phase].astype(float)
+        seconds = phase_of(records, phase).astype(float)
         known = ~np.isnan(seconds)
         wall = records["wall_ns"][known].sum() * 1e-9
         if rank.rank is not None and wall > 0:

@@ -88,8 +88,10 @@ def saved_without(joined: Joined, attribution: Attribution, phase: int) -> float
     now = step_time(attribution.own, attribution.communication)
     longest = np.zeros(len(attribution.own))
     for column in range(attribution.own.shape[1]):
-        kept = attribution.own[:, column] - np.nan_to_num(joined.phases[:, column, phase])
-        np.maximum(longest, kept, out=longest)
+        seconds = joined.cells.phase(phase, column)
+        if not np.isfinite(seconds).all():
+            seconds = np.nan_to_num(seconds)
+        np.maximum(longest, attribution.own[:, column] - seconds, out=longest)
     return max(0.0, 1 - _mean(longest + attribution.communication) / now) if now > 0 else 0.0
 
 

@@ -6,10 +6,9 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mgpu_probes.outside.text import clean
 
@@ -41,27 +40,31 @@ def read_object(path: Path) -> dict[str, Json]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(NamedTuple):
     """JSON objects of a file, one a line. `bad`: lines that are none."""
 
-    objects: tuple[Mapping[str, Json], ...] = ()
+    objects: tuple[Any, ...] = ()
+    """Mappings, or what `quick` made of them."""
     bad: int = 0
 
 
-def read_lines(path: Path) -> Lines:
+def read_lines(path: Path, quick: Callable[[bytes], Any] | None = None) -> Lines:
     """The JSON objects of a `.jsonl` file, the newest where it is too long; empty where there is
-    no such file. A last line without its end is still being written and not counted as bad."""
+    no such file. A last line without its end is still being written and not counted as bad.
+    `quick`: what to take instead of a line's object, where it is not None."""
     try:
         raw = read_bounded(path, MOST_LINES_BYTES, at_end=True)
     except OSError:
         return Lines()
     lines = raw.split(b"\n")
     last = lines.pop()
-    objects: list[Mapping[str, Json]] = []
+    objects: list[Any] = []
     bad = 0
     for line in [*lines[-MOST_LINES:], last]:
         if not line.strip():
+            continue
+        if quick is not None and (made := quick(line)) is not None:
+            objects.append(made)
             continue
         try:
             found = _parse(line)

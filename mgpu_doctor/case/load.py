@@ -6,8 +6,9 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
 from mgpu_probes.outside import processes
@@ -20,15 +21,19 @@ from mgpu_doctor.case.ending_files import read_endings
 from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.flight_files import read_flights
 from mgpu_doctor.case.flights import Flight
+from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.job import Ending, command_of, ending, job_of, this_host, told_by_launcher
 from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank, Subject, Unexamined
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import BadBox, Box, read_box
+from mgpu_doctor.recording.columns import Packer
 
 MOST_BOXES = 32_768
 MOST_HOSTS = 8192
+MANY_HOSTS = 16
+"""From which on their samples are read by what is quick, and takes its time to be loaded."""
 MOST_TOLD = 8
 """Unreadable boxes that are told of one by one."""
 
@@ -79,7 +84,7 @@ def load_recording(
         earlier=earlier,
         launcher_alive=_launcher_alive(info, end, until),
     )
-    host_samples = _samples(hosts, layout.HOST_SAMPLES, samples.host_sample, unexamined)
+    host_samples = _host_samples(hosts, unexamined)
     device_samples = [
         sample
         for host in hosts  # each with a reader of its own: a line may refer to those before it
@@ -234,9 +239,11 @@ def _boxes(
 ) -> list[Box]:
     found: list[Box] = []
     bad: list[str] = []
+    packer = Packer()
     for file in _box_files(path, info):
         try:
-            found.append(read(file))
+            box = read(file)
+            found.append(replace(box, steps=packer.pack(box.steps)) if read is read_box else box)
         except BadBox as error:
             bad.append(str(error))
         except OSError as error:
@@ -272,16 +279,32 @@ def _exits(hosts: list[Path], unexamined: list[Unexamined]) -> ranks.Exits:
     return found
 
 
+def _host_samples(hosts: list[Path], unexamined: list[Unexamined]) -> list[HostSample]:
+    if len(hosts) < MANY_HOSTS:
+        return _samples(hosts, layout.HOST_SAMPLES, samples.host_sample, unexamined)
+    from mgpu_doctor.case import sample_lines
+
+    return _samples(
+        hosts,
+        layout.HOST_SAMPLES,
+        lambda one: one if isinstance(one, HostSample) else samples.host_sample(one),
+        unexamined,
+        sample_lines.host_sample,
+    )
+
+
 def _samples(
     hosts: list[Path],
     name: str,
-    parse: Callable[[Mapping[str, Json]], T | None],
+    parse: Callable[[Any], T | None],
     unexamined: list[Unexamined],
+    quick: Callable[[bytes], T | None] | None = None,
 ) -> list[T]:
+    """`quick`: reads a line, mostly; `parse` then takes what that gives, too."""
     found: list[T] = []
     bad = 0
     for host in hosts:
-        lines = files.read_lines(host / name)
+        lines = files.read_lines(host / name, quick)
         parsed = [parse(line) for line in lines.objects]
         found += [item for item in parsed if item is not None]
         bad += lines.bad + sum(item is None for item in parsed)

@@ -24,12 +24,14 @@ if TYPE_CHECKING:  # what a job's files hold is loaded by who reads them
     from mgpu_doctor.case.memory import Snapshot
     from mgpu_doctor.case.signs import Sign
     from mgpu_doctor.case.traces import Trace
+    from mgpu_doctor.recording.columns import Columns
 
-Records: TypeAlias = "npt.NDArray[np.void]"
-"""Step records as a structured array, see `mgpu_doctor.recording.box.STEP_DTYPE`: `seq`, `end_ns`
-(monotonic), `wall_ns`, `step`, `flags`, `phases` (n × 10 float32 seconds, NaN: not measured),
-`samples`, `tokens`, `loss`, `gc_s`, `group_seq`, `collectives`, `micro_batches`, `cpu_s`,
-`device_bytes`, `stage`, `group`, `resident_bytes`. Sorted by `seq`, which may have gaps."""
+Records: TypeAlias = "npt.NDArray[np.void] | Columns"
+"""Step records, a structured array or read like one, see `mgpu_doctor.recording.box.STEP_DTYPE`:
+`seq`, `end_ns` (monotonic), `wall_ns`, `step`, `flags`, `phases` (n × 10 float32 seconds, NaN: not
+measured), `samples`, `tokens`, `loss`, `gc_s`, `group_seq`, `collectives`, `micro_batches`,
+`cpu_s`, `device_bytes`, `stage`, `group`, `resident_bytes`. Sorted by `seq`, which may have
+gaps."""
 
 
 class State(str, Enum):

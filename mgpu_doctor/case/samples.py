@@ -94,7 +94,7 @@ def _tasks(entries: Json) -> dict[int, Task]:
             queued=number(one.get("queued")),
             all_queued=number(one.get("all_queued")),
             cores=cores(one.get("cores")),
-            limits=_names(one.get("limits")),
+            limits=names(one.get("limits")),
         )
         for pid, one in _bounded(entries, MOST_PROCESSES)
         if _is_pid(pid) and isinstance(one, dict)
@@ -128,7 +128,8 @@ def _groups(entries: Json) -> dict[str, Group]:
     }
 
 
-def _names(entries: Json) -> tuple[str, ...] | None:
+def names(entries: Json) -> tuple[str, ...] | None:
+    """A list of names; None where it is none."""
     if not _is_list(entries):
         return None
     return tuple(name for one in entries[:MOST_LIMITS] if (name := text(one)) is not None)

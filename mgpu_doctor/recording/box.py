@@ -21,6 +21,7 @@ from . import records
 from .boxheader import BadBox, Identity, geometry, identity, read_at, stable, word
 from .boxhistory import HistoryReader
 from .boxtexts import TextReader
+from .columns import Columns
 from .records import EVENT_DTYPE, HISTORY_DTYPE, STEP_DTYPE, Array
 from .ring import Ring
 
@@ -75,7 +76,7 @@ class Box:
     exit_code: int | None
     ended_ns: int | None
     now: BoxNow | None
-    steps: Array
+    steps: Array | Columns
     """`STEP_DTYPE`, by `seq`."""
     events: tuple[BoxEvent, ...]
     history: Array

@@ -6,6 +6,7 @@ import os
 import sys
 import uuid
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mgpu_probes.inprocess import layout
 
@@ -73,9 +74,15 @@ def geometry(header: bytes) -> Geometry:
     """Raises BadBox where the header is not that of a box which this version can read."""
     _check_kind(header)
     fields = layout.IDENTITY.unpack_from(header)
-    found = Geometry(*fields[5:17])
     if fields[4] != layout.HEADER_SIZE:
         raise BadBox(f"it says that its header has {fields[4]} bytes")
+    return _checked(fields[5:17])
+
+
+@lru_cache(maxsize=16)
+def _checked(fields: tuple[int, ...]) -> Geometry:
+    """The same of all boxes that one writer made."""
+    found = Geometry(*fields)
     if not 0 < found.step_capacity <= MOST_RECORDS:
         raise BadBox(f"it says that it holds {found.step_capacity} steps")
     if max(found.event_capacity, found.history_capacity) > MOST_RECORDS:

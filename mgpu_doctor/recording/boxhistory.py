@@ -9,6 +9,7 @@ from .boxheader import read_at, word
 from .records import HISTORY_DTYPE, STEP_DTYPE, Array, sound, whole, windows
 
 _ATTEMPTS = 4
+_NEVER_READ = (2, 0, 0)
 _NONE: Array = np.empty(0, HISTORY_DTYPE)
 _BYTES = np.dtype(f"V{layout.STEP_SIZE}")
 
@@ -20,7 +21,7 @@ class HistoryReader:
         self._fd = fd
         self._offset = offset
         self._capacity = capacity
-        self._key = (2, 0, 0)
+        self._key = _NEVER_READ
         self._open = b""
         self._closed = _NONE
         self._all = _NONE
@@ -31,13 +32,20 @@ class HistoryReader:
             area, cursor, window = key = self._words()
             if area > 1 or cursor > self._capacity or not 0 < window < 1 << 62:
                 return _NONE, None
-            still_open = self._raw(area, cursor, min(cursor + 1, self._capacity))
-            if (key, still_open) == (self._key, self._open):
-                break
-            closed = self._closed_until(*key)
+            if self._key == _NEVER_READ:
+                raw = self._raw(area, 0, min(cursor + 1, self._capacity))
+                still_open = raw[cursor * layout.STEP_SIZE :]
+                together = _believed(raw, 1)
+                closed = together[together["seq"] <= cursor]
+            else:
+                still_open = self._raw(area, cursor, min(cursor + 1, self._capacity))
+                if (key, still_open) == (self._key, self._open):
+                    break
+                closed = self._closed_until(*key)
+                together = _joined(closed, _believed(still_open, cursor + 1))
             if self._words() == key:
                 self._key, self._open, self._closed = key, still_open, closed
-                self._all = _joined(closed, _believed(still_open, cursor + 1))
+                self._all = together
                 break
         return self._all, window
 

@@ -120,8 +120,9 @@ def plausible(records: Array) -> Array:
     """
     possible = (records["end_ns"] >= 0) & (records["wall_ns"] >= 0)
     kept: Array = records if possible.all() else records[possible]
+    phases = np.ascontiguousarray(kept["phases"])  # what lies together is looked at much faster
     with np.errstate(invalid="ignore"):
-        wrong = (kept["phases"] < 0) | (kept["phases"] == np.inf)
+        wrong = (phases < 0) | (phases == np.inf)
     if wrong.any():
         kept = kept.copy()
         kept["phases"][wrong] = np.nan

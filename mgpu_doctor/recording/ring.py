@@ -126,13 +126,18 @@ class Ring:
         if self._used + len(new) > len(self._buffer):
             held = self.kept[max(0, len(self.kept) + len(new) - self._capacity) :]
             self._buffer = np.empty(min(room, 2 * (len(held) + len(new)) + 64), self._dtype)
-            self._buffer[: len(held)] = held
-            self._used = len(held)
-        self._buffer[self._used : self._used + len(new)] = new
-        self._used += len(new)
+            self._used = 0
+            self._append(held)
+        self._append(new)
         self.kept = self._buffer[max(0, self._used - self._capacity) : self._used]
         self.kept.flags.writeable = False
         self.newest = int(new["seq"][-1])
+
+    def _append(self, records: Array) -> None:
+        """As plain bytes: field by field would take twenty times as long."""
+        kind, end = f"V{self._dtype.itemsize}", self._used + len(records)
+        self._buffer.view(kind)[self._used : end] = records.view(kind)
+        self._used = end
 
     def _count(self, cursor: int) -> None:
         """Counts what should have been found. Whatever a cursor read earlier covers was whole
@@ -141,7 +146,11 @@ class Ring:
         high = min(cursor, low + self._capacity - 1)
         if low <= high:
             seq = self.kept["seq"]
+            count = high - low + 1
+            if len(seq) == count and int(seq[0]) == low and int(seq[-1]) == high:
+                self._counted = cursor  # as nearly always: each is there, in turn
+                return
             first = np.searchsorted(seq, np.uint64(low), "left")
             last = np.searchsorted(seq, np.uint64(high), "right")
-            self.lost += high - low + 1 - int(last - first)
+            self.lost += count - int(last - first)
         self._counted = max(self._counted, cursor)

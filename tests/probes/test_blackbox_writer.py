@@ -52,7 +52,7 @@ def test_a_step_is_read_back_as_it_was_written(writer: Writer) -> None:
         1,
         1 << 30,
     )
-    (record,) = content(writer).steps
+    (record,) = content(writer).steps.copy()
     assert record["phases"].tolist()[:9] == list(phases[:9])
     assert isnan(record["phases"][9])
     told = {name: record[name].item() for name in record.dtype.names if name != "phases"}
@@ -107,7 +107,7 @@ def test_values_that_do_not_fit_are_clamped(
 ) -> None:
     fields = {"end_ns": 5, "wall_ns": 5, "step": 0, "flags": 0, "phases": PHASES} | {field: given}
     writer.step(**fields)  # type: ignore[arg-type] # the wrong types are the test
-    (record,) = content(writer).steps
+    (record,) = content(writer).steps.copy()
     assert record[field] == kept
     assert writer.active
 

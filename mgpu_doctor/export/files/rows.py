@@ -15,5 +15,5 @@ def rows(rank: Rank) -> Iterator[dict[str, Any]]:
     names = rank.steps.dtype.names or ()
     for begin in range(0, len(rank.steps), AT_ONCE):
         some = rank.steps[begin : begin + AT_ONCE]
-        for record, phases in zip(some.tolist(), some["phases"].tolist(), strict=True):
+        for record, phases in zip(some.copy().tolist(), some["phases"].tolist(), strict=True):
             yield {**dict(zip(names, record, strict=True)), "phases": phases}

@@ -17,7 +17,7 @@ def serving(job: Synthetic, *, updates: int = 2, **changes: Any) -> Case:
     """The job with rank 0 as its server, whose `updates` steps take one of the others' time."""
     case = synthetic_case(job)
     first = case.ranks[0].steps
-    served = first.repeat(updates)
+    served = first.copy().repeat(updates)
     served["step"] = range(len(served))
     served["seq"] = served["step"] + 1
     served["micro_batches"] = 0

@@ -1,0 +1,176 @@
+"""Step records field by field: a third of their memory, and a field is read without the others.
+
+What is the same in all of a rank's records (nothing known, mostly) is kept once, and what is the
+same in many ranks (the numbers of steps and collectives) by one of them for all.
+"""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.inprocess import layout
+
+from .records import STEP_DTYPE, Array
+
+Column: TypeAlias = npt.NDArray[Any]
+Rows: TypeAlias = "slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]"
+
+_PHASES = len(layout.PHASES)
+_FIELDS = {name: (kind, at) for name, (kind, at, *_) in (STEP_DTYPE.fields or {}).items()}
+_ALIKE = ("seq", "step", "group_seq")
+"""What ranks count alike."""
+_WORD = 4
+_FIRST, _LAST = 24 // _WORD, 124 // _WORD
+"""The 32-bit words of a record that may be the same in all: from `step` to `resident_bytes`."""
+_PHASE = 32 // _WORD - _FIRST
+"""The first phase among these words."""
+_WORDS = {
+    name: (at // _WORD - _FIRST, (at + kind.itemsize - 1) // _WORD - _FIRST)
+    for name, (kind, at) in _FIELDS.items()
+    if name != "phases"
+}
+"""The first and the last of each other field; negative where it always differs."""
+
+
+class Columns:
+    """Step records, indexed like the structured array that they come from. Read-only."""
+
+    __slots__ = ("__weakref__", "_common", "_differing", "_length")
+
+    dtype = STEP_DTYPE
+
+    def __init__(self, length: int, common: bytes, differing: dict[str | int, Column]) -> None:
+        self._length = length
+        self._common = common
+        """A whole record: every field that does not differ."""
+        self._differing = differing
+        """By name; a phase by its number."""
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, key: str) -> Column: ...
+    @overload
+    def __getitem__(self, key: int | np.integer[Any]) -> np.void: ...
+    @overload
+    def __getitem__(self, key: Rows) -> Columns: ...
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return self._phases() if key == "phases" else self._column(key, *_FIELDS[key])
+        if isinstance(key, (int, np.integer)):
+            at = range(self._length)[key]
+            return self[at : at + 1].copy()[0]
+        chosen = {name: column[key] for name, column in self._differing.items()}
+        if isinstance(key, slice):
+            length = len(range(self._length)[key])
+        else:
+            length = int(key.sum()) if key.dtype == bool else len(key)
+        return Columns(length, self._common, chosen)
+
+    def __setitem__(self, key: str, value: npt.ArrayLike) -> None:
+        raise ValueError("columns are read-only: change a copy()")  # as NumPy's read-only arrays
+
+    def phase(self, number: int) -> Column:
+        """(n) seconds of one phase, NaN: not measured."""
+        _, at = _FIELDS["phases"]
+        return self._column(number, np.dtype("f4"), at + 4 * number)
+
+    def phases_that_differ(self) -> list[int]:
+        """All others are the same in every record."""
+        return [name for name in self._differing if isinstance(name, int)]
+
+    def phase_sums(self) -> Column:
+        """See the function of this name."""
+        sums = np.nan_to_num(self._common_phases().astype(np.float64)) * self._length
+        for number in self.phases_that_differ():
+            seconds = self._differing[number]
+            total = seconds.sum(dtype=np.float64)
+            sums[number] = np.nansum(seconds, dtype=np.float64) if isnan(total) else total
+        return sums
+
+    def copy(self) -> Array:
+        """The records one by one, to be changed."""
+        records = np.zeros(self._length, STEP_DTYPE)
+        for name in _FIELDS:
+            records[name] = self[name]
+        return records
+
+    @property
+    def nbytes(self) -> int:
+        """What they would take one by one."""
+        return self._length * STEP_DTYPE.itemsize
+
+    def _column(self, name: str | int, kind: np.dtype[Any], at: int) -> Column:
+        known = self._differing.get(name)
+        if known is None:
+            known = np.ndarray((self._length,), kind, self._common, at, (0,))
+        return known
+
+    def _phases(self) -> Column:
+        together = np.empty((self._length, _PHASES), np.float32)
+        together[:] = self._common_phases()
+        for number in self.phases_that_differ():
+            together[:, number] = self._differing[number]
+        return together
+
+    def _common_phases(self) -> Column:
+        return np.frombuffer(self._common, np.float32, _PHASES, _FIELDS["phases"][1])
+
+
+def phase_of(records: Array | Columns, number: int) -> Column:
+    """(n) seconds of one phase, NaN: not measured."""
+    if isinstance(records, Columns):
+        return records.phase(number)
+    seconds: Column = records["phases"][:, number]
+    return seconds
+
+
+def phase_sums(records: Array | Columns) -> Column:
+    """(10) seconds of each phase in all of the records; what was not measured counts nothing."""
+    if isinstance(records, Columns):
+        return records.phase_sums()
+    sums = np.asarray(records["phases"].sum(axis=0, dtype=np.float64))
+    partly = np.flatnonzero(np.isnan(sums))
+    sums[partly] = np.nansum(records["phases"][:, partly], axis=0, dtype=np.float64)
+    return sums
+
+
+class Packer:
+    """Makes columns of the records of many ranks."""
+
+    def __init__(self) -> None:
+        self._newest: dict[str, Column] = {}
+
+    def pack(self, records: Array | Columns) -> Columns:
+        """The same records, by field."""
+        if isinstance(records, Columns):
+            return records
+        count = len(records)
+        if not count:
+            return Columns(0, bytes(STEP_DTYPE.itemsize), {})
+        words = records.view(np.uint32).reshape(count, -1)[:, _FIRST:_LAST]
+        by_word = np.ascontiguousarray(words.T)
+        differs = (by_word != by_word[:, :1]).any(axis=1).tolist()
+        differing: dict[str | int, Column] = {
+            number: by_word[_PHASE + number].view(np.float32).copy()
+            for number in range(_PHASES)
+            if differs[_PHASE + number]
+        }
+        for name, (first, last) in _WORDS.items():
+            if first < 0 or differs[first] or differs[last]:
+                values = records[name]
+                differing[name] = self._once(name, values) if name in _ALIKE else values.copy()
+        for column in differing.values():
+            column.flags.writeable = False
+        return Columns(count, records[:1].tobytes(), differing)
+
+    def _once(self, name: str, values: Column) -> Column:
+        """As of the rank before, which mostly counted alike."""
+        known = self._newest.get(name)
+        if known is None or not np.array_equal(known, values):
+            known = self._newest[name] = values.copy()
+        return known

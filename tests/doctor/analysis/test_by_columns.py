@@ -1,0 +1,50 @@
+"""What analysis says does not depend on whether records lie one by one or by field."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mgpu_doctor.analysis.shares import after_warm_up
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.recording.columns import Columns, Packer
+from mgpu_doctor.report import json
+from tests.support.synthetic import Fault, Synthetic, synthetic_case
+
+JOBS = {
+    "healthy": Synthetic(),
+    "straggler": Synthetic(faults=[Fault(2, "forward", 6.0)]),
+    "late data": Synthetic(faults=[Fault(1, "input", 8.0, start=40)]),
+    "stalls": Synthetic(faults=[Fault(0, "other", 90.0, start=10, every=15)]),
+    "many": Synthetic(ranks=40, faults=[Fault(33, "backward", 4.0)]),
+}
+
+
+def packed(case: Case) -> Case:
+    packer = Packer()
+    ranks = (replace(rank, steps=packer.pack(_array(rank.steps))) for rank in case.ranks)
+    return replace(case, ranks=tuple(ranks))
+
+
+def _array(steps: object) -> np.ndarray[tuple[int, ...], np.dtype[np.void]]:
+    assert isinstance(steps, np.ndarray)
+    return steps
+
+
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS.keys())
+def test_the_same_diagnosis(job: Synthetic) -> None:
+    case = synthetic_case(job)
+    assert json.render(diagnose(packed(case))) == json.render(diagnose(case))
+
+
+def test_warm_up_is_left_out_whenever_it_is_asked_for() -> None:
+    (rank, *_) = synthetic_case(Synthetic()).ranks
+    steps = Packer().pack(_array(rank.steps))
+    for _ in range(2):
+        late = after_warm_up(steps)
+        assert isinstance(late, Columns)
+        np.testing.assert_array_equal(late["step"], after_warm_up(rank.steps)["step"])
+        assert int(late["step"][0]) == 5
