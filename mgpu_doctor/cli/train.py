@@ -7,13 +7,24 @@ from pathlib import Path
 
 import click
 
+from mgpu_doctor.cli import listed
 from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, refuse, run_and_tell
 from mgpu_doctor.cli.sweep import SWEEP, run_sweep
 from mgpu_doctor.cli.verb import Argument, Verb
 
 
+class _Train(Verb):
+    """`train NAME --help` is about that trainer."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--help" in args and (told := listed.of(args[0])) is not None:
+            click.echo(told)
+            ctx.exit()
+        return super().parse_args(ctx, args)
+
+
 @click.command(
-    cls=Verb, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
+    cls=_Train, context_settings={"ignore_unknown_options": True, "allow_extra_args": True}
 )
 @click.argument(
     "name",
@@ -47,7 +58,8 @@ def train(
 ) -> None:
     """Run a built-in trainer under observation, if wanted with a fault planted on purpose.
 
-    Options that are not listed here are the trainer's own (--steps, --fault, …): see --list.
+    Options that are not listed here are the trainer's own (--steps, --fault, …): see --list, or
+    NAME --help.
 
     \b
     Examples:
@@ -61,7 +73,7 @@ def train(
     from mgpu_trainers import catalogue
 
     if listing:
-        click.echo(_listing())
+        click.echo(listed.everything())
         return
     if sweep and not str(name).startswith("-"):
         run_sweep(
@@ -103,21 +115,3 @@ def _options(arguments: Sequence[str]) -> dict[str, list[str]]:
                 refuse(f"--{key} needs a value.")
         options.setdefault(key, []).append(value)
     return options
-
-
-def _listing() -> str:
-    from mgpu_trainers import catalogue
-
-    trainers = catalogue.TRAINERS
-    lines = [f"{trainer.name:<16}{trainer.summary}" for trainer in trainers]
-    lines.append("\nOptions (without names of trainers: of all):")
-    for option in dict.fromkeys(option for trainer in trainers for option in trainer.options):
-        takers = [trainer.name for trainer in trainers if option in trainer.options]
-        default = "" if option.default is None else f" (default {option.default})"
-        choices = f": {', '.join(option.choices)}" if option.choices else ""
-        only = "" if len(takers) == len(trainers) else f" [{', '.join(takers)}]"
-        lines.append(f"  --{option.name:<14}{option.help}{choices}{default}{only}")
-    lines.append("\nFaults (--fault KIND:KEY=VALUE,…):")
-    for kind, keys in catalogue.fault_keys().items():
-        lines.append(f"  {kind:<14}{', '.join(keys)}")
-    return "\n".join(lines)

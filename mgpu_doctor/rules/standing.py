@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.leaf import Doing
 from mgpu_doctor.analysis.stacks.motion import Motion
-from mgpu_doctor.analysis.stacks.standing import LEAST_SECONDS, MAJORITY, Kind, Standing
+from mgpu_doctor.analysis.stacks.standing import LEAST_SECONDS, MAJORITY, NAPS, Kind, Standing
 from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.rules import stuck
 from mgpu_doctor.rules.apart import apart
@@ -150,12 +150,14 @@ RULES: tuple[Rule, ...] = (
         "stands elsewhere is the one they wait for, however many they are. What it does there is "
         "told by its innermost frames, its system call and Python's lock (GIL). A stopped rank is "
         "told at the first look. Where all wait in the same place, nobody is blamed.",
-        thresholds=f"All of the job must stand for {LEAST_SECONDS:g} s. A rank that cannot go on "
-        "by itself (stopped, deadlocked, holding the GIL while it waits) is critical at once; one "
-        f"that sleeps, reads or runs on is a warning until it has stood for {LONG:.0f} s and "
-        f"{LEAST_STEPS:.0f} median steps, or for {UNRECORDED:.0f} s where steps were not recorded; "
-        "for how long a thread has not run, the scheduler tells (/proc/PID/sched). Saving, "
-        "compiling and importing are told only then. All in collectives, but "
+        thresholds=f"All of the job must stand for {LEAST_SECONDS:g} s; one that sleeps again and "
+        f"again in one line may use {NAPS:.0%} of a core, if those who wait for it use none. A "
+        "rank that cannot go on by itself (stopped, deadlocked, holding the GIL while it waits) is "
+        "critical at once; one that sleeps, reads or runs on is a warning until it has stood for "
+        f"{LONG:.0f} s and {LEAST_STEPS:.0f} median steps, or for {UNRECORDED:.0f} s where steps "
+        "were not recorded; for how long a thread has not run, the scheduler tells "
+        "(/proc/PID/sched). Saving, compiling and importing are told only then. All in "
+        "collectives, but "
         f"different ones: blamed is one alone against at least {MAJORITY} that "
         "agree, where the job has no smaller groups; else both places are told.",
         fixes="By what it does: release the lock, bound the wait, mend the data set, `kill -CONT`.",

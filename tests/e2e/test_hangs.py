@@ -36,6 +36,7 @@ STANDS = {
     "stop": ("critical", line("signal.SIGSTOP")),
     "loader": ("critical", line("with lock, lock:")),
     "sleep": ("warning", line("time.sleep(FOR_EVER)")),
+    "poll": ("warning", line("time.sleep(0.01)")),
     "child": ("warning", line("subprocess.run")),
     "spin": ("warning", None),
 }

@@ -26,6 +26,11 @@ def sleep_in_own_code() -> None:
     time.sleep(FOR_EVER)
 
 
+def ask_again_and_again() -> None:
+    while not Path("never").exists():
+        time.sleep(0.01)
+
+
 def take_a_lock_twice() -> None:
     lock = threading.Lock()
     with lock, lock:
@@ -73,6 +78,7 @@ def leave() -> None:
 
 STANDS: dict[str, Callable[[], None]] = {
     "sleep": sleep_in_own_code,
+    "poll": ask_again_and_again,
     "lock": take_a_lock_twice,
     "queue": wait_for_a_thread,
     "pipe": read_an_empty_pipe,

@@ -71,6 +71,25 @@ def test_a_homemade_launcher_is_told_and_its_dead_children_are_ranks(table: Proc
     assert jobs.find(100, table.proc) == job
 
 
+def test_ranks_of_one_program_that_meet_at_a_file_are_one_job(table: ProcTable) -> None:
+    told = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}
+    table.add(100, 10, "python start.py", {})
+    for rank in range(3):
+        table.add(200 + rank, 100, "python train.py", {**told, "RANK": str(rank)}, maps=[TORCH])
+    job = jobs.find(100, table.proc)
+    assert numbered(job) == [(200, 0), (201, 1), (202, 2)]
+    assert job is not None
+    assert (job.launcher_pid, job.missing) == (100, ())
+    assert jobs.find_all(table.proc) == (job,)
+    for rank in range(3):  # and once more
+        table.add(300 + rank, 100, "python train.py", {**told, "RANK": str(rank)}, maps=[TORCH])
+    first, second = jobs.find_all(table.proc)
+    assert numbered(first) == [(200, 0), (201, 1), (202, 2)]
+    assert numbered(second) == [(300, 0), (301, 1), (302, 2)]
+    table.add(400, 11, "python train.py", {**told, "RANK": "1"}, maps=[TORCH])
+    assert numbered(jobs.find(400, table.proc)) == [(400, 1)]
+
+
 def test_a_program_that_starts_two_jobs_is_the_launcher_of_none(table: ProcTable) -> None:
     table.add(100, 10, "python sweep.py", {})
     for number in range(2):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sysconfig
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -189,3 +191,21 @@ def test_what_a_rank_promised_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path:
         found = seen(look(job_of(process.pid), aids=aids, timeout=SECONDS))
     assert place(found, process.pid) == "stuck_here"
     assert [one.source for one in found.stacks] == ["faulthandler"]
+
+
+def test_py_spy_is_looked_for_before_several_threads_ask_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def path(*_: object) -> str:  # before Python 3.12 it raises where two threads ask at once
+        asked.append(threading.current_thread().name)
+        return "/nowhere"
+
+    pyspy.program.cache_clear()
+    with monkeypatch.context() as patched, all_stuck("sleep", "sleep") as two:
+        patched.setattr(sysconfig, "get_path", path)
+        look(job_of(*(one.pid for one in two)), timeout=SECONDS)
+    pyspy.program.cache_clear()
+    assert asked
+    assert set(asked) == {threading.current_thread().name}

@@ -67,3 +67,14 @@ def test_what_was_made_once_is_kept() -> None:
     for one, other in zip(kept, anew, strict=True):
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1], other[1])
+
+
+def test_a_batch_that_a_rank_has_no_samples_for_ends_it_at_once() -> None:
+    loading = Namespace(workers=0, prefetch=None, pin="off", cache="off")
+    nobody, place = Planted([], rank=0), Place(0, 2, torch.device("cpu"))
+    with pytest.raises(SystemExit, match=r"^750 samples of a rank are too few for a batch of 751$"):
+        next(
+            batches.endless(
+                data.digits(), place, (0, 2), nobody, size=751, loading=loading, seed=0, taken=0
+            )
+        )

@@ -18,7 +18,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 
 def test_what_is_not_built_in_is_answered_with_the_reason() -> None:
     with pytest.raises(
-        catalogue.UsageError, match=r"^horovod-torch is not built in: .*STANDARD to 17"
+        catalogue.UsageError, match=r"^Horovod is not built in: .*STANDARD to 17.*pip install"
     ):
         catalogue.find("horovod-torch")
 
@@ -60,7 +60,11 @@ def test_an_option_may_be_spelled_as_python_spells_it_and_repeated() -> None:
     ("ranks", "options", "reason"),
     [
         (0, {}, "--ranks must be 1 or more, not 0"),
-        (2, {"stepz": 1}, "torch-ddp has no option --stepz"),
+        (100_000, {}, "--ranks must be 64 or less, not 100000"),
+        (2, {"stepz": 1}, "torch-ddp has no option --stepz (there is --steps)"),
+        (2, {"colour": 1}, "torch-ddp has no option --colour"),
+        (2, {"timeout": "inf"}, "--timeout must be 1000000 or less, not inf"),
+        (2, {"seed": 2**64}, "--seed must be 2147483647 or less"),
         (2, {"steps": 0}, "--steps must be 1 or more, not 0"),
         (2, {"steps": "many"}, "--steps takes a whole number, not 'many'"),
         (2, {"lr": "nan"}, "--lr must be 0 or more, not nan"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from mgpu_trainers import catalogue, data, models
+from mgpu_trainers import amount, catalogue, data, models
 from mgpu_trainers.faults import Planted
 from mgpu_trainers.mishaps import Leak, Nan
 from mgpu_trainers.slowness import Late, Slow, SlowLoader
@@ -186,3 +186,8 @@ def test_batches_come_late_and_whole(clock: Clock, fault: Late) -> None:
     batches = [batch.tolist() for batch in DataLoader(dataset, 2, collate_fn=collate)]
     assert batches == [[0, 1], [2, 3], [4, 5]]
     assert clock.slept == pytest.approx([0.03, 0.03])
+
+
+@pytest.mark.parametrize("model", NAMES)
+def test_how_much_data_there_is_is_known_before_it_is_loaded(model: str) -> None:
+    assert amount.samples(model) == len(data.load(model).training)

@@ -39,16 +39,15 @@ def test_a_run_goes_on_as_if_it_had_not_ended(
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"", "cannot be resumed from"), (None, "checkpoint.pt is of gpt-nano, not of cnn-nano")],
+    [
+        ({"weights": 3}, "cannot be resumed from (KeyError); move it away"),
+        ({"model": "gpt-nano"}, "checkpoint.pt is of gpt-nano, not of cnn-nano"),
+    ],
 )
 def test_what_cannot_be_resumed_from_is_told_in_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, why: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: dict[str, object], why: str
 ) -> None:
-    file = tmp_path / "checkpoint.pt"
-    if content is None:
-        torch.save({"model": "gpt-nano"}, file)
-    else:
-        file.write_bytes(content)
+    torch.save(content, tmp_path / "checkpoint.pt")
     with pytest.raises(SystemExit) as ended:
         train("--steps", "1", "--save-to", str(tmp_path))
     assert ended.value.code == 2

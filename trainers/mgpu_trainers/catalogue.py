@@ -4,6 +4,7 @@ Imports no framework, so that a list or a `--help` costs nothing.
 """
 
 import argparse
+import difflib
 import importlib.util
 import os
 import sys
@@ -129,12 +130,12 @@ TRAINERS = (
 )
 
 
-_ELSEWHERE = {
-    "horovod-torch": "Horovod 0.28.1, its last release, asks for C++14, with which torch 2.13's "
-    "headers do not compile; in its source, set CMAKE_CXX_STANDARD to 17 in "
-    "horovod/torch/CMakeLists.txt and install that",
-}
-"""What is no trainer of ours, and why."""
+_HOROVOD = (
+    "Horovod is not built in: 0.28.1, its last release, does not compile with torch 2.13. In its "
+    "source, set CMAKE_CXX_STANDARD to 17 in horovod/torch/CMakeLists.txt, then "
+    "`HOROVOD_WITH_GLOO=1 pip install --no-build-isolation .`; a script of your own starts with "
+    "`mgpu-doctor run -- horovodrun -np 2 python SCRIPT`, which nobody has tried"
+)
 
 
 def find(name: str) -> Trainer:
@@ -142,13 +143,16 @@ def find(name: str) -> Trainer:
     for trainer in TRAINERS:
         if trainer.name == name:
             return trainer
-    if name in _ELSEWHERE:
-        raise UsageError(
-            f"{name} is not built in: {_ELSEWHERE[name]}. A script of your own starts with "
-            "mgpu-doctor run -- horovodrun -np 2 python SCRIPT (which nobody has tried)"
-        )
+    if "horovod" in name.split("-"):
+        raise UsageError(_HOROVOD)
     known = ", ".join(trainer.name for trainer in TRAINERS)
     raise UsageError(f"there is no trainer {name!r}: choose one of {known}")
+
+
+def _near(given: str, known: Iterable[str]) -> str:
+    """The option that may have been meant, to be put behind one that there is not."""
+    found = difflib.get_close_matches(given.replace("_", "-"), list(known), n=1, cutoff=0.75)
+    return f" (there is --{found[0]})" if found else ""
 
 
 def missing(trainer: Trainer) -> str | None:
@@ -203,7 +207,7 @@ def check(
     for given, value in options.items():
         option = known.get(given.replace("_", "-"))
         if option is None:
-            raise UsageError(f"{trainer.name} has no option --{given}", given)
+            raise UsageError(f"{trainer.name} has no option --{given}{_near(given, known)}", given)
         for text in _texts(value):
             values[option.name] = option.read(text)
     try:

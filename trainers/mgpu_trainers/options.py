@@ -28,6 +28,8 @@ class Option:
     choices: tuple[str, ...] = ()
     repeatable: bool = False
     least: float = 0
+    most: float = 2**31 - 1
+    """What frameworks take for any number; less where more would choke the machine."""
     words: tuple[str, ...] = ()
     """What may stand in place of a number."""
 
@@ -46,6 +48,8 @@ class Option:
             raise UsageError(f"--{self.name} takes {kind}, not {text!r}", self.name) from None
         if not isinstance(value, str) and not value >= self.least:
             raise UsageError(f"--{self.name} must be {self.least} or more, not {text}", self.name)
+        if not isinstance(value, str) and value > self.most:
+            raise UsageError(f"--{self.name} must be {self.most} or less, not {text}", self.name)
         return value
 
 
@@ -58,8 +62,9 @@ BLOCKS = {"gpt-nano": 4, "cnn-nano": 3}
 HEADS = {"gpt-nano": 4}
 """Attention heads of a model that has some."""
 
-RANKS = Option("ranks", int, 2, "how many processes train together", least=1)
-"""Taken by the launcher of every trainer, so not among a trainer's own options."""
+RANKS = Option("ranks", int, 2, "how many processes train together", least=1, most=64)
+"""Taken by the launcher of every trainer, so not among a trainer's own options. `most`: each takes
+a quarter of a gigabyte before it has done anything."""
 
 TRAINING = (
     Option("steps", int, 200, "optimizer steps", least=1),
@@ -71,8 +76,10 @@ TRAINING = (
         "samples a rank takes at once (4 for gpt-nano, 32 for cnn-nano)",
         least=1,
     ),
-    Option("workers", int, 0, "data-loader processes of each rank"),
-    Option("prefetch", int, None, "batches that each of --workers has ready (2)", least=1),
+    Option("workers", int, 0, "data-loader processes of each rank", most=64),
+    Option(
+        "prefetch", int, None, "batches that each of --workers has ready (2)", least=1, most=1024
+    ),
     Option("pin", str, "on", "batches where a GPU can read them by itself", ("on", "off")),
     Option(
         "cache",
@@ -90,7 +97,7 @@ TRAINING = (
         "batches whose gradients are added up for one optimizer step",
         least=1,
     ),
-    Option("threads", int, 1, "computing threads of each rank", least=1),
+    Option("threads", int, 1, "computing threads of each rank", least=1, most=1024),
     Option(
         "device", str, "auto", "auto takes a GPU for each rank, else CPUs", ("auto", "cpu", "cuda")
     ),
@@ -138,7 +145,9 @@ COMPILE = Option(
     ("on", "off"),
 )
 
-TIMEOUT = Option("timeout", float, None, "seconds after which a collective fails", least=1)
+TIMEOUT = Option(
+    "timeout", float, None, "seconds after which a collective fails", least=1, most=10**6
+)
 NO_SYNC = Option(
     "no-sync",
     str,
@@ -146,7 +155,9 @@ NO_SYNC = Option(
     "with --accumulate, average gradients with the last batch alone",
     ("on", "off"),
 )
-BUCKET = Option("bucket-mb", float, None, "size of the parts in which gradients travel", least=0.1)
+BUCKET = Option(
+    "bucket-mb", float, None, "size of the parts in which gradients travel", least=0.1, most=10**6
+)
 COMPRESS = Option(
     "compress",
     str,

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-CONTEXT = 64
-"""Characters that the text model sees at once."""
+from mgpu_trainers.amount import CONTEXT, TRAINING_IMAGES, VALIDATION_WINDOWS
 
-VALIDATION_WINDOWS = 128
-TRAINING_IMAGES = 1500
+__all__ = ["CONTEXT", "TRAINING_IMAGES", "VALIDATION_WINDOWS", "characters", "digits"]
 
 
 def characters() -> tuple[NDArray[np.int16], int]:

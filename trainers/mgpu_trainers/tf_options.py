@@ -9,12 +9,16 @@ def _some(*names: str) -> tuple[Option, ...]:
     return tuple(_EVERYBODYS[name] for name in names)
 
 
-WORKERS = Option("workers", int, 0, "threads that make several batches at once, in tf.data")
-REPLICAS = Option("replicas", int, 2, "devices that one process trains on together", least=1)
+WORKERS = Option(
+    "workers", int, 0, "threads that make several batches at once, in tf.data", most=1024
+)
+REPLICAS = Option(
+    "replicas", int, 2, "devices that one process trains on together", least=1, most=64
+)
 API = Option(
     "api", str, "loop", "a loop of our own, or model.fit of Keras 3", choices=("loop", "fit")
 )
-SERVERS = Option("servers", int, 1, "parameter servers, which hold the weights", least=1)
+SERVERS = Option("servers", int, 1, "parameter servers, which hold the weights", least=1, most=64)
 TPU = Option("tpu", str, "local", "name or address of the TPU; local: of this machine")
 FOUND_IN = Option("timeout", float, 60.0, "seconds in which the TPU must be found", least=1)
 

@@ -1,8 +1,9 @@
 """Options that make no sense side by side. Imports no framework."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
-from mgpu_trainers import divided, schedule
+from mgpu_trainers import amount, divided, kept, schedule
 from mgpu_trainers.options import AUTO, UsageError, Value
 
 Values = Mapping[str, Value | None]
@@ -21,6 +22,8 @@ def check(trainer: str, ranks: int, values: Values) -> None:
     who = "ranks" if replicas == ranks else "groups"
     who = "replicas" if "replicas" in values else who
     _check_batches(f"{replicas} {who}", replicas, values)
+    if trainer.startswith(("torch-", "ray-")):  # tf.data repeats what is too little
+        _check_amount(replicas, values)
     _check_saving(values)
     _check_loading(values)
     _check_compiling(values)
@@ -80,6 +83,23 @@ def _check_batches(sharing: str, replicas: int, values: Values) -> None:
         )
 
 
+def _check_amount(replicas: int, values: Values) -> None:
+    option = "batch" if values["global-batch"] is None else "global-batch"
+    given, model = values[option], str(values["model"])
+    if given is None or given == AUTO:
+        return
+    parts = replicas * int(values["accumulate"] or 1) if option == "global-batch" else 1
+    size, have = int(given) // parts, amount.samples(model)
+    if size * replicas > have:
+        several = f"{replicas} × " if replicas > 1 else ""
+        raise UsageError(
+            f"{several}{size} samples at once are more than the {have} that {model} is trained on",
+            option,
+        )
+
+
 def _check_saving(values: Values) -> None:
     if values["save-every"] is not None and not values["save-to"]:
         raise UsageError("--save-every needs a folder: --save-to FOLDER", "save-every")
+    if values["save-to"]:
+        kept.check(Path(str(values["save-to"])))

@@ -78,6 +78,8 @@ _DDP = {
     "_sync_module_buffers": "broadcast of buffers",
     "_distributed_broadcast_coalesced": "broadcast of buffers",
 }
+_STAGE = ("_wait_batch_p2p", "torch/distributed/pipelining/schedules.py")
+"""Waits for what was sent and received between two stages."""
 _COMPILER = (
     "torch/_dynamo/convert_frame.py",
     "torch/_dynamo/symbolic_convert.py",
@@ -197,7 +199,10 @@ def _collective(called: Sequence[Frame]) -> Leaf | None:
         if frames.within(frame, C10D) and function in OPERATIONS:
             return Leaf(Doing.COLLECTIVE, function)
         if frames.within(frame, "torch/distributed/_functional_collectives.py"):
-            return Leaf(Doing.COLLECTIVE, function)
+            private = function.startswith("_")  # waits for one that was begun before
+            return Leaf(Doing.COLLECTIVE, "a collective" if private else function)
+        if function == _STAGE[0] and frames.within(frame, _STAGE[1]):
+            return Leaf(Doing.COLLECTIVE, "batch_isend_irecv")
         if function in _DDP and frames.within(
             frame, "torch/distributed/utils.py", "torch/nn/parallel/distributed.py"
         ):

@@ -11,7 +11,7 @@ from typing import Any
 
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.jobs.found import LOADER, RANK, FoundJob, FoundProcess
-from mgpu_probes.outside.stacks import kernel, reading, trained
+from mgpu_probes.outside.stacks import kernel, pyspy, reading, trained
 from mgpu_probes.outside.stacks.holders import Holders
 from mgpu_probes.outside.stacks.kernel import Moment
 from mgpu_probes.outside.stacks.reading import Aid, Reading
@@ -88,6 +88,7 @@ def _read_all(
         wanted = one.pid in native
         return reading.read(one.pid, end, native=wanted, aid=aid, started=one.start_ticks)
 
+    pyspy.program()  # here: sysconfig is not safe in several threads before Python 3.12
     with ThreadPoolExecutor(_READERS, "stacks") as readers:
         return list(readers.map(read, whose))
 

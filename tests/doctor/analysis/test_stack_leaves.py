@@ -90,6 +90,16 @@ CASES = {
         Doing.COLLECTIVE,
         "all_gather_object",
     ),
+    "wait between two stages": (
+        Seen((*LOOP, "_wait_batch_p2p torch/distributed/pipelining/schedules.py:683")),
+        Doing.COLLECTIVE,
+        "batch_isend_irecv",
+    ),
+    "wait for one begun before": (
+        Seen((*LOOP, "__torch_dispatch__ torch/distributed/_functional_collectives.py:9")),
+        Doing.COLLECTIVE,
+        "a collective",
+    ),
     "buffers": (
         Seen(
             (

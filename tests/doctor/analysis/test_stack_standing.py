@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -84,6 +85,20 @@ def test_one_look_suffices_where_the_scheduler_tells_that_nobody_has_run() -> No
     assert found.seconds == 90.0
     just = stuck("f util.py:3", rested=0.01)
     assert stand(scene({1: just}, others=waits).looks()[:1]) is None
+
+
+def test_who_sleeps_again_and_again_is_waited_for_while_the_others_do_not_run() -> None:
+    polls = moving((*LOOP, "f util.py:3"), 3, step=0.01, syscall="clock_nanosleep")
+    found = stand(scene({1: polls}).looks())
+    assert named(found) == (Kind.BEHIND, [1])
+    assert found is not None
+    assert found.seconds == 2.0
+    run = moving(collective(), 3, step=0.01)
+    assert stand(scene({1: polls}, others=run).looks()) is None  # a step was over meanwhile
+    works = moving((*LOOP, "f util.py:3"), 3, step=0.2, syscall="clock_nanosleep")
+    assert stand(scene({1: works}).looks()) is None
+    goes_on = [replace(one, calls=(*LOOP, f"f util.py:{at}")) for at, one in enumerate(polls, 3)]
+    assert stand(scene({1: goes_on}).looks()) is None
 
 
 def test_who_spins_in_its_wait_does_not_shorten_what_the_scheduler_tells() -> None:

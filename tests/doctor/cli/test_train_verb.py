@@ -39,6 +39,17 @@ def test_the_list_shows_every_trainer_with_its_options_and_faults() -> None:
     assert "hang" in listing
 
 
+def test_the_help_of_a_trainer_tells_its_own_options() -> None:
+    code, told, _ = invoke("torch-pp", "--help")
+    assert code == 0
+    for option in catalogue.find("torch-pp").options:
+        assert f"--{option.name} " in told
+    assert "--ranks" in told
+    assert "--compress" not in told
+    assert "--ranks" not in invoke("torch-mp", "--help")[1].partition("Faults")[0]
+    assert invoke("nobody", "--help")[1] == invoke("--help")[1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -114,12 +114,26 @@ def _meeting(machine: Machine, group: Group) -> tuple[str | None, ...]:
             # One address on the loop-back is another place in every network namespace.
             network = machine.namespace(pid, "net") if seat.one_host else None
             return (network, *seat.meeting)
-    return ("alone", str(group.tops[0]))
+    return _started_by(machine, group) or ("alone", str(group.tops[0]))
+
+
+def _started_by(machine: Machine, group: Group) -> tuple[str, ...]:
+    """Ranks that meet where the environment does not tell, at a file for one, are of one job if one
+    program started them; empty where that is not so."""
+    if len(group.seats) != 1 or group.tops != list(group.seats):
+        return ()
+    ((pid, seat),) = group.seats.items()
+    parent = machine.entries[pid].parent
+    told = seat.rank is not None and (seat.world_size or 0) > 1
+    if not told or not may_start_ranks(machine, parent):
+        return ()
+    return ("started", str(parent), seat.told_by, str(seat.world_size))
 
 
 def _together(machine: Machine, one: Group, other: Group) -> bool:
     """Two launchers that have both started rank 0 at one port are two jobs, of which one is left
     over or will not get the port. Two ranks of one number that were started by hand are a mistake
-    within one job."""
-    by_hand = not any(_name(machine, top) for top in one.tops + other.tops)
+    within one job, where it is told that they meet."""
+    met = any(seat.meeting for seat in one.seats.values())
+    by_hand = met and not any(_name(machine, top) for top in one.tops + other.tops)
     return by_hand or one.disjoint(other)

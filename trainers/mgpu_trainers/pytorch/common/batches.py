@@ -1,5 +1,6 @@
 """A rank's share of the data, in batches."""
 
+import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -68,6 +69,8 @@ def endless(
         pin_memory=loading.pin == "on" and place.device.type == "cuda",
         drop_last=True,
     )
+    if not len(loader):
+        sys.exit(f"{len(sampler)} samples of a rank are too few for a batch of {loader.batch_size}")
     epoch, skipped = divmod(taken, len(loader)) if taken else (0, 0)
     while True:
         sampler.set_epoch(epoch)

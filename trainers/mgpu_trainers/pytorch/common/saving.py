@@ -12,10 +12,9 @@ from typing import NoReturn
 import torch
 from torch import nn
 
+from mgpu_trainers.kept import FILE
 from mgpu_trainers.pytorch.common.precision import Precision
 from mgpu_trainers.pytorch.common.strategy import Strategy
-
-FILE = "checkpoint.pt"
 
 
 @dataclass(frozen=True, slots=True)
