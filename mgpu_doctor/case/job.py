@@ -14,6 +14,8 @@ from mgpu_doctor.case.model import Job, Outcome, Rank, State
 
 MOST_WORDS = 1000
 AFTER = 2
+SERVED = "ps"
+"""What a parameter server's birth tells, or that of the chief of a job with some."""
 """Steps of a rank after others were gone that show that it does not need them."""
 LAUNCHERS = {
     "torchrun": "torchrun",
@@ -84,7 +86,7 @@ def job_of(
         command=command,
         cwd=text(info.get("cwd"), 4000),
         framework=_most_common(rank.birth.get("framework") for rank in ranks),
-        strategy=_most_common(rank.birth.get("strategy") for rank in ranks),
+        strategy=_strategy(ranks),
         launcher=_launcher(ranks, command),
         world_size=next(iter(_counted(rank.world_size for rank in ranks)), None),
         hosts=tuple(sorted(host for host in hosts if host)),
@@ -185,6 +187,12 @@ def _launcher(ranks: Iterable[Rank], command: Iterable[str]) -> str | None:
         if found := LAUNCHERS.get(word) or LAUNCHERS.get(Path(word).name):
             return found
     return None if said == "none" else said
+
+
+def _strategy(ranks: list[Rank]) -> str | None:
+    """What most say; a parameter server alone knows that it is one."""
+    told = [rank.birth.get("strategy") for rank in ranks]
+    return SERVED if SERVED in told else _most_common(told)
 
 
 def _most_common(values: Iterable[Json]) -> str | None:

@@ -17,6 +17,7 @@ def test_each_update_that_a_message_asks_for_is_a_step(receives: bool) -> None:
         loop.update(2)
         loop.idle(1)
         loop.call(2, sends=True)
+    assert loop.steps.only_updates
     steps = loop.end()
     assert len(steps) == 10
     assert [step.backwards for step in steps] == [0] * 10
@@ -46,4 +47,5 @@ def test_an_update_in_parts_is_one_step_where_gradients_are_computed() -> None:
         loop.call(2)
         loop.update()
         loop.call(3)
+    assert not loop.steps.only_updates
     assert len(loop.end()) == 10

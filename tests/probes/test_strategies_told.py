@@ -107,3 +107,18 @@ def test_a_model_on_several_devices_is_model_parallel(
     monkeypatch.setattr(births, "optimizers", {1: described.optimizer(one)})
     monkeypatch.setattr(births, "strategies", set())
     assert births.certificate()["strategy"] == told
+
+
+@pytest.mark.parametrize(
+    ("updates", "sends", "told"),
+    [(True, True, "ps"), (True, False, "manual"), (False, True, "manual")],
+)
+def test_who_only_updates_and_sends_is_a_parameter_server(
+    monkeypatch: pytest.MonkeyPatch, updates: bool, sends: bool, told: str
+) -> None:
+    stride = SimpleNamespace(only_updates=updates)
+    monkeypatch.setattr(births, "probe", SimpleNamespace(world_size=3, stride=stride))
+    monkeypatch.setattr(births, "sends", lambda: sends)
+    monkeypatch.setattr(births, "optimizers", {})
+    monkeypatch.setattr(births, "strategies", set())
+    assert births._strategy() == told

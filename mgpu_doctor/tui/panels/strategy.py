@@ -17,6 +17,7 @@ NAMES = {
     "localsgd": "local SGD",
     "mp": "model parallel",
     "tensor": "tensor parallel",
+    "ps": "parameter server",
     "manual": "own collectives",
     "single": "one process",
 }

@@ -21,6 +21,8 @@ strategies: set[str] = set()
 """Ways to divide a model or a batch that are in use."""
 _BY_DDP = frozenset({"zero1", "localsgd"})
 """Ways for which DistributedDataParallel is only a means."""
+sends: Callable[[], bool] = bool
+"""Whether this rank sends to others by itself (`torch_hooks.peers`)."""
 _backend: list[str] = []
 autocast: list[str] = []
 """The dtype of the first autocast mode that was entered."""
@@ -111,7 +113,9 @@ def _strategy() -> str:
         told.add("mp")
     if told:
         return "+".join(sorted(told))
-    return "manual" if probe.world_size > 1 else "single"
+    if probe.world_size < 2:
+        return "single"
+    return "ps" if probe.stride.only_updates and sends() else "manual"
 
 
 def saw_group(backend: str) -> None:

@@ -93,6 +93,7 @@ class Steps(Turns):
             if self.now.loader:
                 self.training.add(self.now.loader)
         self._in_backward += 1
+        self._derived = True
         self.now.backwards += 1
         ledger.enter(layout.BACKWARD, now)
 
@@ -210,6 +211,11 @@ class Steps(Turns):
         if self._in_backward and not self._waits:
             self._waits = True
             self.ledger.enter(layout.WAIT, now)
+
+    @property
+    def only_updates(self) -> bool:
+        """Whether an optimizer steps and no gradient was computed here: as a parameter server."""
+        return self.level == UPDATE and not self._derived
 
     def _serves(self) -> bool:
         """Whether only messages came since the last update: what a parameter server waits for."""

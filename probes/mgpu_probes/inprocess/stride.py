@@ -78,6 +78,11 @@ class Stride:
         """The sign by which the loop's steps are known (`pieces`); 0 while none is."""
         return self._steps.level
 
+    @property
+    def only_updates(self) -> bool:
+        """As of the engine."""
+        return self._steps.only_updates
+
     def engine(self) -> Steps:
         """The engine, for all that is no usual mark."""
         if self._expected is not _NOTHING:

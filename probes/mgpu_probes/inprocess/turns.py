@@ -65,7 +65,7 @@ class Turns:
         self._led_by_updates = False
         self._in_backward = self._in_update = 0
         self._waits = False
-        self._updated_in_backward = self._stepped = self._looping = False
+        self._updated_in_backward = self._stepped = self._looping = self._derived = False
 
     def _loops(self) -> None:
         """A loop with more than collectives: those before it belong to no step."""

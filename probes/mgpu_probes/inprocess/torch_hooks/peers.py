@@ -50,6 +50,7 @@ class Peers:
 
 sends_to, receives_from = Peers("dst"), Peers("src")
 
+births.sends = lambda: bool(sends_to.told())
 births.parts.append(
     lambda: {"sends_to": sends_to.told(), "receives_from": receives_from.told()},
 )
