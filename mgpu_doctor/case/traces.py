@@ -186,7 +186,7 @@ def _left_out(read: Sequence[object], kept: Sequence[Trace]) -> Iterator[Unexami
 def _gaps(traces: Sequence[Trace], world: int) -> Iterator[Unexamined]:
     for one in traces:
         if one.cut or one.damaged:
-            lost = f"{one.damaged} events could not be understood" if one.damaged else ""
+            lost = f"{one.damaged} of its events could not be understood" if one.damaged else ""
             why = "; ".join(part for part in (one.cut, lost) if part)
             yield Unexamined(
                 f"rest of {one.source}", why, "export the trace again, or copy it again"

@@ -69,7 +69,7 @@ def show(reference: str) -> None:
     found = one_kept(recording(reference))
     if found is None:
         leave(f"{reference} is no recording; `mgpu-doctor runs` lists them.", NOTHING_EXAMINED)
-    put(views.card(found))
+    put(views.card(found, found.id if reference == "latest" else reference))
 
 
 @runs.command(cls=Verb)

@@ -77,7 +77,7 @@ def _job(word: str) -> FoundJob:
             f"{word} is no running job: name a process id of one, or its recording (`latest`)."
         )
     if isinstance(target, str):
-        raise UnknownSubject(f"{target}.")
+        raise UnknownSubject(f"{target.rstrip('.')}.")
     if target.job is None:
         raise UnknownSubject(
             f"the job of {word} does not run here any more: only running ones can be traced, and "

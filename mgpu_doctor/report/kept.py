@@ -35,8 +35,8 @@ def table(kept: Sequence[Kept], width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def card(one: Kept) -> str:
-    """All that is known without a diagnosis."""
+def card(one: Kept, reference: str) -> str:
+    """All that is known without a diagnosis. `reference`: by which other verbs find it, too."""
     rows = (
         ("recording", str(one.folder)),
         ("command", _command(one)),
@@ -49,7 +49,8 @@ def card(one: Kept) -> str:
         ("size", text.size(one.size)),
     )
     told = "".join(f"{name:<11}{text.line(value)}\n" for name, value in rows)
-    return f"{told}\nmgpu-doctor diagnose {one.id}\nmgpu-doctor top --replay {one.id}\n"
+    name = text.line(shlex.quote(reference))
+    return f"{told}\nmgpu-doctor diagnose {name}\nmgpu-doctor top --replay {name}\n"
 
 
 def as_json(kept: Sequence[Kept]) -> str:

@@ -13,21 +13,20 @@ from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.events.shown import shown as shown_events
 from mgpu_doctor.report.events.shown import since
+from mgpu_doctor.report.evidence import evidence_table
+from mgpu_doctor.report.jobcard import facts
 from mgpu_doctor.report.lastminute.facts import last_minute
 from mgpu_doctor.report.lastminute.words import HEADS, TITLE, cells, told, whose
 from mgpu_doctor.report.redact import Redactor, as_it_is, redacted, redactor
 from mgpu_doctor.report.rows import Row, rows
 from mgpu_doctor.report.stacktree import tree_lines
-from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
+from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who, whole_run
 
 RANK_ROWS = 64
 MINUTE_ROWS, EVENT_ROWS, LONGEST_CELL = 12, 40, 160
 LONGEST = 2000
 """Characters of one sentence; a ticket holds 65,536 in all."""
 LONGEST_CODE = 8000
-WIDEST_CODE = 100
-"""A single longer line is prose: in a code block one would have to scroll sideways."""
-
 TREE_WIDTH, TREE_HEIGHT = 160, 64
 
 MARKS = {
@@ -38,7 +37,9 @@ MARKS = {
     Tone.UNKNOWN: "?",
 }
 
-_SPECIAL = re.compile(r"[\\`*_\[\]#|~$]|:(?=//)|(?<=www)\.|^[-+=]|^\d+(?=[.)])")
+_SPECIAL = re.compile(r"[\\`*_\[\]#|~$]|:(?=//)|(?<=www)\.")
+_BEGINS = re.compile(r"^(?:[-+=]|\d+(?=[.)]))")
+"""A list or a heading, where a line begins with it."""
 _NOTHING = "<!-- -->"
 """Between `@` and a name: no mention, and nothing to see."""
 _TAGS = re.compile("[<>&]")
@@ -68,14 +69,34 @@ def render(diagnosis: Diagnosis, *, redact: bool = True) -> str:
     parts.append(_coverage(diagnosis))
     if diagnosis.unexamined:
         parts.append(_folded("Not examined", "\n".join(_gaps(diagnosis))))
+    parts.append(_folded("Job", _table(("", ""), facts(diagnosis, hide).items())))
     return "\n\n".join(parts) + "\n"
 
 
 def escape(words: str) -> str:
     """One line of other people's words that means nothing to Markdown, HTML or GitHub."""
-    words = text.cut(text.line(words), LONGEST)
+    return _BEGINS.sub(_disarmed, _within(words))
+
+
+def _within(words: str) -> str:
+    """The same for words with which no line begins."""
+    return _armless(text.cut(text.line(words), LONGEST))
+
+
+def _armless(words: str) -> str:
     words = _SPECIAL.sub(_disarmed, _TAGS.sub(lambda found: _ENTITIES[found.group()], words))
     return words.replace("@", f"@{_NOTHING}")
+
+
+def prose(words: str) -> str:
+    """The same, but what stands between backticks is code."""
+    told = text.cut(text.line(words), LONGEST)
+    return _BEGINS.sub(_disarmed, text.with_code(told, _armless, _span))
+
+
+def _span(code: str) -> str:
+    """Only what nothing could take for a tag, an end of a cell or a mention."""
+    return _armless(f"`{code}`") if re.search("[<>&|@]", code) else f"`{code}`"
 
 
 def _disarmed(found: re.Match[str]) -> str:
@@ -98,7 +119,7 @@ def _finding(diagnosis: Diagnosis, finding: Finding) -> list[str]:
     if finding.victims:
         facts.append(f"**Suffers** {escape(text.name_ranks(finding.victims))}")
     if finding.cause:
-        facts.append(f"**Why** {escape(finding.cause)}")
+        facts.append(f"**Why** {prose(finding.cause)}")
     spent = cost(finding.cost)
     if spent:
         facts.append(f"**Costs** {escape(spent)}")
@@ -117,36 +138,25 @@ def _name(finding: Finding) -> str:
 
 
 def _fix(diagnosis: Diagnosis, fix: Fix, label: str) -> list[str]:
-    parts = [f"**{label}** {escape(fix.summary)}"]
+    parts = [f"**{label}** {prose(fix.summary)}"]
     how = fix.how.strip()
     if text.details(how, fix.summary).strip():
-        prose = "\n" not in how and len(how) > WIDEST_CODE
-        parts.append(escape(how) if prose else fence(fix.how))
+        parts.append(prose(how) if text.is_prose(how) else fence(fix.how))
     gained = gain(fix.predicted, diagnosis.step_seconds)
-    return [*parts, f"**Gain** {escape(gained)}"] if gained else parts
+    whole = whole_run(diagnosis, fix.predicted)
+    told = "; ".join(part for part in (gained, whole) if part)
+    return [*parts, f"**Gain** {escape(told)}"] if told else parts
 
 
 def _short(finding: Finding) -> str:
     spent = cost(finding.cost)
     costs = f" ({escape(spent)})" if spent else ""
-    fix = f"; fix: {escape(finding.fixes[0].summary)}" if finding.fixes else ""
+    fix = f"; fix: {prose(finding.fixes[0].summary)}" if finding.fixes else ""
     return f"- `{finding.code}` ({finding.severity.value}) {escape(finding.title)}{costs}{fix}"
 
 
 def _evidence(evidence: Sequence[Evidence]) -> str:
-    return _table(
-        ("measure", "value", "against", "where", "source"),
-        (
-            (
-                one.measure,
-                text.quantity(one.value, one.unit),
-                "" if one.baseline is None else text.quantity(one.baseline, one.unit),
-                one.where or "",
-                one.source,
-            )
-            for one in evidence
-        ),
-    )
+    return _table(*evidence_table(evidence))
 
 
 def _ranks(table: Sequence[Row]) -> str:
@@ -154,8 +164,9 @@ def _ranks(table: Sequence[Row]) -> str:
         name for name in phases.LOOKS if any(phases.known(r.phases).get(name) for r in table)
     ]
     several = len({row.host for row in table}) > 1
+    seen = ["last seen"] if any(row.where for row in table) else []
     return _table(
-        ("rank", *(["host"] if several else []), "state", "step", "a step", *measured, "last seen"),
+        ("rank", *(["host"] if several else []), "state", "step", "a step", *measured, *seen),
         (
             (
                 f"{row.label} (culprit)" if row.culprit else row.label,
@@ -164,7 +175,7 @@ def _ranks(table: Sequence[Row]) -> str:
                 text.UNKNOWN if row.step is None else str(row.step),
                 text.seconds(row.seconds),
                 *(text.seconds(row.phases.get(name)) for name in measured),
-                row.where or "",
+                *([row.where or ""] if seen else []),
             )
             for row in table
         ),
@@ -204,7 +215,7 @@ def _happened(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
 
 def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head)]
-    lines += [[escape(cell) for cell in row] for row in body]
+    lines += [[_within(cell) for cell in row] for row in body]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from mgpu_probes.inprocess.layout import PHASES
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Look(NamedTuple):
     letter: str
     colour: str
     """Told apart by colour-blind readers (Okabe and Ito, 2008), greys for what is not work."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from mgpu_probes.inprocess.layout import PHASES
@@ -11,6 +11,10 @@ from mgpu_probes.inprocess.layout import PHASES
 from mgpu_doctor.findings import Diagnosis, RankSummary, Severity
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import leading, signal_name
+
+TRACED = "traced"
+NO_PHASE = "other"
+"""That a rank stood there says nothing of where it stood."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,16 @@ class Row:
 def rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
     """A row a rank; beyond `limit` ranks the culprits and the ranks in an unusual state (at most
     `limit`), then one row of medians for each state of all the others."""
+    found = _rows(diagnosis, limit)
+    if diagnosis.case.subject.kind != "trace":
+        return found
+    # What a rank of which only a trace is at hand does now is not known.
+    return tuple(
+        replace(row, state=TRACED if row.state == "running" else row.state) for row in found
+    )
+
+
+def _rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
     lead = leading(diagnosis)
     halted = lead is not None and lead.severity is Severity.CRITICAL
     blamed = {(c.rank, c.pid) for c in lead.culprits} if lead else set()
@@ -82,7 +96,9 @@ def _single(rank: RankSummary, guilty: bool, halted: bool) -> Row:
         step=rank.last_step,
         seconds=rank.step_seconds_median,
         phases=rank.phases,
-        where=text.line(rank.where) if halted and rank.where and _stands(rank) else None,
+        where=text.line(rank.where)
+        if halted and rank.where and rank.where != NO_PHASE and _stands(rank)
+        else None,
         culprit=guilty,
     )
 

@@ -7,28 +7,51 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 
 UNKNOWN = "?"
+WIDEST_CODE = 100
+"""A single longer line is prose: in a block of code one would have to scroll sideways."""
 
-_ESCAPES = re.compile(
+_ESCAPES = (
     r"\x1b\[[0-?]*[ -/]*[@-~]?"  # colours, cursor movements
     r"|\x1b[\]P_^X][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, hyperlinks, device strings
     r"|\x1b[ -/]*[0-~]?"
 )
-_CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
-_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_CONTROLS = r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]"
+_INVISIBLE = r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+_SURROGATES = r"[\ud800-\udfff]"
 
 
 def clean(text: str) -> str:
     """`text` without terminal escapes, control and direction characters; newlines stay."""
-    text = _ESCAPES.sub("", text.replace("\r\n", "\n").expandtabs(4))
-    text = _INVISIBLE.sub("", _CONTROLS.sub(" ", text))
-    return _SURROGATES.sub("\ufffd", text)
+    if text.isprintable():  # as nearly always: nothing of the below is
+        return text
+    text = re.sub(_ESCAPES, "", text.replace("\r\n", "\n").expandtabs(4))
+    text = re.sub(_INVISIBLE, "", re.sub(_CONTROLS, " ", text))
+    return re.sub(_SURROGATES, "\ufffd", text)
 
 
 def details(how: str, summary: str) -> str:
     """What to type, cleaned; empty where the summary says all of it."""
     words = clean(how).strip("\n")
     return "" if line(words).rstrip(".") == line(summary).rstrip(".") else words
+
+
+def is_prose(how: str) -> bool:
+    """Whether it is a sentence, perhaps with `commands` in it, and no command to copy as it is."""
+    return "\n" not in how.strip() and ("`" in how or len(how) > WIDEST_CODE)
+
+
+def with_code(words: str, plain: Callable[[str], str], code: Callable[[str], str]) -> str:
+    """`words` with what stands between two backticks as `code` and all else as `plain`."""
+    between = words.split("`")
+    told = []
+    while between:
+        told.append(plain(between.pop(0)))
+        if len(between) < 2:
+            told += [plain(f"`{rest}") for rest in between]
+            break
+        inside = between.pop(0)
+        told.append(code(inside) if inside.strip() else plain(f"`{inside}`"))
+    return "".join(told)
 
 
 def line(text: str) -> str:
@@ -125,6 +148,7 @@ _UNITS: dict[str, Callable[[float], str]] = {
     "fraction": percent,
     "share": percent,
     "ratio": lambda value: f"{number(value)} times",
+    "code": lambda value: f"{value:.0f}",
     "Hz": lambda value: f"{number(round(value / 1e6))} MHz",
 }
 

@@ -153,7 +153,9 @@ def job_line(diagnosis: Diagnosis) -> str:
         steps = text.count(last + 1, "step")
         each = diagnosis.step_seconds
         parts.append(steps if each is None else f"{steps}, {text.seconds(each)} each")
-    parts.append(outcome(diagnosis).removeprefix("is ").removeprefix("was "))
+    # A trace is of some steps: it cannot tell how the job ended.
+    if job.outcome is not Outcome.UNKNOWN or diagnosis.case.subject.kind != "trace":
+        parts.append(outcome(diagnosis).removeprefix("is ").removeprefix("was "))
     return "; ".join(parts)
 
 
@@ -212,3 +214,18 @@ def gain(predicted: Predicted | None, step_seconds: float | None) -> str | None:
         return None
     basis = text.line(predicted.basis)
     return "; ".join(parts) + (f" ({basis})" if basis else "")
+
+
+def whole_run(diagnosis: Diagnosis, predicted: Predicted | None) -> str | None:
+    """What the fix would have made of the run: `this run's 400 steps in 14.6 s instead of 26.4 s`.
+    None where the job goes on or a step takes no less."""
+    each, last = diagnosis.step_seconds, diagnosis.furthest_step
+    ratio = predicted.step_time_ratio if predicted is not None else None
+    over = diagnosis.case.job.outcome is not Outcome.RUNNING
+    if each is None or not last or ratio is None or ratio >= 1 or not over:
+        return None
+    took = each * (last + 1)
+    return (
+        f"this run's {text.count(last + 1, 'step')} in {text.seconds(took * ratio)} instead of "
+        f"{text.seconds(took)}"
+    )

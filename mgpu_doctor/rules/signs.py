@@ -33,7 +33,7 @@ _ALSO = "The console is searched, too: "
 _THRESHOLDS = (
     "Confidence by text: how surely the line means just this; "
     f"× {UNCONFIRMED_SHARE:g} where it is not part of the fallen rank's own exception, "
-    f"× {SYMPTOM_SHARE:g} for a symptom."
+    f"× {SYMPTOM_SHARE:g} for a symptom, unless the black boxes tell for whom the others waited."
 )
 
 

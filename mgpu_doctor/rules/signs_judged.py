@@ -16,6 +16,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.case.signs import Sign, went_on
 from mgpu_doctor.rules.falls import Fall, Kind, first_falls
+from mgpu_doctor.rules.laggards import Laggards, laggards
 from mgpu_doctor.rules.signs_fit import (
     BETWEEN,
     GENERAL,
@@ -32,7 +33,10 @@ from mgpu_doctor.rules.stall import stall_of
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 
-TIMED_OUT = "failed-nccl-timeout"
+_TIME_OUTS = frozenset(
+    one.id for one in SIGNATURES if one.code == "failed-nccl-timeout" or one.id == "gloo-timeout"
+)
+"""Signatures of ranks that waited in a collective for somebody who did not come."""
 FEW = 0.25
 """Share of the ranks up to which those that did not time out are worth a look."""
 SYMPTOM_SHARE = 0.6
@@ -69,6 +73,8 @@ class Charge:
     """Other signs of the same event."""
     silent: frozenset[int] = frozenset()
     """Where nearly every rank waited in vain: those that did not."""
+    laggards: Laggards | None = None
+    """Of these who were behind when the others waited."""
 
     @property
     def code(self) -> str:
@@ -198,15 +204,19 @@ def _symptom(symptoms: Sequence[Sign], falls: tuple[Fall, ...], case: Case) -> C
     first = symptoms[0]
     signature = KNOWN[first.signature]
     same = [sign for sign in symptoms if sign.signature == signature.id]
+    waited = frozenset(sign.rank for sign in same if sign.rank is not None)
+    silent = _silent(symptoms, case) if signature.id in _TIME_OUTS else frozenset()
+    late = laggards(silent, waited, case)
     return Charge(
         signature,
         signs=tuple(same),
-        confidence=round(signature.weight * SYMPTOM_SHARE, 3),
+        confidence=round(signature.weight * (SYMPTOM_SHARE if late is None else 1.0), 3),
         role=Role.SYMPTOM,
-        ranks=frozenset(sign.rank for sign in same if sign.rank is not None),
+        ranks=waited,
         beside=tuple(sign for sign in symptoms if sign.signature != signature.id),
         explained=falls,
-        silent=_silent(symptoms, case) if signature.code == TIMED_OUT else frozenset(),
+        silent=silent,
+        laggards=late,
     )
 
 

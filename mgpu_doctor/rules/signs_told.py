@@ -20,6 +20,7 @@ LEAST_TITLE, LEAST_SUMMARY = 30, 8
 """Characters before a colon that say enough: `XID 79:` does not."""
 UNKNOWN = "(not told)"
 _GROUP = re.compile(r"\{([a-z_]\w*)\}")
+_MILLISECONDS = re.compile(r"\b(\d{1,12}) ms\b", re.ASCII)
 _SENTENCE = re.compile(r"(?<=[a-z0-9)`'\]])[.:;] ")
 
 
@@ -28,6 +29,7 @@ def finding(charge: Charge, case: Case) -> Finding:
     signature, best = charge.signature, charge.signs[0]
     meaning = filled(signature.meaning, signature, best)
     symptom = charge.role is Role.SYMPTOM
+    late = charge.laggards
     first = charge.explained[0] if charge.explained else None
     return Finding(
         code=charge.code,
@@ -35,16 +37,22 @@ def finding(charge: Charge, case: Case) -> Finding:
         confidence=charge.confidence,
         title=f"{_title(charge, case, meaning)}{_at(first)}",
         cause=_symptom(charge, meaning) if symptom else meaning,
-        culprits=() if symptom else _culprits(charge),
+        culprits=_culprits(charge) if not symptom else late.culprits if late else (),
         victims=_victims(charge, case),
-        evidence=(*evidence(charge), *(obituary.evidence_of(first, case) if first else ())),
-        since_step=first.last_step if first else None,
+        evidence=(
+            *((late.evidence,) if late else ()),
+            *evidence(charge),
+            *(obituary.evidence_of(first, case) if first else ()),
+        ),
+        since_step=first.last_step if first else late.last if late else None,
         fixes=(fix(charge),),
         replaces=() if symptom or charge.code in GENERAL else tuple(sorted(GENERAL)),
     )
 
 
 def _symptom(charge: Charge, meaning: str) -> str:
+    if charge.laggards is not None:
+        return charge.laggards.cause
     said = f"What is known is only that {_lower(meaning)}"
     if not charge.silent:
         return said
@@ -73,6 +81,8 @@ def evidence(charge: Charge) -> tuple[Evidence, ...]:
 
 def fix(charge: Charge) -> Fix:
     how = filled(charge.signature.fix, charge.signature, charge.signs[0])
+    if charge.laggards is not None:
+        return charge.laggards.fix
     first, rest = _divided(how, LEAST_SUMMARY)
     return Fix(charge.signature.id, first_sentence(how, LEAST_SUMMARY), rest or first)
 
@@ -85,7 +95,12 @@ def filled(text: str, signature: Signature, sign: Sign) -> str:
         name = found[1]
         return sign.values.get(name, UNKNOWN) if name in groups else found[0]
 
-    return _GROUP.sub(value, text)
+    return _MILLISECONDS.sub(_long, _GROUP.sub(value, text))
+
+
+def _long(found: re.Match[str]) -> str:
+    milliseconds = int(found[1])
+    return found[0] if milliseconds < 1000 else words.duration(milliseconds / 1000)
 
 
 def first_sentence(text: str, least: int = LEAST_TITLE) -> str:
@@ -105,11 +120,24 @@ def _divided(text: str, least: int) -> tuple[str, str]:
 
 def _title(charge: Charge, case: Case, meaning: str) -> str:
     said = first_sentence(meaning)
+    if charge.laggards is not None:
+        waited = words.ranks(charge.ranks)
+        return f"{charge.laggards.names.capitalize()} stood still: {waited} waited in vain for it"
     if charge.everyone:
-        return f"Every rank: {_lower(said)}" if size_of(case) > 1 else said
+        return _of("Every rank", said, many=False) if size_of(case) > 1 else said
     if not charge.ranks:
         return said
-    return f"{words.ranks(charge.ranks).capitalize()}: {_lower(said)}"
+    return _of(words.ranks(charge.ranks).capitalize(), said, many=len(charge.ranks) > 1)
+
+
+def _of(who: str, said: str, *, many: bool) -> str:
+    """What was said of `this rank` or of anything, said of `who`."""
+    own = said.removeprefix("This rank ")
+    if own == said:
+        return f"{who}: {_lower(said)}"
+    return (
+        f"{who} were {own.removeprefix('was ')}" if many and own[:4] == "was " else f"{who} {own}"
+    )
 
 
 def _at(fall: Fall | None) -> str:

@@ -14,7 +14,7 @@ WARNING_COST = 0.05
 def seconds(value: float) -> str:
     """A duration for people: `23.6 ms`, `1.42 s`."""
     if abs(value) < 1e-3:
-        return f"{value * 1e6:.0f} µs"
+        return f"{value * 1e6:.0f} µs" if value else "0 s"
     return f"{value * 1e3:.1f} ms" if abs(value) < 1 else f"{value:.2f} s"
 
 

@@ -128,7 +128,7 @@ def costs(compared: Comparison) -> Iterator[str]:
             continue
         after = _parts(run)
         grown = [
-            f"{name} {text.seconds(before[name])} to {text.seconds(after[name])}"
+            f"{name} from {text.seconds(before[name])} to {text.seconds(after[name])}"
             for name in after
             if name in before and abs(after[name] - before[name]) > 0.02 * run.mean.seconds
         ]
@@ -206,6 +206,22 @@ def _rate_ahead(
     return f", {text.number(work / seconds)} {compared.unit}/s"
 
 
+def _shared(runs: Sequence[Run]) -> Iterator[str]:
+    """Those alike in one sentence."""
+    alike: dict[str, list[str]] = {}
+    for place, run in enumerate(runs):
+        for one in run.shared:
+            ranks, threads = text.count(one.ranks, "rank"), text.count(one.threads, "thread")
+            words = f"{ranks} with {threads} share {text.number(one.cores)} cores"
+            alike.setdefault(words, []).append(letter(place))
+    for words, letters in alike.items():
+        told = "its step time tells" if len(letters) == 1 else "their step times tell"
+        yield (
+            f"{', '.join(letters)}: {words}: {told} of this machine, not of how the job scales "
+            "where each rank has a device of its own"
+        )
+
+
 def _unsteady(run: Run) -> bool:
     bound = run.mean.bound
     return bound is not None and bound > WIDE
@@ -226,14 +242,7 @@ def gains(compared: Comparison) -> Iterator[str]:
 
 def notes(compared: Comparison) -> Iterator[str]:
     """What to keep in mind, and what this comparison cannot show."""
-    for place, run in enumerate(compared.runs):
-        for shared in run.shared:
-            ranks, threads = text.count(shared.ranks, "rank"), text.count(shared.threads, "thread")
-            yield (
-                f"{letter(place)}: {ranks} with {threads} share {text.number(shared.cores)} cores: "
-                "its step time tells of this machine, not of how the job scales where each rank "
-                "has a device of its own"
-            )
+    yield from _shared(compared.runs)
     unsteady = [letter(place) for place, run in enumerate(compared.runs) if _unsteady(run)]
     if unsteady:
         yield (

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from mgpu_doctor.case.model import Case, Error, Rank
+from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.report.events.coming import hosts_of, named
 from mgpu_doctor.report.events.event import Event, Kind, said, together
 from mgpu_doctor.report.verdict import Tone
@@ -40,8 +41,21 @@ def _sentence(error: Error) -> str:
 
 
 def signs(case: Case) -> Iterator[Event]:
-    """Lines of the console that known failures print."""
+    """Lines of the console that known failures print, without the exceptions told already."""
     for sign in case.signs:
+        if _raised(sign, case):
+            continue
         who = "the console" if sign.rank is None else f"rank {sign.rank}"
         often = "" if sign.count == 1 else f", {sign.count} times"
         yield Event(Kind.ERRORS, sign.at, who, said(f"printed: {sign.text}{often}"), Tone.WARNING)
+
+
+def _raised(sign: Sign, case: Case) -> bool:
+    """Whether the line is the exception that the rank's own black box holds."""
+    return any(
+        rank.error is not None
+        and rank.error.message != ""
+        and sign.rank in (None, rank.rank)
+        and said(rank.error.message) in said(sign.text)
+        for rank in case.ranks
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
+from mgpu_doctor.report.events.timeline import events_of
 from mgpu_doctor.report.html import parts
 from mgpu_doctor.report.html.graphs import graphs
 from mgpu_doctor.report.html.happened import happened
@@ -28,11 +29,11 @@ def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         parts.rank_table(diagnosis),
         parts.stacks(diagnosis),
         parts.heat(diagnosis),
-        graphs(diagnosis.case, hide),
+        graphs(diagnosis.case, hide, events_of(diagnosis).events),
         happened(diagnosis, hide),
         parts.further(diagnosis, further),
         parts.unseen(diagnosis),
-        parts.job_card(diagnosis),
+        parts.job_card(diagnosis, hide),
     ]
     title = f"{text.cut(said.sentence, 80)} – mgpu-doctor"
     return page(title, said.tone.value, "\n".join(section for section in sections if section))

@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.report import text
+from mgpu_doctor.report.events.event import Event
 from mgpu_doctor.report.redact import Redactor, as_it_is
+from mgpu_doctor.report.verdict import Tone
 
 Floats = npt.NDArray[np.float64]
 WIDTH, HEIGHT = 600, 90
@@ -25,6 +27,9 @@ COLUMNS = 300
 MOST_GPUS, MOST_HOSTS = 32, 4
 LEAST = 2
 """Samples that make a curve."""
+MOST_MARKS, LONGEST_MARK = 12, 80
+"""Of every curve, so that a page of many GPUs stays small; characters of what one tells."""
+GRAVE = (Tone.CRITICAL, Tone.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +45,8 @@ class Curve:
     ranged: bool = False
 
 
-def graphs(case: Case, hide: Redactor | None = None) -> str:
-    """Markup; empty where nothing was sampled twice."""
+def graphs(case: Case, hide: Redactor | None = None, events: Sequence[Event] = ()) -> str:
+    """Markup; empty where nothing was sampled twice. `events` of a grave tone are lines across."""
     curves = [*_steps(case), *_host(case), *_gpus(case)]
     if not curves:
         return ""
@@ -50,11 +55,27 @@ def graphs(case: Case, hide: Redactor | None = None) -> str:
     if not end > start:
         return ""
     hide = hide or as_it_is()
-    drawn = "\n".join(_graph(replace(c, title=hide(c.title)), start, end) for c in curves)
+    marks = [one for one in hide(tuple(events)) if one.tone in GRAVE and one.at is not None]
+    lines = _marks([one for one in marks if start <= (one.at or 0.0) <= end], start, end)
+    drawn = "\n".join(_graph(replace(c, title=hide(c.title)), start, end, lines) for c in curves)
+    across = " Lines across: what is marked ! or ✗ below." if lines else ""
     return (
         f'<h2>The whole run</h2>\n<div class="graphs">{drawn}</div>\n'
         f'<p class="soft small">Each from the first sign of life to the last, '
-        f"{escape(text.seconds(end - start))} later. A gap: not sampled.</p>"
+        f"{escape(text.seconds(end - start))} later. A gap: not sampled.{across}</p>"
+    )
+
+
+def _marks(events: Sequence[Event], start: float, end: float) -> str:
+    return "".join(_mark(one, start, end) for one in events[:MOST_MARKS])
+
+
+def _mark(one: Event, start: float, end: float) -> str:
+    place = ((one.at or start) - start) / (end - start) * WIDTH
+    told = text.cut(f"{one.who}: {one.sentence}", LONGEST_MARK)
+    return (
+        f'<rect class="event {one.tone.value}" x="{place:.1f}" y="0" width="2" height="{HEIGHT}">'
+        f"<title>{escape(told)}</title></rect>"
     )
 
 
@@ -116,7 +137,7 @@ def _shares(title: str, rows: Sequence[tuple[float, float | None]]) -> Iterator[
         yield Curve(title, np.array([at for at, _ in rows]), values, 1.0, "100 %")
 
 
-def _graph(curve: Curve, start: float, end: float) -> str:
+def _graph(curve: Curve, start: float, end: float, marks: str) -> str:
     columns = np.minimum((curve.at - start) / (end - start) * COLUMNS, COLUMNS - 1).astype(int)
     good = np.isfinite(curve.values) & (columns >= 0)
     columns, values = columns[good], np.clip(curve.values[good] / curve.most, 0.0, 1.0)
@@ -131,7 +152,7 @@ def _graph(curve: Curve, start: float, end: float) -> str:
         f'<figure><figcaption class="small">{escape(curve.title)} '
         f'<span class="soft">0 to {escape(curve.told)}</span></figcaption>'
         f'<svg class="graph" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(label)}">{"".join(parts)}</svg></figure>'
+        f'aria-label="{escape(label)}">{"".join(parts)}{marks}</svg></figure>'
     )
 
 

@@ -23,7 +23,7 @@ def happened(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
     rows = "\n".join(_row(one, diagnosis.case.job.started) for one in events)
     left = found.left_out
     more = f'<p class="soft small">{text.count(left, "earlier event")} left out.</p>' * bool(left)
-    table = f"<table><tbody>{rows}</tbody></table>"
+    table = f'<table class="events"><tbody>{rows}</tbody></table>'
     return f'<h2>What happened</h2>\n{more}<div class="wide">{table}</div>'
 
 
@@ -31,6 +31,6 @@ def _row(event: Event, started: float | None) -> str:
     tone = escape(event.tone.value)
     return (
         f'<tr class="{tone}"><td class="number soft">{say(since(event.at, started))}</td>'
-        f'<td class="mark">{MARKS[event.tone]}</td><td>{say(event.who)}</td>'
+        f'<td class="mark">{MARKS[event.tone]}</td><td class="who">{say(event.who)}</td>'
         f'<td class="long">{say(event.sentence)}</td></tr>'
     )

@@ -6,7 +6,7 @@ from html import escape
 
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
-from mgpu_doctor.report.html.parts import say
+from mgpu_doctor.report.html.parts import folding, say
 from mgpu_doctor.report.lastminute.facts import Stop, last_minute
 from mgpu_doctor.report.lastminute.words import HEADS, TITLE, cells, told, whose
 from mgpu_doctor.report.redact import Redactor, as_it_is
@@ -24,16 +24,14 @@ def the_last_minute(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
         return ""
     known = (hide or as_it_is())(known)
     shown = known.newest(MOST)
-    rows = "\n".join(_row(one, several=known.hosts > 1) for one in shown)
-    heads = "".join(f"<th>{name}</th>" for name in HEADS)
+    rows = [_row(one, several=known.hosts > 1) for one in shown]
     left = len(known.stops) - len(shown)
     more = f'<p class="soft small">{text.count(left, "more rank")}.</p>' if left else ""
     printed = [(whose(one), one.printed) for one in _tellers(shown)]
     printed.append(("The job printed last", known.printed))
     return (
         f"<h2>{TITLE}</h2>\n<p>{say(told(known))}</p>\n"
-        f'<div class="wide"><table><thead><tr>{heads}</tr></thead>\n<tbody>{rows}</tbody></table>'
-        f"</div>\n{more}" + "\n".join(_block(*one) for one in printed if one[1])
+        f"{folding(HEADS, rows)}\n{more}" + "\n".join(_block(*one) for one in printed if one[1])
     )
 
 
@@ -43,10 +41,9 @@ def _tellers(shown: tuple[Stop, ...]) -> list[Stop]:
     return [one for one in ordered if one.printed][:MOST_PRINTED]
 
 
-def _row(stop: Stop, *, several: bool) -> str:
-    kind = ' class="culprit"' if stop.culprit or stop.first else ""
-    told = "".join(f'<td class="long">{say(cell)}</td>' for cell in cells(stop, several=several))
-    return f"<tr{kind}>{told}</tr>"
+def _row(stop: Stop, *, several: bool) -> tuple[str, list[str]]:
+    kind = "culprit" if stop.culprit or stop.first else ""
+    return kind, [say(cell) for cell in cells(stop, several=several)]
 
 
 def _block(title: str, lines: tuple[str, ...]) -> str:

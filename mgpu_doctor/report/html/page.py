@@ -43,6 +43,7 @@ th { text-align: left; color: var(--soft); font-weight: 500; }
 th, td { padding: .3rem .9rem .3rem 0; border-bottom: 1px solid var(--line);
   vertical-align: top; overflow-wrap: normal; }
 td.long { overflow-wrap: anywhere; min-width: 8rem; }
+td.who { min-width: 7rem; }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .ranks td { vertical-align: middle; white-space: nowrap; }
 .ranks .bar { width: 60%; min-width: 11rem; white-space: normal; overflow-wrap: anywhere; }
@@ -53,7 +54,7 @@ figure { margin: 0; } .graph { height: 4.5rem; background: var(--card);
   border: 1px solid var(--line); }
 .graph polyline { fill: none; stroke: var(--info); stroke-width: 1.5;
   vector-effect: non-scaling-stroke; }
-.graph rect { fill: var(--line); }
+.graph rect { fill: var(--line); } .graph .event { fill: var(--tone); }
 .legend span { display: inline-block; margin-right: 1rem; white-space: nowrap; }
 .legend svg { display: inline-block; width: .8rem; height: .8rem; margin-right: .35rem;
   vertical-align: -.08rem; }
@@ -64,8 +65,17 @@ ul { padding-left: 1.2rem; margin: .4rem 0; } li { margin: .3rem 0; }
 footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .6rem; }
 @media (max-width: 34rem) { body { padding: 1rem .8rem 2rem; } h1 { font-size: 1.3rem; }
   dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .6rem; } .step { display: none; }
-  .ranks .bar { min-width: 7rem; } th, td { padding-right: .5rem; } }
-@media print { body { max-width: none; padding: 0; font-size: 11pt; }
+  .ranks .bar { min-width: 7rem; } th, td { padding-right: .5rem; }
+  .folds thead { display: none; } .folds td { display: block; border: 0; padding: .1rem 0; }
+  .folds tr { display: block; border-bottom: 1px solid var(--line); padding: .4rem 0; }
+  .folds td:empty { display: none; } .folds td + td::before { content: attr(data-head) ": ";
+  color: var(--soft); font-weight: 400; }
+  .events tr { display: grid; grid-template-columns: auto auto 1fr; gap: 0 .5rem;
+  border-bottom: 1px solid var(--line); padding: .3rem 0; }
+  .events td { border: 0; padding: 0; } .events .long { grid-column: 1 / -1; } }
+@media print { body { max-width: none; padding: 0 1px; font-size: 10pt; }
+  details::details-content { content-visibility: visible; block-size: auto; }
+  h2, summary, thead { break-after: avoid; } figure { break-inside: avoid; }
   .card, tr { break-inside: avoid; }
   svg, .heat { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """

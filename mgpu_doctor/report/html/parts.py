@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import base64
-import shlex
-from collections.abc import Sequence
-from datetime import datetime, timezone
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
 from mgpu_doctor.report import phases, text
+from mgpu_doctor.report.evidence import evidence_table
 from mgpu_doctor.report.html.heatmap import heat_map
+from mgpu_doctor.report.jobcard import facts
+from mgpu_doctor.report.redact import Redactor
 from mgpu_doctor.report.rows import Row, rows
 from mgpu_doctor.report.stacktree import tree_lines
-from mgpu_doctor.report.verdict import Tone, Verdict, cost, gain, job_line, who
+from mgpu_doctor.report.verdict import Tone, Verdict, cost, gain, job_line, who, whole_run
 
 RANK_ROWS = 64
 LONGEST = 4000
@@ -34,6 +35,12 @@ MARKS = {
 def say(words: str) -> str:
     """One line of anybody's words as markup."""
     return escape(text.cut(text.line(words), LONGEST))
+
+
+def prose(words: str) -> str:
+    """The same, but what stands between backticks is code."""
+    told = text.cut(text.line(words), LONGEST)
+    return text.with_code(told, escape, lambda code: f"<code>{escape(code)}</code>")
 
 
 def header(diagnosis: Diagnosis, said: Verdict) -> str:
@@ -123,40 +130,21 @@ def unseen(diagnosis: Diagnosis) -> str:
     if not diagnosis.unexamined:
         return ""
     items = "\n".join(
-        f"<li><strong>{say(gap.probe)}</strong>: {say(gap.reason)}"
-        + (f'<br><span class="soft">{say(gap.remedy)}</span>' if gap.remedy else "")
+        f"<li><strong>{say(gap.probe)}</strong>: {prose(gap.reason)}"
+        + (f'<br><span class="soft">{prose(gap.remedy)}</span>' if gap.remedy else "")
         + "</li>"
         for gap in diagnosis.unexamined
     )
     return f"<h2>Not examined</h2>\n<ul>{items}</ul>"
 
 
-def job_card(diagnosis: Diagnosis) -> str:
-    job = diagnosis.case.job
-    facts = {
-        "command": shlex.join(job.command),
-        "in": job.cwd,
-        "framework": job.framework,
-        "strategy": job.strategy,
-        "launcher": job.launcher,
-        "world size": None if job.world_size is None else str(job.world_size),
-        "hosts": ", ".join(job.hosts[:32])
-        + (f" and {len(job.hosts) - 32} more" if job.hosts[32:] else ""),
-        "started": _moment(job.started),
-        "ended": _moment(job.ended),
-        "outcome": job.outcome.value
-        + ("" if job.exit_code is None else f", exit code {job.exit_code}"),
-        "id": job.id,
-        "recording": diagnosis.case.subject.ref,
-    }
-    return (
-        f"<h2>Job</h2>\n{_definitions({name: fact or 'not known' for name, fact in facts.items()})}"
-    )
+def job_card(diagnosis: Diagnosis, hide: Redactor) -> str:
+    return f"<h2>Job</h2>\n{_definitions(facts(diagnosis, hide))}"
 
 
 def _facts(finding: Finding) -> str:
     since = f", since step {finding.since_step}" if finding.since_step else ""
-    facts = {
+    known = {
         "who": who(finding),
         "suffers": text.name_ranks(finding.victims) if finding.victims else "",
         "why": finding.cause,
@@ -164,41 +152,49 @@ def _facts(finding: Finding) -> str:
         "finding": f"{finding.code}, {finding.severity.value}, "
         f"confidence {text.percent(finding.confidence)}{since}",
     }
-    return _definitions({name: fact for name, fact in facts.items() if fact})
+    return _definitions({name: fact for name, fact in known.items() if fact})
 
 
-def _definitions(facts: dict[str, str]) -> str:
-    pairs = (f"<dt>{escape(name)}</dt><dd>{say(fact)}</dd>" for name, fact in facts.items())
+def _definitions(known: dict[str, str]) -> str:
+    pairs = (f"<dt>{escape(name)}</dt><dd>{prose(fact)}</dd>" for name, fact in known.items())
     return f"<dl>{''.join(pairs)}</dl>"
 
 
 def _fix(diagnosis: Diagnosis, fix: Fix, label: str) -> str:
     how = text.cut(text.details(fix.how, fix.summary), LONGEST)
-    code = f"<pre>{escape(how)}</pre>" if how.strip() else ""
+    told = f"<p>{prose(how)}</p>" if text.is_prose(how) else f"<pre>{escape(how)}</pre>"
+    code = told if how.strip() else ""
     gained = gain(fix.predicted, diagnosis.step_seconds)
     gains = f'<p class="gain">{say(gained)}</p>' if gained else ""
+    whole = whole_run(diagnosis, fix.predicted)
+    gains += f'<p class="gain">{say(whole)}</p>' if whole else ""
     return (
-        f'<div class="card"><p><strong>{label}</strong> {say(fix.summary)}</p>{code}{gains}</div>'
+        f'<div class="card"><p><strong>{label}</strong> {prose(fix.summary)}</p>{code}{gains}</div>'
     )
 
 
 def _evidence(evidence: Sequence[Evidence]) -> str:
+    heads, body = evidence_table(evidence)
+    return folding(heads, [("", [say(cell) for cell in row]) for row in body])
+
+
+def folding(heads: Sequence[str], body: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """A table whose rows become blocks on a phone: of each row its class, and its cells as markup;
+    a cell says then what its column says."""
     lines = "\n".join(
-        f'<tr><td class="long">{say(one.measure)}</td>'
-        f'<td class="long">{say(text.quantity(one.value, one.unit))}</td>'
-        f'<td class="long">{_against(one)}</td><td class="long">{say(one.where or "")}</td>'
-        f'<td class="long soft">{say(one.source)}</td></tr>'
-        for one in evidence
+        f"<tr{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>"
+        + "".join(
+            f'<td class="long" data-head="{escape(name)}">{cell}</td>'
+            for name, cell in zip(heads, cells, strict=True)
+        )
+        + "</tr>"
+        for kind, cells in body
     )
-    heads = "".join(
-        f"<th>{name}</th>" for name in ("measure", "value", "against", "where", "source")
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    return (
+        f'<div class="wide"><table class="folds"><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{lines}</tbody></table></div>"
     )
-    table = f"<thead><tr>{heads}</tr></thead>\n<tbody>{lines}</tbody>"
-    return f'<div class="wide"><table>{table}</table></div>'
-
-
-def _against(one: Evidence) -> str:
-    return "" if one.baseline is None else say(text.quantity(one.baseline, one.unit))
 
 
 def _rank(row: Row, several: bool, scale: float) -> str:
@@ -251,15 +247,3 @@ def _coverage(diagnosis: Diagnosis) -> str:
         reason = diagnosis.coverage_reason or "no reason given"
         return f"How much of the time the phases explain is not known: {reason}"
     return f"The phases explain {text.percent(diagnosis.coverage)} of the ranks' time."
-
-
-def _moment(at: float | None) -> str | None:
-    """UTC, to the second; None where it is not known or no moment of our calendar."""
-    try:
-        return (
-            None
-            if at is None
-            else f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
-        )
-    except (ValueError, OverflowError, OSError):
-        return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mgpu_doctor.report import text
 from mgpu_doctor.report.lastminute.facts import MINUTE, LastMinute, Stop
+from mgpu_doctor.report.rows import NO_PHASE
 
 TITLE = "The last minute"
 HEADS = ("rank", "state", "stopped", "last steps", "where", "memory")
@@ -68,7 +69,8 @@ def _steps(stop: Stop) -> str:
 def _where(stop: Stop) -> str:
     if stop.where is None:
         return text.UNKNOWN
-    return stop.where if stop.stood is None else f"{stop.where}, for {text.seconds(stop.stood)}"
+    where = "in no known phase" if stop.where == NO_PHASE else stop.where
+    return where if stop.stood is None else f"{where}, for {text.seconds(stop.stood)}"
 
 
 def _memory(stop: Stop) -> str:

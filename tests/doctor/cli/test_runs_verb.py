@@ -54,6 +54,8 @@ def test_one_is_shown(tmp_path: Path) -> None:
     shown = ran("show", "first")
     assert "exit 3" in shown.stdout
     assert "mgpu-doctor diagnose first" in shown.stdout
+    elsewhere = str(tmp_path / "runs/first/../first")
+    assert f"mgpu-doctor diagnose {elsewhere}" in ran("show", elsewhere).stdout
     wrong = ran("show", "nowhere")
     assert wrong.exit_code == 3
     assert wrong.stderr.count("\n") == 1

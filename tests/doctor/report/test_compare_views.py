@@ -134,3 +134,12 @@ def test_where_no_run_is_shown_to_be_better_none_is_praised() -> None:
     series = [step_times(200, seed) for seed in (1, 2, 3)]
     alike = compared([run(str(place), one) for place, one in enumerate(series)])
     assert words.headline(alike).sentence == "no run is shown to do more samples a second than A"
+
+
+def test_what_holds_for_several_runs_is_said_once() -> None:
+    runs = [
+        replace(run(name, step_times(200, 1)), shared=(Shared("node", 4, 4, 2.0),))
+        for name in ("one", "other")
+    ]
+    (said,) = (note for note in words.notes(compared(runs)) if "share 2 cores" in note)
+    assert said.startswith("A, B: 4 ranks with 4 threads share 2 cores: their step times tell")

@@ -21,7 +21,7 @@ ALLOWED = {
     "html", "head", "meta", "title", "style", "body", "header", "h1", "h2", "p", "span", "strong",
     "dl", "dt", "dd", "div", "pre", "table", "thead", "tbody", "tr", "th", "td", "svg", "rect",
     "polyline", "figure", "figcaption",
-    "img", "details", "summary", "ul", "li", "br", "footer",
+    "code", "img", "details", "summary", "ul", "li", "br", "footer",
 }  # fmt: skip
 
 
@@ -153,3 +153,17 @@ def test_the_heat_map_is_bounded_and_keeps_the_one_slow_rank() -> None:
 def test_no_heat_map_of_nothing() -> None:
     assert heat_map(()) is None
     assert heat_map(diagnoses.healthy().case.ranks[:1]) is None
+
+
+def test_the_table_of_evidence_says_on_a_phone_what_its_columns_say() -> None:
+    page = html.render(diagnoses.straggler())
+    assert '<table class="folds">' in page
+    heads = {value for key, value in walk(page).attributes if key == "data-head"}
+    assert {"measure", "value"} <= heads
+
+
+def test_a_sentence_is_no_block_of_code_and_what_one_types_in_it_is_code() -> None:
+    made = diagnoses.straggler()
+    fix = replace(made.findings[0].fixes[0], how="`dmesg -T` tells <who> it was")
+    page = html.render(replace(made, findings=(replace(made.findings[0], fixes=(fix,)),)))
+    assert "<p><code>dmesg -T</code> tells &lt;who&gt; it was</p>" in page

@@ -8,8 +8,10 @@ from dataclasses import replace
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.model import Event as Told
-from mgpu_doctor.report.html.graphs import COLUMNS, graphs
+from mgpu_doctor.report.events.event import Event, Kind
+from mgpu_doctor.report.html.graphs import COLUMNS, MOST_MARKS, graphs
 from mgpu_doctor.report.html.happened import MOST, happened
+from mgpu_doctor.report.verdict import Tone
 from tests.support import diagnoses
 from tests.support.gpus import gpus, on_gpus
 from tests.support.synthetic import Synthetic, synthetic_case
@@ -109,3 +111,19 @@ def test_gpus_of_nobody_knows_which_of_several_hosts_are_not_drawn_as_one() -> N
     rows = tuple(replace(one, host=host) for host in "ab" for one in sampled(0, 5).host_samples)
     drawn = curves(graphs(replace(case, host_samples=rows)))
     assert not any("GPU" in title for title in drawn)
+
+
+def test_what_went_wrong_is_marked_in_every_curve() -> None:
+    bad, said = Tone.CRITICAL, "<b>fell</b>"
+    events = (
+        Event(Kind.ERRORS, START + 2, "rank 1", said, bad),
+        Event(Kind.ERRORS, START + 99, "rank 1", "after the last sample", bad),
+        Event(Kind.ERRORS, None, "rank 1", "nobody knows when", bad),
+        Event(Kind.RANKS, START + 3, "rank 1", "joined"),
+    )
+    markup = graphs(sampled(0, 5, 10), events=events)
+    assert markup.count('class="event critical"') == markup.count("<figure>") == 2
+    assert "rank 1: &lt;b&gt;fell&lt;/b&gt;" in markup
+    assert 'x="120.0"' in markup
+    many = [replace(events[0], at=START + 10 * n / 99) for n in range(99)]
+    assert graphs(sampled(0, 5, 10), events=many).count('class="event') == 2 * MOST_MARKS

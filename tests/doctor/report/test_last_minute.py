@@ -12,12 +12,13 @@ import pytest
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case, Console, Job, Now, Outcome, Rank, State, Subject
-from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report import html, markdown
 from mgpu_doctor.report.html.lastminute import MOST
 from mgpu_doctor.report.lastminute.facts import LINES, LINES_OF_NOBODY, last_minute
 from mgpu_doctor.report.lastminute.words import cells, told
+from mgpu_doctor.report.rows import rows
 from tests.support import diagnoses
 
 START = 1_790_000_000.0
@@ -159,3 +160,18 @@ def test_printed_lines_are_only_text() -> None:
     assert "<script" not in page
     assert "\x1b" not in page + ticket
     assert "<script" not in re.sub(r"(`{3,}).*?\n\1", "", ticket, flags=re.DOTALL)
+
+
+def test_no_phase_at_all_is_said_to_be_none() -> None:
+    known = last_minute(KILLED)
+    assert known is not None
+    nowhere = replace(known.stops[0], where="other", stood=3.0)
+    assert "in no known phase, for 3 s" in cells(nowhere, several=False)
+    assert all("other" not in (row.where or "") for row in rows(_standing("other"), 8))
+    assert any(row.where == "all_reduce" for row in rows(_standing("all_reduce"), 8))
+
+
+def _standing(where: str) -> Diagnosis:
+    stopped = Finding("failed-killed", Severity.CRITICAL, 0.9, "it ended", "somebody ended it")
+    ranks = tuple(replace(one, where=where) for one in KILLED.ranks)
+    return replace(KILLED, ranks=ranks, findings=(stopped,))

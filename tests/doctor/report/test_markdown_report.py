@@ -114,3 +114,23 @@ def test_long_prose_is_no_code() -> None:
     text = markdown.render(replace(made, findings=(replace(made.findings[0], fixes=(fix,)),)))
     assert "```" not in text
     assert r"Make \*batches\* ahead" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "written"),
+    [
+        ("run `a_b *` now", "run `a_b *` now"),
+        ("a ` alone_", r"a \` alone\_"),
+        ("`<b>` and `@x` and `a|b`", r"\`&lt;b&gt;\` and \`@<!-- -->x\` and \`a\|b\`"),
+        ("- `x`", r"\- `x`"),
+    ],
+)
+def test_between_backticks_is_code_where_that_is_safe(words: str, written: str) -> None:
+    assert markdown.prose(words) == written
+
+
+def test_what_ran_is_told_and_redacted() -> None:
+    made = diagnoses.straggler()
+    told = markdown.render(made)
+    assert "| command | torchrun --nproc-per-node 4 train.py |" in told
+    assert "| hosts | host-1 |" in told

@@ -102,3 +102,23 @@ def test_cells_are_as_long_as_their_sum() -> None:
     assert phases.cells([1.0], 2.0, 11) == [6]
     assert phases.cells([1.0], 0.0, 11) == [0]
     assert sum(phases.cells([0.1] * 7, 0.7, 20)) == 20
+
+
+def test_between_backticks_is_code_and_nothing_else_is() -> None:
+    def told(words: str) -> str:
+        return text.with_code(words, str.upper, lambda code: f"<{code}>")
+
+    assert told("run `ls -l` or `w`, then") == "RUN <ls -l> OR <w>, THEN"
+    assert told("a ` alone") == "A ` ALONE"
+    assert told("`` and ` ` hold none") == "`` AND ` ` HOLD NONE"
+
+
+def test_a_command_is_no_prose() -> None:
+    assert not text.is_prose("torchrun --nproc-per-node 4 train.py")
+    assert not text.is_prose("first `a`\nthen `b`")
+    assert text.is_prose("`dmesg -T` names it")
+    assert text.is_prose("word " * 30)
+
+
+def test_an_exit_code_has_no_unit() -> None:
+    assert text.quantity(1, "code") == "1"

@@ -15,6 +15,8 @@ from mgpu_doctor.cli import diagnose as verb
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.subjects import Traces, recognise
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
+from mgpu_doctor.report.rows import rows
+from mgpu_doctor.report.verdict import job_line
 from tests.support.kineto import OLD, Job, written
 
 BOUND = Job(transfer=4000, kernel=100)
@@ -86,6 +88,8 @@ def test_few_steps_and_single_ranks_name_nobody_and_say_so(tmp_path: Path) -> No
     reasons = " ".join(gap.reason for gap in alone.unexamined)
     assert "no trace of rank 1, 2, 3 of 4" in reasons
     assert "traces of two ranks at least are needed" in reasons
+    assert {row.state for row in rows(alone, 8)} == {"traced"}
+    assert "end" not in job_line(alone), "a trace does not tell how the job ended"
 
 
 def test_a_missing_rank_does_not_keep_the_others_from_being_compared(tmp_path: Path) -> None:

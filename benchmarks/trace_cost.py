@@ -1,0 +1,89 @@
+"""What a trace on demand costs the job that is traced: its steps before, while and after.
+
+    python -m benchmarks.trace_cost [--ranks 2] [--steps 20]
+
+`train torch-ddp` runs, `mgpu-doctor trace` traces some of its steps, and its own black boxes tell
+how long every step took. The longest step after warm-up is the one in which the traces were
+written; those before it were traced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.support import DOCTOR, machine
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.examine.together import cases
+
+WARM_UP = 20
+"""Steps before the trace is asked for."""
+PATIENCE = 120.0
+NOWHERE = subprocess.DEVNULL
+
+
+def recorded(folder: Path) -> Case:
+    (case,) = cases([str(folder)], lambda _: None)
+    return case
+
+
+def traced(folder: Path, traces: Path, ranks: int, steps: int) -> Case:
+    """The recording of a job of which some steps were traced."""
+    options = ["--ranks", str(ranks), "--steps", "100000", "--quiet", "--dir", str(folder)]
+    command = [*DOCTOR, "train", "torch-ddp", *options]
+    job = subprocess.Popen(command, stdout=NOWHERE, stderr=NOWHERE)
+    try:
+        until = time.monotonic() + PATIENCE
+        while job.poll() is None and time.monotonic() < until and not warm(folder, ranks):
+            time.sleep(1)
+        subprocess.run(
+            [*DOCTOR, "trace", str(folder), "--steps", str(steps), "-o", str(traces)],
+            check=False,
+            stdout=NOWHERE,
+            stderr=NOWHERE,
+        )
+        time.sleep(3)
+    finally:
+        job.terminate()
+        job.wait()
+    return recorded(folder)
+
+
+def warm(folder: Path, ranks: int) -> bool:
+    if not (folder / "hosts").is_dir():
+        return False
+    case = recorded(folder)
+    return len(case.ranks) == ranks and all(len(one.steps) > WARM_UP for one in case.ranks)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=20)
+    args = parser.parse_args()
+    print(machine())
+    with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as made:
+        traces = Path(made, "traces")
+        case = traced(Path(made, "run"), traces, args.ranks, args.steps)
+        sizes = [one.stat().st_size for one in traces.iterdir()] if traces.is_dir() else []
+    if not sizes:
+        raise SystemExit("nothing was traced: look at `mgpu-doctor trace` by hand.")
+    for rank in case.ranks:
+        took = rank.steps["wall_ns"] * 1e-6
+        written = WARM_UP + int(np.argmax(took[WARM_UP:]))
+        before = np.median(took[WARM_UP // 2 : max(WARM_UP, written - args.steps)])
+        while_ = np.median(took[max(0, written - args.steps + 1) : written])
+        print(
+            f"rank {rank.rank}: a step takes {before:.0f} ms before, {while_:.0f} ms while it is "
+            f"traced, {took[written]:.0f} ms where the trace is written"
+        )
+    print(f"{max(sizes) / 1e6:.0f} MB a rank at most")
+
+
+if __name__ == "__main__":
+    main()

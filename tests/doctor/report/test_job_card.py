@@ -1,0 +1,65 @@
+"""What ran: from the job and from what its ranks told, which may be anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from mgpu_doctor.case.files import Json
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.findings import Diagnosis, Predicted
+from mgpu_doctor.report.jobcard import facts
+from mgpu_doctor.report.redact import as_it_is, redactor
+from mgpu_doctor.report.verdict import whole_run
+from tests.support import diagnoses
+
+
+def born(birth: dict[str, Json]) -> Diagnosis:
+    made = diagnoses.straggler()
+    ranks = tuple(replace(rank, birth=birth, device="cuda:0") for rank in made.case.ranks)
+    return replace(made, case=replace(made.case, ranks=ranks))
+
+
+def test_versions_devices_and_settings_are_told() -> None:
+    birth: dict[str, Json] = {
+        "framework_version": "2.13.0", "python": "3.11.7", "backend": "nccl",
+        "device_name": "NVIDIA H200", "precision": "bfloat16", "threads": 1, "affinity": 8,
+        "loaders": [{"batch_size": 32, "workers": 4}, {"batch_size": 1}],
+        "optimizers": [{"class": "AdamW", "lr": 0.001}],
+    }  # fmt: skip
+    told = facts(born(birth), as_it_is())
+    assert told["framework"].endswith("2.13.0, Python 3.11.7")
+    assert told["devices"] == "4 × NVIDIA H200"
+    assert told["threads"] == "1 a rank, on 8 cores"
+    assert told["loader"] == "batches of 32, 4 workers"
+    assert told["optimizer"] == "AdamW, learning rate 0.001"
+
+
+def test_a_birth_of_other_kinds_is_left_out() -> None:
+    odd: dict[str, Json] = {
+        "framework_version": 2, "python": None, "threads": "many", "precision": [],
+        "loaders": {"batch_size": 1}, "optimizers": ["x"], "device_name": 7,
+    }  # fmt: skip
+    told = facts(born(odd), as_it_is())
+    assert not {"precision", "threads", "loader", "optimizer"} & told.keys()
+    assert told["devices"] == "4 × cuda"
+
+
+def test_hosts_are_hidden_in_what_ranks_told_too() -> None:
+    made = born({"device_name": "GPU of node-a"})
+    assert facts(made, redactor(made))["devices"] == "4 × GPU of host-1"
+
+
+def test_what_the_run_would_have_taken_is_told_when_it_is_over() -> None:
+    made = diagnoses.straggler()
+    steps = (made.furthest_step or 0) + 1
+    made = replace(made, step_seconds=2.0)
+    half = Predicted(0.5, None, "what-if")
+    job = replace(made.case.job, outcome=Outcome.COMPLETED)
+    over = replace(made, case=replace(made.case, job=job))
+    told = whole_run(over, half)
+    assert told is not None
+    assert told.startswith(f"this run's {steps} steps in ")
+    job = replace(job, outcome=Outcome.RUNNING)
+    assert whole_run(replace(over, case=replace(over.case, job=job)), half) is None
+    assert whole_run(over, Predicted(1.2, None, "what-if")) is None
+    assert whole_run(over, None) is None
