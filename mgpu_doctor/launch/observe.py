@@ -24,6 +24,7 @@ from mgpu_doctor.launch.signals import Inbox
 from mgpu_doctor.launch.stillness import Alarm
 from mgpu_doctor.launch.watch import Watch
 from mgpu_doctor.recording import home, layout
+from mgpu_doctor.recording.elsewhere import remembered
 from mgpu_doctor.recording.write import OccupiedError
 
 __all__ = ["Observed", "OccupiedError", "observe"]
@@ -86,20 +87,22 @@ def observe(
     console = _connect(notebook) if capture else Console()
     inbox = Inbox()
     canary = Canary()
+    outside = notebook.folder if directory is not None else None
     try:
-        pid = program.start(
-            path,
-            command,
-            job_environment(environment, notebook.boxes),
-            streams=console.streams,
-            signal_mask=inbox.before,
-        )
-        console.let_go()
-        idle = threading.Timer(SETTLED, _idly, [meanwhile])
-        idle.daemon = True
-        idle.start()
-        status, asked = _accompany(pid, notebook, console, inbox, canary, alarm=alarm)
-        idle.cancel()
+        with remembered(outside, identity, environment):
+            pid = program.start(
+                path,
+                command,
+                job_environment(environment, notebook.boxes),
+                streams=console.streams,
+                signal_mask=inbox.before,
+            )
+            console.let_go()
+            idle = threading.Timer(SETTLED, _idly, [meanwhile])
+            idle.daemon = True
+            idle.start()
+            status, asked = _accompany(pid, notebook, console, inbox, canary, alarm=alarm)
+            idle.cancel()
     finally:
         canary.close()
         inbox.close()

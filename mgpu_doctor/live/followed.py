@@ -13,17 +13,22 @@ Key = tuple[str, tuple[int | None, ...]]
 
 
 def follow(
-    before: tuple[Followed, ...], found: tuple[Finding, ...], at: float
+    before: tuple[Followed, ...], found: tuple[Finding, ...], at: float, *, over: bool = False
 ) -> tuple[Followed, ...]:
     """What is there now, in the order of `found`, then what has resolved itself, the newest
     first. The same code of the same ranks is the same finding, until it resolves itself: it then
-    is one of the past, and may come back as a new one."""
+    is one of the past, and may come back as a new one. When the job is `over`, nothing resolves
+    itself any more: what is gone then only goes by another name, or was about what comes next."""
     was = {_key(one.finding): one for one in before if one.is_open}
     now = {_key(finding): finding for finding in found}
     there = tuple(
         Followed(finding, was[key].appeared if key in was else at) for key, finding in now.items()
     )
-    gone = [Followed(one.finding, one.appeared, at) for key, one in was.items() if key not in now]
+    gone = [
+        one if over else Followed(one.finding, one.appeared, at)
+        for key, one in was.items()
+        if key not in now
+    ]
     past = [*gone, *(one for one in before if not one.is_open)]
     past.sort(key=lambda one: -(one.resolved or 0.0))
     return there + tuple(past[:MOST_PAST])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # a frame without a job is made without what only a job needs
     from mgpu_doctor.case.gpu import DeviceSample, XidEvent
@@ -13,8 +13,7 @@ if TYPE_CHECKING:  # a frame without a job is made without what only a job needs
     from mgpu_doctor.live.history.collect import History
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where a replay stands. Seconds since the epoch; `speed` is recorded seconds a second."""
 
     start: float
@@ -24,8 +23,7 @@ class Position:
     paused: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Going:
+class Going(NamedTuple):
     """How a job goes of late. None: not known."""
 
     step_seconds: float | None = None

@@ -11,6 +11,8 @@ from mgpu_doctor.case.model import Case, Rank
 
 RECENT = 240
 """Steps looked at: about what the widest usual screen can show, one a column."""
+LEAST_RANKS = 2
+TOO_FEW = ("none", "only one")
 SPARE = 24
 """Records more a rank, since ranks are caught at slightly different steps."""
 
@@ -32,6 +34,11 @@ def heat(case: Case) -> Heat | str:
     from mgpu_doctor.analysis.attribution import UnattributableError, attribute
     from mgpu_doctor.analysis.measures import has_host_clock
 
+    stepped = sum(bool(len(rank.steps)) for rank in case.ranks)
+    if stepped < LEAST_RANKS:
+        lonely = len(case.ranks) == 1 and case.job.world_size in (None, 1)
+        known = "this job has one" if lonely else f"{TOO_FEW[stepped]} has ended a step so far"
+        return f"it compares ranks, and {known}"
     recent = tuple(_newest(rank) for rank in case.ranks)
     try:
         joined = join(recent)

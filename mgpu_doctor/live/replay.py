@@ -90,8 +90,8 @@ class Replay:
         with self._lock:
             position = self._position
             if position.paused and position.at >= position.end:
-                position = replace(position, at=position.start)
-            self._position = replace(position, paused=not position.paused)
+                position = position._replace(at=position.start)
+            self._position = position._replace(paused=not position.paused)
 
     def step(self, seconds: float) -> None:
         """Move by so many recorded seconds."""
@@ -103,20 +103,20 @@ class Replay:
         with self._lock:
             position = self._position
             span = position.end - position.start
-            self._position = replace(position, at=position.start + share * span)
+            self._position = position._replace(at=position.start + share * span)
 
     def faster(self, steps: int) -> None:
         """So many places up (or down) in `SPEEDS`."""
         with self._lock:
             place = SPEEDS.index(self._position.speed) + steps
             speed = SPEEDS[max(0, min(len(SPEEDS) - 1, place))]
-            self._position = replace(self._position, speed=speed)
+            self._position = self._position._replace(speed=speed)
 
     def _move(self, seconds: float) -> None:
         position = self._position
         at = max(position.start, min(position.end, position.at + seconds))
         over = at >= position.end and seconds > 0
-        self._position = replace(position, at=at, paused=position.paused or over)
+        self._position = position._replace(at=at, paused=position.paused or over)
 
 
 def _has_job(case: Case) -> bool:

@@ -58,7 +58,7 @@ class Seen:
         heated: bool = True,
     ) -> Seen:
         """`before`: the findings followed so far; `at`: the moment of this view."""
-        followed = follow(before, diagnosis.findings, at)
+        followed = follow(before, diagnosis.findings, at, over=case.job.ended is not None)
         map_ = heat(case) if heated else None
         return cls(diagnosis, map_, going(case, diagnosis.stages), followed=followed)
 

@@ -1,7 +1,8 @@
-"""Which of the recordings kept here belong to jobs that still run on this machine."""
+"""Which recordings belong to jobs that still run on this machine."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 from mgpu_probes.outside import processes
 
+from mgpu_doctor.recording.elsewhere import all_remembered
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 
@@ -19,12 +21,13 @@ MAX_INFO_BYTES = 1 << 20
 
 
 def living(environment: Mapping[str, str] = os.environ) -> list[Path]:
-    """Recordings of jobs whose first process is alive, the one started last first."""
-    try:
-        names = sorted(os.listdir(runs(environment)), reverse=True)[:NEWEST]
-    except OSError:
-        return []
-    return [folder for name in names if is_living(folder := runs(environment) / name)]
+    """Recordings of jobs whose first process is alive, the one started last first: those kept in
+    the doctor's home, and those that `--dir` put elsewhere."""
+    folders = all_remembered(environment)
+    with contextlib.suppress(OSError):
+        kept = sorted(os.listdir(runs(environment)), reverse=True)[:NEWEST]
+        folders |= {name: runs(environment) / name for name in kept}
+    return [folders[name] for name in sorted(folders, reverse=True) if is_living(folders[name])]
 
 
 def is_living(recording: Path) -> bool:

@@ -26,8 +26,9 @@ from textual.widgets import Footer
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.source import Chooser, Player, Source
 from mgpu_doctor.recording.home import latest
+from mgpu_doctor.report import text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
-from mgpu_doctor.tui import keys
+from mgpu_doctor.tui import keys, room
 from mgpu_doctor.tui.gpu.panel import GpusPanel
 from mgpu_doctor.tui.pages import FollowingScreen, Page, help_page
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
@@ -49,6 +50,12 @@ LEAST_REST = 4.0
 """Rests at least so many times as long as a frame took to make: the screen is given a fifth of a
 core at most, and says in its head how late that makes it."""
 STEP_SECONDS = 1.0
+WIDE = "-wide"
+MOST_MISSED = 16
+"""Different reasons for which frames were missed that are told, each once."""
+MISSED_FOR = 60.0
+"""Seconds for which one stays on the screen."""
+TENTHS = 10
 DRAWN_ON = 2
 """Textual draws on standard error."""
 HUNG_UP = 128 + signal.SIGHUP
@@ -67,6 +74,14 @@ class FrameMade(Message):
         return isinstance(message, FrameMade)
 
 
+class FrameMissed(Message):
+    """No frame could be made; `why`: a few words of the error."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__()
+        self.why = why
+
+
 class TopApp(ThemedApp):
     """`mgpu-doctor top`. `interval`: seconds between frames; `readonly`: starts and stops nothing;
     `recorder`: takes down what the machine does, whatever job is shown."""
@@ -74,8 +89,7 @@ class TopApp(ThemedApp):
     TITLE = "mgpu-doctor"
     CSS_PATH = "top.tcss"
     # Textual declares these as instance variables: no ClassVar here.
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (170, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-tall")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (90, "-usual"), (170, WIDE)]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = keys.BINDINGS
 
     frame: reactive[Frame | None] = reactive(None, init=False, repaint=False)
@@ -102,6 +116,7 @@ class TopApp(ThemedApp):
         self._leaving = False
         self._asked: list[str] = []
         self._graphs: Choice | None = None
+        self._missed: set[str] = set()
 
     def compose(self) -> ComposeResult:
         yield Panel(head.lines, id="head")
@@ -112,6 +127,7 @@ class TopApp(ThemedApp):
             yield RanksPanel(ofjob.ranks, "Ranks", id="ranks")
             yield Panel(ofjob.heat, "Steps", id="heat")
         yield FindingsPanel(ofjob.findings, "Findings", id="findings")
+        yield Panel(ofjob.details, "Selected finding", id="details")
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
@@ -139,9 +155,8 @@ class TopApp(ThemedApp):
             if not self.is_headless and not os.isatty(DRAWN_ON):
                 os._exit(HUNG_UP)
             began = time.monotonic()
-            frame = self._next_frame(began - before)
+            self.post_message(self._next_frame(began - before, late=max(0.0, began - due)))
             took = time.monotonic() - began
-            self.post_message(FrameMade(replace(frame, late=max(0.0, began - due))))
             before, due = began, began + self._interval
             if self._wake.wait(max(due - time.monotonic(), LEAST_REST * took)):
                 self._wake.clear()
@@ -149,16 +164,35 @@ class TopApp(ThemedApp):
         for source in (*self._left, self._source):
             source.close()
 
-    def _next_frame(self, passed: float) -> Frame:
+    def _next_frame(self, passed: float, late: float) -> FrameMade | FrameMissed:
         while self._left:
             self._left.pop().close()
-        return self._source.frame(passed)
+        try:
+            return FrameMade(replace(self._source.frame(passed), late=late))
+        except Exception as error:
+            if self.frame is None:
+                raise
+            # A screen that is left open for days outlives what goes wrong meanwhile, such as an
+            # update of the very files that it runs from.
+            return FrameMissed(text.line(f"{type(error).__name__}: {error}"))
 
     def on_frame_made(self, message: FrameMade) -> None:
         self.frame = message.frame
 
-    def watch_frame(self) -> None:
+    def on_frame_missed(self, message: FrameMissed) -> None:
+        """What is there stays, and the head says how old it is."""
+        if self.frame is not None and self.frame.replay is None:
+            self.frame = replace(self.frame, late=max(0.0, time.time() - self.frame.at))
+        if message.why not in self._missed and len(self._missed) < MOST_MISSED:
+            self._missed.add(message.why)
+            told = f"What is shown is not renewed: {message.why}. If that stays, start top again."
+            self.notify(told, severity="error", timeout=MISSED_FOR, markup=False)
+
+    def watch_frame(self, before: Frame | None, now: Frame | None) -> None:
         self._show()
+        came = now is not None and now.diagnosis is not None
+        if came and before is not None and before.diagnosis is None and self.view.gpu is None:
+            self.screen_stack[0].query_one("#findings").focus()
 
     def watch_view(self) -> None:
         self._show()
@@ -168,9 +202,17 @@ class TopApp(ThemedApp):
         if self.frame is not None:
             for panel in self.screen_stack[0].query(Panel):
                 panel.show(self.frame, self.view)
+            self._arrange()
             for screen in self.screen_stack:
                 if isinstance(screen, FollowingScreen):
                     screen.show(self.frame)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._arrange)
+
+    def _arrange(self) -> None:
+        screen = self.screen_stack[0]
+        room.arrange(screen, side_by_side=screen.has_class(WIDE))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         follows = isinstance(self.screen, FollowingScreen)
@@ -204,7 +246,7 @@ class TopApp(ThemedApp):
     def action_sort(self) -> None:
         orders = list(Order)
         following = orders[(orders.index(self.view.order) + 1) % len(orders)]
-        self.view = replace(self.view, order=following)
+        self.view = self.view._replace(order=following)
 
     def action_history(self) -> None:
         from mgpu_doctor.tui.history.choice import Choice
@@ -223,7 +265,7 @@ class TopApp(ThemedApp):
         self.push_screen(EventsScreen(self.frame))
 
     def action_reverse(self) -> None:
-        self.view = replace(self.view, reversed=not self.view.reversed)
+        self.view = self.view._replace(reversed=not self.view.reversed)
 
     def action_filter(self) -> None:
         if len(self.screen_stack) == 1:
@@ -233,7 +275,7 @@ class TopApp(ThemedApp):
 
     def _filter_chosen(self, chosen: Chosen | None) -> None:
         if chosen is not None:
-            self.view = replace(self.view, filter=chosen.filter)
+            self.view = self.view._replace(filter=chosen.filter)
 
     def action_next_job(self) -> None:
         if isinstance(self._source, Chooser):
@@ -287,6 +329,12 @@ class TopApp(ThemedApp):
     def action_step(self, by: int) -> None:
         self._steer(lambda player: player.step(by * STEP_SECONDS))
 
+    def action_leap(self, by: int) -> None:
+        position = self.frame.replay if self.frame is not None else None
+        if position is not None:
+            span = position.end - position.start
+            self._steer(lambda player: player.step(by * span / TENTHS))
+
     def action_speed(self, by: int) -> None:
         self._steer(lambda player: player.faster(by))
 
@@ -299,26 +347,26 @@ class TopApp(ThemedApp):
             self._wake.set()
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
-        self.view = replace(self.view, rank=message.who)
+        self.view = self.view._replace(rank=message.who)
         if message.opened and self.frame is not None:
             from mgpu_doctor.tui.rank.screen import RankScreen
 
             page = RankScreen(self.frame, self.view)
 
             def closed(_: None) -> None:
-                self.view = replace(self.view, rank=page.view.rank)
+                self.view = self.view._replace(rank=page.view.rank)
 
             self.push_screen(page, closed)
 
     def on_gpus_panel_chosen(self, message: GpusPanel.Chosen) -> None:
-        self.view = replace(self.view, gpu=message.index)
+        self.view = self.view._replace(gpu=message.index)
         if message.opened and self.frame is not None:
             from mgpu_doctor.tui.gpu.screen import GpuScreen
 
             page = GpuScreen(self.frame, self.view)
 
             def closed(_: None) -> None:
-                self.view = replace(self.view, gpu=page.view.gpu)
+                self.view = self.view._replace(gpu=page.view.gpu)
 
             self.push_screen(page, closed)
 
@@ -326,7 +374,7 @@ class TopApp(ThemedApp):
         diagnosis = self._diagnosis
         last = len(diagnosis.findings) - 1 if diagnosis else 0
         wanted = self.view.finding + message.by if message.to is None else message.to
-        self.view = replace(self.view, finding=max(0, min(last, wanted)))
+        self.view = self.view._replace(finding=max(0, min(last, wanted)))
         if message.opened:
             self.action_details()
 

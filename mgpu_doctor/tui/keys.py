@@ -8,9 +8,49 @@ from typing import Any
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
 
+SECONDS = Binding.Group("1 s", compact=True)
+LEAPS = Binding.Group("a tenth", compact=True)
+SPEED = Binding.Group("speed", compact=True)
 BINDINGS: list[BindingType] = [
-    Binding("q", "quit", "quit", tooltip="Quit; the job is never touched (as ctrl+c)."),
+    Binding("space", "pause", "pause", priority=True, tooltip="Replay: pause and go on."),
+    Binding(
+        "left", "step(-1)", "back", priority=True, group=SECONDS, tooltip="Replay: a second back."
+    ),
+    Binding("right", "step(1)", "on", priority=True, group=SECONDS, tooltip="Replay: a second on."),
+    Binding(
+        "minus", "speed(-1)", "slower", key_display="-", group=SPEED, tooltip="Replay: slower."
+    ),
+    Binding(
+        "plus,equals_sign",
+        "speed(1)",
+        "faster",
+        key_display="+",
+        group=SPEED,
+        tooltip="Replay: faster.",
+    ),
+    Binding(
+        "less_than_sign,comma",
+        "leap(-1)",
+        "leap back",
+        key_display="<",
+        group=LEAPS,
+        tooltip="Replay: a tenth of it back; home: to the start.",
+    ),
+    Binding(
+        "greater_than_sign,full_stop",
+        "leap(1)",
+        "leap on",
+        key_display=">",
+        group=LEAPS,
+        tooltip="Replay: a tenth of it on; end: to the end.",
+    ),
+    Binding("home", "seek(0)", "start", show=False, priority=True),
+    Binding("end", "seek(1)", "end", show=False, priority=True),
+    Binding(
+        "q", "quit", "quit", tooltip="Quit (or ctrl+c); the job is never touched. ctrl+z suspends."
+    ),
     Binding("ctrl+c", "quit", show=False, priority=True),
+    Binding("ctrl+z", "suspend_process", show=False, priority=True),
     Binding("question_mark", "keys", "help", key_display="?", tooltip="All keys."),
     Binding(
         "enter", "details", "finding", tooltip="The selected finding in full; escape closes it."
@@ -51,15 +91,8 @@ BINDINGS: list[BindingType] = [
         show=False,
         tooltip="Dark, light, without colour; NO_COLOR=1 starts without.",
     ),
-    Binding("space", "pause", "pause", priority=True, tooltip="Replay: pause and go on."),
-    Binding("left", "step(-1)", "back", priority=True, tooltip="Replay: a second back."),
-    Binding("right", "step(1)", "on", priority=True, tooltip="Replay: a second on."),
-    Binding("minus", "speed(-1)", "slower", key_display="-", tooltip="Replay: slower."),
-    Binding("plus,equals_sign", "speed(1)", "faster", key_display="+", tooltip="Replay: faster."),
-    Binding("home", "seek(0)", "start", show=False, priority=True, tooltip="Replay: to the start."),
-    Binding("end", "seek(1)", "end", show=False, priority=True, tooltip="Replay: to the end."),
 ]
-REPLAY_ACTIONS = frozenset({"pause", "step", "speed", "seek"})
+REPLAY_ACTIONS = frozenset({"pause", "step", "leap", "speed", "seek"})
 MAIN_ACTIONS = frozenset(
     {
         "details",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -15,18 +15,23 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.keys import told
 from mgpu_doctor.tui.view import View
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 ELSE = (
     ("tab", "Next panel; arrows and page keys move in it, and so does the mouse."),
     ("↑ ↓", "Select a finding, a rank or a GPU: enter opens it. Digits find a rank."),
     ("s S", "On a rank's page: its stack, and those of all ranks."),
     ("^p", "Palette: everything above, found by typing a few letters."),
 )
-READING = """
-Ranks: a bar is a step's time, its letters are the phases of the legend. The rank whose bar holds
-work while the others' hold dots (wait) is the one they wait for.
-Steps: each cell is one rank's own work in one step beyond the median rank's. The taller, the worse.
-An empty cell was not measured. A question mark is not known.
-"""
+READING = (
+    "Ranks: a bar is a step's time, its letters are the phases of the legend. The rank whose bar "
+    "holds work while the others' hold dots (wait) is the one they wait for.",
+    "Steps: each cell is one rank's own work in one step beyond the median rank's. The taller, the "
+    "worse. An empty cell was not measured. A question mark is not known.",
+    "Late: how much later than the interval asks this screen was renewed. A busy machine and a "
+    "large job make it so: it takes a fifth of a core at most.",
+)
 
 
 class FollowingScreen(Screen[None]):
@@ -83,7 +88,7 @@ class Page(ModalScreen[None]):
         Binding("escape,q,enter,question_mark", "app.pop_screen", "close"),
     ]
 
-    def __init__(self, title: str, content: Text) -> None:
+    def __init__(self, title: str, content: RenderableType) -> None:
         super().__init__()
         self._page_title = title
         self._content = content
@@ -97,8 +102,10 @@ class Page(ModalScreen[None]):
 
 def help_page(app: App[Any]) -> Page:
     """All keys of the live screen, and how to read it."""
-    shown = Text()
+    from rich.console import Group  # no part of the first frame
+    from rich.table import Table
+
+    keys = Table.grid(padding=(0, 2, 0, 0))
     for key, does in (*((app.get_key_display(one), one.tooltip) for one in told()), *ELSE):
-        shown.append(f"{key:8}", style="bold").append(f"{does}\n")
-    shown.append(READING)
-    return Page("Keys", shown)
+        keys.add_row(Text(key, style="bold"), does)
+    return Page("Keys", Group(keys, *(Text(f"\n{told}") for told in READING)))

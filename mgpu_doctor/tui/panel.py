@@ -24,9 +24,19 @@ from mgpu_doctor.tui.view import View
 Draw = Callable[[Frame, int, View], Sequence[Text]]
 
 
-class Panel(ScrollView):
+class Panel(ScrollView, inherit_bindings=False):
     """Shows what `draw` makes of the newest frame; hidden while that is nothing. The head of `Rows`
     stays at the top, and its marked row is brought into view whenever it is another one."""
+
+    # Not the arrows to the sides: there is nothing to see there, and replays move with them.
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "scroll_up", "up", show=False),
+        Binding("down", "scroll_down", "down", show=False),
+        Binding("pageup", "page_up", "page up", show=False),
+        Binding("pagedown", "page_down", "page down", show=False),
+        Binding("home", "scroll_home", "to the top", show=False),
+        Binding("end", "scroll_end", "to the bottom", show=False),
+    ]
 
     def __init__(self, draw: Draw, title: str = "", *, id: str) -> None:
         super().__init__(id=id)
@@ -36,7 +46,29 @@ class Panel(ScrollView):
         self._lines: Sequence[Text] = ()
         self._marked: int | None = None
         self._due = False
+        self._wanted = True
         self.can_focus = bool(title)
+
+    @property
+    def wish(self) -> int:
+        """Lines of the screen that would show everything; 0 while it is hidden."""
+        return len(self._lines) + bool(self.border_title) if self.display else 0
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the screen has room for it; else it is hidden and draws nothing."""
+        return self._wanted
+
+    @wanted.setter
+    def wanted(self, wanted: bool) -> None:
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._redraw()
+
+    def take(self, lines: int) -> None:
+        """So many lines of the screen are its own."""
+        if self.styles.height is None or self.styles.height.cells != lines:
+            self.styles.height = lines
 
     def show(self, frame: Frame, view: View) -> None:
         """Draw this from now on."""
@@ -48,7 +80,8 @@ class Panel(ScrollView):
         self._redraw()
 
     def _redraw(self) -> None:
-        if self._shown is None:
+        if self._shown is None or not self._wanted:
+            self.display = False
             return
         frame, view = self._shown
         width = self.scrollable_content_region.width or self.app.size.width

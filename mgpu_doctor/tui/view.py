@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import RankSummary
@@ -23,8 +22,7 @@ class Order(str, Enum):
     HOST = "host"
 
 
-@dataclass(frozen=True, slots=True)
-class Who:
+class Who(NamedTuple):
     """A rank, in whatever row it stands. `pid`: only where its number is not known."""
 
     rank: int | None
@@ -36,8 +34,7 @@ class Who:
         return cls(rank.rank, rank.host, rank.pid if rank.rank is None else None)
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """Panels draw a frame under a view."""
 
     order: Order = Order.RANK

@@ -87,7 +87,7 @@ DEAD = frame(
     replace(diagnoses.hang(), efficiency_reason="the wait for other ranks was not measured"),
     heat=heat(4, None),
     late=0.6,
-    going=replace(GOING, samples=None, tokens=None, idle=42.0),
+    going=GOING._replace(samples=None, tokens=None, idle=42.0),
 )
 NOTHING = frame(
     None,

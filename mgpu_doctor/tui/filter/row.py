@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from mgpu_doctor.case.gpu import Device
     from mgpu_doctor.findings import RankSummary
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One placement; see the room's docstring."""
 
     rank: RankSummary | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from operator import is_
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.live.frame import Frame
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from mgpu_doctor.tui.filter.syntax import Filter
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     ranks: tuple[RankSummary, ...]
     devices: tuple[Device, ...]
 
@@ -99,8 +98,7 @@ def pids(device: Device) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*device.pids, *(one.pid for one in device.processes), *of_parts)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
+class _Pair(NamedTuple):
     """Places in the frame, and what the filter is asked of."""
 
     rank: int | None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import ClassVar
 
 from mgpu_probes.outside.owner import Owner, owners
@@ -86,5 +85,5 @@ class GpuScreen(SubjectScreen):
         if not indices:
             return
         place = indices.index(self.view.gpu) + by if self.view.gpu in indices else 0
-        self.view = replace(self.view, gpu=indices[place % len(indices)])
+        self.view = self.view._replace(gpu=indices[place % len(indices)])
         self.show(self._frame)

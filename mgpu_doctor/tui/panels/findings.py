@@ -50,6 +50,15 @@ def _gone(one: Followed, now: float, width: int) -> Text:
     return ends(shown, Text(f"resolved {ago} ago", style=DIM), width)
 
 
+def in_full(diagnosis: Diagnosis, width: int, view: View) -> list[Text]:
+    """The lines of the selected finding's details."""
+    from rich.console import Console  # the live screen has it anyway, one frame as text does not
+
+    selected = diagnosis.findings[min(view.finding, len(diagnosis.findings) - 1)]
+    wrapped = details(diagnosis, selected).wrap(Console(), max(1, width))
+    return [*wrapped]
+
+
 def details(diagnosis: Diagnosis, finding: Finding) -> Text:
     """Everything about a finding, to be wrapped by whoever shows it."""
     mark, style = MARKS[Tone(finding.severity.value)]

@@ -4,7 +4,7 @@ out; one value that is not known is a question mark."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.text import Text
 
@@ -22,8 +22,7 @@ LOADED = 0.5
 NO_MEMORY = "the host's memory"
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
+class Shown(NamedTuple):
     """A device and the share of its time, 0..1, that its ranks wait; None: not known."""
 
     device: Device

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 WHO = 14
 """Cells kept for who runs on a device."""
-LEGEND = replace(UTIL, title="util w=waits")
+LEGEND = UTIL._replace(title="util w=waits")
 
 
 def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
@@ -62,8 +61,7 @@ def rows_of(devices: Sequence[Device]) -> list[tuple[Device, MigInstance | None]
     return [(device, part) for device in devices for part in (None, *device.instances)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Sheet:
+class _Sheet(NamedTuple):
     """The table's columns, in a width."""
 
     cells: Mapping[Column, Cell]

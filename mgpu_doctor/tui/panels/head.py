@@ -13,6 +13,9 @@ from mgpu_doctor.tui.view import View
 
 LATE = 0.25
 """Seconds from which lateness is shown in colour."""
+BARS = ((120, 24), (100, 12), (76, 6), (0, 0))
+"""From how many columns on a replay's bar has how many cells."""
+CLOCK_FROM = 100
 
 
 def lines(frame: Frame, width: int, _view: View) -> list[Text]:
@@ -21,7 +24,7 @@ def lines(frame: Frame, width: int, _view: View) -> list[Text]:
     )
     if frame.others:
         title.append(f"  +{frame.others} more (j)", style=DIM)
-    made = [ends(title, _clock(frame), width)]
+    made = [ends(title, _clock(frame, width), width)]
     if frame.diagnosis is None:
         told = (frame.hint or "").splitlines()
         return made + [ends(Text(text.line(line)), Text(""), width) for line in told]
@@ -30,22 +33,24 @@ def lines(frame: Frame, width: int, _view: View) -> list[Text]:
     return [*made, *job.lines(frame, frame.diagnosis, width), said.line(frame.diagnosis, width)]
 
 
-def _clock(frame: Frame) -> Text:
+def _clock(frame: Frame, width: int) -> Text:
     at = time.strftime("%H:%M:%S", time.localtime(frame.at))
     if frame.replay is not None:
-        return _position(frame.replay, at)
+        return _position(frame.replay, at, width)
     late = "bold yellow" if frame.late >= LATE else DIM
     return Text.assemble((f"late {frame.late:.1f} s  ", late), (at, ""))
 
 
-def _position(replay: Position, at: str) -> Text:
+def _position(replay: Position, at: str, width: int) -> Text:
+    """Where it stands, which is told on the narrowest screen; the time of day is not."""
     passed, span = replay.at - replay.start, replay.end - replay.start
-    done = round(12 * max(0.0, min(1.0, passed / max(1e-9, span))))
+    cells = next(cells for least, cells in BARS if width >= least)
+    done = round(cells * max(0.0, min(1.0, passed / max(1e-9, span))))
     sign = "paused" if replay.paused else f"x{replay.speed:g}"
     return Text.assemble(
         (f"replay {sign} ", "bold magenta"),
         ("━" * done, "magenta"),
-        ("─" * (12 - done), DIM),
+        ("─" * (cells - done), DIM),
         (f" {text.seconds(passed)} of {text.seconds(span)}", ""),
-        (f"  {at}", DIM),
+        (f"  {at}" if width >= CLOCK_FROM else "", DIM),
     )

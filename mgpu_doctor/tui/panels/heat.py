@@ -33,7 +33,7 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     if heat is None:
         return []
     if isinstance(heat, str):
-        return [Text(f"no map of ranks by steps yet: {text.line(heat)}", style=DIM)]
+        return [Text(f"no map of ranks by steps: {text.line(heat)}", style=DIM)]
     label = max(4, len(str(max(heat.ranks))))
     columns = max(1, width - label - 1)
     steps = heat.steps[-columns:]

@@ -32,3 +32,12 @@ def findings(frame: Frame, width: int, view: View) -> Sequence[Text]:
     from mgpu_doctor.tui.panels import findings
 
     return findings.lines(frame, width, view)
+
+
+def details(frame: Frame, width: int, view: View) -> Sequence[Text]:
+    """Of the selected finding."""
+    if frame.diagnosis is None or not frame.diagnosis.findings:
+        return ()
+    from mgpu_doctor.tui.panels import findings
+
+    return findings.in_full(frame.diagnosis, width, view)

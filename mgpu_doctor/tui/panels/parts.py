@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -25,8 +25,7 @@ def gauge(share: float | None, width: int, *, alarm: bool = False) -> Text:
     return Text.assemble((FULL * filled, style), (EMPTY * (width - filled), DIM))
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column of a table: `rank` 0 is never dropped; of the others the highest goes first."""
 
     title: str

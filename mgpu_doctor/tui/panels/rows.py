@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import overload
 
 from rich.text import Text
 
 
-@dataclass(frozen=True, slots=True)
 class Rows(Sequence[Text]):
     """`head`: lines that stay where they are while the rows below scroll. `make` gives row 0 to
     `many - 1`. `marked`: the row that shall be on the screen."""
 
-    head: Sequence[Text]
-    many: int
-    make: Callable[[int], Text]
-    marked: int | None = None
+    def __init__(
+        self,
+        head: Sequence[Text],
+        many: int,
+        make: Callable[[int], Text],
+        marked: int | None = None,
+    ) -> None:
+        self.head, self.many, self.make, self.marked = head, many, make, marked
 
     def __len__(self) -> int:
         return len(self.head) + self.many

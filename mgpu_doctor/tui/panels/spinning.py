@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.report import phases
 from mgpu_doctor.tui.filter.shown import pids
 
 if TYPE_CHECKING:
@@ -50,6 +49,8 @@ def _share(told: RankSummary, rank: Rank | None, at: float) -> float | None:
         return 1.0
     if rank.birth.get("clock") != "device":
         return None
+    from mgpu_doctor.report import phases  # not for a machine without a job
+
     spent = phases.known(told.phases)
     total = sum(spent.values())
     return spent.get("wait", 0.0) / total if total else None

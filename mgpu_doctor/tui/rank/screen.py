@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, Protocol
 
@@ -182,7 +181,7 @@ class RankScreen(SubjectScreen):
         if not ranks:
             return
         following = ranks[0 if place is None else (place + by) % len(ranks)]
-        self.view = replace(self.view, rank=Who.of(following))
+        self.view = self.view._replace(rank=Who.of(following))
         if not (isinstance(self._told, Standing) and self._told.pid is None):
             self._told = None
         self._output = READING

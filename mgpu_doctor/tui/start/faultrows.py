@@ -43,11 +43,13 @@ class FaultRows(Vertical):
         return (*self._added, *([draft] if draft else []))
 
     def add(self) -> None:
-        """Keep the fault that was built, and begin another."""
+        """Keep the fault that was built, and begin another; where none is, begin the first."""
+        choice = self.query_one("#kind", Select)
         if draft := self._draft():
             self._added.append(draft)
-            self.query_one("#kind", Select).clear()
+            choice.clear()
             self._tell()
+        choice.focus()
 
     def drop(self) -> None:
         """Take all faults away."""

@@ -41,6 +41,9 @@ class LaunchScreen(ModalScreen[Started | None]):
         Binding("ctrl+n", "add_fault", "another fault", priority=True),
         Binding("ctrl+r", "drop_faults", "no faults", priority=True),
         Binding("escape", "leave", "back"),
+        # With priority, or else what is typed at once on a busy machine is still the old field's.
+        Binding("tab", "app.focus_next", show=False, priority=True),
+        Binding("shift+tab", "app.focus_previous", show=False, priority=True),
     ]
 
     def __init__(self, starter: Starter = start, *, readonly: bool = False) -> None:

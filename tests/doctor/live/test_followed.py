@@ -40,6 +40,13 @@ def test_each_is_told_once_as_it_was_last() -> None:
     assert recent(seen) == seen[:2]
 
 
+def test_when_the_job_is_over_nothing_resolves_itself_any_more() -> None:
+    seen = follow((Followed(SLOW, 10.0),), (OTHER,), 20.0, over=True)
+    assert seen == (Followed(OTHER, 20.0), Followed(SLOW, 10.0))
+    assert recent(seen) == ()
+    assert recent(follow(seen, (OTHER,), 30.0, over=True)) == ()
+
+
 def test_another_rank_is_another_finding() -> None:
     seen = follow((Followed(SLOW, 10.0),), (finding("straggler-input", 3),), 20.0)
     assert [(one.finding.culprits[0].rank, one.is_open) for one in seen] == [(3, True), (2, False)]

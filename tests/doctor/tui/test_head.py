@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.case.model import Unexamined
-from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.tui.panels import head
 from mgpu_doctor.tui.panels.strategy import strategy
 from mgpu_doctor.tui.view import View
@@ -44,11 +44,11 @@ def test_without_a_step_there_is_no_line_about_steps() -> None:
 
 
 def test_a_job_that_stands_or_diverges_says_so_first() -> None:
-    stands = told(replace(HEALTHY, going=replace(GOING, idle=42.0)), 80)
+    stands = told(replace(HEALTHY, going=GOING._replace(idle=42.0)), 80)
     assert "no step for 42 s" in stands
     assert "steps/s" not in stands
     assert "loss is no number" in told(
-        replace(HEALTHY, going=replace(GOING, loss=float("inf"))), 40
+        replace(HEALTHY, going=GOING._replace(loss=float("inf"))), 40
     )
 
 
@@ -59,6 +59,15 @@ def test_a_probe_that_switched_itself_off_is_told_with_its_reason() -> None:
     assert "probe off" in told(frame, 80)
     assert "efficiency ?  (no wait)" in told(frame, 200)
     assert "(it switched itself off on 1 ranks: disk full)" in told(frame, 220)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_where_a_replay_stands_is_told_on_narrow_screens_too(width: int) -> None:
+    replay = Position(0.0, 125.0, 62.5, 1.0, paused=True)
+    frame = replace(HEALTHY, source="20261123-000610-torch_ddp-d5eb", replay=replay)
+    first = told(frame, width).splitlines()[0]
+    assert "replay paused " in first
+    assert "of 2 min 5 s" in first
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def test_how_the_job_goes_is_told_beside_its_rate() -> None:
     assert found["going"]["samples_per_second"] == 483.4
     assert found["going"]["parallel_efficiency"] == pytest.approx(0.668 * 0.989)
     assert found["going"]["loss_is_number"] is True
-    broken = made(replace(EIGHT_GPUS, going=replace(GOING, loss=math.inf, idle=42.0)))
+    broken = made(replace(EIGHT_GPUS, going=GOING._replace(loss=math.inf, idle=42.0)))
     assert (broken["going"]["loss"], broken["going"]["loss_is_number"]) == (None, False)
     assert (broken["steps_per_second"], broken["going"]["idle_seconds"]) == (None, 42.0)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.here import Live
 from mgpu_doctor.live.replay import SPEEDS, Replay
 from mgpu_doctor.tui.app import FrameMade, TopApp
@@ -130,11 +131,11 @@ async def test_tab_goes_round_the_panels_that_are_there() -> None:
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot)
         seen = []
-        for _ in range(4):
+        for _ in range(5):
             assert app.focused is not None
             seen.append(app.focused.id)
             await pilot.press("tab")
-        assert set(seen) == {"gpus", "ranks", "heat", "findings"}
+        assert set(seen) == {"gpus", "ranks", "heat", "findings", "details"}
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
@@ -189,8 +190,49 @@ async def test_replay_keys(tmp_path: Path) -> None:
         await pilot.press("end")
         await until(pilot, lambda: position()[0] == pytest.approx(span), "the end")
         await until(pilot, lambda: "▸    2" in screen_text(app), "the culprit at the end")
+        await pilot.press("less_than_sign")
+        await until(pilot, lambda: position()[0] == pytest.approx(0.9 * span), "a tenth back")
         await pilot.press("home")
         await until(pilot, lambda: position()[0] == 0, "the start")
+        await pilot.press("full_stop")
+        await until(pilot, lambda: position()[0] == pytest.approx(span / 10), "a tenth on")
+        await pilot.resize_terminal(80, 24)
+        keys = "space pause ←→ 1 s -+ speed <> a tenth q quit"
+        await until(pilot, lambda: keys in screen_text(app), "the keys of a replay come first")
+
+
+async def test_when_a_job_comes_its_findings_are_what_keys_move_in() -> None:
+    app = TopApp(Still(NOTHING), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await until(pilot, lambda: getattr(app.focused, "id", "") != "findings", "no findings")
+        app.post_message(FrameMade(STRAGGLER))
+        await until(pilot, lambda: getattr(app.focused, "id", "") == "findings", "the findings")
+
+
+class Failing(Still):
+    """Gives its frame once, and then fails."""
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self._given = False
+
+    def frame(self, passed: float) -> Frame:
+        if self._given:
+            raise AttributeError("[red]no read_lines")
+        self._given = True
+        return super().frame(passed)
+
+
+async def test_an_error_while_it_is_open_leaves_the_screen_and_says_that_it_is_old() -> None:
+    app = TopApp(Failing(STRAGGLER), interval=0.5)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await shown(pilot)
+        await until(pilot, lambda: "is not renewed: Attr" in screen_text(app), "what is wrong")
+        assert "[red]no" in screen_text(app)
+        assert app.frame is not None
+        assert app.frame.late > 0
+        assert len(app.screen.query("Toast")) == 1
 
 
 async def test_replay_keys_are_not_offered_live(

@@ -8,8 +8,9 @@ import numpy as np
 from mgpu_probes.inprocess.layout import EVALUATION
 
 from mgpu_doctor.case.gpu import XidEvent
+from mgpu_doctor.case.model import Error, Outcome, State
 from mgpu_doctor.case.model import Event as Told
-from mgpu_doctor.case.model import Outcome, State
+from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.report.events.event import Event, Kind
 from mgpu_doctor.report.verdict import Tone
@@ -244,3 +245,14 @@ def test_words_of_others_are_only_text() -> None:
         assert len(one.sentence) <= 400
         assert "\x1b" not in one.sentence
         assert "\u202e" not in one.sentence
+
+
+def test_an_exception_that_the_console_printed_too_is_told_once() -> None:
+    error = Error("ValueError", "bad", None, None, None, "", AT - 21)
+    fallen = rank(1, state=State.DEAD, ended=AT - 20, error=error)
+    lines = [("python", "ValueError: bad", 1), ("python", "ValueError: worse", 1)]
+    signs = tuple(Sign(name, who, "stderr", 1, words, None) for name, words, who in lines)
+    made = replace(case([fallen]), signs=signs)
+    sentences = [words for _, words in told(frame(made), Kind.ERRORS)]
+    assert sum("bad" in words for words in sentences) == 1
+    assert any("worse" in words for words in sentences)

@@ -25,7 +25,7 @@ NOTHING = Row(None, Device(7, vendor=""), (), None, None)
 
 
 def row(**changes: Any) -> Row:
-    return replace(ROW, device=gpu(2, **changes))
+    return ROW._replace(device=gpu(2, **changes))
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ async def test_a_gpu_is_selected_by_keys_and_opened_and_closed() -> None:
 
 async def test_of_filtered_gpus_the_next_one_is_shown() -> None:
     app = Host(EIGHT_GPUS, 7)
-    app.page.view = replace(app.page.view, filter=parse("gpu:2,7"))
+    app.page.view = app.page.view._replace(filter=parse("gpu:2,7"))
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("n")
         await until(pilot, lambda: "GPU 2" in screen_text(app), "the other one that is shown")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +49,7 @@ class Host(App[None]):
         self.draw()
 
     def draw(self, **changes: Any) -> None:
-        self.view = replace(self.view, **changes)
+        self.view = self.view._replace(**changes)
         self.panel.show(self.shown, self.view)
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
@@ -167,7 +166,7 @@ def test_of_many_ranks_only_what_is_seen_is_drawn(module: Any) -> None:
         made.append(place)
         return Text()
 
-    watched = replace(lines, make=make)
+    watched = Rows(lines.head, lines.many, make, lines.marked)
     assert len(watched) == len(lines.head) + 256
     assert watched[0] is lines.head[0]
     assert len(watched[10:20]) == 10

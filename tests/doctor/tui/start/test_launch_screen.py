@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Select
 
@@ -68,6 +69,25 @@ async def test_typing_shows_the_command_or_what_is_wrong_and_start_starts_it() -
         await until(pilot, lambda: bool(app.results), "the start")
     assert " ".join(("mgpu-doctor", *starter.told[0])) == command
     assert app.results == [STARTED]
+
+
+async def test_what_is_typed_at_once_after_tab_is_the_next_field_s() -> None:
+    app = TinyApp(LaunchScreen(Starter()))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await begun(app, pilot)
+        for key, character in (("4", "4"), ("tab", None), ("7", "7")):  # faster than a person
+            app.post_message(Key(key, character))
+        await until(pilot, lambda: "--ranks 4 --steps 7 " in screen_text(app), "both numbers")
+
+
+async def test_another_fault_where_there_is_none_goes_to_the_choice_of_the_first() -> None:
+    app = TinyApp(LaunchScreen(Starter()))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await begun(app, pilot)
+        await pilot.press("ctrl+n")
+        await until(pilot, lambda: "choose one to plant" in screen_text(app), "the choice")
+        assert app.focused is not None
+        assert app.focused.id == "kind"
 
 
 async def test_faults_are_built_from_their_keys() -> None:

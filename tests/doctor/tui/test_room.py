@@ -1,0 +1,56 @@
+"""How the panels share the height of the screen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.app import TopApp
+from mgpu_doctor.tui.room import Wish, shared
+from tests.support.frames import AT, HOST, STRAGGLER, gpu
+from tests.support.screens import Still, screen_text, shown, until
+
+WISHES = st.lists(st.builds(Wish, st.integers(0, 300), st.integers(1, 9)), max_size=6)
+
+
+@given(st.integers(-5, 300), WISHES)
+def test_nothing_is_left_over_while_somebody_wishes_for_it(room: int, wishes: list[Wish]) -> None:
+    lines = shared(room, wishes)
+    assert sum(lines) == min(max(0, room), sum(wish.lines for wish in wishes))
+    assert all(0 <= given <= wish.lines for given, wish in zip(lines, wishes, strict=True))
+
+
+def test_where_all_want_more_weights_decide() -> None:
+    assert shared(18, [Wish(70, 5), Wish(70, 7), Wish(70, 3), Wish(70, 3)]) == [5, 7, 3, 3]
+    assert shared(18, [Wish(2, 5), Wish(70, 7), Wish(4, 3), Wish(70, 3)]) == [2, 9, 4, 3]
+
+
+@pytest.mark.parametrize("many", [8, 9])
+async def test_a_small_screen_shows_all_gpus_while_there_is_room(many: int) -> None:
+    devices = DeviceSample(AT, tuple(gpu(index) for index in range(many)))
+    frame = Frame(at=AT, source="live", devices=devices, host=HOST, hint="no job")
+    app = TopApp(Still(frame), interval=3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        assert f"  {many - 1} ███" in screen_text(app)
+
+
+async def test_the_selected_finding_is_shown_in_full_where_there_is_room() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await shown(pilot)
+        assert "─Selected finding─" in screen_text(app)
+        assert "suffers  ranks 0-1, 3" in screen_text(app)
+        await pilot.press("down")
+        await until(pilot, _not_in(app, "suffers  ranks 0-1, 3"), "the next finding")
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, _not_in(app, "Selected finding"), "the small screen")
+
+
+def _not_in(app: TopApp, words: str) -> Callable[[], bool]:
+    return lambda: words not in screen_text(app)
