@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 from mgpu_doctor.case.device_parts import (
@@ -32,17 +32,17 @@ def device_sample(line: Mapping[str, Json]) -> DeviceSample | None:
     return DeviceReader().read(line)
 
 
-@dataclass(slots=True)
 class DeviceReader:
     """Reads the lines of one host in their order, of a file or as they are sampled. In a file what
     is as before is not repeated. `host`: whose they are."""
 
-    host: str | None = None
-    _steady: dict[int, dict[str, Any]] = field(default_factory=dict)
-    _told: dict[int, tuple[Json, ...]] = field(default_factory=dict)
-    """What `_steady` was made of: of most samples it need not be made anew."""
-    _heard: dict[XidEvent, None] = field(default_factory=dict)
-    """The newest, in the order in which they came."""
+    def __init__(self, host: str | None = None) -> None:
+        self.host = host
+        self._steady: dict[int, dict[str, Any]] = {}
+        self._told: dict[int, tuple[Json, ...]] = {}
+        """What `_steady` was made of: of most samples it need not be made anew."""
+        self._heard: dict[XidEvent, None] = {}
+        """The newest, in the order in which they came."""
 
     def read(self, line: Mapping[str, Json]) -> DeviceSample | None:
         """One line; None where it has no time."""

@@ -13,7 +13,7 @@ from mgpu_doctor.rules.settings import DEFAULTS, Settings, SettingsError, settin
 FILE = "pyproject.toml"
 WRONG_USAGE = 2
 MOST_BYTES = 1 << 20
-_MAY_SET = re.compile(r"""^\s*\[?\s*["']?tool["']?\s*(\]|=|\.\s*["']?mgpu-doctor)""", re.MULTILINE)
+_MAY_SET = r"""(?m)^\s*\[?\s*["']?tool["']?\s*(\]|=|\.\s*["']?mgpu-doctor)"""
 """Most files set nothing here, and to read TOML takes a tenth of the time of `top --once`."""
 
 
@@ -35,7 +35,7 @@ def read_settings(folder: Path) -> Settings:
                 text = opened.read(MOST_BYTES).decode("utf-8")
         except (OSError, UnicodeDecodeError):
             continue
-        if not _MAY_SET.search(text):
+        if "mgpu-doctor" not in text or not re.search(_MAY_SET, text):
             continue
         try:
             table = _table(text)

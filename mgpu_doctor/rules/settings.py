@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from mgpu_doctor.rules.rule import Limits, Rule
+if TYPE_CHECKING:
+    from mgpu_doctor.rules.rule import Limits, Rule
 
 IGNORE = "ignore"
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mgpu_probes.outside import console
+from mgpu_probes.outside.logs.block import bare
 from mgpu_probes.outside.logs.read import BLOCK, open_log
 from mgpu_probes.outside.logs.scan import EXACT
 from mgpu_probes.outside.logs.shapes import Shapes
-from mgpu_probes.outside.text import ESCAPES_IN_BYTES
 
 from tests.support.logs import LOST, OOM, RECORDED, Text, progress, scanned, scanned_text, write
 
@@ -248,7 +248,7 @@ def test_no_bytes_break_it(raw: bytes) -> None:
 
 def test_escapes_end_where_they_end() -> None:
     raw = b"\x1b[31;1mred\x1b[0m \x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\ \x1b(Bplain\x1b[K\x1b[1A."
-    assert ESCAPES_IN_BYTES.sub(b"", raw) == b"red link plain."
+    assert bare(raw) == b"red link plain."
 
 
 READ = """

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 PERIOD_MICROSECONDS = 100_000
 """The kernel's default period of a CPU quota."""
 _LONGEST = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """A memory limit in bytes, and where to read how much of it is in use."""
 
     limit: int
@@ -56,8 +55,7 @@ def memory(root: Path = Path("/")) -> Memory | None:
     return min(limits, key=lambda memory: memory.limit, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Quota:
+class Quota(NamedTuple):
     """A group whose CPU time is limited: a period holds at most `cores` cores' worth of it."""
 
     name: str

@@ -15,12 +15,10 @@ from typing import Any
 from mgpu_probes.outside.kernel_lines import KMSG, LOG_FILES, LogFile, Records, first_readable
 
 MOST_KEPT = 256
-_XID = re.compile(
-    r"NVRM: Xid \(PCI:(?P<bus_id>[0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (?P<number>\d{1,5})\b"
-)
+_XID = r"NVRM: Xid \(PCI:(?P<bus_id>[0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (?P<number>\d{1,5})\b"
 """As the driver has written it since 2013: `NVRM: Xid (PCI:0000:3b:00): 79, pid=…`; on MIG devices
 `(PCI:0000:3b:00 GPU-I:03)`."""
-_IN_A_FILE = re.compile(r"\bkernel: (?:\[ *\d{1,12}\.\d{1,9}\] )?(?=NVRM: Xid )")
+_IN_A_FILE = r"\bkernel: (?:\[ *\d{1,12}\.\d{1,9}\] )?(?=NVRM: Xid )"
 """Before it, as system loggers write it: other programs may write anything into these files."""
 
 
@@ -42,12 +40,12 @@ class KernelXids:
         now = time.time()
         booted = now - time.monotonic()
         for since_boot, text in self._records.new():
-            if told := _XID.match(text):
+            if told := re.match(_XID, text):
                 # The kernel's clock drifts by seconds a day; our own looks bound that.
                 self._note(told, min(now, max(self._looked, booted + since_boot)))
         for line in self._file.new() if self._file is not None else ():
-            begin = _IN_A_FILE.search(line)
-            if begin is not None and (told := _XID.match(line, begin.end())):
+            begin = re.search(_IN_A_FILE, line)
+            if begin is not None and (told := re.match(_XID, line[begin.end() :])):
                 self._note(told, now)
         self._looked = now
 

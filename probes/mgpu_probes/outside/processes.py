@@ -6,8 +6,8 @@ Fields of /proc/PID/stat: proc(5). Every function tolerates a process that ends 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 PROC = Path("/proc")
 _EXIT_CODE = 52 - 3
@@ -15,8 +15,7 @@ _EXIT_CODE = 52 - 3
 _GONE = frozenset("ZXx")  # zombie, dead
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(NamedTuple):
     """One process. `start_ticks`: clock ticks since boot, which tells a reused pid apart."""
 
     pid: int

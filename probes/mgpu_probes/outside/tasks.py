@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mgpu_probes.outside import cgroup
 
@@ -34,8 +33,7 @@ def stat(proc: Path, pid: int) -> list[str]:
     return fields if len(fields) >= 22 else []
 
 
-@dataclass(slots=True)
-class _Limits:
+class _Limits(NamedTuple):
     """The quotas above a process. `looks`: how often this has been used."""
 
     started: str
@@ -105,8 +103,7 @@ class Tasks:
         known = self._limits.get(pid)
         if known is None or known.started != started or known.looks >= RENEWED_EVERY:
             known = _Limits(started, cgroup.quotas(self._root, pid))
-        known.looks += 1
-        return known
+        return known._replace(looks=known.looks + 1)
 
     def _others(self, pid: int, most: int) -> tuple[float, int]:
         """Seconds that threads beside the main one stood ready without a core; how many these

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import re
 
-_ESCAPES = re.compile(
+_ESCAPES = (
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?"
     r"|\x9b[0-?]*[ -/]*[@-~]"
 )
 """ECMA-48 control sequences, operating-system commands and single escapes."""
-ESCAPES_IN_BYTES = re.compile(
-    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])"
-)
-"""The same for bytes of unknown encoding, within a line."""
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 """Control characters but tab and newline, and marks that turn the direction of text around."""
 
 
@@ -22,7 +18,10 @@ def clean(text: str, limit: int) -> str:
 
     Tabs and newlines stay; lone surrogates become `?`.
     """
-    kept = _CONTROLS.sub("", _ESCAPES.sub("", text[: 4 * limit]))[:limit]
+    cut = text[: 4 * limit]
+    if cut.isprintable():  # as nearly always: nothing of the below is
+        return cut[:limit]
+    kept = re.sub(_CONTROLS, "", re.sub(_ESCAPES, "", cut))[:limit]
     return kept.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
@@ -50,8 +49,7 @@ def questions(slowly: float) -> list[Question]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(NamedTuple):
     """A device from when it was found until it is lost: what was learned before may be wrong."""
 
     handle: Any

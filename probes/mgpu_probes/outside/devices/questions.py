@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
@@ -24,32 +23,33 @@ _ROUNDING = 0.05
 """Seconds by which a question may come early: samples are never exactly a period apart."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     at: float
     """Seconds, monotonic."""
     fields: Json
     trouble: str | None = None
 
 
-@dataclass(slots=True)
 class Question:
     """`ask` takes a device's handle and returns fields of its reading, of which parts (`pcie`,
-    `ecc`) may come from several questions. It raises NVMLError, and ValueError for nonsense."""
+    `ecc`) may come from several questions. It raises NVMLError, and ValueError for nonsense.
 
-    what: str
-    ask: Callable[[Any], Json]
-    every: float = 0.0
-    loud: bool = False
-    """Every device should have it: where it does not, that is told."""
-    slow: bool = False
-    """Took long the last time, or is known to."""
-    answer: Answer | None = None
-    waits: bool = field(init=False)
-    """Somebody may want the first answer: not of what is known to be slow."""
+    `loud`: every device should have it: where it does not, that is told. `slow`: took long the
+    last time, or is known to."""
 
-    def __post_init__(self) -> None:
-        self.waits = not self.slow
+    def __init__(
+        self,
+        what: str,
+        ask: Callable[[Any], Json],
+        every: float = 0.0,
+        *,
+        loud: bool = False,
+        slow: bool = False,
+    ) -> None:
+        self.what, self.ask, self.every, self.loud, self.slow = what, ask, every, loud, slow
+        self.answer: Answer | None = None
+        self.waits = not slow
+        """Somebody may want the first answer: not of what is known to be slow."""
 
     def due(self, now: float) -> bool:
         if self.answer is None:
@@ -88,11 +88,11 @@ class Question:
             return {}, str(error)
 
 
-@dataclass(slots=True)
 class Rate:
     """Of a counter, per second, since the look before."""
 
-    last: tuple[float, float] | None = None
+    def __init__(self) -> None:
+        self.last: tuple[float, float] | None = None
 
     def of(self, counter: float | None, now: float) -> float | None:
         """None at the first look, and after the counter began anew."""

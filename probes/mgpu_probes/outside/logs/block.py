@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mgpu_probes.outside.logs.shapes import LINE_ENDS
-from mgpu_probes.outside.text import ESCAPES_IN_BYTES, clean
+from mgpu_probes.outside.text import clean
 
 WINDOW = 4000
 """Characters of a very long line that are looked at."""
@@ -15,6 +16,10 @@ MORE = 500
 CONTEXT = 3
 CONTEXT_LIMIT = 200
 TOLD_LIMIT = 1024
+_ESCAPES = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-Z\\^-~])"
+)
+"""As in `outside/text.py`, for bytes of unknown encoding and within a line."""
 
 
 @dataclass(slots=True)
@@ -60,7 +65,7 @@ def bare(block: bytes) -> bytes:
     """Without terminal escapes and NUL bytes."""
     if b"\0" in block:
         block = block.replace(b"\0", b"")
-    return ESCAPES_IN_BYTES.sub(b"", block) if b"\x1b" in block else block
+    return _ESCAPES.sub(b"", block) if b"\x1b" in block else block
 
 
 def _numbers(block: bytes, pieces: Sequence[bytes], before: int) -> Sequence[int]:
