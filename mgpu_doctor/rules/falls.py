@@ -311,6 +311,9 @@ def _first_echo(found: tuple[Fall, ...], asked: str | None) -> list[Fall]:
     timed = sorted((fall for fall in found if fall.at is not None), key=_order)
     if len(timed) < 2 or len(timed) < len(found) or timed[0].signal is None:
         return []
+    raised = timed[0].error
+    if raised is not None and raised.type != FATAL:
+        return []  # it ended by that; the signal came while the interpreter went down
     first, second = timed[0], timed[1]
     if (second.at or 0.0) - (first.at or 0.0) < 0.05 or second.signal is not None:
         return []

@@ -263,6 +263,12 @@ def test_a_lone_sigterm_before_all_others_names_its_rank() -> None:
     assert "SIGTERM" in finding.title
 
 
+def test_who_had_lost_the_others_already_was_not_killed_by_a_late_sigterm() -> None:
+    ended_on_the_way_out = replace(echo(1, AT), exit_code=None, signal=15)
+    found = find(failed_job([echo(0, AT + 0.5), ended_on_the_way_out]))
+    assert "failed-killed" not in [one.code for one in found]
+
+
 @pytest.mark.parametrize("number", [2, 9, 15])
 def test_a_job_that_was_ended_as_a_whole_blames_nobody(number: int) -> None:
     ranks = [dead(n, AT + n / 100, signal=number) for n in range(4)]
