@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 def test_the_late_rank_is_named(
     tmp_path: Path, ranks: int, slow: int, phase: str, code: str
 ) -> None:
-    fault = f"slow:rank={slow},phase={phase},ms=40"
+    fault = f"slow:rank={slow},phase={phase},ms=80"
     wanted = {"model": "cnn-nano", "device": "cpu", "steps": 70, "fault": fault}
     job = catalogue.command(catalogue.find("torch-ddp"), ranks, wanted)
     recording = tmp_path / "recording"
