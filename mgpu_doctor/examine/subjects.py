@@ -141,8 +141,14 @@ def _kind(path: Path) -> Subject | UnknownSubject:
         head.lstrip().startswith((b"{", b"[")) and _holds(head, _TRACE)
     ):
         return Traces(path)
-    if head.startswith(_PICKLE) or (head.lstrip().startswith(b"{") and _holds(head, _FLIGHT)):
+    pickled = head.startswith(_PICKLE)
+    if (pickled or head.lstrip().startswith(b"{")) and _holds(head, _FLIGHT):
         return Flights(path)
+    if pickled:
+        return UnknownSubject(
+            f"{path} is a pickle, but no dump of torch's flight recorder and no memory snapshot, or "
+            "too little of one: copy it again."
+        )
     return Log(str(path))
 
 

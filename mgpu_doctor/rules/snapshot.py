@@ -84,6 +84,8 @@ def _held(measures: Measures, _: Limits) -> Iterable[Finding]:
             continue
         most = snapshot.holders[0] if snapshot.holders else None
         title = f"{size(snapshot.taken)} of {size(snapshot.reserved)} reserved are in use"
+        if not snapshot.reserved:
+            title = "torch held no memory of a GPU when the snapshot was taken"
         if most is not None:
             title += f"; most is held by {most.place}: {size(most.size)}"
         yield Finding(

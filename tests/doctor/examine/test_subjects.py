@@ -85,6 +85,8 @@ def test_console_text(tmp_path: Path) -> None:
         ("empty", "is an empty folder"),
         ("box", "is a single black box"),
         ("torn", "cannot be read"),
+        ("list", "is a pickle, but no dump"),
+        ("cut", "too little of one"),
     ],
 )
 def test_what_cannot_be_examined(tmp_path: Path, made: str, says: str) -> None:
@@ -95,6 +97,10 @@ def test_what_cannot_be_examined(tmp_path: Path, made: str, says: str) -> None:
         os.rename(finished(tmp_path), path)
     elif made == "torn":
         path.write_bytes(gzip.compress(b"step 1\n" * 100)[:20])
+    elif made == "list":
+        path.write_bytes(pickle.dumps([1, 2]))
+    elif made == "cut":
+        path.write_bytes(pickle.dumps(FLIGHT)[:6])
     with pytest.raises(UnknownSubject, match=says):
         named(path)
 

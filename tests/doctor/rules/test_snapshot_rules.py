@@ -63,6 +63,10 @@ def test_without_a_failed_request_it_says_who_holds_what(tmp_path: Path) -> None
     assert ran(str(written(tmp_path / "o.pickle", *FULL, events=[oom(MIB, 0)]))).exit_code == 1
 
 
+def test_nothing_held_is_said(tmp_path: Path) -> None:
+    assert "held no memory" in only(written(tmp_path / "s.pickle")).title
+
+
 def test_no_stacks_are_no_place(tmp_path: Path) -> None:
     found = only(written(tmp_path / "s.pickle", segment(block(MIB, asked=[])), events=[oom(9, 0)]))
     assert "asked for at not recorded" not in found.title
