@@ -134,22 +134,27 @@ def _kind(path: Path) -> Subject | UnknownSubject:
             f"{path} is a single black box: name the recording that it belongs to, the folder "
             "above `hosts`."
         )
-    if head.startswith(_PICKLE) and all(_holds(head, marks) for marks in _SNAPSHOT):
-        return MemorySnapshot(path)
+    if head.startswith(_PICKLE):
+        return _pickle(path, head)
     # A trace names process groups, too, as dumps of the flight recorder do.
     if path.name.endswith(XPLANE) or (
         head.lstrip().startswith((b"{", b"[")) and _holds(head, _TRACE)
     ):
         return Traces(path)
-    pickled = head.startswith(_PICKLE)
-    if (pickled or head.lstrip().startswith(b"{")) and _holds(head, _FLIGHT):
+    if head.lstrip().startswith(b"{") and _holds(head, _FLIGHT):
         return Flights(path)
-    if pickled:
-        return UnknownSubject(
-            f"{path} is a pickle, but no dump of torch's flight recorder and no memory snapshot, or "
-            "too little of one: copy it again."
-        )
     return Log(str(path))
+
+
+def _pickle(path: Path, head: bytes) -> Subject | UnknownSubject:
+    if all(_holds(head, marks) for marks in _SNAPSHOT):
+        return MemorySnapshot(path)
+    if _holds(head, _FLIGHT):
+        return Flights(path)
+    return UnknownSubject(
+        f"{path} is a pickle, but no dump of torch's flight recorder and no memory snapshot, or "
+        "too little of one: copy it again."
+    )
 
 
 def _holds(head: bytes, marks: tuple[bytes, ...]) -> bool:
