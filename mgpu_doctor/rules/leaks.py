@@ -88,10 +88,11 @@ def evidence(found: Sequence[Filling]) -> tuple[Evidence, ...]:
     """How fast each of them grows, the first eight of them."""
     return tuple(
         Evidence(
-            f"growth of rank {one.rank.rank} a step, at least",
-            one.growth.low,
-            "bytes",
+            f"growth of rank {one.rank.rank} a step, with 95 % sureness at least "
+            f"{size(one.growth.low)}",
             one.growth.slope,
+            "bytes",
+            None,
             one.source,
         )
         for one in found[:MOST_TOLD]
