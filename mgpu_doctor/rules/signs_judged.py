@@ -17,6 +17,7 @@ from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.case.signs import Sign, went_on
 from mgpu_doctor.rules.falls import Fall, Kind, first_falls
 from mgpu_doctor.rules.laggards import Laggards, laggards
+from mgpu_doctor.rules.parallel import is_flat
 from mgpu_doctor.rules.signs_fit import (
     BETWEEN,
     GENERAL,
@@ -147,7 +148,7 @@ def _why(grave: Sequence[Sign], measures: Measures) -> tuple[Charge, ...]:
         symptoms = _told_by(symptoms, falls)
     if not symptoms or stall_of(case) is not None or _seen_from_outside(measures):
         return ()
-    return (_symptom(symptoms, falls, case),)
+    return (_symptom(symptoms, falls, measures),)
 
 
 def _told_by(symptoms: Iterable[Sign], falls: tuple[Fall, ...]) -> list[Sign]:
@@ -200,13 +201,15 @@ def _cause(fitting: Sequence[Sign], falls: tuple[Fall, ...], case: Case) -> Char
     )
 
 
-def _symptom(symptoms: Sequence[Sign], falls: tuple[Fall, ...], case: Case) -> Charge:
+def _symptom(symptoms: Sequence[Sign], falls: tuple[Fall, ...], measures: Measures) -> Charge:
     first = symptoms[0]
     signature = KNOWN[first.signature]
     same = [sign for sign in symptoms if sign.signature == signature.id]
     waited = frozenset(sign.rank for sign in same if sign.rank is not None)
+    case = measures.case
     silent = _silent(symptoms, case) if signature.id in _TIME_OUTS else frozenset()
-    late = laggards(silent, waited, case)
+    # With stages or smaller groups who waits elsewhere may rightly be a step behind.
+    late = laggards(silent, waited, case) if is_flat(measures) else None
     return Charge(
         signature,
         signs=tuple(same),

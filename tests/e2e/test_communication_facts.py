@@ -64,8 +64,9 @@ def test_who_is_late_hardly_waits(
     assert strategy(case) == kind
     victim, culprit = (medians(rank) for rank in case.ranks)
     # Stages of a pipeline do not work alike, which shows on a slow machine.
-    assert SLEPT - 0.008 < culprit[place] - victim[place] < 2 * SLEPT
-    assert SLEPT - 0.012 < victim["wait"] - culprit["wait"] < 2 * SLEPT
+    unlike = 0.017 if kind == "pipeline" else 0.0
+    assert -0.008 <= culprit[place] - victim[place] - SLEPT <= 0.008 + unlike
+    assert -0.012 <= victim["wait"] - culprit["wait"] - SLEPT <= 0.012 + unlike
     for rank in case.ranks:
         explained = np.nansum(rank.steps["phases"], axis=1)
         assert explained == pytest.approx(rank.steps["wall_ns"] / 1e9, rel=1e-4)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,9 @@ TIMED_OUT = (
 )
 
 
-def timed_out(steps: Sequence[int], silent: Sequence[int]) -> Finding:
+def timed_out(
+    steps: Sequence[int], silent: Sequence[int], birth: Mapping[str, Any] | None = None
+) -> Finding:
     """The leading finding of a job whose ranks finished so many `steps`."""
     said = replace(error("RuntimeError", TIMED_OUT.partition(": ")[2]), at=AT)
     told = [number for number in range(len(steps)) if number not in silent]
@@ -27,6 +30,7 @@ def timed_out(steps: Sequence[int], silent: Sequence[int]) -> Finding:
         replace(
             dead(number, exit_code=1, error=said) if number in told else terminated(number),
             steps=stepped(many),
+            birth=birth or {},
         )
         for number, many in enumerate(steps)
     ]
@@ -48,6 +52,11 @@ def test_the_one_that_is_behind_and_did_not_time_out_was_waited_for() -> None:
     assert found.title == "Rank 1 stood still: ranks 0, 2 and 3 waited in vain for it"
     assert found.since_step == 28
     assert "Rank 1 had finished step 28, the others step 29" in found.cause
+
+
+def test_nobody_is_named_where_some_may_wait_in_a_smaller_group() -> None:
+    pairs = {"groups": [{"name": "tp", "ranks": [0, 1], "backend": "gloo"}]}
+    assert timed_out([29, 28, 29, 29], silent=[1], birth=pairs).culprits == ()
 
 
 @pytest.mark.parametrize(
