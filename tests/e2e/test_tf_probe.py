@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -43,6 +44,20 @@ def test_a_healthy_fit_is_understood_and_left_alone(tmp_path: Path) -> None:
     phases = diagnosis.ranks[0].phases
     assert all(phases[name] for name in ("input", "forward", "backward", "wait", "optimizer"))
     assert loud(diagnosis) == []
+
+
+def test_graphs_give_what_they_give_unobserved(tmp_path: Path) -> None:
+    """What graphs send is returned by them; nothing of it reaches the program, its gradients, its
+    data sets, or what it saves. An accumulation by hand is one step a call."""
+    script = [sys.executable, str(JOBS / "tf_graphs.py")]
+    bare = subprocess.run(script, capture_output=True, text=True, check=True)
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(tmp_path / "recording")]
+    seen = subprocess.run([*doctor, "--", *script], capture_output=True, text=True, check=True)
+    assert seen.stdout == bare.stdout
+    (rank,) = load_recording(tmp_path / "recording").ranks
+    turns = int(bare.stdout.split()[1])
+    assert set(rank.steps["micro_batches"][1 : turns - 1].tolist()) == {4}
+    assert turns <= len(rank.steps) <= turns + 7  # the other ways train a few times
 
 
 def test_the_slow_worker_of_two_is_named(tmp_path: Path) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 from mgpu_probes.inprocess.clock import Ledger
-from mgpu_probes.inprocess.layout import PHASES
+from mgpu_probes.inprocess.layout import EVALUATION, PHASES
 from mgpu_probes.inprocess.pieces import UPDATE as UPDATED
 from mgpu_probes.inprocess.pieces import Step
 from mgpu_probes.inprocess.steps import Steps
 from mgpu_probes.inprocess.stride import Stride, backward_ended, fetched
-from mgpu_probes.inprocess.tf_hooks import calls, replicas, tracing
+from mgpu_probes.inprocess.tf_hooks import calls, marks, replicas, tracing
 from mgpu_probes.inprocess.tf_hooks.timeline import (
     ASKS,
     GRADIENTS,
@@ -32,15 +32,17 @@ from mgpu_probes.inprocess.tf_hooks.timeline import (
 KINDS = (ASKS, INPUT, LOSS, GRADIENTS, REDUCES, REDUCED, UPDATE)
 LAYOUT: Layout = tuple(Stamp(kind, 0, 0, at) for at, kind in enumerate(KINDS))
 NAMES = {
-    calls._asks: "asks",
+    marks.asks: "asks",
     fetched: "fetched",
     Steps.forward_begins: "forward",
+    Steps.computing_begins: "computes",
+    Steps.computing_ends: "computed",
     Steps.backward_begins: "backward",
     backward_ended: "gradients",
     Steps.call_begins: "reduces",
-    calls._reduced: "reduced",
+    marks._reduced: "reduced",
     Steps.update_begins: "updates",
-    calls._updated: "updated",
+    marks.updated: "updated",
 }
 
 
@@ -57,6 +59,7 @@ class Probe:
         self.stride = SimpleNamespace(mark=self.mark)
         self.steps = SimpleNamespace(fetch_ends=lambda now, **_: self.mark("end of data", now))
         self.thread_clock: Callable[[], float] = int
+        self.ledger = Ledger(0)
 
     def clock(self) -> int:
         self.now += 1_000_000_000
@@ -80,7 +83,7 @@ def _tensorflow() -> SimpleNamespace:
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
     probe = Probe()
-    for module in (calls, tracing):
+    for module in (calls, marks, tracing):
         monkeypatch.setattr(module, "probe", probe)
     monkeypatch.setattr(tracing, "offset", int)
     monkeypatch.setitem(sys.modules, "tensorflow", _tensorflow())
@@ -103,6 +106,12 @@ def function(compiles: bool = False) -> type[Any]:
         def __call__(self) -> Any:
             return self.body()
 
+        def get_concrete_function(self) -> Any:
+            return self
+
+        def _clone(self, body: Callable[[], Any] | None) -> Any:
+            return Function(body or self.body)
+
     calls.patch(SimpleNamespace(Function=Function))  # type: ignore[arg-type]
     return Function
 
@@ -111,7 +120,7 @@ def sends(probe: Probe, kinds: tuple[int, ...] = KINDS) -> None:
     layout = tuple(stamp for stamp in LAYOUT if stamp.kind in kinds)
     began = probe.now / 1e9
     moments = [began + 0.1 * at for at, stamp in enumerate(layout, 1) if stamp.kind != UPDATE]
-    tracing.this.send(layout, moments)
+    tracing.this.send((layout,), moments)
 
 
 def test_a_step_of_keras_from_asking_for_data_to_the_update(probe: Probe) -> None:
@@ -182,11 +191,30 @@ def test_what_xla_compiles_is_one_piece(probe: Probe) -> None:
     assert calls.this.jit
 
 
-def test_functions_that_do_not_train_set_no_marks(probe: Probe) -> None:
+def test_functions_that_do_not_train_are_the_loops_own_work(probe: Probe) -> None:
     step = function()(lambda: sends(probe, (INPUT,)))
     step()
+    assert probe.marks == []
+    step()
+    assert [name for name, _ in probe.marks] == ["computes", "computed"]
+    probe.marks.clear()
+    probe.ledger.enter(EVALUATION, 0)
     step()
     assert probe.marks == []
+
+
+def test_a_function_that_begins_to_train_is_known_from_its_next_call_on(probe: Probe) -> None:
+    def body() -> None:
+        if trains:
+            calls.noted(trains=True)
+            sends(probe, (LOSS, GRADIENTS))
+
+    trains = False
+    step = function()(body)
+    for trains in (False, True, True):  # noqa: B007 - the body reads it
+        step()
+    names = ["forward", "backward", "gradients"]
+    assert [name for name, _ in probe.marks] == ["computes", "computed", *names]
 
 
 def test_an_update_alone_and_a_backward_alone(probe: Probe) -> None:
@@ -200,6 +228,63 @@ def test_an_update_alone_and_a_backward_alone(probe: Probe) -> None:
         one()
     names = ["forward", "backward", "gradients", "updates", "updated"]
     assert [name for name, _ in probe.marks] == names
+
+
+def accumulation(probe: Probe, graphs: int) -> Callable[[], None]:
+    """Four passes in a call, in one graph or in one that runs four times; no optimizer."""
+
+    def body() -> None:
+        calls.noted(trains=True)
+        kinds = (LOSS, GRADIENTS) * (4 // graphs)
+        layout = tuple(Stamp(kind, at // 2, 0, at) for at, kind in enumerate(kinds))
+        for _ in range(graphs):
+            began = probe.clock() / 1e9
+            tracing.this.send((layout,), [began + 0.1 * at for at in range(1, len(layout) + 1)])
+
+    return body
+
+
+@pytest.mark.parametrize("graphs", [1, 4])
+def test_an_accumulation_without_an_optimizer_is_one_step(probe: Probe, graphs: int) -> None:
+    told: list[Step] = []
+    stride = Stride(Ledger(0), told.append, lambda: (0, 0, 0, 0))
+    probe.stride = stride  # type: ignore[assignment]
+    layouts: list[Layout] = []
+
+    def send(sent: tuple[Layout, ...], values: list[float]) -> None:
+        layouts[:] = layouts or [sent[0]]
+        calls._arrives((layouts[0],), values)
+
+    step = function()(accumulation(probe, graphs))
+    tracing.this.send = send
+    for _ in range(30):
+        step()
+    stride.engine().leave()
+    assert len(told) == 30
+    for one in told[5:-1]:
+        seconds = {name: ns / 1e9 for name, ns in zip(PHASES, one.phases, strict=True) if ns}
+        assert set(seconds) == {"forward", "backward", "other"}
+        assert seconds["backward"] == pytest.approx(0.4)
+        assert one.backwards == 4
+
+
+def test_batches_that_a_graph_fetches_are_turns_without_an_optimizer_too(probe: Probe) -> None:
+    layouts = (tuple(Stamp(kind, 0, 0, kind) for kind in (INPUT, LOSS, GRADIENTS)),)
+
+    def body() -> None:
+        calls.noted(trains=True, fetches=True)
+        for _ in range(3):
+            began = probe.clock() / 1e9
+            tracing.this.send(layouts, [began + 0.1 * at for at in range(1, 4)])
+
+    told: list[Step] = []
+    stride = Stride(Ledger(0), told.append, lambda: (0, 0, 0, 0))
+    probe.stride = stride  # type: ignore[assignment]
+    step = function()(body)
+    for _ in range(10):
+        step()
+    stride.engine().leave()
+    assert len(told) == 30
 
 
 def test_a_function_inside_another_belongs_to_it(probe: Probe) -> None:
@@ -220,6 +305,43 @@ def test_calls_of_other_threads_are_not_the_loops(probe: Probe) -> None:
     other.join()
     assert probe.marks == []
     assert calls.this.known is None
+
+
+@pytest.mark.usefixtures("probe")
+def test_who_asks_for_a_graph_gets_one_without_stamps() -> None:
+    plain, stamped = function()(list), function()(_traced_with_stamps)
+    plain()
+    stamped()
+    assert plain.get_concrete_function() is plain
+    asked = stamped.get_concrete_function()
+    assert asked is not stamped
+    assert asked.body is stamped.body
+    assert stamped.get_concrete_function() is asked
+
+
+@pytest.mark.usefixtures("probe")
+def test_what_xla_compiles_calls_functions_without_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    class Inner:
+        """A body that tells whose it is."""
+
+        def __call__(self) -> None:
+            ran.append(sys._getframe(1).f_locals["self"])
+            tracing.this.stamped = 1
+
+    inner = function()(Inner())
+    inner()
+    tensorflow = SimpleNamespace(executing_eagerly=lambda: False, config=None)
+    outer = function(compiles=True)(inner)
+    monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
+    outer()
+    assert ran[0] is inner
+    assert ran[1] is inner.get_concrete_function()
+
+
+def _traced_with_stamps() -> None:
+    tracing.this.stamped += 1
 
 
 def test_an_exception_passes_as_it_is(probe: Probe) -> None:

@@ -19,6 +19,8 @@ from mgpu_probes.inprocess.tf_hooks.timeline import (
     VALUE,
     Layout,
     Stamp,
+    Turn,
+    plans,
     turns,
 )
 
@@ -32,18 +34,24 @@ def inner(replica: int = 0, serial: int = 2) -> Layout:
     return (*stamps, Stamp(UPDATE, 0, replica, serial + len(kinds)))
 
 
+def told(*arrivals: tuple[Layout, list[float]], began: int = 0, ended: int = 9 * S) -> list[Turn]:
+    """The turns of a call whose graphs sent this, one after the other."""
+    sent = [((layout,), values) for layout, values in arrivals]
+    return turns(plans(sent), [value for _, each in sent for value in each], began, ended, 0)
+
+
 def test_stamps_of_two_graphs_are_one_turn_in_the_order_in_which_they_were_traced() -> None:
     arrivals = [(inner(), [3.0, 4.0, 4.1, 5.0, 0.7]), (OUTER, [2.0, 32.0])]
-    (turn,) = turns(arrivals, S, 6 * S, 0)
+    (turn,) = told(*arrivals, began=S)
     assert [kind for kind, _ in turn.moments] == [INPUT, LOSS, GRADIENTS, REDUCES, REDUCED]
-    assert [moment / S for _, moment in turn.moments] == [2.0, 3.0, 4.0, 4.1, 5.0]
+    assert [moment / S for _, moment in turn.moments] == pytest.approx([2.0, 3.0, 4.0, 4.1, 5.0])
     assert (turn.updates, turn.samples, turn.loss, turn.trains) == (True, 32, 0.7, True)
 
 
 def test_the_last_replica_decides_and_losses_add_up() -> None:
     layout = (*inner(0, 2)[:5], *inner(1, 8))
     values = [1.0, 2.0, 2.0, 9.0, 0.25, 3.0, 6.0, 6.0, 9.0, 0.5]
-    (turn,) = turns([(layout, values)], 0, 10 * S, 0)
+    (turn,) = told((layout, values))
     assert [moment / S for _, moment in turn.moments] == [3.0, 6.0, 6.0, 9.0]
     assert turn.loss == 0.75
 
@@ -51,25 +59,40 @@ def test_the_last_replica_decides_and_losses_add_up() -> None:
 def test_a_graph_that_ran_twice_is_two_turns() -> None:
     layout = inner()
     first, second = [1.0, 2.0, 2.0, 3.0, 0.5], [4.0, 5.0, 5.0, 6.0, 0.4]
-    told = turns([(layout, first), (layout, second)], 0, 7 * S, 0)
-    assert [one.loss for one in told] == [0.5, 0.4]
-    assert [one.moments[-1][1] // S for one in told] == [3, 6]
+    both = told((layout, first), (layout, second))
+    assert [one.loss for one in both] == [0.5, 0.4]
+    assert [one.moments[-1][1] // S for one in both] == [3, 6]
+
+
+def test_what_a_graph_sends_together_with_one_that_it_calls_is_taken_apart() -> None:
+    once = plans([((OUTER, inner()), [])])
+    twice = plans([((inner(), OUTER), [])])
+    (turn,) = turns(once, [2.0, 32.0, 3.0, 4.0, 4.1, 5.0, 0.7], S, 9 * S, 0)
+    (other,) = turns(twice, [3.0, 4.0, 4.1, 5.0, 0.7, 2.0, 32.0], S, 9 * S, 0)
+    assert turn == other
+    assert (turn.samples, turn.loss, len(turn.moments)) == (32, 0.7, 5)
+
+
+def test_each_replica_is_known_by_its_last_gradients() -> None:
+    layout = (*inner(0, 2)[:5], *inner(1, 8)[:5], Stamp(GRADIENTS, 1, 1, 20))
+    (plan,) = plans([((layout,), [])])
+    assert plan.gradients == ((0, 1), (1, 10))
 
 
 @pytest.mark.parametrize("loss", [nan, inf, -inf])
 def test_a_loss_that_is_no_number_is_told_as_such(loss: float) -> None:
-    (turn,) = turns([(inner(), [1.0, 2.0, 2.0, 3.0, loss])], 0, 4 * S, 0)
+    (turn,) = told((inner(), [1.0, 2.0, 2.0, 3.0, loss]))
     assert turn.loss == inf
 
 
 def test_without_a_value_the_loss_is_unknown() -> None:
-    (turn,) = turns([(inner()[:4], [1.0, 2.0, 2.0, 3.0])], 0, 4 * S, 0)
+    (turn,) = told((inner()[:4], [1.0, 2.0, 2.0, 3.0]))
     assert isnan(turn.loss)
 
 
 @given(st.lists(st.floats(allow_nan=True), min_size=5, max_size=5))
 def test_moments_never_leave_their_call_nor_go_back(values: list[float]) -> None:
-    (turn,) = turns([(inner(), values)], S, 2 * S, 0)
+    (turn,) = told((inner(), values), began=S, ended=2 * S)
     moments = [S, *(moment for _, moment in turn.moments), 2 * S]
     assert moments == sorted(moments)
 

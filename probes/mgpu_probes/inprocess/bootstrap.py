@@ -59,6 +59,10 @@ HOOKS = {
         "tf_hooks.calls",
         "patch",
     ),
+    "tensorflow.python.eager.polymorphic_function.concrete_function": (
+        "tf_hooks.returned",
+        "patch",
+    ),
     "tensorflow.python.eager.backprop": ("tf_hooks.gradients", "patch"),
     "tensorflow.python.data.ops.iterator_ops": ("tf_hooks.inputs", "patch"),
     "tensorflow.python.distribute.input_lib": ("tf_hooks.inputs", "patch_distributed"),

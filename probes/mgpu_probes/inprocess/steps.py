@@ -161,6 +161,14 @@ class Steps(Turns):
         """They are clipped."""
         self.ledger.leave(now)
 
+    def computing_begins(self, now: int) -> None:
+        """Something runs in the loop that computes, and no gradients: augments, adds up metrics."""
+        self.ledger.enter(layout.FORWARD, now)
+
+    def computing_ends(self, now: int) -> None:
+        """It is over."""
+        self.ledger.leave(now)
+
     def reducing_begins(self, now: int) -> None:
         """After a backward pass its gradients are brought together: a part of it."""
         self.ledger.enter(layout.BACKWARD, now)

@@ -14,16 +14,24 @@ from types import ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..pieces import Call
+from .. import layout
+from ..clock import PENDING
 from ..rank import probe
 from ..steps import Steps
-from ..stride import backward_ended, fetched
+from ..stride import fetched
 from ..wrap import hidden, wrapped
-from . import replicas, tracing
+from . import marks, replicas, returned, tracing, twins
 from .common import eagerly, tensorflow, unseen
-from .timeline import ASKS, GRADIENTS, INPUT, LOSS, REDUCED, REDUCES, Layout, Turn, turns
+from .timeline import (
+    INPUT,
+    Arrival,
+    Layouts,
+    Turn,
+    plans,
+    together,
+    turns,
+)
 
-_SITE: Call = ("tensorflow", 0, "all_reduce")
 _MOST_ARRIVALS = 4096
 """Of one call; what more there are is not told."""
 
@@ -31,11 +39,13 @@ _MOST_ARRIVALS = 4096
 class Known:
     """What is known of one `tf.function`."""
 
-    __slots__ = ("fetches", "trains", "updates")
+    __slots__ = ("fetches", "plain", "trains", "updates")
 
     def __init__(self) -> None:
         self.trains = self.updates = self.fetches = False
         """It computes gradients; applies them; asks an iterator for its batch itself."""
+        self.plain = False
+        """It has been called and does none of that."""
 
 
 class _Call:
@@ -46,6 +56,8 @@ class _Call:
     began = 0
     asked = False
     """Its first mark was set as it began."""
+    computes = False
+    """It began as one that does not train."""
     compiled = 0
     """Calls of functions that XLA compiles, in all threads."""
     trained = jit = False
@@ -53,8 +65,10 @@ class _Call:
 
 
 this = _Call()
+_AT_THE_TOP = (PENDING, layout.OTHER)
+"""Phases of the loop itself."""
 _known: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()
-_arrived: list[tuple[Layout, list[float]]] = []
+_arrived: list[Arrival] = []
 _compiled = Lock()
 
 
@@ -72,18 +86,44 @@ def patch(polymorphic_function: ModuleType) -> None:
         except Exception as trouble:
             probe.fail(trouble)
             compiles = opened = False
+        way, graphs = returned.this, tracing.this.stamped
+        before, way.called = way.called, True
+        called = self if _stamps() or eagerly() else twins.plain(self)
         try:
-            result = original(self, *args, **kwargs)
+            result = original(called, *args, **kwargs)
         except BaseException as error:
+            way.called = before
             unseen(error)
             _ends(compiles, opened, returned=False)
             raise
+        way.called = before
+        if graphs != tracing.this.stamped:
+            twins.stamped(self)
         _ends(compiles, opened, returned=True)
         return result
 
     function.__call__ = hidden(call)
+    function.get_concrete_function = _concrete(function.get_concrete_function)
     tracing.this.allowed = _stamps
     tracing.this.send = _arrives
+
+
+def _concrete(original: Any) -> Any:
+    """Who asks for a graph gets one that nobody changed."""
+
+    @functools.wraps(original)
+    def concrete(self: Any, *args: Any, **kwargs: Any) -> Any:
+        way = returned.this
+        before, way.called = way.called, False
+        try:
+            return original(twins.plain(self), *args, **kwargs)
+        except BaseException as error:
+            unseen(error)
+            raise
+        finally:
+            way.called = before
+
+    return hidden(concrete)
 
 
 def noted(*, trains: bool = False, updates: bool = False, fetches: bool = False) -> None:
@@ -103,7 +143,7 @@ def _stamps() -> bool:
     return this.known is not None and not this.compiled
 
 
-def _arrives(sent: Layout, values: list[float]) -> None:
+def _arrives(sent: Layouts, values: list[float]) -> None:
     if this.known is not None and len(_arrived) < _MOST_ARRIVALS:
         _arrived.append((sent, values))
 
@@ -122,11 +162,15 @@ def _begins(function: Any) -> tuple[bool, bool]:
     if known is None:
         known = _known[function] = Known()
     _arrived.clear()
-    this.known, this.began, this.asked = known, probe.clock(), False
-    if known.trains or known.updates:
+    this.known, this.began, this.asked, this.computes = known, probe.clock(), False, False
+    if known.plain:
+        if probe.ledger.phase in _AT_THE_TOP:
+            this.computes = True
+            probe.stride.mark(Steps.computing_begins, this.began)
+    elif known.trains or known.updates:
         this.asked = True
         first = Steps.forward_begins if known.trains else Steps.update_begins
-        probe.stride.mark(_asks if known.fetches else first, this.began)
+        probe.stride.mark(marks.asks if known.fetches else first, this.began)
     return compiles, True
 
 
@@ -149,13 +193,17 @@ def _ends(compiles: bool, opened: bool, *, returned: bool) -> None:
 def _over(returned: bool) -> None:
     """The call from the loop has returned or raised."""
     known, this.known = this.known, None
-    if known is None or not (known.trains or known.updates) or not probe.on:
+    if known is None or not probe.on:
+        return
+    trains = known.trains or known.updates
+    known.plain = not (trains or known.fetches)
+    if this.computes:
+        probe.stride.mark(Steps.computing_ends, probe.clock())
+    if this.computes or not trains:
         return
     ended = probe.clock()
     probe.trained = True
-    told = turns(_arrived, this.began, ended, tracing.offset())
-    replicas.worked(_arrived, this.began)
-    _arrived.clear()
+    told = _told(ended)
     if not known.trains:
         _updates_alone(ended)
     elif told and (told[0].trains or known.fetches):
@@ -166,72 +214,43 @@ def _over(returned: bool) -> None:
         probe.steps.fetch_ends(ended, got=False)  # the data set is at its end
 
 
+def _told(ended: int) -> list[Turn]:
+    """What the graphs of the call sent."""
+    if not _arrived:
+        return []
+    planned = plans(_arrived)
+    values = _arrived[0][1]
+    if len(_arrived) > 1:
+        values = [value for _, each in _arrived for value in each]
+    _arrived.clear()
+    offset = tracing.offset()
+    replicas.worked(planned, values, (this.began - offset) * 1e-9)
+    return turns(planned, values, this.began, ended, offset)
+
+
 def _trains(known: Known, told: list[Turn], ended: int) -> None:
+    alone = not any(one.updates for one in told)
+    if alone and not known.updates and len(told) > 1:
+        told = together(told)
     last = len(told) - 1
     for number, turn in enumerate(told):
         end = ended if number == last else turn.moments[-1][1]
-        updates = turn.updates or (
-            number == last and known.updates and not any(one.updates for one in told)
-        )
+        updates = turn.updates or (number == last and known.updates and alone)
         began = this.began if number == 0 else told[number - 1].moments[-1][1]
         asked = this.asked and number == 0
         if asked and known.fetches and INPUT not in dict(turn.moments):
             probe.stride.mark(fetched, began, (0, 0))
             asked = False
-        _turn(turn, began, end, updates, asked=asked)
-
-
-def _turn(turn: Turn, began: int, end: int, updates: bool, *, asked: bool) -> None:
-    mark = probe.stride.mark
-    at = began
-    first = dict(turn.moments[:2])
-    if INPUT in first:
-        if not asked:
-            mark(_asks, began)
-        # What the call takes before it asks for its batch is shown after it, as forward.
-        at = began + first[INPUT] - first.get(ASKS, began)
-        mark(fetched, at, (turn.samples, turn.tokens))
-        mark(Steps.forward_begins, at)
-    elif not asked:
-        mark(Steps.forward_begins, began)
-    for kind, moment in turn.moments:
-        at = moment
-        if kind == LOSS:
-            mark(Steps.backward_begins, moment)
-        elif kind == GRADIENTS:
-            mark(backward_ended, moment, (turn.loss,))
-        elif kind == REDUCES:
-            mark(Steps.call_begins, moment)
-        elif kind == REDUCED:
-            mark(_reduced, moment)
-    if not turn.trains:  # XLA compiled the rest
-        mark(Steps.backward_begins, end)
-        mark(backward_ended, end, (nan,))
-        at = end
-    if updates:
-        mark(Steps.update_begins, at)
-        mark(_updated, end)
+        marks.turn(turn, began, end, updates, asked=asked)
 
 
 def _unseen(known: Known, ended: int) -> None:
     """A call that trains and sent nothing."""
     turn = Turn((), known.updates, 0, 0, nan)
-    _turn(turn, this.began, ended, known.updates, asked=this.asked)
+    marks.turn(turn, this.began, ended, known.updates, asked=this.asked)
 
 
 def _updates_alone(ended: int) -> None:
     if not this.asked:
         probe.stride.mark(Steps.update_begins, this.began)
-    probe.stride.mark(_updated, ended)
-
-
-def _asks(steps: Steps, now: int) -> None:
-    steps.fetch_begins(1, now)
-
-
-def _reduced(steps: Steps, now: int) -> None:
-    steps.call_ends(now, _SITE, recurs=False)
-
-
-def _updated(steps: Steps, now: int) -> None:
-    steps.update_ends(now, 1)
+    probe.stride.mark(marks.updated, ended)

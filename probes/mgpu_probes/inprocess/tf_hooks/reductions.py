@@ -24,7 +24,7 @@ def patch(distribute_lib: ModuleType) -> None:
 
 
 def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Any] | None:
-    if eagerly() or tracing.graph() is None:
+    if eagerly() or tracing.graph() is None or _alone(args[0]):
         return None
     value = args[2] if len(args) > 2 else kwargs.get("value")
     replica = tracing.replica_of()
@@ -35,6 +35,11 @@ def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, Any] | 
         tracing.fail(trouble)
         return None
     return replica, value
+
+
+def _alone(context: Any) -> bool:
+    """Whether there is nobody to wait for."""
+    return int(getattr(context, "num_replicas_in_sync", 2)) < 2
 
 
 def _ends(token: tuple[int, Any], reduced: Any) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import births
-from . import tracing
 from .latencies import Latencies
-from .timeline import GRADIENTS, Layout
+from .timeline import Plan
 
 _MOST = 64
 _WARM_UP = 5
@@ -17,19 +16,18 @@ _worked: dict[int, Latencies] = {}
 """By replica."""
 
 
-def worked(arrivals: Sequence[tuple[Layout, Sequence[float]]], began: int) -> None:
-    """Adds one call's arrivals; `began`: when it was called (monotonic ns)."""
-    since = (began - tracing.offset()) * 1e-9
-    for layout, values in arrivals:
-        last: dict[int, float] = {}
-        for stamp, value in zip(layout, values, strict=False):
-            if stamp.kind == GRADIENTS and 0 <= stamp.replica < _MOST:
-                last[stamp.replica] = value
-        for replica, moment in last.items():
+def worked(planned: Sequence[Plan], values: Sequence[float], since: float) -> None:
+    """Adds what one call sent that began at `since` (seconds of the wall clock)."""
+    for plan in planned:
+        if len(plan.gradients) < 2:
+            continue
+        for replica, place in plan.gradients:
             seen = _worked.get(replica)
             if seen is None:
+                if replica >= _MOST:
+                    continue
                 seen = _worked[replica] = Latencies(_WARM_UP)
-            seen.add(moment - since)
+            seen.add(values[place] - since)
 
 
 def _told() -> dict[str, Any]:

@@ -7,7 +7,7 @@ each execution of a graph that holds some. A graph that ran several times in a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from math import inf, isfinite, nan
 from typing import NamedTuple
 
@@ -32,6 +32,24 @@ class Stamp(NamedTuple):
 
 
 Layout = tuple[Stamp, ...]
+"""What one execution of a graph sends; a stamp of `UPDATE`, which has no value, is the last."""
+Layouts = tuple[Layout, ...]
+Arrival = tuple[Layouts, Sequence[float]]
+"""What came at once, of one graph or of one and those that it calls: the values of all."""
+_PLANS_KEPT = _LONGEST_KEPT = 64
+
+
+class Plan(NamedTuple):
+    """Where the values of one turn are found among all that a call sent."""
+
+    moments: tuple[tuple[int, tuple[int, ...]], ...]
+    """Kinds, as they were traced, and the places of their values: one for each replica."""
+    updates: bool
+    samples: tuple[int, ...]
+    tokens: tuple[int, ...]
+    losses: tuple[int, ...]
+    gradients: tuple[tuple[int, int], ...]
+    """Replicas, and the place of the last gradients of each."""
 
 
 class Turn(NamedTuple):
@@ -52,55 +70,107 @@ class Turn(NamedTuple):
         return any(kind == GRADIENTS for kind, _ in self.moments)
 
 
-def turns(
-    arrivals: Sequence[tuple[Layout, Sequence[float]]], began: int, ended: int, offset: int
-) -> list[Turn]:
-    """The turns of a call that lasted from `began` to `ended` (monotonic ns); `offset`: what is to
-    be added to a stamp (seconds of the wall clock, in ns) to get there."""
+_plans: dict[tuple[int, ...], tuple[list[Plan], list[Layouts]]] = {}
+"""By what arrived, which is kept with it: a training loop sends the same again and again."""
+
+
+def plans(arrivals: Sequence[Arrival]) -> list[Plan]:
+    """One for each turn of a call."""
+    key = tuple([id(layouts) for layouts, _ in arrivals])
+    known = _plans.get(key)
+    if known is not None:
+        return known[0]
+    sent = [layouts for layouts, _ in arrivals]
+    planned = _planned(sent)
+    if len(key) <= _LONGEST_KEPT:
+        if len(_plans) >= _PLANS_KEPT:
+            _plans.clear()
+        _plans[key] = planned, sent
+    return planned
+
+
+def _planned(sent: Sequence[Layouts]) -> list[Plan]:
     runs: dict[int, int] = {}
-    gathered: list[list[tuple[Layout, Sequence[float]]]] = []
-    for layout, values in arrivals:
+    gathered: list[list[tuple[int, Stamp, int]]] = []
+    place = 0
+    for layout in [one for layouts in sent for one in layouts]:
         number = runs[id(layout)] = runs.get(id(layout), -1) + 1
         if number == len(gathered):
             gathered.append([])
-        gathered[number].append((layout, values))
+        for stamp in layout:
+            gathered[number].append((id(layout), stamp, place))
+            place += stamp.kind != UPDATE
+    return [_plan(each) for each in gathered]
+
+
+def _plan(stamps: Sequence[tuple[int, Stamp, int]]) -> Plan:
+    merged: dict[tuple[int, int, int], list[int]] = {}
+    gradients: dict[int, int] = {}
+    for layout, stamp, place in sorted(stamps, key=lambda one: one[1].serial):
+        if stamp.kind not in NUMBERS and stamp.kind != UPDATE:
+            merged.setdefault((layout, stamp.kind, stamp.nth), []).append(place)
+        if stamp.kind == GRADIENTS and stamp.replica >= 0:
+            gradients[stamp.replica] = place
+
+    def of(kind: int) -> tuple[int, ...]:
+        return tuple(place for _, stamp, place in stamps if stamp.kind == kind)
+
+    return Plan(
+        tuple((kind, tuple(places)) for (_, kind, _), places in merged.items()),
+        any(stamp.kind == UPDATE for _, stamp, _ in stamps),
+        of(SAMPLES),
+        of(TOKENS),
+        of(VALUE),
+        tuple(sorted(gradients.items())),
+    )
+
+
+def turns(
+    planned: Sequence[Plan], values: Sequence[float], began: int, ended: int, offset: int
+) -> list[Turn]:
+    """The turns of a call that lasted from `began` to `ended` (monotonic ns) and sent `values`;
+    `offset`: what is to be added to a stamp (seconds of the wall clock, in ns) to get there."""
     told = []
-    for each in gathered:
-        turn = _turn(each, began, ended, offset)
+    latest = began
+    for plan in planned:
+        moments = []
+        for kind, places in plan.moments:
+            # The last replica decides: until then the process still works.
+            for place in places:
+                value = values[place]
+                if abs(value) < _LATEST:
+                    latest = max(latest, min(int(value * 1e9) + offset, ended))
+            moments.append((kind, latest))
+        turn = Turn(
+            tuple(moments),
+            plan.updates,
+            _count(_sum(values, plan.samples)),
+            _count(_sum(values, plan.tokens)),
+            _loss(_sum(values, plan.losses)),
+        )
         told.append(turn)
-        began = turn.moments[-1][1] if turn.moments else began
     return told
 
 
-def _turn(
-    arrivals: Iterable[tuple[Layout, Sequence[float]]], began: int, ended: int, offset: int
-) -> Turn:
-    merged: dict[tuple[int, int, int], list[int]] = {}
-    numbers: dict[int, float | None] = dict.fromkeys(NUMBERS)
-    updates = False
-    for layout, values in arrivals:
-        updates |= any(stamp.kind == UPDATE for stamp in layout)
-        for stamp, value in zip(layout, values, strict=False):
-            if stamp.kind in NUMBERS:
-                known = numbers[stamp.kind]
-                numbers[stamp.kind] = value if known is None else known + value
-                continue
-            moment = round(value * 1e9) + offset if abs(value) < _LATEST else 0
-            seen = merged.setdefault((id(layout), stamp.kind, stamp.nth), [stamp.serial, moment])
-            # The last replica decides: until then the process still works.
-            seen[0], seen[1] = min(seen[0], stamp.serial), max(seen[1], moment)
-    moments = []
-    latest = began
-    for (_, kind, _), (_, moment) in sorted(merged.items(), key=lambda one: one[1][0]):
-        latest = min(max(moment, latest), ended)
-        moments.append((kind, latest))
-    return Turn(
-        tuple(moments),
-        updates,
-        _count(numbers[SAMPLES]),
-        _count(numbers[TOKENS]),
-        _loss(numbers[VALUE]),
-    )
+def together(told: Sequence[Turn]) -> list[Turn]:
+    """`told` of a call that updates nothing: passes over what the call was given, or over one batch
+    that it fetched, are one turn."""
+    joined: list[Turn] = []
+    for turn in told:
+        if not joined or any(kind == INPUT for kind, _ in turn.moments):
+            joined.append(turn)
+            continue
+        last = joined[-1]
+        joined[-1] = turn._replace(
+            moments=last.moments + turn.moments,
+            samples=last.samples + turn.samples,
+            tokens=last.tokens + turn.tokens,
+        )
+    return joined
+
+
+def _sum(values: Sequence[float], places: tuple[int, ...]) -> float | None:
+    return sum([values[place] for place in places]) if places else None
 
 
 def _loss(value: float | None) -> float:

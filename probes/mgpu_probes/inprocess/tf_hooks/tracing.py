@@ -3,8 +3,9 @@
 Each is a `Timestamp` that waits for tensors by control edges. TensorFlow chains operations with
 side effects in the order in which they were traced, which would make one replica start where the
 other ends; ours are marked as independent, one by one (the tables in which TensorFlow lists kinds
-of such operations are the user's, too). When the tracing of a graph ends, one call into Python is
-added that sends all of its stamps.
+of such operations are the user's, too). When the tracing of a graph ends, all of its stamps become
+one vector, which the graph returns (`returned`) or, where it cannot, sends by a call into Python.
+What a function returns to a graph that calls it becomes a part of that graph's vector.
 """
 
 from __future__ import annotations
@@ -19,16 +20,33 @@ from .. import births, layout
 from ..clock import PHASE_WORD, SINCE_WORD
 from ..rank import probe
 from ..wrap import hidden
+from . import returned
 from .common import eagerly, tensorflow, tensors
-from .timeline import UPDATE, Layout, Stamp
+from .timeline import UPDATE, Layout, Layouts, Stamp
 
 _SITE_WORD = layout.NOW_SITE // 8
 _HOST = "CPU:0"
 _CALL_NS = 450_000
 """A call from a graph into Python, on two cores with TensorFlow 2.21 (benchmarks/tf_probe_cost.py,
 with and without it): between operations it finds the caches cold and waits for a thread."""
+_READING_NS = 110_000
+"""Stamps in a graph, and to find them beside the results of a call: what
+benchmarks/tf_probe_cost.py told for one replica (135 µs), without what marks are counted for."""
 _NEXT_CALL_NS = 40_000
 """A further one in the same step (measured in a row, in a graph of small products)."""
+
+
+class _Sent:
+    """What a graph will send."""
+
+    def __init__(self) -> None:
+        self.stamps: list[Stamp] = []
+        self.values: list[Any] = []
+        """Of its stamps."""
+        self.layouts: list[Layout] = []
+        """Of functions that it calls."""
+        self.vectors: list[Any] = []
+        """What these returned."""
 
 
 class _Tracing:
@@ -36,8 +54,10 @@ class _Tracing:
 
     allowed: Callable[[], bool] = bool
     """Whether a watched call is under way, and XLA compiles none of it (`calls`)."""
-    send: Callable[[Layout, list[float]], None] = staticmethod(lambda *_: None)
+    send: Callable[[Layouts, list[float]], None] = staticmethod(lambda *_: None)
     """Takes what a graph sends while it runs."""
+    stamped = 0
+    """Graphs so far that send, or call one that does."""
     off = ""
     """Why no graph is stamped; empty: they are."""
     reductions = 0
@@ -45,7 +65,7 @@ class _Tracing:
 
 
 this = _Tracing()
-_pending: dict[int, tuple[list[Stamp], list[Any]]] = {}
+_pending: dict[int, _Sent] = {}
 """By the id of the graph that is being traced."""
 _flags: dict[int, Stamp] = {}
 """Graphs that hold an update."""
@@ -164,28 +184,60 @@ def replica_of() -> int:
 
 
 def _add(traced: Any, kind: int, replica: int, value: Any) -> None:
-    stamps, values = _pending.setdefault(id(traced), ([], []))
-    index = sum((one.kind, one.replica) == (kind, replica) for one in stamps)
-    stamps.append(Stamp(kind, index, replica, next(_serial)))
-    values.append(value)
+    sent = _pending.setdefault(id(traced), _Sent())
+    index = sum((one.kind, one.replica) == (kind, replica) for one in sent.stamps)
+    sent.stamps.append(Stamp(kind, index, replica, next(_serial)))
+    sent.values.append(value)
+
+
+def _returns(layouts: Layouts, vector: Any) -> None:
+    """A function returned: to the loop, or to a graph that is being traced."""
+    if hasattr(vector, "numpy"):
+        if probe.mine():
+            probe.spent_ns += _READING_NS
+            this.send(layouts, _numbers(vector))
+    elif vector.graph is graph():
+        sent = _pending.setdefault(id(vector.graph), _Sent())
+        sent.layouts += layouts
+        sent.vectors.append(vector)
+
+
+def _numbers(vector: Any) -> list[float]:
+    """What was sent, which is stored as whole numbers."""
+    stored: Any = memoryview(vector).cast("B")
+    values: list[float] = stored.cast("d").tolist()
+    return values
 
 
 def _flush(manager: Any) -> None:
     traced = getattr(manager, "_graph", None)
-    stamps, values = _pending.pop(id(traced), ([], []))
+    sent = _pending.pop(id(traced), None)
     flag = _flags.pop(id(traced), None)
-    if not stamps or this.off or tensorflow().compat.v1.get_default_graph() is not traced:
+    if sent is None or this.off or tensorflow().compat.v1.get_default_graph() is not traced:
         return
+    this.stamped += 1
     tf = tensorflow()
-    sent = (*stamps, flag) if flag is not None else tuple(stamps)
+    with tf.device(_HOST):
+        if sent.stamps:
+            own = (*sent.stamps, flag) if flag is not None else tuple(sent.stamps)
+            sent.layouts.append(own)
+            sent.vectors.append(tf.bitcast(tf.stack(sent.values), tf.int64))
+        vectors = sent.vectors
+        vector = vectors[0] if len(vectors) == 1 else tf.concat(vectors, 0)
+        layouts = tuple(sent.layouts)
+        if returned.can(traced):
+            returned.will(traced, layouts, vector, _returns)
+        else:
+            _independent(traced, tf.numpy_function(_calls(layouts), [vector], []))
 
-    def sends(moments: Any) -> tuple[()]:
+
+def _calls(layouts: Layouts) -> Callable[[Any], tuple[()]]:
+    def sends(numbers: Any) -> tuple[()]:
         probe.spent_ns += _CALL_NS
-        this.send(sent, moments.tolist())
+        this.send(layouts, _numbers(numbers))
         return ()  # of None, TensorFlow would make an array
 
-    with tf.device(_HOST):
-        _independent(traced, tf.numpy_function(sends, [tf.stack(values)], []))
+    return sends
 
 
 def _independent(traced: Any, made: Any) -> None:
