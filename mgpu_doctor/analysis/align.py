@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -142,7 +142,7 @@ def _matching_rows(records: Sequence[Records]) -> tuple[list[Ints], str]:
         ("group_seq", _sequence_keys, "collective sequence"),
         ("step", _step_keys, "step number"),
     ):
-        numbers = _shared(one[field].astype(np.int64) for one in records)
+        numbers = _shared([one[field] for one in records])
         rows = _rows_of_common(_each_once(numbers, keys_of))
         if rows is not None and _in_step(records, rows):
             return rows, joined_by
@@ -164,13 +164,18 @@ def _sequence_keys(sequence: Ints) -> Ints:
     return np.where(sequence > 0, keys, -np.arange(1, len(keys) + 1))
 
 
-def _shared(arrays: Iterable[Ints]) -> list[Ints]:
-    """The same arrays, equal ones being one object: most ranks of a fleet count alike."""
+def _shared(arrays: Sequence[npt.NDArray[np.integer[Any]]]) -> list[Ints]:
+    """The same numbers, equal arrays being one object: most ranks of a fleet count alike."""
     known: dict[bytes, Ints] = {}
-    return [known.setdefault(one.tobytes(), one) for one in arrays]
+
+    def shared(one: npt.NDArray[np.integer[Any]]) -> Ints:
+        whole = one.astype(np.int64)
+        return known.setdefault(whole.tobytes(), whole)
+
+    return _each_once(arrays, shared)
 
 
-def _each_once(arrays: Sequence[Ints], change: Callable[[Ints], Result]) -> list[Result]:
+def _each_once(arrays: Sequence[Any], change: Callable[[Any], Result]) -> list[Result]:
     """`change` of every array, which may be the same object many times."""
     changed = {key: change(one) for key, one in {id(one): one for one in arrays}.items()}
     return [changed[id(one)] for one in arrays]
@@ -180,7 +185,8 @@ def _rows_of_common(keys: Sequence[Ints]) -> list[Ints] | None:
     shortest = min(len(one) for one in keys)
     if shortest == 0:
         return None
-    first = {id(one): np.unique(one, return_index=True) for one in keys}
+    distinct = {id(one): one for one in keys}
+    first = {key: np.unique(one, return_index=True) for key, one in distinct.items()}
     common = reduce(
         lambda a, b: np.intersect1d(a, b, assume_unique=True),
         (unique for unique, _ in first.values()),
@@ -196,9 +202,12 @@ def _in_step(records: Sequence[Records], rows: Sequence[Ints]) -> bool:
     """Whether the ranks' own counters advance alike over the joined steps."""
     if len(rows[0]) < 2:
         return True
-    counted = _shared(
-        one["step"][row].astype(np.int64) for one, row in zip(records, rows, strict=True)
-    )
+    numbers = [one["step"] for one in records]
+    by_both = {
+        (id(one), id(row)): one[row].astype(np.int64)
+        for one, row in zip(numbers, rows, strict=True)
+    }
+    counted = _shared(list(by_both.values()))
     first, *others = {id(one): np.diff(one) for one in counted}.values()
     alike = np.ones(len(first), dtype=bool)
     for advances in others:
@@ -220,9 +229,10 @@ def _assemble(
     steps = records[0]["step"][rows[0]].astype(np.int64)
     longest = np.zeros(len(steps))
     flags = np.zeros(len(steps), dtype=np.int64)
-    for one, row in zip(records, rows, strict=True):
-        np.maximum(longest, one["wall_ns"][row] * 1e-9, out=longest)
+    for one, row in zip(records, _each_once(rows, _as_slice), strict=True):
+        np.maximum(longest, one["wall_ns"][row], out=longest)
         flags |= one["flags"][row]
+    longest *= 1e-9
     kept = np.flatnonzero(~warming_up(steps, longest, flags))
     if not len(kept):
         raise UnjoinableError("every step that the ranks have in common belongs to the warm-up")

@@ -163,7 +163,11 @@ def _standing(joined: Joined) -> Floats:
     count, ranks = joined.wall.shape
     standing = np.empty((ranks, count), dtype=np.float32)
     for column in range(ranks):
-        wait, moving = (joined.cells.phase(one, column) for one in (WAIT, COMMUNICATION))
+        wait = joined.cells.phase(WAIT, column)
+        if not joined.cells.measured(COMMUNICATION, column):
+            standing[column] = wait
+            continue
+        moving = joined.cells.phase(COMMUNICATION, column)
         both = np.where(np.isnan(moving), wait, wait + moving)
         standing[column] = np.where(np.isnan(wait), moving, both)
     return np.asarray(standing.T)
@@ -178,7 +182,8 @@ def _compared(own: Floats) -> tuple[Floats, Floats, Ints, Floats]:
         centre = middle(block)
         excess[rows] = block - centre.without(block)
         typical[rows] = centre.median
-        slowest[rows] = block.argmax(axis=1)
-        block.partition(block.shape[1] - 2, axis=1)
-        blame[rows] = block[:, -1] - block[:, -2]
+        slowest[rows] = first = block.argmax(axis=1)
+        most = np.take_along_axis(block, first[:, None], axis=1)
+        np.put_along_axis(block, first[:, None], -np.inf, axis=1)
+        blame[rows] = most[:, 0] - block.max(axis=1)
     return typical, excess, slowest, blame

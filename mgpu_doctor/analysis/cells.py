@@ -14,7 +14,7 @@ import numpy.typing as npt
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.model import Records
-from mgpu_doctor.recording.columns import phase_of
+from mgpu_doctor.recording.columns import Columns, phase_of
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
@@ -50,6 +50,17 @@ class Cells:
         values: npt.NDArray[Any] = self._records[rank][name][self._rows[rank]]
         return values
 
+    def measured(self, phase: int, rank: int) -> bool:
+        """Whether a phase of the rank may have been, as far as is seen at once."""
+        records = self._records[rank]
+        return not isinstance(records, Columns) or records.measured(phase)
+
+    def _same(self, name: str) -> npt.NDArray[Any] | None:
+        """() a field's value in all of the records, where that is seen at once."""
+        found = {one.same(name) if isinstance(one, Columns) else None for one in self._records}
+        raw = found.pop() if len(found) == 1 else None
+        return None if raw is None else np.frombuffer(raw, Columns.dtype[name]).reshape(())
+
     def phase(self, number: int, rank: int) -> Floats:
         """(T) seconds of a phase of the rank in column `rank`."""
         seconds: Floats = phase_of(self._records[rank], number)[self._rows[rank]]
@@ -58,6 +69,9 @@ class Cells:
     def field(self, name: str, kind: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
         """(T, R) a field, not to be written to; one rank's cells lie side by side in memory, and
         what is the same in all cells (unknown, mostly) takes none."""
+        same = self._same(name)
+        if same is not None:
+            return np.broadcast_to(same.astype(kind), self.shape)
         values = np.empty(self.shape[::-1], dtype=kind)
         for rank in range(self.shape[1]):
             values[rank] = self.column(name, rank)
@@ -114,9 +128,12 @@ class Phases:
 
     def _of_ranks(self, ranks: Ints, phase: Any) -> Floats:
         """(T, some ranks) of one phase, or (T, some ranks, some phases)."""
+        columns = ranks.tolist()
+        if isinstance(phase, int) and not any(self._cells.measured(phase, one) for one in columns):
+            return np.full((self.shape[0], len(columns)), np.nan, np.float32)
         of_one = np.empty(len(PHASES))[phase].shape
         values = np.empty((len(ranks), self.shape[0], *of_one), dtype=np.float32)
-        for place, rank in enumerate(ranks.tolist()):
+        for place, rank in enumerate(columns):
             if isinstance(phase, int):
                 values[place] = self._cells.phase(phase, rank)
             else:

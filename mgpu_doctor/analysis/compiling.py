@@ -41,8 +41,10 @@ def compiling(ranks: Sequence[Rank], warm_up: int) -> Compiling | None:
     """What is compiled from step `warm_up` on; None: nothing."""
     late = {rank.rank: _late(rank, warm_up) for rank in ranks if rank.rank is not None}
     late = {number: events for number, events in late.items() if events}
-    wall = max((_wall(rank, warm_up) for rank in ranks), default=0.0)
-    if not late or wall <= 0:
+    if not late:
+        return None
+    wall = max(_wall(rank, warm_up) for rank in ranks)
+    if wall <= 0:
         return None
     totals = {number: sum(event.seconds for event in events) for number, events in late.items()}
     most = max(totals.values())

@@ -23,7 +23,9 @@ def coverage(ranks: Sequence[Rank]) -> float | None:
 
 def _seconds(records: Records) -> tuple[float, float]:
     """Explained and whole seconds."""
-    records = only(records, records["flags"] & WARM_UP == 0)
+    warming_up = records["flags"] & WARM_UP
+    if warming_up.any():
+        records = only(records, warming_up == 0)
     if not len(records):
         return 0.0, 0.0
     phases = phase_sums(records)
@@ -31,4 +33,6 @@ def _seconds(records: Records) -> tuple[float, float]:
     between = np.maximum(end[1:] - wall[1:] - end[:-1], 0)
     next_to = records["seq"][1:] - records["seq"][:-1] == 1
     explained = phases.sum() - phases[OTHER]
-    return float(explained), float(wall.sum() + between[next_to].sum()) * 1e-9
+    if not next_to.all():
+        between = between[next_to]
+    return float(explained), float(wall.sum() + between.sum()) * 1e-9

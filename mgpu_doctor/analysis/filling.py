@@ -19,6 +19,7 @@ from mgpu_doctor.analysis.shares import after_warm_up
 from mgpu_doctor.case.allocator import allocator
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case, Rank, Records
+from mgpu_doctor.recording.columns import Columns
 
 HINT = 1 / 3
 """Of the growth that is looked for: with less between the medians of the first and of the last
@@ -107,6 +108,8 @@ def _of_records(rank: Rank, name: str, least: float) -> Growth | None:
 def _differs(records: Records, name: str, least: float) -> bool:
     """Whether there can be such growth at all: of most ranks nothing else need be computed."""
     if len(records) < LEAST_POINTS or name not in (records.dtype.names or ()):
+        return False
+    if least > 0 and isinstance(records, Columns) and records.same(name) is not None:
         return False
     values = records[name]
     most = int(values.max())

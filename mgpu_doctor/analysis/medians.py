@@ -36,25 +36,28 @@ class Middle:
 
     def without(self, values: Floats) -> Floats:
         """(T, k) for each of these values of a row, the median of the row's others."""
-        low, high = (
-            np.where(values <= one[0][:, None], one[1][:, None], one[0][:, None])
-            for one in (self.low, self.high)
-        )
-        return np.asarray((low + high) / 2)
+        low = _other(self.low, values)
+        return low if self.high is self.low else np.asarray((low + _other(self.high, values)) / 2)
+
+
+def _other(two: Floats, values: Floats) -> Floats:
+    return np.asarray(np.where(values <= two[0][:, None], two[1][:, None], two[0][:, None]))
 
 
 def middle(values: Floats) -> Middle:
-    """Of (T, N) values, N > 1; rows with NaN give NaN."""
+    """Of (T, N) values, N > 1; rows with NaN give NaN. Of an even N `low` and `high` are one."""
     count, ranks = values.shape
-    found = np.empty((4, count), dtype=values.dtype)
+    found = np.empty((3 if ranks % 2 else 2, count), dtype=values.dtype)
     place = ranks // 2
     for rows, block in blocks(values):
         block.partition(place, axis=1)
-        at, below = block[:, place], block[:, :place].max(axis=1)
-        above = block[:, place + 1 :].min(axis=1) if ranks % 2 else at
-        found[:, rows] = (below, at, at, above) if ranks % 2 else (below, at, below, at)
+        found[0, rows] = block[:, :place].max(axis=1)
+        found[1, rows] = block[:, place]
+        if ranks % 2:
+            found[2, rows] = block[:, place + 1 :].min(axis=1)
         found[:, rows][:, np.isnan(block[:, place:].max(axis=1))] = np.nan
-    return Middle(found[:2], found[2:])
+    low = found[:2]
+    return Middle(low, found[1:] if ranks % 2 else low)
 
 
 def known_medians(block: Floats) -> Floats:

@@ -48,6 +48,8 @@ def find_seldom(ranks: Sequence[Rank], phase: int, event: str, compared: int) ->
     known = [rank for rank in ranks if rank.rank is not None and len(rank.history)]
     if len(known) < len(ranks) or not known:
         return None
+    if not any((rank.history["phases"][:, phase] > 0).any() for rank in known):
+        return None  # as mostly
     windows = [rank.history[(rank.history["flags"] & WARM_UP) == 0] for rank in known]
     steps = min(int(window["micro_batches"].sum()) for window in windows)
     if steps < LONGER * compared:

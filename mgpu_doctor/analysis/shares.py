@@ -15,7 +15,7 @@ from mgpu_doctor.recording.columns import Columns, phase_of
 
 Rows = slice | npt.NDArray[np.bool_]
 
-_KNOWN: WeakKeyDictionary[Columns, Rows] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Columns, Columns] = WeakKeyDictionary()
 """A dozen measures and rules ask for the same."""
 
 
@@ -25,10 +25,10 @@ def after_warm_up(records: Records) -> Records:
         return records
     if not isinstance(records, Columns):
         return records[_warm(records)]
-    rows = _KNOWN.get(records)
-    if rows is None:
-        rows = _KNOWN[records] = _warm(records)
-    return records[rows]
+    kept = _KNOWN.get(records)
+    if kept is None:
+        kept = _KNOWN[records] = records[_warm(records)]
+    return kept
 
 
 def _warm(records: Records) -> Rows:
@@ -55,11 +55,15 @@ def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
     shares = {}
     for rank in ranks:
         records = after_warm_up(rank.steps)
-        seconds = phase_of(records, phase).astype(float)
-        known = ~np.isnan(seconds)
-        wall = records["wall_ns"][known].sum() * 1e-9
+        if isinstance(records, Columns) and not records.measured(phase):
+            continue
+        seconds, wall_ns = phase_of(records, phase).astype(float), records["wall_ns"]
+        unknown = np.isnan(seconds)
+        if unknown.any():
+            seconds, wall_ns = seconds[~unknown], wall_ns[~unknown]
+        wall = wall_ns.sum() * 1e-9
         if rank.rank is not None and wall > 0:
-            shares[rank.rank] = float(seconds[known].sum() / wall)
+            shares[rank.rank] = float(seconds.sum() / wall)
     return shares or None
 
 

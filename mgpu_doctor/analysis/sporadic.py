@@ -147,7 +147,8 @@ def _beyond_usual(grounds: Grounds) -> tuple[Floats, npt.NDArray[np.bool_], floa
 
 def _beyond_quiet(values: Floats) -> tuple[Floats, Floats]:
     """(T, R) values beyond the upper end of what is usual, and (R) the standard deviation."""
-    q5, q25, q75, q95 = np.quantile(_sample(values), (0.05, 0.25, 0.75, 0.95), axis=0)
+    by_rank = np.ascontiguousarray(_sample(values).T)  # what lies together is sorted much faster
+    q5, q25, q75, q95 = np.quantile(by_rank, (0.05, 0.25, 0.75, 0.95), axis=1)
     spread = np.minimum(q25 - q5, q95 - q75) / 0.97  # the distance of these quantiles of a normal
     spread = np.maximum(spread, np.median(spread))
     return values - (q25 + 0.67 * spread), spread

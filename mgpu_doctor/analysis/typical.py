@@ -45,7 +45,7 @@ def _of_records(records: Records) -> list[float | None]:
         return _medians(records["phases"])
     if not len(records):
         return [None] * len(PHASES)
-    found = [None if isnan(same) else same for same in records[:1]["phases"][0].tolist()]
+    found = [None if isnan(same) else same for same in records.common_phases()]
     differing = records.phases_that_differ()
     if differing:
         together = np.array([records.phase(phase) for phase in differing])

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mgpu_probes.inprocess.layout import BOX_SUFFIX
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
 
-from mgpu_doctor.case import files, printed, ranks, samples
+from mgpu_doctor.case import box_files, files, printed, ranks, samples
 from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.case.device_trouble import unread_log
 from mgpu_doctor.case.ending_files import read_endings
@@ -27,16 +24,11 @@ from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank, Subject, Unexamined
 from mgpu_doctor.recording import layout
-from mgpu_doctor.recording.box import BadBox, Box, read_box
-from mgpu_doctor.recording.columns import Packer
+from mgpu_doctor.recording.box import Box, read_box
+from mgpu_doctor.recording.many import reading
 
-MOST_BOXES = 32_768
-MOST_HOSTS = 8192
 MANY_HOSTS = 16
 """From which on their samples are read by what is quick, and takes its time to be loaded."""
-MOST_TOLD = 8
-"""Unreadable boxes that are told of one by one."""
-
 T = TypeVar("T")
 
 
@@ -58,9 +50,12 @@ def load_recording(
     path = Path(path)
     unexamined: list[Unexamined] = []
     info = _info(path, unexamined)
-    boxes = _boxes(path, info, unexamined, read)
+    hosts = box_files.hosts(path)
+    later: list[Unexamined] = []
+    with reading(box_files.found(path, info), read) as read_all:
+        host_samples = _host_samples(hosts, later)  # boxes may be read meanwhile
+        boxes = box_files.boxes(read_all(), unexamined)
     end = ending(_object(path / layout.END), until)
-    hosts = _hosts(path)
     moment = ranks.Moment(
         here=ranks.Here(this_host(), processes.boot_id()),
         exits=_exits(hosts, unexamined),
@@ -84,7 +79,7 @@ def load_recording(
         earlier=earlier,
         launcher_alive=_launcher_alive(info, end, until),
     )
-    host_samples = _host_samples(hosts, unexamined)
+    unexamined += later
     device_samples = [
         sample
         for host in hosts  # each with a reader of its own: a line may refer to those before it
@@ -101,7 +96,7 @@ def load_recording(
         unexamined.append(_NO_JOB)
     elif not boxes and info.get("probe") is not False:
         unexamined.append(_NO_BOX)
-    unexamined += _switched_off(boxes)
+    unexamined += box_files.switched_off(boxes)
     return Case(
         subject=Subject("recording", str(path)),
         job=job,
@@ -138,23 +133,6 @@ _NO_BOX = Unexamined(
 )
 
 
-def _switched_off(boxes: Iterable[Box]) -> list[Unexamined]:
-    """Probes that stopped by themselves, by what they gave as the reason."""
-    where = defaultdict(list)
-    for box in boxes:
-        reason = files.text(box.last_words.get("off"), 200)
-        if box.state == "off" or reason:
-            where[reason or "no reason given"].append(box.identity.rank)
-    return [
-        Unexamined(
-            "in-process probe",
-            f"it switched itself off on {len(ranks_)} ranks: {reason}",
-            "only what was recorded until then was examined; please report it with this text",
-        )
-        for reason, ranks_ in list(where.items())[:MOST_TOLD]
-    ]
-
-
 def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
     if not path.exists():
         raise NotARecording(
@@ -167,7 +145,7 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
     try:
         info = files.read_object(path / layout.INFO)
     except FileNotFoundError:
-        if _box_files(path, {}):
+        if box_files.found(path, {}):
             return {}
         raise NotARecording(
             f"{path} is no recording: it holds neither {layout.INFO} nor black boxes; "
@@ -175,7 +153,7 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        if not _box_files(path, {}):
+        if not box_files.found(path, {}):
             raise NotARecording(
                 f"{path / layout.INFO} cannot be read ({reason}) and there are no black boxes "
                 "beside it; look at the folder's permissions or record the job again."
@@ -194,72 +172,6 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
             )
         )
     return info
-
-
-def _box_files(path: Path, info: Mapping[str, Json]) -> list[Path]:
-    """Every box file: in the recording, beside its samples, or where `boxes` says."""
-    folders = [path, *(folder / layout.BOXES for folder in _hosts(path))]
-    elsewhere = files.text(info.get("boxes"), 4000)
-    if elsewhere is not None:
-        folders.append(Path(elsewhere))
-    found: dict[str, Path] = {}
-    for folder in folders:
-        for entry in _entries(folder):
-            if entry.name.endswith(BOX_SUFFIX) and len(found) < MOST_BOXES:
-                # A live box outside of the recording is newer than the copy in it.
-                found[entry.name] = Path(entry.path)
-    return [found[name] for name in sorted(found)]
-
-
-def _hosts(path: Path) -> list[Path]:
-    folders = [Path(e.path) for e in _entries(path / layout.HOSTS) if _is_folder(e)]
-    return sorted(folders)[:MOST_HOSTS]
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return False
-
-
-def _boxes(
-    path: Path,
-    info: Mapping[str, Json],
-    unexamined: list[Unexamined],
-    read: Callable[[Path], Box],
-) -> list[Box]:
-    found: list[Box] = []
-    bad: list[str] = []
-    packer = Packer()
-    for file in _box_files(path, info):
-        try:
-            box = read(file)
-            found.append(replace(box, steps=packer.pack(box.steps)) if read is read_box else box)
-        except BadBox as error:
-            bad.append(str(error))
-        except OSError as error:
-            bad.append(f"{file} cannot be read: {error.strerror or error}")
-    remedy = "record the job again, or read the box on the machine and version that wrote it"
-    unexamined += [Unexamined("black box", reason, remedy) for reason in bad[:MOST_TOLD]]
-    if len(bad) > MOST_TOLD:
-        more = f"{len(bad) - MOST_TOLD} more boxes cannot be read"
-        unexamined.append(Unexamined("black box", more, remedy))
-    damaged = sum(bool(box.damage) for box in found)
-    if damaged:
-        reason = (
-            f"{damaged} boxes are damaged in places: {next(b.damage[0] for b in found if b.damage)}"
-        )
-        unexamined.append(Unexamined("black box", reason, "nothing: the whole parts were examined"))
-    return found
 
 
 def _object(path: Path) -> Mapping[str, Json]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
+from mgpu_doctor.cli.unswept import unswept
 from mgpu_doctor.cli.verb import Argument, Verb
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ FOUND = 1
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON object a job (docs/diagnosis.schema.json)."
 )
+@unswept()
 def diagnose(subjects: tuple[str, ...], as_json: bool) -> None:
     """Say what is wrong with a job, who is to blame, why, and what to do.
 

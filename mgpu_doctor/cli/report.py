@@ -9,6 +9,7 @@ import click
 
 from mgpu_doctor.cli.examined import examine, recording
 from mgpu_doctor.cli.output import leave, put
+from mgpu_doctor.cli.unswept import unswept
 from mgpu_doctor.cli.verb import FILE, Argument, Verb
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ WRONG_USAGE = 2
 @click.option(
     "--no-redact", is_flag=True, help="Keep host names and paths in Markdown (HTML has them)."
 )
+@unswept()
 def report(reference: str, output: Path | None, no_redact: bool) -> None:
     """Write the post-mortem of a job: one file that tells the whole story.
 

@@ -7,6 +7,7 @@ same in many ranks (the numbers of steps and collectives) by one of them for all
 from __future__ import annotations
 
 from math import isnan
+from struct import Struct
 from typing import Any, TypeAlias, overload
 
 import numpy as np
@@ -20,6 +21,7 @@ Rows: TypeAlias = "slice | npt.NDArray[np.bool_] | npt.NDArray[np.intp]"
 
 _PHASES = len(layout.PHASES)
 _FIELDS = {name: (kind, at) for name, (kind, at, *_) in (STEP_DTYPE.fields or {}).items()}
+_SECONDS = Struct(f"={_PHASES}f")
 _ALIKE = ("seq", "step", "group_seq")
 """What ranks count alike."""
 _WORD = 4
@@ -38,12 +40,16 @@ _WORDS = {
 class Columns:
     """Step records, indexed like the structured array that they come from. Read-only."""
 
-    __slots__ = ("__weakref__", "_common", "_differing", "_length")
+    __slots__ = ("__weakref__", "_common", "_differing", "_first", "_length")
 
     dtype = STEP_DTYPE
 
-    def __init__(self, length: int, common: bytes, differing: dict[str | int, Column]) -> None:
+    def __init__(
+        self, length: int, common: bytes, differing: dict[str | int, Column], first: int = 0
+    ) -> None:
         self._length = length
+        self._first = first
+        """Where they begin in what differs, which may hold more."""
         self._common = common
         """A whole record: every field that does not differ."""
         self._differing = differing
@@ -64,11 +70,15 @@ class Columns:
         if isinstance(key, (int, np.integer)):
             at = range(self._length)[key]
             return self[at : at + 1].copy()[0]
-        chosen = {name: column[key] for name, column in self._differing.items()}
         if isinstance(key, slice):
-            length = len(range(self._length)[key])
+            start, stop, step = key.indices(self._length)
+            if step == 1:
+                length = max(0, stop - start)
+                return Columns(length, self._common, self._differing, self._first + start)
+            length = len(range(start, stop, step))
         else:
             length = int(key.sum()) if key.dtype == bool else len(key)
+        chosen = {name: self._part(column)[key] for name, column in self._differing.items()}
         return Columns(length, self._common, chosen)
 
     def __setitem__(self, key: str, value: npt.ArrayLike) -> None:
@@ -79,18 +89,33 @@ class Columns:
         _, at = _FIELDS["phases"]
         return self._column(number, np.dtype("f4"), at + 4 * number)
 
+    def same(self, name: str) -> bytes | None:
+        """What a field is in all of them; None where it differs, or there are none."""
+        if name in self._differing or not self._length:
+            return None
+        kind, at = _FIELDS[name]
+        return self._common[at : at + kind.itemsize]
+
+    def measured(self, phase: int) -> bool:
+        """Whether a phase is known in any of them, as far as is seen at once."""
+        return phase in self._differing or not isnan(self.common_phases()[phase])
+
+    def common_phases(self) -> tuple[float, ...]:
+        """Of each phase that does not differ its seconds, NaN: not measured."""
+        return _SECONDS.unpack_from(self._common, _FIELDS["phases"][1])
+
     def phases_that_differ(self) -> list[int]:
         """All others are the same in every record."""
         return [name for name in self._differing if isinstance(name, int)]
 
     def phase_sums(self) -> Column:
         """See the function of this name."""
-        sums = np.nan_to_num(self._common_phases().astype(np.float64)) * self._length
+        sums = [0.0 if isnan(one) else one * self._length for one in self.common_phases()]
         for number in self.phases_that_differ():
-            seconds = self._differing[number]
-            total = seconds.sum(dtype=np.float64)
+            seconds = self._part(self._differing[number])
+            total = np.add.reduce(seconds, dtype=np.float64)
             sums[number] = np.nansum(seconds, dtype=np.float64) if isnan(total) else total
-        return sums
+        return np.array(sums)
 
     def copy(self) -> Array:
         """The records one by one, to be changed."""
@@ -106,19 +131,23 @@ class Columns:
 
     def _column(self, name: str | int, kind: np.dtype[Any], at: int) -> Column:
         known = self._differing.get(name)
-        if known is None:
-            known = np.ndarray((self._length,), kind, self._common, at, (0,))
-        return known
+        if known is not None:
+            return self._part(known)
+        same: Column = np.ndarray((self._length,), kind, self._common, at, (0,))
+        return same
+
+    def _part(self, column: Column) -> Column:
+        if len(column) == self._length:
+            return column
+        part: Column = column[self._first : self._first + self._length]
+        return part
 
     def _phases(self) -> Column:
         together = np.empty((self._length, _PHASES), np.float32)
-        together[:] = self._common_phases()
+        together[:] = np.frombuffer(self._common, np.float32, _PHASES, _FIELDS["phases"][1])
         for number in self.phases_that_differ():
-            together[:, number] = self._differing[number]
+            together[:, number] = self._part(self._differing[number])
         return together
-
-    def _common_phases(self) -> Column:
-        return np.frombuffer(self._common, np.float32, _PHASES, _FIELDS["phases"][1])
 
 
 def phase_of(records: Array | Columns, number: int) -> Column:

@@ -44,7 +44,10 @@ class _Lost:
 
 
 def _lost(rank: Rank, *, by_sequence: bool) -> _Lost | None:
-    known = rank.steps[~np.isnan(rank.steps["loss"])]
+    unknown = np.isnan(rank.steps["loss"])
+    if unknown.all():
+        return None
+    known = rank.steps[~unknown]
     finite = np.flatnonzero(np.isfinite(known["loss"]))
     first = int(finite[-1]) + 1 if len(finite) else 0
     if first >= len(known):

@@ -1,0 +1,92 @@
+"""The black boxes of a recording: where they lie, what they hold, and what is told of those that
+cannot be read."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from mgpu_probes.inprocess.layout import BOX_SUFFIX
+
+from mgpu_doctor.case import files
+from mgpu_doctor.case.files import Json
+from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.box import Box
+from mgpu_doctor.recording.many import Read
+
+MOST_BOXES = 32_768
+MOST_HOSTS = 8192
+MOST_TOLD = 8
+"""Unreadable boxes that are told of one by one."""
+
+
+def found(path: Path, info: Mapping[str, Json]) -> list[Path]:
+    """Every box file: in the recording, beside its samples, or where `boxes` says."""
+    folders = [path, *(folder / layout.BOXES for folder in hosts(path))]
+    elsewhere = files.text(info.get("boxes"), 4000)
+    if elsewhere is not None:
+        folders.append(Path(elsewhere))
+    by_name: dict[str, Path] = {}
+    for folder in folders:
+        for entry in _entries(folder):
+            if entry.name.endswith(BOX_SUFFIX) and len(by_name) < MOST_BOXES:
+                # A live box outside of the recording is newer than the copy in it.
+                by_name[entry.name] = Path(entry.path)
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def hosts(path: Path) -> list[Path]:
+    """A folder a host, with its samples and boxes."""
+    folders = [Path(e.path) for e in _entries(path / layout.HOSTS) if _is_folder(e)]
+    return sorted(folders)[:MOST_HOSTS]
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False
+
+
+def boxes(told: Sequence[Read], unexamined: list[Unexamined]) -> list[Box]:
+    """Those of them that could be read; what could not is told."""
+    bad = [one for one in told if isinstance(one, str)]
+    whole = [one for one in told if not isinstance(one, str)]
+    remedy = "record the job again, or read the box on the machine and version that wrote it"
+    unexamined += [Unexamined("black box", reason, remedy) for reason in bad[:MOST_TOLD]]
+    if len(bad) > MOST_TOLD:
+        more = f"{len(bad) - MOST_TOLD} more boxes cannot be read"
+        unexamined.append(Unexamined("black box", more, remedy))
+    damaged = [box for box in whole if box.damage]
+    if damaged:
+        reason = f"{len(damaged)} boxes are damaged in places: {damaged[0].damage[0]}"
+        unexamined.append(Unexamined("black box", reason, "nothing: the whole parts were examined"))
+    return whole
+
+
+def switched_off(boxes: Iterable[Box]) -> list[Unexamined]:
+    """Probes that stopped by themselves, by what they gave as the reason."""
+    where = defaultdict(list)
+    for box in boxes:
+        reason = files.text(box.last_words.get("off"), 200)
+        if box.state == "off" or reason:
+            where[reason or "no reason given"].append(box.identity.rank)
+    return [
+        Unexamined(
+            "in-process probe",
+            f"it switched itself off on {len(ranks_)} ranks: {reason}",
+            "only what was recorded until then was examined; please report it with this text",
+        )
+        for reason, ranks_ in list(where.items())[:MOST_TOLD]
+    ]

@@ -1,0 +1,184 @@
+"""Reads many boxes: those of a large job in two processes, where a second core is free for it.
+
+The second process is forked, and takes boxes from the same queue, some at a time. What it read it
+leaves in memory that both share, so that nothing is copied, and says so in a pipe. If it dies, what
+it did not say is read here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+import signal
+import struct
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, NoReturn, TypeAlias
+
+from mgpu_doctor.recording.box import BadBox, Box, read_box
+from mgpu_doctor.recording.columns import Packer
+
+MANY = 2000
+"""Boxes from which on a second process is worth its start: reading them takes half a second. With
+640 nothing was gained (on two busy cores)."""
+AT_ONCE = 64
+"""Boxes that a process takes out of the queue."""
+
+Read: TypeAlias = "Box | str"
+"""A box, or a sentence that says why it cannot be read."""
+
+_NUMBER = struct.Struct("=H")
+_SAID = struct.Struct("=HQQ")
+"""Number of a share; where its pickle begins in the shared memory and how long it is."""
+_ALIGNED = 64
+
+
+@contextlib.contextmanager
+def reading(
+    files: Sequence[Path], read: Callable[[Path], Box] = read_box
+) -> Iterator[Callable[[], list[Read]]]:
+    """Gives what reads each of the `files`, in their order; the second process, where there is one,
+    begins at once. `read`: reads a box, like `read_box`; what another one gives is left as it is,
+    and read here."""
+    if read is not read_box:
+        yield lambda: [_one(file, read) for file in files]
+    elif len(files) < MANY or not _may_fork():
+        yield lambda: _packed(files, Packer())
+    else:
+        with contextlib.ExitStack() as opened:
+            shares = [files[at : at + AT_ONCE] for at in range(0, len(files), AT_ONCE)]
+            helper = _begun(shares, opened)
+            yield lambda: _together(shares, helper)
+
+
+def _one(file: Path, read: Callable[[Path], Box]) -> Read:
+    try:
+        return read(file)
+    except BadBox as error:
+        return str(error)
+    except OSError as error:
+        return f"{file} cannot be read: {error.strerror or error}"
+
+
+def _packed(files: Iterable[Path], packer: Packer) -> list[Read]:
+    found = (_one(file, read_box) for file in files)
+    return [
+        box if isinstance(box, str) else replace(box, steps=packer.pack(box.steps)) for box in found
+    ]
+
+
+def _may_fork() -> bool:
+    """Whether there is a core for it, and no thread whose locks the child would hold for ever."""
+    return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
+
+
+class _Helper(NamedTuple):
+    """Descriptors."""
+
+    queue: int
+    """Numbers of shares that nobody has taken yet."""
+    said: int
+    """What the child says."""
+    memory: int
+
+
+def _begun(shares: Sequence[Sequence[Path]], opened: contextlib.ExitStack) -> _Helper | None:
+    """None: there is no memory, no descriptor or no process left for it."""
+    try:
+        memory = _closing(opened, os.memfd_create("boxes"))
+        queue, fill = os.pipe()
+        _closing(opened, queue)
+        with open(fill, "wb") as numbers:  # far less than a pipe holds
+            numbers.write(b"".join(map(_NUMBER.pack, range(len(shares)))))
+        said, say = os.pipe()
+        _closing(opened, said)
+        with open(say, "wb", buffering=0):
+            child = os.fork()
+            if child == 0:
+                _help(shares, queue, memory, say)
+    except OSError:
+        return None
+    opened.callback(_end, child)
+    return _Helper(queue, said, memory)
+
+
+def _end(child: int) -> None:
+    """It has ended by itself, unless this process was interrupted."""
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def _together(shares: Sequence[Sequence[Path]], helper: _Helper | None) -> list[Read]:
+    """What both processes read; what the child took and did not leave is read here."""
+    found: dict[int, list[Read]] = {}
+    packer = Packer()
+    if helper is not None:
+        for number in _taken(helper.queue):
+            found[number] = _packed(shares[number], packer)
+        with open(helper.said, "rb", closefd=False) as file:
+            found.update(_left(helper.memory, file.read()))
+    return [
+        box
+        for number, share in enumerate(shares)
+        for box in (found[number] if number in found else _packed(share, packer))
+    ]
+
+
+def _closing(opened: contextlib.ExitStack, descriptor: int) -> int:
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _taken(queue: int) -> Iterator[int]:
+    """Numbers of shares, until there are none left. A read from a pipe gives a whole one to one
+    process or the other."""
+    while raw := os.read(queue, _NUMBER.size):
+        yield _NUMBER.unpack(raw)[0]
+
+
+def _help(shares: Sequence[Sequence[Path]], queue: int, memory: int, say: int) -> NoReturn:
+    """What the child does. It leaves nothing of its own on any stream, whatever becomes of it."""
+    try:
+        for asked in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(asked, signal.SIG_DFL)
+        packer = Packer()
+        with open(memory, "wb") as file:
+            for number in _taken(queue):
+                begin, end = _leave(file, _packed(shares[number], packer))
+                os.write(say, _SAID.pack(number, begin, end - begin))
+    finally:
+        os._exit(0)
+
+
+def _leave(memory: BinaryIO, boxes: list[Read]) -> tuple[int, int]:
+    """Writes the arrays, and the rest with their places. Returns where this rest lies."""
+    arrays: list[pickle.PickleBuffer] = []
+    rest = pickle.dumps(boxes, 5, buffer_callback=arrays.append)
+    places = []
+    for array in arrays:
+        memory.write(bytes(-memory.tell() % _ALIGNED))
+        with array.raw() as raw:
+            places.append((memory.tell(), raw.nbytes))
+            memory.write(raw)
+    begin = memory.tell()
+    memory.write(pickle.dumps((places, rest)))
+    memory.flush()
+    return begin, memory.tell()
+
+
+def _left(memory: int, told: bytes) -> dict[int, list[Read]]:
+    """What the child left, its arrays where they lie."""
+    size = os.fstat(memory).st_size
+    if not size:
+        return {}
+    held = memoryview(mmap.mmap(memory, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
+    found = {}
+    for number, begin, length in _SAID.iter_unpack(told[: len(told) // _SAID.size * _SAID.size]):
+        places, rest = pickle.loads(held[begin : begin + length])
+        arrays = [held[at : at + nbytes] for at, nbytes in places]
+        found[number] = pickle.loads(rest, buffers=arrays)
+    return found

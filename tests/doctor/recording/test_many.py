@@ -1,0 +1,213 @@
+"""Boxes of a large job are read in two processes, and none is lost whatever becomes of the second.
+
+What a test puts in the place of `many._packed` is what a process does with some boxes: the child
+has it as it was when it began.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from threading import Event, Thread
+
+import psutil
+import pytest
+
+from mgpu_doctor.recording import many
+from mgpu_doctor.recording.box import STEP_DTYPE, Box, read_box
+from mgpu_doctor.recording.columns import Columns, Packer
+from mgpu_doctor.recording.many import Read, reading
+from tests.support.boxes import finished
+
+COUNT = 21
+FIELDS = STEP_DTYPE.names or ()
+packed = many._packed
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Boxes, one that is none, and one that is not there."""
+    found = []
+    for number in range(COUNT):
+        folder = tmp_path / str(number)
+        found.append(finished(folder, steps=number))
+    found[4].write_bytes(b"no box" * 1000)
+    found[9].unlink()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def in_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few boxes are many, and what other tests left running does not count."""
+    monkeypatch.setattr(many, "MANY", 5)
+    monkeypatch.setattr(many, "AT_ONCE", 4)
+    monkeypatch.setattr(many, "_may_fork", lambda: True)
+
+
+def children() -> list[int]:
+    return [child.pid for child in psutil.Process().children()]
+
+
+def ended(child: int) -> None:
+    """Waits until it has ended, and leaves it to whoever began it."""
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+
+
+def in_child(change: Callable[[], None]) -> Callable[[Iterable[Path], Packer], list[Read]]:
+    """Reads, but for the child: it does this first."""
+    here = os.getpid()
+
+    def read(files: Iterable[Path], packer: Packer) -> list[Read]:
+        if os.getpid() != here:
+            change()
+        return packed(files, packer)
+
+    return read
+
+
+def content(box: Box) -> list[object]:
+    """Bit by bit, as numbers that are none differ from themselves."""
+    plain = [getattr(box, name) for name in Box.__slots__ if name not in ("steps", "history")]
+    arrays = [records[name] for records in (box.steps, box.history) for name in FIELDS]
+    return [*plain, box.history.dtype, *((one.dtype, one.tobytes()) for one in arrays)]
+
+
+def check(files: list[Path], found: list[Read]) -> None:
+    """Each as if it had been read alone."""
+    assert "it is no black box" in str(found[4])
+    assert found[9] == f"{files[9]} cannot be read: No such file or directory"
+    assert len(found) == COUNT
+    for file, one in zip(files, found, strict=True):
+        if isinstance(one, str):
+            assert file in (files[4], files[9])
+        else:
+            assert isinstance(one.steps, Columns)
+            assert content(one) == content(read_box(file))
+
+
+def test_what_both_read_is_what_is_there(files: list[Path]) -> None:
+    with reading(files) as read_all:
+        check(files, read_all())
+    assert children() == []
+
+
+def test_what_the_child_alone_read_is_all_there(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object) -> list[Read]:
+        raise AssertionError("nothing was left to be read here")
+
+    with reading(files) as read_all:
+        ended(children()[0])
+        monkeypatch.setattr(many, "_packed", never)
+        found = read_all()
+    check(files, found)
+    arrays = [box.steps["wall_ns"] for box in found if isinstance(box, Box) and len(box.steps)]
+    assert arrays
+    assert not any(array.flags.writeable for array in arrays)
+
+
+@pytest.mark.parametrize("ends", ["killed", "fails", "killed later"])
+def test_a_child_that_dies_loses_nothing(
+    files: list[Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    ends: str,
+) -> None:
+    begun: list[None] = []
+
+    def change() -> None:
+        begun.append(None)
+        if ends == "fails":
+            raise ValueError("no box of any kind")
+        if ends == "killed" or len(begun) == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(many, "_packed", in_child(change))
+    with reading(files) as read_all:
+        ended(children()[0])
+        check(files, read_all())
+    assert children() == []
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_child_outlives_an_interruption(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(many, "_packed", in_child(lambda: time.sleep(600)))
+    began = []
+
+    def interrupted() -> None:
+        with reading(files):
+            began.extend(children())
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert len(began) == 1
+    assert children() == []
+
+
+def test_an_interruption_of_both_is_told_by_one(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ready, tell = os.pipe()
+
+    def wait() -> None:
+        os.write(tell, b"!")
+        time.sleep(600)
+
+    monkeypatch.setattr(many, "_packed", in_child(wait))
+    with reading(files) as read_all:
+        os.read(ready, 1)
+        os.kill(children()[0], signal.SIGINT)
+        ended(children()[0])
+        check(files, read_all())
+    os.close(ready)
+    os.close(tell)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_where_no_process_is_left_all_is_read_here(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> int:
+        raise BlockingIOError("too many processes")
+
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "fork", none)
+    with reading(files) as read_all:
+        check(files, read_all())
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_process_with_threads_begins_no_other(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(many, "MANY", 5)
+    over = Event()
+    thread = Thread(target=over.wait)
+    thread.start()
+    with reading(files) as read_all:
+        assert children() == []
+        check(files, read_all())
+    over.set()
+    thread.join()
+
+
+def test_another_reader_reads_here_and_as_it_likes(files: list[Path]) -> None:
+    asked = []
+
+    def read(file: Path) -> Box:
+        asked.append(file)
+        return read_box(file)
+
+    with reading(files, read) as read_all:
+        assert children() == []
+        found = read_all()
+    assert asked == files
+    assert not any(isinstance(box, Box) and isinstance(box.steps, Columns) for box in found)
