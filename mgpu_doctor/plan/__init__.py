@@ -1,8 +1,9 @@
 """Memory before launch: the user's own step traced, replayed, held against a device.
 
 subject    what the user names: a model of theirs, a built-in one, a trainer
-tracing    the subprocess that runs the step and watches its memory; torch is imported there alone
-worker     that subprocess, seen from outside
+tracing    the subprocesses that run the step and watch its memory; torch is imported there alone
+nursery    the one of them that loads torch and forks the others
+worker     one of those, seen from outside
 wire       what travels between the two
 following  the best method that can follow the step: fake tensors, a small real run, a formula
 planned    whether it fits, the largest batch, what would help

@@ -13,11 +13,14 @@ from mgpu_doctor.analysis.memory.settings import Framework, Optimizer, Settings
 from mgpu_doctor.analysis.memory.states import on_the_host
 from mgpu_doctor.analysis.memory.stream import Event, Freed, Kind, Phase, Stream, Taken
 from mgpu_doctor.analysis.memory.traces import Traces
+from mgpu_doctor.plan.nursery import Nursery
 from mgpu_doctor.plan.wire import Answer, Refusal
 from mgpu_doctor.plan.worker import Worker
 
 SMALL = (2, 4)
 """Batches of a real run: with a single sample, operators take short cuts."""
+SIDE_BY_SIDE = 3
+"""As many traces as fixes ask for, beside the plan's own and that of another batch."""
 _STATES = {Optimizer.SGD: 0, Optimizer.ADAM: 2, Optimizer.ADAMW: 2}
 _FLOAT = 4
 
@@ -53,14 +56,15 @@ class Followed:
 
 
 class Follower:
-    """Two processes side by side, which both have loaded torch when the first answer comes.
+    """Processes side by side, children of one that has loaded torch.
 
     `limit`: seconds that one trace may take.
     """
 
     def __init__(self, target: str, limit: float, tell: Callable[[str], None]) -> None:
         self._tell = tell
-        self._workers = (Worker(target, limit), Worker(target, limit))
+        self._nursery = Nursery(target)
+        self._workers = tuple(Worker(self._nursery, limit) for _ in range(SIDE_BY_SIDE))
         self._idle: SimpleQueue[Worker] = SimpleQueue()
         for worker in self._workers:
             self._idle.put(worker)
@@ -72,7 +76,8 @@ class Follower:
     def __exit__(self, *error: object) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
         for worker in self._workers:
-            worker.end()  # what is still under way ends with it
+            worker.close()  # what is still under way ends with it
+        self._nursery.close()
 
     def follow(self, settings: Settings, other: Settings | None) -> Followed:
         """`other`: a batch that tells how the step grows, where anybody asks. Raises

@@ -20,8 +20,8 @@ class InThisProcess:
     functions: dict[str, Callable[[], Any]]
     """By the names under which they are asked for; others are looked for as ever."""
 
-    def __init__(self, target: str, limit: float) -> None:
-        self.target, self.limit = target, limit
+    def __init__(self, nursery: str, limit: float) -> None:
+        self.target, self.limit = nursery, limit
 
     def trace(self, settings: Settings, *, real: bool = False) -> Answer | Refusal:
         try:
@@ -32,7 +32,15 @@ class InThisProcess:
         except StepError as error:
             return Refusal(str(error), target=False, parameters=error.parameters)
 
-    def end(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _NoProcess(str):
+    """In the place of a `Nursery`: the target alone."""
+
+    __slots__ = ()
+
+    def close(self) -> None: ...
 
 
 def _tracer(about: Framework) -> Callable[..., Answer]:
@@ -47,4 +55,5 @@ def trace_here(monkeypatch: pytest.MonkeyPatch, **functions: Callable[[], Any]) 
     """From now on, one trace after the other."""
     monkeypatch.setattr(InThisProcess, "functions", functions, raising=False)
     monkeypatch.setattr(following, "Worker", InThisProcess)
+    monkeypatch.setattr(following, "Nursery", _NoProcess)
     monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.map", lambda _, *some: map(*some))

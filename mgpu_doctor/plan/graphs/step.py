@@ -79,7 +79,8 @@ class _Step:
         self.notes = (OWN,) if trained.step is not None else ()
         self._optimizer: Any = getattr(trained.model, "optimizer", None)
         self._shape: Any = None
-        self._sums: list[Any] = []
+        self._sums: dict[int, Any] = {}
+        """Of the gradients of earlier micro-batches, by the variable's id."""
         self._accumulate = settings.accumulate
         if trained.model is not None and settings.checkpointing is not Checkpointing.NONE:
             _recompute(trained.model, settings.checkpointing)
@@ -87,7 +88,8 @@ class _Step:
             self._refuse(settings)
         else:
             self._optimizer = _OPTIMIZERS[settings.optimizer](1e-3)
-        _make_states(self._optimizer, trained.model)
+        if trained.model is not None and _built(trained.model):
+            self._make_variables(trained.model.trainable_variables)
 
     def batch(self, samples: int, *, real: bool) -> Any:
         """Of a graph, where it can be made there: then it takes no memory."""
@@ -134,7 +136,7 @@ class _Step:
         """The variables of the step. What has the shape of a weight and is not trained is a state
         of the optimizer, where the user's own step does not tell."""
         states = {id(each.value.handle) for each in getattr(self._optimizer, "variables", ())}
-        sums = {id(each.handle) for each in self._sums}
+        sums = {id(each.handle) for each in self._sums.values()}
         shapes = {tuple(each.shape) for each in traced.graph.variables if each.trainable}
         found = []
         for each in traced.graph.variables:
@@ -145,19 +147,30 @@ class _Step:
             found.append((each, Kind.OPTIMIZER if state else kind))
         return found
 
+    def _make_variables(self, trained: list[Any]) -> None:
+        """Before the step is traced, where the model's are there: TensorFlow traces a step that
+        makes variables a second time."""
+        if self._optimizer is not None and not self._optimizer.built and trained:
+            self._optimizer.build(trained)
+        if self._accumulate > 1:
+            self._sums = {
+                id(each): tf.Variable(lambda v=each: tf.zeros(v.shape), trainable=False)
+                for each in trained
+            }
+
     def _update(self, variables: list[Any], gradients: list[Any]) -> None:
         pairs = [(g, v) for g, v in zip(gradients, variables, strict=True) if g is not None]
         if self._accumulate > 1:
             if not self._sums:
                 with tf.init_scope():
-                    self._sums = [
-                        tf.Variable(lambda v=v: tf.zeros(v.shape), trainable=False)
-                        for _, v in pairs
-                    ]
-            pairs = [(g + s, v) for (g, v), s in zip(pairs, self._sums, strict=True)]
-        self._optimizer.apply_gradients(pairs)
-        for each in self._sums:
-            each.assign(tf.zeros_like(each))
+                    self._make_variables(variables)
+            sums = [self._sums[id(v)] for _, v in pairs]
+            pairs = [(g + s, v) for (g, v), s in zip(pairs, sums, strict=True)]
+            self._optimizer.apply_gradients(pairs)
+            for each in sums:
+                each.assign(tf.zeros_like(each))
+        else:
+            self._optimizer.apply_gradients(pairs)
 
     def _found(self, batch: Any) -> Any:
         tensors(batch)
@@ -190,12 +203,8 @@ def _as_asked(settings: Settings) -> Iterator[None]:
         keras.mixed_precision.set_dtype_policy(before)
 
 
-def _make_states(optimizer: Any, model: Any) -> None:
-    """Before the step is traced: TensorFlow traces one that makes variables a second time."""
-    if optimizer is None or optimizer.built or not model.built:
-        return
-    if model.trainable_variables and all(layer.built for layer in model.layers):
-        optimizer.build(model.trainable_variables)
+def _built(model: Any) -> bool:
+    return bool(model.built) and all(layer.built for layer in model.layers)
 
 
 def _recompute(model: Any, how: Checkpointing) -> None:

@@ -2,5 +2,6 @@
 
     python -m mgpu_doctor.plan.tracing module:function
 
-Reads a line of JSON a request (settings) and answers with a line of JSON (wire.py).
+Forks a process for each connection that it is given (children.py), which reads a line of JSON a
+request (settings) there, and answers with a line of JSON (wire.py).
 """

@@ -1,6 +1,7 @@
-"""Answers requests until there are none: `python -m mgpu_doctor.plan.tracing TARGET`.
+"""Loads torch or TensorFlow, whichever the target is about, and forks what answers requests:
+`python -m mgpu_doctor.plan.tracing TARGET`.
 
-Torch or TensorFlow is loaded when the first one comes: whichever the target is about.
+The user's code is loaded in those: what it computes or starts would not survive a fork.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import socket
 import sys
 import warnings
 from collections.abc import Callable
@@ -17,7 +19,9 @@ from typing import Any
 from mgpu_doctor.analysis.memory.settings import Framework
 from mgpu_doctor.plan import wire
 from mgpu_doctor.plan.tracing import pointing
+from mgpu_doctor.plan.tracing.children import children
 
+Tracer = Callable[..., wire.Answer]
 ROOM_FAKE = 2 << 30
 """Bytes that tracing may take beyond torch itself; a real step may take half of what is free."""
 
@@ -32,39 +36,48 @@ SWITCHES = {
 
 
 def main(target: str) -> None:
-    requests, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the user's code must neither read requests
-    os.dup2(2, 1)  # nor print among the answers
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # nothing here may take a context on a GPU
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     gc.disable()  # looking for garbage takes a sixth of the time in which torch is loaded
+    about = pointing.framework(target)
+    try:
+        trace: Tracer | pointing.TargetError = _tracer(about)
+    except ImportError as error:
+        why = f"{about.value} is needed to trace a step and cannot be imported ({error})."
+        trace = pointing.TargetError(why)
+    gc.freeze()  # what is there already is shared with the children, as long as nobody looks at it
+    if (connection := children()) is not None:
+        _answer(connection, target, about, trace)
+
+
+def _answer(
+    connection: socket.socket,
+    target: str,
+    about: Framework,
+    trace: Tracer | pointing.TargetError,
+) -> None:
+    """Requests, until there are none."""
+    requests = connection.makefile("r", encoding="utf-8")
     function: Callable[[], Any] | None = None
-    about: Framework | None = None
     for line in requests:
         settings, real = wire.read_request(line)
-        about = about or pointing.framework(target)
+        if real:
+            gc.collect()
+        _bound(ROOM_FAKE if not real else _free() // 2)
+        warnings.simplefilter("ignore")
         try:
-            trace = _tracer(about)
-        except ImportError as error:
-            why = f"{about.value} is needed to trace a step and cannot be imported ({error})"
-            answer: wire.Answer | wire.Refusal = wire.Refusal(f"{why}.", True, framework=about)
-        else:
-            if real:
-                gc.collect()
-            _bound(ROOM_FAKE if not real else _free() // 2)
-            warnings.simplefilter("ignore")
-            try:
-                function = function or pointing.find(target)
-                answer = trace(function, settings, real=real)
-            except pointing.TargetError as error:
-                answer = wire.Refusal(str(error), True, framework=about)
-            except pointing.StepError as error:
-                answer = wire.Refusal(str(error), False, error.parameters, about)
-        answers.write(wire.write_answer(answer) + "\n")
-        answers.flush()
+            if isinstance(trace, pointing.TargetError):
+                raise trace
+            function = function or pointing.find(target)
+            answer: wire.Answer | wire.Refusal = trace(function, settings, real=real)
+        except pointing.TargetError as error:
+            answer = wire.Refusal(str(error), True, framework=about)
+        except pointing.StepError as error:
+            answer = wire.Refusal(str(error), False, error.parameters, about)
+        connection.sendall(wire.write_answer(answer).encode() + b"\n")
 
 
-def _tracer(about: Framework) -> Callable[..., wire.Answer]:
+def _tracer(about: Framework) -> Tracer:
     """Raises ImportError where the framework is not installed."""
     if about is Framework.TENSORFLOW:
         os.environ |= SWITCHES
@@ -74,6 +87,7 @@ def _tracer(about: Framework) -> Callable[..., wire.Answer]:
     from mgpu_doctor.plan.tracing import step, target
 
     target.refuse_groups()
+    step.load()
     return step.answer
 
 

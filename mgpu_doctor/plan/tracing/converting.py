@@ -1,4 +1,5 @@
-"""`module.to(…)` and `module.half()` of fake weights, which torch itself cannot change in place."""
+"""`module.to(…)`, `module.half()` and `copy.deepcopy(module)` of fake weights: torch itself cannot
+change those in place, and its copies of them have two storages."""
 
 from __future__ import annotations
 
@@ -8,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 @contextmanager
 def replaced_when_converted() -> Iterator[None]:
-    """Meanwhile a conversion gives a module new weights; weights that are shared stay so."""
+    """Meanwhile a conversion or a copy gives a module new weights; what is shared stays so."""
     known: dict[
         int, tuple[nn.Parameter, nn.Parameter]
     ] = {}  # the old ones, so that ids stay theirs
@@ -39,7 +41,20 @@ def replaced_when_converted() -> Iterator[None]:
         return module
 
     nn.Module._apply = apply  # type: ignore[method-assign]
+    copied_before = FakeTensor.__deepcopy__
+    FakeTensor.__deepcopy__ = _copied  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
         nn.Module._apply = before  # type: ignore[method-assign]
+        FakeTensor.__deepcopy__ = copied_before  # type: ignore[method-assign]
+
+
+def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> Any:
+    if id(tensor) not in memo:
+        with torch.no_grad():
+            new: torch.Tensor = tensor.clone()
+        parameter = isinstance(tensor, nn.Parameter)
+        wanted = tensor.requires_grad
+        memo[id(tensor)] = nn.Parameter(new, wanted) if parameter else new.requires_grad_(wanted)
+    return memo[id(tensor)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -46,6 +48,23 @@ class LikeCuda(TorchFunctionMode):
             args = tuple("cpu" if _is_cuda(each) else each for each in args)
             kwargs = {key: "cpu" if _is_cuda(each) else each for key, each in kwargs.items()}
         return func(*args, **kwargs)
+
+
+@contextmanager
+def gpus_pretended() -> Iterator[None]:
+    """Where the user's code itself asks for autocast on CUDA, or chooses a device."""
+    begin, choose = torch.autocast.__init__, torch.cuda.set_device
+
+    def on_cpu(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        begin(self, "cpu" if device_type == "cuda" else device_type, *args, **kwargs)
+
+    torch.autocast.__init__ = on_cpu  # type: ignore[method-assign]
+    torch.cuda.set_device = lambda device: None  # noqa: ARG005
+    try:
+        yield
+    finally:
+        torch.autocast.__init__ = begin  # type: ignore[method-assign]
+        torch.cuda.set_device = choose
 
 
 def _dropped(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

@@ -8,6 +8,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,13 +78,16 @@ def described(error: BaseException) -> str:
 
 
 def _origin(module: str) -> Path | None:
-    """The file of a module, which is not imported (the packages that it lies in are)."""
+    """The file of a module; neither it nor the packages that it lies in are imported."""
     if "" not in sys.path:
         sys.path.insert(0, "")
-    try:
-        spec = importlib.util.find_spec(module)
-    except Exception:  # a package of the user's that cannot be imported: `find` says so
-        return None
+    spec: ModuleSpec | None = None
+    parts = module.split(".")
+    for number in range(1, len(parts) + 1):
+        inside = None if spec is None else spec.submodule_search_locations or []
+        spec = PathFinder.find_spec(".".join(parts[:number]), inside)
+        if spec is None:
+            return None
     return Path(spec.origin) if spec is not None and spec.origin else None
 
 

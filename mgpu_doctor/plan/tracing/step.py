@@ -16,7 +16,7 @@ from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Preci
 from mgpu_doctor.analysis.memory.stream import Kind, Phase, Stream
 from mgpu_doctor.plan.tracing.blocks import recompute
 from mgpu_doctor.plan.tracing.converting import replaced_when_converted
-from mgpu_doctor.plan.tracing.likecuda import LikeCuda
+from mgpu_doctor.plan.tracing.likecuda import LikeCuda, gpus_pretended
 from mgpu_doctor.plan.tracing.pointing import StepError, TargetError, described
 from mgpu_doctor.plan.tracing.target import Trained, read, tensors
 from mgpu_doctor.plan.tracing.watcher import UnfollowableError, Watcher
@@ -39,6 +39,11 @@ class Traced:
     notes: tuple[str, ...] = ()
 
 
+def load() -> None:
+    """What is loaded with the first trace, torch._dynamo above all."""
+    FakeTensorMode()
+
+
 def answer(function: Callable[[], Any], settings: Settings, *, real: bool) -> Answer:
     """As `trace`, to be sent."""
     traced = trace(function, settings, real=real)
@@ -54,7 +59,7 @@ def trace(function: Callable[[], Any], settings: Settings, *, real: bool) -> Tra
     fake = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)
     parameters = None
     try:
-        with fake, _no_garbage_collected():
+        with fake, _no_garbage_collected(), gpus_pretended():
             with LikeCuda(), nullcontext() if real else replaced_when_converted():
                 trained = read(function())
             parameters = sum(each.numel() for each in trained.model.parameters())

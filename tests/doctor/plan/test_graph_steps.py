@@ -101,24 +101,28 @@ def test_a_step_at_any_batch_follows_from_two(adam: Answer) -> None:
     assert replay(found).peak_allocated == replay(wanted).peak_allocated
 
 
-def test_a_model_that_is_built_is_traced_once(adam: Answer) -> None:
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_model_that_is_built_is_traced_once(micro_batches: int) -> None:
     called = []
 
     def counted(model: Any, given: Any) -> Any:
         called.append(given)
         return squares(model, given)
 
-    again = traced(lambda: (matrices(), batch, counted), Settings(SAMPLES))
+    settings = Settings(SAMPLES, micro_batches)
+    again = traced(lambda: (matrices(), batch, counted), settings)
     assert len(called) == 1
-    assert peak(again) == peak(adam)
+    assert peak(again) == peak(traced(two_matrices, settings))
 
 
-def test_a_model_that_is_built_by_its_first_call_is_traced_all_the_same(adam: Answer) -> None:
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_a_model_that_is_built_by_its_first_call_is_traced_all_the_same(micro_batches: int) -> None:
     def lazy() -> Any:
         layers = [keras.layers.Dense(WIDTH, each, use_bias=False) for each in ("relu", None)]
         return keras.Sequential(layers), batch, squares
 
-    assert peak(traced(lazy, Settings(SAMPLES))) == peak(adam)
+    settings = Settings(SAMPLES, micro_batches)
+    assert peak(traced(lazy, settings)) == peak(traced(two_matrices, settings))
 
 
 def test_sgd_has_no_states(adam: Answer) -> None:

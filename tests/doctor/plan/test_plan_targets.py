@@ -130,3 +130,13 @@ def test_a_model_or_a_function_leaves_the_strategy_open() -> None:
 def test_what_names_nothing_is_refused(name: str, model: str | None, said: str) -> None:
     with pytest.raises(SubjectError, match=said):
         subject(name, model)
+
+
+def test_nothing_is_imported_to_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "mine_for_plans"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    (package / "model.py").write_text("import keras\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert framework("mine_for_plans.model:plan") is Framework.TENSORFLOW
+    assert framework("mine_for_plans.model.deeper:plan") is Framework.TORCH

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import sys
+import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from mgpu_doctor.analysis.memory.settings import Settings
 from mgpu_doctor.analysis.memory.stream import Freed, Kind, Phase, Stream, Taken
+from mgpu_doctor.plan.nursery import Nursery
 from mgpu_doctor.plan.wire import Answer, Refusal, WireError, read_answer, write_answer
 from mgpu_doctor.plan.worker import Worker
+from tests.support.jobs import until
 
 STREAM = Stream(
     (
@@ -63,28 +69,67 @@ def test_a_line_that_nobody_can_have_meant_is_refused(line: str) -> None:
 
 
 def _program(text: str) -> tuple[str, ...]:
-    return (sys.executable, "-c", text)
+    """A nursery whose children do that."""
+    said = f"from mgpu_doctor.plan.tracing.children import children\nif asked := children(): {text}"
+    return (sys.executable, "-c", said)
 
 
 @pytest.mark.parametrize(
     ("text", "limit", "said"),
     [
-        ("import sys; sys.stdin.readline(); sys.stdin.readline()", 0.2, "more than 0 s"),
-        ("print('[]')", 60, "something else than a trace"),
-        ("import sys; sys.exit('no more memory')", 60, "exit code 1 (no more memory)"),
+        ("asked.recv(9999), asked.recv(9999)", 1, "more than 1 s"),
+        ("asked.sendall(b'[]\\n')", 60, "something else than a trace"),
+        ("raise SystemExit('no more memory')", 60, "exit code 1 (no more memory)"),
         ("import os; os.abort()", 60, "ended by SIGABRT"),
+        ("import subprocess; subprocess.run(['sh', '-c', 'kill $PPID'])", 60, "ended by SIGTERM"),
     ],
 )
 def test_a_process_that_does_not_answer_is_no_trouble(text: str, limit: float, said: str) -> None:
-    with Worker("", limit, program=_program(text)) as worker:
-        refusal = worker.trace(Settings(1))
+    nursery = Nursery("", program=_program(text))
+    with closing(nursery), closing(Worker(nursery, limit)) as worker:
+        refusals = [worker.trace(Settings(1)) for _ in range(2)]
+    for refusal in refusals:
+        assert isinstance(refusal, Refusal)
+        assert said in refusal.why
+        assert not refusal.target
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "said"),
+    [
+        ("import sys; sys.stdin.readline()", 1, "more than 1 s"),
+        ("import sys; sys.exit('no torch to be had')", 60, "exit code 1 (no torch to be had)"),
+        ("import os; os.kill(os.getpid(), 9)", 60, "ended by SIGKILL"),
+    ],
+)
+def test_a_nursery_that_never_has_children_is_no_trouble(
+    text: str, limit: float, said: str
+) -> None:
+    with closing(Nursery("", program=(sys.executable, "-c", text))) as nursery:
+        refusal = Worker(nursery, limit).trace(Settings(1))
     assert isinstance(refusal, Refusal)
     assert said in refusal.why
-    assert not refusal.target
+
+
+def test_what_a_child_starts_ends_with_it_and_other_children_stay(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    text = f"import os; os.system('sleep 600 & echo $! > {started}'); asked.recv(9999)"
+    with closing(Nursery("", program=_program(text))) as nursery:
+        first, second = (nursery.child(time.monotonic() + 60) for _ in range(2))
+        until(lambda: started.is_file() and started.read_text().endswith("\n"))
+        first.kill()
+        assert "ended by SIGKILL" in nursery.how_ended(first, time.monotonic() + 60)
+        assert psutil.Process(second.number).status() != psutil.STATUS_ZOMBIE
+        second.kill()
+        nursery.how_ended(second, time.monotonic() + 60)
+        until(lambda: not psutil.pid_exists(int(started.read_text())))
+        for child in (first, second):
+            child.close()
 
 
 def test_a_real_one_answers_several_times() -> None:
-    with Worker("mgpu_trainers.planned:cnn_nano", 120) as worker:
+    nursery = Nursery("mgpu_trainers.planned:cnn_nano")
+    with closing(nursery), closing(Worker(nursery, 120)) as worker:
         small, large = (worker.trace(Settings(batch)) for batch in (2, 4))
         real = worker.trace(Settings(2), real=True)
     assert isinstance(small, Answer)

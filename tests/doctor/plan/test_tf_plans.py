@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from mgpu_doctor.analysis.memory.replay import replay
 from mgpu_doctor.analysis.memory.settings import Framework, Settings
 from mgpu_doctor.cli import app
 from mgpu_doctor.plan.following import Follower, Method
+from mgpu_doctor.plan.nursery import Nursery
 from mgpu_doctor.plan.wire import Answer
 from mgpu_doctor.plan.worker import Worker
 from tests.support.jobs import alone
@@ -25,7 +27,12 @@ LIMIT = 600
 @pytest.mark.slow
 def test_what_the_graph_tells_is_near_what_the_allocator_of_a_real_step_says() -> None:
     """The allocator is the one that TensorFlow has for GPUs, put in charge of the host."""
-    with alone(), Worker("mgpu_trainers.tensorflow.planned:gpt_nano", LIMIT) as worker:
+    target = "mgpu_trainers.tensorflow.planned:gpt_nano"
+    with (
+        alone(),
+        closing(Nursery(target)) as nursery,
+        closing(Worker(nursery, LIMIT)) as worker,
+    ):
         graph, real = (worker.trace(Settings(16), real=real) for real in (False, True))
     assert isinstance(graph, Answer)
     assert isinstance(real, Answer)

@@ -56,7 +56,14 @@ def _next_token(model: nn.Module, tokens: Any) -> torch.Tensor:
     return nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
 
 
-MODELS = [transformer, planned.cnn_nano]
+def encoder() -> Any:
+    """Its layers are copies of one."""
+    layer = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return model, lambda samples: torch.randn(samples, 8, 32), _squares
+
+
+MODELS = [transformer, encoder, planned.cnn_nano]
 
 
 @pytest.mark.parametrize("function", MODELS)
@@ -180,6 +187,17 @@ def test_bf16_keeps_what_cuda_keeps_in_float32() -> None:
     assert norms[0].size == 64 * KIB  # four bytes an element
 
 
+def test_a_step_that_asks_for_autocast_on_cuda_itself_is_traced_in_it() -> None:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            return _squares(model, batch)
+
+    own = trace(lambda: _linear(loss), Settings(SAMPLES), real=False)
+    asked = trace(_linear, Settings(SAMPLES, precision=Precision.BF16), real=False)
+    assert _taken(own.stream) == _taken(asked.stream)
+    assert _taken(own.stream) != _taken(trace(_linear, Settings(SAMPLES), real=False).stream)
+
+
 def test_a_number_that_the_step_reads_is_made_up_and_said() -> None:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         made = _squares(model, batch)
@@ -214,6 +232,7 @@ def test_a_model_that_is_meant_for_a_gpu_is_built_all_the_same() -> None:
     def plan() -> Any:
         model = nn.Linear(WIDTH, WIDTH, bias=False).to("cuda")
         device = torch.device("cuda", 0)
+        torch.cuda.set_device(device)
         return model, lambda samples: torch.ones(samples, WIDTH, device=device).cuda(), _squares
 
     plain = trace(_linear, Settings(SAMPLES), real=False).stream
