@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test test-slow lint docs bench clean
+.PHONY: demo test test-slow test-browser lint docs bench clean
 .DEFAULT_GOAL := test
 
 # torch comes first: packages that depend on it would otherwise pull in another build.
@@ -34,6 +34,11 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# A machine that cannot get a browser is told so, and fails nothing.
+test-browser: $(READY)
+	@if browser=$$(.ci/browser $(VENV)/browser); then \
+		MGPU_DOCTOR_TEST_BROWSER=$$browser $(BIN)/python -m pytest -m browser tests/browser; fi
 
 lint: $(READY)
 	$(BIN)/ruff check .

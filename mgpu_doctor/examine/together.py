@@ -60,7 +60,7 @@ def cases(words: Sequence[str], tell: Tell) -> list[Case]:
         )
     found = [_examined(target, tell) for target in targets]
     if logs:
-        found = [_with_log(case, _log(logs)) for case in found] or [_log(logs)]
+        found = [_with_log(case, _log(logs)) for case in found] or [_told(_log(logs))]
     snapshots = _snapshots([one.path for one in subjects if isinstance(one, MemorySnapshot)])
     traced = _traces([one.path for one in subjects if isinstance(one, Traces)])
     if traced is not None and not (found or flights):
@@ -125,6 +125,15 @@ def _log(paths: Sequence[str]) -> Case:
         return load_logs(paths)
     except NotALog as error:
         raise UnknownSubject(str(error)) from None
+
+
+def _told(log: Case) -> Case:
+    """Text that stands alone must say something: an empty one examines nothing."""
+    if not log.signs and not any(line.strip() for line in log.console.tail):
+        raise UnknownSubject(
+            f"{log.subject.ref} is empty: name the file that the job's output went to."
+        )
+    return log
 
 
 def _flights(paths: Sequence[Path]) -> tuple[Flight, ...]:

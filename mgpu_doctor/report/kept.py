@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ def table(kept: Sequence[Kept], width: int) -> str:
         cells = "  ".join(
             cell + " " * (wide - cell_len(cell)) for cell, wide in zip(row, widths, strict=True)
         )
-        what = "command" if one is None else _command(one)
+        what = "command" if one is None else _command(one, short=True)
         room = width - sum(widths) - 2 * len(widths)
         lines.append(f"{cells}  {text.cut(what, room)}".rstrip() if room >= 8 else cells.rstrip())
     lines.append(f"{text.count(len(kept), 'recording')}, {_together(kept)}")
@@ -80,10 +81,12 @@ def _together(kept: Sequence[Kept]) -> str:
     return f"{text.size(sum(one.size for one in kept))} on the disk"
 
 
-def _command(one: Kept) -> str:
+def _command(one: Kept, *, short: bool = False) -> str:
+    """`short`: without the program's folder, which tells little and takes the room."""
     if not one.command:
         return "GPUs and host" if one.kind == "watch" else text.UNKNOWN
-    return text.line(shlex.join(one.command))
+    program = os.path.basename(one.command[0]) if short else one.command[0]
+    return text.line(shlex.join([program, *one.command[1:]]))
 
 
 def _clock(at: float | None) -> str:

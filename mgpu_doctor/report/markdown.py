@@ -20,7 +20,7 @@ from mgpu_doctor.report.lastminute.words import HEADS, TITLE, cells, told, whose
 from mgpu_doctor.report.redact import Redactor, as_it_is, redacted, redactor
 from mgpu_doctor.report.rows import Row, rows
 from mgpu_doctor.report.stacktree import tree_lines
-from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who, whole_run
+from mgpu_doctor.report.verdict import Tone, cost, gains, job_line, leading, verdict, who
 
 RANK_ROWS = 64
 MINUTE_ROWS, EVENT_ROWS, LONGEST_CELL = 12, 40, 160
@@ -125,7 +125,8 @@ def _finding(diagnosis: Diagnosis, finding: Finding) -> list[str]:
         facts.append(f"**Costs** {escape(spent)}")
     parts = ["\n".join(f"- {fact}" for fact in facts)]
     for i, fix in enumerate(finding.fixes):
-        parts += _fix(diagnosis, fix, "Or" if i else "Fix")
+        told = "; ".join(gains(diagnosis, finding, fix))
+        parts += _fix(fix, "Or" if i else "Fix", told)
     if finding.evidence:
         parts.append(_folded("Evidence", _evidence(finding.evidence)))
     return parts
@@ -137,14 +138,11 @@ def _name(finding: Finding) -> str:
     return f"`{finding.code}`, {finding.severity.value}, confidence {sure}{since}"
 
 
-def _fix(diagnosis: Diagnosis, fix: Fix, label: str) -> list[str]:
+def _fix(fix: Fix, label: str, told: str) -> list[str]:
     parts = [f"**{label}** {prose(fix.summary)}"]
     how = fix.how.strip()
     if text.details(how, fix.summary).strip():
         parts.append(prose(how) if text.is_prose(how) else fence(fix.how))
-    gained = gain(fix.predicted, diagnosis.step_seconds)
-    whole = whole_run(diagnosis, fix.predicted)
-    told = "; ".join(part for part in (gained, whole) if part)
     return [*parts, f"**Gain** {escape(told)}"] if told else parts
 
 

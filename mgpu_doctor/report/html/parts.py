@@ -14,7 +14,7 @@ from mgpu_doctor.report.jobcard import facts
 from mgpu_doctor.report.redact import Redactor
 from mgpu_doctor.report.rows import Row, rows
 from mgpu_doctor.report.stacktree import tree_lines
-from mgpu_doctor.report.verdict import Tone, Verdict, cost, gain, job_line, who, whole_run
+from mgpu_doctor.report.verdict import Tone, Verdict, cost, gains, job_line, who
 
 RANK_ROWS = 64
 LONGEST = 4000
@@ -54,7 +54,7 @@ def main_finding(diagnosis: Diagnosis, finding: Finding) -> str:
     return "\n".join(
         [
             _facts(finding),
-            *(_fix(diagnosis, fix, "Or" if i else "Fix") for i, fix in enumerate(finding.fixes)),
+            _fixes(diagnosis, finding),
             f"<h2>Evidence</h2>\n{_evidence(finding.evidence)}" if finding.evidence else "",
         ]
     )
@@ -66,7 +66,7 @@ def further(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
     folded = []
     for finding in findings:
         mark = MARKS[Tone(finding.severity.value)]
-        fixes = "".join(_fix(diagnosis, fix, "Fix") for fix in finding.fixes)
+        fixes = _fixes(diagnosis, finding)
         evidence = _evidence(finding.evidence) if finding.evidence else ""
         folded.append(
             f'<details class="{escape(finding.severity.value)}"><summary>'
@@ -160,16 +160,20 @@ def _definitions(known: dict[str, str]) -> str:
     return f"<dl>{''.join(pairs)}</dl>"
 
 
-def _fix(diagnosis: Diagnosis, fix: Fix, label: str) -> str:
+def _fixes(diagnosis: Diagnosis, finding: Finding) -> str:
+    return "\n".join(
+        _fix(fix, "Or" if i else "Fix", gains(diagnosis, finding, fix))
+        for i, fix in enumerate(finding.fixes)
+    )
+
+
+def _fix(fix: Fix, label: str, gained: Sequence[str]) -> str:
     how = text.cut(text.details(fix.how, fix.summary), LONGEST)
     told = f"<p>{prose(how)}</p>" if text.is_prose(how) else f"<pre>{escape(how)}</pre>"
     code = told if how.strip() else ""
-    gained = gain(fix.predicted, diagnosis.step_seconds)
-    gains = f'<p class="gain">{say(gained)}</p>' if gained else ""
-    whole = whole_run(diagnosis, fix.predicted)
-    gains += f'<p class="gain">{say(whole)}</p>' if whole else ""
+    good = "".join(f'<p class="gain">{say(one)}</p>' for one in gained)
     return (
-        f'<div class="card"><p><strong>{label}</strong> {prose(fix.summary)}</p>{code}{gains}</div>'
+        f'<div class="card"><p><strong>{label}</strong> {prose(fix.summary)}</p>{code}{good}</div>'
     )
 
 

@@ -102,6 +102,21 @@ def test_nothing_to_examine_exits_3_and_says_why(tmp_path: Path, verb: str, subj
     assert done.stderr.startswith("mgpu-doctor: ")
 
 
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_an_empty_log_examines_nothing_unless_it_lies_beside_other_facts(
+    tmp_path: Path, text: str
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(text)
+    done = run.invoke(app, ["diagnose", str(log)])
+    assert done.exit_code == 3
+    assert done.stdout == ""
+    assert "train.log is empty" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    box = recording(tmp_path / "run", [WAITING, SLOW_INPUT, WAITING])
+    assert run.invoke(app, ["diagnose", str(box), str(log)]).exit_code == 1
+
+
 def test_a_log_is_examined(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text("step 1 loss 2.5\nstep 2 loss 2.4\n")

@@ -49,6 +49,12 @@ def test_listed_and_filtered(tmp_path: Path) -> None:
     assert [(one["id"], one["exit_code"]) for one in told["runs"]] == [("second", 1), ("first", 0)]
 
 
+def test_the_list_tells_the_program_without_its_folder_the_card_tells_both(tmp_path: Path) -> None:
+    made(tmp_path, "first", 0, "/opt/some/where/bin/python", "train.py")
+    assert ran().stdout.splitlines()[1].endswith("  python train.py")
+    assert "/opt/some/where/bin/python train.py" in ran("show", "first").stdout
+
+
 def test_one_is_shown(tmp_path: Path) -> None:
     made(tmp_path, "first", 3, "python", "train.py")
     shown = ran("show", "first")

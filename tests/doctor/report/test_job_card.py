@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mgpu_doctor.case.files import Json
-from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.case.model import Outcome, Rank, Subject
 from mgpu_doctor.findings import Diagnosis, Predicted
 from mgpu_doctor.report.jobcard import facts
 from mgpu_doctor.report.redact import as_it_is, redactor
-from mgpu_doctor.report.verdict import whole_run
+from mgpu_doctor.report.verdict import gains, job_line, whole_run
 from tests.support import diagnoses
 
 
@@ -63,3 +63,36 @@ def test_what_the_run_would_have_taken_is_told_when_it_is_over() -> None:
     assert whole_run(replace(over, case=replace(over.case, job=job)), half) is None
     assert whole_run(over, Predicted(1.2, None, "what-if")) is None
     assert whole_run(over, None) is None
+
+
+def test_a_run_that_counts_on_took_only_its_own_steps() -> None:
+    made = replace(diagnoses.straggler(), step_seconds=2.0)
+    ranks = [replace(rank, lost_records=0) for rank in made.case.ranks]
+    late = [replace(rank, steps=rank.steps[300:]) for rank in ranks]
+    job = replace(made.case.job, outcome=Outcome.COMPLETED)
+    steps = (made.furthest_step or 0) + 1
+
+    def told(ranks: list[Rank], kind: str = "command") -> tuple[str, str | None]:
+        subject = Subject(kind, "x")
+        case = replace(made.case, job=job, ranks=tuple(ranks), subject=subject)
+        now = replace(made, case=case)
+        return job_line(now), whole_run(now, Predicted(0.5, None, "what-if"))
+
+    line, gained = told(late)
+    assert f"; {steps - 300} steps, " in line
+    assert gained is not None
+    assert gained.startswith(f"this run's {steps - 300} steps in ")
+    assert f"; {steps - 300} steps, " in told(late, "trace")[0]
+    assert (told(late, "trace")[1] or "").startswith("these ")
+    # The ring let its first steps go: the run was longer than what it holds.
+    assert f"; {steps} steps, " in told([replace(rank, lost_records=300) for rank in late])[0]
+
+
+def test_what_two_fixes_gain_alike_is_told_once() -> None:
+    made = diagnoses.straggler()
+    first, other = made.findings[0].fixes
+    alike = replace(other, predicted=first.predicted)
+    finding = replace(made.findings[0], fixes=(first, alike))
+    assert len(gains(made, finding, first)) == 2
+    assert gains(made, finding, alike) == ["the same gain"]
+    assert gains(made, made.findings[0], other) == []
