@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import median
 
+import numpy as np
+from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
+
+from mgpu_doctor.analysis.shares import after_warm_up
 from mgpu_doctor.case.birth_tf import Pace
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.recording.columns import phase_of
 
 LEAST = 30
 """Times of each, below which quartiles say little."""
@@ -18,6 +24,8 @@ SURE = 5.0
 """Standard errors. Times that follow each other are alike, so this is more than independent ones
 would need: of healthy workers whose times vary by 40 %, follow each other with a correlation of 0.7
 and differ by up to 10 % for good, one job in a hundred is told of (simulated)."""
+NEWEST = 256
+"""Steps of a rank whose quartiles are taken."""
 _PER_QUARTILES = 0.93
 """Standard error of a median, as a multiple of the interquartile range over the root of the number:
 1.2533 / 1.349, of a normal distribution."""
@@ -37,6 +45,21 @@ class Slow:
     @property
     def excess(self) -> float:
         return self.middle - self.of_others
+
+
+def own_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
+    """Of ranks that do not wait for each other: what is left of their newest steps without waiting
+    (for a server) and moving data. Ranks of which that is not known are left out."""
+    found = []
+    for one in ranks:
+        steps = after_warm_up(one.steps)[-NEWEST:]
+        if one.rank is None or not len(steps):
+            continue
+        idle = np.nan_to_num(phase_of(steps, WAIT)) + np.nan_to_num(phase_of(steps, COMMUNICATION))
+        low, middle, high = np.quantile(steps["wall_ns"] * 1e-9 - idle, (0.25, 0.5, 0.75))
+        pace = Pace(one.rank, len(one.steps), len(steps), float(low), float(middle), float(high))
+        found.append(pace)
+    return tuple(found)
 
 
 def slow_one(paces: Sequence[Pace]) -> Slow | None:

@@ -17,6 +17,8 @@ _NEWEST = 128
 def servers(ranks: Sequence[Rank]) -> frozenset[int]:
     """The ranks that only serve: they update in most of their steps, never run backward, and
     exchange messages with ranks that do."""
+    if any(birth.pipeline(one) is not None for one in ranks):
+        return frozenset()  # a schedule without bubbles runs no backward pass that counts as one
     idle = [one for one in ranks if one.rank is not None and _only_updates(one)]
     if not idle:
         return frozenset()

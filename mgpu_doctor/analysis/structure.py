@@ -129,6 +129,8 @@ def _chains(neighbours: Neighbours) -> Iterable[tuple[int, ...]]:
 
 def _some_only_hand_out(ranks: Sequence[Rank]) -> bool:
     """Whether some ranks have no backward pass of their own and others have: parameter servers."""
+    if any(birth.pipeline(one) is not None for one in ranks):
+        return False
     passes = _backward_passes(ranks)
     return min(passes, default=0) < 1 <= max(passes, default=0)
 

@@ -75,6 +75,8 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
     gone = _gone(box, moment, exited, said)
     code, number_ = _exit(box, exited, said)
     error = _error(box, said, offset) if gone and code != 0 else None
+    if error is not None and error.type == "SystemExit" and code is None:
+        error = None  # somebody caught it: it ended otherwise
     now = _now(box, steps, offset, until)
     return Rank(
         rank=identity.rank,

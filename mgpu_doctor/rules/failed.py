@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stacks.standing import Kind as Stands
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import leavers, obituary, words
+from mgpu_doctor.rules import leavers, lost, obituary, words
 from mgpu_doctor.rules.fallen import fallen
 from mgpu_doctor.rules.falls import Fall, Kind, falls, first_falls, undecided, victims_of
 from mgpu_doctor.rules.rendezvous import absentees
 from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.stood import gave_up, judged
 
 CODES = {
     Kind.EXCEPTION: "failed-exception",
@@ -29,13 +31,13 @@ def _examine(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
         if culprits := fallen(case):
             if CODES[culprits[0].kind] == code:
                 yield _finding(code, culprits, case)
-        elif (
-            code == "failed-exception"
-            and case.job.outcome is Outcome.FAILED
-            and not first_falls(case)
-            and not absentees(case)
-        ):
-            yield from _untold(case)
+        elif case.job.outcome is Outcome.FAILED and not first_falls(case) and not absentees(case):
+            echoes = falls(case)
+            end = lost.before(echoes, case)
+            if end is not None and code == "failed-killed":
+                yield lost.finding(end, echoes, case)
+            elif end is None and code == "failed-exception":
+                yield from _untold(measures)
 
     return examine
 
@@ -56,8 +58,9 @@ def _finding(code: str, culprits: tuple[Fall, ...], case: Case) -> Finding:
     )
 
 
-def _untold(case: Case) -> Iterable[Finding]:
+def _untold(measures: Measures) -> Iterable[Finding]:
     """The job failed and no rank shows a cause of its own, or nobody knows whose was first."""
+    case = measures.case
     if several := undecided(case):
         yield _several(several, case)
         return
@@ -66,25 +69,11 @@ def _untold(case: Case) -> Iterable[Finding]:
         return
     echoes = falls(case)
     code = case.job.exit_code
+    standing = judged(measures, Stands.BEHIND)
+    if standing is not None and gave_up(standing, case):
+        return  # whom they waited for was seen
     if echoes:
-        yield Finding(
-            code="failed-exception",
-            severity=Severity.CRITICAL,
-            confidence=0.4,
-            title="The ranks lost their connection to each other, and none shows why",
-            cause="Every rank that failed tells of a lost connection or was asked to end: a "
-            "network failure, or a rank on a host that was not recorded ended first.",
-            victims=tuple(sorted(fall.rank for fall in echoes if fall.rank is not None)),
-            evidence=tuple(e for fall in echoes[:2] for e in obituary.evidence_of(fall, case)[:2]),
-            fixes=(
-                Fix(
-                    "record-all-hosts",
-                    "Look at the hosts that are not in this recording",
-                    "Run every node's launcher under `mgpu-doctor run` and examine the recordings "
-                    "together: the first failure is on a rank that is not here.",
-                ),
-            ),
-        )
+        yield _unseen(echoes, case)
     elif code and not case.ranks:
         tail = obituary.printed_before(case)
         yield Finding(
@@ -106,6 +95,27 @@ def _untold(case: Case) -> Iterable[Finding]:
                 ),
             ),
         )
+
+
+def _unseen(echoes: Sequence[Fall], case: Case) -> Finding:
+    return Finding(
+        code="failed-exception",
+        severity=Severity.CRITICAL,
+        confidence=0.4,
+        title="The ranks lost their connection to each other, and none shows why",
+        cause="Every rank that failed tells of a lost connection or was asked to end: a "
+        "network failure, or a rank on a host that was not recorded ended first.",
+        victims=tuple(sorted(fall.rank for fall in echoes if fall.rank is not None)),
+        evidence=tuple(e for fall in echoes[:2] for e in obituary.evidence_of(fall, case)[:2]),
+        fixes=(
+            Fix(
+                "record-all-hosts",
+                "Look at the hosts that are not in this recording",
+                "Run every node's launcher under `mgpu-doctor run` and examine the "
+                "recordings together: the first failure is on a rank that is not here.",
+            ),
+        ),
+    )
 
 
 def _several(own: Sequence[Fall], case: Case) -> Finding:
@@ -160,7 +170,9 @@ RULES: tuple[Rule, ...] = (
         code="failed-killed",
         family="failed",
         summary="A rank was killed from outside, and with it the job.",
-        measured=_FIRST + " A rank that vanished without exit code and exception counts as killed.",
+        measured=_FIRST + " A rank that vanished without exit code and exception counts as killed. "
+        "Where ranks fell only because of others, a process of the job that is no rank and was "
+        f"killed or crashed in the {obituary.BEFORE_DEATH:.0f} s before is told.",
         thresholds=_CONFIDENCE + f"Host memory at or above {obituary.FULL_MEMORY:.0%} in the "
         f"{obituary.BEFORE_DEATH:.0f} s before points to the OOM killer (earlyoom and systemd-oomd "
         "act at 90 to 95 %).",

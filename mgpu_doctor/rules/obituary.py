@@ -24,7 +24,9 @@ BEFORE_DEATH = 60.0
 """Seconds before a death within which a host sample tells of it."""
 CALLS = 8
 CONSOLE_LINES = 3
-_LAUNCHERS_TALE = re.compile(r"^[EW]\d{4} \d\d:.*torch/|^Traceback \(most recent call last\)")
+_LAUNCHERS_TALE = re.compile(
+    r"^[EW]\d{4} \d\d:.*torch/|^Traceback \(most recent call last\)|^\[rank\d+\]:"
+)
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)', re.MULTILINE)
 COMMAND_WIDTH = 400
 
@@ -97,7 +99,8 @@ def death(fall: Fall) -> str:
         inside = f" in its {fall.inside}" if fall.inside else ""
         return f"raised {headline(fall.error)}{inside}"
     if fall.kind is Kind.EXIT:
-        return f"ended itself with exit code {fall.exit_code}{step}"
+        by = "" if fall.error is None else _by_exit(fall.error)
+        return f"ended itself with exit code {fall.exit_code}{step}{by}"
     if fall.kind is Kind.VANISHED:
         return f"ended without saying why{step}"
     if fall.kind is Kind.SIGNAL and fall.signal is not None:
@@ -105,6 +108,13 @@ def death(fall: Fall) -> str:
     if fall.signal is not None:
         return f"was killed by {signal_name(fall.signal)}{step}"
     return f"lost its connection to the others{step}"
+
+
+def _by_exit(error: Error) -> str:
+    """`, at train.py:87: no such data set`; what is but a number is its exit code."""
+    said = error.message.strip().partition("\n")[0][:160]
+    at = place(error)
+    return f"{f', at {at}' if at else ''}{'' if said.isdigit() else f': {said}'}"
 
 
 def culprits_of(falls: Iterable[Fall]) -> tuple[Culprit, ...]:
@@ -120,18 +130,19 @@ def evidence_of(fall: Fall, case: Case, *, memory_of_host: bool = True) -> tuple
     error = fall.error
     if error is not None:
         where = None if error.file is None else f"{error.file}:{error.line}"
-        source = fall.source if fall.source in ("black box", "console") else "console"
-        found.append(Evidence("exception", headline(error), "text", source=source, where=where))
+        left = fall.kind is Kind.EXIT
+        source = "black box" if left or fall.source == "black box" else "console"
+        label = "sys.exit" if left else "exception"
+        found.append(Evidence(label, headline(error), "text", source=source, where=where))
         if path := call_path(error):
             found.append(Evidence("calls that led there", path, "text", source=source))
     if fall.signal is not None:
         found.append(Evidence("signal", signal_name(fall.signal), "signal", source=fall.source))
     elif fall.exit_code is not None:
         found.append(Evidence("exit code", fall.exit_code, "code", 0, fall.source))
-        if error is None and fall.last_step is None and (said := printed_before(case)):
-            found.append(
-                Evidence("last lines that the job printed", said, "text", source="console")
-            )
+        if error is None and (said := printed_before(case)):
+            measure = "last lines that the job printed"
+            found.append(Evidence(measure, said, "text", source="console"))
     if fall.last_step is not None:
         found.append(Evidence("last finished step", fall.last_step, "steps", source="black box"))
     memory = fullest_memory(case.host_samples, fall.at or case.observed) if memory_of_host else None
@@ -158,7 +169,7 @@ def told_of(rank: Rank) -> tuple[Evidence, ...]:
 
 
 def printed_before(case: Case) -> str:
-    """The last lines of the job's console before its launcher began to tell of the failure."""
+    """The last lines of the job's console before launcher or ranks began to tell of failures."""
     lines = list(takewhile(lambda line: not _LAUNCHERS_TALE.match(line), case.console.tail))
     return "\n".join(lines[-CONSOLE_LINES:])
 
@@ -184,10 +195,12 @@ def cause_of(fall: Fall, case: Case) -> str:
         told = f"An exception that nobody caught{inside}{by} ended it: {headline(error)}."
         return told + (_of_backward(error) if in_backward(error) else "")
     if fall.kind is Kind.EXIT:
-        hint = "" if fall.error is None else f" It called {headline(fall.error)}."
+        if error is not None:
+            inside = f" in {error.function}()" if error.function not in (None, "<module>") else ""
+            return f"The process itself called `sys.exit`{inside}{_by_exit(error)}."
         return (
-            f"The process itself ended with exit code {fall.exit_code}, by `sys.exit`, `os._exit` "
-            f"or an exception that was not recorded.{hint}"
+            f"The process itself ended with exit code {fall.exit_code}, by `raise SystemExit`, "
+            "`exit()`, `os._exit` or an exception that was not recorded."
         )
     if fall.kind is Kind.SIGNAL and fall.signal is not None:
         meaning = MEANINGS.get(signal.Signals(fall.signal)) if _known(fall.signal) else None
@@ -227,9 +240,9 @@ def fixes_of(fall: Fall, job: Job) -> tuple[Fix, ...]:
         return _for_crash(fall, job)
     if fall.kind in (Kind.KILLED, Kind.VANISHED):
         return _for_kill(fall)
-    if fall.kind is Kind.EXCEPTION and fall.error is not None:
+    if fall.error is not None:
         return (_open(fall.error), *([_ANOMALY] if in_backward(fall.error) else []))
-    return (_show_the_exception(job),)
+    return (_show_the_exception(job, seen=fall.last_step is not None),)
 
 
 def _for_crash(fall: Fall, job: Job) -> tuple[Fix, ...]:
@@ -304,8 +317,9 @@ _ANOMALY = Fix(
 )
 
 
-def _show_the_exception(job: Job) -> Fix:
-    if job.launcher == "torchrun":
+def _show_the_exception(job: Job, *, seen: bool) -> Fix:
+    """`seen`: an exception of this rank would be known."""
+    if job.launcher == "torchrun" and not seen:
         how = (
             "Put `@record` (from torch.distributed.elastic.multiprocessing.errors) above the "
             "function that the script calls first, and run it again with `torchrun --tee 3 "
@@ -313,8 +327,8 @@ def _show_the_exception(job: Job) -> Fix:
         )
     else:
         how = (
-            "Search the script and its libraries for `sys.exit`, `exit(` and `os._exit`; run that "
-            "rank alone under `python -X dev` to see what leads there."
+            "Search the script and its libraries for `SystemExit`, `exit(` and `os._exit`; run "
+            "that rank alone under `python -X dev` to see what leads there."
         )
     return Fix("show-why", "Let the rank say why it ends", how)
 

@@ -21,6 +21,8 @@ EVIDENCE_RANKS = 4
 UNRECORDED = 30.0
 """Seconds from which a stand is long where nobody knows how long a step takes. A choice: one write
 or answer seldom blocks a thread for so long without it ever running."""
+_TIMED_OUT = "timed out waiting"
+"""In what gloo raises where a collective or a message was not answered in time."""
 SOURCE, TABLE = "stacks", "process table"
 
 
@@ -43,11 +45,20 @@ def stood(standing: Standing, case: Case) -> float:
 
 def is_long(standing: Standing, case: Case) -> bool:
     """Longer than a step that takes its time: the limits of `hang-rank-dead` where steps were
-    recorded."""
+    recorded; or so long that those who waited gave up."""
+    if gave_up(standing, case):
+        return True
     walls = [rank.steps["wall_ns"] for rank in case.ranks if len(rank.steps)]
     step = float(np.median(np.concatenate(walls))) * 1e-9 if walls else 0.0
     least = max(LONG, LEAST_STEPS * step) if walls else UNRECORDED
     return stood(standing, case) >= least
+
+
+def gave_up(standing: Standing, case: Case) -> bool:
+    """Whether everybody who was seen to wait ended by an error that says so."""
+    errors = {rank.pid: rank.error.message for rank in case.ranks if rank.error is not None}
+    waited = [errors.get(one.pid, "") for one in standing.waiting]
+    return bool(waited) and all(_TIMED_OUT in message.lower() for message in waited)
 
 
 def suffering(standing: Standing, certain: bool, culprits: int) -> str:

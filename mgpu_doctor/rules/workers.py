@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.paces import EXCESS, LEAST, SURE, Slow, slow_one, throughput_lost
+from mgpu_doctor.analysis.paces import (
+    EXCESS,
+    LEAST,
+    SURE,
+    Slow,
+    own_paces,
+    slow_one,
+    throughput_lost,
+)
+from mgpu_doctor.analysis.serving import without
 from mgpu_doctor.case import birth_tf
+from mgpu_doctor.case.birth_tf import Pace
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules import obituary
@@ -18,53 +28,96 @@ from mgpu_doctor.rules.words import by_cost, percent, plural, seconds
 
 def _slow(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for chief in measures.case.ranks:
-        paces = birth_tf.worker_paces(chief)
-        slow = slow_one(paces)
-        if slow is None:
-            continue
-        saved = throughput_lost(paces, slow)
-        if saved >= limits["cost"]:
-            yield _slow_worker(slow, saved, measures.step_seconds)
+        if found := _slowest(birth_tf.worker_paces(chief), limits):
+            yield _slow_task(*found, measures)
+    if measures.servers and not measures.stragglers:  # else they do wait for each other
+        workers = without(measures.case.ranks, measures.servers)
+        if found := _slowest(own_paces(workers), limits):
+            yield _slow_rank(*found, measures)
 
 
-def _slow_worker(slow: Slow, saved: float, step: float | None) -> Finding:
+def _slowest(paces: Sequence[Pace], limits: Limits) -> tuple[Slow, float] | None:
+    """The slow one, where there is one that costs enough, and which share of the throughput."""
+    slow = slow_one(paces)
+    saved = throughput_lost(paces, slow) if slow is not None else 0.0
+    return (slow, saved) if slow is not None and saved >= limits["cost"] else None
+
+
+def _slow_task(slow: Slow, saved: float, measures: Measures) -> Finding:
+    """A worker of TensorFlow, which is known by its task alone."""
     task = f"/job:worker/replica:0/task:{slow.index}"
+    return _finding(
+        Culprit(None, device=task),
+        f"Worker {slow.index} takes {seconds(slow.middle)} for a closure",
+        (slow, saved, measures.step_seconds),
+        seen=Evidence(
+            "seconds for a closure, median, against that of the other workers",
+            slow.middle,
+            "s",
+            slow.of_others,
+            f"its newest {plural(slow.times, 'closure')}, as the chief sees them",
+            task,
+        ),
+        how=f"On the host of this worker (its address stands in TF_CONFIG, `cluster.worker"
+        f"[{slow.index}]`): `top` for neighbours on its cores, clocks, and the storage "
+        "that its part of the data set is read from. ds.prefetch(tf.data.AUTOTUNE) in the "
+        "function given to create_per_worker_dataset.",
+    )
+
+
+def _slow_rank(slow: Slow, saved: float, measures: Measures) -> Finding:
+    rank = measures.rank(slow.index)
+    host, device, pid = (rank.host, rank.device, rank.pid) if rank else (None, None, None)
+    on = f" on {host}" if host else ""
+    return _finding(
+        Culprit(slow.index, host=host, device=device, pid=pid),
+        f"Rank {slow.index}, a worker, takes {seconds(slow.middle)} for its own work of a step",
+        (slow, saved, measures.step_seconds),
+        seen=Evidence(
+            "own work a step, median, against that of the other workers",
+            slow.middle,
+            "s",
+            slow.of_others,
+            f"its newest {plural(slow.times, 'step')}, without waiting and communication",
+        ),
+        how=f"The list of ranks shows which phase is longer than the others'. `top`{on} for "
+        "neighbours on its cores, clocks, and the storage that its part of the data is read from.",
+    )
+
+
+def _finding(
+    worker: Culprit,
+    title: str,
+    cost: tuple[Slow, float, float | None],
+    *,
+    seen: Evidence,
+    how: str,
+) -> Finding:
+    slow, saved, step = cost
     return Finding(
         code="straggler-worker",
         severity=by_cost(saved),
         confidence=0.9,
-        title=f"Worker {slow.index} takes {seconds(slow.middle)} for a closure, the others "
-        f"{seconds(slow.of_others)}: {percent(saved)} of the throughput is lost",
+        title=f"{title}, the others {seconds(slow.of_others)}: {percent(saved)} of the throughput "
+        "is lost",
         cause="Workers of a parameter server do not wait for each other, so the job is slower only "
         "by what this one does less. The weights that its gradients were computed with are older "
         "than the others'. Its host or its part of the data is slow: all workers run the same "
         "function.",
-        culprits=(Culprit(None, device=task),),
-        evidence=(
-            Evidence(
-                "seconds for a closure, median, against that of the other workers",
-                slow.middle,
-                "s",
-                slow.of_others,
-                f"its newest {plural(slow.times, 'closure')}, as the chief sees them",
-                task,
-            ),
-        ),
+        culprits=(worker,),
+        evidence=(seen,),
         since_step=0,
         cost=Cost(saved, None if step is None else saved * step),
         fixes=(
             Fix(
                 "mend-worker",
                 f"Find what slows worker {slow.index}",
-                "On the host of this worker (its address stands in TF_CONFIG, `cluster.worker"
-                f"[{slow.index}]`): `top` for neighbours on its cores, clocks, and the storage "
-                "that its part of the data set is read from. ds.prefetch(tf.data.AUTOTUNE) in the "
-                "function given to create_per_worker_dataset.",
+                how,
                 Predicted(
                     1 - saved,
                     None,
-                    "formula: the workers' closures a second, with this one's at the median of "
-                    "the others",
+                    "formula: what the workers do in a second, with this one's time at the median "
+                    "of the others",
                 ),
             ),
         ),
@@ -101,12 +154,13 @@ RULES = (
         family="slow",
         summary="A worker of a parameter server takes longer than the others for the same work; "
         "they do not wait for it, but it does less.",
-        measured="ParameterServerStrategy: the chief times each worker's closures; quartiles of "
-        "each worker's newest 256 are compared.",
+        measured="ParameterServerStrategy: the chief times each worker's closures. Ranks that send "
+        "gradients to a rank that only serves: their own work of each step, without waiting and "
+        "communication. Quartiles of each worker's newest 256 are compared.",
         thresholds=f"A median that is {percent(EXCESS)} above the median of the others', by "
-        f"{SURE:g} standard errors beyond the next, over {LEAST} closures of each at least. What "
-        "it costs is the sum of the workers' closures a second, against the same with this one "
-        "mended.",
+        f"{SURE:g} standard errors beyond the next, over {LEAST} closures or steps of each at "
+        "least. What it costs is the sum of what the workers do in a second, against the same "
+        "with this one mended.",
         fixes="Look at that worker's host and at its part of the data.",
         examine=_slow,
         limits=(COST,),

@@ -97,6 +97,7 @@ def test_what_one_rank_raised_is_told_with_rank_and_line(how: str, tmp_path: Pat
         ("hangup", "failed-hangup", "SIGHUP"),
         ("cpu-limit", "failed-time-limit", "CPU time limit"),
         ("exit", "failed-exception", "exit code 3"),
+        ("told", "failed-exception", f"at deaths.py:{line_of('told')}: no such data set: numbers"),
     ],
 )
 def test_an_end_without_an_exception_is_told_with_its_rank(

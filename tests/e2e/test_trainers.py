@@ -15,10 +15,21 @@ from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support.examining import loud, run_calmly
-from tests.support.jobs import Ended, run, started
+from tests.support.jobs import Ended, run, started, until
 
 pytestmark = pytest.mark.slow
 
+ASKED_WHILE_STARTING = """
+import os, signal, subprocess
+start = subprocess.Popen.__init__
+def begin(self, *args, **options):
+    start(self, *args, **options)
+    if "RANK" not in os.environ and "RANK" in (options.get("env") or {}):
+        open(os.environ["MARK"], "w").write(str(self.pid))
+        signal.raise_signal(signal.SIGTERM)
+subprocess.Popen.__init__ = begin
+"""
+"""What is run at the start of every process: torchrun gets SIGTERM when it has one rank."""
 SMALL = {"model": "cnn-nano", "device": "cpu"}
 TOLD = {"torch-fsdp": "fsdp", "torch-zero1": "zero1", "torch-localsgd": "localsgd"}
 """What the doctor calls a strategy that it knows by more than its collectives."""
@@ -168,3 +179,33 @@ def test_it_ends_when_asked_to(name: str, asked: signal.Signals) -> None:
         assert job.returncode == (-asked if name == "torch-single" else 1)
         assert "validation" not in out
         assert "KeyboardInterrupt" not in err
+
+
+def test_a_rank_that_its_launcher_forgot_while_it_was_asked_to_end_ends(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(ASKED_WHILE_STARTING)
+    mark = tmp_path / "rank"
+    given = [f"PYTHONPATH={tmp_path}", f"MARK={mark}"]
+    ended = run(["env", *given, *command("torch-ddp", steps=100_000)])
+    assert ended.code != 0
+    rank = int(mark.read_text())
+    until(lambda: not psutil.pid_exists(rank) or psutil.Process(rank).status() == "zombie")
+
+
+def test_a_server_that_does_not_answer_is_named_and_the_job_ends(tmp_path: Path) -> None:
+    """Its workers give up after a while, and nobody else would end it."""
+    recording = tmp_path / "recording"
+    doctor = [sys.executable, "-m", "mgpu_doctor", "train", "torch-ps", "--dir", str(recording)]
+    options = ["--model", "cnn-nano", "--device", "cpu", "--timeout", "25"]
+    ended = run([*doctor, *options, "--fault", "hang:rank=0,step=20"])
+    assert ended.code == 1, ended.err
+    assert "goes on without workers; ending it" in ended.err
+    (stands,) = loud(diagnose(load_recording(recording)))
+    assert (stands.code, [one.rank for one in stands.culprits]) == ("hang-rank-behind", [0])
+    assert stands.victims == (1, 2)
+
+
+def test_the_loss_on_record_is_not_the_scaled_one(tmp_path: Path) -> None:
+    options = ("--steps", "12", "--log-every", "1", "--precision", "fp16")
+    ended, diagnosis = observed(tmp_path, "torch-single", *options)
+    recorded = diagnosis.case.ranks[0].steps["loss"]
+    assert recorded == pytest.approx(losses(ended), abs=1e-3)

@@ -60,6 +60,18 @@ def test_without_the_server_it_is_over(capsys: pytest.CaptureFixture[str]) -> No
     )
 
 
+def test_a_server_that_stands_without_workers_is_not_waited_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "LOOKS_APART", 0)
+    monkeypatch.setattr(apart, "PATIENCE", 0)
+    code, told = watched(capsys, Child(None), Child(1), Child(1))
+    assert code == 1
+    assert told.splitlines()[-1] == (
+        "trainer: rank 0, the server, goes on without workers; ending it"
+    )
+
+
 def test_it_ends_as_rank_0_did_and_leaves_nobody(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     start = (

@@ -6,7 +6,6 @@ The job is over when rank 0 is, and ends as rank 0 did. Imports no framework.
 """
 
 import argparse
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,12 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from mgpu_trainers.lifeline import end_with_parent
+
 Child = subprocess.Popen[bytes]
 LOOKS_APART = 0.05
 PATIENCE = 5.0
 """Seconds between asking ranks to end and ending them."""
-_SET_PDEATHSIG = 1  # of prctl(2)
-_libc = ctypes.CDLL(None)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,8 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     for asked in (signal.SIGINT, signal.SIGTERM):
         signal.signal(asked, _leave)
-    with tempfile.TemporaryDirectory() as folder:
-        code = _run(args.module, args.options, args.ranks, Path(folder) / "meeting")
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            code = _run(args.module, args.options, args.ranks, Path(folder) / "meeting")
+    except _AskedError as asked:  # just before or after there were ranks
+        code = -asked.signal
     if code < 0:
         signal.signal(-code, signal.SIG_DFL)
         signal.raise_signal(-code)
@@ -48,22 +50,16 @@ def _run(module: str, options: Sequence[str], ranks: int, meeting: Path) -> int:
         for rank in range(ranks):
             place = {**os.environ, **_place(rank, ranks, meeting)}
             command = [sys.executable, "-m", module, *options]
-            one = subprocess.Popen(command, env=place, preexec_fn=_die_with_us)  # noqa: PLW1509  # one thread
-            children.append(one)
+            children.append(subprocess.Popen(command, env=place, preexec_fn=end_with_parent))  # noqa: PLW1509  # one thread
         code = watch(module, children)
-        end(children, None, subprocess.Popen.terminate, subprocess.Popen.kill)
+        patience = (None,) if children[0].poll() is not None else ()
+        end(children, *patience, subprocess.Popen.terminate, subprocess.Popen.kill)
         return code if code >= 0 else 128 - code
     except _AskedError as asked:
         for again in (signal.SIGINT, signal.SIGTERM):
             signal.signal(again, signal.SIG_IGN)
         end(children, subprocess.Popen.terminate, subprocess.Popen.kill)
         return -asked.signal
-
-
-def _die_with_us() -> None:
-    """In a rank: Linux ends it when its launcher was killed."""
-    if hasattr(_libc, "prctl"):
-        _libc.prctl(_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _place(rank: int, ranks: int, meeting: Path) -> dict[str, str]:
@@ -79,8 +75,11 @@ def _place(rank: int, ranks: int, meeting: Path) -> dict[str, str]:
 
 
 def watch(name: str, children: Sequence[Child]) -> int:
-    """Waits for rank 0: how it ended, negative for a signal. Says of each death what follows."""
+    """Waits for rank 0: how it ended, negative for a signal. Says of each death what follows.
+
+    A server that stands does not notice that nobody is left: 1, and it is left to be ended."""
     told = set[int]()
+    alone_since: float | None = None
     while True:
         dead = {rank: code for rank, child in enumerate(children) if (code := child.poll())}
         if children[0].poll() is not None:
@@ -90,6 +89,11 @@ def watch(name: str, children: Sequence[Child]) -> int:
         for rank in dead.keys() - told:
             _say(f"{name}: rank {rank} {_how(dead[rank])}; the others go on")
         told |= dead.keys()
+        if len(dead) == len(children) - 1 > 0:
+            alone_since = alone_since or time.monotonic()
+            if time.monotonic() - alone_since > PATIENCE:
+                _say(f"{name}: rank 0, the server, goes on without workers; ending it")
+                return 1
         time.sleep(LOOKS_APART)
 
 

@@ -131,6 +131,11 @@ class Writer:
             os.close(fd)
         return writer
 
+    @property
+    def written(self) -> int:
+        """Steps recorded so far."""
+        return self._steps
+
     def step(  # noqa: PLR0917 - positional: keywords would cost as much as the record
         self,
         end_ns: int,

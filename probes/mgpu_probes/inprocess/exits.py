@@ -10,12 +10,14 @@ import traceback
 from types import TracebackType
 from typing import Any
 
-from . import layout
+from . import layout, wrap
 from .rank import number, probe
 
 _MOST_FRAMES = 40
 """Innermost frames of a traceback that go into the last words."""
 _recorded: list[int] = []
+_asked: list[tuple[int, dict[str, Any]]] = []
+"""The last call of `sys.exit` that was to tell of a failure, and how many steps were recorded."""
 _previous: list[Any] = []
 
 
@@ -25,6 +27,7 @@ def install() -> None:
         return
     _previous.append(sys.excepthook)
     sys.excepthook = _excepthook
+    sys.exit = wrap.around(sys.exit, _exits, _nothing, probe.fail)
     atexit.register(_at_exit)
 
 
@@ -44,6 +47,40 @@ def _excepthook(
     except Exception as trouble:
         probe.fail(trouble)
     _previous[0](kind, error, trace)
+
+
+def _exits(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    """Python prints what `sys.exit` was given, and tells no hook of it."""
+    if not args or args[0] is None or args[0] == 0:
+        return
+    caller = sys._getframe(2)
+    words = {
+        "type": "SystemExit",
+        "module": "builtins",
+        "message": str(args[0])[:4000],
+        "file": caller.f_code.co_filename,
+        "line": caller.f_lineno,
+        "function": caller.f_code.co_name,
+    }
+    _asked[:] = [(_steps(), words)]
+
+
+def _steps() -> int:
+    return 0 if probe.box is None else probe.box.written
+
+
+def _nothing(_token: object, _result: object) -> None:
+    pass
+
+
+def _tell_exit() -> None:
+    """Last words of a process that may end by `sys.exit`: its exit code tells whether it does.
+    Where training went on after the call, somebody caught it."""
+    if not probe.on or probe.box is None or _recorded or not _asked:
+        return
+    steps, words = _asked[0]
+    if steps == _steps():
+        probe.box.last_words(words)
 
 
 def record(error: BaseException, trace: TracebackType | None) -> None:
@@ -109,6 +146,7 @@ def _at_exit() -> None:
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException) and not isinstance(error, SystemExit):
             record(error, error.__traceback__)
+        _tell_exit()
         probe.leave(1 if _recorded else None)
     except Exception as trouble:
         probe.fail(trouble)
@@ -120,6 +158,7 @@ def _at_child_exit() -> None:
         code: int | None = None
         if isinstance(error, SystemExit):
             code = error.code if isinstance(error.code, int) else None
+            _tell_exit()
             # torch.multiprocessing writes the exception down for the parent, then exits with 1.
             error = error.__context__ if code else None
         if error is not None:
@@ -133,3 +172,4 @@ def _at_child_exit() -> None:
 def forget() -> None:
     """In a forked child: the parent's exceptions are not the child's."""
     _recorded.clear()
+    _asked.clear()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from mgpu_probes.inprocess import layout
 
 from mgpu_doctor.analysis.serving import servers
 from mgpu_doctor.case.model import Case, Rank
@@ -54,6 +55,28 @@ def test_a_healthy_one_is_left_alone(ranks: int) -> None:
     assert diagnosis.step_seconds == pytest.approx(0.028, rel=0.2)
 
 
+def asynchronous(slow: float) -> Case:
+    """Workers that each go on at once: rank 2 takes `slow` times as long for its own work."""
+    case = serving(Synthetic(ranks=4))
+    for one in case.ranks[1:]:
+        own = slow if one.rank == 2 else 1.0
+        one.steps["phases"][:, [layout.WAIT, layout.COMMUNICATION]] = 0.001
+        one.steps["wall_ns"] = (one.steps["wall_ns"] * own).astype(int)
+        one.steps["phases"][:, layout.FORWARD] *= own
+        one.steps["end_ns"] = 10**12 + one.steps["wall_ns"].cumsum()
+    return case
+
+
+def test_a_worker_that_nobody_waits_for_is_told_by_its_own_work() -> None:
+    diagnosis = diagnose(asynchronous(slow=3.0))
+    (slow,) = (one for one in diagnosis.findings if one.code == "straggler-worker")
+    assert [one.rank for one in slow.culprits] == [2]
+    assert slow.title.startswith("Rank 2, a worker, takes ")
+    assert (slow.victims, diagnosis.ideal_step_seconds) == ((), None)
+    healthy = diagnose(asynchronous(slow=1.1))
+    assert "straggler-worker" not in {one.code for one in healthy.findings}
+
+
 def made(**changes: Any) -> tuple[Rank, ...]:
     return serving(Synthetic(ranks=3, steps=40), **changes).ranks
 
@@ -67,6 +90,9 @@ def test_others_are_no_servers() -> None:
     for one in nobody_learns:
         one.steps["micro_batches"] = 0
     assert servers(nobody_learns) == frozenset()
+    # Of the schedules that split the backward pass, inner stages show none at all.
+    pipeline = {"stages": 4, "schedule": "ScheduleZBVZeroBubble", "micro_batches": 4}
+    assert servers(made(pipeline=pipeline)) == frozenset()
     evaluates = made()
     evaluates[0].steps["flags"] |= 4
     assert servers(evaluates) == frozenset()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.host import HostSample
-from mgpu_doctor.case.model import Console, Event, Now, Outcome, Rank, State
+from mgpu_doctor.case.model import Console, Event, Now, Outcome, ProcessEnd, Rank, State
 from tests.support.deaths import (
     AT,
     dead,
@@ -99,6 +99,47 @@ def test_sys_exit_with_a_code_is_a_failure(changes: dict[str, int]) -> None:
     assert finding.code == "failed-exception"
     assert [culprit.rank for culprit in finding.culprits] == [1]
     assert "exit code 3" in finding.title
+
+
+def test_the_sentence_of_sys_exit_is_told_with_its_place() -> None:
+    said = replace(error("SystemExit", "no such data set: numbers"), traceback="")
+    (finding,) = find(failed_job([echo(0), dead(1, exit_code=1, error=said)]))
+    assert "ended itself with exit code 1" in finding.title
+    assert finding.title.endswith(f"at train.py:{said.line}: no such data set: numbers")
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert (finding.evidence[0].measure, finding.evidence[0].source) == ("sys.exit", "black box")
+    assert [fix.id for fix in finding.fixes] == ["mend-the-line"]
+
+
+def test_who_ends_without_a_word_is_told_with_what_was_printed_before_others_failed() -> None:
+    tail = ("step 41", "no such data set: numbers", "[rank0]: Traceback", "[rank0]: RuntimeError")
+    case = failed_job([echo(0), dead(1, exit_code=1)], console=Console(tail=tail))
+    (finding,) = find(replace(case, job=replace(case.job, launcher="torchrun")))
+    printed = [one.value for one in finding.evidence if one.measure.startswith("last lines")]
+    assert printed == ["step 41\nno such data set: numbers"]
+    assert "@record" not in finding.fixes[0].how  # an exception would be known
+
+
+@pytest.mark.parametrize(
+    ("number", "before", "code"),
+    [
+        (9, 0.1, "failed-killed"),
+        (11, 30.0, "failed-killed"),
+        (13, 0.1, "failed-exception"),  # of a shell's pipe
+        (9, -0.1, "failed-exception"),  # after the ranks
+        (9, 900.0, "failed-exception"),  # long before: no connection was lost by it
+    ],
+)
+def test_a_server_that_is_no_rank_and_was_killed_before_the_ranks_fell_is_told(
+    number: int, before: float, code: str
+) -> None:
+    case = failed_job([echo(0), echo(1)])
+    first = min(rank.ended or AT for rank in case.ranks)
+    case = replace(case, ends=(*case.ends, ProcessEnd(4321, None, number, first - before)))
+    (finding,) = find(case)
+    assert finding.code == code
+    assert [one.pid for one in finding.culprits] == ([4321] if code == "failed-killed" else [])
+    assert finding.victims == (0, 1)
 
 
 @pytest.mark.parametrize(("code", "expected"), [(137, "failed-killed"), (139, "failed-signal")])

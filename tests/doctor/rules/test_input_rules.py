@@ -38,6 +38,15 @@ def test_all_ranks_wait_for_data(ranks: int) -> None:
     assert found.cost.step_fraction == pytest.approx(0.27, abs=0.03)
 
 
+@pytest.mark.parametrize(("milliseconds", "told"), [(0.5, False), (4.0, True)])
+def test_of_tensorflow_the_call_alone_is_no_wait(milliseconds: float, told: bool) -> None:
+    base = {name: seconds / 10 for name, seconds in BASE.items()}
+    job = Synthetic(ranks=1, base={**base, "input": milliseconds / 1e3})
+    case = synthetic_case(job)
+    case = replace(case, job=replace(case.job, framework="tensorflow"))
+    assert ("input-bound" in {one.code for one in diagnose(case).findings}) is told
+
+
 @pytest.mark.parametrize(
     ("loader", "cause", "how"),
     [

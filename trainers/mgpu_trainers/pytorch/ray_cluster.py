@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mgpu_trainers import catalogue
+from mgpu_trainers.lifeline import end_with_parent
 from mgpu_trainers.pytorch import ray_worker
 
 SETTINGS = {
@@ -42,7 +43,7 @@ STORE = 100 * 2**20
 ASKING = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 10.0
 """Seconds in which Ray's workers may end after Ray."""
-_SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # of prctl(2)
+_SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 
 class _AskedError(Exception):
@@ -153,7 +154,7 @@ def _apart(run: Callable[[], int]) -> int:
     if not child:
         for number in ASKING:  # the parent ends us
             signal.signal(number, signal.SIG_IGN)
-        ctypes.CDLL(None).prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         code = 1
         try:
             code = run()

@@ -3,7 +3,6 @@
 TensorFlow swallows SIGTERM while it waits for others: who is asked to end and does not is killed.
 """
 
-import ctypes
 import signal
 import subprocess
 import sys
@@ -12,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from mgpu_trainers.cluster import Task
+from mgpu_trainers.lifeline import end_with_parent
 
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """What asks a job to end."""
 FORWARDED = (*ASKING, signal.SIGUSR1, signal.SIGUSR2)
 GRACE = 2.0
 """Seconds from being asked to being killed."""
-_SET_PDEATHSIG = 1  # of prctl(2)
 
 
 class Crew:
@@ -31,7 +30,6 @@ class Crew:
         self._grace = grace
         self._running: dict[Task, subprocess.Popen[bytes]] = {}
         self.asked: signal.Signals | None = None
-        self._libc = ctypes.CDLL(None)
         # Blocked, an ignored signal would come after all: nohup and `&` mean that it should not.
         self._taken = {signal.SIGCHLD} | {
             each for each in FORWARDED if signal.getsignal(each) is not signal.SIG_IGN
@@ -60,7 +58,7 @@ class Crew:
         )
 
     def _in_child(self) -> None:
-        self._libc.prctl(_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
 
     def wait(self) -> int:

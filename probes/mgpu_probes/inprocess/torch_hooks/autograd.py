@@ -55,6 +55,8 @@ class _Pass:
     """All wrapped modules have such a hook."""
     engine_waits = True
     """Other ranks may be waited for within the engine, where no call of Python's shows it."""
+    scaled: tuple[int, float] = (0, nan)
+    """The `id` of what a gradient scaler gave last, and the loss that it was given."""
 
 
 this = _Pass()
@@ -109,10 +111,12 @@ def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
     if plain:
         probe.device_clock = "cpu" if on_cpu else "host"
         if on_cpu and root.dim() == 0 and root.is_floating_point():
-            loss = root.item()  # in host memory already: nothing waits
+            scaled, loss = this.scaled
+            if id(root) != scaled:
+                loss = root.item()  # in host memory already: nothing waits
             if loss - loss != 0.0:
                 loss = inf  # also for NaN, which means "not known" further on
-    this.loss = loss
+    this.loss, this.scaled = loss, (0, nan)
     this.passes += 1
     covered = this.by_module
     this.queued = this.waits = this.by_module = False
@@ -123,6 +127,18 @@ def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
     if on_cpu and unseen and probe.world_size > 1 and root.grad_fn is not None:
         this.handle = root.grad_fn.register_prehook(_runs_first)
     return this
+
+
+def scales(args: tuple[Any, ...], _: dict[str, Any]) -> float | None:
+    """Before `GradScaler.scale`: what it multiplies is the loss, what it gives is not."""
+    loss: Any = args[1] if len(args) > 1 else None
+    if not probe.adopt() or type(loss) is not torch.Tensor or not loss.is_cpu or loss.dim():
+        return None
+    return float(loss.item())
+
+
+def scaled(loss: float, result: Any) -> None:
+    this.scaled = (id(result), loss)
 
 
 def _ends(_: _Pass, __: Any) -> None:

@@ -12,6 +12,7 @@ from .. import wrap as hooks
 from ..rank import probe
 from ..steps import Steps
 from ..stride import Mark
+from . import autograd
 from .common import wrap
 from .weights import weights
 
@@ -29,7 +30,8 @@ def patch(optimizer: ModuleType) -> None:
 
 
 def patch_scaler(grad_scaler: ModuleType) -> None:
-    """Wraps `GradScaler.step`, which may skip the optimizer."""
+    """Wraps `GradScaler.step`, which may skip the optimizer, and `scale`, which hides the loss."""
+    wrap(grad_scaler.GradScaler, "scale", autograd.scales, autograd.scaled)
     wrap(grad_scaler.GradScaler, "step", _scaler_begins, _scaler_ends)
 
 

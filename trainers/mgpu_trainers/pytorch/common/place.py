@@ -11,6 +11,9 @@ import torch
 import torch._dynamo  # before the process group: see `joined`
 import torch.distributed as dist
 
+from mgpu_trainers.lifeline import end_with
+from mgpu_trainers.pytorch import LAUNCHER
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -26,11 +29,12 @@ def joined(
     """One of the ranks that torchrun, or `apart`, started.
 
     `timeout`: seconds that a collective may take; `backend`: other than what suits the device. Ends
-    the process where it was not started so, or where there are too few GPUs.
+    the process where it was not started so, or where there are too few GPUs; and with the launcher.
     """
     if "RANK" not in os.environ:
         launcher = "python -m mgpu_trainers.apart" if backend else "torchrun"
         sys.exit(f"{name}: start it with {launcher}, which says to each process which rank it is")
+    end_with(LAUNCHER)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     enough = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])
     device = choose_device(name, wanted, enough, int(os.environ["LOCAL_RANK"]))

@@ -56,12 +56,15 @@ class Remote(torch.optim.Optimizer):
         self.weights = row(*model.parameters())
 
     def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's is generic
-        """Raises SystemExit where the server is gone: whoever started us says so."""
+        """Raises SystemExit where the server is gone: whoever started us says so. That it is there
+        and does not answer in time, nobody else says."""
         assert closure is None
         try:
             dist.send(letter(self.model, self.loss, self.param_groups[0]["lr"]), SERVER)
             dist.recv(self.weights, SERVER)
-        except RuntimeError:
+        except RuntimeError as error:
+            if "Timed out" in str(error):
+                raise
             raise SystemExit(1) from None
         unfold(self.weights, list(self.model.parameters()))
 
