@@ -49,7 +49,7 @@ NOTHING = Going()
 """No step was measured."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Frame:
     at: float
     """The moment shown, seconds since the epoch."""

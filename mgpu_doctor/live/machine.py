@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mgpu_probes.outside.devices import Devices
@@ -13,6 +15,7 @@ from mgpu_probes.outside.host import Host
 from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.case.gpu import DeviceSample, XidEvent
 from mgpu_doctor.case.samples import host_sample
+from mgpu_doctor.live.pace import Pace
 from mgpu_doctor.live.wanted import EVERYTHING, Wanted
 
 if TYPE_CHECKING:
@@ -22,6 +25,10 @@ if TYPE_CHECKING:
     from mgpu_doctor.live.recorder import Recorder
 
 MOST_XIDS = 256
+PROCESSES = 0.001
+"""Of a core: what reading the ranks' CPU time and memory may take. 64 are read each second."""
+UNSEEN = 5.0
+"""Seconds after which they are read again whatever it costs."""
 
 
 class Machine:
@@ -29,7 +36,7 @@ class Machine:
     takes down what is sampled."""
 
     def __init__(self, recorder: Recorder | None = None, wanted: Wanted = EVERYTHING) -> None:
-        self._devices = Devices(stays=wanted.more)
+        self._devices = Devices(details=wanted.details, stays=wanted.more)
         self._reader = DeviceReader(os.uname().nodename)
         self._host = Host(standstill=True)
         self._xids: deque[XidEvent] = deque(maxlen=MOST_XIDS)
@@ -38,12 +45,15 @@ class Machine:
         self._collector: Collector | None = None
         self._due: list[tuple[DeviceSample | None, HostSample | None]] = []
         """What was sampled before there was a collector."""
+        self._looking = Pace(time.monotonic, time.thread_time, UNSEEN, PROCESSES)
+        self._processes: tuple[tuple[int, ...], Mapping[int, tuple[float, int]]] = (), {}
+        """Whose they are, and what was read of them last."""
 
     def sample(self, pids: Iterable[int] = ()) -> tuple[DeviceSample | None, HostSample | None]:
         """CPU use is that since the call before."""
         devices = self._reader.read(self._devices.sample())
         self._xids.extend(devices.events if devices is not None else ())
-        host = host_sample(self._host.sample(pids))
+        host = self._of_host(tuple(pids))
         if self._wanted.history:
             self._due.append((devices, host))
             if len(self._due) > 1 or self._collector is not None:
@@ -51,6 +61,19 @@ class Machine:
         if self._recorder is not None:
             self._recorder.write(devices, host)
         return devices, host
+
+    def _of_host(self, pids: tuple[int, ...]) -> HostSample | None:
+        """Of very many processes not every sample tells anew: what was read some seconds ago stands
+        for them, except in a recording, whose readers take differences."""
+        asked, known = self._processes
+        if asked == pids and self._recorder is None and not self._looking.due():
+            host = host_sample(self._host.sample())
+            return replace(host, processes=known) if host is not None else None
+        self._looking.begin()
+        host = host_sample(self._host.sample(pids))
+        self._looking.end()
+        self._processes = pids, host.processes if host is not None else {}
+        return host
 
     @property
     def xids(self) -> tuple[XidEvent, ...]:

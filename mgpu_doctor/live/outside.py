@@ -23,8 +23,8 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.machine import Machine
+from mgpu_doctor.live.pace import Pace
 from mgpu_doctor.live.recorder import Recorder
-from mgpu_doctor.live.watch import Pace
 from mgpu_doctor.report import text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 

@@ -10,6 +10,8 @@ class Wanted(NamedTuple):
     """The heat-map of ranks and steps."""
     history: bool = True
     """What was sampled before, for graphs."""
+    details: bool = True
+    """Of GPUs: what is told of them beside the table."""
     more: bool = True
     """Further frames will follow: XIDs are listened for from the first one on."""
 

@@ -19,15 +19,14 @@ from mgpu_doctor.live.followed import follow
 from mgpu_doctor.live.frame import Going
 from mgpu_doctor.live.going import going
 from mgpu_doctor.live.heat import Heat, heat
+from mgpu_doctor.live.pace import Pace
 from mgpu_doctor.live.signs import ConsoleSigns
 from mgpu_doctor.recording.box import Box, BoxReader, read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
-SHARE = 0.005
-"""Of a core: what loading and what diagnosing may each take."""
-LONGEST_REST = 30.0
-"""Seconds after which a diagnosis is made anew whatever it costs; where a rank comes or goes, that
-is at once."""
+JUDGING = 0.0025
+"""Of a core: what diagnosing may take. It is done anew after `LONGEST_REST` whatever it costs, and
+at once where something has turned."""
 LONGEST_UNREAD = 10.0
 """Seconds after which the boxes are read again whatever it costs."""
 MOST_READERS = 256
@@ -63,34 +62,6 @@ class Seen:
         return cls(diagnosis, map_, going(case, diagnosis.stages), followed=followed)
 
 
-class Pace:
-    """When something is due that may take `SHARE` of the time."""
-
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        cost: Callable[[], float],
-        longest: float = LONGEST_REST,
-    ) -> None:
-        self._clock = clock
-        self._cost = cost
-        self._longest = longest
-        self._due = 0.0
-        self._began = 0.0
-
-    def due(self) -> bool:
-        return self._clock() >= self._due
-
-    def begin(self) -> None:
-        self._began = self._cost()
-
-    def end(self, without: float = 0.0) -> float:
-        """Seconds that it took, less those that are counted elsewhere."""
-        took = self._cost() - self._began - without
-        self._due = self._clock() + min(self._longest, took / SHARE)
-        return took
-
-
 class Watch:
     """One recording, watched. For one thread. Raises `NotARecording` from `look`. `heated`: a
     heat-map is wanted."""
@@ -110,10 +81,12 @@ class Watch:
         self._clock = clock
         self._readers: dict[Path, BoxReader] = {}
         self._loading = Pace(clock, cost, LONGEST_UNREAD)
-        self._diagnosing = Pace(clock, cost)
+        self._diagnosing = Pace(clock, cost, share=JUDGING)
         self._listening = Pace(clock, cost)
         self._signs = ConsoleSigns(recording)
         self._seen: Seen | None = None
+        self._loaded: Case | None = None
+        """As it was read, before the diagnosis left out what is over."""
         self._diagnosed_at = 0.0
 
     def look(self, *, anew: bool = False) -> Seen:
@@ -124,7 +97,8 @@ class Watch:
         case = load_recording(self._recording, read=self._read)
         old = self._seen.diagnosis if self._seen else None
         spent = 0.0
-        if old is None or anew or self._diagnosing.due() or turned(old.case, case):
+        before, self._loaded = self._loaded, case
+        if old is None or before is None or anew or self._diagnosing.due() or turned(before, case):
             self._diagnosing.begin()
             diagnosis = diagnose(case, self._settings)
             spent = self._diagnosing.end()
@@ -134,8 +108,8 @@ class Watch:
         if case.job.ended is None:
             spent += self._listen()
             diagnosis = replace(diagnosis, case=replace(diagnosis.case, signs=self._signs.known))
-        before = self._seen.followed if self._seen else ()
-        seen = Seen.of(diagnosis, case, before, case.observed, heated=self._heated)
+        followed = self._seen.followed if self._seen else ()
+        seen = Seen.of(diagnosis, case, followed, case.observed, heated=self._heated)
         self._loading.end(without=spent)
         self._seen = self._aged(seen)
         return self._seen
@@ -158,6 +132,9 @@ class Watch:
 
     def _read(self, path: Path) -> Box:
         reader = self._readers.get(path)
+        if reader is not None and reader.replaced():
+            self._readers.pop(path).close()
+            reader = None
         if reader is None:
             if len(self._readers) >= MOST_READERS:
                 return read_box(path)
@@ -190,8 +167,9 @@ def refreshed(old: Diagnosis, case: Case) -> Diagnosis:
 
 def turned(old: Case, new: Case) -> bool:
     """Whether something happened that nobody should wait to be told: the job or a rank ended, a
-    rank came or went, a step was measured for the first time."""
-    return (old.job.ended, _states(old)) != (new.job.ended, _states(new))
+    rank came or went, a step was measured for the first time, stacks were read as the job stood."""
+    before = old.job.ended, len(old.looks), _states(old)
+    return before != (new.job.ended, len(new.looks), _states(new))
 
 
 def _states(case: Case) -> tuple[tuple[int | None, int | None, State | None, bool], ...]:

@@ -133,6 +133,12 @@ class BoxReader:
         self._told: tuple[BoxEvent, ...] = ()
         self._history = HistoryReader(self._fd, self._at.history, self._at.history_capacity)
         self._texts = TextReader(self._fd, self._at)
+        opened = os.fstat(self._fd)
+        self._file = opened.st_dev, opened.st_ino
+        self._before = b""
+        """The header as it was read last."""
+        self._who: tuple[bytes, Identity] | None = None
+        """The identity, with what it was read from."""
 
     def __enter__(self) -> BoxReader:
         return self
@@ -148,21 +154,31 @@ class BoxReader:
     def close(self) -> None:
         os.close(self._fd)
 
+    def replaced(self) -> bool:
+        """Whether another file has come to stand where this one was opened. One that is gone can
+        be read on."""
+        try:
+            there = os.stat(self.path, follow_symlinks=False)
+        except OSError:
+            return False
+        return (there.st_dev, there.st_ino) != self._file
+
     def poll(self) -> Box:
-        """The box as it is now."""
-        before = self._header()
+        """The box as it is now. What is new is looked for where the header tells that there is
+        some: a look at a box that has hardly changed costs a few reads."""
+        before = self._before or self._header()
         for _ in range(_ATTEMPTS):
             header = self._header()
             if trusted := stable(before, header):
                 break
             before = header
-        who = identity(header, trusted=trusted)
-        self._steps.poll()
-        new = self._events.poll()
-        self._told = (*self._told, *map(_event, new))[-self._at.event_capacity :]
-        history, window = self._history.poll()
-        header = self._header()
-        texts = self._texts.poll()
+        who = self._identity(header, trusted=trusted)
+        self._steps.poll(header)
+        if len(new := self._events.poll(header)):
+            self._told = (*self._told, *map(_event, new))[-self._at.event_capacity :]
+        history, window = self._history.poll(header)
+        header = self._before = self._header()
+        texts = self._texts.poll(header)
         ended, code = word(header, layout.ENDED), word(header, layout.EXIT_CODE)
         state = word(header, layout.STATE)
         torn = () if trusted else ("the process ended while it changed its rank",)
@@ -184,6 +200,15 @@ class BoxReader:
             overwritten=self._steps.overwritten,
             damage=(*torn, *texts.damage),
         )
+
+    def _identity(self, header: bytes, *, trusted: bool) -> Identity:
+        """Of a process that does not change its rank it is the same each time."""
+        if not trusted:
+            return identity(header, trusted=False)
+        raw = header[: layout.IDENTITY.size]
+        if self._who is None or self._who[0] != raw:
+            self._who = raw, identity(header, trusted=True)
+        return self._who[1]
 
     def _header(self) -> bytes:
         header = read_at(self._fd, 0, layout.HEADER_SIZE)

@@ -156,6 +156,9 @@ def stable(before: bytes, after: bytes) -> bool:
 def read_at(fd: int, offset: int, size: int) -> bytes:
     """Up to `size` bytes; fewer where the file ends. Read, not mapped: a file that somebody cuts
     off while it is mapped is SIGBUS for its reader."""
+    whole = os.pread(fd, size, offset)
+    if len(whole) == size:  # as nearly always
+        return whole
     parts = []
     while size > 0 and (part := os.pread(fd, size, offset)):
         parts.append(part)

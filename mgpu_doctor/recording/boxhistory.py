@@ -10,12 +10,13 @@ from .records import HISTORY_DTYPE, STEP_DTYPE, Array, sound, whole, windows
 
 _ATTEMPTS = 4
 _NEVER_READ = (2, 0, 0)
+_WORDS_END = layout.HISTORY_WINDOW[1] + 8
 _NONE: Array = np.empty(0, HISTORY_DTYPE)
 _BYTES = np.dtype(f"V{layout.STEP_SIZE}")
 
 
 class HistoryReader:
-    """Reads the closed windows when there is a new one, the open window every time."""
+    """Reads the windows that were closed since, and the open one every time."""
 
     def __init__(self, fd: int, offset: int, capacity: int) -> None:
         self._fd = fd
@@ -26,52 +27,52 @@ class HistoryReader:
         self._closed = _NONE
         self._all = _NONE
 
-    def poll(self) -> tuple[Array, int | None]:
+    def poll(self, header: bytes) -> tuple[Array, int | None]:
         """The windows, oldest first, and the ns that one covers."""
+        area, cursor, window = key = _words(header)
         for _ in range(_ATTEMPTS):
-            area, cursor, window = key = self._words()
             if area > 1 or cursor > self._capacity or not 0 < window < 1 << 62:
                 return _NONE, None
-            if self._key == _NEVER_READ:
-                raw = self._raw(area, 0, min(cursor + 1, self._capacity))
-                still_open = raw[cursor * layout.STEP_SIZE :]
-                together = _believed(raw, 1)
-                closed = together[together["seq"] <= cursor]
-            else:
-                still_open = self._raw(area, cursor, min(cursor + 1, self._capacity))
-                if (key, still_open) == (self._key, self._open):
-                    break
-                closed = self._closed_until(*key)
-                together = _joined(closed, _believed(still_open, cursor + 1))
-            if self._words() == key:
-                self._key, self._open, self._closed = key, still_open, closed
-                self._all = together
+            known = self._known(*key)
+            raw = self._raw(area, known, min(cursor + 1, self._capacity))
+            if (key, raw) == (self._key, self._open):
                 break
+            now = _words(read_at(self._fd, 0, _WORDS_END))
+            if now == key:
+                self._add(key, known, raw)
+                break
+            area, cursor, window = key = now
         return self._all, window
 
-    def _closed_until(self, area: int, cursor: int, window: int) -> Array:
-        """Those that were read before never change while the area serves."""
-        known_area, known, known_window = self._key
-        if (area, window) != (known_area, known_window) or cursor < known:
-            return _believed(self._raw(area, 0, cursor), 1)
-        if cursor == known:
-            return self._closed
-        return _joined(self._closed, _believed(self._raw(area, known, cursor), known + 1))
+    def _known(self, area: int, cursor: int, window: int) -> int:
+        """How many closed windows need not be read again: they never change while the area
+        serves."""
+        served, known, covered = self._key
+        return known if (area, window) == (served, covered) and cursor >= known else 0
 
-    def _words(self) -> tuple[int, int, int]:
-        first = layout.HISTORY_ACTIVE
-        raw = read_at(self._fd, first, layout.HISTORY_WINDOW[1] + 8 - first)
-        if len(raw) < layout.HISTORY_WINDOW[1] + 8 - first:
-            return 2, 0, 0
-        area = min(word(raw, 0), 2)
-        at = area % 2
-        cursor = word(raw, layout.HISTORY_CURSOR[at] - first)
-        return area, cursor, word(raw, layout.HISTORY_WINDOW[at] - first)
+    def _add(self, key: tuple[int, int, int], known: int, raw: bytes) -> None:
+        """`raw`: the windows after the first `known`, of which the last one is still open."""
+        _, cursor, _ = key
+        found = _believed(raw, known + 1)
+        self._all = _joined(self._closed, found) if known else found
+        self._open = raw[(cursor - known) * layout.STEP_SIZE :]
+        last_is_open = len(self._all) and int(self._all["seq"][-1]) > cursor
+        self._closed = self._all[:-1] if last_is_open else self._all
+        self._key = key
 
     def _raw(self, area: int, first: int, end: int) -> bytes:
         size = layout.STEP_SIZE
         at = self._offset + (area * self._capacity + first) * size
         return read_at(self._fd, at, (end - first) * size)
+
+
+def _words(header: bytes) -> tuple[int, int, int]:
+    """Which area serves, how many windows in it are closed, ns that one covers."""
+    if len(header) < _WORDS_END:
+        return _NEVER_READ
+    area = min(word(header, layout.HISTORY_ACTIVE), 2)
+    at = area % 2
+    return area, word(header, layout.HISTORY_CURSOR[at]), word(header, layout.HISTORY_WINDOW[at])
 
 
 def _believed(raw: bytes, first: int) -> Array:

@@ -39,10 +39,12 @@ class TextReader:
         self._at = at
         self._birth = _Held(b"", {})
         self._words = _Held(b"", {})
+        self._site: tuple[int, str] | None = None
 
-    def poll(self) -> Texts:
-        self._birth = self._fresh(self._birth, layout.BIRTH_SLOT, self._birth_place)
-        self._words = self._fresh(self._words, layout.WORDS_USED, self._words_place)
+    def poll(self, header: bytes) -> Texts:
+        """As published by a header that was just read."""
+        self._birth = self._fresh(header, self._birth, layout.BIRTH_SLOT, self._birth_place)
+        self._words = self._fresh(header, self._words, layout.WORDS_USED, self._words_place)
         named = (("the birth certificate", self._birth), ("the last words", self._words))
         return Texts(
             birth=self._birth.value or {},
@@ -51,7 +53,15 @@ class TextReader:
         )
 
     def site(self, published: int) -> str | None:
-        """The text that the word NOW_SITE stands for."""
+        """The text that the word NOW_SITE stands for. What is written once never changes."""
+        if self._site is None or self._site[0] != published:
+            found = self._read_site(published)
+            if found is None:
+                return None
+            self._site = published, found
+        return self._site[1]
+
+    def _read_site(self, published: int) -> str | None:
         offset = published - 1
         used = min(word(read_at(self._fd, layout.STRINGS_USED, 8), 0), self._at.strings_size)
         if not 0 <= offset <= used - 2:
@@ -63,10 +73,14 @@ class TextReader:
         return read_at(self._fd, at + 2, length).decode("utf-8", "replace")
 
     def _fresh(
-        self, held: _Held, word_at: int, place: Callable[[int], tuple[int, int] | None]
+        self,
+        header: bytes,
+        held: _Held,
+        word_at: int,
+        place: Callable[[int], tuple[int, int] | None],
     ) -> _Held:
+        published = header[word_at : word_at + 8]
         for _ in range(_ATTEMPTS):
-            published = read_at(self._fd, word_at, 8)
             if not any(published):
                 return held
             where = place(word(published, 0))
@@ -76,8 +90,10 @@ class TextReader:
             if raw == held.raw:
                 return held
             held = _Held(raw, _object(raw))
-            if held.value is not None and read_at(self._fd, word_at, 8) == published:
+            now = read_at(self._fd, word_at, 8)
+            if held.value is not None and now == published:
                 break
+            published = now
         return held
 
     def _birth_place(self, published: int) -> tuple[int, int] | None:

@@ -51,21 +51,17 @@ class Ring:
         """Records that were whole once and are not among `kept`: the ring went on."""
         return max(0, self.newest - len(self.kept) - self.lost)
 
-    def poll(self) -> Array:
-        """Reads on; returns what is new, by `seq`."""
+    def poll(self, header: bytes) -> Array:
+        """Reads on, as far as the box's header tells; returns what is new, by `seq`."""
         if not self._capacity:
             return self.kept
-        cursor = self._cursor()
+        cursor = word(header, self._cursor_at)
         new = self._fetch(cursor)
         if len(new):
             self._keep(new)
         if cursor > self._counted:
             self._count(cursor)
         return new
-
-    def _cursor(self) -> int:
-        raw = read_at(self._fd, self._cursor_at, 8)
-        return word(raw, 0) if len(raw) == 8 else 0
 
     def _fetch(self, cursor: int) -> Array:
         """One record more than the cursor tells: a writer killed just before it moved the cursor
@@ -85,7 +81,7 @@ class Ring:
         raw = read_at(self._fd, self._offset + first * size, until_end * size)
         if count > until_end:
             raw += read_at(self._fd, self._offset, (count - until_end) * size)
-        if count == 1 and word(raw[:8], 0) != self.newest + 1:  # as nearly always: nothing new
+        if count == 1 and word(raw, 0) != self.newest + 1:  # as nearly always: nothing new
             return self.kept[:0]
         records = whole(raw, self._dtype)
         seq = records["seq"]
@@ -142,15 +138,18 @@ class Ring:
     def _count(self, cursor: int) -> None:
         """Counts what should have been found. Whatever a cursor read earlier covers was whole
         then; all but the last `capacity` before the present one may be overwritten since."""
-        low = max(self._counted + 1, self._cursor() + 2 - self._capacity)
-        high = min(cursor, low + self._capacity - 1)
-        if low <= high:
-            seq = self.kept["seq"]
-            count = high - low + 1
-            if len(seq) == count and int(seq[0]) == low and int(seq[-1]) == high:
-                self._counted = cursor  # as nearly always: each is there, in turn
-                return
-            first = np.searchsorted(seq, np.uint64(low), "left")
-            last = np.searchsorted(seq, np.uint64(high), "right")
-            self.lost += count - int(last - first)
-        self._counted = max(self._counted, cursor)
+        if not self._holds(self._counted + 1, cursor):
+            now = word(read_at(self._fd, self._cursor_at, 8), 0)
+            low = max(self._counted + 1, now + 2 - self._capacity)
+            high = min(cursor, low + self._capacity - 1)
+            if low <= high and not self._holds(low, high):
+                seq = self.kept["seq"]
+                first = np.searchsorted(seq, np.uint64(low), "left")
+                last = np.searchsorted(seq, np.uint64(high), "right")
+                self.lost += high - low + 1 - int(last - first)
+        self._counted = cursor
+
+    def _holds(self, low: int, high: int) -> bool:
+        """Whether the last ones kept are these, as nearly always. (They are sorted, none twice.)"""
+        seq, many = self.kept["seq"], high - low + 1
+        return many <= len(seq) and int(seq[-many]) == low and int(seq[-1]) == high

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.load import NotARecording
+from mgpu_doctor.case.looks import Look
 from mgpu_doctor.case.model import Now, Outcome, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.live.heat import Heat, heat
 from mgpu_doctor.live.here import Live
+from mgpu_doctor.live.pace import SHARE, Pace
 from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.live.wanted import Wanted
-from mgpu_doctor.live.watch import SHARE, Pace, Watch, refreshed, turned
+from mgpu_doctor.live.watch import Watch, refreshed, turned
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.recording.living import is_living, living
@@ -205,6 +207,13 @@ def test_ranks_that_wait_by_turns_are_not_judged_anew_each_time() -> None:
     anew = [state for state, turn in zip(State, turns, strict=True) if turned(turns[0], turn)]
     assert turns[0].ranks[0].state is State.RUNNING
     assert set(State) - set(anew) == {State.RUNNING, State.WAITING}
+
+
+def test_stacks_of_a_job_that_stands_are_judged_at_once() -> None:
+    steps = records(Synthetic(ranks=2, steps=20))
+    before = make_case([make_rank(0, steps[0])])
+    assert not turned(before, before)
+    assert turned(before, replace(before, looks=(Look(1.0, None, None, (), ()),)))
 
 
 def test_fresh_facts_under_an_old_judgement() -> None:

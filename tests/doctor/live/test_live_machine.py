@@ -1,0 +1,71 @@
+"""The machine's processes are read as often as their number allows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from mgpu_probes.outside.host import Host
+
+from mgpu_doctor.live import machine
+from mgpu_doctor.live.machine import Machine
+from mgpu_doctor.live.pace import Pace
+from mgpu_doctor.live.recorder import Recorder
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The pids that were read, each of which costs a millisecond of an imagined clock."""
+    pids: list[int] = []
+
+    def process(_: Host, pid: int) -> list[float | int]:
+        pids.append(pid)
+        cost.now += 0.001
+        return [float(len(pids)), pid]
+
+    cost = Clock()
+    monkeypatch.setattr(Host, "_process", process)
+    monkeypatch.setattr(
+        machine, "Pace", lambda _clock, _cost, *rest: Pace(clock, cost, *rest), raising=True
+    )
+    return pids
+
+
+clock = Clock()
+
+
+def test_many_are_read_now_and_then_and_what_was_read_stands(read: list[int]) -> None:
+    here = Machine()
+    many = range(
+        1, 5
+    )  # four milliseconds, of which 0.1 % of a core allows one look in four seconds
+    _, first = here.sample(many)
+    clock.now += 3.9
+    _, second = here.sample(many)
+    assert first is not None
+    assert second is not None
+    assert len(read) == 4
+    assert first.processes == second.processes == {pid: (float(pid), pid) for pid in many}
+    assert second.at > first.at
+    clock.now += 0.2
+    here.sample(many)
+    assert len(read) == 8
+    here.sample((9,))
+    assert read[-1] == 9, "other processes are read at once"
+    here.close()
+
+
+def test_a_recording_holds_nothing_that_was_read_before(read: list[int], tmp_path: Path) -> None:
+    here = Machine(Recorder(tmp_path / "recorded"))
+    for _ in range(3):
+        here.sample((os.getpid(),))
+    assert len(read) == 3
+    here.close()

@@ -1,0 +1,128 @@
+"""A box that is read again and again tells what one does that is opened anew, however much its
+writer did in between: laps of the rings, merged history, another rank, longer texts."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mgpu_probes.inprocess import layout
+from mgpu_probes.inprocess.blackbox import Writer
+from mgpu_probes.inprocess.boxfile import Sizes
+
+from mgpu_doctor.recording.box import HISTORY_DTYPE, STEP_DTYPE, Box, BoxReader, read_box
+from tests.support.boxes import SECOND, overwrite, write_steps
+
+SMALL = Sizes(steps=8, events=4, history=4, window_ns=3 * SECOND)
+AT = layout.areas()
+
+DEEDS = st.one_of(
+    st.tuples(st.just("steps"), st.integers(1, 30)),
+    st.tuples(st.just("event"), st.integers(1, 6)),
+    st.tuples(st.just("birth"), st.text(max_size=3)),
+    st.tuples(st.just("words"), st.text(max_size=3)),
+    st.tuples(st.just("stands"), st.sampled_from(("a.py:1", "b.py:2", "ä.py:3"))),
+    st.tuples(st.just("rank"), st.integers(0, 3)),
+    st.tuples(st.just("state"), st.sampled_from((layout.RUNNING, layout.FAILED))),
+)
+
+
+def do(writer: Writer, deed: str, what: object) -> None:
+    if deed == "steps" and isinstance(what, int):
+        write_steps(writer, what, first=writer._steps)
+    elif deed == "event" and isinstance(what, int):
+        for number in range(what):
+            writer.event(layout.NOTE, number, number, value=1.0, text=str(number))
+    elif deed == "birth":
+        writer.birth({"told": what})
+    elif deed == "words":
+        writer.last_words({"told": what})
+    elif deed == "stands":
+        writer.words[layout.NOW_SITE // 8] = writer.site(str(what))
+        writer.words[layout.NOW_SINCE // 8] = 1 + writer._steps
+    elif deed == "rank" and isinstance(what, int):
+        writer.identify(rank=what, local_rank=what, world_size=4)
+    elif isinstance(what, int):
+        writer.state(what)
+
+
+def told(box: Box) -> tuple[object, ...]:
+    """Everything a box tells, as what can be compared."""
+    return (
+        (box.identity, box.birth, box.last_words, box.state, box.now, box.events),
+        [box.steps[name].tobytes() for name in STEP_DTYPE.names or ()],
+        [box.history[name].tobytes() for name in HISTORY_DTYPE.names or ()],
+        box.history_window_ns,
+        (box.lost, box.overwritten, box.damage),
+    )
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.lists(DEEDS, max_size=4), max_size=12))
+def test_reading_on_is_like_reading_anew(turns: list[list[tuple[str, object]]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        writer = Writer.open(Path(folder), rank=0, world_size=4, sizes=SMALL)
+        with BoxReader(writer.path) as reader:
+            before: list[tuple[Box, tuple[object, ...]]] = []
+            for deeds in turns:
+                for deed, what in deeds:
+                    do(writer, deed, what)
+                before.append((now := reader.poll(), told(now)))
+                assert before[-1][1] == told(read_box(writer.path))
+            # What was handed out stays what it was.
+            assert all(told(box) == then for box, then in before)
+        writer.close()
+
+
+def test_an_unchanged_box_is_hardly_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    pread = os.pread
+
+    def counted(fd: int, size: int, offset: int) -> bytes:
+        sizes.append(size)
+        return pread(fd, size, offset)
+
+    monkeypatch.setattr(os, "pread", counted)
+    writer = Writer.open(tmp_path, rank=0, sizes=Sizes(steps=1024))
+    write_steps(writer, 1000)
+    writer.birth({"told": "x" * 4000})
+    with BoxReader(writer.path) as reader:
+        reader.poll()
+        assert sum(sizes) > 1000 * layout.STEP_SIZE
+        sizes.clear()
+        reader.poll()
+        assert sum(sizes) < 2 * layout.HEADER_SIZE + 4100 + 3 * layout.EVENT_SIZE
+        sizes.clear()
+        write_steps(writer, 5, first=1000)
+        assert len(reader.poll().steps) == 1005
+        assert sum(sizes) < 3 * layout.HEADER_SIZE + 4100 + 12 * layout.STEP_SIZE
+
+
+def test_damage_that_comes_later_is_counted_once(tmp_path: Path) -> None:
+    writer = Writer.open(tmp_path, sizes=SMALL)
+    with BoxReader(writer.path) as reader:
+        write_steps(writer, 3)
+        reader.poll()
+        write_steps(writer, 3, first=3)
+        overwrite(Path(writer.path), AT["steps"] + 4 * layout.STEP_SIZE + 40, b"\xff")
+        for _ in range(2):
+            found = reader.poll()
+            assert found.steps["seq"].tolist() == [1, 2, 3, 4, 6]
+            assert (found.lost, found.overwritten) == (1, 0)
+        write_steps(writer, 2, first=6)
+        assert reader.poll().steps["seq"].tolist() == [1, 2, 3, 4, 6, 7, 8]
+
+
+def test_another_file_of_the_same_name_is_noticed(tmp_path: Path) -> None:
+    writer = Writer.open(tmp_path, sizes=SMALL)
+    with BoxReader(writer.path) as reader:
+        assert not reader.replaced()
+        os.replace(writer.path, tmp_path / "moved")
+        assert not reader.replaced(), "it is gone, and what is open may still be read"
+        (tmp_path / "moved").rename(tmp_path / "again")
+        Path(writer.path).write_bytes((tmp_path / "again").read_bytes())
+        assert reader.replaced()
