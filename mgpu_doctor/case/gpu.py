@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mgpu_doctor.case.fact import Fact
 
-@dataclass(frozen=True, slots=True)
-class Pcie:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Pcie(Fact):
     """The link to the host. Generation and width (lanes) change with load: an idle link sleeps."""
 
     generation: int | None = None
@@ -21,8 +23,8 @@ class Pcie:
     """Counter since the driver was loaded."""
 
 
-@dataclass(frozen=True, slots=True)
-class NvLink:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class NvLink(Fact):
     """One link. Errors are counters since the driver was loaded, by kind: `crc_flit`, `crc_data`,
     `replay`, `recovery`, `ecc`."""
 
@@ -33,8 +35,8 @@ class NvLink:
     errors: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Ecc:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Ecc(Fact):
     """Memory errors that the hardware found. `volatile`: since the driver was loaded."""
 
     corrected: int | None = None
@@ -49,8 +51,8 @@ class Ecc:
     """A remap failed: no spare rows are left."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceProcess:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceProcess(Fact):
     """A process on the device. `pid`: as the host numbers it, also inside a container."""
 
     pid: int
@@ -60,8 +62,8 @@ class DeviceProcess:
     """`compute`, `graphics` or `mps`."""
 
 
-@dataclass(frozen=True, slots=True)
-class MigInstance:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MigInstance(Fact):
     """A part of a GPU in MIG mode: NVML tells its memory, no utilization of its own."""
 
     uuid: str | None = None
@@ -72,8 +74,8 @@ class MigInstance:
     pids: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class XidEvent:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class XidEvent(Fact):
     """An XID that the driver reported, to who listened or in the kernel's log."""
 
     at: float
@@ -87,8 +89,8 @@ class XidEvent:
     """The kernel's log told it, not the driver's events."""
 
 
-@dataclass(frozen=True, slots=True)
-class Topology:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Topology(Fact):
     """How the GPUs of a host hang together; it never changes while the host is up."""
 
     levels: tuple[tuple[str, ...], ...] = ()
@@ -99,8 +101,8 @@ class Topology:
     `NS`), or `?`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Device(Fact):
     """One GPU at one moment. Every field may be unknown."""
 
     index: int
@@ -147,8 +149,8 @@ class Device:
     vendor: str = "nvidia"
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceSample:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceSample(Fact):
     at: float
     devices: tuple[Device, ...]
     trouble: str | None = None

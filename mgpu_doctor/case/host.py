@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mgpu_doctor.case.fact import Fact
 
-@dataclass(frozen=True, slots=True)
-class Task:
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Task(Fact):
     """What the scheduler did to one process. Seconds since the process began; None: unknown."""
 
     parent: int | None = None
@@ -35,8 +37,8 @@ class Task:
     """All its threads together were in the kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Group(Fact):
     """A control group whose CPU time is limited."""
 
     quota: float | None
@@ -45,8 +47,8 @@ class Group:
     """Seconds so far, of all cores together, in which it had threads to run and no quota left."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostSample:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HostSample(Fact):
     at: float
     cpu_percent: float | None
     """Of all cores together, 0..100."""

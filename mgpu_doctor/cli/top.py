@@ -94,7 +94,7 @@ def top(
         _need_a_terminal()
     chosen = _filter(only)
     if still:
-        _print(_source(job, replay, wanted=_of_one_look(heat=not json)), chosen, as_json=json)
+        _print(_source(job, replay, wanted=_of_one_look(drawn=not json)), chosen, as_json=json)
         return
     _watch(job, replay, chosen, interval, command=command, record=record, readonly=readonly)
 
@@ -178,10 +178,10 @@ def _filter(only: Sequence[str]) -> Filter | None:
     return all_of(parsed)
 
 
-def _of_one_look(*, heat: bool) -> Wanted:
+def _of_one_look(*, drawn: bool) -> Wanted:
     from mgpu_doctor.live.wanted import Wanted
 
-    return Wanted(heat=heat, history=False, more=False)
+    return Wanted(heat=drawn, history=False, details=not drawn, more=False)
 
 
 def _source(

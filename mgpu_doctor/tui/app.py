@@ -5,12 +5,8 @@ The thread never touches a widget, and widgets see frozen frames alone.
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,7 +14,6 @@ from textual import work
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import BindingType
 from textual.containers import Container
-from textual.message import Message
 from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widgets import Footer
@@ -28,7 +23,8 @@ from mgpu_doctor.live.source import Chooser, Player, Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.report import text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
-from mgpu_doctor.tui import keys, room
+from mgpu_doctor.tui import keys, room, terminal
+from mgpu_doctor.tui.frames import FrameMade, FrameMissed, Frames
 from mgpu_doctor.tui.gpu.panel import GpusPanel
 from mgpu_doctor.tui.pages import FollowingScreen, Page, help_page
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
@@ -40,15 +36,15 @@ from mgpu_doctor.tui.themes import ThemedApp
 from mgpu_doctor.tui.view import Order, View
 
 if TYPE_CHECKING:  # the first frame waits for nothing that a key opens
+    from textual.actions import ActionParseResult
+    from textual.dom import DOMNode
+
     from mgpu_doctor.case.gpu import DeviceSample
     from mgpu_doctor.findings import Diagnosis
     from mgpu_doctor.live.recorder import Recorder
     from mgpu_doctor.tui.filter.prompt import Chosen
     from mgpu_doctor.tui.history.choice import Choice
 
-LEAST_REST = 4.0
-"""Rests at least so many times as long as a frame took to make: the screen is given a fifth of a
-core at most, and says in its head how late that makes it."""
 STEP_SECONDS = 1.0
 WIDE = "-wide"
 MOST_MISSED = 16
@@ -56,30 +52,6 @@ MOST_MISSED = 16
 MISSED_FOR = 60.0
 """Seconds for which one stays on the screen."""
 TENTHS = 10
-DRAWN_ON = 2
-"""Textual draws on standard error."""
-HUNG_UP = 128 + signal.SIGHUP
-"""The exit code where the terminal is gone, as after a broken ssh connection. Textual 8 then waits
-for its writer for ever and its reader spins; there is nothing left to restore, so it just ends."""
-
-
-class FrameMade(Message):
-    """A frame is ready. A newer one takes the place of one that still waits to be drawn."""
-
-    def __init__(self, frame: Frame) -> None:
-        super().__init__()
-        self.frame = frame
-
-    def can_replace(self, message: Message) -> bool:
-        return isinstance(message, FrameMade)
-
-
-class FrameMissed(Message):
-    """No frame could be made; `why`: a few words of the error."""
-
-    def __init__(self, why: str) -> None:
-        super().__init__()
-        self.why = why
 
 
 class TopApp(ThemedApp):
@@ -105,15 +77,10 @@ class TopApp(ThemedApp):
         recorder: Recorder | None = None,
     ) -> None:
         super().__init__()
-        self._source = source
-        self._left: list[Source] = []
-        """Sources that are shown no more; the thread that asks them closes them."""
-        self._interval = interval
+        self._frames = Frames(source, interval)
         self._settings = settings
         self._readonly = readonly
         self._recorder = recorder
-        self._wake = threading.Event()
-        self._leaving = False
         self._asked: list[str] = []
         self._graphs: Choice | None = None
         self._missed: set[str] = set()
@@ -133,48 +100,18 @@ class TopApp(ThemedApp):
     def on_mount(self) -> None:
         self.query_one("#findings").focus()
         if not self.is_headless:
-            loop = asyncio.get_running_loop()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, self.exit)
-            loop.add_signal_handler(signal.SIGHUP, self._hung_up)
+            terminal.obey_signals(self.exit)
         self._make_frames()
 
-    def _hung_up(self) -> None:
-        if not os.isatty(DRAWN_ON):
-            os._exit(HUNG_UP)
-        self.exit()
-
     def on_unmount(self) -> None:
-        self._leaving = True
-        self._wake.set()
+        self._frames.end()
 
     @work(thread=True, name="frames")
     def _make_frames(self) -> None:
-        before = due = time.monotonic()
-        while not self._leaving:
-            if not self.is_headless and not os.isatty(DRAWN_ON):
-                os._exit(HUNG_UP)
-            began = time.monotonic()
-            self.post_message(self._next_frame(began - before, late=max(0.0, began - due)))
-            took = time.monotonic() - began
-            before, due = began, began + self._interval
-            if self._wake.wait(max(due - time.monotonic(), LEAST_REST * took)):
-                self._wake.clear()
-                due = time.monotonic()
-        for source in (*self._left, self._source):
-            source.close()
-
-    def _next_frame(self, passed: float, late: float) -> FrameMade | FrameMissed:
-        while self._left:
-            self._left.pop().close()
-        try:
-            return FrameMade(replace(self._source.frame(passed), late=late))
-        except Exception as error:
-            if self.frame is None:
-                raise
-            # A screen that is left open for days outlives what goes wrong meanwhile, such as an
-            # update of the very files that it runs from.
-            return FrameMissed(text.line(f"{type(error).__name__}: {error}"))
+        for made in self._frames:
+            self.post_message(made)
+            if not self.is_headless:
+                terminal.end_where_gone()
 
     def on_frame_made(self, message: FrameMade) -> None:
         self.frame = message.frame
@@ -190,6 +127,8 @@ class TopApp(ThemedApp):
 
     def watch_frame(self, before: Frame | None, now: Frame | None) -> None:
         self._show()
+        if _has_findings(before) != _has_findings(now):
+            self.refresh_bindings()
         came = now is not None and now.diagnosis is not None
         if came and before is not None and before.diagnosis is None and self.view.gpu is None:
             self.screen_stack[0].query_one("#findings").focus()
@@ -198,7 +137,6 @@ class TopApp(ThemedApp):
         self._show()
 
     def _show(self) -> None:
-        self.screen_stack[0].query_one("#ranks").border_title = _by(self.view)
         if self.frame is not None:
             for panel in self.screen_stack[0].query(Panel):
                 panel.show(self.frame, self.view)
@@ -220,12 +158,29 @@ class TopApp(ThemedApp):
         if follows and action in keys.MAIN_ACTIONS:
             return False
         if action in keys.REPLAY_ACTIONS:
-            return isinstance(self._source, Player) and not on_a_page
+            return isinstance(self._frames.source, Player) and not on_a_page
+        if action == "details":
+            return _has_findings(self.frame)
         if action == "next_job":
-            return isinstance(self._source, Chooser)
+            return isinstance(self._frames.source, Chooser)
         if action == "stop":
-            return not isinstance(self._source, Player)
+            return not isinstance(self._frames.source, Player)
         return super().check_action(action, parameters)
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """What a key opens is loaded then, maybe days after the start: where it is not what it was,
+        this is said, and the screen stays."""
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except ImportError as error:
+            told = f"That cannot be opened: {text.line(str(error))}. Start top again."
+            self.notify(told, severity="error", timeout=MISSED_FOR, markup=False)
+            return False
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         yield from keys.commands(self)
@@ -278,18 +233,16 @@ class TopApp(ThemedApp):
             self.view = self.view._replace(filter=chosen.filter)
 
     def action_next_job(self) -> None:
-        if isinstance(self._source, Chooser):
-            self._source.next_job()
-            self._wake.set()
+        if isinstance(self._frames.source, Chooser):
+            self._frames.source.next_job()
+            self._frames.hasten()
 
     def _turn(self, job: opening.Job) -> None:
         self._show_from(opening.source_of(job, self._settings, self._recorder))
 
     def _show_from(self, source: Source) -> None:
-        self._left.append(self._source)
-        self._source = source
+        self._frames.turn_to(source)
         self.refresh_bindings()
-        self._wake.set()
 
     def action_launch(self) -> None:
         opening.open_launch(self, self._turn, readonly=self._readonly)
@@ -342,9 +295,9 @@ class TopApp(ThemedApp):
         self._steer(lambda player: player.seek(share))
 
     def _steer(self, change: Callable[[Player], None]) -> None:
-        if isinstance(self._source, Player):
-            change(self._source)
-            self._wake.set()
+        if isinstance(self._frames.source, Player):
+            change(self._frames.source)
+            self._frames.hasten()
 
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
         self.view = self.view._replace(rank=message.who)
@@ -379,6 +332,5 @@ class TopApp(ThemedApp):
             self.action_details()
 
 
-def _by(view: View) -> str:
-    order = "" if view.order is Order.RANK else f" · by {view.order.value}"
-    return f"Ranks{order}{' · reversed' if view.reversed else ''}"
+def _has_findings(frame: Frame | None) -> bool:
+    return frame is not None and frame.diagnosis is not None and bool(frame.diagnosis.findings)

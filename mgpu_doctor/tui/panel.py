@@ -1,7 +1,9 @@
 """A panel on the screen: lines of text, drawn as they are looked at. It sees frozen frames and
 nothing else.
 
-Textual's table of cells is about ten times dearer to update than lines (64 rows, Textual 8.2).
+Textual's table of cells is about ten times dearer to update than lines (64 rows, Textual 8.2). To
+paint a line costs several times what it costs to make its text, and bytes to the terminal: a line
+that says the same as before is left as it is.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -44,6 +46,9 @@ class Panel(ScrollView, inherit_bindings=False):
         self.border_title = title
         self._shown: tuple[Frame, View] | None = None
         self._lines: Sequence[Text] = ()
+        self._painted: dict[int, tuple[int, Text]] = {}
+        """What each line of the screen was painted from: the line's number and text. As long as
+        Textual may hold the paint of a line it stands here."""
         self._marked: int | None = None
         self._due = False
         self._wanted = True
@@ -90,13 +95,29 @@ class Panel(ScrollView, inherit_bindings=False):
         size = Size(width, len(self._lines))
         if self.virtual_size != size:
             self.virtual_size = size
+            self._painted = {}
             self.refresh(layout=True)
         else:
-            self.refresh()
+            self._paint_changed(width)
         marked = self._lines.marked if isinstance(self._lines, Rows) else None
         if marked != self._marked:
             self._marked, self._due = marked, marked is not None
             self.call_after_refresh(self._bring)
+
+    def _paint_changed(self, width: int) -> None:
+        before, self._painted = self._painted, {}
+        changed = [y for y, (_, shown) in before.items() if not _same(shown, self._text(y))]
+        if changed:
+            self.refresh(*(Region(0, y, width, 1) for y in changed))
+
+    def _text(self, y: int) -> Text:
+        """What the newest frame shows `y` cells below the top. Made once."""
+        line = self.line_at(y)
+        known = self._painted.get(y)
+        if known is None or known[0] != line:
+            shown = self._lines[line] if line < len(self._lines) else Text()
+            known = self._painted[y] = (line, shown)
+        return known[1]
 
     def _bring(self) -> None:
         """Scroll no further than needed to see the marked row."""
@@ -116,12 +137,17 @@ class Panel(ScrollView, inherit_bindings=False):
         return y if y < stays else y + int(self.scroll_offset.y)
 
     def render_line(self, y: int) -> Strip:
-        line, width, style = self.line_at(y), self.scrollable_content_region.width, self.rich_style
-        if line >= len(self._lines):
+        width, style = self.scrollable_content_region.width, self.rich_style
+        shown = self._text(y)
+        if not shown:
             return Strip.blank(width, style)
-        shown = self._lines[line]
         strip = Strip(shown.render(self.app.console), shown.cell_len)
         return strip.adjust_cell_length(width, style).apply_style(style)
+
+
+def _same(one: Text, other: Text) -> bool:
+    """Rich leaves out the style of the whole."""
+    return one is other or (one == other and one.style == other.style)
 
 
 class FindingsPanel(Panel):

@@ -14,6 +14,8 @@ LEAST_OF_DETAILS = 6
 """Lines left over from which the selected finding is shown in full below the others."""
 GPUS, RANKS, HEAT, FINDINGS = 5, 7, 3, 3
 """Lines of a screen of 80 by 24 where everybody wants more; on others they grow alike."""
+GREETING = 1
+"""Beside GPUS: three lines of 80 by 24, which are its keys, where there are many GPUs."""
 
 
 class Wish(NamedTuple):
@@ -36,26 +38,32 @@ def shared(room: int, wishes: Sequence[Wish]) -> list[int]:
 
 def arrange(screen: Screen[object], *, side_by_side: bool) -> None:
     """Give the panels their heights. `side_by_side`: the ranks and their steps."""
-    gpus, ranks, heat, findings, details = (
+    head, host, greeting, gpus, ranks, heat, findings, details = (
         screen.query_one(f"#{name}", Panel)
-        for name in ("gpus", "ranks", "heat", "findings", "details")
+        for name in ("head", "host", "greeting", "gpus", "ranks", "heat", "findings", "details")
     )
-    above = sum(screen.query_one(f"#{name}", Panel).wish for name in ("head", "host", "greeting"))
+    above = head.wish + host.wish
     room = screen.size.height - above - FOOTER
     of_work = (
         [Wish(max(ranks.wish, heat.wish), RANKS + HEAT)]
         if side_by_side
         else [Wish(ranks.wish, RANKS), Wish(heat.wish, HEAT)]
     )
-    wishes = [Wish(gpus.wish, GPUS), *of_work, Wish(findings.wish, FINDINGS)]
+    wishes = [
+        Wish(greeting.wish, GREETING),
+        Wish(gpus.wish, GPUS),
+        *of_work,
+        Wish(findings.wish, FINDINGS),
+    ]
     given = shared(room, wishes)
     left = room - sum(given)
     details.wanted = bool(findings.wish) and left >= LEAST_OF_DETAILS
     if findings.wish and not details.wanted:
         given[-1] += left
     for panel, lines in (
-        (gpus, given[0]),
-        (ranks, given[1]),
+        (greeting, given[0]),
+        (gpus, given[1]),
+        (ranks, given[2]),
         (heat, given[-2]),
         (findings, given[-1]),
     ):

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakenvml.fakenvml import abi, machine
+from tests.fakenvml.fakenvml import LIBRARY, abi, counts, machine
 from tests.support.nvml import Libraries, PretendNvml
 
 Reading = dict[str, Any]
@@ -24,7 +24,7 @@ def one(nvml: PretendNvml, tmp_path: Path, scenario: str, **options: Any) -> Rea
 
 
 def test_the_pretend_library_has_the_layouts_of_the_binding(nvml: PretendNvml) -> None:
-    assert abi(nvml.folder / "libnvidia-ml.so.1") == []
+    assert abi(nvml.folder / LIBRARY) == []
 
 
 def test_eight_gpus(nvml: PretendNvml, tmp_path: Path) -> None:
@@ -169,6 +169,56 @@ def test_no_library_says_so() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.strip() == "no NVIDIA driver on this machine"
+
+
+def test_a_driver_that_comes_later_is_found(nvml: PretendNvml, tmp_path: Path) -> None:
+    code = (
+        "import os, sys, time\n"
+        "from mgpu_probes.outside.devices import Devices, nvidia\n"
+        "nvidia.LOOK_SECONDS = nvidia.RETRY_SECONDS = 0.0\n"
+        "devices = Devices()\n"
+        "print(devices.sample()['trouble'])\n"
+        "os.symlink(sys.argv[1], sys.argv[2])\n"
+        "print(devices.sample()['trouble'])\n"
+        "os.replace(sys.argv[3], os.environ['FAKENVML_STATE'])\n"
+        "last = devices.sample()\n"
+        "print(last['trouble'], len(last['devices']), last['driver'])\n"
+    )
+    library, found, state = nvml.folder / LIBRARY, tmp_path / LIBRARY, tmp_path / "state"
+    machine("no_driver").write(str(state))
+    machine("busy", gpus=2).write(str(tmp_path / "loaded"))
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(library), str(found), str(tmp_path / "loaded")],
+        env={**nvml.environment(state), "LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    none = "no NVIDIA driver on this machine"
+    assert told.stdout.splitlines() == [none, none, "None 2 570.133.20"]
+
+
+def test_one_look_asks_less_and_shows_the_same(nvml: PretendNvml, tmp_path: Path) -> None:
+    def asked(*, details: bool) -> tuple[dict[str, Any], dict[str, int]]:
+        counted = tmp_path / f"counts{details}"
+        (sample,) = nvml.samples(
+            tmp_path / "state",
+            machine("busy", gpus=2),
+            details=details,
+            environment={"FAKENVML_COUNTS": str(counted)},
+        )
+        return sample, counts(str(counted))
+
+    (full, all_calls), (short, calls) = asked(details=True), asked(details=False)
+    assert "nvmlDeviceGetNvLinkErrorCounter" in all_calls
+    assert "nvmlDeviceGetNvLinkErrorCounter" not in calls
+    assert sum(calls.values()) < sum(all_calls.values()) / 2
+    assert short["topology"] is None
+    for one, other in zip(short["devices"], full["devices"], strict=True):
+        same = ("name", "uuid", "memory_total", "power_limit_watts", "processes", "ecc", "mig")
+        assert [one[name] for name in same] == [other[name] for name in same]
+        assert [link["up"] for link in one["nvlinks"]] == [link["up"] for link in other["nvlinks"]]
+        assert one["trouble"] is None
 
 
 def test_a_driver_without_newer_entry_points(libraries: Libraries, tmp_path: Path) -> None:

@@ -74,6 +74,7 @@ class PretendNvml:
         last: str = "once",
         patience: float = 60,
         stays: bool = False,
+        details: bool = True,
         environment: Mapping[str, str] | None = None,
     ) -> list[dict[str, Any]]:
         """What one `Devices` reads when the machine is each of `boxes` in turn, all of it anew each
@@ -89,7 +90,7 @@ class PretendNvml:
                 sys.executable,
                 "-c",
                 _SAMPLE,
-                json.dumps({"patience": patience, "slowly": 0, "stays": stays}),
+                json.dumps({"patience": patience, "slowly": 0, "stays": stays, "details": details}),
             ],
             input="".join(lines),
             env={**self.environment(state), **(environment or {})},

@@ -27,7 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _kept(ask: Callable[P, T]) -> Callable[P, T]:
+def kept(ask: Callable[P, T]) -> Callable[P, T]:
     """Remembers the newest answer: several panels ask the same of one frame."""
     newest: tuple[tuple[object, ...], T] | None = None
 
@@ -42,7 +42,7 @@ def _kept(ask: Callable[P, T]) -> Callable[P, T]:
     return answer
 
 
-@_kept
+@kept
 def shown(frame: Frame, only: Filter | None) -> Shown:
     """What is left of the frame's ranks and devices, in their order; all of them without one."""
     ranks = frame.diagnosis.ranks if frame.diagnosis else ()
@@ -63,7 +63,7 @@ def told(left: int, among: int, thing: str, only: Filter) -> str:
     return f"{left} of {count(among, thing)} shown: {line(str(only))}"
 
 
-@_kept
+@kept
 def used(frame: Frame) -> dict[int, tuple[int, ...]]:
     """Place of a rank in the diagnosis -> places of the devices that it computes on, in this
     frame's sample: those that list its pid, else the one that the rank names itself."""

@@ -63,7 +63,7 @@ def details(diagnosis: Diagnosis, finding: Finding) -> Text:
     """Everything about a finding, to be wrapped by whoever shows it."""
     mark, style = MARKS[Tone(finding.severity.value)]
     shown = Text.assemble((f"{mark} {text.line(finding.title)}\n", style))
-    since = "" if finding.since_step is None else f", since step {finding.since_step}"
+    since = f", since step {finding.since_step}" if finding.since_step else ""
     sure = text.percent(finding.confidence)
     shown.append(
         f"{finding.code}, {finding.severity.value}, confidence {sure}{since}\n\n", style=DIM

@@ -36,6 +36,8 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     waits = waiting(frame, ranks)
     sheet = _Sheet.fit(sample.devices, width)
     head = [sheet.head(spins=bool(waits))]
+    if sheet.common:
+        head.insert(0, Text(text.cut(f"All GPUs: {sheet.common}", width), style=gpucells.ALARM))
     left = shown(frame, view.filter).devices
     if view.filter is not None:
         note = told(len(left), len(sample.devices), "GPU", view.filter)
@@ -68,6 +70,8 @@ class _Sheet(NamedTuple):
     hidden: Mapping[Column, Cell]
     """Those for wide screens, where it is none: they are told only where they warn."""
     width: int
+    common: str
+    """The trouble that all have alike, which no row repeats; empty: none."""
 
     @classmethod
     def fit(cls, devices: Sequence[Device], width: int) -> _Sheet:
@@ -75,7 +79,8 @@ class _Sheet(NamedTuple):
         fit = fitting((*known,), width, WHO)
         more = known.keys() - gpucells.CELLS.keys() - set(fit)
         hidden = {column: draw for column, draw in known.items() if column in more}
-        return cls({column: known[column] for column in fit}, hidden, width)
+        cells = {column: known[column] for column in fit}
+        return cls(cells, hidden, width, _common(devices))
 
     def head(self, *, spins: bool) -> Text:
         columns = [LEGEND if spins and one is UTIL else one for one in self.cells]
@@ -89,7 +94,7 @@ class _Sheet(NamedTuple):
         made = Text(" ").join(cell(draw(what), one) for one, draw in self.cells.items())
         made.append(f" {'-' if device.instances else _who(pids(device), ranks)}")
         alarms = [gpucells.alarm(one, draw(what)) for one, draw in self.hidden.items()]
-        for words in (*alarms, _trouble(device)):
+        for words in (*alarms, "" if self.common else _trouble(device)):
             if words:
                 made.append(f"  {words}", style=gpucells.ALARM)
         made.truncate(self.width, overflow="ellipsis")
@@ -112,13 +117,23 @@ class _Sheet(NamedTuple):
         name = f" {text.line(device.name)}" if device.name else ""
         why = device.trouble or ""
         mark, style = ("?", DIM) if "not supported" in why else ("✗", "bold red")
-        made = Text.assemble(
-            (f"{device.index:3} ", "bold"), (f"{mark} ", style), (text.line(why), style)
-        )
         numbers = [rank.rank for rank in ranks if rank.rank is not None]
-        if numbers:
-            made.append(f", {text.name_ranks(numbers)} ran on it")
+        told = "" if self.common else text.line(why)
+        ran = f"{text.name_ranks(numbers)} ran on it" if numbers else ""
+        made = Text.assemble(
+            (f"{device.index:3} ", "bold"),
+            (f"{mark} ", style),
+            (told, style),
+            ", " if told and ran else "",
+            ran,
+        )
         return ends(made, Text(name, style=DIM), self.width)
+
+
+def _common(devices: Sequence[Device]) -> str:
+    """The trouble of each of several devices."""
+    told = {_trouble(device) for device in devices}
+    return told.pop() if len(told) == 1 < len(devices) else ""
 
 
 def _silent(device: Device) -> bool:

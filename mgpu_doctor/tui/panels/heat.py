@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -15,6 +17,9 @@ from mgpu_doctor.tui.filter.shown import shown
 from mgpu_doctor.tui.panels.parts import DIM
 from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.view import View
+
+if TYPE_CHECKING:
+    from mgpu_doctor.live.heat import Heat
 
 LEVELS = (
     (0.05, "·", DIM),
@@ -48,9 +53,7 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     rows = [row for row, rank in enumerate(heat.ranks) if view.filter is None or rank in left]
 
     def make(place: int) -> Text:
-        row = rows[place]
-        # The newest steps, one a cell: steps are never joined, so that single spikes stay seen.
-        return _row(heat.ranks[row], heat.excess[row, -columns:].tolist(), label)
+        return _row(heat, rows[place], columns, label)
 
     blamed = {culprit.rank for culprit in lead.culprits} if (lead := _leading(frame)) else set()
     marked = next((place for place, row in enumerate(rows) if heat.ranks[row] in blamed), None)
@@ -61,9 +64,12 @@ def _leading(frame: Frame) -> Finding | None:
     return leading(frame.diagnosis) if frame.diagnosis else None
 
 
-def _row(rank: int, row: list[float], label: int) -> Text:
-    drawn = Text(f"{rank:{label}} ")
-    glyphs = [_level(value) for value in row]
+@lru_cache(128)
+def _row(heat: Heat, row: int, columns: int, label: int) -> Text:
+    """The newest steps, one a cell: steps are never joined, so that single spikes stay seen. A map
+    is drawn many times."""
+    drawn = Text(f"{heat.ranks[row]:{label}} ")
+    glyphs = [_level(value) for value in heat.excess[row, -columns:].tolist()]
     start = 0
     for end in range(1, len(glyphs) + 1):
         if end == len(glyphs) or glyphs[end] != glyphs[start]:

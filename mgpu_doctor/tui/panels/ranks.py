@@ -15,7 +15,7 @@ from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.bars import bar
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.report.verdict import leading
-from mgpu_doctor.tui.filter.shown import shown, told
+from mgpu_doctor.tui.filter.shown import kept, shown, told
 from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, fitting
 from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.sorting import Memory, memory_of, ordered
@@ -52,9 +52,9 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
         return [Text("no rank has joined yet", style=DIM)]
     ranks = listed(frame, view)
     memory = _memory(frame, ranks, width, view)
-    spent = [phases.known(rank.phases) for rank in diagnosis.ranks]
-    sheet = _Sheet.fit(diagnosis, width, memory, max(sum(one.values()) for one in spent))
-    head = [legend({name for one in spent for name in one}), sheet.head()]
+    used, longest = _spent(diagnosis.ranks)
+    sheet = _Sheet.fit(diagnosis, width, memory, longest)
+    head = [legend(used), sheet.head()]
     if view.filter is not None:
         note = told(len(ranks), len(diagnosis.ranks), "rank", view.filter)
         head.insert(0, Text(text.cut(note, width), style=NOTE))
@@ -65,6 +65,13 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
         return sheet.row(ranks[place], chosen=place == chosen)
 
     return Rows(head, len(ranks), row, marked)
+
+
+@kept
+def _spent(ranks: Sequence[RankSummary]) -> tuple[frozenset[str], float]:
+    """The phases that occur, and the seconds of the longest step."""
+    spent = [phases.known(rank.phases) for rank in ranks]
+    return frozenset(name for one in spent for name in one), max(sum(one.values()) for one in spent)
 
 
 def _memory(frame: Frame, ranks: Sequence[RankSummary], width: int, view: View) -> Memory | None:

@@ -8,9 +8,10 @@ from textual.binding import Binding, BindingType
 from textual.events import Click, Focus, Key
 from textual.message import Message
 
+from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels.rows import Rows
-from mgpu_doctor.tui.view import View, Who
+from mgpu_doctor.tui.view import Order, View, Who
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import RankSummary
@@ -40,6 +41,12 @@ class RanksPanel(Panel):
             self.who, self.opened = who, opened
 
     _typed = ""
+
+    def show(self, frame: Frame, view: View) -> None:
+        before = self._view
+        super().show(frame, view)
+        if (before.order, before.reversed) != (view.order, view.reversed):
+            self.border_title = _by(view)  # which paints the whole panel anew
 
     def on_focus(self, _event: Focus) -> None:
         if self._view.rank is None:
@@ -108,3 +115,8 @@ class RanksPanel(Panel):
         from mgpu_doctor.tui.panels.ranks import listed
 
         return listed(*self._shown)
+
+
+def _by(view: View) -> str:
+    order = "" if view.order is Order.RANK else f" · by {view.order.value}"
+    return f"Ranks{order}{' · reversed' if view.reversed else ''}"

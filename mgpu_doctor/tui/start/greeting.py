@@ -1,4 +1,4 @@
-"""What an empty machine greets with: what it has, and the keys that start something."""
+"""What an empty machine greets with: the keys that start something, and what it has."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ FRAMEWORKS = (
     "deepspeed",
 )
 LABEL = 12
+KEY = "bold cyan"
 KEYS = (
     ("n", "start a built-in trainer, if wanted with a fault planted on purpose"),
     ("a", "attach to a training job that runs here, under observation or not"),
@@ -47,30 +48,30 @@ class Greeting:
         return cls(_frameworks(), last.name if last is not None else None)
 
     def lines(self, frame: Frame, width: int, _view: View) -> list[Text]:
-        """Nothing while there is a job to show."""
+        """Nothing while there is a job to show. The keys come first: a small screen full of GPUs
+        shows no more."""
         if frame.diagnosis is not None:
             return []
-        made = [Text("")]
-        for label, told in (
+        again = () if self.last is None else (f"play the last recording again: {self.last}",)
+        keys = (*KEYS, *((REPLAY_KEY, does) for does in again))
+        facts = (
+            ("elsewhere", "what mgpu-doctor run -- COMMAND starts shows up here by itself"),
+            ("", ""),
             ("GPUs", _gpus(frame)),
             ("host", _host(frame)),
             (
                 "frameworks",
                 ", ".join(self.frameworks) or "none in this Python; jobs may use another",
             ),
-        ):
-            made.append(Text.assemble((f"{label:<{LABEL}}", DIM), text.line(told)))
-        made.append(Text(""))
-        for key, does in KEYS:
-            made.append(Text.assemble((f"{key:<{LABEL}}", "bold cyan"), does))
-        if self.last is not None:
-            again = f"play the last recording again: {text.line(self.last)}"
-            made.append(Text.assemble((f"{REPLAY_KEY:<{LABEL}}", "bold cyan"), again))
-        elsewhere = "what mgpu-doctor run -- COMMAND starts shows up here by itself"
-        made.append(Text.assemble((f"{'elsewhere':<{LABEL}}", DIM), elsewhere))
+        )
+        made = [_row(*row, style) for rows, style in ((keys, KEY), (facts, DIM)) for row in rows]
         for line in made:
             line.truncate(max(1, width), overflow="ellipsis")
         return made
+
+
+def _row(label: str, told: str, style: str) -> Text:
+    return Text.assemble((f"{label:<{LABEL}}", style), text.line(told))
 
 
 def _gpus(frame: Frame) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_probes.outside import cgroup
-from mgpu_probes.outside.tasks import Tasks, stat
+from mgpu_probes.outside.tasks import Tasks, read, stat
 
 Json = dict[str, Any]
 
@@ -145,10 +145,7 @@ class Host:
         return [(int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE]
 
     def _read(self, name: str) -> str:
-        try:
-            return (self._proc / name).read_text("utf-8", "replace")
-        except OSError:
-            return ""
+        return read(f"{self._proc}/{name}")
 
 
 def _cores(quota: int | None) -> int | None:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 PROC = Path("/proc")
 _EXIT_CODE = 52 - 3
 """Field 52 of /proc/PID/stat, counted from the state (field 3)."""
+_MOST = 16_384
 _GONE = frozenset("ZXx")  # zombie, dead
 
 
@@ -33,7 +34,8 @@ class Process(NamedTuple):
 def read(pid: int, proc: Path = PROC) -> Process | None:
     """The process with this pid, a zombie too; None where there is none."""
     try:
-        text = (proc / str(pid) / "stat").read_bytes().decode("utf-8", "replace")
+        with open(f"{proc}/{pid}/stat", "rb", buffering=0) as file:
+            text = file.read(_MOST).decode("utf-8", "replace")
     except OSError:
         return None
     # The name stands in parentheses and may itself hold parentheses and spaces.

@@ -29,7 +29,7 @@ _NANO = 1e-9
 def stat(proc: Path, pid: int) -> list[str]:
     """The fields of /proc/PID/stat from the state on; empty where there is no such process."""
     # The name, in brackets, may hold anything: what follows the last bracket counts.
-    fields = _read(f"{proc}/{pid}/stat").rpartition(")")[2].split()
+    fields = read(f"{proc}/{pid}/stat").rpartition(")")[2].split()
     return fields if len(fields) >= 22 else []
 
 
@@ -96,7 +96,7 @@ class Tasks:
         return {"tasks": tasks, "groups": {name: quota.now() for name, quota in groups.items()}}
 
     def _uptime(self) -> float | None:
-        first = _read(f"{self._proc}/uptime").partition(" ")[0]
+        first = read(f"{self._proc}/uptime").partition(" ")[0]
         return float(first) if first else None
 
     def _limits_of(self, pid: int, started: str) -> _Limits:
@@ -122,21 +122,22 @@ class Tasks:
 
 def _schedstat(path: str) -> tuple[float, float] | None:
     """Seconds on a core, and ready without one; None where the kernel does not count."""
-    fields = _read(path).split()
+    fields = read(path).split()
     if len(fields) < 2 or not (fields[0].isdigit() and fields[1].isdigit()):
         return None
     return round(int(fields[0]) * _NANO, 6), round(int(fields[1]) * _NANO, 6)
 
 
 def _cores(status: str) -> str | None:
-    for line in _read(status).split("\n"):
+    for line in read(status).split("\n"):
         key, _, value = line.partition(":")
         if key == "Cpus_allowed_list":
             return value.strip()[:_LONGEST] or None
     return None
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
+    """The first 16 KiB of a file of /proc; empty where it cannot be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -148,3 +148,22 @@ def test_no_device_is_one_sentence() -> None:
     assert drawn(Frame(AT, "live"), 80) == ["No GPU seen: devices were not sampled"]
     bare = Frame(AT, "live", devices=DeviceSample(AT, (), "no \x1b[31mdriver"))
     assert drawn(bare, 80) == ["No GPU seen: no driver"]
+
+
+@pytest.mark.parametrize("silent", [False, True])
+def test_what_troubles_all_is_told_once(silent: bool) -> None:
+    why = "no answer for 30 s or longer: fan"
+
+    def troubled(index: int, trouble: str = why) -> Device:
+        bare = Device(index, name="NVIDIA Thing", pids=(4003,), trouble=trouble)
+        return bare if silent else gpu(index, trouble=trouble)
+
+    alike = drawn(frame(STRAGGLER, troubled(0), troubled(1)), 120)
+    assert alike[0] == f"All GPUs: {why}"
+    assert why not in "\n".join(alike[1:])
+    assert ("rank 3 ran on it" in alike[2]) is silent
+    apart = drawn(frame(STRAGGLER, troubled(0), troubled(1, "GPU is lost")), 120)
+    assert why[:9] in apart[1]
+    assert "GPU is lost" in apart[2]
+    alone = drawn(frame(STRAGGLER, troubled(0)), 120)
+    assert why[:9] in alone[1]

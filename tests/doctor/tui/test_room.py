@@ -40,6 +40,20 @@ async def test_a_small_screen_shows_all_gpus_while_there_is_room(many: int) -> N
         assert f"  {many - 1} ███" in screen_text(app)
 
 
+async def test_among_many_gpus_the_greeting_keeps_to_its_keys() -> None:
+    devices = DeviceSample(AT, tuple(gpu(index) for index in range(64)))
+    app = TopApp(Still(Frame(at=AT, source="live", devices=devices, host=HOST)), interval=3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        small = screen_text(app)
+        assert "attach to a training job" in small
+        assert "frameworks" not in small
+        assert " 14 ███" in small
+        await pilot.resize_terminal(80, 90)
+        await until(pilot, lambda: " 63 ███" in screen_text(app), "the large screen")
+        assert "frameworks" in screen_text(app)
+
+
 async def test_the_selected_finding_is_shown_in_full_where_there_is_room() -> None:
     app = TopApp(Still(STRAGGLER), interval=3600)
     async with app.run_test(size=(120, 40)) as pilot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.here import Live
 from mgpu_doctor.live.replay import SPEEDS, Replay
-from mgpu_doctor.tui.app import FrameMade, TopApp
+from mgpu_doctor.tui.app import TopApp
+from mgpu_doctor.tui.frames import FrameMade
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.screen import HistoryScreen
 from mgpu_doctor.tui.rank.screen import RankScreen
@@ -222,6 +224,19 @@ class Failing(Still):
             raise AttributeError("[red]no read_lines")
         self._given = True
         return super().frame(passed)
+
+
+async def test_a_page_that_cannot_be_loaded_leaves_the_screen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "mgpu_doctor.tui.events.screen", None)
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE, notifications=True) as pilot:
+        await shown(pilot)
+        await pilot.press("e")
+        await until(pilot, lambda: "That cannot be opened" in screen_text(app), "what is wrong")
+        await pilot.press("enter")
+        await until(pilot, lambda: len(app.screen_stack) == 2, "another page")
 
 
 async def test_an_error_while_it_is_open_leaves_the_screen_and_says_that_it_is_old() -> None:

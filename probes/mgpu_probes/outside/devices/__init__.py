@@ -23,6 +23,8 @@ class Devices:
 
     `patience`: seconds that a sample waits for a driver before it says what is known so far.
     `slowly`: seconds between questions of what changes slowly: links, errors, limits.
+    `details`: ask also for what a table of GPUs does not show after one look: traffic, which takes
+    two, error counters of links, affinities and the topology; hundreds of calls on NVLink machines.
     `stays`: many samples will be taken, so XIDs are listened for from the first one on; else from
     the second one on, as one look is too short to hear anything. `kernel_log`: tells of them,
     too."""
@@ -32,10 +34,11 @@ class Devices:
         patience: float = PATIENCE,
         slowly: float = SLOWLY,
         *,
+        details: bool = True,
         stays: bool = False,
         kernel_log: Path = KMSG,
     ) -> None:
-        self._nvidia = Nvidia(patience, slowly, stays=stays)
+        self._nvidia = Nvidia(patience, slowly, stays=stays, details=details)
         self._amd = Amd(patience)
         self._logged = LoggedXids(kernel_log)
         self._told = Told()

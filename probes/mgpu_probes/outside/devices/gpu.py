@@ -16,10 +16,10 @@ from mgpu_probes.outside.devices.questions import ONCE, Question
 ASLEEP = "asleep: it is not asked, so that it stays so"
 
 
-def questions(slowly: float) -> list[Question]:
+def questions(slowly: float, *, details: bool = True) -> list[Question]:
     """Of one device. `slowly`: seconds between questions of what changes slowly."""
-    nvlinks = links.NvLinks()
-    return [
+    nvlinks = links.NvLinks(remotes=details)
+    asked = [
         Question("name", identity.name, ONCE, loud=True),
         Question("uuid", identity.uuid, ONCE, loud=True),
         Question("PCI address", identity.bus_id, ONCE),
@@ -32,21 +32,24 @@ def questions(slowly: float) -> list[Question]:
         Question("maximum clock", identity.max_clock, ONCE, loud=True),
         Question("clock event reasons", readings.clock_reasons, loud=True),
         Question("processes", processes.processes, loud=True),
-        Question("memory clock", readings.memory_clock),
         Question("fan", readings.fan, slowly),
-        Question("NVLink traffic", nvlinks.traffic),
         Question("PCIe link", links.pcie_now, slowly),
         Question("greatest PCIe link", links.pcie_most, ONCE),
-        Question("PCIe replays", links.pcie_replays, slowly),
-        Question("PCIe traffic", links.pcie_traffic, slow=True),
         Question("ECC errors", health.errors, slowly),
         Question("repaired memory", health.repairs, slowly),
         Question("NVLinks", nvlinks.states, slowly),
-        Question("NVLink errors", nvlinks.errors, slowly),
         Question("MIG", mig.mode, slowly),
+    ]
+    more = [
+        Question("memory clock", readings.memory_clock),
+        Question("NVLink traffic", nvlinks.traffic),
+        Question("PCIe replays", links.pcie_replays, slowly),
+        Question("PCIe traffic", links.pcie_traffic, slow=True),
+        Question("NVLink errors", nvlinks.errors, slowly),
         Question("memory affinity", identity.numa_node, ONCE),
         Question("CPU affinity", identity.cores, ONCE),
     ]
+    return asked + more if details else asked
 
 
 class _Found(NamedTuple):

@@ -57,9 +57,11 @@ def pcie_traffic(handle: Any) -> Json:
 
 
 class NvLinks:
-    """The links of one device. What it does not have is asked once."""
+    """The links of one device. What it does not have is asked once. `remotes`: ask what is at a
+    link's other end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, remotes: bool = True) -> None:
+        self._remotes = remotes
         self._count: int | None = None
         self._kinds = dict(_ERRORS)
         self._sent, self._received = Rate(), Rate()
@@ -76,7 +78,8 @@ class NvLinks:
                 if is_lacking(error):
                     continue
                 raise
-            links.append({"link": link, "up": up, "remote": _remote(handle, link) if up else None})
+            remote = _remote(handle, link) if up and self._remotes else None
+            links.append({"link": link, "up": up, "remote": remote})
         return {"nvlinks": links}
 
     def errors(self, handle: Any) -> Json:

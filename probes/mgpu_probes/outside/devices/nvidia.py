@@ -17,9 +17,10 @@ from mgpu_probes.outside.devices.questions import ONCE, Question
 from mgpu_probes.outside.devices.rounds import Rounds
 from mgpu_probes.outside.devices.topology import topology
 
-RETRY_SECONDS = 60.0
-"""Between attempts to find a driver: where one is installed but not loaded, each attempt may start
-`nvidia-modprobe`."""
+LOOK_SECONDS = 5.0
+"""Between looks for a driver where none is installed: each takes some 30 us and starts nothing."""
+RETRY_SECONDS = 30.0
+"""Between attempts to start one that is installed: each may run `nvidia-modprobe`."""
 MAP_SECONDS = 600.0
 """Between looks at the topology."""
 START_SECONDS = 10.0
@@ -30,12 +31,16 @@ SILENT = "the NVIDIA driver does not answer"
 
 class Nvidia:
     """`patience`: seconds that a sample waits for the driver. `slowly`: seconds between questions
-    of what changes slowly. `stays`: more than one sample will be taken."""
+    of what changes slowly. `stays`: more than one sample will be taken. `details`: as in
+    `Devices`."""
 
-    def __init__(self, patience: float, slowly: float, *, stays: bool = False) -> None:
+    def __init__(
+        self, patience: float, slowly: float, *, stays: bool = False, details: bool = True
+    ) -> None:
         self._patience = patience
-        self._slowly = slowly
+        self._questions = partial(questions, slowly, details=details)
         self._stays = stays
+        self._details = details
         self._gpus: tuple[Gpu, ...] = ()
         self._open = False
         self._retry_at = 0.0
@@ -61,7 +66,8 @@ class Nvidia:
         self._prompt.wait(round_, self._patience)
         if self._gpus:
             self._slow.ask()
-            self._look_at_map(until)
+            if self._details:
+                self._look_at_map(until)
         return self._told(time.monotonic())
 
     def close(self) -> None:
@@ -88,9 +94,7 @@ class Nvidia:
         began = time.monotonic()
         count = self._count()
         self._gpus = tuple(
-            self._gpus[index]
-            if index < len(self._gpus)
-            else Gpu(index, partial(questions, self._slowly))
+            self._gpus[index] if index < len(self._gpus) else Gpu(index, self._questions)
             for index in range(count)
         )
         self._started.set()
@@ -133,7 +137,8 @@ class Nvidia:
             count = int(pynvml.nvmlDeviceGetCount())
         except pynvml.NVMLError as error:
             self._open = False
-            self._retry_at = time.monotonic() + RETRY_SECONDS
+            absent = error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+            self._retry_at = time.monotonic() + (LOOK_SECONDS if absent else RETRY_SECONDS)
             self._trouble = no_devices(error)
             return 0
         self._trouble = None if count else "the NVIDIA driver shows no GPU"

@@ -1,0 +1,127 @@
+"""A panel paints what has changed, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+from textual.strip import Strip
+
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panels.rows import Rows
+from mgpu_doctor.tui.view import View
+from tests.support.screens import screen_text
+
+ROWS = 40
+
+
+class Watched(Panel):
+    def __init__(self) -> None:
+        super().__init__(self._rows, "Rows", id="rows")
+        self.said = {row: f"row {row}" for row in range(ROWS)}
+        self.style = ""
+        self.made: list[int] = []
+        self.painted: list[int] = []
+
+    def _rows(self, _frame: Frame, _width: int, _view: View) -> Sequence[Text]:
+        def make(row: int) -> Text:
+            self.made.append(row)
+            return Text(self.said[row], style=self.style)
+
+        return Rows([Text("head")], len(self.said), make) if self.said else ()
+
+    def render_line(self, y: int) -> Strip:
+        self.painted.append(y)
+        return super().render_line(y)
+
+
+class Screen(App[None]):
+    CSS = "Watched { height: 12; }"
+
+    def compose(self) -> ComposeResult:
+        yield Watched()
+
+    @property
+    def panel(self) -> Watched:
+        return self.query_one(Watched)
+
+    def show(self, at: float) -> None:
+        self.panel.made.clear()
+        self.panel.painted.clear()
+        self.panel.show(Frame(at, "test"), View())
+
+
+async def at_rest(app: Screen, pilot: Pilot[None]) -> None:
+    """Shows the same until nothing of it is painted any more: at first scroll bars come."""
+    for turn in range(50):
+        app.show(turn)
+        await pilot.pause()
+        if not app.panel.painted:
+            return
+    raise AssertionError(f"always painted: {app.panel.painted}")
+
+
+async def test_what_says_the_same_is_not_painted_again() -> None:
+    app = Screen()
+    async with app.run_test(size=(40, 14)) as pilot:
+        await at_rest(app, pilot)
+        assert max(app.panel.made) < 12, "rows that are not on the screen are not made"
+        app.panel.said[3] = "another"
+        app.show(100)
+        await pilot.pause()
+        assert app.panel.painted == [4]
+        assert "another" in screen_text(app)
+        app.panel.style = "bold"
+        app.show(101)
+        await pilot.pause()
+        assert len(app.panel.painted) > 5, "all rows look different now"
+
+
+async def test_rows_that_changed_out_of_sight_are_right_when_scrolled_to() -> None:
+    app = Screen()
+    async with app.run_test(size=(40, 14)) as pilot:
+        await at_rest(app, pilot)
+        app.panel.said[30] = "another"
+        app.show(100)
+        await pilot.pause()
+        assert app.panel.painted == []
+        app.panel.scroll_end(animate=False)
+        await pilot.pause()
+        assert "another" in screen_text(app)
+        app.panel.said[31] = "a third"
+        app.show(101)
+        await pilot.pause()
+        assert "a third" in screen_text(app)
+        assert len(app.panel.painted) == 1
+
+
+async def test_what_changed_while_it_was_hidden_or_smaller_is_shown() -> None:
+    app = Screen()
+    async with app.run_test(size=(40, 14)) as pilot:
+        app.show(0)
+        await pilot.pause()
+        kept, app.panel.said = app.panel.said, {}
+        app.show(1)
+        await pilot.pause()
+        assert not app.panel.display
+        app.panel.said = {**kept, 2: "another"}
+        app.show(2)
+        await pilot.pause()
+        assert "another" in screen_text(app)
+        app.panel.styles.height = 4
+        await pilot.pause()
+        app.panel.said = {**kept, 2: "another", 7: "a third"}
+        app.show(3)
+        await pilot.pause()
+        assert "a third" not in screen_text(app)
+        app.panel.styles.height = 12
+        await pilot.pause()
+        assert "a third" in screen_text(app)
+        app.panel.said = {**app.panel.said, 7: "a fourth"}
+        app.show(4)
+        await pilot.pause()
+        assert "a fourth" in screen_text(app)
+        assert "a third" not in screen_text(app)
