@@ -12,6 +12,7 @@ from mgpu_probes.outside import processes
 
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.files import number, text, whole
+from mgpu_doctor.case.last_step import without_rest
 from mgpu_doctor.case.model import Error, Event, LoggedEnd, Now, ProcessEnd, Rank, Records, State
 from mgpu_doctor.case.printed import MESSAGE_LIMIT, shortened
 from mgpu_doctor.recording.box import Box
@@ -78,6 +79,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
     if error is not None and error.type == "SystemExit" and code is None:
         error = None  # somebody caught it: it ended otherwise
     now = _now(box, steps, offset, until)
+    state = _ended(code, number_, error, orderly=said is not None) if gone else _living(now)
     return Rank(
         rank=identity.rank,
         local_rank=identity.local_rank,
@@ -87,13 +89,13 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         attempt=identity.attempt,
         stage=identity.stage,
         device=text(box.birth.get("device"), 64),
-        state=_ended(code, number_, error, orderly=said is not None) if gone else _living(now),
+        state=state,
         exit_code=code if gone else None,
         signal=number_ if gone else None,
         ended=(exited.at if exited else said) if gone else None,
         started=begun,
         birth=box.birth,
-        steps=steps,
+        steps=without_rest(steps) if state is State.EXITED else steps,
         history=_until(box.history, offset, until),
         history_window=None if box.history_window_ns is None else box.history_window_ns / 1e9,
         events=_events(box, offset, until),
