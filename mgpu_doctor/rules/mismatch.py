@@ -48,6 +48,8 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
     found = measures.divergence
     if found is None or (found.kind is Kind.BEHIND and _told_better(measures, found)):
         return
+    if _held_up(measures, found):
+        return
     late = found.kind is Kind.BEHIND
     yield Finding(
         code="hang-rank-behind" if late else "hang-collective-mismatch",
@@ -71,6 +73,18 @@ def _told_better(measures: Measures, found: Divergence) -> bool:
         return True
     ended = {rank.rank for rank in measures.case.ranks if rank.state in (State.DEAD, State.EXITED)}
     return bool(ended & set(found.culprits))
+
+
+def _held_up(measures: Measures, found: Divergence) -> bool:
+    """The dumps leave open whether those without such a call are held up: by their stacks they are,
+    all of them."""
+    standing = measures.standing
+    if found.culprits or standing is None or standing.kind is not Stand.BEHIND:
+        return False
+    held = {one.posture.rank for one in standing.culprits}
+    return {rank for rank, entry in found.deviating.items()} == held and not any(
+        found.deviating.values()
+    )
 
 
 def _severity(found: Divergence) -> Severity:

@@ -33,10 +33,12 @@ def judged(measures: Measures, *kinds: Kind) -> Standing | None:
 
 
 def stood(standing: Standing, case: Case) -> float:
-    """Seconds for which the ranks that wait have waited: as seen, or as their boxes tell."""
+    """Seconds for which the ranks that wait have waited: as seen, or as their boxes tell; those
+    that came out of it no more did so until they ended."""
     pids = {one.pid for one in standing.waiting}
+    seen = case.looks[-1].at
     told = [
-        case.looks[-1].at - rank.now.since
+        (max(seen, rank.ended or seen) if rank.now.since <= seen else seen) - rank.now.since
         for rank in case.ranks
         if rank.pid in pids and rank.now is not None and rank.now.phase == "wait"
     ]

@@ -14,6 +14,7 @@ from mgpu_doctor.case.model import Case, Job, Outcome, State, Subject
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.rules.mismatch import RULES
+from tests.support import looking
 from tests.support.deaths import dead, rank, stepped
 from tests.support.flights import Call, recorded, schedule, simulated
 
@@ -150,6 +151,19 @@ def test_two_against_two_names_both_sides_and_nobody() -> None:
     assert "ranks 0 and 1" in finding.title.lower()
     assert "ranks 2 and 3" in finding.title.lower()
     assert "do not tell" in finding.cause
+
+
+def test_who_has_not_come_to_a_new_call_is_told_by_its_stack() -> None:
+    """The dumps alone leave open whether it is held up, or never calls it."""
+    programs = {rank: [Call("0", line=1) for _ in range(5)] for rank in range(2)}
+    programs[0].append(Call("0", line=40))
+    flights = simulated(programs, {"0": (0, 1)}, lambda _: 60.0)
+    finding = the_only(flights)
+    assert (finding.code, finding.culprits) == ("hang-collective-mismatch", ())
+    asleep = looking.scene({1: [looking.Seen(looking.LOOP, syscall="clock_nanosleep")]}, ranks=2)
+    standing = replace(looking.case(asleep.looks()), flights=flights)
+    (finding,) = diagnose(standing).findings
+    assert (finding.code, [one.rank for one in finding.culprits]) == ("hang-rank-behind", [1])
 
 
 def test_a_ring_in_the_first_step_names_all_and_blames_nobody() -> None:

@@ -120,6 +120,18 @@ def test_black_boxes_tell_how_long_the_others_have_waited() -> None:
     assert any(one.value == 42.0 for one in found.evidence)
 
 
+def test_who_waited_until_the_job_was_ended_waited_so_long() -> None:
+    """It was seen for some seconds only, and went on."""
+    job = scene({2: [PASSING["sleep"][0]]})
+    over = looking.START + 42.0
+    waiting = [boxed(number, since=5.0) for number in (0, 1, 3)]
+    ranks = [replace(rank, state=State.DEAD, ended=over) for rank in (*waiting, boxed(2))]
+    told = examined(job, tuple(ranks)).findings
+    (found,) = (one for one in told if one.code == "hang-rank-behind")
+    assert found.severity is Severity.CRITICAL
+    assert any(one.value == 45.0 for one in found.evidence)
+
+
 def test_a_step_that_ended_meanwhile_shows_that_the_job_moves() -> None:
     ranks = tuple(boxed(number, ended=0.5) for number in range(4))
     codes = {one.code for one in examined(scene({2: LOCKED}), ranks).findings}
