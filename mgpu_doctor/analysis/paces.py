@@ -20,6 +20,9 @@ LEAST = 30
 EXCESS = 0.25
 """Beyond the median of the others: of workers and replicas that share cores, healthy ones differed
 by less."""
+TOGETHER = 1.0
+"""The same for replicas that share the cores of one process: TensorFlow starts them one after the
+other, and of two healthy ones on two cores the second had its gradients up to 0.4 later."""
 SURE = 5.0
 """Standard errors. Times that follow each other are alike, so this is more than independent ones
 would need: of healthy workers whose times vary by 40 %, follow each other with a correlation of 0.7
@@ -62,9 +65,9 @@ def own_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
     return tuple(found)
 
 
-def slow_one(paces: Sequence[Pace]) -> Slow | None:
-    """The one that is slower than all others, and surely so; None: there is none, or too little is
-    known."""
+def slow_one(paces: Sequence[Pace], excess: float = EXCESS) -> Slow | None:
+    """The one that is slower than all others, by the part `excess` at least, and surely so; None:
+    there is none, or too little is known."""
     known = [one for one in paces if one.newest >= LEAST]
     if len(known) < 2:
         return None
@@ -74,7 +77,7 @@ def slow_one(paces: Sequence[Pace]) -> Slow | None:
     beyond = slowest.middle - nearest.middle
     error = sqrt(_error(slowest) ** 2 + _error(nearest) ** 2)
     surely = beyond / error if error else inf
-    if usual <= 0 or slowest.middle < (1 + EXCESS) * usual or surely < SURE:
+    if usual <= 0 or slowest.middle < (1 + excess) * usual or surely < SURE:
         return None
     return Slow(
         slowest.index,

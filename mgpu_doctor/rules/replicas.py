@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.devices import OnDevice, Use
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.paces import EXCESS, LEAST, SURE, slow_one
+from mgpu_doctor.analysis.paces import EXCESS, LEAST, SURE, TOGETHER, slow_one
 from mgpu_doctor.case import birth_tf
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Rank
@@ -110,14 +110,15 @@ def _finding(
 def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
     """A replica of a TensorFlow strategy that all others of its process wait for."""
     for rank in measures.case.ranks:
-        slow = slow_one(birth_tf.replica_paces(rank))
+        names = birth_tf.replica_devices(rank)
+        shared = any(name.startswith("cpu") for name in names)
+        slow = slow_one(birth_tf.replica_paces(rank), TOGETHER if shared else EXCESS)
         step = measures.step_seconds
         if slow is None or not step:
             continue
         saved = min(1.0, slow.excess / step)
         if saved < limits["late"]:
             continue
-        names = birth_tf.replica_devices(rank)
         device = names[slow.index] if slow.index < len(names) else f"replica {slow.index}"
         yield Finding(
             code="imbalance-device",
@@ -173,7 +174,8 @@ RULES = (
         thresholds="A warning where the others stand idle for it, or where its memory is nearly "
         "full. "
         f"Of a replica: a median {percent(EXCESS)} above that of the others, by {SURE:g} standard "
-        f"errors beyond the next, over {LEAST} steps.",
+        f"errors beyond the next, over {LEAST} steps; {percent(TOGETHER)} where replicas are "
+        "virtual CPUs, which share cores.",
         fixes="DistributedDataParallel: a process a GPU, each with its own gradients.",
         examine=_imbalance,
         also=(_replica,),

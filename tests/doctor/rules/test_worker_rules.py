@@ -74,6 +74,15 @@ def test_a_late_replica_is_named_by_its_device() -> None:
     assert found(job(replica_steps=told("replica", [0.02, 0.0205])), "imbalance-device") == []
 
 
+def test_replicas_that_share_cores_may_differ_by_more() -> None:
+    """As two healthy ones did on two cores: the second begins when the first has taken them."""
+    paces = told("replica", [0.0039, 0.0055])
+    shared = job(replica_steps=paces, replica_devices=["cpu:0", "cpu:1"])
+    assert found(shared, "imbalance-device") == []
+    apart = job(replica_steps=paces, replica_devices=["gpu:0", "gpu:1"])
+    assert len(found(apart, "imbalance-device")) == 1
+
+
 def ended(number: int, steps: int, state: State = State.EXITED, **changes: Any) -> Rank:
     """Steps of 1 s, the first from second 0 on."""
     one = records(Synthetic(ranks=1, steps=steps))[0]
