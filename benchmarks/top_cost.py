@@ -4,7 +4,7 @@
 
 Everything is drawn on a pseudo-terminal of 160 x 50. The GPUs are those of the pretend NVML library
 (`tests/fakenvml`), the job is one that only writes black boxes. nvitop 1.7.2 is installed into a
-temporary virtual environment unless `--nvitop` names one that is there. CPU seconds are those of
+temporary virtual environment unless `--nvitop` names its executable. CPU seconds are those of
 the process, user and system together.
 """
 
@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="watched, each run")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--interval", default="1")
-    parser.add_argument("--nvitop", type=Path, help="of a virtual environment that is there")
+    parser.add_argument("--nvitop", type=Path, help="its executable, where it is installed")
     args = parser.parse_args()
     print(f"benchmarks.top_cost on {machine()}; every {args.interval} s", flush=True)
     top = (*DOCTOR, "top", "--interval", args.interval)
