@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -102,7 +105,22 @@ def memory_group(limit: int) -> Iterator[Path | None]:
     try:
         yield group
     finally:
-        group.rmdir()
+        _remove(group)
+
+
+def _remove(group: Path) -> None:
+    """With whoever is left in it; the kernel lets go of the dead a moment later."""
+    deadline = time.monotonic() + 10
+    while True:
+        for pid in (group / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        try:
+            return group.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
 
 
 def _made(group: Path, version: int, limit: int) -> bool:
