@@ -6,9 +6,11 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from mgpu_doctor.analysis.causes import DECIDES
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stalls import Stalls
 from mgpu_doctor.findings import Finding, Fix, Predicted
+from mgpu_doctor.rules.host import cause_of
 from mgpu_doctor.rules.recurring import (
     COST,
     OFTEN,
@@ -205,6 +207,19 @@ def _is_told(measures: Measures, one: Stalls) -> bool:
     return one.waited is not None and bool(slow & {*one.ranks}) and one.count > OFTEN * one.compared
 
 
+def _in_slices(measures: Measures, one: Stalls) -> bool:
+    """Whether a straggler rule tells why: who waits for a core all the time gets it in slices, and
+    waits longer in some steps."""
+    waits = {
+        each.rank: each.excess
+        for each in measures.stragglers or ()
+        if (cause := cause_of(measures.causes.get(each.rank, ()), DECIDES)) is not None
+        and cause.name in ("host-contended", "host-throttled")
+    }
+    per_step = one.total / max(one.compared, 1)
+    return all(waits.get(rank, 0.0) >= per_step for rank in one.ranks)
+
+
 DOES = {
     "input": "its batches come late then: its loader, its workers or its storage",
     "transfer": "its host-to-device copies take longer then",
@@ -218,7 +233,7 @@ DOES = {
 
 def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for one in of_phases(measures, tuple(DOES), limits["cost"]):
-        if _is_extra_work(one) or _is_told(measures, one):
+        if _is_extra_work(one) or _is_told(measures, one) or _in_slices(measures, one):
             continue
         several = len(one.ranks) > 1
         first = measures.rank(one.ranks[0])

@@ -58,6 +58,16 @@ def test_a_neighbour_on_its_core(phase: str, ranks: int) -> None:
     assert move.predicted.step_time_ratio == pytest.approx(0.6, abs=0.05)
 
 
+@pytest.mark.parametrize(("queued", "codes"), [(LOST, set()), (0.0, {"straggler-transient"})])
+def test_that_it_waits_longer_in_some_steps_is_the_same(queued: float, codes: set[str]) -> None:
+    always = Fault(1, "forward", milliseconds=20)
+    now_and_then = Fault(1, "forward", milliseconds=80, start=10, every=20)
+    case = on_host(synthetic_case(Synthetic(faults=[always, now_and_then], birth={})))
+    told = {one.code for one in found(sampled(case, {1: Doing(queued=queued, cores=(1,))}))}
+    assert told & {"straggler-transient"} == codes
+    assert ("straggler-host" in told) == (not codes)
+
+
 def test_a_rank_is_not_sent_to_the_core_of_another() -> None:
     pinned = {rank: Doing(cores=(rank,)) for rank in range(4)}
     one = only(sampled(slow(), {**pinned, 1: Doing(queued=LOST, cores=(1,))}))
