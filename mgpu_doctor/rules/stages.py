@@ -7,7 +7,7 @@ from statistics import median
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stages import Stages
-from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.words import by_cost, culprit, percent, ranks, seconds
 
@@ -28,9 +28,10 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if grew or cost is None or cost < limits["cost"]:
         return
     work = stages.work[stages.slowest]
+    slight = by_itself and stages.imbalance < limits["alike"]
     yield Finding(
         code="imbalance-stage",
-        severity=by_cost(cost),
+        severity=Severity.INFO if slight else by_cost(cost),
         confidence=round(min(0.99, max(0.5, stages.positive)), 2),
         title=f"Pipeline stage {stages.slowest} ({ranks(slow)}) is the slowest: "
         f"{seconds(work)} of work a step, a stage's mean is {seconds(stages.mean)}",
@@ -162,6 +163,14 @@ RULES = (
                 "the slowest stage works more than the mean by this share of it; equal stages "
                 "differ by 9 % where each has two layers, as the first needs no gradient of its "
                 "input, and noise adds to that",
+            ),
+            Limit(
+                "alike",
+                0.20,
+                "fraction",
+                "the same, of a stage that is as large as the others, for a warning: of two equal "
+                "stages on a shared machine, one was 16 % beyond the mean throughout a job of 5 s, "
+                "its core being slower (1 of 9 runs)",
             ),
             Limit("cost", 0.01, "fraction", "equal stages save this share of the step at least"),
         ),

@@ -13,7 +13,7 @@ from tests.support.jobs import started, torchrun, until
 
 pytestmark = pytest.mark.slow
 
-STEPS = 1200
+STEPS = 3000
 TIMES = 4
 
 

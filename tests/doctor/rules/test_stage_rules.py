@@ -70,6 +70,16 @@ def test_a_small_difference_is_silent() -> None:
     assert findings(Pipeline((0.0040, 0.0046))) == ()
 
 
+@pytest.mark.parametrize(
+    ("parameters", "severity"), [((10, 10), Severity.INFO), ((10, 14), Severity.WARNING)]
+)
+def test_of_equal_stages_a_slight_difference_is_no_warning(
+    parameters: tuple[int, ...], severity: Severity
+) -> None:
+    (found,) = findings(Pipeline((0.0040, 0.0058), parameters=parameters))
+    assert (found.code, found.severity) == ("imbalance-stage", severity)
+
+
 def test_a_stage_that_became_slow_is_a_straggler_alone() -> None:
     (found,) = findings(Pipeline(faults=[Fault(1, "forward", 12, start=50)]))
     assert found.code == "straggler-compute"
