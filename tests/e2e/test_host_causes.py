@@ -17,8 +17,8 @@ from tests.support.examining import examined, loud, named, recorded
 
 pytestmark = pytest.mark.slow
 
-LONG = ("--steps", "250")
-"""So many steps take some seconds: the host is sampled once a second."""
+LONG = ("--steps", "600")
+"""So many steps take ten seconds: the host is sampled once a second."""
 
 
 def with_threads(folder: Path, threads: int, ranks: int) -> Diagnosis:
