@@ -2,7 +2,8 @@
 
 The second process is forked, and takes boxes from the same queue, some at a time. What it read it
 leaves in memory that both share, so that nothing is copied, and says so in a pipe. If it dies, what
-it did not say is read here.
+it did not say is read here. The pickles are its own, in memory without a name that is this user's
+alone; of a box they hold what was parsed, as if it had been read here.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.
 
 def before(echoes: Sequence[Fall], case: Case) -> ProcessEnd | None:
     """The first of the job's processes that was killed or crashed in the minute before any rank
-    fell; None: there is none, or nobody knows when the ranks fell. A data-loader worker is none:
-    its rank falls by itself."""
+    fell; None: there is none, or nobody knows when the ranks fell, or the job outlived such an end
+    earlier, as one that ends its helpers by SIGKILL. A data-loader worker is none: its rank falls
+    by itself."""
     times = [fall.at for fall in echoes if fall.at is not None]
     if not times or len(times) < len(echoes):
         return None
@@ -26,11 +27,12 @@ def before(echoes: Sequence[Fall], case: Case) -> ProcessEnd | None:
     ends = [
         end
         for end in case.ends
-        if end.pid not in ranks
-        and end.signal in DEADLY
-        and 0 < min(times) - end.at <= obituary.BEFORE_DEATH
+        if end.pid not in ranks and end.signal in DEADLY and end.at < min(times)
     ]
-    return min(ends, key=lambda end: end.at, default=None)
+    first = min(ends, key=lambda end: end.at, default=None)
+    if first is None or min(times) - first.at > obituary.BEFORE_DEATH:
+        return None
+    return first
 
 
 def finding(end: ProcessEnd, echoes: Sequence[Fall], case: Case) -> Finding:

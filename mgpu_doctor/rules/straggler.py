@@ -26,6 +26,9 @@ FAMILIES = {
 INPUT_SHARE = 0.8
 """Input names the cause alone where it explains this share of the gap; below that it does only if
 nothing else explains more."""
+WAKE = 0.1
+"""Of what mending the worst straggler saves: with less, a further one may be in its wake, as a rank
+that shares its pipeline or its cores, and is told when it is still there afterwards. A choice."""
 COST = Limit(
     "cost",
     0.01,
@@ -71,11 +74,9 @@ def family_of(one: Straggler) -> str:
 
 def of_family(measures: Measures, family: str, limits: Limits) -> list[Straggler]:
     """The stragglers of one family that are worth a line, the worst first."""
-    return [
-        one
-        for one in measures.stragglers or ()
-        if one.saved >= limits["cost"] and family_of(one) == family
-    ]
+    stragglers = measures.stragglers or ()
+    least = max([limits["cost"], *(WAKE * one.saved for one in stragglers)])
+    return [one for one in stragglers if one.saved >= least and family_of(one) == family]
 
 
 def straggler_finding(

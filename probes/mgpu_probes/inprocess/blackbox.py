@@ -77,7 +77,7 @@ class Writer:
         self.words = self._words_of_box = self._bytes.cast("Q")
         self._crcs = self._bytes.cast("I")
         self._lock = threading.RLock()  # re-entrant: a GC callback may come within any method
-        self._steps = 0
+        self.written = 0  # steps
         self._steps_at = at["steps"]
         self._step_capacity = sizes.steps
         self._events = count(1)
@@ -131,11 +131,6 @@ class Writer:
             os.close(fd)
         return writer
 
-    @property
-    def written(self) -> int:
-        """Steps recorded so far."""
-        return self._steps
-
     def step(  # noqa: PLR0917 - positional: keywords would cost as much as the record
         self,
         end_ns: int,
@@ -162,7 +157,7 @@ class Writer:
         if not self.active:
             return
         try:
-            number = self._steps + 1
+            number = self.written + 1
             try:
                 body = _pack(
                     number,
@@ -201,25 +196,25 @@ class Writer:
             self._crcs[(at + 124) >> 2] = _crc32(body)
             # An aligned native store. struct.pack_into would show readers a 0 for a moment.
             self.words[_STEP_CURSOR] = number
-            self._steps = number
+            self.written = number
         except Exception as error:
             self._fail(error)
 
     def _fold(self, end_ns: int) -> None:
         """Brings the history up to the newest record; opens the window of `end_ns`."""
         records = b""
-        if self._folded < self._steps:
+        if self._folded < self.written:
             size, base = layout.STEP_SIZE, self._steps_at
             first = self._folded % self._step_capacity
-            last = (self._steps - 1) % self._step_capacity
+            last = (self.written - 1) % self._step_capacity
             if first <= last:
                 records = self._box[base + first * size : base + (last + 1) * size]
             else:
                 end = base + self._step_capacity * size
                 records = self._box[base + first * size : end]
                 records += self._box[base : base + (last + 1) * size]
-        self._folded = self._steps
-        self._fold_at = self._steps + self._fold_after
+        self._folded = self.written
+        self._fold_at = self.written + self._fold_after
         self._history.add(records)
         if end_ns >= self._window_end:
             self._window_end = self._history.roll(end_ns)

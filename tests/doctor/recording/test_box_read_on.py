@@ -33,7 +33,7 @@ DEEDS = st.one_of(
 
 def do(writer: Writer, deed: str, what: object) -> None:
     if deed == "steps" and isinstance(what, int):
-        write_steps(writer, what, first=writer._steps)
+        write_steps(writer, what, first=writer.written)
     elif deed == "event" and isinstance(what, int):
         for number in range(what):
             writer.event(layout.NOTE, number, number, value=1.0, text=str(number))
@@ -43,7 +43,7 @@ def do(writer: Writer, deed: str, what: object) -> None:
         writer.last_words({"told": what})
     elif deed == "stands":
         writer.words[layout.NOW_SITE // 8] = writer.site(str(what))
-        writer.words[layout.NOW_SINCE // 8] = 1 + writer._steps
+        writer.words[layout.NOW_SINCE // 8] = 1 + writer.written
     elif deed == "rank" and isinstance(what, int):
         writer.identify(rank=what, local_rank=what, world_size=4)
     elif isinstance(what, int):

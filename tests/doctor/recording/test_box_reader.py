@@ -331,7 +331,7 @@ def test_a_live_box_is_read_on(tmp_path: Path) -> None:
         assert len(reader.poll().steps) == 0
         views = []
         for turn in range(40):
-            write_steps(writer, turn % 7, first=writer._steps)
+            write_steps(writer, turn % 7, first=writer.written)
             writer.event(layout.NOTE, turn, turn, value=1.0)
             writer.birth({"turn": turn})
             writer.last_words({"turn": turn})

@@ -142,6 +142,14 @@ def test_a_server_that_is_no_rank_and_was_killed_before_the_ranks_fell_is_told(
     assert finding.victims == (0, 1)
 
 
+def test_a_job_that_ends_helpers_by_sigkill_has_outlived_such_ends() -> None:
+    case = failed_job([echo(0), echo(1)])
+    first = min(rank.ended or AT for rank in case.ranks)
+    helpers = [ProcessEnd(4321 + ago, None, 9, first - ago) for ago in (5, 100, 200)]
+    (finding,) = find(replace(case, ends=(*case.ends, *helpers)))
+    assert (finding.code, finding.culprits) == ("failed-exception", ())
+
+
 @pytest.mark.parametrize(("code", "expected"), [(137, "failed-killed"), (139, "failed-signal")])
 def test_a_shells_code_tells_of_the_signal(code: int, expected: str) -> None:
     (finding,) = find(failed_job([echo(0), dead(1, exit_code=code)]))

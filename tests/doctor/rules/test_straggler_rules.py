@@ -83,6 +83,13 @@ def test_five_percent_divides_warning_from_info() -> None:
     assert told.severity is Severity.INFO
 
 
+@pytest.mark.parametrize(("worst", "told"), [(1.5, [1, 2]), (60.0, [1])])
+def test_in_the_wake_of_a_large_one_a_small_one_is_not_told(worst: float, told: list[int]) -> None:
+    faults = [Fault(1, "forward", milliseconds=2.0 + worst), Fault(2, "forward", milliseconds=2.0)]
+    named = [one.culprits[0].rank for one in findings(Synthetic(ranks=4, faults=faults))]
+    assert named == told
+
+
 def test_an_onset_is_told() -> None:
     (found,) = findings(Synthetic(steps=300, faults=[Fault(3, "forward", 15, start=200)]))
     assert found.since_step is not None
