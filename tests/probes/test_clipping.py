@@ -62,7 +62,8 @@ def test_torch_clipping_is_seen_in_a_script(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     (path,) = tmp_path.glob("*.box")
     steps = read_box(path).steps
-    # A hundred clippings a turn are nearly all there is of it.
+    # A hundred clippings a turn are nearly all there is of it (a tenth without them); the middle
+    # turn tells, as anything may hold one of them up.
     phases = np.nan_to_num(steps["phases"][1:])
     shares = phases[:, layout.OPTIMIZER] / phases.sum(axis=1)
-    assert (shares > 0.5).all()
+    assert np.median(shares) > 0.5
