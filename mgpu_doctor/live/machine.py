@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 MOST_XIDS = 256
 PROCESSES = 0.001
 """Of a core: what reading the ranks' CPU time and memory may take. 64 are read each second."""
-UNSEEN = 5.0
-"""Seconds after which they are read again whatever it costs."""
+DEVICES = 0.003
+"""The same of GPUs: some 40 are sampled each second, 64 every other one."""
+UNSEEN, UNASKED = 5.0, 2.0
+"""Seconds after which processes and GPUs are read again whatever it costs."""
 
 
 class Machine:
@@ -45,22 +47,35 @@ class Machine:
         self._collector: Collector | None = None
         self._due: list[tuple[DeviceSample | None, HostSample | None]] = []
         """What was sampled before there was a collector."""
+        self._asking = Pace(time.monotonic, time.thread_time, UNASKED, DEVICES)
+        self._devices_known: DeviceSample | None = None
         self._looking = Pace(time.monotonic, time.thread_time, UNSEEN, PROCESSES)
         self._processes: tuple[tuple[int, ...], Mapping[int, tuple[float, int]]] = (), {}
         """Whose they are, and what was read of them last."""
 
     def sample(self, pids: Iterable[int] = ()) -> tuple[DeviceSample | None, HostSample | None]:
         """CPU use is that since the call before."""
-        devices = self._reader.read(self._devices.sample())
-        self._xids.extend(devices.events if devices is not None else ())
+        before, devices = self._devices_known, self._of_devices()
         host = self._of_host(tuple(pids))
         if self._wanted.history:
-            self._due.append((devices, host))
+            self._due.append((devices if devices is not before else None, host))
             if len(self._due) > 1 or self._collector is not None:
                 self._collect()
         if self._recorder is not None:
             self._recorder.write(devices, host)
         return devices, host
+
+    def _of_devices(self) -> DeviceSample | None:
+        """Of very many GPUs not every sample tells anew, except in a recording."""
+        if self._recorder is not None or self._asking.due():
+            first = self._devices_known is None  # what is done once is no running cost
+            self._asking.begin()
+            self._devices_known = self._reader.read(self._devices.sample())
+            if self._devices_known is not None:
+                self._xids.extend(self._devices_known.events)
+            if not first:
+                self._asking.end()
+        return self._devices_known
 
     def _of_host(self, pids: tuple[int, ...]) -> HostSample | None:
         """Of very many processes not every sample tells anew: what was read some seconds ago stands
@@ -81,9 +96,13 @@ class Machine:
         return tuple(self._xids)
 
     def look_back(self, devices: Iterable[DeviceSample], hosts: Iterable[HostSample]) -> None:
-        """What others have sampled of this machine before."""
+        """What others have sampled of this machine before; what is of another one is left out."""
         if self._wanted.history:
-            self._collect().add_all(devices, hosts)
+            here = (None, self._reader.host)
+            self._collect().add_all(
+                (one for one in devices if one.host in here),
+                (one for one in hosts if one.host in here),
+            )
 
     def history(self, at: float, ranks: tuple[Rank, ...] = ()) -> History | None:
         """What was sampled until `at`, seconds since the epoch; None: it is not wanted, or there is

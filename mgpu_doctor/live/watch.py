@@ -29,6 +29,9 @@ JUDGING = 0.0025
 at once where something has turned."""
 LONGEST_UNREAD = 10.0
 """Seconds after which the boxes are read again whatever it costs."""
+LONGEST_PAST = 30.0
+"""Seconds by which the history of the whole run may be older than the steps, which reach back
+further than that one by one. Of all ranks alike: what they did in the whole run is compared."""
 MOST_READERS = 256
 """Boxes kept open; of a job with more ranks the rest are opened anew each time."""
 LIVES = (State.RUNNING, State.WAITING)
@@ -88,12 +91,18 @@ class Watch:
         self._loaded: Case | None = None
         """As it was read, before the diagnosis left out what is over."""
         self._diagnosed_at = 0.0
+        self._past_at = -LONGEST_PAST
+        self._past = True
+        """The history is read on by the look that goes on."""
 
     def look(self, *, anew: bool = False) -> Seen:
         """The job as it is now; `anew`: whatever that costs."""
         if self._seen is not None and not anew and not self._loading.due():
             return self._aged(self._seen)
         self._loading.begin()
+        now = self._clock()
+        self._past = anew or now - self._past_at >= LONGEST_PAST
+        self._past_at = now if self._past else self._past_at
         case = load_recording(self._recording, read=self._read)
         old = self._seen.diagnosis if self._seen else None
         spent = 0.0
@@ -139,7 +148,7 @@ class Watch:
             if len(self._readers) >= MOST_READERS:
                 return read_box(path)
             reader = self._readers[path] = BoxReader(path)
-        return reader.poll()
+        return reader.poll(history=self._past)
 
 
 def refreshed(old: Diagnosis, case: Case) -> Diagnosis:

@@ -132,6 +132,7 @@ class BoxReader:
         )
         self._told: tuple[BoxEvent, ...] = ()
         self._history = HistoryReader(self._fd, self._at.history, self._at.history_capacity)
+        self._windows: tuple[Array, int | None] | None = None
         self._texts = TextReader(self._fd, self._at)
         opened = os.fstat(self._fd)
         self._file = opened.st_dev, opened.st_ino
@@ -163,9 +164,10 @@ class BoxReader:
             return False
         return (there.st_dev, there.st_ino) != self._file
 
-    def poll(self) -> Box:
+    def poll(self, *, history: bool = True) -> Box:
         """The box as it is now. What is new is looked for where the header tells that there is
-        some: a look at a box that has hardly changed costs a few reads."""
+        some: a look at a box that has hardly changed costs a few reads. Without `history`, that
+        is as it was read last: to read it on is a third of a poll."""
         before = self._before or self._header()
         for _ in range(_ATTEMPTS):
             header = self._header()
@@ -176,7 +178,9 @@ class BoxReader:
         self._steps.poll(header)
         if len(new := self._events.poll(header)):
             self._told = (*self._told, *map(_event, new))[-self._at.event_capacity :]
-        history, window = self._history.poll(header)
+        if history or self._windows is None:
+            self._windows = self._history.poll(header)
+        windows, window = self._windows
         header = self._before = self._header()
         texts = self._texts.poll(header)
         ended, code = word(header, layout.ENDED), word(header, layout.EXIT_CODE)
@@ -192,7 +196,7 @@ class BoxReader:
             now=self._now(header),
             steps=self._steps.kept,
             events=self._told,
-            history=history,
+            history=windows,
             history_window_ns=window,
             last_words=texts.last_words,
             probe_cost_ns=word(header, layout.PROBE_COST),

@@ -52,12 +52,14 @@ class Panel(ScrollView, inherit_bindings=False):
         self._marked: int | None = None
         self._due = False
         self._wanted = True
+        self._squeezed = False
+        """It got no line of the screen."""
         self.can_focus = bool(title)
 
     @property
     def wish(self) -> int:
-        """Lines of the screen that would show everything; 0 while it is hidden."""
-        return len(self._lines) + bool(self.border_title) if self.display else 0
+        """Lines of the screen that would show everything; 0 where there is nothing to show."""
+        return len(self._lines) + bool(self.border_title) if self._lines else 0
 
     @property
     def wanted(self) -> bool:
@@ -70,10 +72,22 @@ class Panel(ScrollView, inherit_bindings=False):
             self._wanted = wanted
             self._redraw()
 
+    @property
+    def stays(self) -> int:
+        """Lines of its head, which do not scroll."""
+        return len(self._lines.head) if isinstance(self._lines, Rows) else 0
+
+    def lower(self, lines: int) -> None:
+        """Begin so many lines below the title."""
+        if self.styles.padding.top != lines:
+            self.styles.padding = (lines, 0, 0, 0)
+
     def take(self, lines: int) -> None:
-        """So many lines of the screen are its own."""
+        """So many lines of the screen are its own; with none it is hidden, its title, too."""
         if self.styles.height is None or self.styles.height.cells != lines:
             self.styles.height = lines
+        self._squeezed = not lines
+        self.display = bool(self._lines) and not self._squeezed
 
     def show(self, frame: Frame, view: View) -> None:
         """Draw this from now on."""
@@ -86,18 +100,18 @@ class Panel(ScrollView, inherit_bindings=False):
 
     def _redraw(self) -> None:
         if self._shown is None or not self._wanted:
-            self.display = False
+            self._lines, self.display = (), False
             return
         frame, view = self._shown
         width = self.scrollable_content_region.width or self.app.size.width
-        self._lines = self._draw(frame, width, view)
-        self.display = bool(self._lines)
+        before, self._lines = self._lines, self._draw(frame, width, view)
+        self.display = bool(self._lines) and not self._squeezed
         size = Size(width, len(self._lines))
         if self.virtual_size != size:
             self.virtual_size = size
             self._painted = {}
             self.refresh(layout=True)
-        else:
+        elif self._lines is not before:
             self._paint_changed(width)
         marked = self._lines.marked if isinstance(self._lines, Rows) else None
         if marked != self._marked:
@@ -133,8 +147,7 @@ class Panel(ScrollView, inherit_bindings=False):
 
     def line_at(self, y: int) -> int:
         """The line that is shown `y` cells below the top."""
-        stays = len(self._lines.head) if isinstance(self._lines, Rows) else 0
-        return y if y < stays else y + int(self.scroll_offset.y)
+        return y if y < self.stays else y + int(self.scroll_offset.y)
 
     def render_line(self, y: int) -> Strip:
         width, style = self.scrollable_content_region.width, self.rich_style
@@ -164,6 +177,11 @@ class FindingsPanel(Panel):
         def __init__(self, by: int = 0, to: int | None = None, opened: bool = False) -> None:
             super().__init__()
             self.by, self.to, self.opened = by, to, opened
+
+    def on_show(self) -> None:
+        """Hidden, as until the first frame, it cannot be given the keys."""
+        if self.screen.focused is None:
+            self.focus()
 
     def action_move(self, by: int) -> None:
         self.post_message(self.Moved(by=by))

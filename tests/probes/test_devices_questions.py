@@ -13,7 +13,7 @@ import pytest
 from mgpu_probes.outside.devices import identity
 from mgpu_probes.outside.devices.asleep import Sleep
 from mgpu_probes.outside.devices.errors import LostError
-from mgpu_probes.outside.devices.gpu import ASLEEP, Gpu
+from mgpu_probes.outside.devices.gpu import ASLEEP, MANY, Gpu, questions
 from mgpu_probes.outside.devices.questions import ONCE, SLOW_CALL, STALE, Question, Rate
 from mgpu_probes.outside.devices.rounds import Rounds
 
@@ -112,6 +112,13 @@ def test_why_an_answer_is_missing(error: Exception, loud: bool, trouble: str | N
     assert question.answer.fields == {}
     told = question.answer.trouble
     assert told == trouble or (told is not None and trouble is not None and trouble in told)
+
+
+@pytest.mark.parametrize("among", [1, MANY - 1, MANY])
+def test_of_many_devices_the_load_alone_is_asked_each_time(among: int) -> None:
+    each_time = {one.what for one in questions(10.0, among) if one.every == 0}
+    load = {"utilization", "memory", "power"}
+    assert each_time == load if among == MANY else {"temperature", "processes"} < each_time - load
 
 
 def test_a_lost_device_is_no_answer() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import wraps
-from operator import is_
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from mgpu_doctor.case.gpu import Device
@@ -27,19 +26,32 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def kept(ask: Callable[P, T]) -> Callable[P, T]:
-    """Remembers the newest answer: several panels ask the same of one frame."""
-    newest: tuple[tuple[object, ...], T] | None = None
+def kept_by(what: Callable[P, tuple[object, ...]]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Remembers the newest answer, which `what` tells the things it was made of: while these are
+    the same, so is the answer."""
 
-    @wraps(ask)
-    def answer(*asked: P.args, **more: P.kwargs) -> T:
-        nonlocal newest
-        known, of = newest, (*asked, *more.values())
-        if known is None or not all(map(is_, known[0], of)):
-            known = newest = (of, ask(*asked, **more))
-        return known[1]
+    def keep(ask: Callable[P, T]) -> Callable[P, T]:
+        newest: tuple[tuple[object, ...], T] | None = None
 
-    return answer
+        @wraps(ask)
+        def answer(*asked: P.args, **more: P.kwargs) -> T:
+            nonlocal newest
+            known, of = newest, what(*asked, **more)
+            if known is None or not all(map(_is_still, known[0], of)):
+                known = newest = (of, ask(*asked, **more))
+            return known[1]
+
+        return answer
+
+    return keep
+
+
+def _is_still(before: object, now: object) -> bool:
+    return before is now or (isinstance(now, (int, str)) and before == now)
+
+
+kept = kept_by(lambda *asked, **more: (*asked, *more.values()))
+"""Of the arguments alone: several panels ask the same of one frame."""
 
 
 @kept

@@ -6,6 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 
+from mgpu_probes.inprocess.layout import PHASES
 from rich.style import Style
 from rich.text import Text
 
@@ -15,7 +16,7 @@ from mgpu_doctor.report import phases, text
 from mgpu_doctor.report.bars import bar
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.report.verdict import leading
-from mgpu_doctor.tui.filter.shown import kept, shown, told
+from mgpu_doctor.tui.filter.shown import kept, kept_by, shown, told, used
 from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, fitting
 from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.sorting import Memory, memory_of, ordered
@@ -43,6 +44,13 @@ MOVING = ("running", "waiting", "exited")
 STATES = {"running": "green", "waiting": "yellow", "exited": DIM}
 
 
+def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
+    """Ranks are examined less often than the screen is drawn, and what they hold is read so."""
+    memory = frame.devices if used(frame) else frame.host and frame.host.processes
+    return (frame.diagnosis, memory, frame if view.filter else None, width, view)
+
+
+@kept_by(_made_of)
 def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     """A rank that is blamed is brought into view unless another one is selected."""
     diagnosis = frame.diagnosis
@@ -52,9 +60,9 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
         return [Text("no rank has joined yet", style=DIM)]
     ranks = listed(frame, view)
     memory = _memory(frame, ranks, width, view)
-    used, longest = _spent(diagnosis.ranks)
+    spent_in, longest = _spent(diagnosis.ranks)
     sheet = _Sheet.fit(diagnosis, width, memory, longest)
-    head = [legend(used), sheet.head()]
+    head = [legend(spent_in), sheet.head()]
     if view.filter is not None:
         note = told(len(ranks), len(diagnosis.ranks), "rank", view.filter)
         head.insert(0, Text(text.cut(note, width), style=NOTE))
@@ -84,6 +92,7 @@ def _memory(frame: Frame, ranks: Sequence[RankSummary], width: int, view: View) 
     return memory if any(memory(rank) is not None for rank in ranks[:FIRST]) else None
 
 
+@kept
 def listed(frame: Frame, view: View) -> list[RankSummary]:
     """The ranks as they stand on the screen."""
     memory = memory_of(frame) if view.order is Order.MEMORY else None
@@ -171,7 +180,8 @@ class _Sheet:
         place = text.line(rank.where) if rank.where and doing != "exited" else ""
         stands = bool(place) and doing not in MOVING
         if stands and not self.where:
-            shown.append(text.cut(f"at {place}", self.room), style="yellow")
+            how = "in" if place in PHASES else "at"
+            shown.append(text.cut(f"{how} {place}", self.room), style="yellow")
         else:
             shown.append_text(_bar((*phases.known(rank.phases).items(),), self.scale, self.room))
         if self.where and place:

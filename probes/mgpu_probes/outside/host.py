@@ -43,7 +43,7 @@ class Host:
         self._proc = root / "proc"
         self._limit = cgroup.memory(root)
         self._cores = _cores(cgroup.cpus(root))
-        self._before = self._counters()
+        self._before = self._ticks()
         self._tasks = Tasks(root) if closely else None
         self._taken = 0
 
@@ -60,10 +60,11 @@ class Host:
         of it})."""
         pids = tuple(pids)
         used, total, cache = self._memory()
+        before, self._before = self._before, self._ticks()
         sample: Json = {
             "at": time.time(),
             "host": os.uname().nodename,
-            "cpu_percent": self._cpu_percent(),
+            "cpu_percent": _cpu_percent(before, self._before),
             "cores": self._cores,
             "load1": self._load(),
             "memory_used": used,
@@ -83,9 +84,9 @@ class Host:
         return sample
 
     def _standstill(self) -> Json:
-        ticks, counters = self._ticks(), self._counters()
+        ticks = self._before
         facts: Json = {
-            "busy": counters[0] / _TICKS if counters else None,
+            "busy": _busy(ticks) / _TICKS if ticks else None,
             "iowait": ticks[_IOWAIT] / _TICKS if ticks else None,
             "steal": ticks[_STEAL] / _TICKS if ticks else None,
             "pressure": {},
@@ -98,25 +99,10 @@ class Host:
         return facts
 
     def _ticks(self) -> list[int]:
-        """Of all cores since boot, by column of /proc/stat."""
+        """Of all cores since boot, by column of /proc/stat; empty where it cannot be read. Once a
+        sample: the kernel counts every interrupt for it."""
         fields = self._read("stat").partition("\n")[0].split()[1 : _COLUMNS + 1]
         return [int(field) for field in fields] if len(fields) == _COLUMNS else []
-
-    def _counters(self) -> tuple[int, int] | None:
-        """Busy and total ticks of all cores since boot."""
-        ticks = self._ticks()
-        if not ticks:
-            return None
-        return sum(ticks) - sum(ticks[column] for column in _IDLE), sum(ticks)
-
-    def _cpu_percent(self) -> float | None:
-        before, self._before = self._before, self._counters()
-        if before is None or self._before is None:
-            return None
-        busy, total = self._before[0] - before[0], self._before[1] - before[1]
-        if total < _LEAST_TICKS:
-            return None
-        return round(min(100.0, max(0.0, 100.0 * busy / total)), 1)
 
     def _load(self) -> float | None:
         first = self._read("loadavg").partition(" ")[0]
@@ -146,6 +132,17 @@ class Host:
 
     def _read(self, name: str) -> str:
         return read(f"{self._proc}/{name}")
+
+
+def _busy(ticks: list[int]) -> int:
+    return sum(ticks) - sum(ticks[column] for column in _IDLE)
+
+
+def _cpu_percent(before: list[int], now: list[int]) -> float | None:
+    if not before or not now or sum(now) - sum(before) < _LEAST_TICKS:
+        return None
+    busy = _busy(now) - _busy(before)
+    return round(min(100.0, max(0.0, 100.0 * busy / (sum(now) - sum(before)))), 1)
 
 
 def _cores(quota: int | None) -> int | None:

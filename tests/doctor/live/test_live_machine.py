@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mgpu_probes.outside.devices import Devices
 from mgpu_probes.outside.host import Host
 
 from mgpu_doctor.live import machine
@@ -61,6 +63,33 @@ def test_many_are_read_now_and_then_and_what_was_read_stands(read: list[int]) ->
     here.sample((9,))
     assert read[-1] == 9, "other processes are read at once"
     here.close()
+
+
+def test_gpus_are_asked_as_often_as_their_number_allows(
+    read: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def sample(_: Devices) -> dict[str, Any]:
+        asked.append(clock.now)
+        cost.now += 0.0045  # of which 0.3 % of a core allows two in three seconds
+        return {"at": clock.now, "devices": [{"index": 0}]}
+
+    cost = Clock()
+    monkeypatch.setattr(Devices, "sample", sample)
+    monkeypatch.setattr(
+        machine, "Pace", lambda _clock, _cost, *rest: Pace(clock, cost, *rest), raising=True
+    )
+    here = Machine()
+    begin = clock.now
+    seen = []
+    for second in range(8):
+        clock.now = begin + second
+        seen.append(here.sample()[0])
+    here.close()
+    assert [at - begin for at in asked] == [0, 1, 3, 5, 7], "the first one is no running cost"
+    assert seen[1] is seen[2] is not seen[3]
+    assert not read
 
 
 def test_a_recording_holds_nothing_that_was_read_before(read: list[int], tmp_path: Path) -> None:

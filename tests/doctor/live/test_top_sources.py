@@ -18,6 +18,7 @@ from mgpu_doctor.live.pace import SHARE, Pace
 from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.live.wanted import Wanted
 from mgpu_doctor.live.watch import Watch, refreshed, turned
+from mgpu_doctor.recording.box import Box, BoxReader
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.recording.living import is_living, living
@@ -197,6 +198,29 @@ def test_a_diagnosis_is_not_made_anew_for_every_frame() -> None:
     assert second.diagnosis is first.diagnosis
     assert second.age == 0.5
     assert watch.look(anew=True).age == 0
+    watch.close()
+
+
+def test_history_is_read_seldom_and_of_all_ranks_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = recording(runs() / "job", JOB, live=True)
+    asked: list[bool] = []
+    poll = BoxReader.poll
+
+    def polled(reader: BoxReader, *, history: bool = True) -> Box:
+        asked.append(history)
+        return poll(reader, history=history)
+
+    monkeypatch.setattr(BoxReader, "poll", polled)
+    clock = Clock()
+    watch = Watch(folder, clock, Clock(0.0))
+    for after, whole in ((0, True), (10, False), (19, False), (1, True), (10, False)):
+        clock.now += after
+        asked.clear()
+        watch.look()
+        assert asked == [whole] * len(JOB)
+    asked.clear()
+    watch.look(anew=True)
+    assert all(asked)
     watch.close()
 
 

@@ -102,6 +102,20 @@ def test_an_unchanged_box_is_hardly_read(tmp_path: Path, monkeypatch: pytest.Mon
         assert sum(sizes) < 3 * layout.HEADER_SIZE + 4100 + 12 * layout.STEP_SIZE
 
 
+def test_history_is_read_on_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    writer = Writer.open(tmp_path, sizes=Sizes(steps=64, window_ns=3 * SECOND))
+    write_steps(writer, 20)
+    with BoxReader(writer.path) as reader:
+        first = reader.poll(history=False)
+        assert len(first.history), "what was never read is read in any case"
+        write_steps(writer, 20, first=20)
+        later = reader.poll(history=False)
+        assert len(later.steps) == 40
+        assert later.history is first.history
+        assert told(reader.poll()) == told(read_box(writer.path)) != told(later)
+    writer.close()
+
+
 def test_damage_that_comes_later_is_counted_once(tmp_path: Path) -> None:
     writer = Writer.open(tmp_path, sizes=SMALL)
     with BoxReader(writer.path) as reader:

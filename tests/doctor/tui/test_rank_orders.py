@@ -14,7 +14,7 @@ from mgpu_doctor.tui.panels import ranks
 from mgpu_doctor.tui.sorting import memory_of, ordered
 from mgpu_doctor.tui.view import Order, View
 from tests.support import diagnoses
-from tests.support.frames import AT, GIB, NO_GPU, frame, gpu
+from tests.support.frames import AT, GIB, HOST, NO_GPU, STRAGGLER, frame, gpu
 
 
 def one(
@@ -92,3 +92,17 @@ def test_without_a_gpu_it_is_what_is_resident_on_this_host() -> None:
     elsewhere = replace(made, host=replace(host, host="node-b"))
     assert memory_of(elsewhere)(second) is None
     assert memory_of(replace(made, host=None))(second) is None
+
+
+def test_the_table_is_made_anew_only_where_something_of_it_is() -> None:
+    before, view = replace(STRAGGLER, devices=None), View()
+    made = ranks.lines(before, 120, view)
+    assert ranks.lines(replace(before, at=AT + 1, late=1.0), 120, view) is made
+    others = {1: (1.0, 5 * GIB)}
+    for other in (
+        ranks.lines(before, 121, view),
+        ranks.lines(before, 120, View(reversed=True)),
+        ranks.lines(replace(before, diagnosis=diagnoses.hang()), 120, view),
+        ranks.lines(replace(before, host=replace(HOST, processes=others)), 120, view),
+    ):
+        assert other is not made

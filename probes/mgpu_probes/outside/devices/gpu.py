@@ -14,10 +14,15 @@ from mgpu_probes.outside.devices.errors import GONE, Json, LostError, sentence
 from mgpu_probes.outside.devices.questions import ONCE, Question
 
 ASLEEP = "asleep: it is not asked, so that it stays so"
+MANY = 32
+"""Devices from which on what a second hardly changes is asked every `UNHURRIED` seconds."""
+UNHURRIED = 3.0
 
 
-def questions(slowly: float, *, details: bool = True) -> list[Question]:
-    """Of one device. `slowly`: seconds between questions of what changes slowly."""
+def questions(slowly: float, among: int = 1, *, details: bool = True) -> list[Question]:
+    """Of one device `among` so many. `slowly`: seconds between questions of what changes slowly.
+    Of many devices all but the load is asked at every third second: it takes most of the calls."""
+    soon = UNHURRIED if among >= MANY else 0.0
     nvlinks = links.NvLinks(remotes=details)
     asked = [
         Question("name", identity.name, ONCE, loud=True),
@@ -27,11 +32,11 @@ def questions(slowly: float, *, details: bool = True) -> list[Question]:
         Question("memory", readings.memory, loud=True),
         Question("power", readings.power, loud=True),
         Question("power limit", readings.power_limit, slowly, loud=True),
-        Question("temperature", readings.temperature, loud=True),
-        Question("clock", readings.clock, loud=True),
+        Question("temperature", readings.temperature, soon, loud=True),
+        Question("clock", readings.clock, soon, loud=True),
         Question("maximum clock", identity.max_clock, ONCE, loud=True),
-        Question("clock event reasons", readings.clock_reasons, loud=True),
-        Question("processes", processes.processes, loud=True),
+        Question("clock event reasons", readings.clock_reasons, soon, loud=True),
+        Question("processes", processes.processes, soon, loud=True),
         Question("fan", readings.fan, slowly),
         Question("PCIe link", links.pcie_now, slowly),
         Question("greatest PCIe link", links.pcie_most, ONCE),
@@ -41,10 +46,10 @@ def questions(slowly: float, *, details: bool = True) -> list[Question]:
         Question("MIG", mig.mode, slowly),
     ]
     more = [
-        Question("memory clock", readings.memory_clock),
-        Question("NVLink traffic", nvlinks.traffic),
+        Question("memory clock", readings.memory_clock, soon),
+        Question("NVLink traffic", nvlinks.traffic, soon),
         Question("PCIe replays", links.pcie_replays, slowly),
-        Question("PCIe traffic", links.pcie_traffic, slow=True),
+        Question("PCIe traffic", links.pcie_traffic, soon, slow=True),
         Question("NVLink errors", nvlinks.errors, slowly),
         Question("memory affinity", identity.numa_node, ONCE),
         Question("CPU affinity", identity.cores, ONCE),

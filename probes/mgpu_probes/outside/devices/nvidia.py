@@ -94,7 +94,9 @@ class Nvidia:
         began = time.monotonic()
         count = self._count()
         self._gpus = tuple(
-            self._gpus[index] if index < len(self._gpus) else Gpu(index, self._questions)
+            self._gpus[index]
+            if index < len(self._gpus)
+            else Gpu(index, partial(self._questions, among=count))
             for index in range(count)
         )
         self._started.set()
