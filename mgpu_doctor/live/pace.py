@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-SHARE = 0.005
-"""Of a core: a quarter of what the whole screen may take with 256 ranks (2 %)."""
+SHARE = 0.003
+"""Of a core: a seventh of what the whole screen may take with 256 ranks (2 %)."""
 LONGEST_REST = 30.0
 """Seconds after which it is done whatever it costs."""
 
