@@ -19,7 +19,7 @@ SPARE = 24
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heat:
-    """`excess[r, t]`: own work of rank `ranks[r]` in step `steps[t]` beyond the median of all
+    """`excess[r, t]`: own work of rank `ranks[r]` in step `steps[t]` beyond the median of the other
     ranks, as a share of that median; NaN: not measured."""
 
     ranks: tuple[int, ...]
@@ -42,13 +42,12 @@ def heat(case: Case) -> Heat | str:
     recent = tuple(_newest(rank) for rank in case.ranks)
     try:
         joined = join(recent)
-        own = attribute(joined, host_clock=has_host_clock(recent)).own
+        found = attribute(joined, host_clock=has_host_clock(recent))
     except (UnjoinableError, UnattributableError) as reason:
         return str(reason)
-    typical = np.median(own, axis=1, keepdims=True)
-    excess = np.divide(
-        own - typical, typical, out=np.full_like(own, np.nan), where=np.nan_to_num(typical) > 0
-    )
+    others = found.own - found.excess
+    excess = np.full_like(others, np.nan)
+    np.divide(found.excess, others, out=excess, where=np.nan_to_num(others) > 0)
     return Heat(joined.ranks, joined.steps[-RECENT:], excess.T[:, -RECENT:])
 
 

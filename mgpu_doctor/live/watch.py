@@ -161,11 +161,12 @@ def refreshed(old: Diagnosis, case: Case) -> Diagnosis:
             return summary
         step = int(rank.steps["step"][-1]) if len(rank.steps) else None
         stuck = summary.state in JUDGED and step == summary.last_step
+        where = (rank.now.site or rank.now.phase) if rank.now else summary.where
         return replace(
             summary,
             last_step=step,
             state=summary.state if stuck else rank.state.value,
-            where=(rank.now.site or rank.now.phase) if rank.now else summary.where,
+            where=summary.where if stuck and old.case.looks else where,  # a stack tells more
         )
 
     job = replace(case.job, outcome=old.case.job.outcome)

@@ -46,7 +46,9 @@ if TYPE_CHECKING:  # the first frame waits for nothing that a key opens
     from mgpu_doctor.tui.history.choice import Choice
 
 STEP_SECONDS = 1.0
-WIDE = "-wide"
+WIDE, WIDE_FROM = "-wide", 170
+"""A class of the style sheet, and the columns from which a screen has it: soon after, not when it
+is resized."""
 MOST_MISSED = 16
 """Different reasons for which frames were missed that are told, each once."""
 MISSED_FOR = 60.0
@@ -61,7 +63,7 @@ class TopApp(ThemedApp):
     TITLE = "mgpu-doctor"
     CSS_PATH = "top.tcss"
     # Textual declares these as instance variables: no ClassVar here.
-    HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (90, "-usual"), (170, WIDE)]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (90, "-usual"), (WIDE_FROM, WIDE)]  # noqa: RUF012
     BINDINGS: ClassVar[list[BindingType]] = keys.BINDINGS
 
     frame: reactive[Frame | None] = reactive(None, init=False, repaint=False)
@@ -126,6 +128,8 @@ class TopApp(ThemedApp):
             self.notify(told, severity="error", timeout=MISSED_FOR, markup=False)
 
     def watch_frame(self, before: Frame | None, now: Frame | None) -> None:
+        if not self.screen_stack:  # the app ends
+            return
         self._show()
         if _has_findings(before) != _has_findings(now):
             self.refresh_bindings()
@@ -150,7 +154,7 @@ class TopApp(ThemedApp):
 
     def _arrange(self) -> None:
         screen = self.screen_stack[0]
-        room.arrange(screen, side_by_side=screen.has_class(WIDE))
+        room.arrange(screen, side_by_side=screen.size.width >= WIDE_FROM)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         follows = isinstance(self.screen, FollowingScreen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rich.text import Text
@@ -12,7 +13,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.keys import told
+from mgpu_doctor.tui.keys import REPLAY_ACTIONS, told
 from mgpu_doctor.tui.view import View
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ ELSE = (
 READING = (
     "Ranks: a bar is a step's time, its letters are the phases of the legend. The rank whose bar "
     "holds work while the others' hold dots (wait) is the one they wait for.",
-    "Steps: each cell is one rank's own work in one step beyond the median rank's. The taller, the "
-    "worse. An empty cell was not measured. A question mark is not known.",
+    "Steps: each cell is one rank's own work in one step beyond the median of the others. The "
+    "taller, the worse. An empty cell was not measured. A question mark is not known.",
     "Late: how much later than the interval asks this screen was renewed. A busy machine and a "
     "large job make it so: it takes a fifth of a core at most.",
 )
@@ -43,8 +44,8 @@ class FollowingScreen(Screen[None]):
 
 
 TURNING: list[BindingType] = [
-    Binding("n", "turn(1)", "next"),
-    Binding("p", "turn(-1)", "previous"),
+    Binding("n", "turn(1)", "next", tooltip="The next one (or →)."),
+    Binding("p", "turn(-1)", "previous", tooltip="The one before (or ←)."),
     Binding("left", "turn(-1)", show=False, priority=True),
     Binding("right", "turn(1)", show=False, priority=True),
     Binding("escape,q", "close", "close"),
@@ -101,11 +102,25 @@ class Page(ModalScreen[None]):
 
 
 def help_page(app: App[Any]) -> Page:
-    """All keys of the live screen, and how to read it."""
+    """The keys of the page that is open, then those of the live screen, and how to read it. Those
+    of a replay come last where there is none."""
     from rich.console import Group  # no part of the first frame
     from rich.table import Table
 
+    everywhere = told()
+    if not app.check_action("pause", ()):
+        everywhere.sort(key=lambda one: one.action.partition("(")[0] in REPLAY_ACTIONS)
+    listed = [*_of_page(app.screen), *everywhere]
     keys = Table.grid(padding=(0, 2, 0, 0))
-    for key, does in (*((app.get_key_display(one), one.tooltip) for one in told()), *ELSE):
+    for key, does in (*((app.get_key_display(one), one.tooltip) for one in listed), *ELSE):
         keys.add_row(Text(key, style="bold"), does)
     return Page("Keys", Group(keys, *(Text(f"\n{told}") for told in READING)))
+
+
+def _of_page(screen: Screen[Any]) -> list[Binding]:
+    """With one key each."""
+    return [
+        replace(one, key=one.key.partition(",")[0])
+        for one in (type(screen).BINDINGS if isinstance(screen, FollowingScreen) else ())
+        if isinstance(one, Binding) and one.tooltip
+    ]

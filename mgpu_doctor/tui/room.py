@@ -16,13 +16,17 @@ GPUS, RANKS, HEAT, FINDINGS = 5, 7, 3, 3
 """Lines of a screen of 80 by 24 where everybody wants more; on others they grow alike."""
 GREETING = 1
 """Beside GPUS: three lines of 80 by 24, which are its keys, where there are many GPUs."""
+LEAST_OF_TABLE, LEAST_OF_RANKS, LEAST_OF_LIST = 3, 4, 2
+"""Lines of a panel down to its first row: title, legend, head. With fewer it shows nothing."""
 
 
 class Wish(NamedTuple):
-    """`lines`: how many would show everything. `weight`: its part where not all get that."""
+    """`lines`: how many would show everything. `weight`: its part where not all get that. `least`:
+    with fewer it has nothing to show."""
 
     lines: int
     weight: int
+    least: int = 1
 
 
 def shared(room: int, wishes: Sequence[Wish]) -> list[int]:
@@ -36,29 +40,44 @@ def shared(room: int, wishes: Sequence[Wish]) -> list[int]:
     return given
 
 
+def useful(room: int, wishes: Sequence[Wish]) -> list[int]:
+    """The same, but nobody gets too little to show anything: while somebody would, the one with
+    the least weight of all gives way."""
+    wished = list(wishes)
+    while True:
+        given = shared(room, wished)
+        if all(a >= min(b.least, b.lines) for a, b in zip(given, wished, strict=True)):
+            return given
+        there = [place for place, wish in enumerate(wished) if wish.lines]
+        least = min(there, key=lambda place: wished[place].weight)
+        wished[least] = wished[least]._replace(lines=0)
+
+
 def arrange(screen: Screen[object], *, side_by_side: bool) -> None:
     """Give the panels their heights. `side_by_side`: the ranks and their steps."""
     head, host, greeting, gpus, ranks, heat, findings, details = (
         screen.query_one(f"#{name}", Panel)
         for name in ("head", "host", "greeting", "gpus", "ranks", "heat", "findings", "details")
     )
+    # Beside each other a rank and its steps stand on one line.
+    heat.lower(max(0, ranks.stays - heat.stays) if side_by_side and heat.stays else 0)
     above = head.wish + host.wish
     room = screen.size.height - above - FOOTER
     of_work = (
-        [Wish(max(ranks.wish, heat.wish), RANKS + HEAT)]
+        [Wish(max(ranks.wish, heat.wish), RANKS + HEAT, LEAST_OF_RANKS)]
         if side_by_side
-        else [Wish(ranks.wish, RANKS), Wish(heat.wish, HEAT)]
+        else [Wish(ranks.wish, RANKS, LEAST_OF_RANKS), Wish(heat.wish, HEAT, LEAST_OF_TABLE)]
     )
     wishes = [
         Wish(greeting.wish, GREETING),
-        Wish(gpus.wish, GPUS),
+        Wish(gpus.wish, GPUS, LEAST_OF_TABLE),
         *of_work,
-        Wish(findings.wish, FINDINGS),
+        Wish(findings.wish, FINDINGS, LEAST_OF_LIST),
     ]
-    given = shared(room, wishes)
+    given = useful(room, wishes)
     left = room - sum(given)
     details.wanted = bool(findings.wish) and left >= LEAST_OF_DETAILS
-    if findings.wish and not details.wanted:
+    if given[-1] and not details.wanted:
         given[-1] += left
     for panel, lines in (
         (greeting, given[0]),

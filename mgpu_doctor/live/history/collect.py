@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.host import HostSample
@@ -13,6 +14,17 @@ from mgpu_doctor.live.history.measures import OF_DEVICE, OF_HOST, OF_PRESSURE, P
 from mgpu_doctor.live.history.series import BLOCKS, EMPTY, Series, Trace
 
 MOST_DEVICES = 256
+MOST_HOSTS = 64
+
+Place = tuple[str | None, int]
+"""A GPU: its host, None: not known, and its index there."""
+
+
+class HostPast(NamedTuple):
+    """Measures in the order of `OF_HOST` and of `OF_PRESSURE`."""
+
+    use: Trace = EMPTY
+    pressure: Trace = EMPTY
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,17 +33,17 @@ class History:
 
     at: float
     """Seconds since the epoch; what came later is not shown."""
-    devices: Mapping[int, Trace] = field(default_factory=dict)
-    """By the GPU's index; measures in the order of `OF_DEVICE`."""
-    host: Trace = EMPTY
-    pressure: Trace = EMPTY
+    devices: Mapping[Place, Trace] = field(default_factory=dict)
+    """Measures in the order of `OF_DEVICE`."""
+    hosts: Mapping[str | None, HostPast] = field(default_factory=dict)
     ranks: tuple[Rank, ...] = ()
     """Their boxes hold their past."""
 
     @property
     def first(self) -> float | None:
         """When the first thing was measured that is still known."""
-        begun = [trace.first for trace in (*self.devices.values(), self.host, self.pressure)]
+        of_hosts = [trace for host in self.hosts.values() for trace in host]
+        begun = [trace.first for trace in (*self.devices.values(), *of_hosts)]
         begun += [rank.started for rank in self.ranks if len(rank.steps)]
         return min((at for at in begun if at is not None and at <= self.at), default=None)
 
@@ -41,10 +53,8 @@ class Collector:
 
     def __init__(self, blocks: float = BLOCKS) -> None:
         self._blocks = blocks
-        self._devices: dict[int, Series] = {}
-        self._host = Series(len(OF_HOST), blocks)
-        self._pressure = Series(len(OF_PRESSURE), blocks)
-        self._counters: HostSample | None = None
+        self._devices: dict[Place, Series] = {}
+        self._hosts: dict[str | None, _Host] = {}
 
     @classmethod
     def of(cls, devices: Iterable[DeviceSample], hosts: Iterable[HostSample]) -> Collector:
@@ -62,15 +72,44 @@ class Collector:
     def add_devices(self, sample: DeviceSample) -> None:
         """A GPU that is lost leaves a gap: nothing of it is known."""
         for device in sample.devices[:MOST_DEVICES]:
-            series = self._devices.get(device.index)
+            place = (sample.host, device.index)
+            series = self._devices.get(place)
             if series is None:
                 if len(self._devices) >= MOST_DEVICES:
                     continue
-                series = self._devices[device.index] = Series(len(OF_DEVICE), self._blocks)
+                series = self._devices[place] = Series(len(OF_DEVICE), self._blocks)
             series.append(sample.at, [read(device) for read in OF_DEVICE.values()])
 
     def add_host(self, sample: HostSample) -> None:
-        self._host.append(sample.at, [read(sample) for read in OF_HOST.values()])
+        host = self._hosts.get(sample.host)
+        if host is None:
+            if len(self._hosts) >= MOST_HOSTS:
+                return
+            host = self._hosts[sample.host] = _Host(self._blocks)
+        host.add(sample)
+
+    def history(self, at: float, ranks: tuple[Rank, ...] = ()) -> History:
+        """What is known now."""
+        devices = sorted(self._devices.items(), key=lambda one: (one[0][0] or "", one[0][1]))
+        hosts = sorted(self._hosts.items(), key=lambda one: one[0] or "")
+        return History(
+            at,
+            {place: series.trace() for place, series in devices},
+            {name: host.past() for name, host in hosts},
+            ranks,
+        )
+
+
+class _Host:
+    """The series of one host."""
+
+    def __init__(self, blocks: float) -> None:
+        self._use = Series(len(OF_HOST), blocks)
+        self._pressure = Series(len(OF_PRESSURE), blocks)
+        self._counters: HostSample | None = None
+
+    def add(self, sample: HostSample) -> None:
+        self._use.append(sample.at, [read(sample) for read in OF_HOST.values()])
         if not sample.pressure:
             return
         before, self._counters = self._counters, sample
@@ -78,15 +117,8 @@ class Collector:
             shares = [_share(before, sample, name) for name in PRESSURES]
             self._pressure.append(sample.at, shares, before.at)
 
-    def history(self, at: float, ranks: tuple[Rank, ...] = ()) -> History:
-        """What is known now."""
-        return History(
-            at,
-            {index: series.trace() for index, series in sorted(self._devices.items())},
-            self._host.trace(),
-            self._pressure.trace(),
-            ranks,
-        )
+    def past(self) -> HostPast:
+        return HostPast(self._use.trace(), self._pressure.trace())
 
 
 def _share(before: HostSample, sample: HostSample, name: str) -> float | None:

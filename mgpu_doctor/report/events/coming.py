@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
+from mgpu_doctor.report.ended import fell_at
 from mgpu_doctor.report.events.event import Event, Kind, said, together
 from mgpu_doctor.report.text import line, name_ranks
 from mgpu_doctor.report.verdict import Tone, signal_name
@@ -30,14 +31,14 @@ def hosts_of(case: Case) -> int:
 
 def came_and_went(case: Case) -> Iterator[Event]:
     ranks = (*case.earlier, *case.ranks)
-    hosts = hosts_of(case)
+    hosts, fell = hosts_of(case), fell_at(case)
     joined: dict[int, list[tuple[float, Rank]]] = defaultdict(list)
     ended: dict[tuple[str, Tone], list[tuple[float, Rank]]] = defaultdict(list)
     for rank in ranks:
         if rank.started is not None:
             joined[rank.attempt].append((rank.started, rank))
         if rank.ended is not None and rank.state in (State.EXITED, State.DEAD):
-            ended[_how(rank)].append((rank.ended, rank))
+            ended[_how(rank)].append((fell.get((rank.rank, rank.pid), rank.ended), rank))
     first = min(joined, default=0)
     for attempt, moments in joined.items():
         restart = f", restart {attempt - first}" if attempt > first else ""
@@ -45,8 +46,9 @@ def came_and_went(case: Case) -> Iterator[Event]:
             at = max(rank.started or 0.0 for rank in group)
             yield Event(Kind.RANKS, at, named(group, hosts), f"joined{restart}")
     for (how, tone), moments in ended.items():
+        when = {id(rank): at for at, rank in moments}
         for group in together(moments):
-            at = min(rank.ended or 0.0 for rank in group)
+            at = min(when[id(rank)] for rank in group)
             yield Event(Kind.RANKS, at, named(group, hosts), how, tone)
     yield from _job(case)
 

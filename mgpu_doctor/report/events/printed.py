@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -10,6 +11,9 @@ from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.report.events.coming import hosts_of, named
 from mgpu_doctor.report.events.event import Event, Kind, said, together
 from mgpu_doctor.report.verdict import Tone
+
+_LOGGER = re.compile(r"^\d+ \S+:\d+\] ")
+"""What glog puts in front of a line: the thread, and where in whose code."""
 
 
 def exceptions(case: Case) -> Iterator[Event]:
@@ -47,7 +51,8 @@ def signs(case: Case) -> Iterator[Event]:
             continue
         who = "the console" if sign.rank is None else f"rank {sign.rank}"
         often = "" if sign.count == 1 else f", {sign.count} times"
-        yield Event(Kind.ERRORS, sign.at, who, said(f"printed: {sign.text}{often}"), Tone.WARNING)
+        words = _LOGGER.sub("", sign.text)
+        yield Event(Kind.ERRORS, sign.at, who, said(f"printed: {words}{often}"), Tone.WARNING)
 
 
 def _raised(sign: Sign, case: Case) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.findings import Diagnosis, Followed
 from mgpu_doctor.report.events.coming import came_and_went
-from mgpu_doctor.report.events.event import Event
+from mgpu_doctor.report.events.event import Event, Kind
 from mgpu_doctor.report.events.hardware import of_gpus
 from mgpu_doctor.report.events.judged import findings
 from mgpu_doctor.report.events.printed import exceptions, signs
@@ -39,8 +39,13 @@ def events_of(
         for event in _all(diagnosis, devices, followed)
         if event.at is None or event.at <= until
     ]
-    known.sort(key=lambda event: -math.inf if event.at is None else -event.at)
+    known.sort(key=_newest_first)
     return Timeline(tuple(known[:MOST]), max(0, len(known) - MOST))
+
+
+def _newest_first(event: Event) -> tuple[float, bool]:
+    """Of a moment, who came or went is older than what that did to others."""
+    return -math.inf if event.at is None else -event.at, event.kind is Kind.RANKS
 
 
 def _all(

@@ -54,12 +54,18 @@ class EventsScreen(FollowingScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *(
-            Binding(str(number), f"only('{kind.name}')", kind.value, show=False)
+            Binding(
+                str(number),
+                f"only('{kind.name}')",
+                kind.value,
+                show=False,
+                tooltip=f"Only {kind.value}, and what else is chosen so.",
+            )
             for number, kind in enumerate(Kind, 1)
         ),
-        Binding("0", "all", "all kinds, newest"),
-        Binding("up,k", "scroll(-1)", "newer"),
-        Binding("down,j", "scroll(1)", "older"),
+        Binding("0", "all", "all kinds, newest", tooltip="All kinds again, and the newest."),
+        Binding("up,k", "scroll(-1)", "newer", tooltip="Newer ones; home: the newest."),
+        Binding("down,j", "scroll(1)", "older", tooltip="Older ones; end: the oldest."),
         Binding("pageup", "page(-1)", show=False),
         Binding("pagedown", "page(1)", show=False),
         Binding("home", "scroll(-1000000)", show=False),

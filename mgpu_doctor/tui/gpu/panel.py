@@ -6,13 +6,19 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 from textual.events import Click, Focus
+from textual.markup import escape
 from textual.message import Message
 
 from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.report.text import cut, line
 from mgpu_doctor.tui.filter.shown import shown
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels.gpus import rows_of
 from mgpu_doctor.tui.panels.rows import Rows
+from mgpu_doctor.tui.view import View
+
+LONGEST_HOST = 30
 
 
 class GpusPanel(Panel):
@@ -30,6 +36,12 @@ class GpusPanel(Panel):
         def __init__(self, index: int, opened: bool = False) -> None:
             super().__init__()
             self.index, self.opened = index, opened
+
+    def show(self, frame: Frame, view: View) -> None:
+        super().show(frame, view)
+        title = escape(_of(frame))
+        if title != self.border_title:
+            self.border_title = title
 
     def on_focus(self, _event: Focus) -> None:
         if self._shown is not None and self._shown[1].gpu is None:
@@ -71,3 +83,11 @@ class GpusPanel(Panel):
             return ()
         frame, view = self._shown
         return shown(frame, view.filter).devices
+
+
+def _of(frame: Frame) -> str:
+    """Whose they are, where the job's ranks are on several hosts."""
+    host = frame.devices.host if frame.devices is not None else None
+    ranks = frame.diagnosis.ranks if frame.diagnosis is not None else ()
+    several = len({rank.host for rank in ranks}) > 1
+    return f"GPUs of {cut(line(host), LONGEST_HOST)}" if host and several else "GPUs"

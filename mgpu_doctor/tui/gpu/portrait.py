@@ -14,6 +14,7 @@ from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.tui.panels import gpucells
 from mgpu_doctor.tui.panels.gpus import ranks_on
+from mgpu_doctor.tui.panels.infull import hanging
 from mgpu_doctor.tui.panels.parts import DIM, ends, gauge
 from mgpu_doctor.tui.panels.said import MARKS
 from mgpu_doctor.tui.panels.spinning import waiting
@@ -28,12 +29,16 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     device = device_of(frame, view)
     if device is None or frame.devices is None:
         return [Text(f"GPU {view.gpu} is not there at this moment.", style="yellow")]
-    made = [_who(device), *_findings(frame, device), *_facts(frame, device)]
-    for line in made:
-        line.truncate(width, overflow="ellipsis")
     among = frame.devices.devices
     place = Text(f"{among.index(device) + 1} of {len(among)}", style=DIM)
-    return [ends(made[0], place, width), *made[1:]]
+    made = [ends(_who(device), place, width)]
+    for finding in _findings(frame, device):
+        mark, style = MARKS[Tone(finding.severity.value)]
+        words = Text.assemble((f"{finding.code}  ", "bold"), text.line(finding.title))
+        made += hanging(Text(f"{mark} ", style=style), words, width)
+    for row in _facts(frame, device):
+        made += hanging(row[:LABEL], row[LABEL:], width)
+    return made
 
 
 def device_of(frame: Frame | None, view: View) -> Device | None:
@@ -43,20 +48,13 @@ def device_of(frame: Frame | None, view: View) -> Device | None:
 
 
 def _who(device: Device) -> Text:
-    near = [f"PCI {text.line(device.bus_id)}"] if device.bus_id else []
-    near += [f"NUMA node {device.numa_node}"] if device.numa_node is not None else []
-    near += [f"near cores {text.line(device.cores)}"] if device.cores else []
-    told = [text.line(one) for one in (device.name, device.uuid) if one] + near
+    told = [text.line(one) for one in (device.name, device.uuid) if one]
     return Text.assemble((f"GPU {device.index}", "bold"), ("  " + "  ".join(told), ""))
 
 
-def _findings(frame: Frame, device: Device) -> Iterator[Text]:
-    for finding in frame.diagnosis.findings if frame.diagnosis else ():
-        if _accuses(finding, device, frame):
-            mark, style = MARKS[Tone(finding.severity.value)]
-            yield Text.assemble(
-                (f"{mark} ", style), (f"{finding.code}  ", "bold"), (text.line(finding.title), "")
-            )
+def _findings(frame: Frame, device: Device) -> Sequence[Finding]:
+    found = frame.diagnosis.findings if frame.diagnosis else ()
+    return [one for one in found if _accuses(one, device, frame)]
 
 
 def _accuses(finding: Finding, device: Device, frame: Frame) -> bool:
@@ -71,6 +69,11 @@ def _accuses(finding: Finding, device: Device, frame: Frame) -> bool:
 def _facts(frame: Frame, device: Device) -> Iterator[Text]:
     if device.trouble:
         yield _row("trouble", Text(text.line(device.trouble), style="yellow"))
+    slot = [f"PCI {text.line(device.bus_id)}"] if device.bus_id else []
+    slot += [f"NUMA node {device.numa_node}"] if device.numa_node is not None else []
+    slot += [f"near cores {text.line(device.cores)}"] if device.cores else []
+    if slot:
+        yield _row("slot", ", ".join(slot))
     yield _row("busy", _busy(frame, device))
     if device.memory_busy is not None:
         yield _row("memory busy", gauge(device.memory_busy, BAR), f" {device.memory_busy:.0%}")

@@ -58,8 +58,10 @@ class Graphs(DrawnLines):
         if frame.history is None:
             self._drawn = Drawn([Text(NOTHING_YET)], [None], 0)
         else:
-            devices = frame.devices.devices if frame.devices else ()
-            reasons = {one.index: one.trouble for one in devices if one.trouble}
+            sample = frame.devices
+            devices = sample.devices if sample else ()
+            host = sample.host if sample else None
+            reasons = {(host, one.index): one.trouble for one in devices if one.trouble}
             self._drawn = draw(frame.history, choice, *self.size, reasons)
         self.put(self._drawn.lines)
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from mgpu_doctor.live.history.collect import History
+from mgpu_doctor.live.history.collect import History, Place
 from mgpu_doctor.live.history.spans import columns
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.history.axis import bounds, clock
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.lane import GUTTER_GAP, Graph, drawn
-from mgpu_doctor.tui.history.subjects import Kind, Lane, lanes, spans, subjects
+from mgpu_doctor.tui.history.subjects import Kind, Lane, Subject, lanes, spans, subjects
 from mgpu_doctor.tui.panels.parts import DIM, ends
 
 LEAST_FOCUS = 6
@@ -40,9 +40,9 @@ def draw(
     choice: Choice,
     width: int,
     height: int,
-    reasons: Mapping[int, str] | None = None,
+    reasons: Mapping[Place, str] | None = None,
 ) -> Drawn:
-    """`reasons`: by GPU, why not everything is known of it."""
+    """`reasons`: why not everything is known of a GPU."""
     subject, measure = choice.shown(history), choice.measured(history)
     start, stop = choice.window.span(history.at)
     all_lanes = lanes(history, subject, measure)
@@ -105,9 +105,14 @@ def _head(history: History, choice: Choice, width: int) -> Text:
     return ends(left, right, width)
 
 
-def _why(lane: Lane, reasons: Mapping[int, str]) -> str:
+def _why(lane: Lane, reasons: Mapping[Place, str]) -> str:
     """What to say where nothing at all is known."""
     if lane.subject.kind is not Kind.GPU:
         return "not measured" if lane.subject.kind is not Kind.HOST else "never sampled"
-    reason = reasons.get(lane.subject.number if lane.subject.number is not None else -1)
+    told = (why for (host, index), why in reasons.items() if _is_it(lane.subject, host, index))
+    reason = next(told, None)
     return f"never sampled: {text.line(reason)}" if reason else "never sampled"
+
+
+def _is_it(subject: Subject, host: str | None, index: int) -> bool:
+    return subject.number == index and subject.host in (None, host)

@@ -34,17 +34,40 @@ class HistoryScreen(FollowingScreen):
     """Opens over the screen. `show` brings it the newest frame, live or replayed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left_square_bracket", "zoom(-1)", "shorter"),
-        Binding("right_square_bracket", "zoom(1)", "longer"),
-        Binding("h,shift+left", "pan(-1)", "earlier"),
-        Binding("l,shift+right", "pan(1)", "later"),
-        Binding("0", "follow", "now"),
-        Binding("up,k", "subject(-1)", "previous"),
-        Binding("down,j", "subject(1)", "next"),
-        Binding("tab", "measure(1)", "measure", priority=True),
+        Binding("left_square_bracket", "zoom(-1)", "shorter", tooltip="A shorter time."),
+        Binding(
+            "right_square_bracket",
+            "zoom(1)",
+            "longer",
+            tooltip="A longer time; the mouse wheel does both where it points.",
+        ),
+        Binding("h,shift+left", "pan(-1)", "earlier", tooltip="A quarter of it back (or shift+←)."),
+        Binding("l,shift+right", "pan(1)", "later", tooltip="A quarter of it on (or shift+→)."),
+        Binding("0", "follow", "now", tooltip="To the present, and along with it."),
+        Binding(
+            "up,k",
+            "subject(-1)",
+            "previous",
+            tooltip="The subject before: all GPUs, one of them, host, job, ranks.",
+        ),
+        Binding(
+            "down,j",
+            "subject(1)",
+            "next",
+            tooltip="The next subject; a click on one of many graphs picks it.",
+        ),
+        Binding(
+            "tab",
+            "measure(1)",
+            "measure",
+            priority=True,
+            tooltip="Another measure; shift+tab: the one before.",
+        ),
         Binding("shift+tab", "measure(-1)", show=False, priority=True),
         Binding("pageup", "scroll(-1)", show=False),
-        Binding("pagedown", "scroll(1)", show=False),
+        Binding(
+            "pagedown", "scroll(1)", show=False, tooltip="Graphs that do not fit; pageup: back."
+        ),
         Binding("escape,g,q", "close", "close"),
     ]
 

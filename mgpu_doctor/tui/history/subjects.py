@@ -8,7 +8,7 @@ from enum import Enum
 
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.live.history import steps
-from mgpu_doctor.live.history.collect import History
+from mgpu_doctor.live.history.collect import History, HostPast
 from mgpu_doctor.live.history.measures import (
     OF_DEVICE,
     OF_HOST,
@@ -19,6 +19,9 @@ from mgpu_doctor.live.history.measures import (
 )
 from mgpu_doctor.live.history.series import EMPTY
 from mgpu_doctor.live.history.spans import NONE, Spans
+from mgpu_doctor.report.text import cut, line
+
+LONGEST_HOST = 20
 
 
 class Kind(Enum):
@@ -32,14 +35,17 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`number`: index of the GPU or number of the rank."""
+    """`number`: index of the GPU or number of the rank. `host`: whose it is; None: there is but
+    one, or it is the job's."""
 
     kind: Kind
     number: int | None = None
+    host: str | None = None
 
     @property
     def title(self) -> str:
-        return self.kind.value if self.number is None else f"{self.kind.value} {self.number}"
+        numbered = self.kind.value if self.number is None else f"{self.kind.value} {self.number}"
+        return f"{numbered}, {cut(line(self.host), LONGEST_HOST)}" if self.host else numbered
 
     @property
     def is_many(self) -> bool:
@@ -72,13 +78,15 @@ class Lane:
 
 def subjects(history: History) -> tuple[Subject, ...]:
     """Those that there are, in the order in which one goes through them."""
-    gpus = [Subject(Kind.GPU, index) for index in history.devices]
+    several = len(_hosts(history)) > 1
+    gpus = [Subject(Kind.GPU, index, host if several else None) for host, index in history.devices]
+    hosts = [Subject(Kind.HOST, host=host if several else None) for host in _hosts(history)]
     numbers = sorted({rank.rank for rank in history.ranks if rank.rank is not None})
     ranks = [Subject(Kind.RANK, number) for number in numbers]
     return (
         *([Subject(Kind.GPUS)] if gpus else []),
         *gpus,
-        Subject(Kind.HOST),
+        *hosts,
         *([Subject(Kind.JOB), Subject(Kind.RANKS)] if ranks else []),
         *ranks,
     )
@@ -98,18 +106,27 @@ def spans(history: History, lane: Lane) -> Spans:
 
 
 def _all(history: History, subject: Subject, measure: Measure) -> Spans:
+    host = subject.host or _hosts(history)[0]
     if subject.kind is Kind.GPU and subject.number is not None:
-        return history.devices.get(subject.number, EMPTY).spans(tuple(OF_DEVICE).index(measure))
-    if subject.kind is Kind.HOST and measure in OF_HOST:
-        return history.host.spans(tuple(OF_HOST).index(measure))
-    if subject.kind is Kind.HOST and measure in OF_PRESSURE:
-        return history.pressure.spans(OF_PRESSURE.index(measure))
+        trace = history.devices.get((host, subject.number), EMPTY)
+        return trace.spans(tuple(OF_DEVICE).index(measure))
+    if subject.kind is Kind.HOST:
+        past = history.hosts.get(host, HostPast())
+        if measure in OF_HOST:
+            return past.use.spans(tuple(OF_HOST).index(measure))
+        return past.pressure.spans(OF_PRESSURE.index(measure))
     if subject.kind is Kind.JOB:
         told = [steps.spans(_of(history, number), measure) for number in _tellers(history)]
         return next((one for one in told if len(one)), NONE)
     if subject.kind is Kind.RANK:
         return steps.spans(_of(history, subject.number), measure)
     return NONE
+
+
+def _hosts(history: History) -> Sequence[str | None]:
+    """Those that anything was sampled of; one at least."""
+    of_devices = (host for host, _ in history.devices)
+    return [*dict.fromkeys((*of_devices, *history.hosts))] or [None]
 
 
 MOST_ASKED = 16

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from rich.text import Text
 
 from mgpu_doctor.findings import Diagnosis, Finding, Followed
 from mgpu_doctor.live.followed import recent
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
-from mgpu_doctor.report.verdict import Tone, cost, gain, who
+from mgpu_doctor.report.verdict import Tone, cost
 from mgpu_doctor.tui.panels.parts import DIM, ends
 from mgpu_doctor.tui.panels.said import MARKS
 from mgpu_doctor.tui.view import View
+
+if TYPE_CHECKING:
+    from mgpu_doctor.tui.panels.infull import InFull
 
 
 def lines(frame: Frame, width: int, view: View) -> list[Text]:
@@ -52,44 +57,12 @@ def _gone(one: Followed, now: float, width: int) -> Text:
 
 def in_full(diagnosis: Diagnosis, width: int, view: View) -> list[Text]:
     """The lines of the selected finding's details."""
-    from rich.console import Console  # the live screen has it anyway, one frame as text does not
-
     selected = diagnosis.findings[min(view.finding, len(diagnosis.findings) - 1)]
-    wrapped = details(diagnosis, selected).wrap(Console(), max(1, width))
-    return [*wrapped]
+    return details(diagnosis, selected).lines(width)
 
 
-def details(diagnosis: Diagnosis, finding: Finding) -> Text:
-    """Everything about a finding, to be wrapped by whoever shows it."""
-    mark, style = MARKS[Tone(finding.severity.value)]
-    shown = Text.assemble((f"{mark} {text.line(finding.title)}\n", style))
-    since = f", since step {finding.since_step}" if finding.since_step else ""
-    sure = text.percent(finding.confidence)
-    shown.append(
-        f"{finding.code}, {finding.severity.value}, confidence {sure}{since}\n\n", style=DIM
-    )
-    _labelled(shown, "who", who(finding))
-    if finding.victims:
-        _labelled(shown, "suffers", text.name_ranks(finding.victims))
-    _labelled(shown, "why", finding.cause)
-    _labelled(shown, "costs", cost(finding.cost) or "")
-    if finding.evidence:
-        shown.append("\nevidence\n", style="cyan")
-    for one in finding.evidence:
-        shown.append(f"  {text.line(one.measure)}  ")
-        shown.append(text.quantity(one.value, one.unit), style="bold")
-        if one.baseline is not None:
-            shown.append(f", against {text.quantity(one.baseline, one.unit)}")
-        about = "  ".join(text.line(part) for part in (one.where, one.source) if part)
-        shown.append(f"  {about}\n", style=DIM)
-    for fix in finding.fixes:
-        shown.append("\nfix      ", style="cyan").append(f"{text.line(fix.summary)}\n")
-        for how in text.clean(fix.how).strip("\n").splitlines():
-            shown.append(f"  │ {how}\n", style="bold cyan")
-        _labelled(shown, "gain", gain(fix.predicted, diagnosis.step_seconds) or "")
-    return shown
+def details(diagnosis: Diagnosis, finding: Finding) -> InFull:
+    """Everything about a finding, in whatever width it is shown."""
+    from mgpu_doctor.tui.panels.infull import InFull  # no part of one frame as text
 
-
-def _labelled(shown: Text, label: str, content: str) -> None:
-    if content:
-        shown.append(f"{label:9}", style="cyan").append(f"{text.line(content)}\n")
+    return InFull(finding, diagnosis.step_seconds)

@@ -19,6 +19,13 @@ SPINS = "w"
 BAR = 7
 LOADED = 0.5
 """Utilization, 0..1, from which a narrow PCIe link is told: an idle one sleeps."""
+SHORT = {
+    "hw_thermal": "too hot",
+    "sw_thermal": "too hot",
+    "hw_power_brake": "power brake",
+    "hw_slowdown": "slowed down",
+}
+"""Those of `HARD` where their words have no room."""
 NO_MEMORY = "the host's memory"
 
 
@@ -169,13 +176,13 @@ INDEX = Column("gpu", 3, right=True)
 HELD = Column("held down by", 22, rank=6)
 RATES = " out/in B/s"
 UTIL = Column("util", 12)
-MEMORY = Column("memory", 26)
+MEMORY = Column("memory", 24)
 CELLS: Mapping[Column, Cell] = {
     INDEX: lambda shown: Text(f"{shown.device.index:3}", style="bold"),
     Column("name", 22, rank=5): _name,
     UTIL: _utilization,
     MEMORY: _memory,
-    Column("power", 12, right=True, rank=2): _watts,
+    Column("power", 11, right=True, rank=2): _watts,
     Column("temp", 6, right=True, rank=3): _temperature,
     Column("clock", 9, right=True, rank=4): _clock,
 }
@@ -195,12 +202,15 @@ def cells_for(devices: Sequence[Device]) -> dict[Column, Cell]:
     return {**CELLS, **told}
 
 
-def alarm(column: Column, content: str | Text) -> str:
-    """What a column that does not fit would warn of; empty: nothing. Warnings begin with `!`."""
+def alarm(column: Column, content: str | Text, device: Device) -> str:
+    """What a column that does not fit would warn of, in few words; empty: nothing. Warnings begin
+    with `!`."""
     told = content.plain if isinstance(content, Text) else content
     if not told.strip().startswith("!"):
         return ""
     told = told.strip().removeprefix("!")
     if column.title.endswith(RATES):
         told = told.rpartition(" ")[0]
-    return told if column is HELD else f"{column.title.split()[0]} {told}"
+    if column is HELD:
+        return next(SHORT[one] for one in HARD if one in (device.clock_reasons or ()))
+    return f"{column.title.split()[0]} {told}"

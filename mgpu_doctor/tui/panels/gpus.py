@@ -10,10 +10,10 @@ from rich.text import Text
 from mgpu_doctor.case.gpu import Device, MigInstance
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.filter.shown import pids, shown, told, used
+from mgpu_doctor.tui.filter.shown import kept_by, pids, shown, told, used
 from mgpu_doctor.tui.panels import gpucells
 from mgpu_doctor.tui.panels.gpucells import INDEX, MEMORY, UTIL, Cell, Shown
-from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, cell, ends, fitting
+from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, begun, cell, ends, fitting, sentence
 from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.panels.spinning import waiting
 from mgpu_doctor.tui.view import View
@@ -23,15 +23,23 @@ if TYPE_CHECKING:
 
 WHO = 14
 """Cells kept for who runs on a device."""
+UNLISTED = "processes"
+"""Among the words of a device's trouble: its processes could not be read."""
 LEGEND = UTIL._replace(title="util w=waits")
 
 
+def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
+    """Of very many GPUs not every frame tells anew."""
+    return (frame.devices, frame.diagnosis, frame if view.filter else None, width, view)
+
+
+@kept_by(_made_of)
 def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     sample = frame.devices
     if sample is None:
-        return [Text("No GPU seen: devices were not sampled", style=DIM)]
+        return sentence("No GPU seen: devices were not sampled", width)
     if not sample.devices:
-        return [Text(f"No GPU seen: {text.line(sample.trouble or 'none found')}", style=DIM)]
+        return sentence(f"No GPU seen: {text.line(sample.trouble or 'none found')}", width)
     ranks = ranks_on(frame)
     waits = waiting(frame, ranks)
     sheet = _Sheet.fit(sample.devices, width)
@@ -92,13 +100,18 @@ class _Sheet(NamedTuple):
         if device.trouble is not None and _silent(device):
             return self._silent_row(device, ranks)
         made = Text(" ").join(cell(draw(what), one) for one, draw in self.cells.items())
-        made.append(f" {'-' if device.instances else _who(pids(device), ranks)}")
-        alarms = [gpucells.alarm(one, draw(what)) for one, draw in self.hidden.items()]
-        for words in (*alarms, "" if self.common else _trouble(device)):
-            if words:
-                made.append(f"  {words}", style=gpucells.ALARM)
+        made.append(f" {_users(device, ranks)}")
+        alarms = [gpucells.alarm(one, draw(what), device) for one, draw in self.hidden.items()]
+        for words in filter(None, alarms):
+            made.append(f"  {begun(words, self._left(made), least=1) or '!'}", gpucells.ALARM)
+        told = "" if self.common else begun(_trouble(device), self._left(made))
+        made.append(f"  {told}" if told else "", style=gpucells.ALARM)
         made.truncate(self.width, overflow="ellipsis")
         return made
+
+    def _left(self, made: Text) -> int:
+        """Cells for words at the end of the row; the GPU's page tells all."""
+        return self.width - made.cell_len - 2
 
     def part(self, part: MigInstance, ranks: Sequence[RankSummary]) -> Text:
         """NVML tells a part's memory and processes, and nothing else."""
@@ -157,6 +170,14 @@ def ranks_on(frame: Frame) -> dict[int, list[RankSummary]]:
                     frame.diagnosis.ranks[place]
                 )
     return found
+
+
+def _users(device: Device, ranks: Sequence[RankSummary]) -> str:
+    if device.instances:
+        return "-"
+    listed = pids(device)
+    hidden = not listed and not ranks and UNLISTED in (device.trouble or "")
+    return text.UNKNOWN if hidden else _who(listed, ranks)
 
 
 def _who(listed: Sequence[int], ranks: Sequence[RankSummary]) -> str:

@@ -1,4 +1,5 @@
-"""The heat-map: ranks by recent steps; a cell is the own work beyond the median rank's."""
+"""The heat-map: ranks by recent steps; a cell is the own work beyond the median of the others. Its
+rows are those of the table of ranks, in the same order; an empty one was not compared."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ from mgpu_doctor.findings import Finding
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import leading
-from mgpu_doctor.tui.filter.shown import shown
-from mgpu_doctor.tui.panels.parts import DIM
+from mgpu_doctor.tui.filter.shown import kept_by
+from mgpu_doctor.tui.panels.parts import DIM, sentence
+from mgpu_doctor.tui.panels.ranks import listed, made_of
 from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.view import View
 
@@ -33,31 +35,54 @@ LEVELS = (
 UNKNOWN = " "
 
 
+def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
+    return (frame.heat, *made_of(frame, width, view))
+
+
+@kept_by(_made_of)
 def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     heat = frame.heat
     if heat is None:
         return []
     if isinstance(heat, str):
-        return [Text(f"no map of ranks by steps: {text.line(heat)}", style=DIM)]
+        return sentence(f"no map of ranks by steps: {text.line(heat)}", width)
     label = max(4, len(str(max(heat.ranks))))
     columns = max(1, width - label - 1)
     steps = heat.steps[-columns:]
     first, last = int(steps[0]), int(steps[-1])
-    told = f"{'':{label}} steps {first} to {last}; more own work than the median rank: "
-    head = Text(told, style=DIM)
-    for bound, glyph, style in LEVELS:
-        above = "more" if math.isinf(bound) else f"{bound:.0%}"
-        head.append(glyph, style=style).append(f" {above}  ", style=DIM)
-    head.truncate(width, overflow="ellipsis")
-    left = {rank.rank for rank in shown(frame, view.filter).ranks}
-    rows = [row for row, rank in enumerate(heat.ranks) if view.filter is None or rank in left]
+    head = _head(f"{'':{label}} steps {first} to {last}", width)
+    row_of = {rank: row for row, rank in enumerate(heat.ranks)}
+    ranks = [rank.rank for rank in listed(frame, view) if rank.rank is not None]
+    chosen = None if view.rank is None else view.rank.rank
 
     def make(place: int) -> Text:
-        return _row(heat, rows[place], columns, label)
+        rank = ranks[place]
+        row = row_of.get(rank)
+        made = Text(f"{rank:{label}} ") if row is None else _row(heat, row, columns, label)
+        if rank == chosen:
+            made = made.copy()
+            made.stylize("reverse", 0, label)
+        return made
 
     blamed = {culprit.rank for culprit in lead.culprits} if (lead := _leading(frame)) else set()
-    marked = next((place for place, row in enumerate(rows) if heat.ranks[row] in blamed), None)
-    return Rows([head], len(rows), make, marked)
+    sought = {chosen} if chosen in ranks else blamed
+    marked = next((place for place, rank in enumerate(ranks) if rank in sought), None)
+    return Rows([head], len(ranks), make, marked)
+
+
+def _head(steps: str, width: int) -> Text:
+    """With as much of the legend as fits."""
+    levels = Text()
+    for bound, glyph, style in LEVELS:
+        above = "more" if math.isinf(bound) else f"{bound:.0%}"
+        levels.append(glyph, style=style).append(f" {above}  ", style=DIM)
+    levels.rstrip()
+    head = Text(steps, style=DIM)
+    for words in ("; own work beyond the others: ", "; beyond others: ", "  "):
+        if len(steps) + len(words) + levels.cell_len <= width:
+            return Text.assemble(head, (words, DIM), levels)
+    head.truncate(width, overflow="ellipsis")
+    return head
 
 
 def _leading(frame: Frame) -> Finding | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -58,6 +59,22 @@ def cell(content: str | Text, column: Column, style: str = "") -> Text:
         return padded
     filled = plain.rjust(column.width) if column.right else set_cell_size(plain, column.width)
     return Text(filled, style=style)
+
+
+def begun(words: str, room: int, least: int = 8) -> str:
+    """`words` in `room` cells: as many whole ones as fit and an ellipsis; empty where those would
+    fill fewer than `least` cells and so tell nothing."""
+    if cell_len(words) <= room:
+        return words
+    parts = words.split(" ")
+    fit = (" ".join(parts[:many]) for many in range(len(parts) - 1, 0, -1))
+    told = next((one for one in fit if cell_len(one) + 2 <= room), "")
+    return f"{told.rstrip(':,;')} …" if cell_len(told) >= least else ""
+
+
+def sentence(words: str, width: int) -> list[Text]:
+    """What is said in place of a table, wrapped."""
+    return [Text(line, style=DIM) for line in textwrap.wrap(words, max(1, width))]
 
 
 def ends(left: Text, right: Text, width: int) -> Text:

@@ -44,13 +44,13 @@ MOVING = ("running", "waiting", "exited")
 STATES = {"running": "green", "waiting": "yellow", "exited": DIM}
 
 
-def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
+def made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
     """Ranks are examined less often than the screen is drawn, and what they hold is read so."""
     memory = frame.devices if used(frame) else frame.host and frame.host.processes
     return (frame.diagnosis, memory, frame if view.filter else None, width, view)
 
 
-@kept_by(_made_of)
+@kept_by(made_of)
 def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     """A rank that is blamed is brought into view unless another one is selected."""
     diagnosis = frame.diagnosis

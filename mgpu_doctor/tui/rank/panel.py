@@ -56,8 +56,7 @@ class RanksPanel(Panel):
         self._choose(by)
 
     def action_turn(self, by: int) -> None:
-        stays = len(self._lines.head) if isinstance(self._lines, Rows) else 0
-        self._choose(by * max(1, self.scrollable_content_region.height - stays))
+        self._choose(by * max(1, self.scrollable_content_region.height - self.stays))
 
     def action_open(self) -> None:
         self._choose(0, opened=True)

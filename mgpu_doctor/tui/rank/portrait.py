@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
-from mgpu_probes.inprocess.layout import PHASES
-from rich.style import Style
 from rich.text import Text
 
 from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.report import phases, text
+from mgpu_doctor.report import text
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.tui.filter.shown import used
+from mgpu_doctor.tui.panels.infull import hanging
 from mgpu_doctor.tui.panels.parts import DIM, ends
 from mgpu_doctor.tui.panels.said import MARKS
+from mgpu_doctor.tui.rank import spent
 from mgpu_doctor.tui.rank.forecast import forecast
 from mgpu_doctor.tui.rank.holding import memory
 from mgpu_doctor.tui.rank.makeup import peak
 from mgpu_doctor.tui.view import View, Who
 
 MOST_GROUPS = 4
-LABEL = 14
-VALUE = 10
-"""Cells of a phase's name, and of a time."""
 
 
 def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
@@ -38,8 +34,12 @@ def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     known = _facts(frame, rank)
     made += memory(frame, rank, known)
     made += forecast(diagnosis, known)
-    made += [_accusation(finding, rank) for finding in _about(diagnosis, rank)]
-    made += _phases(diagnosis, rank, width)
+    blamed = [one for one in diagnosis.findings if _blames(one, rank)]
+    suffered = [one for one in diagnosis.findings if one not in blamed and rank.rank in one.victims]
+    for finding in blamed:
+        made += _accusation(finding, width)
+    made += [_suffering(finding) for finding in suffered]
+    made += spent.lines(diagnosis, rank, blamed, width)
     made += peak(known, width)
     for line in made:
         line.truncate(width, overflow="ellipsis")
@@ -114,13 +114,6 @@ def _groups(told: Json) -> list[str]:
     return [*found, f"{more} more"] if more > 0 else found
 
 
-def _about(diagnosis: Diagnosis, rank: RankSummary) -> list[Finding]:
-    """What the rank is blamed for, then what it suffers from."""
-    blamed = [one for one in diagnosis.findings if _blames(one, rank)]
-    suffered = [one for one in diagnosis.findings if one not in blamed and rank.rank in one.victims]
-    return blamed + suffered
-
-
 def _blames(finding: Finding, rank: RankSummary) -> bool:
     return any(
         one.rank == rank.rank if one.rank is not None else one.pid == rank.pid is not None
@@ -128,46 +121,12 @@ def _blames(finding: Finding, rank: RankSummary) -> bool:
     )
 
 
-def _accusation(finding: Finding, rank: RankSummary) -> Text:
-    if not _blames(finding, rank):
-        told = f"suffers from {finding.code}: {text.line(finding.title)}"
-        return Text(told, style=DIM)
+def _accusation(finding: Finding, width: int) -> Iterator[Text]:
+    """In full: it is what the page is opened for."""
     mark, style = MARKS[Tone(finding.severity.value)]
-    return Text.assemble(
-        (f"{mark} ", style), (f"{finding.code}  ", "bold"), (text.line(finding.title), "")
-    )
+    words = Text.assemble((f"{finding.code}  ", "bold"), text.line(finding.title))
+    return hanging(Text(f"{mark} ", style=style), words, width)
 
 
-def _phases(diagnosis: Diagnosis, rank: RankSummary, width: int) -> Iterator[Text]:
-    middle = {one: _median(diagnosis.ranks, one) for one in PHASES}
-    known = [one for one in PHASES if rank.phases.get(one) or middle[one]]
-    if not known:
-        yield Text("No step of it was measured.", style=DIM)
-        return
-    head = f"{'phase':{LABEL}}{'this rank':>{VALUE}}{'median':>{VALUE}}{'beyond':>{VALUE}}"
-    yield Text(f"{head}  of {text.count(len(diagnosis.ranks), 'rank')}", style=DIM)
-    most = max(max(rank.phases.get(one) or 0.0, middle[one] or 0.0) for one in known)
-    room = max(0, width - LABEL - 3 * VALUE - 2)
-    for one in known:
-        own, usual = rank.phases.get(one), middle[one]
-        look = phases.LOOKS[one]
-        colour = DIM if one == "wait" else Style(color=look.colour)
-        shown = Text.assemble((f"{look.letter} ", colour), (f"{one:{LABEL - 2}}", ""))
-        shown.append(f"{text.seconds(own):>{VALUE}}{text.seconds(usual):>{VALUE}}")
-        shown.append(f"{_beyond(own, usual):>{VALUE}}  ")
-        shown.append(look.letter * round((own or 0.0) / most * room), style=colour)
-        yield shown
-
-
-def _median(ranks: Sequence[RankSummary], phase: str) -> float | None:
-    known = [value for rank in ranks if (value := rank.phases.get(phase)) is not None]
-    return median(known) if known else None
-
-
-def _beyond(own: float | None, usual: float | None) -> str:
-    if own is None or usual is None:
-        return text.UNKNOWN
-    more = own - usual
-    if abs(more) < 0.005 * max(own, usual):
-        return "="
-    return f"+{text.seconds(more)}" if more > 0 else text.seconds(more)
+def _suffering(finding: Finding) -> Text:
+    return Text(f"suffers from {finding.code}: {text.line(finding.title)}", style=DIM)

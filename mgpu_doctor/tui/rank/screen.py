@@ -72,8 +72,8 @@ class RankScreen(SubjectScreen):
     RankScreen #output {{ height: 1fr; min-height: 3; }}
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("s", "stacks(True)", "stack"),
-        Binding("S", "stacks(False)", "all stacks"),
+        Binding("s", "stacks(True)", "stack", tooltip="What it does now: its stack."),
+        Binding("S", "stacks(False)", "all stacks", tooltip="The stacks of all ranks, as a tree."),
         *TURNING,
     ]
 

@@ -22,6 +22,7 @@ from mgpu_doctor.recording.box import Box, BoxReader
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.recording.living import is_living, living
+from tests.support import looking
 from tests.support.recordings import HEALTHY, SLOW_INPUT, STARTED, WAITING, recording
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
 
@@ -252,6 +253,21 @@ def test_fresh_facts_under_an_old_judgement() -> None:
     hung = replace(old, ranks=tuple(replace(rank, state="hung") for rank in old.ranks))
     assert {rank.state for rank in refreshed(hung, old.case).ranks} == {"hung"}
     assert {rank.state for rank in refreshed(hung, new).ranks} == {State.RUNNING.value}
+
+
+def test_where_a_stack_showed_a_stuck_rank_stays_until_it_moves() -> None:
+    steps = records(Synthetic(ranks=2, steps=60))
+    ranks = [make_rank(n, steps[n][:50], now=Now("other", 0.0, 49, "", 1)) for n in range(2)]
+    old = diagnose(make_case(ranks))
+    looks = looking.scene({1: looking.LOCKED}).looks()
+    seen = replace(
+        old,
+        case=replace(old.case, looks=looks),
+        ranks=tuple(replace(rank, state="hung", where="take() util.py:31") for rank in old.ranks),
+    )
+    assert {rank.where for rank in refreshed(seen, old.case).ranks} == {"take() util.py:31"}
+    moved = make_case([make_rank(n, steps[n], now=ranks[n].now) for n in range(2)])
+    assert {rank.where for rank in refreshed(seen, moved).ranks} == {"other"}
 
 
 def test_heat_shows_the_slow_rank_and_when_it_began() -> None:

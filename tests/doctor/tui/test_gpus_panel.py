@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from textual.markup import escape
 
 from mgpu_doctor.case.gpu import (
     Device,
@@ -19,10 +20,11 @@ from mgpu_doctor.case.gpu import (
 from mgpu_doctor.case.model import Now, Outcome, State
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.panels import gpus
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
-from tests.support.screens import check
+from tests.support.screens import Still, check, screen_text, shown, until
 
 GIB = 1 << 30
 AT = diagnoses.STARTED + 26.4
@@ -167,3 +169,54 @@ def test_what_troubles_all_is_told_once(silent: bool) -> None:
     assert "GPU is lost" in apart[2]
     alone = drawn(frame(STRAGGLER, troubled(0)), 120)
     assert why[:9] in alone[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"trouble": "not supported: fan, power"}, "not supported …"),
+        ({"trouble": "not supported: fan", "pids": (4194304,)}, ""),
+        ({"trouble": "nonsense (37100 %): utilization"}, "nonsense …"),
+        ({"trouble": "Unknown Error: name, power"}, "Unknown Error …"),
+        ({"clock_reasons": ("power_cap", "hw_thermal", "hw_slowdown")}, "too hot"),
+        ({"ecc": Ecc(0, 2, pending=True)}, "ECC 0/2 …"),
+        ({"nvlinks": (*LINKS[:12], NvLink(12, up=False))}, "NVLink 12/13 up"),
+        ({"pcie": Pcie(1, 4, 5, 16)}, "PCIe 1x4/5x16"),
+    ],
+)
+def test_at_80_columns_a_row_ends_in_words_that_can_be_read(
+    changes: dict[str, Any], told: str
+) -> None:
+    pids = changes.pop("pids", (71,) if "ecc" in changes else ())
+    (_, row) = drawn(frame(None, gpu(0, **changes, pids=pids)), 80)
+    assert row.partition("°C ")[2].partition("  ")[2] == told
+
+
+def test_a_warning_that_has_no_room_leaves_its_mark() -> None:
+    busy = frame(None, gpu(0, pids=(4194304,), ecc=Ecc(0, 2, pending=True)))
+    rows = [drawn(busy, width)[1] for width in (78, 80, 84)]
+    assert [row.partition("pid 4194304")[2] for row in rows] == ["  !", "  ECC …", "  ECC 0/2 …"]
+
+
+def test_who_uses_a_device_is_unknown_where_its_processes_cannot_be_read() -> None:
+    denied = "Insufficient Permissions: processes"
+    devices = gpu(0, pids=(), trouble=denied), gpu(1, pids=(77,), trouble=denied), gpu(2, pids=())
+    _, *rows = drawn(frame(None, *devices), 120)
+    assert [row.partition("MHz ")[2].split("  ")[0] for row in rows] == ["?", "pid 77", "-"]
+
+
+@pytest.mark.parametrize(("other", "title"), [("a", "GPUs"), ("[red]b", "GPUs of [red]b")])
+async def test_whose_gpus_they_are_is_said_where_there_are_several_hosts(
+    other: str, title: str
+) -> None:
+    hosts = ("a", other, "a", other)
+    ranks = tuple(
+        replace(rank, host=host) for rank, host in zip(STRAGGLER.ranks, hosts, strict=True)
+    )
+    sample = DeviceSample(AT, (gpu(0),), host=other)
+    made = Frame(AT, "live", replace(STRAGGLER, ranks=ranks), devices=sample)
+    app = TopApp(Still(made), interval=3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        await until(pilot, lambda: f"─{title}─" in screen_text(app), title)
+        assert app.query_one("#gpus").border_title == escape(title)

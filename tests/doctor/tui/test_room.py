@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.room import Wish, shared
+from mgpu_doctor.tui.room import Wish, shared, useful
 from tests.support.frames import AT, HOST, STRAGGLER, gpu
 from tests.support.screens import Still, screen_text, shown, until
 
@@ -28,6 +28,25 @@ def test_nothing_is_left_over_while_somebody_wishes_for_it(room: int, wishes: li
 def test_where_all_want_more_weights_decide() -> None:
     assert shared(18, [Wish(70, 5), Wish(70, 7), Wish(70, 3), Wish(70, 3)]) == [5, 7, 3, 3]
     assert shared(18, [Wish(2, 5), Wish(70, 7), Wish(4, 3), Wish(70, 3)]) == [2, 9, 4, 3]
+
+
+@given(st.integers(-5, 40), st.lists(st.builds(Wish, *[st.integers(1, 9)] * 3), max_size=5))
+def test_nobody_gets_too_little_to_show_anything(room: int, wishes: list[Wish]) -> None:
+    lines = useful(room, wishes)
+    assert sum(lines) <= max(0, room)
+    for got, wish in zip(lines, wishes, strict=True):
+        assert got == 0 or min(wish.least, wish.lines) <= got <= wish.lines
+
+
+async def test_a_tiny_screen_shows_ranks_rather_than_titles() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=(40, 10)) as pilot:
+        await shown(pilot)
+        await until(pilot, lambda: "▸    2     399" in screen_text(app), "the culprit")
+        assert "Ranks" in screen_text(app)
+        assert "Steps" not in screen_text(app)
+        await pilot.resize_terminal(80, 24)
+        await until(pilot, lambda: "Steps" in screen_text(app), "all panels")
 
 
 @pytest.mark.parametrize("many", [8, 9])
@@ -59,9 +78,9 @@ async def test_the_selected_finding_is_shown_in_full_where_there_is_room() -> No
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot)
         assert "─Selected finding─" in screen_text(app)
-        assert "suffers  ranks 0-1, 3" in screen_text(app)
+        assert "suffers   ranks 0-1, 3" in screen_text(app)
         await pilot.press("down")
-        await until(pilot, _not_in(app, "suffers  ranks 0-1, 3"), "the next finding")
+        await until(pilot, _not_in(app, "suffers   ranks 0-1, 3"), "the next finding")
         await pilot.resize_terminal(80, 24)
         await until(pilot, _not_in(app, "Selected finding"), "the small screen")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -26,6 +27,31 @@ from tests.support.screens import Still, screen_text, shown, until
 SIZE = (120, 40)
 
 
+@pytest.mark.parametrize(
+    ("key", "does"), [("g", "[      A shorter time."), ("e", "1      Only ranks")]
+)
+async def test_help_on_a_page_begins_with_its_own_keys(key: str, does: str) -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        await pilot.press(key)
+        await until(pilot, lambda: len(app.screen_stack) == 2, "the page")
+        await pilot.press("question_mark")
+        await until(pilot, lambda: does in screen_text(app), "its first key")
+
+
+class Late(Still):
+    """A frame that is not there until it is allowed."""
+
+    def __init__(self, frame: Frame) -> None:
+        super().__init__(frame)
+        self.there = Event()
+
+    def frame(self, passed: float) -> Frame:
+        self.there.wait()
+        return super().frame(passed)
+
+
 async def test_help_opens_and_closes() -> None:
     app = TopApp(Still(STRAGGLER), interval=3600)
     async with app.run_test(size=SIZE) as pilot:
@@ -35,6 +61,39 @@ async def test_help_opens_and_closes() -> None:
         await pilot.press("escape")
         await until(pilot, lambda: len(app.screen_stack) == 1, "the screen")
         assert "the job is never touched" not in screen_text(app)
+
+
+@pytest.mark.parametrize(("replayed", "first"), [(False, "Quit"), (True, "Replay: pause")])
+async def test_help_begins_with_what_works_now(
+    tmp_path: Path, *, replayed: bool, first: str
+) -> None:
+    source = (
+        Replay(recording(tmp_path / "job", (HEALTHY_STEP, WAITING)))
+        if replayed
+        else Still(STRAGGLER)
+    )
+    app = TopApp(source, interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await shown(pilot)
+        await pilot.press("question_mark")
+        await until(pilot, lambda: "─ Keys ─" in screen_text(app), "the help")
+        lines = screen_text(app).partition("─ Keys ─")[2].splitlines()
+        assert first in lines[1]
+
+
+async def test_the_findings_have_the_keys_whenever_they_come() -> None:
+    """A size that comes before the first frame hides the panels."""
+    app = TopApp(Late(STRAGGLER), interval=3600)
+    async with app.run_test(size=SIZE) as pilot:
+        await pilot.pause()
+        await pilot.resize_terminal(80, 24)
+        await pilot.pause()
+        assert not app.query_one("#findings").display
+        app.screen.set_focus(None)
+        assert isinstance(app._frames.source, Late)
+        app._frames.source.there.set()
+        await shown(pilot)
+        await until(pilot, lambda: app.focused is app.query_one("#findings"), "the findings")
 
 
 async def test_the_palette_finds_what_works_now() -> None:
@@ -54,7 +113,7 @@ async def test_enter_shows_cause_evidence_and_fix_of_the_selected_finding() -> N
         await shown(pilot)
         await pilot.press("enter")
         await until(pilot, lambda: "Its DataLoader has no workers" in screen_text(app), "why")
-        assert "loader workers  0 workers, against 2 workers" in screen_text(app)
+        assert "0 workers vs 2 workers  loader workers" in screen_text(app)
         assert "persistent_workers=True" in screen_text(app)
         await pilot.press("escape", "down", "enter")
         await until(pilot, lambda: "A custom loop." in screen_text(app), "the second finding")
@@ -147,6 +206,13 @@ async def test_quitting(key: str) -> None:
         await shown(pilot)
         await pilot.press(key)
     assert app.return_code == 0
+
+
+def test_a_frame_that_comes_while_the_app_ends_is_no_error() -> None:
+    app = TopApp(Still(STRAGGLER))
+    app.set_reactive(TopApp.frame, STRAGGLER)
+    assert not app.screen_stack
+    app.watch_frame(None, STRAGGLER)
 
 
 async def test_a_narrower_terminal_is_redrawn() -> None:

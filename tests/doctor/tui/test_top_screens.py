@@ -71,6 +71,7 @@ def test_without_colour_the_culprit_and_the_phases_can_be_read() -> None:
 
 
 async def test_light_and_without_colour_say_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
     texts = []
     for plain, key in ((False, ""), (False, "t"), (True, "")):
         if plain:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from mgpu_probes.inprocess.layout import EVALUATION
 
 from mgpu_doctor.case.gpu import XidEvent
@@ -151,6 +152,23 @@ def test_findings_come_and_go() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("title", "since", "told"),
+    [
+        ("its input takes 31 ms", 1800, ", since step 1800"),
+        ("its input takes 31 ms, since step 1800", 1800, ""),
+        ("its input takes 31 ms, from the start", 0, ""),
+        ("its input takes 31 ms, since before step 500", 0, ""),
+        ("was killed by SIGKILL after step 0", 0, ""),
+        ("moving data takes 43 % of every step", 0, ", over all steps"),
+        ("its memory grows", None, ""),
+    ],
+)
+def test_since_when_a_finding_holds_is_told_once(title: str, since: int | None, told: str) -> None:
+    made = frame(case([rank(3, steps=steps(0, 2000))]), [finding("some", title, since, 3)])
+    assert only(made, Kind.FINDINGS).sentence == f"some: {title}{told}"
+
+
 def test_a_finding_older_than_the_records_has_no_moment() -> None:
     records = EVENTFUL.diagnosis.case.ranks[3].steps if EVENTFUL.diagnosis else None
     assert records is not None
@@ -256,3 +274,11 @@ def test_an_exception_that_the_console_printed_too_is_told_once() -> None:
     sentences = [words for _, words in told(frame(made), Kind.ERRORS)]
     assert sum("bad" in words for words in sentences) == 1
     assert any("worse" in words for words in sentences)
+
+
+def test_where_a_logger_stands_is_no_part_of_what_it_printed() -> None:
+    line = "1393 site-packages/torch/api.py:1002] failed (exitcode: -9) local_rank: 1"
+    made = frame(case([rank(1)], signs=(Sign("killed", None, "console", 9, line, None),)))
+    assert told(made, Kind.ERRORS) == [
+        ("the console", "printed: failed (exitcode: -9) local_rank: 1")
+    ]

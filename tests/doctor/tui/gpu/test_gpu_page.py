@@ -14,6 +14,7 @@ from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample, Ecc, MigIn
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.filter.parser import parse
+from mgpu_doctor.tui.gpu import portrait
 from mgpu_doctor.tui.gpu.screen import GpuScreen
 from mgpu_doctor.tui.view import View
 from tests.support.frames import AT, EIGHT_GPUS, GIB, HOSTILE, REPLAYED, STRAGGLER, gpu
@@ -153,3 +154,13 @@ def test_whose_a_process_is(tmp_path: Path) -> None:
 
 def test_outside_of_containers_there_is_none() -> None:
     assert container("0::/user.slice/user-1000.slice\n") is None
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_why_something_is_not_known_is_told_in_full(width: int) -> None:
+    why = "not supported: utilization, power, temperature, clocks, clock event reasons, memory"
+    silent = Device(0, name="NVIDIA Thing", trouble=why)
+    shown_of = replace(STRAGGLER, devices=DeviceSample(AT, (silent,)))
+    lines = portrait.lines(shown_of, width, View(gpu=0))
+    assert max(line.cell_len for line in lines) <= width
+    assert why in " ".join(" ".join(line.plain for line in lines).split())

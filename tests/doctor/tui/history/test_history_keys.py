@@ -109,7 +109,9 @@ async def test_the_wheel_zooms() -> None:
 
 
 async def test_page_keys_show_the_graphs_that_do_not_fit() -> None:
-    many = replace(PAST, devices={index: PAST.devices[index % 8] for index in range(64)})
+    many = replace(
+        PAST, devices={(None, index): PAST.devices[None, index % 8] for index in range(64)}
+    )
     app = Host(replace(FRAME, history=many))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("pagedown", "pagedown", "pagedown", "pagedown", "pagedown")

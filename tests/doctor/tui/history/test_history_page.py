@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.live.history.collect import Collector, History
+from mgpu_doctor.live.history.collect import Collector, History, Place
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.page import draw
 from mgpu_doctor.tui.history.subjects import Kind, Subject, subjects
@@ -37,7 +38,7 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def text(history: History, choice: Choice, width: int, height: int, **more: str) -> str:
-    reasons = {int(index[3:]): why for index, why in more.items()}
+    reasons: dict[Place, str] = {(None, int(index[3:])): why for index, why in more.items()}
     drawn = draw(history, choice, width, height, reasons)
     assert len(drawn.lines) == len(drawn.lanes) == height
     assert max(line.cell_len for line in drawn.lines) <= width
@@ -63,13 +64,30 @@ def test_why_something_was_never_sampled_is_told_without_markup() -> None:
     assert "never sampled: no [b]fan" in told
 
 
+def test_gpus_and_hosts_of_several_hosts_are_not_mixed() -> None:
+    collector = Collector.of(
+        [replace(histories.devices(second), host="node-b") for second in range(60)]
+        + [replace(histories.devices(second), host="[red]a") for second in range(60)],
+        [replace(histories.host(second), host="node-b") for second in range(60)],
+    )
+    past = collector.history(BEGAN + 60)
+    there = [one.title for one in subjects(past)]
+    assert there[:3] == ["all GPUs", "GPU 0, [red]a", "GPU 1, [red]a"]
+    assert there[9] == "GPU 0, node-b"
+    assert there[17:] == ["host, [red]a", "host, node-b"]
+    choice = Choice(subject=Subject(Kind.GPU, 2, "node-b"))
+    assert "GPU 2, node-b" in text(past, choice, 120, 40)
+    assert "no samples" not in text(past, choice, 120, 40)
+    assert "never sampled" in text(past, Choice(subject=Subject(Kind.HOST, host="[red]a")), 80, 24)
+
+
 def test_64_gpus_are_reached_by_scrolling() -> None:
     collector = Collector()
     for second in range(10):
         sample = histories.devices(second)
         collector.add_devices(sample)
     past = collector.history(BEGAN + 10)
-    many = History(past.at, {index: past.devices[index % 8] for index in range(64)})
+    many = History(past.at, {(None, index): past.devices[None, index % 8] for index in range(64)})
     drawn = draw(many, Choice(), 80, 24)
     assert drawn.most_scrolled == 64 - 22
     last = text(many, Choice(scrolled=10_000), 80, 24)
@@ -80,7 +98,7 @@ def test_64_gpus_are_reached_by_scrolling() -> None:
 def test_what_is_missing_and_since_when() -> None:
     gone = text(PAST, PAGES["lost-gpu"], 120, 40)
     assert "no samples 15:03:19 to 15:04:59 and 1 more" in gone
-    later = History(ENDED + 120, PAST.devices, PAST.host)
+    later = History(ENDED + 120, PAST.devices, PAST.hosts)
     assert "no samples since 15:13:19" in text(later, Choice(), 120, 40)
 
 

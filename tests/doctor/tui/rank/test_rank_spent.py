@@ -1,0 +1,62 @@
+"""Where a rank's step goes, beside the others: in the numbers of the finding that blames it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.report import text
+from mgpu_doctor.tui.rank.portrait import lines
+from mgpu_doctor.tui.rank.spent import peers
+from mgpu_doctor.tui.view import View, Who
+from tests.support.frames import frame
+from tests.support.synthetic import Fault, Synthetic, synthetic_case
+
+
+def found(ranks: int, start: int = 0) -> Diagnosis:
+    fault = Fault(1, "input", milliseconds=40, start=start)
+    return diagnose(synthetic_case(Synthetic(ranks=ranks, steps=160, faults=[fault])))
+
+
+def page(diagnosis: Diagnosis, rank: int) -> list[str]:
+    who = Who.of(next(one for one in diagnosis.ranks if one.rank == rank))
+    return [line.plain for line in lines(frame(diagnosis), 100, View(rank=who))]
+
+
+def row(shown: Sequence[str], phase: str) -> str:
+    return next(line for line in shown if line[2:].startswith(phase))
+
+
+def told(diagnosis: Diagnosis) -> str:
+    """The time beyond the others, as the finding has it."""
+    (finding,) = (one for one in diagnosis.findings if one.code == "straggler-input")
+    (beyond,) = (one for one in finding.evidence if one.measure.startswith("input beyond"))
+    return text.quantity(beyond.value, beyond.unit)
+
+
+def test_of_two_ranks_the_page_and_the_finding_tell_one_number() -> None:
+    diagnosis = found(2)
+    shown = page(diagnosis, 1)
+    assert f"+{told(diagnosis)}" in row(shown, "input")
+    assert any("median of 1 other rank" in line for line in shown)
+    assert f"-{told(diagnosis)}" in row(page(diagnosis, 0), "input")
+
+
+def test_what_began_later_is_told_since_then() -> None:
+    diagnosis = found(4, start=100)
+    shown = page(diagnosis, 1)
+    assert f"+{told(diagnosis)}" in row(shown, "input")
+    assert any(line.endswith("beyond since step 100: input") for line in shown)
+
+
+def test_stages_are_compared_with_their_equals_and_servers_with_nobody() -> None:
+    diagnosis = replace(found(4), stages=((0, 1), (2, 3)))
+    assert [one.rank for one in peers(diagnosis, diagnosis.ranks[0])] == [1]
+    alone = replace(found(4), stages=((0,), (1,), (2,), (3,)))
+    assert any("no other rank does the same work" in line for line in page(alone, 0))
+    assert "beyond" not in "".join(page(alone, 1)[-12:]).partition("phase")[2]
+    served = replace(found(4), servers=frozenset({0}))
+    assert peers(served, served.ranks[0]) == []
+    assert [one.rank for one in peers(served, served.ranks[1])] == [2, 3]

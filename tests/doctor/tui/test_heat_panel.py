@@ -1,0 +1,75 @@
+"""The map of ranks by steps: its rows are those of the table of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.live.heat import Heat
+from mgpu_doctor.tui.app import TopApp
+from mgpu_doctor.tui.panels import heat
+from mgpu_doctor.tui.panels.rows import Rows
+from mgpu_doctor.tui.view import Order, View, Who
+from tests.support.frames import STRAGGLER
+from tests.support.screens import Still, screen_text, shown, until
+
+
+def labels(view: View, width: int = 80) -> list[str]:
+    _, *rows = heat.lines(STRAGGLER, width, view)
+    return [row.plain.split()[0] for row in rows]
+
+
+def test_it_is_sorted_like_the_ranks() -> None:
+    assert labels(View()) == ["0", "1", "2", "3"]
+    assert labels(View(order=Order.OWN)) == ["2", "0", "1", "3"]
+
+
+def test_a_rank_that_was_not_compared_has_an_empty_row() -> None:
+    known = STRAGGLER.heat
+    assert isinstance(known, Heat)
+    less = replace(STRAGGLER, heat=Heat((0, 2, 3), known.steps, known.excess[[0, 2, 3]]))
+    assert [row.plain.split()[0] for row in heat.lines(less, 80, View())][1:] == list("0123")
+    assert not heat.lines(less, 80, View())[2].plain[5:].strip()
+
+
+def test_the_selected_rank_is_brought_into_view_else_the_blamed_one() -> None:
+    for view, row in ((View(), 2), (View(rank=Who(3, "node-a")), 3), (View(rank=Who(9, "")), 2)):
+        lines = heat.lines(STRAGGLER, 80, view)
+        assert isinstance(lines, Rows)
+        assert lines.marked == row
+
+
+@pytest.mark.parametrize("width", [40, 79, 120])
+def test_the_legend_is_whole_or_left_out(width: int) -> None:
+    head = heat.lines(STRAGGLER, width, View())[0].plain
+    assert len(head) <= width
+    assert ("5%" in head) == head.endswith("█ more") == (width > 40)
+
+
+@pytest.mark.parametrize("width", [20, 60, 300])
+def test_why_there_is_no_map_is_told_to_its_end(width: int) -> None:
+    why = "steps are not seen: this job was not started under observation (d: look at it)"
+    lines = [line.plain for line in heat.lines(replace(STRAGGLER, heat=why), width, View())]
+    assert max(map(len, lines)) <= width
+    assert " ".join(lines) == f"no map of ranks by steps: {why}"
+
+
+async def test_beside_the_ranks_each_rank_is_on_one_line() -> None:
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await shown(pilot)
+        await until(pilot, lambda: _together(screen_text(app)), "both on one line")
+        await pilot.resize_terminal(80, 40)
+        await until(pilot, lambda: _below(screen_text(app)), "the map right below its title")
+
+
+def _below(screen: str) -> bool:
+    lines = screen.splitlines()
+    title = next((place for place, line in enumerate(lines) if line.startswith("─Steps")), -2)
+    return "5%" in lines[title + 1]
+
+
+def _together(screen: str) -> bool:
+    line = next((one for one in screen.splitlines() if one.startswith("▸    2 ")), "")
+    return "  2 ▅" in line
