@@ -38,6 +38,9 @@ class Filling:
     together: float = 1.0
     """What all that share these bytes grow by, as a multiple of its own growth."""
 
+    limited: bool = False
+    """By the process' own limits of memory."""
+
     @property
     def left(self) -> tuple[float, float, float] | None:
         """Steps until it is full: expected, at the earliest and at the latest by 95 %."""
@@ -85,14 +88,15 @@ def filling_hosts(case: Case, step_seconds: float | None, least: float) -> list[
     sums: dict[str, float] = defaultdict(float)
     for one in found:
         sums[one.rank.host] += one.growth.slope
-    return [
+    shared = (
         replace(
             one,
             free=_free_on_host(case, one.rank.host),
             together=sums[one.rank.host] / one.growth.slope,
         )
         for one in found
-    ]
+    )
+    return [_within_limits(case, one) for one in shared]
 
 
 def _of_records(rank: Rank, name: str, least: float) -> Growth | None:
@@ -172,6 +176,21 @@ def _free_on_host(case: Case, host: str) -> float | None:
         if used is not None and whole and sample.host in (None, host):
             return float(max(0, whole - used))
     return None
+
+
+def _within_limits(case: Case, one: Filling) -> Filling:
+    """Whatever is full first: the host, or what the process itself may have."""
+    pid, host = one.rank.pid, one.rank.host
+    for sample in reversed(case.host_samples):
+        task = sample.tasks.get(pid) if pid is not None and sample.host in (None, host) else None
+        if pid is None or task is None:
+            continue
+        if task.room is None:
+            return one
+        since = one.growth.last - sample.processes.get(pid, (0.0, one.growth.last))[1]
+        own = replace(one, free=max(0.0, task.room - since), together=1.0, limited=True)
+        return min((one, own), key=lambda each: each.left[0] if each.left else np.inf)
+    return one
 
 
 def _key(rank: Rank, placed: Mapping[int, Placement]) -> Key | None:

@@ -35,6 +35,8 @@ class Task(Fact):
     """Pages that the kernel had to give it anew (minor faults), all threads together."""
     kernel: float | None = None
     """All its threads together were in the kernel."""
+    room: int | None = None
+    """Bytes that its own limits of memory (`ulimit -v`, `-d`) leave it, where it has any."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

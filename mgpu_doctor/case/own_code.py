@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 _WITHIN = ("/site-packages/", "/dist-packages/", "/lib/python3.", "/mgpu_probes/")
 _BEGINNINGS = ("<", "?")
 
 
+@lru_cache(4096)  # a memory snapshot asks a million times about some hundred files
 def own_code(file: str) -> bool:
     """Whether it is no installed package, standard library, generated code or probe of ours."""
     return bool(file) and not (

@@ -30,6 +30,7 @@ class _Task(msgspec.Struct, gc=False):
     limits: tuple[str, ...] | None = None
     faults: Whole | None = None
     kernel: float | None = None
+    room: Whole | None = None
 
 
 class _Group(msgspec.Struct, gc=False):
@@ -114,4 +115,5 @@ def _task(one: _Task) -> Task:
         None if one.limits is None else samples.names(list(one.limits)),
         one.faults,
         one.kernel,
+        one.room,
     )

@@ -95,6 +95,7 @@ def _tasks(entries: Json) -> dict[int, Task]:
             all_queued=number(one.get("all_queued")),
             cores=cores(one.get("cores")),
             limits=names(one.get("limits")),
+            room=whole(one.get("room")),
         )
         for pid, one in _bounded(entries, MOST_PROCESSES)
         if _is_pid(pid) and isinstance(one, dict)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mgpu_probes.outside.flight.unpickler import Later
 from mgpu_probes.outside.snapshots import read_snapshot
 
 from mgpu_doctor.case.blank import blank_job
@@ -122,17 +123,26 @@ def _place(asked: dict[str, Any]) -> str:
     """The innermost frame of the user's own code, else of any Python code. Snapshots of torch 2.0
     keep the frames in the block's history."""
     frames = asked.get("frames")
-    if not isinstance(frames, list):
-        first = next(_dicts(asked.get("history"), 1), {})
-        frames = first.get("frames")
-    known = [_frame(one) for one in _dicts(frames, MOST_FRAMES)]
-    own = next((told for told, file in known if own_code(file) and file.endswith(".py")), None)
-    return own or next((told for told, file in known if file.endswith(".py")), NO_STACK)
+    if frames is None:
+        frames = next(_dicts(asked.get("history"), 1), {}).get("frames")
+    stack = frames.items() if isinstance(frames, Later) else frames
+    first: dict[str, Any] | None = None
+    for frame in _dicts(stack, MOST_FRAMES):
+        file = _file(frame)
+        if file.endswith(".py"):
+            if own_code(file):
+                return _told(frame)
+            first = first or frame
+    return NO_STACK if first is None else _told(first)
 
 
-def _frame(frame: dict[str, Any]) -> tuple[str, str]:
-    """How it is told, and its file."""
-    file = text(frame.get("filename"), 400) or ""
+def _file(frame: dict[str, Any]) -> str:
+    file = frame.get("filename")
+    return file if isinstance(file, str) else ""
+
+
+def _told(frame: dict[str, Any]) -> str:
+    file = text(_file(frame), 400) or "?"
     line = whole(frame.get("line"), 0, 1 << 31)
     name = text(frame.get("name"), 100) or "?"
-    return f"{name} {file.rpartition('/')[2]}:{line if line is not None else '?'}", file
+    return f"{name} {file.rpartition('/')[2]}:{line if line is not None else '?'}"

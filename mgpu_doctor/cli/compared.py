@@ -30,8 +30,16 @@ def below(folder: Path) -> list[Path]:
 def compare(folders: Sequence[Path]) -> Comparison | tuple[LeftOut, ...]:
     """The comparison of these recordings, or why there is none."""
     from mgpu_doctor.analysis.comparing.comparison import compare
+    from mgpu_doctor.cli.progress import telling
 
-    return compare((name, _case(one)) for name, one in zip(names(folders), folders, strict=True))
+    def case(name: str, folder: Path) -> Case | str:
+        tell(f"reading {name}")
+        return _case(folder)
+
+    with telling() as tell:
+        return compare(
+            (name, case(name, one)) for name, one in zip(names(folders), folders, strict=True)
+        )
 
 
 def _case(folder: Path) -> Case | str:

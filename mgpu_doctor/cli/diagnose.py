@@ -67,9 +67,10 @@ def _diagnosed(subjects: Sequence[str]) -> list[Diagnosis]:
     try:
         with telling() as tell:
             found = cases(subjects, tell)
+            tell("examining what was found")
+            return [diagnose(case, chosen) for case in found]
     except UnknownSubject as error:
         leave(str(error), NOTHING_EXAMINED)
-    return [diagnose(case, chosen) for case in found]
 
 
 def _json(diagnoses: Sequence[Diagnosis]) -> str:

@@ -16,17 +16,19 @@ START_ONE = "start a job with `mgpu-doctor run -- COMMAND`"
 def examine(recording: Path) -> Diagnosis:
     """The diagnosis of a recording, live or finished; leaves with exit code 3 where it is none."""
     from mgpu_doctor.case.load import NotARecording, load_recording
+    from mgpu_doctor.cli.progress import telling
     from mgpu_doctor.cli.settings import settings
     from mgpu_doctor.diagnose import diagnose
 
     chosen = settings()
     try:
-        case = load_recording(recording)
+        with telling() as tell:
+            tell(f"examining {recording.name}")
+            return diagnose(load_recording(recording), chosen)
     except NotARecording as error:
         leave(str(error), NOTHING_EXAMINED)
     except OSError as error:
         leave(f"{recording} cannot be read ({error.strerror}).", NOTHING_EXAMINED)
-    return diagnose(case, chosen)
 
 
 def recording(reference: str) -> Path:

@@ -41,6 +41,8 @@ def write_files(job: str, wanted: Wanted) -> None:
     with telling() as tell:
         tell("reading the recording")
         diagnosis = examine(recording(job))
+        if wanted != Wanted(timeline=wanted.timeline) and not _has_steps(diagnosis):
+            leave(f"{job} holds no step: `mgpu-doctor diagnose {job}` says why.", NOTHING_EXAMINED)
         for name, path in wanted._asdict().items():
             if path is None:
                 continue
@@ -50,6 +52,10 @@ def write_files(job: str, wanted: Wanted) -> None:
             except OSError as error:
                 leave(f"{path} cannot be written ({error.strerror or error}).", WRONG_USAGE)
             click.echo(f"{path}: {told}")
+
+
+def _has_steps(diagnosis: Diagnosis) -> bool:
+    return any(len(rank.steps) for rank in (*diagnosis.case.earlier, *diagnosis.case.ranks))
 
 
 def _check(wanted: Wanted) -> None:

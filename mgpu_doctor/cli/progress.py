@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from mgpu_doctor.cli.output import width
+
 ERASE = "\r\x1b[K"
 
 
@@ -17,7 +19,10 @@ def telling() -> Iterator[Callable[[str], None]]:
     def tell(sentence: str) -> None:
         nonlocal shown
         if sys.stderr is not None and sys.stderr.isatty():
-            sys.stderr.write(f"{ERASE}mgpu-doctor: {sentence} …")
+            from mgpu_doctor.report.text import cut, line
+
+            # What is longer than a line could not be erased as one.
+            sys.stderr.write(ERASE + cut(f"mgpu-doctor: {line(sentence)} …", width(sys.stderr) - 1))
             sys.stderr.flush()
             shown = True
 

@@ -49,7 +49,12 @@ def report(reference: str, output: Path | None, no_redact: bool) -> None:
     ending = ".md" if output is None else output.suffix.lower()
     if ending not in ENDINGS:
         leave(f"{output} must end in .html, .md or .json.", WRONG_USAGE)
-    words = _render(examine(recording(reference)), ending, redact=not no_redact)
+    from mgpu_doctor.cli.progress import telling
+
+    diagnosis = examine(recording(reference))
+    with telling() as tell:
+        tell("writing the report")
+        words = _render(diagnosis, ending, redact=not no_redact)
     if output is None:
         put(words)
         return

@@ -75,12 +75,13 @@ def train(
     if listing:
         click.echo(listed.everything())
         return
-    if sweep and not str(name).startswith("-"):
+    if sweep:
+        named = name is None or not name.startswith("-")  # else it is the first option
         run_sweep(
-            name,
+            name if named else None,
             sweep,
             ranks=ranks,
-            options=_options(context.args),
+            options=_options(context.args if named else [str(name), *context.args]),
             directory=directory,
             json_out=json_out,
             quiet=quiet,

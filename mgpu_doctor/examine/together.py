@@ -39,6 +39,9 @@ from mgpu_doctor.examine.subjects import (
     recognise,
 )
 
+MOST_TOLD = 3
+"""Names of what is read, on one line."""
+
 
 def cases(words: Sequence[str], tell: Tell) -> list[Case]:
     """The cases that `words` name, none: every job that runs here. Raises UnknownSubject."""
@@ -51,6 +54,7 @@ def cases(words: Sequence[str], tell: Tell) -> list[Case]:
             )
         return _all(targets, tell)
     subjects = [recognise(word) for word in words]
+    tell(f"reading {', '.join(Path(word).name or word for word in words[:MOST_TOLD])}")
     targets = _targets([one for one in subjects if isinstance(one, Pid | Recording)])
     logs = [one.path for one in subjects if isinstance(one, Log)]
     flights = _flights([one.path for one in subjects if isinstance(one, Flights)])

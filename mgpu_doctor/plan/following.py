@@ -98,6 +98,8 @@ class Follower:
         reasons.append(f"it could not be run on the CPU: {small.why.rstrip('.')}")
         parameters = own.parameters or small.parameters or 0
         if small.target or not parameters:
+            if small.why == own.why and not small.target:
+                reasons = [f"the function or the step fails by itself: {own.why.rstrip('.')}"]
             raise CannotPlanError(small.why if small.target else f"{'; '.join(reasons)}.")
         traces = Traces({settings: states_alone(parameters, settings)})
         way = Method.FORMULA

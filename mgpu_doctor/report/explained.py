@@ -6,6 +6,7 @@ import functools
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from mgpu_doctor.report.text import size
 from mgpu_doctor.rules.rule import Limit, Rule
 
 WIDTH = 88
@@ -92,7 +93,15 @@ def _sections(rule: Rule) -> list[tuple[str, str]]:
 
 
 def _limit(limit: Limit) -> str:
-    return f"{limit.name} = {limit.default:g} ({limit.unit}): {limit.meaning}"
+    default, unit = _default(limit)
+    return f"{limit.name} = {default} ({unit}): {limit.meaning}"
+
+
+def _default(limit: Limit) -> tuple[str, str]:
+    """As it is set, and its unit."""
+    if limit.unit == "bytes":
+        return f"{limit.default:.0f}", f"bytes: {size(limit.default)}"
+    return f"{limit.default:g}", limit.unit
 
 
 def _indented(text: str) -> str:
@@ -106,7 +115,7 @@ def _markdown(rule: Rule) -> str:
         if title == "Thresholds" and rule.limits:
             lines += ["| limit | default | unit | meaning |", "|---|---|---|---|"]
             lines += [
-                f"| `{limit.name}` | {limit.default:g} | {limit.unit} | {_cell(limit.meaning)} |"
+                f"| `{limit.name}` | {' | '.join(_default(limit))} | {_cell(limit.meaning)} |"
                 for limit in rule.limits
             ]
             lines.append("")

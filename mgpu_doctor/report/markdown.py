@@ -38,7 +38,7 @@ MARKS = {
 }
 
 _SPECIAL = re.compile(r"[\\`*_\[\]#|~$]|:(?=//)|(?<=www)\.")
-_BEGINS = re.compile(r"^(?:[-+=]|\d+(?=[.)]))")
+_BEGINS = re.compile(r"^(?:[-+=]|\d+(?=[.)](?:\s|$)))")
 """A list or a heading, where a line begins with it."""
 _NOTHING = "<!-- -->"
 """Between `@` and a name: no mention, and nothing to see."""
@@ -53,7 +53,7 @@ def render(diagnosis: Diagnosis, *, redact: bool = True) -> str:
         diagnosis = redacted(diagnosis)
     said = verdict(diagnosis)
     lead = leading(diagnosis)
-    parts = [f"## {MARKS[said.tone]} {escape(said.sentence)}", escape(job_line(diagnosis))]
+    parts = [f"## {MARKS[said.tone]} {prose(said.sentence)}", escape(job_line(diagnosis))]
     if lead:
         parts += _finding(diagnosis, lead)
     further = [finding for finding in diagnosis.findings if finding is not lead]
@@ -68,7 +68,8 @@ def render(diagnosis: Diagnosis, *, redact: bool = True) -> str:
         parts.append(_folded("Stacks", fence("\n".join(lines))))
     parts.append(_coverage(diagnosis))
     if diagnosis.unexamined:
-        parts.append(_folded("Not examined", "\n".join(_gaps(diagnosis))))
+        nothing = not diagnosis.findings and not diagnosis.ranks  # then it says what to do
+        parts.append(_folded("Not examined", "\n".join(_gaps(diagnosis)), shown=nothing))
     parts.append(_folded("Job", _table(("", ""), facts(diagnosis, hide).items())))
     return "\n\n".join(parts) + "\n"
 
@@ -150,7 +151,7 @@ def _short(finding: Finding) -> str:
     spent = cost(finding.cost)
     costs = f" ({escape(spent)})" if spent else ""
     fix = f"; fix: {prose(finding.fixes[0].summary)}" if finding.fixes else ""
-    return f"- `{finding.code}` ({finding.severity.value}) {escape(finding.title)}{costs}{fix}"
+    return f"- `{finding.code}` ({finding.severity.value}) {prose(finding.title)}{costs}{fix}"
 
 
 def _evidence(evidence: Sequence[Evidence]) -> str:
@@ -217,8 +218,8 @@ def _table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _folded(title: str, body: str) -> str:
-    return f"<details>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
+def _folded(title: str, body: str, *, shown: bool = False) -> str:
+    return f"<details{' open' * shown}>\n<summary>{title}</summary>\n\n{body}\n\n</details>"
 
 
 def _coverage(diagnosis: Diagnosis) -> str:

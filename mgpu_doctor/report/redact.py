@@ -1,4 +1,5 @@
-"""A diagnosis that can be shown to strangers: no host names, no home and no working directory."""
+"""A diagnosis that can be shown to strangers: no names of hosts and users, no addresses, no home
+and no working directory."""
 
 from __future__ import annotations
 
@@ -10,16 +11,30 @@ from typing import Any, TypeVar
 
 from mgpu_doctor.findings import Diagnosis
 
-_HOMES = re.compile(r"/(?:home|Users)/[^/\s'\":]+|/root(?=[/\s'\":]|$)")
+_NAME = r"[^/\s'\",:;=)\]]+"
+_HOMES = re.compile(
+    rf"/(?:homes?|[Uu]sers)/(?:(?:users?|staff|students?|people)/)?({_NAME})"
+    r"|/root(?=[/\s'\":]|$)"
+)
+_ADDRESSES = re.compile(
+    r"(?<![\w.])(?!127\.|0\.0\.0\.0)(?:\d{1,3}\.){3}\d{1,3}(?=\]?:\d)"
+    r"|(?<=\[)(?!::1\])[0-9a-f]*:[0-9a-f:]*:[0-9a-f:.]*(?:%\w+)?(?=\]:\d)"
+)
+"""With a port: four numbers alone may be a version."""
+_MEETING = re.compile(
+    r"--(?:rdzv[-_]endpoint|master[-_]addr)[= ]([A-Za-z][\w.-]*)|tcp://([A-Za-z][\w.-]*)"
+)
+"""Where ranks meet: the name of a host, which need not be one of those that were recorded."""
 T = TypeVar("T")
 _NO_NAMES = {"", "localhost"}
 
 
 def redacted(diagnosis: Diagnosis) -> Diagnosis:
-    """The same with hosts as `host-1`, `host-2`, …, homes as `~` and the job's working directory as
-    `.` in its judgement and in the job's description. What user code printed into a message is not
-    looked through for anything else. Facts of single ranks and samples stay: what is told of them
-    goes through `redactor`."""
+    """The same in its judgement and in the job's description with hosts as `host-1`, `host-2`, …,
+    addresses with a port as `address`, homes as `~`, the job's working directory as `.` and the
+    owners of homes as `user` (in other paths, and before an `@`). What user code printed into a
+    message is not looked through for anything else. Facts of single ranks and samples stay: what
+    is told of them goes through `redactor`."""
     hide = redactor(diagnosis)
     case = diagnosis.case
     return replace(
@@ -59,6 +74,7 @@ def _hider(diagnosis: Diagnosis) -> Callable[[str], str]:
     names |= {sample.host or "" for sample in diagnosis.case.host_samples}
     names |= {sample.host or "" for sample in diagnosis.case.device_samples}
     names |= {culprit.host or "" for one in diagnosis.findings for culprit in one.culprits}
+    names |= {name for found in _MEETING.findall(" ".join(job.command)) for name in found}
     known: dict[str, str] = {}
     for i, name in enumerate(sorted(names - _NO_NAMES), 1):
         known[name] = f"host-{i}"
@@ -71,11 +87,17 @@ def _hider(diagnosis: Diagnosis) -> Callable[[str], str]:
         else None
     )
     directory = (job.cwd or "").rstrip("/")
+    told = " ".join((directory, *job.command, diagnosis.case.subject.ref))
+    users = "|".join(map(re.escape, sorted({*_HOMES.findall(told)} - {""})))
+    user = (
+        re.compile(rf"(?<=/)(?:{users})(?![\w.-])|(?<![\w.-])(?:{users})(?=@)") if users else None
+    )
 
     def hide(words: str) -> str:
         if directory:
             words = re.sub(rf"{re.escape(directory)}(?![\w.-])", ".", words)
-        words = _HOMES.sub("~", words)
+        words = _ADDRESSES.sub("address", _HOMES.sub("~", words))
+        words = user.sub("user", words) if user else words
         return host.sub(lambda found: known[found.group()], words) if host else words
 
     return hide

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Sequence
 UNKNOWN = "?"
 WIDEST_CODE = 100
 """A single longer line is prose: in a block of code one would have to scroll sideways."""
+_SENTENCE = re.compile(r"^[A-Za-z]\w*(?:[,;]? \w[\w'-]*){2,}.*[a-z)]\.$")
+"""Words, and a full stop right behind the last one, which no command ends with."""
 
 _ESCAPES = (
     r"\x1b\[[0-?]*[ -/]*[@-~]?"  # colours, cursor movements
@@ -37,7 +39,9 @@ def details(how: str, summary: str) -> str:
 
 def is_prose(how: str) -> bool:
     """Whether it is a sentence, perhaps with `commands` in it, and no command to copy as it is."""
-    return "\n" not in how.strip() and ("`" in how or len(how) > WIDEST_CODE)
+    if "\n" in how.strip():
+        return False
+    return "`" in how or len(how) > WIDEST_CODE or _SENTENCE.search(how) is not None
 
 
 def with_code(words: str, plain: Callable[[str], str], code: Callable[[str], str]) -> str:

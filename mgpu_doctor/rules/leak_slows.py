@@ -16,6 +16,8 @@ from mgpu_doctor.rules.words import by_cost, seconds
 
 PAGE = 4096
 """Bytes that a fault brings, at least."""
+FAULT = 1.5e-6
+"""Seconds that a page of 4 KiB was measured to take (docs/performance.md)."""
 SHARE = 0.5
 """Of the pages that a rank takes anew, which must stay for the leak to be why it is slow."""
 FOLDED = ("straggler-host", "straggler-compute", "straggler-other", "straggler-optimizer")
@@ -38,8 +40,7 @@ def with_slowness(found: Finding, measures: Measures, leaking: Sequence[Filling]
     return replace(
         found,
         severity=severity if by_cost(worst.saved) is Severity.WARNING else found.severity,
-        cause=f"{found.cause} Taking these pages from the kernel makes rank {worst.rank} "
-        f"{seconds(worst.excess)} a step slower than the others, which wait for it.",
+        cause=f"{found.cause} {_slows(measures, worst, grows[worst.rank])}",
         victims=tuple(
             rank.rank
             for rank in measures.case.ranks
@@ -51,9 +52,23 @@ def with_slowness(found: Finding, measures: Measures, leaking: Sequence[Filling]
 
 
 def _by_new_pages(measures: Measures, one: Straggler, slope: float) -> bool:
-    """Whether pages taken anew explain its excess, and most of these are what it keeps."""
-    cause = cause_of(measures.causes.get(one.rank, ()), DECIDES)
-    if cause is None or cause.name != "host-paging":
-        return False
+    """Whether pages taken anew explain its excess, and most of these are what it keeps. Where page
+    faults were not sampled: whether those that it keeps are enough, nothing else does."""
+    causes = measures.causes.get(one.rank, ())
+    cause = cause_of(causes, DECIDES)
     taken = measures.surroundings.get(one.rank, UNSEEN).faulting
-    return taken is not None and slope >= SHARE * PAGE * taken * one.step_seconds
+    if taken is None:
+        return cause is None and FAULT * slope / PAGE >= DECIDES * one.excess
+    by_pages = cause is not None and cause.name == "host-paging"
+    return by_pages and slope >= SHARE * PAGE * taken * one.step_seconds
+
+
+def _slows(measures: Measures, one: Straggler, slope: float) -> str:
+    slower = f"{seconds(one.excess)} a step slower than the others, which wait for it"
+    if measures.surroundings.get(one.rank, UNSEEN).faulting is not None:
+        return f"Taking these pages from the kernel makes rank {one.rank} {slower}."
+    return (
+        f"Rank {one.rank} is {slower}. That is probably for the new pages, which take about "
+        f"{seconds(FAULT * slope / PAGE)} at {FAULT * 1e6:g} µs each; how many it took was not "
+        "sampled, and nothing else was seen to explain it."
+    )

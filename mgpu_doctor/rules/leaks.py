@@ -104,7 +104,7 @@ def _finding(measures: Measures, found: Sequence[Filling], code: str) -> Finding
     on_host = code == "leak-host"
     left = min((one.left[0] for one in found if one.left is not None), default=None)
     lasts = left * step if left is not None and step else None
-    full = f"; it is full in about {duration(lasts)}" if lasts else ""
+    full = f"; at that pace it is full in about {duration(lasts)}" if lasts else ""
     told = Finding(
         code=code,
         severity=Severity.INFO if lasts is not None and lasts > SOON else Severity.WARNING,

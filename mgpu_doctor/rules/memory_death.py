@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from mgpu_doctor.analysis.filling import Filling, filling_hosts
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
-from mgpu_doctor.rules import memory_evidence, memory_use, obituary
+from mgpu_doctor.rules import leaks, memory_evidence, memory_use, obituary
 from mgpu_doctor.rules.fallen import fallen
 from mgpu_doctor.rules.falls import Fall, Kind, first_falls, victims_of
 from mgpu_doctor.rules.memory_evidence import OutOfMemory, out_of_memory
@@ -16,13 +18,18 @@ from mgpu_doctor.rules.memory_use import User
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.words import size
 
+MOSTLY = 0.5
+"""Share of a rank's memory that must have grown step after step for that to be what filled it."""
+
 
 def _oom_host(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case = measures.case
     judged = [(fall, out_of_memory(fall, case)) for fall in _suspects(case)]
     found = [(fall, death) for fall, death in judged if death is not None]
     if found:
-        yield _finding(case, [fall for fall, _ in found], found[0][1], limits)
+        culprits = [fall for fall, _ in found]
+        told = _finding(case, culprits, found[0][1], limits)
+        yield _by_leak(told, filling_hosts(case, measures.step_seconds, limits["grown"]))
 
 
 def _suspects(case: Case) -> tuple[Fall, ...]:
@@ -69,6 +76,23 @@ def _finding(case: Case, culprits: list[Fall], death: OutOfMemory, limits: Limit
         ),
         since_step=first.last_step,
         fixes=_fixes(death, use),
+    )
+
+
+def _by_leak(told: Finding, found: Sequence[Filling]) -> Finding:
+    """The same where most of what the fallen ranks held had grown step after step."""
+    accused = {one.rank for one in told.culprits}
+    leaking = [one for one in found if one.rank.rank in accused]
+    if not leaking or any(one.growth.sure < MOSTLY * one.growth.last for one in leaking):
+        return told
+    most = max(leaking, key=lambda one: one.growth.slope)
+    return replace(
+        told,
+        cause=f"It leaked: the memory of rank {most.rank.rank} grew by {size(most.growth.slope)} a "
+        f"step, to {size(most.growth.last)} in {most.growth.places:,.0f} steps. {told.cause}",
+        evidence=(*leaks.evidence(leaking), *told.evidence),
+        fixes=(leaks.ON_HOST, *(fix for fix in told.fixes if fix.id == "more-memory")),
+        replaces=(*told.replaces, "leak-host"),
     )
 
 
@@ -161,7 +185,8 @@ RULES: tuple[Rule, ...] = (
         "group (version 1 or 2) or, where the log cannot be read, of the machine rose meanwhile. "
         "Where the log was read and does not name it, somebody else sent SIGKILL: "
         "`failed-killed`. Also a MemoryError, or an allocator's word that it got no host memory. "
-        "Who used how much is from the last host sample before the death.",
+        "Who used how much is from the last host sample before the death; whether the rank leaked, "
+        "as for leak-host.",
         thresholds=f"Confidence: kernel log {memory_evidence.BY_LOG}, the group's own counter "
         f"{memory_evidence.BY_GROUP}, the machine's {memory_evidence.BY_MACHINE}, a group that was "
         f"{memory_evidence.FULL:.0%} full in the last sample while nothing could be counted "
@@ -177,6 +202,7 @@ RULES: tuple[Rule, ...] = (
             "failed-dataloader-worker",
         ),
         limits=(
+            leaks.GROWN,
             Limit(
                 "more",
                 1.25,

@@ -46,6 +46,9 @@ RETRIES = Limit(
     "that torch gave all its kept memory back to meet a request: none is the aim (torchtune's pull "
     "request 1360), and a few may be of one odd batch.",
 )
+LIMITED = (
+    " It is the process' own limit (`ulimit -v` or `-d`) that it comes to, not the host's end."
+)
 
 
 def _growing(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -74,6 +77,7 @@ def _full(
         cause="It has grown in each third of the time that was looked at, and does not stop. "
         f"With 95 % confidence of the slope it is full between step {newest + earliest:,.0f} and "
         f"step {newest + latest:,.0f}; one large batch can be enough before that."
+        + (LIMITED if first.limited else "")
         + (FIRST_EPOCH if where == "host" and first_epoch(leaking) else ""),
         culprits=culprits(measures, leaking),
         evidence=(
@@ -83,9 +87,7 @@ def _full(
                 first.free,
                 "bytes",
                 None,
-                "NVML samples; what torch keeps unused counts as left"
-                if where == "device"
-                else "host samples; the control group's where it has a limit",
+                _source(first, where),
             ),
         ),
         fixes=(
@@ -100,6 +102,14 @@ def _full(
         ),
     )
     yield with_slowness(told, measures, leaking) if where == "host" else told
+
+
+def _source(first: Filling, where: str) -> str:
+    if where == "device":
+        return "NVML samples; what torch keeps unused counts as left"
+    if first.limited:
+        return "host samples; by its own limit (`ulimit -v` or `-d`)"
+    return "host samples; the control group's where it has a limit"
 
 
 def _begging(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -154,8 +164,9 @@ RULES: tuple[Rule, ...] = (
         summary="Memory will run out while the job runs.",
         measured="Of a running job: bytes of each rank at the ends of steps, on its device as its "
         "framework allocates them and on the host as its process holds them, as for leak-device "
-        "and leak-host; held against what the device, the control group or the host has left. All "
-        "ranks that grow on it are added up. Also, running or not, how often torch had to give "
+        "and leak-host; held against what the device, the process' own limits (`ulimit -v`, `-d`), "
+        "the control group or the host has left. All ranks that grow on it are added up. Also, "
+        "running or not, how often torch had to give "
         f"back all the memory it kept. {memory_long.MEASURED} {memory_brim.MEASURED}",
         thresholds="Full within a day; what is full later is leak-device or leak-host. The "
         "interval is that of the slope (Sen, 95 %), not of what else may happen. For a long batch: "

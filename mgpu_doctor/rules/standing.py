@@ -70,7 +70,7 @@ def late(standing: Standing, measures: Measures, code: str) -> Iterable[Finding]
         culprits=tuple(culprit(measures, one.posture) for one in standing.culprits),
         victims=victims,
         evidence=(*whereabouts(standing), seen_standing(standing, case)),
-        fixes=(*stuck.fixes(first), *_later(lasting, first)),
+        fixes=(*stuck.fixes(first), *_later(lasting, first, over=case.job.ended is not None)),
     )
 
 
@@ -115,9 +115,20 @@ def _cause(standing: Standing, first: Motion, *, certain: bool, seconds: float) 
     return " ".join(said)
 
 
-def _later(lasting: bool, first: Motion) -> tuple[Fix, ...]:
+def _later(lasting: bool, first: Motion, *, over: bool) -> tuple[Fix, ...]:
     if lasting or first.posture.point.doing is Doing.STOPPED:
         return ()
+    if over:
+        place = (stuck.site(first.posture) or "that place").rpartition("/")[2]
+        return (
+            Fix(
+                "look-there",
+                f"Read why it does not go on at {place}",
+                "Bound what it waits for or repeats there, and raise an error at the bound: that "
+                "ends the job at once, with a traceback. If it stands again, `mgpu-doctor "
+                "diagnose` meanwhile tells whether it has moved.",
+            ),
+        )
     return (
         Fix(
             "look-again",

@@ -9,11 +9,12 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.flight.unpickler import NotAFlightError, unpickle
+from mgpu_probes.outside.flight.unpickler import MOST_MADE, Later, NotAFlightError, unpickle
 
 plain = st.recursive(
     st.none()
@@ -90,6 +91,9 @@ HOSTILE = {
     "key of nested tuples": b")" + b"\x85" * 50_000 + b"}(h\x00K\x01u.",
     "two values": b"K\x01K\x02.",
     "no stop": b"K\x01",
+    "reference without its number": b"j\x00\x00",
+    "what was written before is changed": b"K\x01q\x00K\x02q\x00\x86.",
+    "mark under a value": b"(K\x01.",
     "nothing": b"",
     "text file": b"rank 3 said hello\n",
     "set": b"\x80\x04\x8f(K\x01\x90.",
@@ -100,6 +104,42 @@ HOSTILE = {
 def test_hostile_pickles_are_refused(name: str) -> None:
     with pytest.raises(NotAFlightError):
         unpickle(HOSTILE[name])
+
+
+FRAME = {"name": "forward", "filename": "model.py", "line": 41}
+
+
+def made(value: Any) -> Any:
+    """With what is made later in its place."""
+    if isinstance(value, Later):
+        value = value.items()
+    if isinstance(value, dict):
+        return {key: made(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(made(one) for one in value)
+    return value
+
+
+@given(plain, st.lists(st.integers(0, 2), max_size=2100), st.integers(0, 5))
+def test_stacks_that_are_made_later_are_what_they_were(
+    value: object, picked: list[int], protocol: int
+) -> None:
+    frames = [dict(FRAME), dict(FRAME, line=1 << 20), value]
+    whole = [frames, *([frames[one] for one in picked] for _ in range(3)), value]
+    assert made(unpickle(pickle.dumps(whole, protocol), later=True)) == whole
+
+
+def test_call_stacks_are_made_later() -> None:
+    events = [{"size": size, "frames": [FRAME] * 40} for size in range(3)]
+    read = unpickle(pickle.dumps([FRAME, events]), later=True)
+    assert {type(event["frames"]) for event in read[1]} == {Later}
+    assert read[1][2]["frames"].items() == [FRAME] * 40
+
+
+def test_a_damaged_list_that_is_made_later_holds_nothing() -> None:
+    assert unpickle(b"]\x94(h\x07e.", later=True).items() == []
+    with pytest.raises(NotAFlightError):
+        unpickle(b"]\x94(h\x00eK\x01a.", later=True)
 
 
 def test_a_memo_number_takes_no_memory() -> None:
@@ -122,6 +162,12 @@ def test_deep_nesting_ends_no_process() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert ended.stdout.strip() == "1"
+
+
+@pytest.mark.parametrize("opcode", [b"]", b"}", b"(", b"N\x94"])
+def test_what_would_fill_the_memory_is_refused(opcode: bytes) -> None:
+    with pytest.raises(NotAFlightError, match="far too much"):
+        unpickle(opcode * (MOST_MADE + 1))
 
 
 def test_too_long_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

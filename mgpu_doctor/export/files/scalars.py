@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tensorboardX import SummaryWriter
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.summary import scalar
 
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.export.files.columns import columns
@@ -23,13 +26,32 @@ def write(folder: Path, diagnosis: Diagnosis) -> tuple[int, int]:
     TensorBoard would join what lies there with this run."""
     if folder.exists() and any(folder.iterdir()):
         raise FileExistsError(17, "it holds something already; name a folder of its own")
-    chosen = _chosen(diagnosis)
+    chosen, made = _chosen(diagnosis), not folder.exists()
     private_folder(folder)
-    for rank in chosen:
-        with SummaryWriter(str(folder / f"rank-{rank.rank}"), max_queue=1000) as writer:
-            for tag, value, step, at in _scalars(rank):
-                writer.add_scalar(tag, value, step, at)
+    try:
+        for rank in chosen:
+            _write(folder / f"rank-{rank.rank}", rank)
+    except OSError:
+        _clear(folder, itself=made)
+        raise
     return len(chosen), len(diagnosis.case.ranks)
+
+
+def _write(folder: Path, rank: Rank) -> None:
+    """In this thread: a SummaryWriter waits for ever for its own, which a full disk has ended."""
+    private_folder(folder)
+    writer = EventsWriter(str(folder / "events"))
+    for tag, value, step, at in _scalars(rank):
+        writer.write_event(Event(wall_time=at, step=step, summary=scalar(tag, value)))
+    writer.close()
+
+
+def _clear(folder: Path, *, itself: bool) -> None:
+    if itself:
+        shutil.rmtree(folder, ignore_errors=True)
+        return
+    for one in folder.iterdir():
+        shutil.rmtree(one, ignore_errors=True)
 
 
 def _chosen(diagnosis: Diagnosis) -> list[Rank]:

@@ -24,10 +24,13 @@ def children() -> socket.socket | None:
             control.sendall(b"%d" % os.waitstatus_to_exitcode(status))
             continue
         connection, printed = given
+        begun, begins = os.pipe()
         child = os.fork()
         if not child:
             control.close()
             os.setsid()  # what the user's code starts ends with it
+            os.close(begun)
+            os.close(begins)
             os.dup2(printed, 1)
             os.dup2(printed, 2)
             os.close(printed)
@@ -35,4 +38,7 @@ def children() -> socket.socket | None:
             return socket.socket(fileno=connection)
         os.close(connection)
         os.close(printed)
+        os.close(begins)
+        os.read(begun, 1)  # to the end: only a session that is there can be ended
+        os.close(begun)
         control.sendall(b"%d" % child)

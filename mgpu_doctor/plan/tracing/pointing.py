@@ -62,6 +62,15 @@ def find(target: str) -> Callable[[], Any]:
     except SystemExit as ended:
         why = f"{place} ends itself when it is imported (exit code {ended.code}), as scripts do"
         raise TargetError(f"{why} that read their arguments there: {APART}.") from None
+    except ModuleNotFoundError as error:
+        missing = error.name or "a module"
+        if place == missing or place.startswith(f"{missing}."):
+            why = f"there is no module {missing} here or among the installed ones"
+            raise TargetError(f"{why}: name a script or a module, as module:NAME.") from None
+        raise TargetError(
+            f"{place} imports {missing}, which is missing: install it where the doctor is, or the "
+            f"doctor where the job runs ({sys.executable} is asked)."
+        ) from None
     except Exception as error:
         why = f"{place} cannot be imported ({described(error)})"
         raise TargetError(f"{why}: {APART}.") from None

@@ -139,8 +139,9 @@ def _next(trained: Trained, watcher: Watcher, samples: int) -> Any:
 
 def _check(loss: Any) -> None:
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
-        what = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else loss
-        raise TargetError(f"the loss must be a tensor of one number, not {type(what).__name__}.")
+        known = isinstance(loss, torch.Tensor)
+        what = f"one of shape {tuple(loss.shape)}" if known else type(loss).__name__
+        raise TargetError(f"the loss must be a tensor of one number, not {what}.")
     if not loss.requires_grad:
         raise TargetError("the loss depends on no parameter of the model that is trained.")
 

@@ -249,6 +249,13 @@ def notes(compared: Comparison) -> Iterator[str]:
             f"the steps of {', '.join(unsteady)} were longer for some time than at others, which "
             "makes the bounds wide: more steps narrow them, and a machine with nothing else to do"
         )
+    for place, run in enumerate(compared.runs):
+        if run.echoing:
+            verb = "sees" if run.echoing == 1 else "see"
+            yield (
+                f"{letter(place)}: {run.echoing} of {text.count(run.ranks, 'rank')} {verb} the "
+                "batches of another one: such samples count once"
+            )
     if compared.scaling.reason:
         yield f"no speed-up is told: {compared.scaling.reason}"
     for place, run in enumerate(compared.runs):

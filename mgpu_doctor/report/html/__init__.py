@@ -35,5 +35,5 @@ def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         parts.unseen(diagnosis),
         parts.job_card(diagnosis, hide),
     ]
-    title = f"{text.cut(said.sentence, 80)} – mgpu-doctor"
+    title = f"{text.cut(said.sentence.replace('`', ''), 80)} – mgpu-doctor"
     return page(title, said.tone.value, "\n".join(section for section in sections if section))

@@ -58,7 +58,11 @@ def graphs(case: Case, hide: Redactor | None = None, events: Sequence[Event] = (
     marks = [one for one in hide(tuple(events)) if one.tone in GRAVE and one.at is not None]
     lines = _marks([one for one in marks if start <= (one.at or 0.0) <= end], start, end)
     drawn = "\n".join(_graph(replace(c, title=hide(c.title)), start, end, lines) for c in curves)
-    across = " Lines across: what is marked ! or ✗ below." if lines else ""
+    across = (
+        " Lines across: since when a finding holds, and what is marked ! or ✗ below."
+        if lines
+        else ""
+    )
     return (
         f'<h2>The whole run</h2>\n<div class="graphs">{drawn}</div>\n'
         f'<p class="soft small">Each from the first sign of life to the last, '

@@ -45,7 +45,7 @@ def prose(words: str) -> str:
 
 def header(diagnosis: Diagnosis, said: Verdict) -> str:
     return (
-        f'<header><h1><span class="mark">{MARKS[said.tone]}</span> {say(said.sentence)}</h1>\n'
+        f'<header><h1><span class="mark">{MARKS[said.tone]}</span> {prose(said.sentence)}</h1>\n'
         f'<p class="soft">{say(job_line(diagnosis))}</p></header>'
     )
 

@@ -13,6 +13,7 @@ from mgpu_probes.outside.logs.split import numbered_style, split
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.report import text
+from mgpu_doctor.report.ended import fell_at
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.report.verdict import leading
 from mgpu_doctor.rules.falls import first_falls
@@ -35,7 +36,7 @@ class Stop:
     rank: int | None
     host: str
     how: str
-    """`SIGKILL`, `exited 1`, `hung`, …"""
+    """`SIGKILL`, `exit code 1`, `hung`, …"""
     before_end: float | None
     """From its fall, or else from the moment since which it stands, to the end of the job."""
     step: int | None
@@ -87,9 +88,12 @@ def last_minute(diagnosis: Diagnosis) -> LastMinute | None:
         return None
     facts = {(rank.rank, rank.pid): rank for rank in case.ranks}
     pairs = [(one, facts.get((one.rank, one.pid))) for one in diagnosis.ranks]
-    fallen = {(fall.rank, fall.pid) for fall in first_falls(case)}
+    fallen, ended = {(fall.rank, fall.pid) for fall in first_falls(case)}, fell_at(case)
     fell = {id(one) for one, _ in pairs if (one.rank, one.pid) in fallen}
-    stopped = {id(one): _stopped(rank, id(one) in fell) for one, rank in pairs}
+    stopped = {
+        id(one): ended.get((one.rank, one.pid), _stopped(rank, id(one) in fell))
+        for one, rank in pairs
+    }
     if all(at is None for at in stopped.values()):
         return None
     end = case.job.ended if case.job.ended is not None else case.observed
@@ -144,7 +148,7 @@ def _stop(
     return Stop(
         rank=summary.rank,
         host=text.line(summary.host),
-        how=state(summary),
+        how=f"exit code {summary.exit_code}" if _left(summary) else state(summary),
         before_end=None if stopped is None else max(0.0, end - stopped),
         step=summary.last_step,
         took=took,
@@ -159,6 +163,10 @@ def _stop(
         fell=fell,
         culprit=culprit,
     )
+
+
+def _left(one: RankSummary) -> bool:
+    return bool(one.exit_code) and not one.signal
 
 
 def _stopped(rank: Rank | None, fell: bool) -> float | None:
@@ -188,11 +196,12 @@ def _order(stopped: float | None) -> tuple[bool, float]:
 
 
 def _resident(case: Case) -> Mapping[tuple[str, int | None], int]:
-    """(host, pid) -> bytes, the newest."""
+    """(host, pid) -> bytes, the newest. A process that is dead and still listed has none left."""
     found: dict[tuple[str, int | None], int] = {}
     for sample in case.host_samples:
         for pid, (_, resident) in sample.processes.items():
-            found[sample.host or "", pid] = resident
+            if resident:
+                found[sample.host or "", pid] = resident
     return found
 
 

@@ -21,6 +21,9 @@ LIMITS = {
 """Name in /proc/PID/limits -> ours. Bytes, but for files, seconds and processes."""
 MOST_LISTED = 20_000
 _MOST_BYTES = 8192
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_USED = {"address_space": 0, "data": 5}
+"""Limit -> the column of /proc/PID/statm with what counts towards it, in pages (proc(5))."""
 
 
 def limits_of(pid: int, root: Path = Path("/")) -> dict[str, list[int | None]]:
@@ -32,6 +35,21 @@ def limits_of(pid: int, root: Path = Path("/")) -> dict[str, list[int | None]]:
     except OSError:
         return {}
     return {name: [*both] for name, *both in _parsed(text)}
+
+
+def room(pid: int, root: Path = Path("/")) -> int | None:
+    """Bytes that `ulimit -v` and `-d` leave the process; None: it has neither, is gone, or is not
+    ours to see."""
+    limits = limits_of(pid, root)
+    bounds = {column: limits[name][0] for name, column in _USED.items() if name in limits}
+    if all(bound is None for bound in bounds.values()):
+        return None
+    try:
+        used = (root / f"proc/{pid}/statm").read_text("ascii").split()
+        left = [most - int(used[at]) * _PAGE for at, most in bounds.items() if most is not None]
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(0, min(left))
 
 
 @lru_cache(64)

@@ -16,8 +16,8 @@ class NotASnapshotError(Exception):
 
 
 def read_snapshot(path: Path) -> dict[str, Any]:
-    """Its `segments` and `device_traces` as they stand, unchecked below that. Raises
-    NotASnapshotError."""
+    """Its `segments` and `device_traces` as they stand, unchecked below that; call stacks are
+    `Later`. Raises NotASnapshotError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
@@ -28,7 +28,7 @@ def read_snapshot(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise NotASnapshotError(f"{path} cannot be read ({error.strerror})") from None
     try:
-        found = unpickle(raw)
+        found = unpickle(raw, later=True)
     except NotAFlightError as error:
         raise NotASnapshotError(f"{path} is no memory snapshot: {error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("segments"), list):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mgpu_probes.outside import cgroup
+from mgpu_probes.outside.limits import room
 
 Json = dict[str, Any]
 
@@ -57,7 +58,7 @@ class Tasks:
         (seconds so far in the kernel) of all its threads, `ran` and `queued` (seconds so far of its
         main thread on a core, and ready without one), `all_queued` (the latter of its first threads
         together), `cores` (list, as the kernel writes it), `limits` (its control groups that have a
-        CPU quota, the innermost first).
+        CPU quota, the innermost first), `room` (bytes that its limits of memory leave it).
         Of a group: `quota` (cores), `throttled` (seconds so far, of all cores). What cannot be read
         is left out."""
         tasks: Json = {}
@@ -88,6 +89,8 @@ class Tasks:
                 left -= looked_at
             if cores := _cores(f"{self._proc}/{pid}/status"):
                 facts["cores"] = cores
+            if (bytes_left := room(pid, self._root)) is not None:
+                facts["room"] = bytes_left
             if quotas is not None:
                 facts["limits"] = [quota.name for quota in quotas]
                 groups.update((quota.name, quota) for quota in quotas)

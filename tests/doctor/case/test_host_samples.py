@@ -34,6 +34,7 @@ def test_a_whole_line() -> None:
         "limits": ["/a/b", "/a"],
         "faults": 900,
         "kernel": 0.25,
+        "room": 4096,
     }
     sample = parsed(
         host="node",
@@ -44,9 +45,8 @@ def test_a_whole_line() -> None:
         steal=2.0,
         pressure={"cpu": 3.0, "io": 4.0, "unheard": 5.0},
     )
-    assert sample.tasks == {
-        7: Task(1, "D", 4, 9.5, 2.5, 0.5, 0.75, frozenset({0, 1, 4}), ("/a/b", "/a"), 900, 0.25)
-    }
+    cores, groups = frozenset({0, 1, 4}), ("/a/b", "/a")
+    assert sample.tasks == {7: Task(1, "D", 4, 9.5, 2.5, 0.5, 0.75, cores, groups, 900, 0.25, 4096)}
     assert sample.groups == {"/a": Group(2.0, 1.5), "/a/b": Group(0.5, None)}
     assert (sample.host, sample.busy, sample.iowait, sample.steal) == ("node", 10.0, 1.0, 2.0)
     assert sample.pressure == {"cpu": 3.0, "io": 4.0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import random
 import tempfile
 from pathlib import Path
 
@@ -210,8 +211,8 @@ def test_the_world_size_that_the_text_names(line: str) -> None:
 def test_what_cannot_be_read_is_listed_and_the_rest_examined(tmp_path: Path) -> None:
     good = write(tmp_path / "good.log", raised(RAN_OUT))
     cut = tmp_path / "cut.log.gz"
-    cut.write_bytes(gzip.compress(os.urandom(9000).hex().encode())[:4000])
-    (tmp_path / "model.bin").write_bytes(os.urandom(5000))
+    cut.write_bytes(gzip.compress(random.Random(4).randbytes(9000).hex().encode())[:4000])
+    (tmp_path / "model.bin").write_bytes(random.Random(4).randbytes(5000))
     case = load_logs([str(good), str(cut), str(tmp_path / "model.bin"), str(tmp_path / "none")])
     assert [sign.text for sign in case.signs] == [RAN_OUT]
     told = [one.reason for one in case.unexamined]
@@ -223,8 +224,8 @@ def test_what_cannot_be_read_is_listed_and_the_rest_examined(tmp_path: Path) -> 
 
 def test_other_things_in_a_folder_are_passed_over(tmp_path: Path) -> None:
     write(tmp_path / "train.log", raised(RAN_OUT))
-    (tmp_path / "core.1").write_bytes(os.urandom(5000))
-    (tmp_path / "weights.pt").write_bytes(os.urandom(5000))
+    (tmp_path / "core.1").write_bytes(random.Random(4).randbytes(5000))
+    (tmp_path / "weights.pt").write_bytes(random.Random(4).randbytes(5000))
     (tmp_path / "link.log").symlink_to("/etc/passwd")
     write(tmp_path / ".hidden/x.log", raised(LOST))
     case = load_logs([str(tmp_path)])

@@ -77,6 +77,14 @@ def test_the_verb_passes_it_on(started: Started) -> None:
     ]
 
 
+def test_a_sweep_over_strategies_needs_no_name_before_its_options(started: Started) -> None:
+    words = ["--sweep", "strategy=torch-ddp,torch-fsdp", "--steps", "7", "--lr=0.1"]
+    done = CliRunner().invoke(app, ["train", *words])
+    assert done.exit_code == 0, done.output
+    assert [words[0] for words in started] == ["torch-ddp", "torch-fsdp"]
+    assert all({"--steps=7", "--lr=0.1"} <= set(words) for words in started)
+
+
 def test_all_combinations_are_run_and_one_process_only_once(started: Started) -> None:
     assert swept("torch-single", "strategy=torch-ddp,torch-fsdp", "ranks=1,2") == 0
     assert [words[0] for words in started] == [

@@ -57,7 +57,7 @@ def test_a_recording_whose_job_is_over(tmp_path: Path) -> None:
 def bare() -> object:
     """A process that says it is a rank, without PyTorch and without our probe."""
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
-    environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    environment |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(os.getpid())}
     command = [sys.executable, "-c", STAND]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -40,12 +40,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def ranks() -> Iterator[list[int]]:
     """Two processes that look like ranks of one job and sleep."""
-    environment = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(os.getpid())}  # of this test alone
+    environment = {**os.environ, "WORLD_SIZE": "2", **meeting}
     program = "import time; print('up', flush=True); time.sleep(100)"
     started = [
         subprocess.Popen(
             [sys.executable, "-c", program],
-            env={**environment, "MASTER_PORT": "29871", "RANK": str(rank)},
+            env={**environment, "RANK": str(rank)},
             stdout=subprocess.PIPE,
         )
         for rank in range(2)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import resource
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -113,6 +116,42 @@ def test_the_verb_writes_both(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "2 of 2 ranks" in done.output
     assert pq.read_metadata(tmp_path / "a.parquet").num_row_groups == 2
+
+
+WRITTEN = ["timeline a.json", "timeline a.json.gz", "csv a.csv", "parquet a.parquet"]
+
+
+@pytest.mark.parametrize("written", [*WRITTEN, "tensorboard runs"])
+def test_a_disk_that_is_full_is_one_sentence_and_leaves_nothing(
+    tmp_path: Path, written: str
+) -> None:
+    """A limit on the size of files fails as a full disk does."""
+    job = recording(tmp_path / "job", (WAITING, SLOW_INPUT), steps=300)
+    option, name = written.split()
+    (tmp_path / "out").mkdir()
+    verb = [sys.executable, "-m", "mgpu_doctor", "export", str(job)]
+    done = subprocess.run(
+        [*verb, f"--{option}", str(tmp_path / "out" / name)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048)),
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert "cannot be written (File too large)" in done.stderr
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("option", ["csv a.csv", "parquet a.parquet", "tensorboard runs"])
+def test_a_recording_without_steps_gives_no_file(tmp_path: Path, option: str) -> None:
+    job = recording(tmp_path / "job", (WAITING,), steps=0)
+    kind, name = option.split()
+    done = CliRunner().invoke(app, ["export", str(job), f"--{kind}", str(tmp_path / name)])
+    assert done.exit_code == 3
+    assert "holds no step" in done.stderr
+    assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize(

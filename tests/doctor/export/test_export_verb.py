@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +38,11 @@ class Exporter:
     process: subprocess.Popen[str]
     port: int
 
-    def page(self) -> Page:
-        return ask(self.port).page
+    def page(self, holds: Callable[[Page], bool] = lambda _: True) -> Page:
+        """The first one of which that holds: a driver may be slow to answer."""
+        while not holds(page := ask(self.port).page):
+            pass
+        return page
 
     def end(self, number: int = signal.SIGTERM) -> str:
         """What it said on standard error."""
@@ -104,21 +107,19 @@ def test_gpus_one_of_which_is_lost_meanwhile(nvml: PretendNvml, tmp_path: Path) 
     state = tmp_path / "state"
     machine("busy").write(str(state))
     with exporter(*OPEN, environment=nvml.environment(state)) as serving:
-        page = serving.page()
-        assert len(page.of("mgpu_gpu_utilization_ratio")) == 8
+        names = ("utilization_ratio", "memory_used_bytes", "power_watts")
+        page = serving.page(lambda one: all(len(one.of(f"mgpu_gpu_{name}")) == 8 for name in names))
         assert page.of("mgpu_gpu_lost") == [0] * 8
         (common,) = {frozenset(one) for one in page.labels("mgpu_gpu_memory_used_bytes")}
         assert common == {"gpu", "UUID", "Hostname", "modelName"}
         assert page.labels("mgpu_gpu_power_watts")[3]["Hostname"] == os.uname().nodename
         machine("lost").write(str(state))
-        while page.of("mgpu_gpu_lost", gpu="3") != [1]:
-            page = serving.page()
+        page = serving.page(lambda one: one.of("mgpu_gpu_lost", gpu="3") == [1])
         assert page.of("mgpu_gpu_utilization_ratio", gpu="3") == []
         assert len(page.of("mgpu_gpu_utilization_ratio")) == 7
         machine("busy").write(str(state))
-        while page.of("mgpu_gpu_lost", gpu="3") != [0]:
-            page = serving.page()
-        assert len(page.of("mgpu_gpu_utilization_ratio")) == 8
+        page = serving.page(lambda one: len(one.of("mgpu_gpu_utilization_ratio")) == 8)
+        assert page.of("mgpu_gpu_lost") == [0] * 8
 
 
 def test_gpus_that_tell_nothing_have_no_values(nvml: PretendNvml, tmp_path: Path) -> None:

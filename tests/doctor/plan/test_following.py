@@ -48,9 +48,13 @@ def failing() -> Any:
     return *followable()[:2], fail
 
 
+def broken() -> Any:
+    raise ValueError("no such config: base.yaml")
+
+
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    trace_here(monkeypatch, good=followable, branching=branching, failing=failing)
+    trace_here(monkeypatch, good=followable, branching=branching, failing=failing, broken=broken)
 
 
 def _follow(target: str, *more: Settings) -> Any:
@@ -104,6 +108,13 @@ def test_another_batch_is_traced_only_where_somebody_asks_how_it_grows(
 def test_what_is_no_model_cannot_be_planned() -> None:
     with pytest.raises(CannotPlanError, match="there is no file"):
         _follow("nowhere.py")
+
+
+def test_a_function_that_fails_by_itself_is_told_once() -> None:
+    with pytest.raises(CannotPlanError) as caught:
+        _follow("broken")
+    told = "the function or the step fails by itself: ValueError: no such config: base.yaml."
+    assert str(caught.value) == told
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,13 @@ def test_what_cannot_be_used_is_said_with_what_to_do(tmp_path: Path, text: str, 
 
 @pytest.mark.parametrize("target", ["no_such_module_of_mine:plan", "no/such/file.py"])
 def test_what_is_not_there_is_said(target: str) -> None:
-    with pytest.raises(TargetError, match=r"no_such_module_of_mine|there is no file"):
+    with pytest.raises(TargetError, match=r"no module no_such_module_of_mine|there is no file"):
         find(target)
+
+
+def test_a_package_that_is_missing_is_to_be_installed(tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match="imports no_such_package, which is missing: install it"):
+        find(_script(tmp_path, "import no_such_package.models"))
 
 
 def test_a_trainer_says_what_is_trained_and_how() -> None:

@@ -17,7 +17,7 @@ from mgpu_doctor.analysis.memory.stream import Freed, Kind, Phase, Stream, Taken
 from mgpu_doctor.plan.nursery import Nursery
 from mgpu_doctor.plan.wire import Answer, Refusal, WireError, read_answer, write_answer
 from mgpu_doctor.plan.worker import Worker
-from tests.support.jobs import until
+from tests.support.jobs import gone, until
 
 STREAM = Stream(
     (
@@ -78,7 +78,7 @@ def _program(text: str) -> tuple[str, ...]:
     ("text", "limit", "said"),
     [
         ("asked.recv(9999), asked.recv(9999)", 1, "more than 1 s"),
-        ("asked.sendall(b'[]\\n')", 60, "something else than a trace"),
+        ("asked.recv(9999), asked.sendall(b'[]\\n')", 60, "something else than a trace"),
         ("raise SystemExit('no more memory')", 60, "exit code 1 (no more memory)"),
         ("import os; os.abort()", 60, "ended by SIGABRT"),
         ("import subprocess; subprocess.run(['sh', '-c', 'kill $PPID'])", 60, "ended by SIGTERM"),
@@ -111,18 +111,28 @@ def test_a_nursery_that_never_has_children_is_no_trouble(
     assert said in refusal.why
 
 
+def test_a_child_can_be_ended_as_soon_as_it_is_known() -> None:
+    """It hears as one of a session of its own, which it may come to late."""
+    late = "import os, time; begin = os.setsid; os.setsid = lambda: time.sleep(0.2) or begin()\n"
+    *python, text = _program("asked.recv(9999)")
+    with closing(Nursery("", program=(*python, late + text))) as nursery:
+        child = nursery.child(time.monotonic() + 60)
+        assert "ended by SIGKILL" in nursery.how_ended(child, time.monotonic() + 60)
+        child.close()
+
+
 def test_what_a_child_starts_ends_with_it_and_other_children_stay(tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    text = f"import os; os.system('sleep 600 & echo $! > {started}'); asked.recv(9999)"
-    with closing(Nursery("", program=_program(text))) as nursery:
+    starts = f"import os; os.system(f'sleep 600 & echo $! > {tmp_path}/{{os.getpid()}}')"
+    with closing(Nursery("", program=_program(f"{starts}; asked.recv(9999)"))) as nursery:
         first, second = (nursery.child(time.monotonic() + 60) for _ in range(2))
-        until(lambda: started.is_file() and started.read_text().endswith("\n"))
+        told = [tmp_path / str(child.number) for child in (first, second)]
+        until(lambda: all(one.is_file() and one.read_text().endswith("\n") for one in told))
         first.kill()
         assert "ended by SIGKILL" in nursery.how_ended(first, time.monotonic() + 60)
         assert psutil.Process(second.number).status() != psutil.STATUS_ZOMBIE
         second.kill()
         nursery.how_ended(second, time.monotonic() + 60)
-        until(lambda: not psutil.pid_exists(int(started.read_text())))
+        until(lambda: all(gone(int(one.read_text())) for one in told))
         for child in (first, second):
             child.close()
 

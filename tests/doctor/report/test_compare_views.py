@@ -57,6 +57,13 @@ def unknown() -> Comparison:
 ALL = {"counts": counts(), "strategies": strategies(), "unknown": unknown()}
 
 
+def test_ranks_that_were_fed_alike_are_told_as_their_samples_count_once() -> None:
+    runs = [run(name, step_times(200, seed), ranks=2, samples=32) for seed, name in enumerate("ab")]
+    told = list(words.notes(compared([runs[0], replace(runs[1], echoing=1)])))
+    sentence = "1 of 2 ranks sees the batches of another one: such samples count once"
+    assert [note for note in told if "samples" in note] == [f"B: {sentence}"]
+
+
 def test_the_schema_is_one() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 

@@ -11,10 +11,12 @@ import pytest
 
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.host import HostSample
-from mgpu_doctor.case.model import Case, Console, Job, Now, Outcome, Rank, State, Subject
+from mgpu_doctor.case.model import Case, Console, Error, Job, Now, Outcome, Rank, State, Subject
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report import html, markdown
+from mgpu_doctor.report.ended import fell_at
+from mgpu_doctor.report.events.shown import shown
 from mgpu_doctor.report.html.lastminute import MOST
 from mgpu_doctor.report.lastminute.facts import LINES, LINES_OF_NOBODY, last_minute
 from mgpu_doctor.report.lastminute.words import cells, told
@@ -80,6 +82,37 @@ def test_who_fell_first_comes_first() -> None:
     assert known is not None
     assert [(one.rank, one.first) for one in known.stops] == [(2, True), (0, False), (1, False)]
     assert told(known) == "First fell rank 2 (SIGSEGV), 41 s before the end."
+
+
+def test_no_end_is_told_after_what_came_of_it() -> None:
+    """That a killed process is gone is seen when its memory is taken down; others lose their
+    connection before."""
+    lost = Error("RuntimeError", "Connection closed by peer", "c.py", 3, None, "", END - 3)
+    made = diagnosis(
+        rank(0, 3.1, signal=15, error=lost, ended=END - 1), rank(1, 2.4, signal=9), printed=()
+    )
+    known = last_minute(made)
+    assert known is not None
+    assert told(known) == "First fell rank 1 (SIGKILL), 3 s before the end."
+    happened = [(one.who, one.at) for one in shown(made, 9).events if one.at is not None]
+    assert ("rank 1", END - 3) in happened
+    assert [who for who, at in happened if END - 4 < at < END] == ["rank 1", "rank 0", "rank 0"]
+    early = diagnosis(rank(0, 30, error=replace(lost, at=END - 20)), rank(1, 2.4, signal=9))
+    assert fell_at(early.case) == {(1, 4001): END - 2.4}, "that did not come of it"
+
+
+def test_what_is_dead_and_still_listed_holds_nothing() -> None:
+    last = replace(KILLED.case.host_samples[0], at=END - 1, processes={4000: (1.0, 0)})
+    case = replace(KILLED.case, host_samples=(*KILLED.case.host_samples, last))
+    known = last_minute(replace(KILLED, case=case))
+    assert known is not None
+    assert {one.rank: one.resident for one in known.stops}[0] == 2 << 30
+
+
+def test_a_rank_that_left_with_a_code_is_told_so() -> None:
+    known = last_minute(diagnosis(rank(0, 1.0, exit_code=3), printed=()))
+    assert known is not None
+    assert told(known) == "First fell rank 0 (exit code 3), 1 s before the end."
 
 
 def test_what_is_known_of_a_rank() -> None:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.report import markdown
+from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.report import html, markdown
 from mgpu_doctor.report.redact import redacted
 from tests.support import diagnoses
 
@@ -32,8 +33,15 @@ def outside_fences(text: str) -> str:
 def test_words_stay_words(name: str, redact: bool) -> None:
     text = outside_fences(markdown.render(diagnoses.ALL[name], redact=redact))
     tags = set(re.findall(r"<[^>]*>", text))
-    assert tags <= {"<details>", "</details>", "<summary>", "</summary>", "<!-- -->"}
-    assert text.count("<details>") == text.count("</details>")
+    assert tags <= {
+        "<details>",
+        "<details open>",
+        "</details>",
+        "<summary>",
+        "</summary>",
+        "<!-- -->",
+    }
+    assert text.count("<details") == text.count("</details>")
     assert not re.search(r"@\w", text), "nobody is mentioned"
     assert "\x1b" not in text
     assert len(text) < 65_536
@@ -58,6 +66,8 @@ def test_hostile_code_cannot_leave_its_fence() -> None:
         ("@someone", "@<!-- -->someone"),
         ("#12", r"\#<!-- -->12"),
         ("1. one", "1<!-- -->. one"),
+        ("1)", "1<!-- -->)"),
+        ("19.8 ms", "19.8 ms"),
         ("- one", r"\- one"),
         ("two\nlines", "two lines"),
     ],
@@ -100,12 +110,48 @@ def test_names_of_hosts_and_homes_are_redacted() -> None:
         ("/root/x and /rooted/y", "~/x and /rooted/y"),
         ("node-a:29500", "host-1:29500"),
         ("node-ab and my-node-a", "node-ab and my-node-a"),
+        ("/homes/bob/x, /home/users/bob/x, /nfs/users/bob", "~/x, ~/x, /nfs~"),
+        ("data=/scratch/someone/x of someone@login", "data=/scratch/user/x of user@login"),
+        ("/scratch/someone-else and someone", "/scratch/someone-else and someone"),
+        ("[10.1.2.3]:4711 and tcp://10.1.2.3:29500", "[address]:4711 and tcp://address:29500"),
+        ("[fe80::1%eth0]:4711, [::1]:3", "[address]:4711, [::1]:3"),
+        ("[127.0.0.1]:4711, curand 10.3.2.106", "[127.0.0.1]:4711, curand 10.3.2.106"),
     ],
 )
 def test_redaction(words: str, hidden: str) -> None:
     made = diagnoses.straggler()
     made = replace(made, findings=(replace(made.findings[0], cause=words),))
     assert redacted(made).findings[0].cause == hidden
+
+
+def test_the_host_where_ranks_meet_is_redacted() -> None:
+    made = diagnoses.straggler()
+    command = ("torchrun", "--rdzv-endpoint=login7.cluster:29500", "train.py")
+    case = replace(made.case, job=replace(made.case.job, command=command))
+    cause = "no answer from login7.cluster:29500 (login7)"
+    made = replace(made, case=case, findings=(replace(made.findings[0], cause=cause),))
+    assert "login7" not in markdown.render(made)
+
+
+def test_commands_in_the_headline_are_code() -> None:
+    made = diagnoses.failed()
+    title = "its limit (`ulimit -v`) of 8 GiB <b> was reached"
+    made = replace(made, findings=(replace(made.findings[0], title=title),))
+    assert (
+        markdown.render(made)
+        .splitlines()[0]
+        .endswith("(`ulimit -v`) of 8 GiB &lt;b&gt; was reached")
+    )
+    page = html.render(made)
+    assert "(<code>ulimit -v</code>) of 8 GiB &lt;b&gt; was reached</h1>" in page
+    assert "<title>its limit (ulimit -v) of 8 GiB &lt;b&gt;" in page
+
+
+def test_where_nothing_was_found_it_shows_why() -> None:
+    gap = Unexamined("in-process probe", "no process became a rank", "look at what it printed")
+    empty = replace(diagnoses.straggler(), findings=(), ranks=(), unexamined=(gap,))
+    assert "<details open>\n<summary>Not examined" in markdown.render(empty)
+    assert "<details open>" not in markdown.render(diagnoses.straggler())
 
 
 def test_long_prose_is_no_code() -> None:

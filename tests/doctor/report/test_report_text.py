@@ -122,3 +122,20 @@ def test_a_command_is_no_prose() -> None:
 
 def test_an_exit_code_has_no_unit() -> None:
     assert text.quantity(1, "code") == "1"
+
+
+@pytest.mark.parametrize(
+    ("how", "prose"),
+    [
+        ("or ask for more memory.", True),
+        ("Let it end by itself, or raise an error (see below).", True),
+        ("pip install -e .", False),
+        ("kill -CONT 12", False),
+        ("DataLoader(..., num_workers=4)", False),
+        ("ulimit -n 4096", False),
+        ("run `dmesg`", True),
+        ("two words\nof a script.", False),
+    ],
+)
+def test_a_sentence_is_no_command(how: str, prose: bool) -> None:
+    assert text.is_prose(how) is prose

@@ -117,7 +117,7 @@ def test_ranks_that_all_leak_blame_nobody() -> None:
 def test_a_process_that_grows_and_when_the_host_is_full() -> None:
     (found,) = leaks(on_host(lambda at, rank: 20 * MIB * at * (rank == 0)))
     assert (found.code, [one.rank for one in found.culprits]) == ("leak-host", [0])
-    assert "it is full in about" in found.title
+    assert "at that pace it is full in about" in found.title
     assert found.severity is Severity.WARNING
 
 

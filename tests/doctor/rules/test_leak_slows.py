@@ -55,3 +55,28 @@ def test_a_leak_of_a_rank_that_is_slow_for_another_reason_is_no_cause() -> None:
     codes = [one.code for one in diagnose(case).findings]
     assert "leak-host" in codes
     assert any(code.startswith("straggler-") for code in codes)
+
+
+def unsampled(case: Case) -> Case:
+    samples = (replace(one, tasks={}) for one in case.host_samples)
+    return replace(case, host_samples=tuple(samples))
+
+
+def test_one_cause_is_told_once_where_page_faults_were_not_sampled() -> None:
+    (found,) = diagnose(unsampled(leaking(64, outcome=Outcome.COMPLETED))).findings
+    assert (found.code, found.victims) == ("leak-host", (0, 2, 3))
+    assert "Rank 1 is 19.9 ms a step slower" in found.cause
+    assert "about 24.6 ms at 1.5 µs each" in found.cause
+    assert "was not sampled" in found.cause
+
+
+def test_a_leak_too_small_for_the_slowness_is_told_beside_it() -> None:
+    codes = [
+        one.code for one in diagnose(unsampled(leaking(8, outcome=Outcome.COMPLETED))).findings
+    ]
+    assert sorted(codes) == ["leak-host", "straggler-compute"]
+    many = leaking(64, outcome=Outcome.COMPLETED)
+    many.ranks[1].steps["gc_s"] = 0.018
+    codes = [one.code for one in diagnose(unsampled(many)).findings]
+    assert "leak-host" in codes
+    assert len(codes) > 1, "the garbage collector explains its slowness"

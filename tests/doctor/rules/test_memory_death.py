@@ -21,6 +21,7 @@ from tests.support.endings import (
     told,
     with_end,
 )
+from tests.support.synthetic import Synthetic, records
 
 WORKER = 5000
 UNREADABLE: dict[str, Any] = {"log_trouble": "/dev/kmsg cannot be read: Operation not permitted"}
@@ -192,6 +193,27 @@ def test_memory_that_the_kernel_refused_is_told_with_its_limit() -> None:
     assert "got no more host memory at train.py:87" in finding.title
     assert "limit of 8 GiB (`ulimit -v`)" in finding.title
     assert "ulimit -v unlimited" in finding.fixes[0].how
+
+
+@pytest.mark.parametrize(("mebibytes", "held"), [(16, GIB), (16, 100 * GIB), (0, GIB)])
+def test_a_leak_that_filled_the_memory_is_why_it_ran_out(mebibytes: int, held: int) -> None:
+    """And a small leak beside much that is held is told beside it."""
+    job = Synthetic(ranks=2, steps=200)
+    steps = records(job)
+    for one in steps:
+        one["resident_bytes"] = GIB
+    steps[1]["resident_bytes"] = held + mebibytes * (1 << 20) * steps[1]["step"].astype(float)
+    refused = replace(error("MemoryError", ""), at=AT)
+    ranks = [
+        replace(echo(0), steps=steps[0]),
+        replace(dead(1, exit_code=1, error=refused), steps=steps[1]),
+    ]
+    found = {one.code: one for one in diagnosed(failed_job(ranks))}
+    died = found["oom-host"]
+    filled = bool(mebibytes) and held == GIB
+    assert ("It leaked: the memory of rank 1 grew by 16 MiB a step" in died.cause) is filled
+    assert (died.fixes[0].id == "let-go") is filled
+    assert ("leak-host" in died.replaces) is filled
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.host import HostSample, Task
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
@@ -60,6 +61,24 @@ def test_ranks_that_fill_a_host_together_are_added_up() -> None:
     assert found.culprits == ()
     assert "every rank" in found.title
     assert "about 512 steps" in found.title
+
+
+@pytest.mark.parametrize(
+    ("room", "later", "steps"), [(256, 0, 128), (256, 56, 100), (4096, 0, 512), (None, 0, 512)]
+)
+def test_a_limit_of_its_own_that_is_nearer_than_the_end_of_the_host(
+    room: int | None, later: int, steps: int
+) -> None:
+    """`later`: MiB by which it has grown since its limit was looked at."""
+    case = growing_on_the_host(0, 2, free=GIB)
+    (sample,), rank = case.host_samples, case.ranks[1]
+    resident = int(rank.steps["resident_bytes"][-1]) - later * MIB
+    assert rank.pid is not None
+    task = Task(room=None if room is None else room * MIB)
+    sample = replace(sample, tasks={rank.pid: task}, processes={rank.pid: (1.0, resident)})
+    (found,) = told(replace(case, host_samples=(sample,)))
+    assert f"about {steps:,} steps" in found.title
+    assert ("ulimit -v" in found.cause) is (steps < 512)
 
 
 def test_what_is_full_in_weeks_or_when_the_job_is_over_is_a_leak() -> None:

@@ -132,6 +132,17 @@ def test_who_waited_until_the_job_was_ended_waited_so_long() -> None:
     assert any(one.value == 45.0 for one in found.evidence)
 
 
+def test_nobody_is_told_to_look_again_at_a_job_that_is_over() -> None:
+    job = scene({2: [PASSING["sleep"][0]]})
+    made = looking.case(job.looks())
+    assert [fix.id for fix in diagnose(made).findings[0].fixes][-1] == "look-again"
+    over = replace(made.job, ended=looking.START + 42.0, outcome=Outcome.KILLED)
+    (found,) = (
+        one for one in diagnose(replace(made, job=over)).findings if one.code == "hang-rank-behind"
+    )
+    assert found.fixes[-1].summary == "Read why it does not go on at util.py:31"
+
+
 def test_a_step_that_ended_meanwhile_shows_that_the_job_moves() -> None:
     ranks = tuple(boxed(number, ended=0.5) for number in range(4))
     codes = {one.code for one in examined(scene({2: LOCKED}), ranks).findings}
