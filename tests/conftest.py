@@ -2,6 +2,7 @@
 `pytest --hypothesis-profile=search`. Also what is made once for all tests."""
 
 import os
+import signal
 import sys
 
 import pytest
@@ -12,6 +13,11 @@ from tests.support.nvml import Libraries, PretendNvml
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 """Else each of the hundreds of processes that tests start would compile the doctor anew."""
+
+for ignored in (signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        signal.signal(ignored, signal.SIG_DFL)
+"""A shell's background jobs ignore them: so would all that tests start."""
 
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no failure of a test."""

@@ -26,7 +26,7 @@ strategies"): the usual 1,024 are soon used up."""
 def recordings(machine: Machine) -> Result:
     """Where they are kept."""
     folder = home(machine.environment)
-    there = next(place for place in (folder, *folder.parents) if place.exists())
+    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         return Result(
             Level.FAIL,

@@ -28,6 +28,8 @@ class Attendant:
         while True:
             ended, status = os.waitpid(self._pid, os.WNOHANG)
             if ended:
+                for received in self._inbox.read():  # by what it ended, or what came too late
+                    self._note(received, own)
                 return status
             links = {link.control.fileno(): link for link in self._console.links}
             poll = select.poll()
@@ -46,10 +48,13 @@ class Attendant:
         """Read the signals that came; False if one asks us not to wait any longer."""
         return not any(received.signal in ASKING for received in self._inbox.read())
 
+    def _note(self, received: Received, own: Callable[[int], bool]) -> None:
+        if received.signal in ASKING and not own(received.sender):
+            self.asked = self.asked or received.signal.name
+
     def _pass_on(self, received: Received, own: Callable[[int], bool]) -> None:
         number = received.signal
-        if number in ASKING and not own(received.sender):
-            self.asked = self.asked or number.name
+        self._note(received, own)
         if number == signal.SIGWINCH and received.from_kernel:
             self._console.resize()
         elif number in FORWARDED and not received.from_kernel and not self._canary.sang(number):

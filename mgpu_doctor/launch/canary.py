@@ -25,7 +25,8 @@ class Canary:
         self._start()
 
     def sang(self, number: int) -> bool:
-        """Whether the signal that just came to us came to the whole group."""
+        """Whether the signal that just came to us came to the whole group. If so, one like it that
+        came to us meanwhile is forgotten: the job had that, too."""
         if not self._pid:
             return False
         time.sleep(GRACE)
@@ -33,6 +34,7 @@ class Canary:
             return False
         self.close()
         self._start()  # what is pending stays pending: only a new one can be asked again
+        signal.sigtimedwait({number}, 0)
         return True
 
     def close(self) -> None:

@@ -17,6 +17,8 @@ from mgpu_probes.outside.stacks.worker import ask
 
 from tests.support.jobs import until
 
+SECONDS = 60.0
+
 
 @pytest.fixture
 def listening(tmp_path: Path) -> str:
@@ -32,23 +34,29 @@ def test_it_is_private_and_beside_the_box(listening: str, tmp_path: Path) -> Non
 
 
 def test_the_stacks_of_all_threads(listening: str) -> None:
-    waiting = threading.Event()
-    thread = threading.Thread(target=waiting.wait)
+    there, over = threading.Event(), threading.Event()
+
+    def stands() -> None:
+        there.set()
+        over.wait()
+
+    thread = threading.Thread(target=stands)
     thread.start()
+    there.wait()
     try:
-        text = ask(listening, "dump_traceback", 5.0).decode()
+        text = ask(listening, "dump_traceback", SECONDS).decode()
     finally:
-        waiting.set()
+        over.set()
         thread.join()
     assert "test_the_stacks_of_all_threads" in text
-    assert " in wait" in text
+    assert " in stands" in text
 
 
 def test_a_handler_that_was_added(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(answering.handlers, "fr_trace", lambda: b"\x80dump")
-    assert ask(listening, "fr_trace", 5.0) == b"\x80dump"
+    assert ask(listening, "fr_trace", SECONDS) == b"\x80dump"
     with pytest.raises(OSError, match="404"):
-        ask(listening, "unheard_of", 5.0)
+        ask(listening, "unheard_of", SECONDS)
 
 
 def test_a_command_is_given_its_numbers_and_nothing_else(
@@ -56,8 +64,8 @@ def test_a_command_is_given_its_numbers_and_nothing_else(
 ) -> None:
     monkeypatch.setitem(answering.commands, "trace_begin", lambda given: repr(given).encode())
     asked = "trace_begin?at=12&steps=3&words=no&big=99999999999999999999&empty="
-    assert ask(listening, asked, 5.0) == b"{'at': 12, 'steps': 3}"
-    assert ask(listening, "trace_begin", 5.0) == b"{}"
+    assert ask(listening, asked, SECONDS) == b"{'at': 12, 'steps': 3}"
+    assert ask(listening, "trace_begin", SECONDS) == b"{}"
 
 
 def test_a_handler_that_fails_hurts_nobody(
@@ -68,8 +76,8 @@ def test_a_handler_that_fails_hurts_nobody(
 
     monkeypatch.setitem(answering.handlers, "fr_trace", fail)
     with pytest.raises(OSError, match="no worker server"):
-        ask(listening, "fr_trace", 5.0)
-    assert ask(listening, "ping", 5.0) == b"pong"
+        ask(listening, "fr_trace", SECONDS)
+    assert ask(listening, "ping", SECONDS) == b"pong"
     assert capfd.readouterr() == ("", "")
 
 
@@ -85,7 +93,7 @@ def test_nonsense_is_no_request(listening: str, nonsense: bytes) -> None:
         asked.shutdown(socket.SHUT_WR)
         with suppress(ConnectionResetError):  # what was sent was not read to its end
             asked.recv(100)
-    assert ask(listening, "ping", 5.0) == b"pong"
+    assert ask(listening, "ping", SECONDS) == b"pong"
 
 
 def test_a_path_of_any_length(tmp_path: Path) -> None:
@@ -93,7 +101,7 @@ def test_a_path_of_any_length(tmp_path: Path) -> None:
     folder.mkdir(parents=True, mode=0o700)
     path = answering.listen(str(folder / "host.1.0.box"))
     assert path is not None
-    assert ask(path, "ping", 5.0) == b"pong"
+    assert ask(path, "ping", SECONDS) == b"pong"
 
 
 def test_nowhere_to_listen_is_no_trouble(tmp_path: Path) -> None:
@@ -105,7 +113,7 @@ def test_it_goes_with_its_process_and_not_with_a_child_of_it(tmp_path: Path) -> 
     program = (
         "import os, sys\n"
         "from mgpu_probes.inprocess import answering\n"
-        "print(answering.listen(sys.argv[1]))\n"
+        "print(answering.listen(sys.argv[1]), flush=True)\n"
         "if not os.fork(): sys.exit()\n"
         "os.wait()\n"
         "print(os.path.exists(sys.argv[2]))\n"

@@ -176,7 +176,7 @@ def test_a_driver_that_comes_later_is_found(nvml: PretendNvml, tmp_path: Path) -
         "import os, sys, time\n"
         "from mgpu_probes.outside.devices import Devices, nvidia\n"
         "nvidia.LOOK_SECONDS = nvidia.RETRY_SECONDS = 0.0\n"
-        "devices = Devices()\n"
+        "devices = Devices(patience=60)\n"
         "print(devices.sample()['trouble'])\n"
         "os.symlink(sys.argv[1], sys.argv[2])\n"
         "print(devices.sample()['trouble'])\n"

@@ -156,7 +156,21 @@ def test_this_machine_as_it_is(tmp_path: Path) -> None:
     endings.close()
 
 
+@pytest.mark.parametrize("flag", ["-v", "-d"])
+def test_what_its_limits_of_memory_leave_a_process(flag: str) -> None:
+    program = "held = bytearray(64 << 20); print(len(held), flush=True); input()"
+    shell = f'ulimit {flag} 4194304; exec {sys.executable} -c "$0"'
+    with subprocess.Popen(["sh", "-c", shell, program], stdin=-1, stdout=-1, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == f"{64 << 20}\n"
+        left = limits.room(child.pid)
+        child.communicate("\n")
+    assert left is not None
+    assert 0 < left < (4 << 30) - (64 << 20)
+
+
 def test_limits_of_nobody_are_empty(tmp_path: Path) -> None:
+    assert limits.room(1, tmp_path) is None
     assert limits.limits_of(1, tmp_path) == {}
     assert limits.open_files(1, tmp_path) is None
 

@@ -37,6 +37,12 @@ for rank in ranks:
 RANK = "print(flush=True); input()"
 
 
+def told(rank: int, world: int) -> dict[str, str]:
+    """The environment of a rank of this very test: others may run it beside us."""
+    seat = by_hand(rank, world, port=os.getpid())
+    return os.environ | {key: str(word) for key, word in seat.items()}
+
+
 @contextmanager
 def launched(folder: Path, world: int) -> Iterator[tuple[int, list[int]]]:
     """A launcher's pid and those of its ranks, all waiting."""
@@ -91,7 +97,7 @@ def test_ranks_of_several_shells_are_one_job_and_one_is_missing() -> None:
     started = [
         subprocess.Popen(
             [sys.executable, "-c", RANK],
-            env=os.environ | {key: str(word) for key, word in by_hand(rank, 3).items()},
+            env=told(rank, 3),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
@@ -123,7 +129,7 @@ def test_a_worker_is_told_from_its_rank() -> None:
     )
     with subprocess.Popen(
         [sys.executable, "-c", code],
-        env=os.environ | {key: str(word) for key, word in by_hand(0, 1).items()},
+        env=told(0, 1),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -121,6 +122,28 @@ def test_a_rank_that_does_not_write_is_not_waited_for_for_ever(tmp_path: Path) -
         rests_in(process.pid, "futex")
         with pytest.raises(TimeoutError):
             faults.ask(process.pid, str(elsewhere), signal.SIGUSR1, time.monotonic() + 0.2)
+
+
+def test_a_dump_that_is_written_with_a_pause_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes it may have to wait for a core."""
+    monkeypatch.setattr(faults, "_STILL_LONGER", 10**6)
+    dump = tmp_path / "dump"
+    dump.touch()
+
+    def write() -> None:
+        for part in TEXT.partition("_bootstrap_inner"):
+            with dump.open("a") as file:
+                file.write(part)
+            time.sleep(0.1)
+
+    before = signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=write).start())
+    try:
+        told = faults.ask(os.getpid(), str(dump), signal.SIGUSR2, time.monotonic() + SECONDS)
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert told == faults.parse(TEXT)
 
 
 def test_who_catches_what_is_read_from_the_kernel() -> None:

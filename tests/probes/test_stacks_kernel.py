@@ -35,9 +35,8 @@ def seen(pid: int, wanted: Callable[[Moment], bool]) -> Moment:
 
 def in_call(pid: int, name: str) -> str:
     """What is told of its system call, once it is in that one."""
-    found = seen(pid, lambda now: now.syscall is not None and now.syscall.split()[0] == name)
+    found = seen(pid, lambda now: (now.syscall or "").split()[:1] == [name] and now.state == "S")
     assert found.syscall is not None
-    assert found.state == "S"
     return found.syscall
 
 

@@ -89,6 +89,7 @@ def test_a_socket_that_was_silent_is_asked_once(
         for _ in range(3):
             found = reading.read(os.getpid(), soon(), aid=Aid(socket_path))
             assert found.stacks == ()
+        until(lambda: len(requests) > 0)
     assert len(requests) == 1
     assert "holds Python's lock" in found.untold[1].reason
 

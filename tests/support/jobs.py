@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from mgpu_probes.outside import processes
 
 JOBS = Path(__file__).parents[1] / "jobs"
 STEADY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
@@ -64,7 +65,7 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
             kill_family(process.pid)
 
 
-def run(command: Sequence[str], seconds: float = 120.0) -> Ended:
+def run(command: Sequence[str], seconds: float = 200.0) -> Ended:
     """Runs the command to its end; raises subprocess.TimeoutExpired where it takes longer."""
     with started(command) as process:
         out, err = process.communicate(timeout=seconds)
@@ -78,6 +79,11 @@ def kill_family(pid: int) -> None:
         for each in (*process.children(recursive=True), process):
             with suppress(psutil.NoSuchProcess):
                 each.kill()
+
+
+def gone(pid: int) -> bool:
+    """Whether it has ended: in a container there may be nobody who waits for orphans."""
+    return not processes.alive(pid)
 
 
 def until(condition: Callable[[], bool], seconds: float = 150.0) -> None:

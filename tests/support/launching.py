@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def doctor(recording: Path, *command: str, options: Sequence[str] = ("-q",)) -> list[str]:
@@ -47,7 +47,9 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    """The whole lines so far: the last one may be under way."""
+    whole, _, _ = file.read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
 
 
 def conduits(recording: Path) -> dict[int, int]:

@@ -83,6 +83,8 @@ def elastic(rank: int, world: int, port: int = 29500, run: str = "run1") -> dict
     }
 
 
-def by_hand(rank: int, world: int, address: str = "127.0.0.1") -> dict[str, object]:
+def by_hand(
+    rank: int, world: int, address: str = "127.0.0.1", port: int = 29500
+) -> dict[str, object]:
     """What people set in a shell."""
-    return {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": address, "MASTER_PORT": 29500}
+    return {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": address, "MASTER_PORT": port}

@@ -15,7 +15,7 @@ from tests.support.jobs import until
 
 _HOW = {
     "lock": "lock = threading.Lock(); lock.acquire(); ready(); lock.acquire()",
-    "sleep": "ready(); time.sleep(600)",
+    "sleep": "ready(); ctypes.CDLL(None).sleep(600)",
     "gil": "ready(); ctypes.PyDLL(None).sleep(600)",
     "spin": "ready()\n    while True: pass",
     "works": "ready()\n    while True: sinks_and_rises(20)",
@@ -26,13 +26,13 @@ _HOW = {
     "wait": "child = subprocess.Popen([sys.executable, '-c', 'input()']); ready(); child.wait()",
     "thread": (
         "other = threading.Thread(target=waits_for_ever, name='ödd \\x1b[31m<b>', daemon=True)\n"
-        "    other.start(); ready(); other.join()"
+        "    other.start(); inside.wait(); ready(); other.join()"
     ),
     "deep": "sys.setrecursionlimit(9000)\n    sinks(int(sys.argv[2]))",
     "faulthandler": (
         "import faulthandler; file = open(sys.argv[2], 'w')\n"
         "    faulthandler.register(signal.SIGUSR1, file=file, all_threads=True)\n"
-        "    threading.Thread(target=waits_for_ever, daemon=True).start()\n"
+        "    threading.Thread(target=waits_for_ever, daemon=True).start(); inside.wait()\n"
         "    mutex = bytes(64); lock = ctypes.PyDLL(None).pthread_mutex_lock\n"
         "    ready(); lock(mutex); lock(mutex)"  # for ever, with Python's lock held
     ),
@@ -46,7 +46,10 @@ ctypes.CDLL(None).prctl(PR_SET_PTRACER, ANY, 0, 0, 0)  # where Yama lets only pa
 def ready():
     print("ready", flush=True)
 
+inside = threading.Event()
+
 def waits_for_ever():
+    inside.set()
     queue.Queue().get()
 
 def sinks(deeper):

@@ -14,9 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-import psutil
-
-from tests.support.jobs import kill_family, until
+from tests.support.jobs import gone, kill_family, until
 from tests.support.launching import Terminal
 
 _PIECES = re.compile(
@@ -172,7 +170,7 @@ class Tmux:
         pid = int(self._ask("display-message", "-p", "#{pane_pid}"))
         self._ask("kill-server")
         self._vanished = True
-        return lambda: not psutil.pid_exists(pid)
+        return lambda: gone(pid)
 
     def close(self) -> None:
         if self._vanished:

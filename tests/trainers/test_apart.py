@@ -10,6 +10,8 @@ import psutil
 import pytest
 from mgpu_trainers import apart
 
+from tests.support.jobs import gone, until
+
 PROGRAM = r"""
 import os, signal, sys
 rank = os.environ["RANK"]
@@ -104,8 +106,7 @@ def test_nobody_outlives_the_launcher(tmp_path: Path, number: signal.Signals) ->
         stdout=subprocess.PIPE,
     ) as launcher:
         assert launcher.stdout
-        ranks = [psutil.Process(int(launcher.stdout.readline())) for _ in range(2)]
+        ranks = [int(launcher.stdout.readline()) for _ in range(2)]
         launcher.send_signal(number)
         assert launcher.wait() == -number
-        psutil.wait_procs(ranks, timeout=60)
-        assert not [one for one in ranks if one.is_running()]
+        until(lambda: all(map(gone, ranks)))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from mgpu_trainers import catalogue
-from mgpu_trainers.kept import FILE, check
+from mgpu_trainers.kept import FILE, check, told
 from mgpu_trainers.options import UsageError
 
 
@@ -39,3 +39,8 @@ def test_a_checkpoint_that_is_none_is_told_with_what_to_do(tmp_path: Path, conte
     (tmp_path / FILE).write_bytes(content)
     with pytest.raises(UsageError, match="move it away, or name another folder"):
         check(tmp_path)
+
+
+def test_a_checkpoint_with_all_the_steps_is_told_as_such() -> None:
+    assert told(20, 60) == "resumed after step 20"
+    assert told(100, 60) == "resumed after step 100, and --steps 60 asks for no more"

@@ -77,8 +77,8 @@ def test_the_search_comes_before_the_launcher() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "reason"),
     [
-        ("torch-fsdp", {"batch": "auto"}, "--batch takes a whole number, not 'auto'"),
-        ("tf-single", {"batch": "auto"}, "--batch takes a whole number, not 'auto'"),
+        ("torch-fsdp", {"batch": "auto"}, "torch-fsdp has no --batch auto: to try a batch would"),
+        ("tf-single", {"batch": "auto"}, "TensorFlow does not tell what a process may still take"),
         ("torch-ddp", {"batch": "most"}, "--batch takes a whole number or auto, not 'most'"),
         ("torch-ddp", {"batch": "auto", "global_batch": 8}, "either --batch or --global-batch"),
         ("torch-ddp", {"batch": "auto", "compile": "on"}, "--compile changes that"),

@@ -20,6 +20,7 @@ from mgpu_doctor.check.catalogue import CHECKS
 from mgpu_doctor.check.model import Level, Machine, Result
 from tests.fakenvml.fakenvml import machine
 from tests.support.nvml import PretendNvml
+from tests.support.other_user import as_nobody
 
 NOTHING_MAY = "CapEff:\t0000000000000000\n"
 ALL_MAY = "CapEff:\t000001ffffffffff\n"
@@ -240,6 +241,14 @@ def test_recordings_where_nothing_can_be_written(bare: Machine) -> None:
     found = room.recordings(here)
     assert found.level is Level.FAIL
     assert "--dir" in found.remedy
+
+
+def test_recordings_below_a_folder_that_may_not_be_entered(bare: Machine) -> None:
+    """As for whoever keeps the HOME of another user."""
+    closed = bare.root / "closed"
+    closed.mkdir(mode=0)
+    here = replace(bare, environment={"MGPU_DOCTOR_HOME": str(closed / "home")})
+    assert as_nobody(lambda: room.recordings(here).level.name) == "FAIL"
 
 
 @pytest.mark.parametrize(("free", "level"), [(1 << 20, Level.WARN), (1 << 40, Level.PASS)])

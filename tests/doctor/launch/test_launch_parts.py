@@ -6,16 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from mgpu_probes.outside import processes
 
 from mgpu_doctor.launch import boxcopy, exits, program, storage
+from mgpu_doctor.launch.attend import Attendant
 from mgpu_doctor.launch.canary import Canary
 from mgpu_doctor.launch.conduit import CHUNK, KEEP, RING, Copy, Shared
+from mgpu_doctor.launch.console import Console
 from mgpu_doctor.launch.family import Family
 from mgpu_doctor.launch.injection import inject_folder, job_environment
+from mgpu_doctor.launch.signals import Inbox
 from mgpu_doctor.launch.watch import SLOWEST, interval
 from tests.support.launching import eventually, state
 
@@ -211,6 +215,49 @@ def test_the_canary_hears_the_group_and_not_us() -> None:
         start_new_session=True,
     )
     assert done.stdout.split() == ["False", "True", "False", "True"]
+
+
+def test_two_signals_of_the_group_in_quick_succession_are_both_the_jobs() -> None:
+    """As `timeout` sends them: to its child, and then to its whole group."""
+    listening = (
+        "import os, signal\n"
+        "from mgpu_doctor.launch.canary import Canary\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
+        "canary = Canary()\n"
+        "for kill in (os.kill, os.killpg):\n"
+        "    kill(os.getpid(), signal.SIGTERM)\n"
+        "    signal.sigwait({signal.SIGTERM})\n"
+        "    os.killpg(os.getpid(), signal.SIGTERM)\n"
+        "    print(canary.sang(signal.SIGTERM), len(signal.sigpending()))\n"
+        "canary.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", listening],
+        capture_output=True,
+        check=True,
+        text=True,
+        start_new_session=True,
+    )
+    assert done.stdout.split() == ["True", "0"] * 2
+
+
+def test_what_asked_a_job_to_end_is_known_though_it_ended_before_we_looked() -> None:
+    """A busy machine may let the job hear of it, and end, before us."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    inbox, canary = Inbox(), Canary()
+    child = subprocess.Popen(["true"])
+    try:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # no other thread gets it
+        attendant = Attendant(child.pid, inbox, Console(), canary)
+        assert attendant.wait(lambda _: False) == 0
+        assert attendant.asked == "SIGINT"
+        assert attendant.patient()
+    finally:
+        child.wait()
+        canary.close()
+        inbox.close()
+        signal.signal(signal.SIGINT, before)
 
 
 def test_without_a_canary_every_signal_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ FAST = {"EVERY": 0.005, "LEAST": 0.03, "LASTING": 0.2, "START": 0.06}
 
 
 class Watched:
-    """One box, and what was done because of it."""
+    """One box, and what was done because of it; `then`: what follows as soon as a hang is told."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         folder.mkdir()
@@ -28,21 +28,23 @@ class Watched:
         self.looks = 0
         self.hangs = True
         self.told: list[str] = []
+        self.then: Callable[[], None] = lambda: None
         for name, value in FAST.items():
             monkeypatch.setattr(stillness, name, value)
         monkeypatch.setattr(evidence, "keep", self.keep)
         book = Notebook(None)
         book.boxes = folder
         self.over = threading.Event()
-        alarm = Alarm(self.tell("hung"), self.tell("lasts"))
-        Stillness(book, 1, self.over, alarm).start()
+        alarm = Alarm(self.hung, lambda _: self.told.append("lasts"))
+        self.start = Stillness(book, 1, self.over, alarm).start
 
     def keep(self, _: Notebook, __: int, ___: Callable[[], bool]) -> bool:
         self.looks += 1
         return self.hangs
 
-    def tell(self, what: str) -> Callable[[float], None]:
-        return lambda _: self.told.append(what)
+    def hung(self, _: float) -> None:
+        self.told.append("hung")
+        self.then()
 
 
 @pytest.fixture
@@ -53,20 +55,21 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched
 
 
 def test_a_hang_is_told_once_and_once_more_when_it_lasts(watched: Watched) -> None:
+    watched.start()
     until(lambda: watched.told == ["hung", "lasts"])
     assert watched.looks == 2
 
 
 def test_a_job_that_works_again_is_not_said_to_hang_for_long(watched: Watched) -> None:
     """Its boxes are silent as before, but whoever looks sees it at work: nobody may end it."""
-    until(lambda: watched.told == ["hung"])
-    watched.hangs = False
-    seen = watched.looks
-    until(lambda: watched.looks > seen)
+    watched.then = lambda: setattr(watched, "hangs", False)
+    watched.start()
+    until(lambda: watched.looks > 1)
     assert watched.told == ["hung"]
 
 
 def test_one_that_ends_may_be_followed_by_another(watched: Watched) -> None:
+    watched.start()
     until(lambda: watched.told[:1] == ["hung"])
     write_steps(watched.writer, 1, first=3)
     until(lambda: watched.told.count("hung") == 2)
@@ -74,6 +77,7 @@ def test_one_that_ends_may_be_followed_by_another(watched: Watched) -> None:
 
 def test_what_is_no_hang_is_looked_at_more_and_more_seldom(watched: Watched) -> None:
     watched.hangs = False
+    watched.start()
     until(lambda: watched.looks >= 3)
     assert watched.told == []
     watched.hangs = True
@@ -81,11 +85,11 @@ def test_what_is_no_hang_is_looked_at_more_and_more_seldom(watched: Watched) -> 
 
 
 def test_a_rank_that_has_left_is_no_hang(watched: Watched) -> None:
-    watched.writer.leave(0)
-    seen = watched.looks
+    watched.then = lambda: watched.writer.leave(0)
+    watched.start()
+    until(lambda: watched.told == ["hung"])
     threading.Event().wait(0.3)
-    assert watched.looks - seen <= 1  # one that was under way
-    assert "lasts" not in watched.told
+    assert (watched.looks, watched.told) == (1, ["hung"])
 
 
 def test_a_job_of_long_steps_has_longer_patience(
@@ -97,6 +101,7 @@ def test_a_job_of_long_steps_has_longer_patience(
     assert evidence.longest_step(tmp_path) == pytest.approx(2.0)
     monkeypatch.setattr(stillness, "STEPS", 1e9)
     watched = Watched(tmp_path / "boxes", monkeypatch)
+    watched.start()
     threading.Event().wait(0.3)
     watched.over.set()
     assert watched.looks == 0

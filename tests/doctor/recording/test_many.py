@@ -6,6 +6,7 @@ has it as it was when it began.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -42,13 +43,20 @@ def files(tmp_path: Path) -> list[Path]:
 @pytest.fixture(autouse=True)
 def in_two(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few boxes are many, and what other tests left running does not count."""
+    STRANGERS.clear()
+    STRANGERS.update(psutil.Process().children())
     monkeypatch.setattr(many, "MANY", 5)
     monkeypatch.setattr(many, "AT_ONCE", 4)
     monkeypatch.setattr(many, "_may_fork", lambda: True)
 
 
+STRANGERS: set[psutil.Process] = set()
+"""Children that tests before this one have left."""
+
+
 def children() -> list[int]:
-    return [child.pid for child in psutil.Process().children()]
+    """Ours."""
+    return [child.pid for child in psutil.Process().children() if child not in STRANGERS]
 
 
 def ended(child: int) -> None:
@@ -177,6 +185,7 @@ def test_where_no_process_is_left_all_is_read_here(
     def none() -> int:
         raise BlockingIOError("too many processes")
 
+    gc.collect()  # files of others, which close when they are found to be garbage
     before = set(os.listdir("/proc/self/fd"))
     monkeypatch.setattr(os, "fork", none)
     with reading(files) as read_all:
@@ -192,11 +201,13 @@ def test_a_process_with_threads_begins_no_other(
     over = Event()
     thread = Thread(target=over.wait)
     thread.start()
-    with reading(files) as read_all:
-        assert children() == []
-        check(files, read_all())
-    over.set()
-    thread.join()
+    try:
+        with reading(files) as read_all:
+            assert children() == []
+            check(files, read_all())
+    finally:
+        over.set()
+        thread.join()
 
 
 def test_another_reader_reads_here_and_as_it_likes(files: list[Path]) -> None:

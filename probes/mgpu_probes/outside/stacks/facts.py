@@ -9,6 +9,8 @@ Json = dict[str, Any]
 Frame = tuple[str, str, int | None]
 """Function, file, line."""
 
+STARTS = frozenset({"<module>", "_run_module_as_main"})
+"""Where Python starts a program: the outermost function of a main thread."""
 MOST_THREADS = 256
 INNERMOST, OUTERMOST = 400, 100
 """Frames that are kept of a deep stack: where it is, and how it came there."""

@@ -23,9 +23,9 @@ from mgpu_probes.outside.stacks.facts import Frame, Json
 MOST_TEXT = 4 << 20
 ALLOWED = (signal.SIGUSR1, signal.SIGUSR2)
 _POLL = 0.01
-_STILL = 5
-"""Looks at a file that does not grow after which the dump is taken for complete: it has no end
-mark, and is written in one go."""
+_STILL, _STILL_LONGER = 5, 50
+"""Looks at a file that does not grow after which the dump is taken for complete, with the main
+thread and without: it has no end mark, and who writes it may have to wait for a core."""
 _THREAD = re.compile(
     r"^(?:Current t|T)hread 0x[0-9a-fA-F]+(?: \[(?P<name>.*)\])? \(most recent call first\):"
 )
@@ -37,7 +37,7 @@ def parse(text: str) -> list[Json]:
     """The threads in faulthandler's text; those without a frame of Python are left out.
 
     It tells the newest thread first and a hundred of them at most, so the last one is the main
-    one, unless it was cut off or began as a thread does.
+    one, if it began as a program does: text that is still being written may end in any thread.
     """
     found: list[tuple[str | None, list[Frame]]] = []
     inside = cut = False
@@ -53,7 +53,7 @@ def parse(text: str) -> list[Json]:
         elif not line.startswith("  "):
             inside = False
     last = found[-1][1] if found else []
-    main = None if cut or not last or last[-1][0] == "_bootstrap" else last
+    main = last if last and not cut and last[-1][0] in facts.STARTS else None
     return [
         facts.thread(frames, main=frames is main, name=name) for name, frames in found if frames
     ]
@@ -74,7 +74,7 @@ def ask(
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
             raise PermissionError(f"{dump_file} is not a file of this user")
         _send(pid, number, started)
-        return parse(_grown(file, status.st_size, end))
+        return _written(file, status.st_size, end)
     finally:
         os.close(file)
 
@@ -107,13 +107,18 @@ def _send(pid: int, number: int, started: int | None) -> None:
         os.close(target)
 
 
-def _grown(file: int, start: int, end: float) -> str:
+def _written(file: int, start: int, end: float) -> list[Json]:
     size, still = start, 0
-    while still < _STILL:
-        if time.monotonic() > end:
+    while True:
+        late = time.monotonic() > end
+        if late and still < _STILL:
             raise TimeoutError("the process wrote no stacks in time")
+        if still >= _STILL:
+            raw = os.pread(file, min(size - start, MOST_TEXT), start)
+            found = parse(raw.decode("utf-8", "replace"))
+            if late or still >= _STILL_LONGER or any(one["main"] for one in found):
+                return found
         time.sleep(_POLL)
         now = os.fstat(file).st_size
         still = still + 1 if now == size and now > start else 0
         size = now
-    return os.pread(file, min(size - start, MOST_TEXT), start).decode("utf-8", "replace")

@@ -8,8 +8,6 @@ from typing import Any
 from mgpu_probes.outside.stacks import facts
 from mgpu_probes.outside.stacks.facts import Frame, Json
 
-_STARTS = frozenset({"<module>", "_run_module_as_main"})
-
 
 def parse(raw: bytes, pid: int) -> list[Json]:
     """The threads in what `py-spy dump --json` prints; empty where it is no such thing."""
@@ -36,7 +34,7 @@ def complete(stack: Json) -> bool:
     """Whether the main thread's stack reaches down to where Python starts a program. One that does
     not is torn, or of a Python inside another program."""
     first = stack["threads"][0]
-    return bool(first["main"] and first["frames"] and first["frames"][-1][0] in _STARTS)
+    return bool(first["main"] and first["frames"] and first["frames"][-1][0] in facts.STARTS)
 
 
 def _main(items: list[dict[str, Any]], pid: int) -> dict[str, Any] | None:
