@@ -1,16 +1,19 @@
 """What the probe costs a step of TensorFlow: microseconds, in paired blocks.
 
-    python -m benchmarks.tf_probe_cost [--replicas 1] [--blocks 20] [--steps 50]
+    python -m benchmarks.tf_probe_cost [--replicas 1 | --workers 2] [--blocks 20] [--steps 50]
 
 Two processes run the same custom loop (iterator, `tf.function`, tape, optimizer) in turn, never at
 once: one bare, one under the probe. Each block of one is compared with the neighbouring block of
-the other, so that a machine that drifts slows both.
+the other, so that a machine that drifts slows both. With --workers each of the two is a cluster of
+several, and a figure is the mean over its workers.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -26,36 +29,63 @@ WARM_UP = 150
 
 
 class Loop:
-    """A process that runs blocks of steps when asked."""
+    """A process, or the workers of a cluster, that run blocks of steps when asked."""
 
-    def __init__(self, boxes: str | None, replicas: int) -> None:
+    def __init__(self, boxes: str | None, replicas: int, workers: int) -> None:
         environment = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
         environment.pop("MGPU_DOCTOR_BOXES", None)
         if boxes is not None:
             inject = str(ROOT / "probes/mgpu_probes/inject")
             environment |= {"MGPU_DOCTOR_BOXES": boxes, "PYTHONPATH": inject}
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, "--loop", "--replicas", str(replicas)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            env=environment,
-        )
+        self.processes = [
+            subprocess.Popen(
+                [sys.executable, __file__, "--loop", "--replicas", str(replicas)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env=environment | task,
+            )
+            for task in tasks(workers)
+        ]
 
     def block(self, steps: int) -> tuple[float, float]:
         """Wall and CPU microseconds a step."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{steps}\n")
-        self.process.stdin.flush()
-        wall, cpu = map(float, self.process.stdout.readline().split())
-        return 1e6 * wall / steps, 1e6 * cpu / steps
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.write(f"{steps}\n")
+            process.stdin.flush()
+        told = []
+        for process in self.processes:
+            assert process.stdout is not None
+            told.append([float(each) for each in process.stdout.readline().split()])
+        wall, cpu = (statistics.mean(each) / steps * 1e6 for each in zip(*told, strict=True))
+        return wall, cpu
 
     def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+        for process in self.processes:
+            assert process.stdin is not None
+            process.stdin.close()
+        for process in self.processes:
+            process.wait()
+
+
+def tasks(workers: int) -> list[dict[str, str]]:
+    """What the environment of each worker adds; nothing for one that is alone."""
+    if workers == 1:
+        return [{}]
+    bound = [socket.create_server(("localhost", 0)) for _ in range(workers)]
+    addresses = [f"localhost:{each.getsockname()[1]}" for each in bound]
+    for each in bound:
+        each.close()
+    return [
+        {
+            "TF_CONFIG": json.dumps(
+                {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            )
+        }
+        for index in range(workers)
+    ]
 
 
 def loop(replicas: int) -> None:
@@ -66,7 +96,10 @@ def loop(replicas: int) -> None:
     import tensorflow as tf
 
     _tf.few_threads()
-    strategy = _tf.mirrored(replicas) if replicas > 1 else tf.distribute.get_strategy()
+    if "TF_CONFIG" in os.environ:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    else:
+        strategy = _tf.mirrored(replicas) if replicas > 1 else tf.distribute.get_strategy()
     slow = _tf.Slow(argparse.Namespace(fault="none", rank=0, ms=0.0), 0)
     with strategy.scope():
         model = _tf.model()
@@ -81,8 +114,11 @@ def loop(replicas: int) -> None:
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
     step = tf.function(lambda images, labels: strategy.run(train, args=(images, labels)))
-    data = strategy.experimental_distribute_dataset(_tf.dataset(32 * replicas, slow))
-    batches = iter(data)
+    batches = iter(
+        strategy.distribute_datasets_from_function(lambda _: _tf.dataset(32, slow))
+        if "TF_CONFIG" in os.environ
+        else strategy.experimental_distribute_dataset(_tf.dataset(32 * replicas, slow))
+    )
     for line in sys.stdin:
         wall, cpu = time.perf_counter(), time.process_time()
         for _ in range(int(line)):
@@ -93,6 +129,7 @@ def loop(replicas: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--replicas", type=int, default=1)
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--blocks", type=int, default=20)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--loop", action="store_true", help=argparse.SUPPRESS)
@@ -102,18 +139,19 @@ def main() -> None:
         return
     print(machine())
     with tempfile.TemporaryDirectory(prefix="mgpu-doctor-bench-") as boxes:
-        bare, probed = Loop(None, args.replicas), Loop(boxes, args.replicas)
+        bare, probed = (Loop(where, args.replicas, args.workers) for where in (None, boxes))
         for one in (bare, probed):
             one.block(WARM_UP)
         pairs = [(bare.block(args.steps), probed.block(args.steps)) for _ in range(args.blocks)]
         bare.end()
         probed.end()
+    many = f"{args.workers} workers" if args.workers > 1 else f"{args.replicas} replica(s)"
     for index, what in enumerate(("wall", "CPU")):
         base = statistics.median(one[index] for one, _ in pairs)
         more = [two[index] - one[index] for one, two in pairs]
         low, median, high = statistics.quantiles(more, n=4)
         print(
-            f"{what:4}  {args.replicas} replica(s): bare {base:.0f} µs a step; the probe adds "
+            f"{what:4}  {many}: bare {base:.0f} µs a step; the probe adds "
             f"{median:.0f} µs (quartiles {low:.0f} … {high:.0f})"
         )
 

@@ -25,7 +25,10 @@ BUSY = 0.5
 BATCHES = 4
 """Micro-batches that the advice adds up."""
 EXCHANGES = frozenset(
-    {"all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"}
+    {
+        *("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"),
+        *("all_gather_single", "reduce_scatter_single"),
+    }
 )
 
 

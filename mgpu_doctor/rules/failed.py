@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from mgpu_doctor.analysis.collectives.divergence import Kind as Parted
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.standing import Kind as Stands
 from mgpu_doctor.case.model import Case, Outcome
@@ -72,17 +73,22 @@ def _untold(measures: Measures) -> Iterable[Finding]:
     standing = judged(measures, Stands.BEHIND)
     if standing is not None and gave_up(standing, case):
         return  # whom they waited for was seen
+    parted = measures.divergence
+    if echoes and parted is not None and parted.stands and parted.kind is not Parted.BEHIND:
+        return  # they waited in different collectives
     if echoes:
         yield _unseen(echoes, case)
     elif code and not case.ranks:
         tail = obituary.printed_before(case)
+        said = tail.rpartition("\n")[2].strip()
         yield Finding(
             code="failed-exception",
             severity=Severity.CRITICAL,
             confidence=0.5,
             title=f"The command ended with exit code {code} before any rank existed",
             cause="No process joined a process group or took a training step, and no exception was "
-            "printed: the launcher or the script ended by itself.",
+            "printed: the launcher or the script ended by itself."
+            + (f" The last line that it printed: {said}" if said else ""),
             evidence=(
                 Evidence("exit code", code, "code", 0, "exit status of the command"),
                 *([Evidence("last lines printed", tail, "text", source="console")] if tail else []),

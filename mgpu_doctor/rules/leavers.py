@@ -18,6 +18,7 @@ EVEN_BATCHES = Fix(
     "stop (a time limit, early stopping), let rank 0 decide and broadcast it.",
 )
 _OVERTAKEN = "had left its process group when the launcher ended what was left of the job"
+_UNSEEN = "left its process group and said goodbye; nobody saw its exit code"
 _SYMPTOMS = ("failed-gloo", "failed-nccl-timeout")
 
 
@@ -41,10 +42,16 @@ def left_early(case: Case) -> tuple[Rank, ...]:
 
 
 def _in_order(rank: Rank) -> bool:
-    """A launcher may have ended it on its way out: processes take seconds to end, in no order."""
+    """A launcher may have ended it on its way out: processes take seconds to end, in no order. Who
+    left its group and said goodbye did so in order, too, where nobody saw its exit code."""
     orderly = rank.state is State.EXITED and rank.exit_code == 0
-    overtaken = rank.signal == signal.SIGTERM and rank.error is None and _when_left(rank)
-    return bool(orderly or overtaken) and rank.now is not None and rank.now.phase != "wait"
+    unseen = rank.state is State.EXITED and rank.exit_code is None
+    overtaken = (rank.signal == signal.SIGTERM or unseen) and rank.error is None
+    return (
+        bool(orderly or (overtaken and _when_left(rank)))
+        and rank.now is not None
+        and rank.now.phase != "wait"
+    )
 
 
 def _left(rank: Rank) -> float:
@@ -82,7 +89,12 @@ def finding(gone: tuple[Rank, ...], case: Case) -> Finding:
         evidence=tuple(
             Evidence(f"exit code of rank {one.rank}", 0, "", source="exit status")
             if one.exit_code == 0
-            else Evidence(f"rank {one.rank}", _OVERTAKEN, "text", source="black box")
+            else Evidence(
+                f"rank {one.rank}",
+                _UNSEEN if one.state is State.EXITED else _OVERTAKEN,
+                "text",
+                source="black box",
+            )
             for one in gone
         )
         + tuple(

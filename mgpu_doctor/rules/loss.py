@@ -58,6 +58,10 @@ def _lost(rank: Rank, *, by_sequence: bool) -> _Lost | None:
     return _Lost(int(row["step"]), key, len(known) - first, last)
 
 
+def _has_losses(rank: Rank) -> bool:
+    return not np.isnan(rank.steps["loss"]).all()
+
+
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case = measures.case
     ranks = {rank.rank: rank for rank in case.ranks if rank.rank is not None}
@@ -82,7 +86,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
         severity=Severity.CRITICAL if fallen else Severity.WARNING,
         confidence=0.99 if lost else 0.9,
         title=_title(case, lost, fallen),
-        cause=_cause(begin, first, lost, alone=len(ranks) == 1),
+        cause=_cause(begin, first, lost, alone=sum(map(_has_losses, ranks.values())) == 1),
         culprits=accused,
         victims=tuple(sorted(number for number in ranks if number not in guilty)),
         evidence=(

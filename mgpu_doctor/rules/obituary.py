@@ -23,6 +23,8 @@ FULL_MEMORY = 0.95
 BEFORE_DEATH = 60.0
 """Seconds before a death within which a host sample tells of it."""
 CALLS = 8
+LONGEST = 160
+"""Characters of an exception's message in a sentence."""
 CONSOLE_LINES = 3
 _LAUNCHERS_TALE = re.compile(
     r"^[EW]\d{4} \d\d:.*torch/|^Traceback \(most recent call last\)|^\[rank\d+\]:"
@@ -74,7 +76,8 @@ def place(error: Error) -> str | None:
 def headline(error: Error) -> str:
     """`ValueError at train.py:87: bad sample`, the first line of the message alone."""
     at = place(error)
-    first = error.message.strip().partition("\n")[0][:160]
+    first = error.message.strip().partition("\n")[0]
+    first = f"{first[: LONGEST - 1]}…" if len(first) > LONGEST else first
     name = error.type.rpartition(".")[2]
     return f"{name}{f' at {at}' if at else ''}{f': {first}' if first else ''}"
 

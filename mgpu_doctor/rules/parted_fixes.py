@@ -34,14 +34,19 @@ def fixes(found: Divergence) -> tuple[Fix, ...]:
         return (ONE_ORDER,)
     if found.kind in (Kind.BEHIND, Kind.AHEAD):
         return (_look(found),)
-    if found.kind in (Kind.SHAPE, Kind.DTYPE):
+    if found.kind in (Kind.SHAPE, Kind.DTYPE) and len(_places(found)) < 2:
         return (SAME_SIZES, DETAIL)
     return (_all_or_none(found), DETAIL)
 
 
-def _all_or_none(found: Divergence) -> Fix:
+def _places(found: Divergence) -> list[str]:
+    """Where the program calls what was expected, and what came instead; each once."""
     entries = (found.expected, *found.deviating.values())
-    places = list(dict.fromkeys(at for one in entries if (at := _at(one)) is not None))
+    return list(dict.fromkeys(at for one in entries if (at := _at(one)) is not None))
+
+
+def _all_or_none(found: Divergence) -> Fix:
+    places = _places(found)
     look = f"Compare {' and '.join(places[:2])}. " if len(places) > 1 else ""
     look = f"Look at {places[0]}. " if len(places) == 1 else look
     return Fix(

@@ -14,6 +14,7 @@ from mgpu_doctor.rules.signs_fit import GENERAL, KNOWN
 from mgpu_doctor.rules.signs_judged import Charge, size_of
 from mgpu_doctor.signatures.signature import Role, Signature
 
+PARTED = "hang-collective-mismatch"
 MOST_EVIDENCE = 4
 TITLE_WIDTH = 160
 LEAST_TITLE, LEAST_SUMMARY = 30, 8
@@ -42,12 +43,27 @@ def finding(charge: Charge, case: Case) -> Finding:
         evidence=(
             *((late.evidence,) if late else ()),
             *evidence(charge),
+            *(_calls(case) if charge.code == PARTED else ()),
             *(obituary.evidence_of(first, case) if first else ()),
         ),
         since_step=first.last_step if first else late.last if late else None,
         fixes=(fix(charge),),
         replaces=() if symptom or charge.code in GENERAL else tuple(sorted(GENERAL)),
     )
+
+
+def _calls(case: Case) -> tuple[Evidence, ...]:
+    """The collectives in which ranks were last, by their black boxes; the rarest first."""
+    where: dict[str, list[int]] = {}
+    for rank in case.ranks:
+        if rank.rank is not None and rank.now is not None and rank.now.site:
+            where.setdefault(rank.now.site, []).append(rank.rank)
+    told = []
+    for site, those in sorted(where.items(), key=lambda one: (len(one[1]), one[1])):
+        call, _, place = site.partition(" ")
+        who = f"{words.ranks(those)} {'was' if len(those) == 1 else 'were'} in"
+        told.append(Evidence(who, call, "text", None, "black box", place or None))
+    return tuple(told[:MOST_EVIDENCE])
 
 
 def _symptom(charge: Charge, meaning: str) -> str:

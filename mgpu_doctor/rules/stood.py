@@ -21,7 +21,7 @@ EVIDENCE_RANKS = 4
 UNRECORDED = 30.0
 """Seconds from which a stand is long where nobody knows how long a step takes. A choice: one write
 or answer seldom blocks a thread for so long without it ever running."""
-_TIMED_OUT = "timed out waiting"
+_TIMED_OUT = ("timed out waiting", "application timeout caused pair closure")
 """In what gloo raises where a collective or a message was not answered in time."""
 SOURCE, TABLE = "stacks", "process table"
 
@@ -60,7 +60,9 @@ def gave_up(standing: Standing, case: Case) -> bool:
     """Whether everybody who was seen to wait ended by an error that says so."""
     errors = {rank.pid: rank.error.message for rank in case.ranks if rank.error is not None}
     waited = [errors.get(one.pid, "") for one in standing.waiting]
-    return bool(waited) and all(_TIMED_OUT in message.lower() for message in waited)
+    return bool(waited) and all(
+        any(text in message.lower() for text in _TIMED_OUT) for message in waited
+    )
 
 
 def suffering(standing: Standing, certain: bool, culprits: int) -> str:

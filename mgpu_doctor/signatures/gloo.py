@@ -66,6 +66,20 @@ SIGNATURES: tuple[Signature, ...] = (
         weight=0.6,
     ),
     Signature(
+        id="gloo-timeout-elsewhere",
+        code="failed-gloo",
+        role=Role.SYMPTOM,
+        needle="Application timeout caused pair closure",
+        pattern=r"Application timeout caused pair closure",
+        meaning="This rank, or the one that it talked to, waited for the other in a collective up "
+        "to the time limit, and the connection was closed.",
+        fix="Look at what the other ranks did then: `mgpu-doctor diagnose PID` while it stands "
+        "still shows it. A longer limit: `init_process_group(..., timeout=timedelta(minutes=60))`.",
+        example="RuntimeError: Application timeout caused pair closure",
+        origin="made: an all_reduce on one rank, a broadcast on the other, torch 2.13",
+        weight=0.5,
+    ),
+    Signature(
         id="gloo-size-mismatch",
         code="hang-collective-mismatch",
         role=Role.CAUSE,

@@ -148,6 +148,22 @@ SIGNATURES: tuple[Signature, ...] = (
         origin="source: xla/pjrt/distributed/coordination of TensorFlow 2.21",
     ),
     Signature(
+        id="tf-worker-absent",
+        code="failed-tf-worker-missing",
+        role=Role.CAUSE,
+        needle=" did not come within ",
+        pattern=r"^tf-\w+: worker (?P<worker>\d+) \((?P<address>[^()\s]{1,200})\).{0,600} did not "
+        r"come within (?P<seconds>[\d.]{1,12}) s$",
+        meaning="Worker {worker} never came: nobody answered at {address} within {seconds} s, and "
+        "the others waited.",
+        fix="Start worker {worker}, or look at its own log for why it ended; is {address} its "
+        "address in everybody's TF_CONFIG, and does a firewall stand between? `nc -vz HOST PORT` "
+        "tries it.",
+        example="tf-multiworker: worker 1 (localhost:41332) did not come within 10 s",
+        origin="made: tf-multiworker without its second worker, TensorFlow 2.21",
+        mutual=True,
+    ),
+    Signature(
         id="tf-barrier-timeout",
         code="failed-tf-worker-missing",
         role=Role.SYMPTOM,

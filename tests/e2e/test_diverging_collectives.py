@@ -79,7 +79,7 @@ FAULTS = {
 @pytest.mark.parametrize("kind", FAULTS)
 def test_the_first_divergence_is_named_with_its_line(kind: str, tmp_path: Path) -> None:
     said, comment = FAULTS[kind]
-    (finding,) = findings(dumped(tmp_path, kind, "--pause", "0.02", "--after", "1.5"))
+    (finding,) = findings(dumped(tmp_path, kind, "--pause", "0.02", "--after", "4"))
     assert finding.code == "hang-collective-mismatch"
     assert [culprit.rank for culprit in finding.culprits] == [2]
     assert said in finding.title

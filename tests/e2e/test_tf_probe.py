@@ -61,7 +61,7 @@ def test_graphs_give_what_they_give_unobserved(tmp_path: Path) -> None:
 
 
 def test_the_slow_worker_of_two_is_named(tmp_path: Path) -> None:
-    slow = ("--fault", "forward", "--rank", "1", "--ms", "40")
+    slow = ("--fault", "forward", "--rank", "1", "--ms", "80")
     case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "60", *slow, workers=2)
     assert [len(rank.steps) for rank in case.ranks] == [turns, turns]
     diagnosis = diagnose(case)
@@ -70,6 +70,13 @@ def test_the_slow_worker_of_two_is_named(tmp_path: Path) -> None:
     assert "forward" in first.title
     assert first.victims == (0,)
     assert case.job.strategy == "multiworker"
+
+
+def test_weights_that_a_program_changes_by_hand_are_its_update(tmp_path: Path) -> None:
+    case, turns = recorded(tmp_path, "tf_loop.py", "--steps", "60", "--plain", "--by-hand")
+    (rank,) = case.ranks
+    assert len(rank.steps) == turns
+    assert diagnose(case).ranks[0].phases["optimizer"]
 
 
 def test_a_slow_data_set_is_named_in_words_of_tensorflow(tmp_path: Path) -> None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from mgpu_trainers import catalogue
+from mgpu_trainers import catalogue, cluster
 
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support.examining import loud, run_calmly
-from tests.support.jobs import Ended, run, started
+from tests.support.jobs import Ended, gone, run, started, until
 
 pytestmark = pytest.mark.slow
 
@@ -67,10 +68,27 @@ def test_a_killed_worker_ends_the_job_with_its_code_and_leaves_nobody() -> None:
         assert job.stdout
         assert job.stdout.readline().startswith("step 1 loss")
         workers = psutil.Process(job.pid).children(recursive=True)
-        _, said = job.communicate(timeout=100)
+        _, said = job.communicate(timeout=150)
         assert job.returncode == 128 + signal.SIGKILL
         assert "worker 1 was ended by SIGKILL; ending the others" in said
-        assert not [each for each in workers if each.is_running()]
+        until(lambda: all(gone(each.pid) for each in workers))
+
+
+def test_a_worker_that_never_comes_is_named_and_not_waited_for_without_an_end(
+    tmp_path: Path,
+) -> None:
+    pair = cluster.local(2, 0)
+    worker = [sys.executable, "-m", "mgpu_trainers.tensorflow.multiworker", "--timeout", "8"]
+    alone = ["env", f"TF_CONFIG={pair.config(cluster.Task('worker', 0))}", *worker]
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(tmp_path / "recording")]
+    # It only waits, beside whatever else runs here.
+    ended = subprocess.run([*doctor, "--", *alone], capture_output=True, text=True, check=False)
+    absent = f"worker 1 ({pair.addresses['worker'][1]})"
+    assert f"{absent} did not come within 8 s" in ended.stderr
+    assert ended.returncode == 1
+    (found,) = loud(diagnose(load_recording(tmp_path / "recording")))
+    assert found.code == "failed-tf-worker-missing"
+    assert found.title.startswith("Worker 1 never came")
 
 
 def test_asynchronous_workers_learn_though_one_is_killed(tmp_path: Path) -> None:

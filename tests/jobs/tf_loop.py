@@ -12,6 +12,7 @@ import tensorflow as tf
 def main() -> None:
     options = _tf.parser()
     options.add_argument("--plain", action="store_true", help="without a strategy")
+    options.add_argument("--by-hand", action="store_true", help="without an optimizer")
     options.add_argument("--eager", action="store_true", help="without tf.function")
     args = options.parse_args()
     _tf.few_threads()
@@ -35,7 +36,11 @@ def main() -> None:
             predicted = model(slow.through("forward", images), training=True)
             loss = tf.reduce_sum(losses(labels, predicted)) / (args.batch * world)
         gradients = tape.gradient(loss, model.trainable_variables)
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        if args.by_hand:
+            for weight, gradient in zip(model.trainable_variables, gradients, strict=True):
+                weight.assign_sub(0.02 * gradient)
+        else:
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
         return loss
 
     def step(images: Any, labels: Any) -> Any:

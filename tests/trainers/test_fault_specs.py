@@ -26,6 +26,7 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "signal": st.sampled_from(["KILL", "SEGV", "TERM", "BUS"]),
     "code": st.integers(0, 255),
     "how": st.sampled_from(["sleep", "gc", "save"]),
+    "call": st.sampled_from(["all_reduce", "broadcast"]),
 }
 
 
@@ -112,6 +113,26 @@ def test_uneven_batches_are_the_ranks_own() -> None:
     uneven = faults.parse(["uneven:rank=1,factor=2.5"], ranks=2)
     assert Planted(uneven, rank=0).batch(8) == 8
     assert Planted(uneven, rank=1).batch(8) == 20
+
+
+def test_who_has_the_first_ranks_data() -> None:
+    one, everybody = (faults.parse([text], 4) for text in ("same-data:rank=2", "same-data"))
+    parts = [Planted(one, rank).share(rank, 4) for rank in range(4)]
+    assert parts == [(0, 4), (1, 4), (0, 4), (3, 4)]
+    assert {Planted(everybody, rank).share(rank, 4) for rank in range(4)} == {(0, 4)}
+
+
+def test_a_rank_leaves_a_step_out() -> None:
+    skips = faults.parse(["skip-collective:rank=1,step=3"], 2)
+    assert list(Planted(skips, 0).steps(range(1, 6))) == [1, 2, 3, 4, 5]
+    assert list(Planted(skips, 1).steps(range(1, 6))) == [1, 2, 4, 5]
+
+
+def test_a_fault_is_refused_where_nothing_of_it_would_be_seen() -> None:
+    with pytest.raises(SpecError, match=r"diverge is for torch-ddp, ray-torch, not torch-fsdp"):
+        faults.check(faults.parse(["diverge"], 2), "torch-fsdp")
+    with pytest.raises(SpecError, match="rank 0 of torch-ps is the server"):
+        faults.check(faults.parse(["same-data:rank=0"], 3), "torch-ps")
 
 
 def test_a_fault_is_due_from_a_step_on_and_every_so_often() -> None:

@@ -130,6 +130,13 @@ TRAINERS = (
 )
 
 
+_NO_AUTO = {
+    "torch": "{} has no --batch auto: to try a batch would take all its ranks or devices; give a "
+    "number",
+    "tensorflow": "{} has no --batch auto: TensorFlow does not tell what a process may still take; "
+    "give a number",
+}
+
 _HOROVOD = (
     "Horovod is not built in: 0.28.1, its last release, does not compile with torch 2.13. In its "
     "source, set CMAKE_CXX_STANDARD to 17 in horovod/torch/CMakeLists.txt, then "
@@ -209,6 +216,8 @@ def check(
         if option is None:
             raise UsageError(f"{trainer.name} has no option --{given}{_near(given, known)}", given)
         for text in _texts(value):
+            if option.name == "batch" and text == own.AUTO and not option.words:
+                raise UsageError(_NO_AUTO[trainer.framework].format(trainer.name), "batch")
             values[option.name] = option.read(text)
     try:
         named = natural.population(trainer.name, number, values)

@@ -15,6 +15,8 @@ class Fault:
     """What one planted fault is; the methods say where it takes hold, by default nowhere."""
 
     kind: ClassVar[str]
+    only: ClassVar[tuple[str, ...]] = ()
+    """Trainers in which it can be; empty: in all, but for what `faults` and `natural` refuse."""
     rank: int = key(specs.rank, 1)
 
     def __str__(self) -> str:
@@ -23,6 +25,15 @@ class Fault:
     def batch(self, size: int) -> int:
         """The rank's own batch size, where `size` is everybody's."""
         return size
+
+    def part(self, own: int) -> int:
+        """The part of the data that the rank takes, where `own` is the one that it should."""
+        return own
+
+    def skips(self, step: int) -> bool:
+        """Whether the rank leaves out that step."""
+        assert step > 0
+        return False
 
     def attach(self, job: "Planted") -> None:
         """Puts hooks into the rank's model and optimizer."""

@@ -6,10 +6,11 @@ optimizer's step. Where none is asked for, nothing is attached and nothing is pa
 Imports no framework.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mgpu_trainers import specs
+from mgpu_trainers.discord import Diverge, ExtraCall, SameData, SkipStep
 from mgpu_trainers.fault import Fault
 from mgpu_trainers.mishaps import Exit, Hang, Kill, Leak, Nan, Raise, Uneven
 from mgpu_trainers.slowness import Collate, LateFetch, Slow, SlowLoader, Stall
@@ -21,7 +22,10 @@ if TYPE_CHECKING:
 
 KINDS: dict[str, type[Fault]] = {
     fault.kind: fault
-    for fault in (Slow, SlowLoader, Stall, Uneven, Leak, Hang, Kill, Raise, Exit, Nan)
+    for fault in (
+        *(Slow, SlowLoader, Stall, Uneven, Leak, Hang, Kill, Raise, Exit, Nan),
+        *(SameData, Diverge, SkipStep, ExtraCall),
+    )
 }
 
 MIXED = {
@@ -56,6 +60,8 @@ def parse(texts: Iterable[str], ranks: int) -> tuple[Fault, ...]:
 def check(planted: Iterable[Fault], trainer: str) -> None:
     """Raises SpecError for a fault that the strategy leaves no place for."""
     for fault in planted:
+        if fault.only and trainer not in fault.only:
+            raise SpecError(f"--fault {fault.kind} is for {', '.join(fault.only)}, not {trainer}")
         slow = fault.phase if isinstance(fault, Slow) and fault.factor else None
         if slow in MIXED.get(trainer, ()):
             raise SpecError(
@@ -78,7 +84,7 @@ def _of_learners(fault: Fault) -> bool:
     """Whether it sits where batches are learned from."""
     if isinstance(fault, Slow):
         return fault.phase in ("input", "forward", "backward")
-    return isinstance(fault, Uneven | Leak | Nan | SlowLoader)
+    return isinstance(fault, Uneven | Leak | Nan | SlowLoader | SameData)
 
 
 class Planted:
@@ -96,6 +102,12 @@ class Planted:
         for fault in self.faults:
             size = fault.batch(size)
         return size
+
+    def share(self, part: int, parts: int) -> tuple[int, int]:
+        """Which part of the data the rank takes, and how many parts there are."""
+        for fault in self.faults:
+            part = fault.part(part)
+        return part, parts
 
     def fetch(self, dataset: Any, collate: Collate) -> tuple[Any, Collate]:
         """The dataset and the collate function that the rank's training loader shall have."""
@@ -117,6 +129,13 @@ class Planted:
         self.step = step
         for fault in self.faults:
             fault.begin(self)
+
+    def steps(self, planned: Iterable[int]) -> Iterator[int]:
+        """Those that the rank takes, each as it begins."""
+        for step in planned:
+            self.begin(step)
+            if not any(fault.skips(step) for fault in self.faults):
+                yield step
 
     def end(self) -> None:
         """Training is over: what follows is spared."""

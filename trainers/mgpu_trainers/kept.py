@@ -1,4 +1,5 @@
-"""Whether checkpoints can be kept in a folder, before anything is started. Imports no framework."""
+"""Whether checkpoints can be kept in a folder, before anything is started; and what is told of one
+that was there. Imports no framework."""
 
 import os
 import zipfile
@@ -24,3 +25,9 @@ def check(folder: Path) -> None:
             "with --save-to",
             "save-to",
         )
+
+
+def told(done: int, steps: int) -> str:
+    """Of a checkpoint that has `done` steps, where `steps` are wanted in all."""
+    more = "" if done < steps else f", and --steps {steps} asks for no more"
+    return f"resumed after step {done}{more}"

@@ -54,9 +54,9 @@ class AtStep(Fault):
 
     def begin(self, job: "Planted") -> None:
         if job.step == self.step:
-            self.happen()
+            self.happen(job)
 
-    def happen(self) -> None:
+    def happen(self, job: "Planted") -> None:
         """What happens then."""
 
 
@@ -66,7 +66,7 @@ class Hang(AtStep):
 
     kind: ClassVar[str] = "hang"
 
-    def happen(self) -> None:
+    def happen(self, _job: "Planted") -> None:
         while True:
             time.sleep(0.01)
 
@@ -78,7 +78,7 @@ class Kill(AtStep):
     kind: ClassVar[str] = "kill"
     signal: str = key(specs.signal_name, "KILL")
 
-    def happen(self) -> None:
+    def happen(self, _job: "Planted") -> None:
         os.kill(os.getpid(), signal.Signals[f"SIG{self.signal}"])
 
 
@@ -88,7 +88,7 @@ class Raise(AtStep):
 
     kind: ClassVar[str] = "exception"
 
-    def happen(self) -> None:
+    def happen(self, _job: "Planted") -> None:
         raise RuntimeError(f"planted exception at step {self.step}")
 
 
@@ -99,7 +99,7 @@ class Exit(AtStep):
     kind: ClassVar[str] = "exit"
     code: int = key(specs.exit_code, 3)
 
-    def happen(self) -> None:
+    def happen(self, _job: "Planted") -> None:
         sys.exit(self.code)
 
 

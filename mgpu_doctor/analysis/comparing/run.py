@@ -75,6 +75,8 @@ class Run:
     memory_reason: str | None
     shared: tuple[Shared, ...] = ()
     losses: Losses | None = None
+    echoing: int = 0
+    """Ranks that saw the batches of another one, whose samples count once."""
 
     def rate(self, unit: str) -> float | None:
         """Samples, tokens or steps a second, of the whole job."""
@@ -91,6 +93,7 @@ def measured(name: str, case: Case) -> Run | str:
     if float(series.mean()) <= 0:
         return "its steps took no time by its record"
     phases, why = _phases(case.ranks, ranks)
+    echoing = _echoing(case.ranks)
     standing = _standing(phases, float(series.mean()))
     memory = memory_of(case)
     return Run(
@@ -100,7 +103,7 @@ def measured(name: str, case: Case) -> Run | str:
         steps=len(series),
         mean=mean_level(series),
         median=median_level(series),
-        work=_work(case.ranks, ranks),
+        work=_work(case.ranks, ranks, echoing),
         phases=phases,
         standing=standing,
         standing_reason=why if standing is None else None,
@@ -108,6 +111,7 @@ def measured(name: str, case: Case) -> Run | str:
         memory_reason=None if isinstance(memory, Memory) else memory,
         shared=tuple(_shared(case)),
         losses=losses_of(case.ranks),
+        echoing=len(echoing),
     )
 
 
@@ -190,13 +194,21 @@ def _standing(phases: Mapping[str, float | None], seconds: float) -> float | Non
     return min(1.0, sum(known) / seconds) if known else None
 
 
-def _work(everybody: Sequence[Rank], ranks: Sequence[tuple[Rank, Records]]) -> Work:
-    """Ranks that saw the same batches (they share each, as in tensor parallel) count once."""
+def _echoing(everybody: Sequence[Rank]) -> frozenset[int]:
+    """All but the first of those that saw the same batches (they share each, as in tensor parallel,
+    or were fed so by mistake)."""
+    alike = compare_replicas(everybody).alike
+    return frozenset(number for group in alike for number in sorted(group)[1:])
+
+
+def _work(
+    everybody: Sequence[Rank],
+    ranks: Sequence[tuple[Rank, Records]],
+    echoing: frozenset[int],
+) -> Work:
     if len(ranks) < len([rank for rank in everybody if rank.rank is not None]):
         return Work()
-    alike = compare_replicas(everybody).alike
-    twice = {number for group in alike for number in sorted(group)[1:]}
-    once = [records for rank, records in ranks if rank.rank not in twice]
+    once = [records for rank, records in ranks if rank.rank not in echoing]
     return Work(_total(once, "samples"), _total(once, "tokens"))
 
 

@@ -65,6 +65,7 @@ OPERATIONS = BETWEEN_TWO | {
     *("all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "broadcast_object_list"),
     *("all_gather", "all_gather_into_tensor", "all_gather_coalesced", "all_gather_object"),
     *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single"),
+    *("all_gather_single", "reduce_scatter_single"),  # from torch 2.13 on
     *("gather", "gather_object", "scatter", "scatter_object_list"),
     *("barrier", "monitored_barrier", "new_group", "new_subgroups", "split_group"),
     "destroy_process_group",

@@ -54,6 +54,7 @@ HOOKS = {
     "deepspeed.runtime.engine": ("torch_hooks.deepspeed", "patch"),
     "torch.serialization": ("torch_hooks.saving", "patch"),
     "torch.distributed.checkpoint.state_dict_saver": ("torch_hooks.saving", "patch_distributed"),
+    "torch.distributed.checkpoint.state_dict": ("torch_hooks.saving", "patch_state_dict"),
     "tensorflow.python.framework.auto_control_deps": ("tf_hooks.tracing", "patch"),
     "tensorflow.python.eager.polymorphic_function.polymorphic_function": (
         "tf_hooks.calls",
@@ -63,6 +64,7 @@ HOOKS = {
         "tf_hooks.returned",
         "patch",
     ),
+    "tensorflow.python.ops.resource_variable_ops": ("tf_hooks.optimizers", "patch_variables"),
     "tensorflow.python.eager.backprop": ("tf_hooks.gradients", "patch"),
     "tensorflow.python.data.ops.iterator_ops": ("tf_hooks.inputs", "patch"),
     "tensorflow.python.distribute.input_lib": ("tf_hooks.inputs", "patch_distributed"),
@@ -78,6 +80,7 @@ HOOKS = {
     "tensorflow.python.checkpoint.checkpoint": ("tf_hooks.saving", "patch_checkpoint"),
     "keras.src.saving.saving_api": ("tf_hooks.saving", "patch_keras"),
     "keras.src.backend.tensorflow.trainer": ("tf_hooks.saving", "patch_trainer"),
+    "keras.src.backend.common.variables": ("tf_hooks.optimizers", "patch_variables"),
     "keras.src.optimizers.base_optimizer": ("tf_hooks.optimizers", "patch"),
     "tf_keras.src.optimizers.optimizer": ("tf_hooks.optimizers", "patch_legacy"),
 }

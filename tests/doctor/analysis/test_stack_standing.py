@@ -187,6 +187,15 @@ def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None
     assert named(stand(scene({1: received}).looks())) == (Kind.APART, [])
 
 
+@pytest.mark.parametrize("call", ["all_gather_single", "reduce_scatter_single"])
+def test_the_newer_names_of_collectives_are_waited_in_too(call: str) -> None:
+    """torch 2.13 calls them under fully_shard, where who waits is behind nobody."""
+    sharded = [Seen((*LOOP, "unshard torch/distributed/fsdp/x.py:3", f"{call} {looking.C10D}:9"))]
+    assert named(stand(scene({1: LOCKED}, others=sharded).looks())) == (Kind.BEHIND, [1])
+    different = scene({1: [Seen(collective("all_reduce", 70))]}, others=sharded, ranks=2)
+    assert named(stand(different.looks())) == (Kind.APART, [])
+
+
 def test_if_all_receive_nobody_sends() -> None:
     receives = [Seen(collective("recv", 52))]
     assert named(stand(scene({}, others=receives).looks())) == (Kind.APART, [])

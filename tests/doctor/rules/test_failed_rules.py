@@ -10,6 +10,7 @@ import pytest
 
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Console, Event, Now, Outcome, ProcessEnd, Rank, State
+from mgpu_doctor.rules.obituary import headline
 from tests.support.deaths import (
     AT,
     dead,
@@ -118,6 +119,13 @@ def test_who_ends_without_a_word_is_told_with_what_was_printed_before_others_fai
     printed = [one.value for one in finding.evidence if one.measure.startswith("last lines")]
     assert printed == ["step 41\nno such data set: numbers"]
     assert "@record" not in finding.fixes[0].how  # an exception would be known
+
+
+def test_a_command_that_ends_before_any_rank_is_told_with_its_last_words() -> None:
+    console = Console(tail=("loading", "tf-tpu needs a TPU: none is here"))
+    (finding,) = find(failed_job([], console=console))
+    assert finding.title.endswith("before any rank existed")
+    assert finding.cause.endswith("The last line that it printed: tf-tpu needs a TPU: none is here")
 
 
 @pytest.mark.parametrize(
@@ -282,6 +290,13 @@ def test_who_left_cleanly_and_was_then_ended_by_the_launcher_is_named() -> None:
     assert "had left its process group" in str(found.evidence[0].value)
 
 
+def test_who_left_its_group_and_said_goodbye_is_named_where_nobody_saw_its_exit_code() -> None:
+    unseen = replace(left(AT), state=State.EXITED, signal=None)
+    (found,) = find(failed_job([in_collective(AT + 1), unseen, terminated(2, AT + 2)]))
+    assert [culprit.rank for culprit in found.culprits] == [1]
+    assert "nobody saw its exit code" in str(found.evidence[0].value)
+
+
 @pytest.mark.parametrize(
     "parted", [left(AT + 2), left(AT, group_seq=42)], ids=["later", "from the same collective"]
 )
@@ -328,3 +343,8 @@ def test_healthy_jobs_are_silent() -> None:
     left = [rank(n, state=State.EXITED, exit_code=0, ended=AT) for n in range(4)]
     assert find(failed_job(left, outcome=Outcome.COMPLETED, exit_code=0)) == []
     assert find(failed_job([rank(0), rank(1)], outcome=Outcome.RUNNING, exit_code=None)) == []
+
+
+def test_a_long_message_is_seen_to_be_cut() -> None:
+    assert headline(error("RuntimeError", "x" * 300)).endswith("x…")
+    assert not headline(error("RuntimeError", "x" * 160)).endswith("…")

@@ -15,10 +15,12 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.rules.mismatch import RULES
 from tests.support import looking
-from tests.support.deaths import dead, rank, stepped
+from tests.support.deaths import dead, error, failed_job, rank, stepped
 from tests.support.flights import Call, recorded, schedule, simulated
 
 LATE = 30.0
+GAVE_UP = "Application timeout caused pair closure"
+"""What gloo raises where the other end of a connection waited too long."""
 
 
 def case(flights: tuple[Flight, ...], outcome: Outcome = Outcome.UNKNOWN) -> Case:
@@ -153,6 +155,18 @@ def test_two_against_two_names_both_sides_and_nobody() -> None:
     assert "do not tell" in finding.cause
 
 
+@pytest.mark.parametrize(("line", "fix"), [(40, "same-sizes"), (77, "all-or-none")])
+def test_sizes_are_to_be_mended_where_one_line_called_and_else_the_calls(
+    line: int, fix: str
+) -> None:
+    before = [Call("0", line=1) for _ in range(5)]
+    programs = {rank: [*before, Call("0", line=40)] for rank in range(4)}
+    programs[2][-1] = Call("0", size=1, line=line)
+    finding = the_only(simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0))
+    assert [culprit.rank for culprit in finding.culprits] == [2]
+    assert [one.id for one in finding.fixes] == [fix, "debug-detail"]
+
+
 def test_who_has_not_come_to_a_new_call_is_told_by_its_stack() -> None:
     """The dumps alone leave open whether it is held up, or never calls it."""
     programs = {rank: [Call("0", line=1) for _ in range(5)] for rank in range(2)}
@@ -164,6 +178,20 @@ def test_who_has_not_come_to_a_new_call_is_told_by_its_stack() -> None:
     standing = replace(looking.case(asleep.looks()), flights=flights)
     (finding,) = diagnose(standing).findings
     assert (finding.code, [one.rank for one in finding.culprits]) == ("hang-rank-behind", [1])
+
+
+def test_ranks_that_gave_up_in_different_collectives_are_told_of_once() -> None:
+    programs = {
+        rank: [Call("0", line=1) for _ in range(5)] + [Call("0", size=8 + rank, line=40)]
+        for rank in range(2)
+    }
+    flights = simulated(programs, {"0": (0, 1)}, lambda _: 60.0)
+    said = ("Timed out waiting 20000ms for send operation to complete", GAVE_UP)
+    ranks = [dead(n, exit_code=1, error=error("RuntimeError", said[n])) for n in range(2)]
+    findings = diagnose(replace(failed_job(ranks), flights=flights)).findings
+    (finding,) = (one for one in findings if one.severity is not Severity.INFO)
+    assert (finding.code, finding.victims) == ("hang-collective-mismatch", (0, 1))
+    assert diagnose(failed_job(ranks)).findings[0].culprits == ()
 
 
 def test_a_ring_in_the_first_step_names_all_and_blames_nobody() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.logs import load_logs, signs_of
-from mgpu_doctor.case.model import Case, Outcome
+from mgpu_doctor.case.model import Case, Now, Outcome
 from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
@@ -26,6 +26,7 @@ GLOO = (
     "Connection closed by peer [127.0.0.1]:42709. This is typically caused by a remote worker "
     "crashing. Check the logs of the remote worker before reporting an error."
 )
+SIZES = {"sent": "1004", "expected": "4"}
 SHAPES = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x128 and 64x10)"
 FULL = (
     "RuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: "
@@ -46,6 +47,22 @@ def raised(last: str, label: str = "", line: int = 12) -> list[str]:
         last,
     ]
     return [f"{label}{text}" for text in lines]
+
+
+def test_ranks_whose_collectives_differ_are_told_with_the_calls_they_were_in() -> None:
+    text = "enforce fail at /x/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. "
+    said = f"  what():  [{text}1004 vs 4. Received data size doesn't match expected size."
+    sign = Sign("gloo-size-mismatch", None, "console", 5, said, None, values=SIZES)
+    where = ["all_reduce /home/me/model.py:8"] * 3 + ["broadcast /home/me/train.py:87"]
+    nows = [Now("wait", AT, 28, site, 804) for site in where]
+    ranks = [dead(n, signal=6 if n == 3 else 15, now=now) for n, now in enumerate(nows)]
+    (found,) = diagnose(replace(failed_job(ranks), signs=(sign,))).findings[:1]
+    assert found.code == "hang-collective-mismatch"
+    told = [(one.measure, one.value, one.where) for one in found.evidence if one.where]
+    assert told[-2:] == [
+        ("rank 3 was in", "broadcast", "/home/me/train.py:87"),
+        ("ranks 0-2 were in", "all_reduce", "/home/me/model.py:8"),
+    ]
 
 
 def findings(lines: Sequence[str], tmp_path: Path) -> list[Finding]:

@@ -356,6 +356,7 @@ def test_a_rank_whose_peers_loss_is_not_known_is_not_named() -> None:
     unknown[:] = np.nan
     (one,) = found(job({}, {}, loss=[known, unknown]))
     assert one.culprits == ()
+    assert "several ranks" not in one.cause  # as in a pipeline, whose last stage has the loss
 
 
 def test_one_rank_alone() -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from mgpu_trainers import cluster
+from mgpu_trainers.tensorflow import arrival
 from mgpu_trainers.tensorflow.common.loop import main
 from mgpu_trainers.tensorflow.common.strategy import Strategy
 
@@ -26,7 +27,8 @@ class MultiWorker(Strategy):
         self.choose(first=whole.place(task), count=1)
         seconds = self.args.timeout
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
-        return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        with arrival.awaited(self.name, seconds or arrival.LONGEST):
+            return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
     def save_to(self) -> str | None:
         """All must save, but only what the first one saves is kept."""

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from mgpu_trainers import catalogue, cluster
+from mgpu_trainers import catalogue, cluster, kept
 from mgpu_trainers.cluster import Cluster, Task
 from mgpu_trainers.tensorflow import station
 from mgpu_trainers.tensorflow.common import job
@@ -100,7 +100,7 @@ def main() -> None:
     try:
         made = job.make(strategy)
         if made.done:
-            print(f"resumed after step {made.done}", flush=True)
+            print(kept.told(made.done, args.steps), flush=True)
         train(made, whole)
         conclude(made, tells=True)
     except tf.errors.UnavailableError as error:

@@ -2,35 +2,28 @@
 
     python -m mgpu_trainers.tensorflow.tpu --model cnn-nano --steps 200
 
-Not tried on a TPU: the loop is that of the other strategies.
+Not tried on a TPU: the loop is that of the other strategies. TensorFlow, which talks while it
+loads, is not loaded before the TPU was found.
 """
 
-import argparse
 import sys
-from typing import Any
 
-import tensorflow as tf
-
+from mgpu_trainers import catalogue
 from mgpu_trainers.tensorflow import tpu_check
-from mgpu_trainers.tensorflow.common.loop import main
-from mgpu_trainers.tensorflow.common.strategy import Strategy
+
+NAME = "tf-tpu"
 
 
-class Tpu(Strategy):
-    name = "tf-tpu"
+def main() -> None:
+    """Trains as the command line says, or ends with one sentence where there is no TPU."""
+    args = catalogue.arguments(catalogue.find(NAME))
+    if why := tpu_check.missing(args.tpu, args.timeout):
+        sys.exit(f"{NAME} needs a TPU: {why}")
+    from mgpu_trainers.tensorflow.common import loop
+    from mgpu_trainers.tensorflow.common.on_tpu import Tpu
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        if why := tpu_check.missing(args.tpu, args.timeout):
-            sys.exit(f"{self.name} needs a TPU: {why}")
-        super().__init__(args)
-
-    def join(self) -> Any:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=self.args.tpu)
-        if self.args.tpu != "local":
-            tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        return tf.distribute.TPUStrategy(resolver)
+    loop.main(Tpu)
 
 
 if __name__ == "__main__":
-    main(Tpu)
+    main()

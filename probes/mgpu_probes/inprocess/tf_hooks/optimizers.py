@@ -1,4 +1,4 @@
-"""Keras' optimizers: that one follows the gradients, and what it is."""
+"""Updates of weights: by Keras' optimizers, and what these are; and by a program's own hand."""
 
 from __future__ import annotations
 
@@ -27,6 +27,28 @@ def patch_legacy(optimizer: ModuleType) -> None:
     owner = getattr(optimizer, "Optimizer", None)
     if owner is not None:
         wrap(owner, "apply_gradients", _begins, _ends)
+
+
+def patch_variables(module: ModuleType) -> None:
+    """Wraps `assign_sub` of variables, TensorFlow's or Keras' (which assigns a difference)."""
+    for owner in ("BaseResourceVariable", "Variable"):
+        if hasattr(module, owner):
+            wrap(getattr(module, owner), "assign_sub", _takes_away, _taken)
+
+
+def _takes_away(args: tuple[Any, ...], _: dict[str, Any]) -> None:
+    """A graph that computed gradients takes something away from a weight: that is its update."""
+    if not getattr(args[0], "trainable", False) or not tracing.differentiates():
+        return
+    calls.noted(updates=True)
+    try:
+        tracing.updates(tracing.replica_of())
+    except Exception as trouble:
+        tracing.fail(trouble)
+
+
+def _taken(_: Any, __: Any) -> None:
+    """There is nothing to tell when a graph has got its operation."""
 
 
 def _backend() -> str:

@@ -22,7 +22,7 @@ from ..rank import probe
 from ..wrap import hidden
 from . import returned
 from .common import eagerly, tensorflow, tensors
-from .timeline import UPDATE, Layout, Layouts, Stamp
+from .timeline import GRADIENTS, UPDATE, Layout, Layouts, Stamp
 
 _SITE_WORD = layout.NOW_SITE // 8
 _HOST = "CPU:0"
@@ -142,6 +142,12 @@ def number(kind: int, value: Any, replica: int) -> None:
     tf = tensorflow()
     with tf.device(_HOST):
         _add(traced, kind, replica, tf.cast(value, tf.float64))
+
+
+def differentiates() -> bool:
+    """Whether gradients were computed so far in the graph that is being traced."""
+    sent = _pending.get(id(graph())) if _pending else None
+    return sent is not None and any(stamp.kind == GRADIENTS for stamp in sent.stamps)
 
 
 def updates(replica: int) -> None:

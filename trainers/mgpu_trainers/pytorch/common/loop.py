@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from mgpu_trainers import catalogue, data, faults, models, schedule
+from mgpu_trainers import catalogue, data, faults, kept, models, schedule
 from mgpu_trainers.options import BATCH
 from mgpu_trainers.pytorch.common.batches import endless
 from mgpu_trainers.pytorch.common.compiling import Compiled, missing
@@ -47,8 +47,8 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
     run = Run(strategy, inner, optimizer, precision)
     done = run.resume(args.save_to) if args.save_to else 0
     if done and place.rank == 0:
-        print(f"resumed after step {done}", flush=True)
-    share, tells = strategy.share(), place.rank == strategy.teller()
+        print(kept.told(done, args.steps), flush=True)
+    share, tells = planted.share(*strategy.share()), place.rank == strategy.teller()
     size = schedule.batch(args.model, args.batch, args.global_batch, share[1], args.accumulate)
     growth = size * share[1] * args.accumulate / BATCH[args.model]
     batches = endless(
@@ -62,8 +62,7 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
         taken=done * args.accumulate,
     )
 
-    for step in strategy.steps(done, planted, run):
-        planted.begin(step)
+    for step in planted.steps(strategy.steps(done, planted, run)):
         rate = schedule.rate(args.lr, args.lr_scaling, growth, step, args.warmup)
         for group in optimizer.param_groups:
             group["lr"] = rate

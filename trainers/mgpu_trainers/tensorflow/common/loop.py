@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from mgpu_trainers import catalogue
+from mgpu_trainers import catalogue, kept
 from mgpu_trainers.tensorflow.common import fit, job
 from mgpu_trainers.tensorflow.common.job import Job
 from mgpu_trainers.tensorflow.common.learner import Learner
@@ -26,7 +26,7 @@ def main(kind: type[Strategy]) -> None:
         print(f"{strategy.name}: {note}", file=sys.stderr)
     made = job.make(strategy)
     if made.done and tells:
-        print(f"resumed after step {made.done}", flush=True)
+        print(kept.told(made.done, args.steps), flush=True)
     if getattr(args, "api", "loop") == "fit":
         fit.train(made, args)
     else:

@@ -1,0 +1,53 @@
+"""Ranks of built-in trainers that do not do what the others do, for real."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Severity
+from tests.support.examining import loud, run_calmly
+
+pytestmark = pytest.mark.slow
+
+
+def found(folder: Path, name: str, fault: str, *options: str) -> tuple[int, list[tuple[str, bool]]]:
+    """The exit code of the job, and each finding with whether it says that the job ended by it."""
+    doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "--dir", str(folder / "job")]
+    options = ("--model", "cnn-nano", "--device", "cpu", "--fault", fault, *options)
+    ended = run_calmly([*doctor, *options], folder / "job")
+    diagnosis = diagnose(load_recording(folder / "job"))
+    told = [(one.code, one.severity is Severity.CRITICAL) for one in loud(diagnosis)]
+    return ended.code, told
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "code"),
+    [
+        ("torch-localsgd", "same-data", "data-duplicated"),
+        ("torch-ddp", "diverge:step=40", "replicas-diverged"),
+    ],
+)
+def test_a_job_that_learns_less_than_it_seems_to(
+    tmp_path: Path, name: str, fault: str, code: str
+) -> None:
+    assert found(tmp_path, name, fault, "--steps", "120") == (0, [(code, False)])
+
+
+@pytest.mark.parametrize(
+    ("name", "fault", "code"),
+    [
+        ("torch-ddp", "skip-collective:step=30", "failed-exception"),
+        ("torch-ddp", "extra-collective:step=30", "hang-collective-mismatch"),
+        ("torch-fsdp", "skip-collective:step=30", "hang-collective-mismatch"),
+    ],
+)
+def test_a_job_whose_ranks_part_is_told_of_once(
+    tmp_path: Path, name: str, fault: str, code: str
+) -> None:
+    ended = found(tmp_path, name, fault, "--steps", "60", "--timeout", "20")
+    assert ended == (1, [(code, True)])

@@ -1,0 +1,84 @@
+"""Weights that a program changes itself in a graph. TensorFlow is a fake that builds one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mgpu_probes.inprocess.rank import probe
+from mgpu_probes.inprocess.tf_hooks import calls, optimizers, tracing
+from mgpu_probes.inprocess.tf_hooks.timeline import GRADIENTS, LOSS, Stamp
+
+GRAPH = SimpleNamespace(experimental_acd_manager=object())
+
+
+class Variable:
+    def __init__(self, *, trainable: bool = True) -> None:
+        self.trainable = trainable
+        self.value = 5
+
+    def assign_sub(self, less: int) -> int:
+        self.value -= less
+        return self.value
+
+
+@pytest.fixture
+def tensorflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """In a call that is under way, whose function is being traced."""
+    fake = SimpleNamespace(
+        executing_eagerly=lambda: False,
+        compat=SimpleNamespace(v1=SimpleNamespace(get_default_graph=lambda: GRAPH)),
+        distribute=SimpleNamespace(get_replica_context=lambda: None),
+    )
+    monkeypatch.setitem(sys.modules, "tensorflow", fake)
+    monkeypatch.setattr(probe, "on", True)
+    monkeypatch.setattr(tracing.this, "allowed", lambda: True)
+    monkeypatch.setattr(tracing, "_pending", {})
+    monkeypatch.setattr(tracing, "_flags", {})
+    monkeypatch.setattr(calls, "this", calls._Call())
+    calls.this.known = calls.Known()
+    yield
+    assert tracing.this.off == ""
+
+
+def watched() -> type[Any]:
+    class Own(Variable):
+        pass
+
+    optimizers.patch_variables(SimpleNamespace(Variable=Own))  # type: ignore[arg-type]
+    return Own
+
+
+def stamped(kind: int) -> None:
+    sent = tracing._pending.setdefault(id(GRAPH), tracing._Sent())
+    sent.stamps.append(Stamp(kind, 0, 0, 0))
+
+
+@pytest.mark.usefixtures("tensorflow")
+def test_what_is_taken_from_a_weight_after_its_gradients_is_the_update() -> None:
+    stamped(LOSS)
+    stamped(GRADIENTS)
+    assert watched()().assign_sub(2) == 3
+    assert calls.this.known is not None
+    assert calls.this.known.updates
+    assert id(GRAPH) in tracing._flags
+
+
+@pytest.mark.usefixtures("tensorflow")
+@pytest.mark.parametrize(("kind", "trainable"), [(LOSS, True), (GRADIENTS, False)])
+def test_statistics_and_what_comes_before_gradients_are_none(kind: int, trainable: bool) -> None:
+    stamped(kind)
+    watched()(trainable=trainable).assign_sub(2)
+    assert calls.this.known is not None
+    assert not calls.this.known.updates
+    assert tracing._flags == {}
+
+
+def test_keras_on_torch_asks_nothing_of_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    monkeypatch.setattr(probe, "on", True)
+    assert watched()().assign_sub(2) == 3
+    assert probe.on
