@@ -32,8 +32,9 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest
 
+# What other programs of the machine disturbed is run up to three times.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow --timeout=600
 
 # A machine that cannot get a browser is told so, and fails nothing.
 test-browser: $(READY)

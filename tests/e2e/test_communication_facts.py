@@ -45,7 +45,7 @@ def strategy(case: Case) -> Any:
     return one
 
 
-SLEPT = 0.025
+SLEPT, SLOW = 0.060, ("--ms", "60")
 
 
 @pytest.mark.parametrize("place", ["forward", "backward"])
@@ -60,13 +60,13 @@ SLEPT = 0.025
 def test_who_is_late_hardly_waits(
     script: str, kind: str, call: str, place: str, observed: Observed
 ) -> None:
-    case = observed.case(script, *STEPS, "--fault", place, "--rank", "1", "--ms", "25")
+    case = observed.case(script, *STEPS, "--fault", place, "--rank", "1", *SLOW)
     assert strategy(case) == kind
     victim, culprit = (medians(rank) for rank in case.ranks)
     # Stages of a pipeline do not work alike, which shows on a slow machine.
-    unlike = 0.017 if kind == "pipeline" else 0.0
-    assert -0.008 <= culprit[place] - victim[place] - SLEPT <= 0.008 + unlike
-    assert -0.012 <= victim["wait"] - culprit["wait"] - SLEPT <= 0.012 + unlike
+    unlike = 0.020 if kind == "pipeline" else 0.0
+    assert -0.015 <= culprit[place] - victim[place] - SLEPT <= 0.015 + unlike
+    assert -0.020 <= victim["wait"] - culprit["wait"] - SLEPT <= 0.020 + unlike
     for rank in case.ranks:
         explained = np.nansum(rank.steps["phases"], axis=1)
         assert explained == pytest.approx(rank.steps["wall_ns"] / 1e9, rel=1e-4)
@@ -76,10 +76,10 @@ def test_who_is_late_hardly_waits(
 
 
 def test_between_the_steps_of_a_sharded_model_is_no_forward_pass(tmp_path: Path) -> None:
-    fault = ("--fault", "between", "--rank", "1", "--ms", str(SLEPT * 1e3))
+    fault = ("--fault", "between", "--rank", "1", *SLOW)
     victim, culprit = (medians(rank) for rank in recorded(tmp_path, "fsdp2", *STEPS, *fault).ranks)
-    assert culprit["other"] - victim["other"] == pytest.approx(SLEPT, abs=0.008)
-    assert abs(culprit["forward"] - victim["forward"]) < 0.008
+    assert culprit["other"] - victim["other"] == pytest.approx(SLEPT, abs=0.015)
+    assert abs(culprit["forward"] - victim["forward"]) < 0.015
 
 
 NEXT_TO = [(1,), (0, 2), (1, 3), (2,)]

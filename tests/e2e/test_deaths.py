@@ -284,7 +284,7 @@ def test_a_terminal_that_closes_is_no_ranks_fault(tmp_path: Path) -> None:
         try:
             eventually("a step of each rank", lambda: _all_step(recording))
             os.killpg(process.pid, signal.SIGHUP)  # as the terminal does
-            process.communicate(timeout=60)
+            process.communicate(timeout=120)
         finally:
             kill_family(process.pid)
     diagnosis = diagnose(load_recording(recording))

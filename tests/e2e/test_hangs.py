@@ -48,7 +48,7 @@ def examined(job: subprocess.Popen[str]) -> tuple[int, dict[str, Any]]:
         [sys.executable, "-m", "mgpu_doctor", "diagnose", str(job.pid), "--json"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.stdout, done.stderr

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 LONG = ("--steps", "600")
 """So many steps take ten seconds: the host is sampled once a second."""
+SLEEPS = ("--fault", "forward", "--ms", "40")
 
 
 def with_threads(folder: Path, threads: int, ranks: int) -> Diagnosis:
@@ -49,7 +50,7 @@ def test_the_same_job_without_the_neighbour(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_sleeps_is_not_blamed_on_its_host(tmp_path: Path) -> None:
-    diagnosis = examined(tmp_path, "neighbours", *LONG, "--fault", "forward", "--ms", "20")
+    diagnosis = examined(tmp_path, "neighbours", "--steps", "300", *SLEEPS)
     found = named(diagnosis, "straggler-compute")
     assert found is not None
     assert [one.rank for one in found.culprits] == [1]

@@ -25,8 +25,8 @@ PATIENCE = 120.0
 
 def test_a_straggler_appears_and_resolves_itself(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
-    planted = ("--fault", "forward", "--ms", "20", "--rank", "1", "--until", str(FAULTY))
-    job = torchrun("plain_ddp.py", "--steps", "4000", *planted)
+    planted = ("--fault", "forward", "--ms", "40", "--rank", "1", "--until", str(FAULTY))
+    job = torchrun("plain_ddp.py", "--steps", "100000", *planted)  # ended by the test
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--"]
     watch = Watch(recording)
     with started([*doctor, *job]):

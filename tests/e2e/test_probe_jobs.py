@@ -174,14 +174,15 @@ def test_an_elastic_restart_gets_boxes_of_its_own(tmp_path: Path) -> None:
 def test_a_planted_sleep_shows_in_its_phase_of_its_rank_alone(
     place: str, phase: str, tmp_path: Path
 ) -> None:
-    fault = ["--fault", place, "--rank", "1", "--ms", "40"]
+    # So long that what a busy machine adds to one rank is small beside it.
+    fault = ["--fault", place, "--rank", "1", "--ms", "100"]
     done = job(torchrun("plain_ddp.py", "--steps", "30", *fault), tmp_path)
     victim, culprit = (phases(box) for box in done.ranks())
-    assert culprit[phase] - victim[phase] == pytest.approx(0.040, abs=0.012)
-    assert victim["wait"] - culprit["wait"] > 0.025
+    assert culprit[phase] - victim[phase] == pytest.approx(0.100, abs=0.025)
+    assert victim["wait"] - culprit["wait"] > 0.065
     for other in ("input", "forward", "backward", "optimizer", "other"):
         if other != phase:
-            assert abs(culprit[other] - victim[other]) < 0.015
+            assert abs(culprit[other] - victim[other]) < 0.025
 
 
 UNSEEN = r"""

@@ -12,6 +12,9 @@ from tests.support.examining import Observed, examined, loud
 pytestmark = pytest.mark.slow
 
 STEPS = ("--steps", "60")
+SLOW = ("--ms", "60")
+"""Far more than a busy machine makes one rank slower; `test_communication_facts` has some of these
+jobs, too."""
 MEETING = {"fsdp2": 2, "tensor_parallel": 2, "hybrid": 4}
 """Jobs whose ranks all do the same and meet in collectives of one or of several groups."""
 PIPELINES = [("pipeline_sendrecv", 2), ("pipeline_sendrecv", 4), ("pipeline_1f1b", 4)]
@@ -31,7 +34,7 @@ def blamed(diagnosis: Diagnosis) -> list[tuple[str, list[int | None]]]:
     [*((script, "forward") for script in MEETING), ("hybrid", "backward")],
 )
 def test_the_slow_rank_is_named_through_groups(observed: Observed, script: str, place: str) -> None:
-    fault = ("--fault", place, "--rank", "1", "--ms", "25")
+    fault = ("--fault", place, "--rank", "1", *SLOW)
     diagnosis = observed.diagnosis(script, *STEPS, *fault, ranks=MEETING[script])
     assert blamed(diagnosis) == [("straggler-compute", [1])]
     (found,) = (one for one in diagnosis.findings if one.code == "straggler-compute")
@@ -51,7 +54,7 @@ def test_nobody_is_blamed_in_a_healthy_job(observed: Observed, script: str, rank
 def test_a_stage_that_is_slow_from_the_start_is_an_imbalance(
     tmp_path: Path, script: str, ranks: int
 ) -> None:
-    fault = ("--fault", "forward", "--rank", "1", "--ms", "25")
+    fault = ("--fault", "forward", "--rank", "1", *SLOW)
     diagnosis = examined(tmp_path, script, *STEPS, *fault, ranks=ranks)
     assert blamed(diagnosis) == [("imbalance-stage", [1])]
     (found,) = (one for one in diagnosis.findings if one.code == "imbalance-stage")
@@ -63,7 +66,7 @@ def test_a_stage_that_is_slow_from_the_start_is_an_imbalance(
 
 @pytest.mark.parametrize(("script", "ranks"), PIPELINES)
 def test_a_stage_that_became_slow_is_a_straggler(tmp_path: Path, script: str, ranks: int) -> None:
-    fault = ("--fault", "backward", "--rank", "1", "--ms", "25", "--after", "30")
+    fault = ("--fault", "backward", "--rank", "1", *SLOW, "--after", "30")
     diagnosis = examined(tmp_path, script, *STEPS, *fault, ranks=ranks)
     assert blamed(diagnosis) == [("straggler-compute", [1])]
     (found,) = (one for one in diagnosis.findings if one.code == "straggler-compute")
@@ -72,7 +75,7 @@ def test_a_stage_that_became_slow_is_a_straggler(tmp_path: Path, script: str, ra
 
 
 def test_in_two_pipelines_a_rank_is_compared_with_its_equal(tmp_path: Path) -> None:
-    fault = ("--fault", "backward", "--rank", "3", "--ms", "25")
+    fault = ("--fault", "backward", "--rank", "3", *SLOW)
     options = ("--replicas", "2", *fault)
     diagnosis = examined(tmp_path, "pipeline_1f1b", *STEPS, *options, ranks=4)
     assert blamed(diagnosis) == [("straggler-compute", [3])]
@@ -81,6 +84,6 @@ def test_in_two_pipelines_a_rank_is_compared_with_its_equal(tmp_path: Path) -> N
 
 
 def test_the_optimizer_of_a_stage_is_compared_with_those_of_equal_stages(tmp_path: Path) -> None:
-    fault = ("--fault", "optimizer", "--rank", "2", "--ms", "25")
+    fault = ("--fault", "optimizer", "--rank", "2", *SLOW)
     diagnosis = examined(tmp_path, "pipeline_sendrecv", *STEPS, *fault, ranks=4)
     assert blamed(diagnosis) == [("straggler-optimizer", [2])]

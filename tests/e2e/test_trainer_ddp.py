@@ -55,8 +55,8 @@ def test_workers_and_accumulation_leave_nothing_behind() -> None:
 
 def test_two_jobs_run_side_by_side() -> None:
     with started(command(steps=5)) as first:
-        second = subprocess.run(command(steps=5), capture_output=True, check=False, timeout=100)
-        assert (second.returncode, first.wait(timeout=100)) == (0, 0)
+        second = subprocess.run(command(steps=5), capture_output=True, check=False, timeout=140)
+        assert (second.returncode, first.wait(timeout=140)) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,14 @@ from tests.support.jobs import started, torchrun, until
 
 pytestmark = pytest.mark.slow
 
-STEPS = 3000
+STEPS = 2000
+PACE = ("--fault", "forward", "--rank", "-1", "--ms", "8")
+"""So that it lasts longer than the examinations on a fast machine, too."""
 TIMES = 4
 
 
 def test_a_job_that_is_looked_at_a_hundred_times() -> None:
-    command = torchrun("plain_ddp.py", "--steps", str(STEPS))
+    command = torchrun("plain_ddp.py", "--steps", str(STEPS), *PACE)
     with started(command) as process:
         until(lambda: _ranks(process.pid) == 2)
         assert process.stdout is not None
@@ -29,7 +31,7 @@ def test_a_job_that_is_looked_at_a_hundred_times() -> None:
             case = examine(target, lambda _: None)
             assert len(case.looks) == SAMPLES
             assert loud(diagnose(case)) == []
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err
     assert f"turns {STEPS}" in (first + out)
 

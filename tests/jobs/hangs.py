@@ -239,7 +239,7 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=FOR_EVER)
     options.add_argument("--pause", type=float, default=0.005)
     options.add_argument("--late", type=float, default=0.1)
-    options.add_argument("--life", type=int, default=110, help="seconds until all ends by itself")
+    options.add_argument("--life", type=int, default=240, help="seconds until all ends by itself")
     options.add_argument("--mark", type=Path, default=Path(os.devnull), help="made as it begins")
     options.add_argument("--bare", type=int, help="start so many ranks without torchrun")
     args = options.parse_args()

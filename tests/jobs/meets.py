@@ -18,7 +18,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.utils.data import DataLoader, TensorDataset
 
 RANKS = 2
-LONGEST = 60
+LONGEST = 240
 """Seconds until all ends by itself."""
 SAMPLES = TensorDataset(torch.ones(1000, 1))
 READY = Path(os.environ["READY"])
