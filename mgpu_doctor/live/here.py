@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mgpu_doctor.live.frame import NOTHING, Frame
 from mgpu_doctor.live.machine import Machine
+from mgpu_doctor.live.pace import Pace
 from mgpu_doctor.live.source import all_ranks
 from mgpu_doctor.live.wanted import EVERYTHING, Wanted
 from mgpu_doctor.recording.home import latest
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from mgpu_doctor.live.recorder import Recorder
     from mgpu_doctor.live.watch import Seen, Watch
 
+FINDING = 0.0002
+"""Of a core: what looking for jobs that are alive may take."""
+UNFOUND = 5.0
+"""Seconds after which they are looked for whatever it costs."""
 START_HINT = "No job is under observation here. To start one: mgpu-doctor run -- COMMAND"
 
 
@@ -47,13 +52,15 @@ class Live:
         self._watch: Watch | None = None
         self._over: Seen | None = None
         self._skip = threading.Event()
+        self._alive: list[Path] = []
+        self._finding = Pace(time.monotonic, time.thread_time, UNFOUND, FINDING)
 
     def next_job(self) -> None:
         """From the next frame on: another of the jobs that are alive."""
         self._skip.set()
 
     def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a live source knows the time itself
-        alive = living()
+        alive = self._living()
         self._choose(alive)
         watched = self._watched
         seen, hint = self._examine(watched) if watched is not None else (None, _start_hint())
@@ -83,6 +90,14 @@ class Live:
         if self._watch is not None:
             self._watch.close()
         self._machine.close()
+
+    def _living(self) -> list[Path]:
+        """Every time while there is no job to show."""
+        if self._watched is None or self._skip.is_set() or self._finding.due():
+            self._finding.begin()
+            self._alive = living()
+            self._finding.end()
+        return self._alive
 
     def _name(self) -> str:
         name = f"live  {self._watched.name}" if self._watched else "live"

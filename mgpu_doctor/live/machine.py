@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 MOST_XIDS = 256
 PROCESSES = 0.001
 """Of a core: what reading the ranks' CPU time and memory may take. 64 are read each second."""
-DEVICES = 0.003
-"""The same of GPUs: some 40 are sampled each second, 64 every other one."""
-UNSEEN, UNASKED = 5.0, 2.0
+DEVICES = 0.002
+"""The same of GPUs: some 24 are sampled each second, 64 every other or every third one."""
+UNSEEN, UNASKED = 5.0, 3.0
 """Seconds after which processes and GPUs are read again whatever it costs."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 SHARE = 0.003
 """Of a core: a seventh of what the whole screen may take with 256 ranks (2 %)."""
-LONGEST_REST = 30.0
+LONGEST_REST = 40.0
 """Seconds after which it is done whatever it costs."""
 
 

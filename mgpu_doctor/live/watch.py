@@ -24,10 +24,10 @@ from mgpu_doctor.live.signs import ConsoleSigns
 from mgpu_doctor.recording.box import Box, BoxReader, read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
-JUDGING = 0.0025
+JUDGING = 0.002
 """Of a core: what diagnosing may take. It is done anew after `LONGEST_REST` whatever it costs, and
 at once where something has turned."""
-LONGEST_UNREAD = 10.0
+LONGEST_UNREAD = 15.0
 """Seconds after which the boxes are read again whatever it costs."""
 LONGEST_PAST = 30.0
 """Seconds by which the history of the whole run may be older than the steps, which reach back
@@ -91,9 +91,9 @@ class Watch:
         self._loaded: Case | None = None
         """As it was read, before the diagnosis left out what is over."""
         self._diagnosed_at = 0.0
-        self._past_at = -LONGEST_PAST
-        self._past = True
-        """The history is read on by the look that goes on."""
+        self._whole_at = -LONGEST_PAST
+        self._whole = True
+        """The look that goes on reads boxes whole."""
 
     def look(self, *, anew: bool = False) -> Seen:
         """The job as it is now; `anew`: whatever that costs."""
@@ -101,8 +101,8 @@ class Watch:
             return self._aged(self._seen)
         self._loading.begin()
         now = self._clock()
-        self._past = anew or now - self._past_at >= LONGEST_PAST
-        self._past_at = now if self._past else self._past_at
+        self._whole = anew or now - self._whole_at >= LONGEST_PAST
+        self._whole_at = now if self._whole else self._whole_at
         case = load_recording(self._recording, read=self._read)
         old = self._seen.diagnosis if self._seen else None
         spent = 0.0
@@ -141,14 +141,14 @@ class Watch:
 
     def _read(self, path: Path) -> Box:
         reader = self._readers.get(path)
-        if reader is not None and reader.replaced():
+        if reader is not None and self._whole and reader.replaced():
             self._readers.pop(path).close()
             reader = None
         if reader is None:
             if len(self._readers) >= MOST_READERS:
                 return read_box(path)
             reader = self._readers[path] = BoxReader(path)
-        return reader.poll(history=self._past)
+        return reader.poll(whole=self._whole)
 
 
 def refreshed(old: Diagnosis, case: Case) -> Diagnosis:

@@ -20,7 +20,7 @@ from mgpu_probes.inprocess import layout
 from . import records
 from .boxheader import BadBox, Identity, geometry, identity, read_at, stable, word
 from .boxhistory import HistoryReader
-from .boxtexts import TextReader
+from .boxtexts import TextReader, Texts
 from .columns import Columns
 from .records import EVENT_DTYPE, HISTORY_DTYPE, STEP_DTYPE, Array
 from .ring import Ring
@@ -37,6 +37,7 @@ __all__ = [
     "read_box",
 ]
 
+_SELDOM = (layout.EVENT_CURSOR, layout.BIRTH_SLOT, layout.WORDS_USED, layout.STATE)
 _ATTEMPTS = 4
 """Re-reads while the writer is at it; what is still unsettled then is damage."""
 
@@ -132,7 +133,10 @@ class BoxReader:
         )
         self._told: tuple[BoxEvent, ...] = ()
         self._history = HistoryReader(self._fd, self._at.history, self._at.history_capacity)
-        self._windows: tuple[Array, int | None] | None = None
+        self._windows: tuple[Array, int | None] = self._steps.kept, None
+        self._told_texts = Texts({}, {}, ())
+        self._seldom: tuple[bytes, ...] | None = None
+        """The words of the header that tell of new events and texts, as they were last."""
         self._texts = TextReader(self._fd, self._at)
         opened = os.fstat(self._fd)
         self._file = opened.st_dev, opened.st_ino
@@ -164,10 +168,11 @@ class BoxReader:
             return False
         return (there.st_dev, there.st_ino) != self._file
 
-    def poll(self, *, history: bool = True) -> Box:
+    def poll(self, *, whole: bool = True) -> Box:
         """The box as it is now. What is new is looked for where the header tells that there is
-        some: a look at a box that has hardly changed costs a few reads. Without `history`, that
-        is as it was read last: to read it on is a third of a poll."""
+        some: a look at a box that has hardly changed costs a few reads. Where it need not be
+        `whole` the history is as it was read last, and so are events and texts of which the header
+        tells nothing new: half the cost."""
         before = self._before or self._header()
         for _ in range(_ATTEMPTS):
             header = self._header()
@@ -176,13 +181,17 @@ class BoxReader:
             before = header
         who = self._identity(header, trusted=trusted)
         self._steps.poll(header)
-        if len(new := self._events.poll(header)):
-            self._told = (*self._told, *map(_event, new))[-self._at.event_capacity :]
-        if history or self._windows is None:
+        seldom = tuple(header[at : at + 8] for at in _SELDOM)
+        if whole or self._seldom is None:
             self._windows = self._history.poll(header)
+        if (told := whole or seldom != self._seldom) and len(new := self._events.poll(header)):
+            self._told = (*self._told, *map(_event, new))[-self._at.event_capacity :]
+        self._seldom = seldom
         windows, window = self._windows
         header = self._before = self._header()
-        texts = self._texts.poll(header)
+        if told:
+            self._told_texts = self._texts.poll(header)
+        texts = self._told_texts
         ended, code = word(header, layout.ENDED), word(header, layout.EXIT_CODE)
         state = word(header, layout.STATE)
         torn = () if trusted else ("the process ended while it changed its rank",)

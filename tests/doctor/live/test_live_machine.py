@@ -72,7 +72,7 @@ def test_gpus_are_asked_as_often_as_their_number_allows(
 
     def sample(_: Devices) -> dict[str, Any]:
         asked.append(clock.now)
-        cost.now += 0.0045  # of which 0.3 % of a core allows two in three seconds
+        cost.now += 0.003  # of which 0.2 % of a core allows two in three seconds
         return {"at": clock.now, "devices": [{"index": 0}]}
 
     cost = Clock()

@@ -207,18 +207,18 @@ def test_history_is_read_seldom_and_of_all_ranks_alike(monkeypatch: pytest.Monke
     asked: list[bool] = []
     poll = BoxReader.poll
 
-    def polled(reader: BoxReader, *, history: bool = True) -> Box:
-        asked.append(history)
-        return poll(reader, history=history)
+    def polled(reader: BoxReader, *, whole: bool = True) -> Box:
+        asked.append(whole)
+        return poll(reader, whole=whole)
 
     monkeypatch.setattr(BoxReader, "poll", polled)
     clock = Clock()
     watch = Watch(folder, clock, Clock(0.0))
-    for after, whole in ((0, True), (10, False), (19, False), (1, True), (10, False)):
+    for after, all_of_it in ((0, True), (10, False), (19, False), (1, True), (10, False)):
         clock.now += after
         asked.clear()
         watch.look()
-        assert asked == [whole] * len(JOB)
+        assert asked == [all_of_it] * len(JOB)
     asked.clear()
     watch.look(anew=True)
     assert all(asked)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,14 +107,30 @@ def test_history_is_read_on_only_where_it_is_asked_for(tmp_path: Path) -> None:
     writer = Writer.open(tmp_path, sizes=Sizes(steps=64, window_ns=3 * SECOND))
     write_steps(writer, 20)
     with BoxReader(writer.path) as reader:
-        first = reader.poll(history=False)
+        first = reader.poll(whole=False)
         assert len(first.history), "what was never read is read in any case"
         write_steps(writer, 20, first=20)
-        later = reader.poll(history=False)
+        later = reader.poll(whole=False)
         assert len(later.steps) == 40
         assert later.history is first.history
         assert told(reader.poll()) == told(read_box(writer.path)) != told(later)
     writer.close()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.lists(DEEDS, max_size=4), max_size=12))
+def test_all_else_is_never_old(turns: list[list[tuple[str, object]]]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        writer = Writer.open(Path(folder), rank=0, world_size=4, sizes=SMALL)
+        with BoxReader(writer.path) as reader:
+            for deeds in turns:
+                for deed, what in deeds:
+                    do(writer, deed, what)
+                now, anew = reader.poll(whole=False), read_box(writer.path)
+                assert told(replace(now, history=anew.history)) == told(
+                    replace(anew, history_window_ns=now.history_window_ns)
+                )
+        writer.close()
 
 
 def test_damage_that_comes_later_is_counted_once(tmp_path: Path) -> None:
