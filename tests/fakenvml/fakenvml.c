@@ -1470,7 +1470,7 @@ EXPORT ret_t nvmlEventSetWait_v2(nvmlEventSet_t s, nvmlEventData_t *out, u32 tim
         }
         double left = end - now();
         if (left <= 0) return E_TIMEOUT;
-        struct timespec ts = {0, (long)((left < 0.1 ? left : 0.1) * 1e9)};
+        struct timespec ts = {0, (long)((left < 0.2 ? left : 0.2) * 1e9)};
         pthread_mutex_unlock(&lock);
         nanosleep(&ts, NULL);
         pthread_mutex_lock(&lock);

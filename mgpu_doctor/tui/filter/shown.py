@@ -75,7 +75,11 @@ def told(left: int, among: int, thing: str, only: Filter) -> str:
     return f"{left} of {count(among, thing)} shown: {line(str(only))}"
 
 
-@kept
+def _placed(frame: Frame) -> tuple[object, ...]:
+    return (frame.diagnosis, frame.devices, frame.host and frame.host.host)
+
+
+@kept_by(_placed)
 def used(frame: Frame) -> dict[int, tuple[int, ...]]:
     """Place of a rank in the diagnosis -> places of the devices that it computes on, in this
     frame's sample: those that list its pid, else the one that the rank names itself."""

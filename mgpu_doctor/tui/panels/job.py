@@ -12,6 +12,7 @@ from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.live.frame import Frame, Going
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import outcome
+from mgpu_doctor.tui.filter.shown import kept
 from mgpu_doctor.tui.panels.parts import DIM, Column, ends, fitting
 from mgpu_doctor.tui.panels.strategy import strategy
 
@@ -35,7 +36,7 @@ class Part:
 def lines(frame: Frame, diagnosis: Diagnosis, width: int) -> list[Text]:
     """The second only where a step was measured."""
     measured = _measured(diagnosis, frame.age)
-    what = [ends(_fitted([*_what(diagnosis)], width - measured.cell_len - 2), measured, width)]
+    what = [ends(_fitted(_what(diagnosis), width - measured.cell_len - 2), measured, width)]
     how = _fitted([*_how(frame.going), *_together(diagnosis), *_probe(frame)], width - 1)
     return what if frame.going.step_seconds is None else [*what, ends(how, Text(), width)]
 
@@ -48,7 +49,13 @@ def _fitted(parts: Sequence[Part], width: int) -> Text:
     return Text("  ").join(parts[int(one.title)].shown for one in fitting(columns, width + 2))
 
 
-def _what(diagnosis: Diagnosis) -> Iterator[Part]:
+@kept
+def _what(diagnosis: Diagnosis) -> Sequence[Part]:
+    """Made anew with each diagnosis: it looks at all ranks."""
+    return [*_words(diagnosis)]
+
+
+def _words(diagnosis: Diagnosis) -> Iterator[Part]:
     job, seen = diagnosis.case.job, len(diagnosis.ranks)
     if named := strategy(diagnosis):
         yield Part(Text(named, style="bold"), 2)

@@ -6,6 +6,7 @@ from rich.text import Text
 
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report.verdict import Tone, verdict
+from mgpu_doctor.tui.filter.shown import kept
 from mgpu_doctor.tui.panels.parts import ends
 
 MARKS = {
@@ -17,6 +18,7 @@ MARKS = {
 }
 
 
+@kept
 def line(diagnosis: Diagnosis, width: int) -> Text:
     said = verdict(diagnosis)
     mark, style = MARKS[said.tone]
