@@ -5,7 +5,7 @@ from dataclasses import fields
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_trainers import faults
+from mgpu_trainers import faults, models
 from mgpu_trainers.fault import Fault
 from mgpu_trainers.faults import KINDS, Planted
 from mgpu_trainers.heap import Heap
@@ -181,3 +181,18 @@ def test_a_heap_grows_until_the_collector_takes_long_enough(
 def test_nothing_is_attached_where_no_fault_is_planted() -> None:
     dataset = [1, 2]
     assert Planted([], rank=0).fetch(dataset, sum) == (dataset, sum)
+
+
+def test_a_heavy_stage_has_all_blocks_but_one_of_each_other() -> None:
+    model = models.build("gpt-nano", 8)
+    parts = [models.stage(model, number, 3, heavy=1) for number in range(3)]
+    assert [len(list(part.get_submodule("blocks").children())) for part in parts] == [1, 2, 1]
+    names = [name for part in parts for name, _ in part.named_parameters()]
+    assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("fault", ["missing", "heavy-stage"])
+def test_what_is_of_one_rank_is_refused_for_all(fault: str) -> None:
+    planted = faults.parse([f"{fault}:rank=all"], ranks=2)
+    with pytest.raises(SpecError, match="of one rank"):
+        faults.check(planted, "torch-pp" if fault == "heavy-stage" else "torch-ddp")

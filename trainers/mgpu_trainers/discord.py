@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _COPIES = ("torch-ddp", "ray-torch")
 """Trainers whose ranks have the whole model, equal in each step."""
-_IN_STEP = (*_COPIES, "torch-zero1", "torch-fsdp", "torch-tp", "torch-tp-fsdp", "torch-pp")
+IN_STEP = (*_COPIES, "torch-zero1", "torch-fsdp", "torch-tp", "torch-tp-fsdp", "torch-pp")
 """Trainers whose ranks meet in each step."""
 _FED_APART = (*_COPIES, "torch-zero1", "torch-fsdp", "torch-localsgd", "torch-diloco", "torch-ps")
 
@@ -48,7 +48,7 @@ class SkipStep(AtStep):
     """A rank leaves out one step and its collectives, as one that finds a batch not worth it."""
 
     kind: ClassVar[str] = "skip-collective"
-    only: ClassVar[tuple[str, ...]] = _IN_STEP
+    only: ClassVar[tuple[str, ...]] = IN_STEP
 
     def skips(self, step: int) -> bool:
         return step == self.step
@@ -59,7 +59,7 @@ class ExtraCall(AtStep):
     """A rank calls a collective by itself, as one that alone adds up a metric."""
 
     kind: ClassVar[str] = "extra-collective"
-    only: ClassVar[tuple[str, ...]] = (*_IN_STEP, "torch-localsgd", "torch-diloco")
+    only: ClassVar[tuple[str, ...]] = (*IN_STEP, "torch-localsgd", "torch-diloco")
     call: str = key(specs.one_of("all_reduce", "broadcast"), "all_reduce")
 
     def happen(self, job: "Planted") -> None:

@@ -22,6 +22,9 @@ class Fault:
     def __str__(self) -> str:
         return specs.write(self)
 
+    def join(self) -> None:
+        """The rank is about to join the others."""
+
     def batch(self, size: int) -> int:
         """The rank's own batch size, where `size` is everybody's."""
         return size

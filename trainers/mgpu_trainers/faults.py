@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from mgpu_trainers import specs
+from mgpu_trainers.circumstances import HeavyStage, Hog, Missing
 from mgpu_trainers.discord import Diverge, ExtraCall, SameData, SkipStep
 from mgpu_trainers.fault import Fault
 from mgpu_trainers.mishaps import Exit, Hang, Kill, Leak, Nan, Raise, Uneven
@@ -25,6 +26,7 @@ KINDS: dict[str, type[Fault]] = {
     for fault in (
         *(Slow, SlowLoader, Stall, Uneven, Leak, Hang, Kill, Raise, Exit, Nan),
         *(SameData, Diverge, SkipStep, ExtraCall),
+        *(Hog, Missing, HeavyStage),
     )
 }
 
@@ -62,6 +64,8 @@ def check(planted: Iterable[Fault], trainer: str) -> None:
     for fault in planted:
         if fault.only and trainer not in fault.only:
             raise SpecError(f"--fault {fault.kind} is for {', '.join(fault.only)}, not {trainer}")
+        if isinstance(fault, Missing | HeavyStage) and fault.rank == ALL:
+            raise SpecError(f"--fault {fault.kind} is of one rank, not of all")
         slow = fault.phase if isinstance(fault, Slow) and fault.factor else None
         if slow in MIXED.get(trainer, ()):
             raise SpecError(
@@ -87,6 +91,11 @@ def _of_learners(fault: Fault) -> bool:
     return isinstance(fault, Uneven | Leak | Nan | SlowLoader | SameData)
 
 
+def heavy_stage(planted: Iterable[Fault]) -> int | None:
+    """The stage of a pipeline that has most of the layers; None: they are divided evenly."""
+    return next((fault.rank for fault in planted if isinstance(fault, HeavyStage)), None)
+
+
 class Planted:
     """The faults of one rank of a job; every method is next to free where there are none."""
 
@@ -95,8 +104,14 @@ class Planted:
 
     def __init__(self, faults: Iterable[Fault], rank: int) -> None:
         self.faults = tuple(fault for fault in faults if fault.rank in (rank, ALL))
+        self.rank = rank
         self.step = 0
         self.training = True
+
+    def join(self) -> None:
+        """Called before the rank joins the others."""
+        for fault in self.faults:
+            fault.join()
 
     def batch(self, size: int) -> int:
         for fault in self.faults:

@@ -111,16 +111,25 @@ class CnnNano(nn.Module):
         return x if self.head is None else torch.as_tensor(self.head(x.flatten(1)))
 
 
-def stage(model: nn.Module, number: int, stages: int) -> nn.Module:
-    """A copy of one of so many parts of `model`, the first being 0; weights keep their names."""
+def stage(model: nn.Module, number: int, stages: int, heavy: int | None = None) -> nn.Module:
+    """A copy of one of so many parts of `model`, the first being 0; weights keep their names.
+    `heavy`: the part that has all blocks but one of each other, where they are not even."""
     assert isinstance(model, GptNano | CnnNano)
     part = copy.deepcopy(model)
-    for place, name in enumerate(model.blocks):
-        if place * stages // len(model.blocks) != number:
+    for owner, name in zip(_owners(len(model.blocks), stages, heavy), model.blocks, strict=True):
+        if owner != number:
             del part.blocks[name]
     for name in (*(part.begin if number else ()), *(part.end if number < stages - 1 else ())):
         setattr(part, name, None)
     return part
+
+
+def _owners(blocks: int, stages: int, heavy: int | None) -> list[int]:
+    """The part that each block belongs to."""
+    if heavy is None:
+        return [place * stages // blocks for place in range(blocks)]
+    spare = max(0, blocks - stages)
+    return sorted([*range(stages), *[heavy] * spare][:blocks])
 
 
 def build(name: str, classes: int) -> nn.Module:

@@ -16,7 +16,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 from torch.nn.functional import cross_entropy
 
-from mgpu_trainers import models
+from mgpu_trainers import faults, models
 from mgpu_trainers.pytorch.common.loop import main
 from mgpu_trainers.pytorch.common.precision import Precision
 from mgpu_trainers.pytorch.common.strategy import Strategy
@@ -50,7 +50,8 @@ class Pp(Strategy):
     def wrap(self, model: nn.Module) -> nn.Module:
         owners, device = self.owners(), self.place.device
         mine = [number for number, owner in enumerate(owners) if owner == self.place.rank]
-        parts = {number: models.stage(model, number, len(owners)) for number in mine}
+        heavy = faults.heavy_stage(faults.parse(self.args.fault, self.place.world))
+        parts = {number: models.stage(model, number, len(owners), heavy) for number in mine}
         stages = [PipelineStage(parts[each], each, len(owners), device) for each in mine]
         kind = get_schedule_class(SCHEDULES[self.args.schedule])
         single = self.args.schedule in ("gpipe", "1f1b")

@@ -1,13 +1,16 @@
 """The training loop of all strategies."""
 
 import argparse
+import os
 import signal
 import sys
 
 import torch
 
 from mgpu_trainers import catalogue, data, faults, kept, models, schedule
+from mgpu_trainers.lifeline import end_with
 from mgpu_trainers.options import BATCH
+from mgpu_trainers.pytorch import LAUNCHER
 from mgpu_trainers.pytorch.common.batches import endless
 from mgpu_trainers.pytorch.common.compiling import Compiled, missing
 from mgpu_trainers.pytorch.common.place import Place
@@ -24,6 +27,10 @@ def main(kind: type[Strategy]) -> None:
     # Python would wait for a collective to end before it heard of Ctrl-C; so the kernel ends us.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     torch.set_num_threads(args.threads)
+    if "RANK" in os.environ:
+        end_with(LAUNCHER)
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        faults.Planted(faults.parse(args.fault, world), rank).join()
     with kind.join(kind.name, args.device, getattr(args, "timeout", None)) as place:
         train(kind(args, place), args, place)
 
