@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fault", "options", "exits", "code"),
     [
-        ("torch-ddp", "hog:rank=1", ("--model", "cnn-nano", "--steps", "600"), 0, "straggler-host"),
+        ("torch-ddp", "hog:rank=1", ("--model", "gpt-nano", "--steps", "200"), 0, "straggler-host"),
         ("torch-pp", "heavy-stage:rank=1", ("--model", "gpt-nano"), 0, "imbalance-stage"),
         ("torch-ddp", "missing:rank=1", ("--timeout", "15"), 1, "failed-rendezvous"),
     ],
