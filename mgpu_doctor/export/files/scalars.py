@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 from collections.abc import Iterable, Iterator
@@ -32,7 +33,7 @@ def write(folder: Path, diagnosis: Diagnosis) -> tuple[int, int]:
         for rank in chosen:
             _write(folder / f"rank-{rank.rank}", rank)
     except OSError:
-        _clear(folder, itself=made)
+        _clear(folder, chosen, itself=made)
         raise
     return len(chosen), len(diagnosis.case.ranks)
 
@@ -46,12 +47,13 @@ def _write(folder: Path, rank: Rank) -> None:
     writer.close()
 
 
-def _clear(folder: Path, *, itself: bool) -> None:
+def _clear(folder: Path, ranks: Iterable[Rank], *, itself: bool) -> None:
+    """Of what was written by us alone."""
+    for rank in ranks:
+        shutil.rmtree(folder / f"rank-{rank.rank}", ignore_errors=True)
     if itself:
-        shutil.rmtree(folder, ignore_errors=True)
-        return
-    for one in folder.iterdir():
-        shutil.rmtree(one, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def _chosen(diagnosis: Diagnosis) -> list[Rank]:
