@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mgpu_probes.outside.devices import Devices
 from mgpu_probes.outside.host import Host
 
 from mgpu_doctor.case.device_samples import DeviceReader
@@ -19,6 +18,8 @@ from mgpu_doctor.live.pace import Pace
 from mgpu_doctor.live.wanted import EVERYTHING, Wanted
 
 if TYPE_CHECKING:
+    from mgpu_probes.outside.devices import Devices
+
     from mgpu_doctor.case.host import HostSample
     from mgpu_doctor.case.model import Rank
     from mgpu_doctor.live.history.collect import Collector, History
@@ -38,7 +39,7 @@ class Machine:
     takes down what is sampled."""
 
     def __init__(self, recorder: Recorder | None = None, wanted: Wanted = EVERYTHING) -> None:
-        self._devices = Devices(details=wanted.details, stays=wanted.more)
+        self._devices: Devices | None = None
         self._reader = DeviceReader(os.uname().nodename)
         self._host = Host(standstill=True)
         self._xids: deque[XidEvent] = deque(maxlen=MOST_XIDS)
@@ -70,12 +71,20 @@ class Machine:
         if self._recorder is not None or self._asking.due():
             first = self._devices_known is None  # what is done once is no running cost
             self._asking.begin()
-            self._devices_known = self._reader.read(self._devices.sample())
+            self._devices_known = self._reader.read(self._opened().sample())
             if self._devices_known is not None:
                 self._xids.extend(self._devices_known.events)
             if not first:
                 self._asking.end()
         return self._devices_known
+
+    def _opened(self) -> Devices:
+        """The drivers. What asks them is loaded by the thread that asks, beside the screen."""
+        if self._devices is None:
+            from mgpu_probes.outside.devices import Devices
+
+            self._devices = Devices(details=self._wanted.details, stays=self._wanted.more)
+        return self._devices
 
     def _of_host(self, pids: tuple[int, ...]) -> HostSample | None:
         """Of very many processes not every sample tells anew: what was read some seconds ago stands
@@ -129,4 +138,5 @@ class Machine:
 
     def close(self) -> None:
         """Let go of the drivers; the threads that ask them end."""
-        self._devices.close()
+        if self._devices is not None:
+            self._devices.close()
