@@ -196,3 +196,9 @@ def test_what_is_of_one_rank_is_refused_for_all(fault: str) -> None:
     planted = faults.parse([f"{fault}:rank=all"], ranks=2)
     with pytest.raises(SpecError, match="of one rank"):
         faults.check(planted, "torch-pp" if fault == "heavy-stage" else "torch-ddp")
+
+
+def test_hogs_are_bounded() -> None:
+    assert faults.parse(["hog:processes=64"], ranks=2)
+    with pytest.raises(SpecError, match="64 processes at most"):
+        faults.parse(["hog:processes=65"], ranks=2)

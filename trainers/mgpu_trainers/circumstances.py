@@ -12,13 +12,14 @@ from mgpu_trainers import specs
 from mgpu_trainers.discord import IN_STEP
 from mgpu_trainers.fault import Fault
 from mgpu_trainers.mishaps import AtStep
-from mgpu_trainers.specs import key
+from mgpu_trainers.specs import SpecError, key
 
 if TYPE_CHECKING:
     from mgpu_trainers.faults import Planted
 
 _RANKS = (*IN_STEP, "torch-localsgd", "torch-diloco")
 """Trainers of PyTorch each of whose ranks is a process that torchrun starts."""
+_MOST_HOGS = 64
 _STARTED = tuple(name for name in _RANKS if name != "ray-torch")
 
 
@@ -29,6 +30,10 @@ class Hog(AtStep):
     kind: ClassVar[str] = "hog"
     only: ClassVar[tuple[str, ...]] = _RANKS
     processes: int = key(specs.positive, 1)
+
+    def __post_init__(self) -> None:
+        if self.processes > _MOST_HOGS:
+            raise SpecError(f"hog takes {_MOST_HOGS} processes at most")
 
     def happen(self, job: "Planted") -> None:
         cores = sorted(os.sched_getaffinity(0))
