@@ -141,6 +141,8 @@ class Rank:
     """Step records that the ring no longer holds or that were damaged."""
     clock_offset: float
     """Add to a monotonic second of this rank to get seconds since the epoch."""
+    took_leave: bool = False
+    """Its interpreter told that it ends; native code may run, and fail, for a while yet."""
 
 
 @dataclass(frozen=True, slots=True)

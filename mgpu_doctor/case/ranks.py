@@ -104,6 +104,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         probe_cost=box.probe_cost_ns / 1e9,
         lost_records=box.lost + box.overwritten,
         clock_offset=offset,
+        took_leave=gone and said is not None,
     )
 
 
@@ -193,11 +194,21 @@ def _exit(box: Box, exited: ProcessEnd | None, said: float | None) -> tuple[int 
     own = box.exit_code if said is not None else None
     if exited is None:
         return own, None
+    if said is not None and own is None and exited.signal == signal.SIGABRT:
+        own = _asked_for(box.last_words)
     if box.birth.get("launcher") == "ray" and (own == 0 or exited.exit_code == ENDED_BY_RAY):
         return own, None  # Ray ends its workers so, whatever became of the training
     if exited.signal is not None and exited.signal != signal.SIGABRT:
         return None, exited.signal
     return (own if exited.exit_code is None else exited.exit_code), exited.signal
+
+
+def _asked_for(words: Mapping[str, object]) -> int | None:
+    """The exit code that `sys.exit` was called for: its number, or 1 where it was given words."""
+    if words.get("type") != "SystemExit":
+        return None
+    said = text(words.get("message"), 20) or ""
+    return int(said) & 0xFF if said.removeprefix("-").isdecimal() else 1
 
 
 def _living(now: Now | None) -> State:

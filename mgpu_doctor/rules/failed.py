@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.standing import Kind as Stands
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import leavers, lost, obituary, words
+from mgpu_doctor.rules import afterwards, leavers, lost, obituary, words
 from mgpu_doctor.rules.fallen import fallen
 from mgpu_doctor.rules.falls import Fall, Kind, falls, first_falls, undecided, victims_of
 from mgpu_doctor.rules.rendezvous import absentees
@@ -55,7 +55,7 @@ def _finding(code: str, culprits: tuple[Fall, ...], case: Case) -> Finding:
         victims=() if first.everyone else victims_of(case, culprits),
         evidence=obituary.evidence_of(first, case),
         since_step=first.last_step,
-        fixes=obituary.fixes_of(first, case.job),
+        fixes=afterwards.fixes_of(first, case.job),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Job, Rank, State
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import obituary, words
+from mgpu_doctor.rules import afterwards, obituary, words
 from mgpu_doctor.rules.absent import absent
 from mgpu_doctor.rules.leavers import EVEN_BATCHES
 from mgpu_doctor.rules.rule import Limits, Rule
@@ -73,7 +73,7 @@ def _cause(stall: Stall, measures: Measures, name: str) -> str:
 
 def _fixes(stall: Stall, job: Job) -> tuple[Fix, ...]:
     if not stall.left_cleanly:
-        return obituary.fixes_of(stall.culprits[0], job)
+        return afterwards.fixes_of(stall.culprits[0], job)
     return (EVEN_BATCHES,)
 
 

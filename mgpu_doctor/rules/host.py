@@ -216,17 +216,20 @@ def _fixes(measures: Measures, place: _Place) -> list[Fix]:
             )
         )
     if name == "host-contended":
-        core = core_list(own.cores) if own.cores else "CORE"
-        fixes.append(
-            Fix(
-                "clear-cores",
-                "Find what else computes there, and stop it or move it away",
-                "ps -eLo psr,pcpu,pid,comm --sort=-pcpu | head -30  shows what runs on which core "
-                f"(first column; the rank's: {core}).\n"
-                "taskset -acp OTHER_CORES OTHER_PID  moves it; nice -n 19 makes it give way.",
-            )
-        )
+        fixes.append(clear_cores(own))
     return fixes
+
+
+def clear_cores(own: Surroundings) -> Fix:
+    """Where something else computes on the cores of a rank."""
+    core = core_list(own.cores) if own.cores else "CORE"
+    return Fix(
+        "clear-cores",
+        "Find what else computes there, and stop it or move it away",
+        "ps -eLo psr,pcpu,pid,comm --sort=-pcpu | head -30  shows what runs on which core "
+        f"(first column; the rank's: {core}).\n"
+        "taskset -acp OTHER_CORES OTHER_PID  moves it; nice -n 19 makes it give way.",
+    )
 
 
 def _keep_memory(measures: Measures) -> Fix:

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case, Error, Job, Rank
-from mgpu_doctor.findings import Culprit, Evidence, Fix
+from mgpu_doctor.findings import Culprit, Evidence
 from mgpu_doctor.rules import words
 from mgpu_doctor.rules.falls import FATAL, Fall, Kind
 from mgpu_doctor.rules.memory_evidence import cleared, out_of_memory
@@ -46,6 +46,10 @@ MEANINGS = {
     signal.SIGXFSZ: "it wrote a file beyond its size limit (`ulimit -f`)",
 }
 """What a signal usually means: signal(7), and the reports behind torch's own hints."""
+_ON_THE_WAY_OUT = (
+    "On its way out the process aborted (SIGABRT), as it does now and then where threads of a "
+    "process group still run (measured with gloo and torch 2.13; PyTorch issue 190489)."
+)
 
 
 def signal_name(number: int) -> str:
@@ -107,7 +111,8 @@ def death(fall: Fall) -> str:
     if fall.kind is Kind.VANISHED:
         return f"ended without saying why{step}"
     if fall.kind is Kind.SIGNAL and fall.signal is not None:
-        return f"crashed with {signal_name(fall.signal)}{step}"
+        leaving = " on its way out" if fall.aborted_leaving else ""
+        return f"crashed with {signal_name(fall.signal)}{leaving}{step}"
     if fall.signal is not None:
         return f"was killed by {signal_name(fall.signal)}{step}"
     return f"lost its connection to the others{step}"
@@ -200,11 +205,14 @@ def cause_of(fall: Fall, case: Case) -> str:
     if fall.kind is Kind.EXIT:
         if error is not None:
             inside = f" in {error.function}()" if error.function not in (None, "<module>") else ""
-            return f"The process itself called `sys.exit`{inside}{_by_exit(error)}."
+            aborted = f" {_ON_THE_WAY_OUT}" if fall.aborted_leaving else ""
+            return f"The process itself called `sys.exit`{inside}{_by_exit(error)}.{aborted}"
         return (
             f"The process itself ended with exit code {fall.exit_code}, by `raise SystemExit`, "
             "`exit()`, `os._exit` or an exception that was not recorded."
         )
+    if fall.aborted_leaving:
+        return f"Its script had come to its end. {_ON_THE_WAY_OUT}"
     if fall.kind is Kind.SIGNAL and fall.signal is not None:
         meaning = MEANINGS.get(signal.Signals(fall.signal)) if _known(fall.signal) else None
         at = place(error) if error is not None and error.type == FATAL else None
@@ -237,72 +245,6 @@ def _of_kill(fall: Fall, case: Case) -> str:
     )
 
 
-def fixes_of(fall: Fall, job: Job) -> tuple[Fix, ...]:
-    """What to do, concrete for the launcher at hand."""
-    if fall.kind is Kind.SIGNAL:
-        return _for_crash(fall, job)
-    if fall.kind in (Kind.KILLED, Kind.VANISHED):
-        return _for_kill(fall)
-    if fall.error is not None:
-        return (_open(fall.error), *([_ANOMALY] if in_backward(fall.error) else []))
-    return (_show_the_exception(job, seen=fall.last_step is not None),)
-
-
-def _for_crash(fall: Fall, job: Job) -> tuple[Fix, ...]:
-    faulthandler = Fix(
-        "faulthandler",
-        "See the Python line at which it crashes",
-        f"Run it again as `PYTHONFAULTHANDLER=1 {command_of(job)}`: the crashing rank prints its "
-        "Python stack to standard error.",
-    )
-    if fall.signal == signal.SIGBUS:
-        return (
-            Fix(
-                "shared-memory",
-                "Make room in /dev/shm",
-                "`df -h /dev/shm` shows its size; in Docker start with `--shm-size=16g`, or call "
-                "`torch.multiprocessing.set_sharing_strategy('file_system')` first.",
-            ),
-            faulthandler,
-        )
-    native = Fix(
-        "native-stack",
-        "See the native stack",
-        "`ulimit -c unlimited`, run it again, then `coredumpctl gdb` (or `gdb python CORE`) and "
-        "`bt`; `python -m torch.utils.collect_env` shows mismatched versions.",
-    )
-    return (faulthandler, native)
-
-
-def _for_kill(fall: Fall) -> tuple[Fix, ...]:
-    on = f" on {fall.host}" if fall.host else ""
-    return (
-        Fix(
-            "who-killed",
-            "Find out who sent the signal",
-            f"`dmesg -T | grep -iE 'out of memory|killed process'` (or `journalctl -k`){on} names "
-            "the OOM killer's victims; under Slurm `sacct -j JOB --format=State,MaxRSS,ExitCode`, "
-            "in Kubernetes `kubectl describe pod` (OOMKilled).",
-        ),
-        Fix(
-            "less-memory",
-            "If it was memory: use less of the host's",
-            "Fewer or lighter data-loader workers (`num_workers`, `prefetch_factor`), no copy of "
-            "the data set in each rank (memory-map it), or a larger limit.",
-        ),
-    )
-
-
-def _open(error: Error) -> Fix:
-    where = f"{error.file}:{error.line}" if error.file else "the line that the traceback names"
-    return Fix(
-        "mend-the-line",
-        f"Mend {place(error) or 'what it raised'}",
-        f"Look at {where}{f', in {error.function}()' if error.function else ''}. The ranks that "
-        "lost their connection afterwards need no change.",
-    )
-
-
 def _of_backward(error: Error) -> str:
     """The line is that of the backward call, which hundreds of operations share."""
     name = operation(error)
@@ -310,30 +252,6 @@ def _of_backward(error: Error) -> str:
         f"the gradient of `{name}`" if name else "the gradient of an operation of the forward pass"
     )
     return f" It came from {what}; the line is that of the call that started the backward pass."
-
-
-_ANOMALY = Fix(
-    "anomaly-mode",
-    "See the forward line whose gradient failed",
-    "`torch.autograd.set_detect_anomaly(True)` at the top of the script, for one run: it is slow, "
-    "and prints the traceback of the forward operation as well.",
-)
-
-
-def _show_the_exception(job: Job, *, seen: bool) -> Fix:
-    """`seen`: an exception of this rank would be known."""
-    if job.launcher == "torchrun" and not seen:
-        how = (
-            "Put `@record` (from torch.distributed.elastic.multiprocessing.errors) above the "
-            "function that the script calls first, and run it again with `torchrun --tee 3 "
-            "--log-dir logs …`: each rank's own output and traceback then lie in logs/."
-        )
-    else:
-        how = (
-            "Search the script and its libraries for `SystemExit`, `exit(` and `os._exit`; run "
-            "that rank alone under `python -X dev` to see what leads there."
-        )
-    return Fix("show-why", "Let the rank say why it ends", how)
 
 
 def command_of(job: Job) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from mgpu_doctor.analysis.causes import DECIDES
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stalls import Stalls
 from mgpu_doctor.findings import Finding, Fix, Predicted
-from mgpu_doctor.rules.host import cause_of
+from mgpu_doctor.rules.host import cause_of, clear_cores
+from mgpu_doctor.rules.queued import Queued, queued
 from mgpu_doctor.rules.recurring import (
     COST,
     OFTEN,
@@ -24,7 +26,7 @@ from mgpu_doctor.rules.recurring import (
     without,
 )
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.words import ranks, seconds
+from mgpu_doctor.rules.words import percent, ranks, seconds
 
 RECURS = (
     "At least 3 stalls; the third longest stands for all (longer ones count 4 times as much at "
@@ -236,10 +238,10 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
         if _is_extra_work(one) or _is_told(measures, one) or _in_slices(measures, one):
             continue
         several = len(one.ranks) > 1
-        first = measures.rank(one.ranks[0])
-        pid = "PID" if first is None or first.pid is None else first.pid
         which = "these steps" if one.period is None else f"each {one.period:.0f}th step"
         turns = " by turns" if several else ""
+        ready = queued(measures, one)
+        fix = _find(measures, one) if ready is None else clear_cores(ready.around)
         yield finding(
             measures,
             one,
@@ -247,19 +249,31 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             title=f"{ranks(one.ranks).capitalize()} {'stall' if several else 'stalls'}{turns} "
             f"{when(measures, one)}, for {seconds(one.seconds)} each time",
             cause=f"In {which} {DOES[one.phase]}. Python's garbage collector, torch.save and "
-            f"evaluation are not it.{busy(one)}",
+            f"evaluation are not it.{busy(one) if ready is None else _without_core(ready)}",
             fixes=(
-                Fix(
-                    "find-stall",
-                    f"Find what {ranks(one.ranks)} does {when(measures, one)}",
-                    f"Search the loop for what is done now and then there (`step % …`, `if rank "
-                    f"== {one.ranks[0]}`). Or watch it: `py-spy record --pid {pid} --duration 60 "
-                    "--idle --format speedscope --output stalls.json` shows on a time line which "
-                    "lines a stall consists of.",
-                    Predicted(1 - one.saved, None, f"{WHAT_IF} these stalls"),
-                ),
+                replace(fix, predicted=Predicted(1 - one.saved, None, f"{WHAT_IF} these stalls")),
             ),
         )
+
+
+def _without_core(ready: Queued) -> str:
+    return (
+        f" Its main thread stood ready without a core for {percent(ready.own)} of the time (the "
+        f"others: {percent(ready.others)}): something else had it."
+    )
+
+
+def _find(measures: Measures, one: Stalls) -> Fix:
+    first = measures.rank(one.ranks[0])
+    pid = "PID" if first is None or first.pid is None else first.pid
+    return Fix(
+        "find-stall",
+        f"Find what {ranks(one.ranks)} does {when(measures, one)}",
+        f"Search the loop for what is done now and then there (`step % …`, `if rank == "
+        f"{one.ranks[0]}`). Or watch it: `py-spy record --pid {pid} --duration 60 --idle "
+        "--format speedscope --output stalls.json` shows on a time line which lines a stall "
+        "consists of.",
+    )
 
 
 RULES = (

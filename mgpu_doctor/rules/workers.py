@@ -19,7 +19,7 @@ from mgpu_doctor.case import birth_tf
 from mgpu_doctor.case.birth_tf import Pace
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
-from mgpu_doctor.rules import obituary
+from mgpu_doctor.rules import afterwards, obituary
 from mgpu_doctor.rules.falls import first_falls
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.straggler import COST
@@ -144,7 +144,7 @@ def _lost(measures: Measures, _: Limits) -> Iterable[Finding]:
         culprits=obituary.culprits_of(fallen),
         evidence=obituary.evidence_of(fallen[0], case),
         since_step=fallen[0].last_step,
-        fixes=obituary.fixes_of(fallen[0], case.job),
+        fixes=afterwards.fixes_of(fallen[0], case.job),
     )
 
 

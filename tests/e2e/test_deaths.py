@@ -97,6 +97,7 @@ def test_what_one_rank_raised_is_told_with_rank_and_line(how: str, tmp_path: Pat
         ("hangup", "failed-hangup", "SIGHUP"),
         ("cpu-limit", "failed-time-limit", "CPU time limit"),
         ("exit", "failed-exception", "exit code 3"),
+        ("exit-aborting", "failed-exception", "exit code 3"),
         ("told", "failed-exception", f"at deaths.py:{line_of('told')}: no such data set: numbers"),
     ],
 )
@@ -108,6 +109,14 @@ def test_an_end_without_an_exception_is_told_with_its_rank(
     assert told in finding.title
     assert blamed(finding) == [1]
     assert finding.victims == (0,)
+
+
+def test_an_abort_after_the_last_step_is_no_failed_check(tmp_path: Path) -> None:
+    finding = the_only(perish("end-aborting", tmp_path).diagnosis)
+    assert (finding.code, blamed(finding)) == ("failed-signal", [1])
+    assert "SIGABRT on its way out after step 9" in finding.title
+    assert finding.cause.startswith("Its script had come to its end.")
+    assert "destroy_process_group" in finding.fixes[0].how
 
 
 def test_a_bus_error_while_shared_memory_had_room_is_a_crash(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -60,13 +61,18 @@ def test_two_jobs_run_side_by_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"),
-    [("kill:step=3", -9), ("kill:step=3,signal=SEGV", -11), ("exit:step=3,code=7", 7)],
+    ("fault", "codes"),
+    [
+        ("kill:step=3", {-9}),
+        ("kill:step=3,signal=SEGV", {-11}),
+        # Threads of gloo may abort a process that calls `sys.exit`: 3 of 8 times on a single core.
+        ("exit:step=3,code=7", {7, -signal.SIGABRT}),
+    ],
 )
-def test_a_rank_ends_as_planted(fault: str, code: int) -> None:
+def test_a_rank_ends_as_planted(fault: str, codes: set[int]) -> None:
     ended = train(steps=6, log_every=1, fault=fault)
     assert ended.code == 1
-    assert f"exitcode  : {code} " in ended.err
+    assert codes & {int(code) for code in re.findall(r"exitcode +: (-?\d+)", ended.err)}
     assert len(losses(ended)) == 2
 
 

@@ -4,6 +4,7 @@ The lines at which it happens end in `# dies: HOW`.
 """
 
 import argparse
+import ctypes
 import os
 import resource
 import signal
@@ -138,6 +139,17 @@ def a_thread_that_fails() -> None:
     thread.join()
 
 
+def abort_at_the_end() -> None:
+    """When Python is down already, as a thread of gloo may do that lives too long."""
+    libc = ctypes.CDLL(None)
+    libc.on_exit(ctypes.cast(libc.abort, ctypes.c_void_p), None)
+
+
+def leave_and_abort() -> None:
+    abort_at_the_end()
+    sys.exit(3)
+
+
 def leave_with_a_sentence() -> None:
     sys.exit("no such data set: numbers")  # dies: told
 
@@ -157,6 +169,8 @@ def die(args: argparse.Namespace, model: nn.Module, x: torch.Tensor) -> None:
         "permission": lambda: read_forbidden(args.folder),
         "thread": a_thread_that_fails,
         "exit": lambda: sys.exit(3),
+        "exit-aborting": leave_and_abort,
+        "end-aborting": abort_at_the_end,
         "told": leave_with_a_sentence,
     }
     if how in SIGNALS:

@@ -1,16 +1,17 @@
-"""Each rank on a core of its own; with --hog RANK something else computes on that rank's core."""
+"""Each rank on a core of its own; with --hog RANK others compute on that rank's core."""
 
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch.distributed as dist
 from _slow import parser
 from plain_ddp import add_options, train
 
 SPIN = "while True: pass"
+HOGS = 2
 
 
 @contextmanager
@@ -32,10 +33,9 @@ def main() -> None:
     rank = dist.get_rank()
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
-    if rank == args.hog:
-        with hog():
-            train(args)
-    else:
+    with ExitStack() as running:
+        for _ in range(HOGS if rank == args.hog else 0):
+            running.enter_context(hog())
         train(args)
     dist.destroy_process_group()
 

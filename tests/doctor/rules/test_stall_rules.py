@@ -11,6 +11,7 @@ import pytest
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from tests.support.hosts import Doing, on_host, sampled
 from tests.support.recurring import healthy, job_of
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
@@ -180,3 +181,20 @@ def test_the_clock_of_the_thread_tells_work_from_waiting(share: float, says: str
 def test_healthy_jobs(ranks: int) -> None:
     for seed in range(10):
         assert diagnose(synthetic_case(Synthetic(ranks=ranks, seed=seed))).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("queued", "fix", "told"),
+    [
+        (0.2, "clear-cores", "without a core for 20 % of the time (the others: 1.0 %)"),
+        (0.02, "find-stall", "torch.save and evaluation are not it"),
+    ],
+)
+def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, told: str) -> None:
+    around = {rank: Doing(queued=queued if rank == 3 else 0.01) for rank in range(4)}
+    (found,) = loud(sampled(on_host(stalled("backward", 3)), around))
+    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-transient", [3])
+    assert told in found.cause
+    (advised,) = found.fixes
+    assert advised.id == fix
+    assert advised.predicted is not None
