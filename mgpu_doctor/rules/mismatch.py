@@ -58,12 +58,22 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         title=title(found),
         cause=cause(found),
         culprits=tuple(_culprit(measures, rank) for rank in found.culprits),
-        victims=tuple(sorted({*found.expecting, *found.waiting} - set(found.culprits))),
+        victims=_victims(found),
         evidence=(*_calls(found), *_counts(found)),
         since_step=_since(measures, found),
         fixes=fixes(found),
         replaces=() if late else ("hang-collective-mismatch", "hang-rank-behind"),
     )
+
+
+def _victims(found: Divergence) -> tuple[int, ...]:
+    """Where it is open who is wrong, no party that waits stands as the victim of one that does
+    not."""
+    waiting = {*found.expecting, *found.waiting} - set(found.culprits)
+    parties = {*found.expecting, *found.deviating}
+    if not found.culprits and not parties <= waiting:
+        waiting -= parties
+    return tuple(sorted(waiting))
 
 
 def _told_better(measures: Measures, found: Divergence) -> bool:

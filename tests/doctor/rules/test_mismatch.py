@@ -174,6 +174,7 @@ def test_who_has_not_come_to_a_new_call_is_told_by_its_stack() -> None:
     flights = simulated(programs, {"0": (0, 1)}, lambda _: 60.0)
     finding = the_only(flights)
     assert (finding.code, finding.culprits) == ("hang-collective-mismatch", ())
+    assert finding.victims == ()
     asleep = looking.scene({1: [looking.Seen(looking.LOOP, syscall="clock_nanosleep")]}, ranks=2)
     standing = replace(looking.case(asleep.looks()), flights=flights)
     (finding,) = diagnose(standing).findings
