@@ -38,7 +38,8 @@ MEANINGS = {
     signal.SIGBUS: "memory behind a mapping was not there: usually /dev/shm is full (data-loader "
     "workers), or a mapped file was cut short",
     signal.SIGABRT: "it aborted itself: a failed check in native code, such as a CUDA assertion, "
-    "ranks that call different collectives (gloo), or corrupted memory",
+    "ranks that call different collectives (gloo), corrupted memory, or gloo's threads that still "
+    "run as Python goes down (`terminate called without an active exception`)",
     signal.SIGFPE: "integer division by zero or overflow in native code",
     signal.SIGILL: "an instruction that this CPU does not know: a binary built for a newer CPU",
     signal.SIGSYS: "a system call that the sandbox or container forbids",
