@@ -26,7 +26,7 @@ SLEEPS = ("--fault", "forward", "--ms", "40")
 
 def with_threads(folder: Path, threads: int, ranks: int) -> Diagnosis:
     environment = {"OMP_NUM_THREADS": str(threads)}
-    job = ("plain_ddp", "--model", "cnn", "--steps", "150")
+    job = ("plain_ddp", "--model", "cnn", "--steps", "300")
     return diagnose(recorded(folder, *job, ranks=ranks, environment=environment))
 
 
