@@ -60,13 +60,8 @@ class Fall:
     """Where the error was raised, if not by the rank itself: `DataLoader worker process 0`."""
     order: int | None = None
     """Place among what all ranks printed when they ended, where one text tells of all of them."""
-    on_its_way_out: bool = False
-    """Its interpreter had told that it ends."""
-
-    @property
-    def aborted_leaving(self) -> bool:
-        """Native code aborted the process while the interpreter went down."""
-        return self.on_its_way_out and self.signal == signal.SIGABRT
+    aborted_leaving: bool = False
+    """Native code aborted the process while its interpreter went down."""
 
 
 def last_step(rank: Rank) -> int | None:
@@ -194,7 +189,7 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> Fall:
         noticed_first=any(end.first for end in told),
         inside=inside,
         order=_first_printed(told),
-        on_its_way_out=rank.took_leave,
+        aborted_leaving=rank.took_leave and number == signal.SIGABRT,
     )
 
 

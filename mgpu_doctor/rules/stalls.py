@@ -259,7 +259,7 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
 def _without_core(ready: Queued) -> str:
     return (
         f" Its main thread stood ready without a core for {percent(ready.own)} of the time (the "
-        f"others: {percent(ready.others)}): something else had it."
+        f"others: {percent(ready.others)}): other processes had it, or threads of its own."
     )
 
 
