@@ -17,6 +17,7 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.app import TopApp
 
 GOLDEN = Path(__file__).parents[1] / "recorded/screens"
+RECORD = "MGPU_DOCTOR_TEST_RECORD"
 
 
 class Still:
@@ -69,10 +70,22 @@ def _app(pilot: Pilot[None]) -> TopApp:
     return app
 
 
+async def check_screen(pilot: Pilot[Any], name: str) -> None:
+    """Fails unless the screen comes to look as the golden file `name` does: its panels, lists and
+    footer are drawn in turns of their own, and no single look is known to be the last."""
+    recording = os.environ.get(RECORD)
+    golden = None if recording else (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
+    for _ in range(100 if recording else 3000):
+        if screen_text(pilot.app) == golden:
+            return
+        await pilot.pause(0.01)
+    check(name, screen_text(pilot.app))
+
+
 def check(name: str, text: str) -> None:
     """Fails unless `text` is the golden file `name`."""
     file = GOLDEN / f"{name}.txt"
-    if os.environ.get("MGPU_DOCTOR_TEST_RECORD"):
+    if os.environ.get(RECORD):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
     assert text == file.read_text(encoding="utf-8"), f"differs from {file.name}:\n{text}"

@@ -13,7 +13,7 @@ from mgpu_doctor.tui.once import render
 from mgpu_doctor.tui.start import greeting
 from tests.support import diagnoses
 from tests.support.frames import ALL, STRAGGLER
-from tests.support.screens import Still, check, screen_text, shown
+from tests.support.screens import Still, check, check_screen, screen_text, shown
 
 SIZES = ((80, 24), (120, 40), (200, 60))
 
@@ -40,7 +40,7 @@ async def test_screen(name: str, size: tuple[int, int]) -> None:
     app = TopApp(Still(ALL[name]), interval=3600)
     async with app.run_test(size=size) as pilot:
         await shown(pilot)
-        check(f"{name}-{size[0]}x{size[1]}", screen_text(app))
+        await check_screen(pilot, f"{name}-{size[0]}x{size[1]}")
 
 
 @pytest.mark.parametrize("width", [80, 120])

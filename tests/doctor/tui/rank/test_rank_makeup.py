@@ -20,7 +20,7 @@ from mgpu_doctor.tui.rank.screen import RankScreen
 from mgpu_doctor.tui.view import View, Who
 from tests.support import diagnoses
 from tests.support.frames import GIB, STRAGGLER, eight_gpus
-from tests.support.screens import check, screen_text, until
+from tests.support.screens import check_screen, screen_text, until
 from tests.support.synthetic import Synthetic, synthetic_case
 
 PARTS = {"on": "cuda", "weights": 2 * GIB, "gradients": 2 * GIB, "optimizer": 4 * GIB}
@@ -140,4 +140,4 @@ async def test_screen(size: tuple[int, int]) -> None:
     app = Host()
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "nothing more" in screen_text(app), "the page")
-        check(f"rank-memory-{size[0]}x{size[1]}", screen_text(app))
+        await check_screen(pilot, f"rank-memory-{size[0]}x{size[1]}")

@@ -24,7 +24,7 @@ from mgpu_doctor.tui.start.attach import AttachScreen
 from mgpu_doctor.tui.start.listing import Listed, gpus_of, jobs_here
 from tests.support.frames import eight_gpus
 from tests.support.launching import eventually
-from tests.support.screens import check, screen_text, until
+from tests.support.screens import check_screen, screen_text, until
 from tests.support.tiny import TinyApp
 
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -68,7 +68,7 @@ async def test_attach_screen(size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         await listed(pilot)
         await until(pilot, lambda: "under observation" in screen_text(app), "its details")
-        check(f"attach-{size[0]}x{size[1]}", screen_text(app))
+        await check_screen(pilot, f"attach-{size[0]}x{size[1]}")
 
 
 async def test_enter_gives_the_job_and_what_cannot_be_seen_is_told() -> None:

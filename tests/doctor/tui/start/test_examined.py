@@ -18,7 +18,7 @@ from mgpu_doctor.tui.start.examined import DiagnosisScreen, examination
 from mgpu_doctor.tui.start.saving import NotSavedError
 from tests.support import diagnoses
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
-from tests.support.screens import check, screen_text, until
+from tests.support.screens import check_screen, screen_text, until
 from tests.support.tiny import TinyApp
 
 SIZES = ((80, 24), (120, 40), (200, 60))
@@ -36,7 +36,7 @@ async def test_diagnosis_page(size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "straggler-input" in screen_text(app), "the diagnosis")
         await until(pilot, lambda: "esc close" in screen_text(app), "the footer")
-        check(f"diagnosis-{size[0]}x{size[1]}", screen_text(app))
+        await check_screen(pilot, f"diagnosis-{size[0]}x{size[1]}")
 
 
 async def test_it_scrolls_and_closes() -> None:

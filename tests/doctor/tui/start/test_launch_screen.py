@@ -14,7 +14,7 @@ from textual.widgets import Select
 from mgpu_doctor.tui.start.launch import LaunchScreen
 from mgpu_doctor.tui.start.rows import Row
 from mgpu_doctor.tui.start.starting import NotStartedError, Started
-from tests.support.screens import check, screen_text, until
+from tests.support.screens import check_screen, screen_text, until
 from tests.support.tiny import TinyApp
 
 STARTED = Started(Path("/runs/20260917-101500-train-4711"), 4711)
@@ -46,7 +46,7 @@ async def test_launch_screen(size: tuple[int, int]) -> None:
     app = TinyApp(LaunchScreen(Starter()))
     async with app.run_test(size=size) as pilot:
         await begun(app, pilot)
-        check(f"launch-{size[0]}x{size[1]}", screen_text(app))
+        await check_screen(pilot, f"launch-{size[0]}x{size[1]}")
 
 
 async def test_typing_shows_the_command_or_what_is_wrong_and_start_starts_it() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from mgpu_doctor.tui.start.stop import StopScreen
 from mgpu_doctor.tui.start.stopping import Aim, Who
-from tests.support.screens import check, screen_text, until
+from tests.support.screens import check_screen, screen_text, until
 from tests.support.tiny import TinyApp
 
 ALIVE = Who(1, 0)
@@ -31,7 +31,7 @@ async def test_nothing_is_sent_before_yes() -> None:
     app = TinyApp(StopScreen(RUNS, sender=sender))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "SIGINT, as by Ctrl-C" in screen_text(app), "the question")
-        check("stop-80x24", screen_text(app))
+        await check_screen(pilot, "stop-80x24")
         await pilot.press("k", "enter", "escape")
         await until(pilot, lambda: app.results == [False], "the way back")
     assert sender.sent == []
