@@ -63,6 +63,8 @@ class Frame:
     """How the job goes of late."""
     devices: DeviceSample | None = None
     """None: nothing was sampled."""
+    elsewhere: tuple[DeviceSample, ...] = ()
+    """The same of the GPUs of further hosts, one a host."""
     host: HostSample | None = None
     xids: tuple[XidEvent, ...] = ()
     """The newest that were heard of this machine since it is watched, also by earlier frames."""
@@ -75,6 +77,12 @@ class Frame:
     """Seconds by which this frame was made later than it was due."""
     age: float = 0.0
     """Seconds since the diagnosis was made; ranks and steps are newer."""
+    ranks_age: float = 0.0
+    """Seconds since ranks and steps were read. Of what is over and of a replay 0."""
+    gpus_age: float = 0.0
+    """The same of the GPUs."""
+    interval: float = 0.0
+    """Seconds between frames that somebody asked for; 0: this is the only one."""
     replay: Position | None = None
     history: History | None = None
     """What was sampled until now; None: the source keeps none."""

@@ -80,6 +80,8 @@ class Live:
             xids=self._machine.xids,
             hint=hint,
             age=seen.age if seen else 0.0,
+            ranks_age=seen.read if seen else 0.0,
+            gpus_age=self._machine.devices_age,
             followed=seen.followed if seen else (),
             others=len([job for job in alive if job != watched]),
             history=self._machine.history(at, all_ranks(case)),
@@ -140,7 +142,7 @@ class Live:
         except NotARecording as reason:
             return None, str(reason)
         if over and seen.diagnosis.case.job.outcome is not Outcome.RUNNING:
-            self._over = replace(seen, age=0.0)
+            self._over = replace(seen, age=0.0, read=0.0)
             self._watch.close()
         return seen, None
 

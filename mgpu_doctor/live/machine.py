@@ -50,6 +50,7 @@ class Machine:
         """What was sampled before there was a collector."""
         self._asking = Pace(time.monotonic, time.thread_time, UNASKED, DEVICES)
         self._devices_known: DeviceSample | None = None
+        self._asked_at = 0.0
         self._looking = Pace(time.monotonic, time.thread_time, UNSEEN, PROCESSES)
         self._processes: tuple[tuple[int, ...], Mapping[int, tuple[float, int]]] = (), {}
         """Whose they are, and what was read of them last."""
@@ -72,6 +73,7 @@ class Machine:
             first = self._devices_known is None  # what is done once is no running cost
             self._asking.begin()
             self._devices_known = self._reader.read(self._opened().sample())
+            self._asked_at = time.monotonic()
             if self._devices_known is not None:
                 self._xids.extend(self._devices_known.events)
             if not first:
@@ -98,6 +100,11 @@ class Machine:
         self._looking.end()
         self._processes = pids, host.processes if host is not None else {}
         return host
+
+    @property
+    def devices_age(self) -> float:
+        """Seconds since the newest sample of the GPUs."""
+        return time.monotonic() - self._asked_at if self._devices_known is not None else 0.0
 
     @property
     def xids(self) -> tuple[XidEvent, ...]:

@@ -80,6 +80,8 @@ class Outside:
             devices=devices,
             host=host,
             xids=self._machine.xids,
+            ranks_age=max(0.0, at - self._looks[-1].at) if self._looks and not self._over else 0.0,
+            gpus_age=self._machine.devices_age,
             hint=None if found else f"{jobs.unseen(self._pid)}: a lists the jobs that run here.",
             history=self._machine.history(at),
         )

@@ -14,6 +14,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Followed
 from mgpu_doctor.live.frame import NOTHING, Frame, Position
 from mgpu_doctor.live.history.collect import Collector
+from mgpu_doctor.live.newest import Newest
 from mgpu_doctor.live.source import all_ranks
 from mgpu_doctor.live.watch import Seen
 from mgpu_doctor.recording.box import read_box
@@ -33,6 +34,7 @@ class Replay:
         self._settings = settings
         self._whole = whole = load_recording(recording)
         self._past: Collector | None = None
+        self._devices = Newest(whole.device_samples)
         start, end = _begin_and_end(whole)
         self._lock = threading.Lock()
         self._position = Position(start, end, start, 1.0, paused=False)
@@ -45,6 +47,7 @@ class Replay:
                 self._move(passed * self._position.speed)
             position = self._position
         case, seen = self._case(position)
+        sampled = self._devices.until(position.at)
         return Frame(
             at=position.at,
             source=self._recording.name,
@@ -52,7 +55,8 @@ class Replay:
             hint=None if seen else NO_JOB,
             heat=seen.heat if seen else None,
             going=seen.going if seen else NOTHING,
-            devices=case.device_samples[-1] if case.device_samples else None,
+            devices=sampled[-1] if sampled else None,
+            elsewhere=sampled[:-1],
             host=case.host_samples[-1] if case.host_samples else None,
             followed=seen.followed if seen else (),
             replay=position,
@@ -124,14 +128,9 @@ def _has_job(case: Case) -> bool:
 
 
 def _cut(case: Case, at: float) -> Case:
-    """With the samples of a moment and before."""
-    devices = bisect_right(case.device_samples, at, key=lambda sample: sample.at)
+    """With the samples of its host at a moment and before."""
     hosts = bisect_right(case.host_samples, at, key=lambda sample: sample.at)
-    return replace(
-        case,
-        device_samples=case.device_samples[:devices],
-        host_samples=case.host_samples[:hosts],
-    )
+    return replace(case, host_samples=case.host_samples[:hosts])
 
 
 def _begin_and_end(case: Case) -> tuple[float, float]:

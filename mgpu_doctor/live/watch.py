@@ -40,13 +40,14 @@ JUDGED = (State.HUNG.value, State.WAITING.value)
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A job, examined. `age`: seconds since its diagnosis."""
+    """A job, examined. `age`: seconds since its diagnosis; `read`: since its boxes were read."""
 
     diagnosis: Diagnosis
     heat: Heat | str | None
     """A sentence: why there is none. None: it is not wanted."""
     going: Going
     age: float = 0.0
+    read: float = 0.0
     followed: tuple[Followed, ...] = ()
 
     @classmethod
@@ -90,7 +91,7 @@ class Watch:
         self._seen: Seen | None = None
         self._loaded: Case | None = None
         """As it was read, before the diagnosis left out what is over."""
-        self._diagnosed_at = 0.0
+        self._diagnosed_at = self._read_at = 0.0
         self._whole_at = -LONGEST_PAST
         self._whole = True
         """The look that goes on reads boxes whole."""
@@ -100,7 +101,7 @@ class Watch:
         if self._seen is not None and not anew and not self._loading.due():
             return self._aged(self._seen)
         self._loading.begin()
-        now = self._clock()
+        self._read_at = now = self._clock()
         self._whole = anew or now - self._whole_at >= LONGEST_PAST
         self._whole_at = now if self._whole else self._whole_at
         case = load_recording(self._recording, read=self._read)
@@ -137,7 +138,8 @@ class Watch:
         self._readers = {}
 
     def _aged(self, seen: Seen) -> Seen:
-        return replace(seen, age=self._clock() - self._diagnosed_at)
+        now = self._clock()
+        return replace(seen, age=now - self._diagnosed_at, read=now - self._read_at)
 
     def _read(self, path: Path) -> Box:
         reader = self._readers.get(path)

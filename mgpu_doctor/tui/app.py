@@ -28,7 +28,7 @@ from mgpu_doctor.tui.frames import FrameMade, FrameMissed, Frames
 from mgpu_doctor.tui.gpu.panel import GpusPanel
 from mgpu_doctor.tui.pages import FollowingScreen, Page, help_page
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
-from mgpu_doctor.tui.panels import gpus, head, host, ofjob
+from mgpu_doctor.tui.panels import gpus, head, host, ofjob, titles
 from mgpu_doctor.tui.rank.panel import RanksPanel
 from mgpu_doctor.tui.start import opening
 from mgpu_doctor.tui.start.greeting import Greeting
@@ -91,10 +91,10 @@ class TopApp(ThemedApp):
         yield Panel(head.lines, id="head")
         yield Panel(host.lines, id="host")
         yield Panel(Greeting.of_this_machine().lines, id="greeting")
-        yield GpusPanel(gpus.lines, "GPUs", id="gpus")
+        yield GpusPanel(gpus.lines, "GPUs", id="gpus", entitle=titles.gpus)
         with Container(id="work"):
-            yield RanksPanel(ofjob.ranks, "Ranks", id="ranks")
-            yield Panel(ofjob.heat, "Steps", id="heat")
+            yield RanksPanel(ofjob.ranks, "Ranks", id="ranks", entitle=titles.ranks)
+            yield Panel(ofjob.heat, "Steps", id="heat", entitle=titles.steps)
         yield FindingsPanel(ofjob.findings, "Findings", id="findings")
         yield Panel(ofjob.details, "Selected finding", id="details")
         yield Footer(compact=True)
@@ -316,7 +316,7 @@ class TopApp(ThemedApp):
             self.push_screen(page, closed)
 
     def on_gpus_panel_chosen(self, message: GpusPanel.Chosen) -> None:
-        self.view = self.view._replace(gpu=message.index)
+        self.view = self.view._replace(gpu=message.which)
         if message.opened and self.frame is not None:
             from mgpu_doctor.tui.gpu.screen import GpuScreen
 

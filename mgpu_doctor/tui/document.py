@@ -11,7 +11,7 @@ from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.live.frame import Frame, Going
 from mgpu_doctor.report import json as diagnosis_json
-from mgpu_doctor.tui.filter.shown import Shown, shown
+from mgpu_doctor.tui.filter.shown import shown
 from mgpu_doctor.tui.view import View
 
 SCHEMA = "mgpu-doctor/top/1"
@@ -21,6 +21,8 @@ def document(frame: Frame, view: View) -> dict[str, Any]:
     """The frame as plain JSON types. Seconds, bytes, fractions 0..1; unknown is None. What the
     view's filter leaves out is counted in `left_out`."""
     left = shown(frame, view.filter)
+    here = frame.devices.host if frame.devices else None
+    devices = tuple(one.device for one in left.gpus if one.host == here)
     diagnosis = frame.diagnosis
     plain: dict[str, Any] = diagnosis_json.plain(
         {
@@ -29,13 +31,13 @@ def document(frame: Frame, view: View) -> dict[str, Any]:
             "source": frame.source,
             "hint": frame.hint,
             "only": None if view.filter is None else str(view.filter),
-            "left_out": _left_out(frame, left),
+            "left_out": _left_out(frame, len(left.ranks), len(devices)),
             "steps_per_second": frame.going.rate,
             "going": _going(frame.going, diagnosis),
             "diagnosis": None
             if diagnosis is None
             else diagnosis_json.document(replace(diagnosis, ranks=left.ranks)),
-            "devices": None if frame.devices is None else _devices(frame.devices, left.devices),
+            "devices": None if frame.devices is None else _devices(frame.devices, devices),
             "host": None if frame.host is None else _host(frame.host),
         }
     )
@@ -58,10 +60,11 @@ def _going(going: Going, diagnosis: Diagnosis | None) -> dict[str, Any]:
     }
 
 
-def _left_out(frame: Frame, left: Shown) -> dict[str, int]:
-    devices = frame.devices.devices if frame.devices else ()
-    ranks = frame.diagnosis.ranks if frame.diagnosis else ()
-    return {"devices": len(devices) - len(left.devices), "ranks": len(ranks) - len(left.ranks)}
+def _left_out(frame: Frame, ranks: int, devices: int) -> dict[str, int]:
+    """`ranks`, `devices`: how many are told."""
+    there = frame.devices.devices if frame.devices else ()
+    job = frame.diagnosis.ranks if frame.diagnosis else ()
+    return {"devices": len(there) - devices, "ranks": len(job) - ranks}
 
 
 def _devices(sample: DeviceSample, left: tuple[Device, ...]) -> dict[str, Any]:

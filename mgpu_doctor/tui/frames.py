@@ -84,7 +84,7 @@ class Frames:
         while self._left:
             self._left.pop().close()
         try:
-            return FrameMade(replace(self.source.frame(passed), late=late))
+            return FrameMade(replace(self.source.frame(passed), late=late, interval=self._interval))
         except Exception as error:
             if not forgiving:
                 raise

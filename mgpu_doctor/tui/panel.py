@@ -9,19 +9,24 @@ that says the same as before is left as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.events import Click, Resize
 from textual.geometry import Region, Size
+from textual.markup import escape
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.panels.rows import Rows
+from mgpu_doctor.tui.panels.titles import Title
 from mgpu_doctor.tui.view import View
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Draw = Callable[[Frame, int, View], Sequence[Text]]
 
@@ -29,6 +34,9 @@ Draw = Callable[[Frame, int, View], Sequence[Text]]
 class Panel(ScrollView, inherit_bindings=False):
     """Shows what `draw` makes of the newest frame; hidden while that is nothing. The head of `Rows`
     stays at the top, and its marked row is brought into view whenever it is another one."""
+
+    _retitled = False
+    """Its title is being set."""
 
     # Not the arrows to the sides: there is nothing to see there, and replays move with them.
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -40,10 +48,14 @@ class Panel(ScrollView, inherit_bindings=False):
         Binding("end", "scroll_end", "to the bottom", show=False),
     ]
 
-    def __init__(self, draw: Draw, title: str = "", *, id: str) -> None:
+    def __init__(
+        self, draw: Draw, title: str = "", *, id: str, entitle: Title | None = None
+    ) -> None:
+        """`entitle`: what a frame makes of the title."""
         super().__init__(id=id)
         self._draw = draw
-        self.border_title = title
+        self.border_title = self._title = title
+        self._entitle = entitle
         self._shown: tuple[Frame, View] | None = None
         self._lines: Sequence[Text] = ()
         self._painted: dict[int, tuple[int, Text]] = {}
@@ -59,7 +71,7 @@ class Panel(ScrollView, inherit_bindings=False):
     @property
     def wish(self) -> int:
         """Lines of the screen that would show everything; 0 where there is nothing to show."""
-        return len(self._lines) + bool(self.border_title) if self._lines else 0
+        return len(self._lines) + bool(self._title) if self._lines else 0
 
     @property
     def wanted(self) -> bool:
@@ -92,7 +104,21 @@ class Panel(ScrollView, inherit_bindings=False):
     def show(self, frame: Frame, view: View) -> None:
         """Draw this from now on."""
         self._shown = frame, view
+        title = self._entitle(frame) if self._entitle is not None else self._title
+        if title != self._title:
+            self._title, self._retitled = title, True
+            self.border_title = escape(title)
+            self._retitled = False
         self._redraw()
+
+    def refresh(
+        self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False
+    ) -> Self:
+        """For another title Textual would paint everything again; one line is enough."""
+        if self._retitled:
+            left, top = self.content_offset
+            regions = (Region(-left, -top, self.outer_size.width, 1),)
+        return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
 
     def on_resize(self, _event: Resize) -> None:
         self._marked = None

@@ -11,7 +11,7 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.tui.filter.fields import own_seconds, wait_seconds
 from mgpu_doctor.tui.filter.row import Row
-from mgpu_doctor.tui.filter.shown import used
+from mgpu_doctor.tui.filter.shown import gpus, used
 from mgpu_doctor.tui.view import Order, View
 
 URGENT = ("hung", "dead", "missing", "exited", "waiting", "running")
@@ -45,15 +45,16 @@ def own_work(rank: RankSummary) -> float | None:
 
 def memory_of(frame: Frame) -> Memory:
     """Bytes that a rank holds: on its GPUs where any rank has one, else in the host's memory."""
-    diagnosis, sample = frame.diagnosis, frame.devices
+    diagnosis, there = frame.diagnosis, gpus(frame)
     placed = used(frame)
-    if diagnosis is None or sample is None or not placed:
+    if diagnosis is None or not placed:
         return lambda rank: _resident(frame.host, rank)
     held: dict[int, float] = {}
     for place, on in placed.items():
         pid = diagnosis.ranks[place].pid
-        own = [one.memory for at in on for one in sample.devices[at].processes if one.pid == pid]
-        parts = own or [sample.devices[at].memory_used for at in on]
+        devices = [there[at].device for at in on]
+        own = [one.memory for device in devices for one in device.processes if one.pid == pid]
+        parts = own or [device.memory_used for device in devices]
         if all(part is not None for part in parts):
             held[id(diagnosis.ranks[place])] = sum(part for part in parts if part is not None)
     return lambda rank: held.get(id(rank))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from mgpu_doctor.live.gpu import Which
+
 if TYPE_CHECKING:
     from mgpu_doctor.findings import RankSummary
     from mgpu_doctor.tui.filter.syntax import Filter
@@ -46,5 +48,5 @@ class View(NamedTuple):
     """The order turned round; what is not known stays last."""
     rank: Who | None = None
     """Which rank is selected; None: none yet."""
-    gpu: int | None = None
-    """The index of the GPU that is selected; None: none yet."""
+    gpu: Which | None = None
+    """Which GPU is selected; None: none yet."""

@@ -101,6 +101,8 @@ MANY_RANKS = frame(
     heat=heat(64, 37),
     devices=eight_gpus(),
 )
+BUSY = replace(MANY_RANKS, interval=1.0, age=21.6, ranks_age=15.4, gpus_age=3.1)
+"""Looked at as seldom as its size demands."""
 HOSTILE = frame(
     diagnoses.failed(),
     source=diagnoses.HOSTILE,

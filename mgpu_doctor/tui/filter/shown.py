@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.gpu import Gpu
 from mgpu_doctor.report.text import count, line
 from mgpu_doctor.tui.filter.row import Row
 
 if TYPE_CHECKING:
+    from mgpu_doctor.case.model import Case
     from mgpu_doctor.findings import RankSummary
     from mgpu_doctor.tui.filter.syntax import Filter
 
 
 class Shown(NamedTuple):
     ranks: tuple[RankSummary, ...]
-    devices: tuple[Device, ...]
+    gpus: tuple[Gpu, ...]
 
 
 P = ParamSpec("P")
@@ -54,19 +56,26 @@ kept = kept_by(lambda *asked, **more: (*asked, *more.values()))
 """Of the arguments alone: several panels ask the same of one frame."""
 
 
+@kept_by(lambda frame: (frame.devices, frame.elsewhere))
+def gpus(frame: Frame) -> tuple[Gpu, ...]:
+    """All those of a frame, host by host."""
+    samples = [one for one in (frame.devices, *frame.elsewhere) if one is not None]
+    samples.sort(key=lambda one: one.host or "")
+    return tuple(Gpu(sample.host, device) for sample in samples for device in sample.devices)
+
+
 @kept
 def shown(frame: Frame, only: Filter | None) -> Shown:
-    """What is left of the frame's ranks and devices, in their order; all of them without one."""
+    """What is left of the frame's ranks and GPUs, in their order; all of them without one."""
     ranks = frame.diagnosis.ranks if frame.diagnosis else ()
-    devices = frame.devices.devices if frame.devices else ()
     if only is None:
-        return Shown(ranks, devices)
+        return Shown(ranks, gpus(frame))
     matching = [pair for pair in _pairs(frame) if only.matches(pair.row)]
     left_ranks = {pair.rank for pair in matching}
-    left_devices = {pair.device for pair in matching}
+    left_gpus = {pair.gpu for pair in matching}
     return Shown(
         tuple(rank for place, rank in enumerate(ranks) if place in left_ranks),
-        tuple(device for place, device in enumerate(devices) if place in left_devices),
+        tuple(gpu for place, gpu in enumerate(gpus(frame)) if place in left_gpus),
     )
 
 
@@ -76,35 +85,53 @@ def told(left: int, among: int, thing: str, only: Filter) -> str:
 
 
 def _placed(frame: Frame) -> tuple[object, ...]:
-    return (frame.diagnosis, frame.devices, frame.host and frame.host.host)
+    return (frame.diagnosis, frame.devices, frame.elsewhere, frame.host and frame.host.host)
 
 
 @kept_by(_placed)
 def used(frame: Frame) -> dict[int, tuple[int, ...]]:
-    """Place of a rank in the diagnosis -> places of the devices that it computes on, in this
-    frame's sample: those that list its pid, else the one that the rank names itself."""
-    diagnosis, sample = frame.diagnosis, frame.devices
-    if diagnosis is None or sample is None or not sample.devices:
+    """Place of a rank in the diagnosis -> places in `gpus(frame)` of those that it computes on:
+    those of its host that list its pid, else the one that the rank names itself."""
+    diagnosis, there = frame.diagnosis, gpus(frame)
+    if diagnosis is None or not there:
         return {}
-    listed: dict[int | None, list[int]] = {}
-    for place, device in enumerate(sample.devices):
-        for pid in pids(device):
-            listed.setdefault(pid, []).append(place)
     here = frame.host.host if frame.host else None
+    listed: dict[tuple[str | None, int | None], list[int]] = {}
+    for place, gpu in enumerate(there):
+        for pid in pids(gpu.device):
+            listed.setdefault((gpu.host or here, pid), []).append(place)
     found = {
-        place: tuple(listed[rank.pid])
+        place: tuple(on)
         for place, rank in enumerate(diagnosis.ranks)
-        if rank.pid in listed and here in (None, rank.host)
+        if (on := listed.get((rank.host, rank.pid)) or listed.get((None, rank.pid)))
     }
     if len(found) < len(diagnosis.ranks):
-        from mgpu_doctor.analysis.placement import key_of, placements
-
-        keys = {key_of(device): place for place, device in enumerate(sample.devices)}
-        named = placements(replace(diagnosis.case, device_samples=(sample,)))
+        named = _named(frame, diagnosis.case)
         for place, rank in enumerate(diagnosis.ranks):
-            own = named.get(rank.rank) if rank.rank is not None else None
-            if own is not None and own.device in keys:
-                found.setdefault(place, (keys[own.device],))
+            if rank.rank in named:
+                found.setdefault(place, (named[rank.rank],))
+    return found
+
+
+def _named(frame: Frame, case: Case) -> dict[int | None, int]:
+    """Rank -> place in `gpus(frame)` of the one that it names itself. Of several hosts each one's
+    ranks are held against its own GPUs: indices, and ranks that share one, mean nothing across."""
+    from mgpu_doctor.analysis.placement import key_of, placements
+
+    found: dict[int | None, int] = {}
+    for sample in (frame.devices, *frame.elsewhere):
+        if sample is None:
+            continue
+        own = replace(case, device_samples=(sample,))
+        if frame.elsewhere:
+            own = replace(own, ranks=tuple(one for one in case.ranks if one.host == sample.host))
+        keys = {
+            key_of(gpu.device): place
+            for place, gpu in enumerate(gpus(frame))
+            if gpu.host == sample.host
+        }
+        placed = placements(own) if own.ranks else {}
+        found |= {rank: keys[on.device] for rank, on in placed.items() if on.device in keys}
     return found
 
 
@@ -118,29 +145,32 @@ class _Pair(NamedTuple):
     """Places in the frame, and what the filter is asked of."""
 
     rank: int | None
-    device: int | None
+    gpu: int | None
     row: Row
 
 
 def _pairs(frame: Frame) -> Iterator[_Pair]:
     ranks = frame.diagnosis.ranks if frame.diagnosis else ()
-    devices = frame.devices.devices if frame.devices else ()
+    there = gpus(frame)
     here = frame.host.host if frame.host else None
     on = used(frame)
-    known = {ranks[place].pid for place in on}
-    foreign = [tuple(pid for pid in pids(device) if pid not in known) for device in devices]
+    known = {(there[at].host, ranks[place].pid) for place, used_by in on.items() for at in used_by}
+    foreign = [
+        tuple(pid for pid in pids(gpu.device) if (gpu.host, pid) not in known) for gpu in there
+    ]
     users = _users(frame)
     for place, rank in enumerate(ranks):
         own = () if rank.pid is None else (rank.pid,)
         user = users.get(rank.pid)
         for at in on.get(place, ()):
-            yield _Pair(place, at, Row(rank, devices[at], own + foreign[at], rank.host, user))
+            device = there[at].device
+            yield _Pair(place, at, Row(rank, device, own + foreign[at], rank.host, user))
         if place not in on:
             yield _Pair(place, None, Row(rank, None, own, rank.host, user))
     taken = {at for used_by in on.values() for at in used_by}
-    for at, device in enumerate(devices):
+    for at, gpu in enumerate(there):
         if at not in taken:
-            yield _Pair(None, at, Row(None, device, foreign[at], here))
+            yield _Pair(None, at, Row(None, gpu.device, foreign[at], gpu.host or here))
 
 
 def _users(frame: Frame) -> dict[int | None, str | None]:

@@ -8,10 +8,12 @@ from rich.text import Text
 
 from mgpu_doctor.case.clockreasons import HARD, WORDS
 from mgpu_doctor.case.gpu import Device, Ecc, MigInstance, NvLink, Pcie
-from mgpu_doctor.findings import Finding
+from mgpu_doctor.findings import Culprit, Finding
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.gpu import Gpu, Which
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone
+from mgpu_doctor.tui.filter.shown import gpus
 from mgpu_doctor.tui.panels import gpucells
 from mgpu_doctor.tui.panels.gpus import ranks_on
 from mgpu_doctor.tui.panels.infull import hanging
@@ -26,47 +28,56 @@ MOST_LINKS = 32
 
 
 def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
-    device = device_of(frame, view)
-    if device is None or frame.devices is None:
-        return [Text(f"GPU {view.gpu} is not there at this moment.", style="yellow")]
-    among = frame.devices.devices
-    place = Text(f"{among.index(device) + 1} of {len(among)}", style=DIM)
-    made = [ends(_who(device), place, width)]
-    for finding in _findings(frame, device):
+    gpu = gpu_of(frame, view)
+    among = [one.which for one in gpus(frame)]
+    several = len({one.host for one in among}) > 1
+    if gpu is None:
+        told = _named(view.gpu, several=several) if view.gpu is not None else "The GPU"
+        return [Text(f"{told} is not there at this moment.", style="yellow")]
+    place = Text(f"{among.index(gpu.which) + 1} of {len(among)}", style=DIM)
+    made = [ends(_who(gpu, several=several), place, width)]
+    for finding in _findings(frame, gpu, several=several):
         mark, style = MARKS[Tone(finding.severity.value)]
         words = Text.assemble((f"{finding.code}  ", "bold"), text.line(finding.title))
         made += hanging(Text(f"{mark} ", style=style), words, width)
-    for row in _facts(frame, device):
+    for row in _facts(frame, gpu):
         made += hanging(row[:LABEL], row[LABEL:], width)
     return made
 
 
-def device_of(frame: Frame | None, view: View) -> Device | None:
+def gpu_of(frame: Frame, view: View) -> Gpu | None:
     """The GPU that is selected; None where the frame does not have it."""
-    devices = frame.devices.devices if frame is not None and frame.devices is not None else ()
-    return next((one for one in devices if one.index == view.gpu), None)
+    return next((one for one in gpus(frame) if one.which == view.gpu), None)
 
 
-def _who(device: Device) -> Text:
-    told = [text.line(one) for one in (device.name, device.uuid) if one]
-    return Text.assemble((f"GPU {device.index}", "bold"), ("  " + "  ".join(told), ""))
+def _named(which: Which, *, several: bool) -> str:
+    """With its host, where there are several."""
+    on = f" of {text.line(which.host)}" if which.host and several else ""
+    return f"GPU {which.number}{on}"
 
 
-def _findings(frame: Frame, device: Device) -> Sequence[Finding]:
+def _who(gpu: Gpu, *, several: bool) -> Text:
+    told = [text.line(one) for one in (gpu.device.name, gpu.device.uuid) if one]
+    name = _named(gpu.which, several=several)
+    return Text.assemble((name, "bold"), ("  " + "  ".join(told), ""))
+
+
+def _findings(frame: Frame, gpu: Gpu, *, several: bool) -> Sequence[Finding]:
+    """A GPU with a rank on it is accused by that rank, any other by its number."""
+    here = {one.rank for one in ranks_on(frame).get(gpu.which, ()) if one.rank is not None}
+    own = f"GPU {gpu.device.index}"
+
+    def accused(culprit: Culprit) -> bool:
+        if culprit.rank is not None:
+            return culprit.rank in here
+        return culprit.device == own and (not several or culprit.host == gpu.host)
+
     found = frame.diagnosis.findings if frame.diagnosis else ()
-    return [one for one in found if _accuses(one, device, frame)]
+    return [one for one in found if any(map(accused, one.culprits))]
 
 
-def _accuses(finding: Finding, device: Device, frame: Frame) -> bool:
-    """A device with a rank on it is accused by that rank, any other by its number."""
-    here = {one.rank for one in ranks_on(frame).get(device.index, ()) if one.rank is not None}
-    own = f"GPU {device.index}"
-    return any(
-        one.rank in here if one.rank is not None else one.device == own for one in finding.culprits
-    )
-
-
-def _facts(frame: Frame, device: Device) -> Iterator[Text]:
+def _facts(frame: Frame, gpu: Gpu) -> Iterator[Text]:
+    device = gpu.device
     if device.trouble:
         yield _row("trouble", Text(text.line(device.trouble), style="yellow"))
     slot = [f"PCI {text.line(device.bus_id)}"] if device.bus_id else []
@@ -74,7 +85,7 @@ def _facts(frame: Frame, device: Device) -> Iterator[Text]:
     slot += [f"near cores {text.line(device.cores)}"] if device.cores else []
     if slot:
         yield _row("slot", ", ".join(slot))
-    yield _row("busy", _busy(frame, device))
+    yield _row("busy", _busy(frame, gpu))
     if device.memory_busy is not None:
         yield _row("memory busy", gauge(device.memory_busy, BAR), f" {device.memory_busy:.0%}")
     yield _row("memory", _memory(device))
@@ -108,12 +119,13 @@ def _pids(part: MigInstance) -> str:
     return f"  {many} process{'' if many == 1 else 'es'}" if many else ""
 
 
-def _busy(frame: Frame, device: Device) -> Text:
+def _busy(frame: Frame, gpu: Gpu) -> Text:
+    device = gpu.device
     busy = device.utilization
     if busy is None:
         why = "in MIG mode NVML tells none" if device.mig else "not told"
         return Text.assemble((f"{text.UNKNOWN}  ", ""), (why, DIM))
-    waits = waiting(frame, ranks_on(frame)).get(device.index)
+    waits = waiting(frame, ranks_on(frame)).get(gpu.which)
     told = gauge(busy, BAR).append(f" {busy:.0%}")
     if waits is not None:
         told.append(f", of which {min(busy, waits):.0%} waits for other ranks", gpucells.ALARM)

@@ -19,6 +19,7 @@ from mgpu_doctor.tui.gpu import portrait, users
 from mgpu_doctor.tui.gpu.users import IN_A_CONTAINER, REPLAYED, Owners
 from mgpu_doctor.tui.pages import TURNING, SubjectScreen
 from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panels import titles
 from mgpu_doctor.tui.view import View
 
 Look = Callable[[Sequence[int]], Sequence[Owner] | None]
@@ -46,7 +47,7 @@ class GpuScreen(SubjectScreen):
         self._asked: tuple[int, ...] | None = None
 
     def compose(self) -> ComposeResult:
-        yield Panel(portrait.lines, "GPU", id="portrait")
+        yield Panel(portrait.lines, "GPU", id="portrait", entitle=titles.gpu)
         yield Panel(self._user_lines, "Processes", id="users")
         yield Footer(compact=True)
 
@@ -59,8 +60,8 @@ class GpuScreen(SubjectScreen):
         self._frame = frame
         for panel in self.query(Panel):
             panel.show(frame, self.view)
-        device = portrait.device_of(frame, self.view)
-        listed = pids(device) if device is not None else ()
+        gpu = portrait.gpu_of(frame, self.view)
+        listed = pids(gpu.device) if gpu is not None else ()
         if frame.replay is not None:
             self._owners = Owners(reason=REPLAYED)
         elif listed != self._asked:
@@ -81,9 +82,9 @@ class GpuScreen(SubjectScreen):
         self.show(self._frame)
 
     def action_turn(self, by: int) -> None:
-        indices = [one.index for one in shown(self._frame, self.view.filter).devices]
-        if not indices:
+        there = [one.which for one in shown(self._frame, self.view.filter).gpus]
+        if not there:
             return
-        place = indices.index(self.view.gpu) + by if self.view.gpu in indices else 0
-        self.view = self.view._replace(gpu=indices[place % len(indices)])
+        place = there.index(self.view.gpu) + by if self.view.gpu in there else 0
+        self.view = self.view._replace(gpu=there[place % len(there)])
         self.show(self._frame)

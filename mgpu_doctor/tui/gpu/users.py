@@ -13,7 +13,7 @@ from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.shown import pids
-from mgpu_doctor.tui.gpu.portrait import device_of
+from mgpu_doctor.tui.gpu.portrait import gpu_of
 from mgpu_doctor.tui.panels.gpus import ranks_on
 from mgpu_doctor.tui.panels.parts import DIM, Column, cell
 from mgpu_doctor.tui.view import View
@@ -39,11 +39,12 @@ class Owners:
 
 
 def lines(frame: Frame, width: int, view: View, owners: Owners) -> Sequence[Text]:
-    device = device_of(frame, view)
-    if device is None:
+    gpu = gpu_of(frame, view)
+    if gpu is None:
         return []
+    device = gpu.device
     listed = pids(device)
-    ranks = ranks_on(frame).get(device.index, ())
+    ranks = ranks_on(frame).get(gpu.which, ())
     if not listed and not ranks:
         return [Text("No process is seen on it.", style=DIM)]
     made = [Text(" ").join(cell(one.title, one, DIM) for one in COLUMNS).append("  command", DIM)]

@@ -8,6 +8,7 @@ from textual.message import Message
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.drawn import DrawnLines
+from mgpu_doctor.tui.filter.shown import gpus
 from mgpu_doctor.tui.history.choice import Choice
 from mgpu_doctor.tui.history.page import Drawn, draw
 from mgpu_doctor.tui.history.subjects import Lane
@@ -58,10 +59,8 @@ class Graphs(DrawnLines):
         if frame.history is None:
             self._drawn = Drawn([Text(NOTHING_YET)], [None], 0)
         else:
-            sample = frame.devices
-            devices = sample.devices if sample else ()
-            host = sample.host if sample else None
-            reasons = {(host, one.index): one.trouble for one in devices if one.trouble}
+            troubles = ((host, one.index, one.trouble) for host, one in gpus(frame))
+            reasons = {(host, index): why for host, index, why in troubles if why}
             self._drawn = draw(frame.history, choice, *self.size, reasons)
         self.put(self._drawn.lines)
 

@@ -3,9 +3,10 @@ out; one value that is not known is a question mark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from mgpu_doctor.case.clockreasons import HARD, WORDS
@@ -26,14 +27,17 @@ SHORT = {
     "hw_slowdown": "slowed down",
 }
 """Those of `HARD` where their words have no room."""
+HOST = "host"
+LONGEST_HOST = 20
 NO_MEMORY = "the host's memory"
 
 
 class Shown(NamedTuple):
-    """A device and the share of its time, 0..1, that its ranks wait; None: not known."""
+    """A device, the share of its time, 0..1, that its ranks wait, and its host; None: not known."""
 
     device: Device
     waits: float | None = None
+    host: str | None = None
 
 
 Cell = Callable[[Shown], str | Text]
@@ -51,6 +55,30 @@ def part(instance: MigInstance) -> str:
     """`MIG 2/0`: GPU instance and compute instance."""
     numbers = (instance.gpu_instance, instance.compute_instance)
     return "MIG " + "/".join(text.UNKNOWN if one is None else str(one) for one in numbers)
+
+
+def host_cells(hosts: Iterable[str | None], width: int) -> dict[Column, Cell]:
+    """The column that tells different hosts apart; of none or one there is none."""
+    listed = list(hosts)
+    if len(listed) < 2:
+        return {}
+    bare = _without_domain([text.line(host or text.UNKNOWN) for host in listed])
+    names = dict(zip(listed, bare, strict=True))
+    longest = max(map(cell_len, bare))
+    column = Column(HOST, max(len(HOST), min(longest, LONGEST_HOST, width // 8)))
+    return {column: lambda shown: text.cut(names[shown.host], column.width)}
+
+
+def _without_domain(names: Sequence[str]) -> list[str]:
+    """Without that part of their domain which they share. An address has none."""
+    labels = [name.split(".") for name in names]
+    while (
+        min(map(len, labels)) > 1
+        and len({one[-1] for one in labels}) == 1
+        and not labels[0][-1].isdecimal()
+    ):
+        labels = [one[:-1] for one in labels]
+    return [".".join(one) for one in labels]
 
 
 def _name(shown: Shown) -> Text:
@@ -196,10 +224,12 @@ MORE: Sequence[tuple[Column, Cell, Callable[[Device], object]]] = (
 """Columns for wide screens, with what a device must tell for them to be of use."""
 
 
-def cells_for(devices: Sequence[Device]) -> dict[Column, Cell]:
-    """The columns of which any of these devices tells something."""
+def cells_for(
+    devices: Sequence[Device], hosts: Iterable[str | None], width: int
+) -> dict[Column, Cell]:
+    """The columns of which any of these devices tells something, for a screen of this width."""
     told = {column: cell for column, cell, of in MORE if any(of(one) for one in devices)}
-    return {**CELLS, **told}
+    return {INDEX: CELLS[INDEX], **host_cells(hosts, width), **CELLS, **told}
 
 
 def alarm(column: Column, content: str | Text, device: Device) -> str:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
 from mgpu_doctor.case.gpu import Device, MigInstance
 from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.gpu import Gpu, Which
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.filter.shown import kept_by, pids, shown, told, used
+from mgpu_doctor.tui.filter.shown import gpus, kept_by, pids, shown, told, used
 from mgpu_doctor.tui.panels import gpucells
-from mgpu_doctor.tui.panels.gpucells import INDEX, MEMORY, UTIL, Cell, Shown
+from mgpu_doctor.tui.panels.gpucells import HOST, INDEX, MEMORY, UTIL, Cell, Shown
 from mgpu_doctor.tui.panels.parts import DIM, NOTE, Column, begun, cell, ends, fitting, sentence
 from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.panels.spinning import waiting
@@ -30,45 +31,69 @@ LEGEND = UTIL._replace(title="util w=waits")
 
 def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
     """Of very many GPUs not every frame tells anew."""
-    return (frame.devices, frame.diagnosis, frame if view.filter else None, width, view)
+    return (
+        frame.devices,
+        frame.elsewhere,
+        frame.diagnosis,
+        frame if view.filter else None,
+        width,
+        view,
+    )
 
 
 @kept_by(_made_of)
 def lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
-    sample = frame.devices
-    if sample is None:
-        return sentence("No GPU seen: devices were not sampled", width)
-    if not sample.devices:
-        return sentence(f"No GPU seen: {text.line(sample.trouble or 'none found')}", width)
+    there = gpus(frame)
+    if not there:
+        return sentence(f"No GPU seen: {_none(frame)}", width)
     ranks = ranks_on(frame)
     waits = waiting(frame, ranks)
-    sheet = _Sheet.fit(sample.devices, width)
+    sheet = _Sheet.fit(there, width)
     head = [sheet.head(spins=bool(waits))]
     if sheet.common:
         head.insert(0, Text(text.cut(f"All GPUs: {sheet.common}", width), style=gpucells.ALARM))
-    left = shown(frame, view.filter).devices
+    if bare := _bare(frame):
+        head.insert(0, Text(text.cut(bare, width), style=DIM))
+    left = shown(frame, view.filter).gpus
     if view.filter is not None:
-        note = told(len(left), len(sample.devices), "GPU", view.filter)
+        note = told(len(left), len(there), "GPU", view.filter)
         head.insert(0, Text(text.cut(note, width), style=NOTE))
     rows = rows_of(left)
 
     def make(place: int) -> Text:
-        device, part = rows[place]
-        on = ranks.get(device.index, ())
+        gpu, part = rows[place]
+        on = ranks.get(gpu.which, ())
         if part is not None:
             return sheet.part(part, on)
-        made = sheet.row(Shown(device, waits.get(device.index)), on)
-        if device.index == view.gpu:
+        made = sheet.row(Shown(gpu.device, waits.get(gpu.which), gpu.host), on)
+        if gpu.which == view.gpu:
             made.stylize("reverse", 0, INDEX.width)
         return made
 
-    chosen = (place for place, (one, part) in enumerate(rows) if one.index == view.gpu and not part)
+    chosen = (place for place, (one, part) in enumerate(rows) if one.which == view.gpu and not part)
     return Rows(head, len(rows), make, next(chosen, None))
 
 
-def rows_of(devices: Sequence[Device]) -> list[tuple[Device, MigInstance | None]]:
-    """What stands in each row: a device, or a part of it below."""
-    return [(device, part) for device in devices for part in (None, *device.instances)]
+def rows_of(gpus: Sequence[Gpu]) -> list[tuple[Gpu, MigInstance | None]]:
+    """What stands in each row: a GPU, or a part of it below."""
+    return [(gpu, part) for gpu in gpus for part in (None, *gpu.device.instances)]
+
+
+def _bare(frame: Frame) -> str:
+    """Which of several hosts show none, and why; empty: each shows some."""
+    samples = [one for one in (frame.devices, *frame.elsewhere) if one is not None]
+    without = [one for one in samples if not one.devices]
+    if len(without) == 1:
+        host = text.line(without[0].host or text.UNKNOWN)
+        return f"No GPU seen on {host}: {text.line(without[0].trouble or 'none found')}"
+    return f"No GPU seen on {len(without)} of {len(samples)} hosts" if without else ""
+
+
+def _none(frame: Frame) -> str:
+    """Why there are no GPUs."""
+    if frame.devices is None:
+        return "devices were not sampled"
+    return text.line(frame.devices.trouble or "none found")
 
 
 class _Sheet(NamedTuple):
@@ -78,17 +103,21 @@ class _Sheet(NamedTuple):
     hidden: Mapping[Column, Cell]
     """Those for wide screens, where it is none: they are told only where they warn."""
     width: int
+    whose: Set[Column]
+    """Columns that name the GPU, whatever is known of it."""
     common: str
     """The trouble that all have alike, which no row repeats; empty: none."""
 
     @classmethod
-    def fit(cls, devices: Sequence[Device], width: int) -> _Sheet:
-        known = gpucells.cells_for(devices)
+    def fit(cls, gpus: Sequence[Gpu], width: int) -> _Sheet:
+        devices = [gpu.device for gpu in gpus]
+        known = gpucells.cells_for(devices, dict.fromkeys(gpu.host for gpu in gpus), width)
         fit = fitting((*known,), width, WHO)
         more = known.keys() - gpucells.CELLS.keys() - set(fit)
         hidden = {column: draw for column, draw in known.items() if column in more}
         cells = {column: known[column] for column in fit}
-        return cls(cells, hidden, width, _common(devices))
+        whose = {one for one in fit if one.title in (INDEX.title, HOST)}
+        return cls(cells, hidden, width, whose, _common(devices))
 
     def head(self, *, spins: bool) -> Text:
         columns = [LEGEND if spins and one is UTIL else one for one in self.cells]
@@ -98,7 +127,7 @@ class _Sheet(NamedTuple):
     def row(self, what: Shown, ranks: Sequence[RankSummary]) -> Text:
         device = what.device
         if device.trouble is not None and _silent(device):
-            return self._silent_row(device, ranks)
+            return self._silent_row(what, ranks)
         made = Text(" ").join(cell(draw(what), one) for one, draw in self.cells.items())
         made.append(f" {_users(device, ranks)}")
         alarms = [gpucells.alarm(one, draw(what), device) for one, draw in self.hidden.items()]
@@ -126,15 +155,17 @@ class _Sheet(NamedTuple):
         made.truncate(self.width, overflow="ellipsis")
         return made
 
-    def _silent_row(self, device: Device, ranks: Sequence[RankSummary]) -> Text:
+    def _silent_row(self, what: Shown, ranks: Sequence[RankSummary]) -> Text:
+        device = what.device
         name = f" {text.line(device.name)}" if device.name else ""
         why = device.trouble or ""
         mark, style = ("?", DIM) if "not supported" in why else ("✗", "bold red")
         numbers = [rank.rank for rank in ranks if rank.rank is not None]
         told = "" if self.common else text.line(why)
         ran = f"{text.name_ranks(numbers)} ran on it" if numbers else ""
+        whose = (cell(draw(what), one) for one, draw in self.cells.items() if one in self.whose)
         made = Text.assemble(
-            (f"{device.index:3} ", "bold"),
+            *(part for one in whose for part in (one, " ")),
             (f"{mark} ", style),
             (told, style),
             ", " if told and ran else "",
@@ -160,15 +191,14 @@ def _trouble(device: Device) -> str:
     return "" if device.mig and why in ("MIG mode", "MIG mode; not supported: utilization") else why
 
 
-def ranks_on(frame: Frame) -> dict[int, list[RankSummary]]:
-    """Index of a device -> the ranks that compute on it."""
-    found: dict[int, list[RankSummary]] = {}
-    if frame.diagnosis is not None and frame.devices is not None:
+def ranks_on(frame: Frame) -> dict[Which, list[RankSummary]]:
+    """GPU -> the ranks that compute on it."""
+    found: dict[Which, list[RankSummary]] = {}
+    if frame.diagnosis is not None:
+        there = gpus(frame)
         for place, on in used(frame).items():
             for at in on:
-                found.setdefault(frame.devices.devices[at].index, []).append(
-                    frame.diagnosis.ranks[place]
-                )
+                found.setdefault(there[at].which, []).append(frame.diagnosis.ranks[place])
     return found
 
 

@@ -22,10 +22,11 @@ from mgpu_doctor.tui.panels.rows import Rows
 from mgpu_doctor.tui.sorting import Memory, memory_of, ordered
 from mgpu_doctor.tui.view import Order, View, Who
 
+HOST = Column("host", 12, rank=6)
 COLUMNS = (
     Column("", 1),
     Column("rank", 4, right=True),
-    Column("host", 12, rank=6),
+    HOST,
     Column("pid", 7, right=True, rank=4),
     Column("state", 9, rank=1),
     Column("step", 7, right=True),
@@ -47,7 +48,7 @@ STATES = {"running": "green", "waiting": "yellow", "exited": DIM}
 def made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
     """Ranks are examined less often than the screen is drawn, and what they hold is read so."""
     memory = frame.devices if used(frame) else frame.host and frame.host.processes
-    return (frame.diagnosis, memory, frame if view.filter else None, width, view)
+    return (frame.diagnosis, memory, frame.elsewhere, frame if view.filter else None, width, view)
 
 
 @kept_by(made_of)
@@ -165,7 +166,7 @@ class _Sheet:
         cells: dict[str, str | Text] = {
             "": Text("▸" if guilty else " ", style="bold red"),
             "rank": text.UNKNOWN if rank.rank is None else str(rank.rank),
-            "host": text.line(rank.host),
+            "host": text.cut(text.line(rank.host), HOST.width),
             "pid": "-" if rank.pid is None else str(rank.pid),
             "state": Text(doing, style=STATES.get(doing, "bold red")),
             "step": text.UNKNOWN if rank.last_step is None else str(rank.last_step),

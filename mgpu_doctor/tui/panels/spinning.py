@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.filter.shown import pids
+from mgpu_doctor.live.gpu import Which
+from mgpu_doctor.tui.filter.shown import gpus, pids
 
 if TYPE_CHECKING:
     from mgpu_doctor.case.model import Now, Rank
@@ -24,21 +25,21 @@ WAITS = ("waiting", "hung")
 """States of a rank."""
 
 
-def waiting(frame: Frame, ranks_on: Mapping[int, Sequence[RankSummary]]) -> dict[int, float]:
-    """Index of a device -> share, 0..1, of the time that its ranks wait for others, where that is
-    known of all that runs there. `ranks_on`: by index, who computes there."""
-    if frame.diagnosis is None or frame.devices is None:
+def waiting(frame: Frame, ranks_on: Mapping[Which, Sequence[RankSummary]]) -> dict[Which, float]:
+    """GPU -> share, 0..1, of the time that its ranks wait for others, where that is
+    known of all that runs there. `ranks_on`: who computes there."""
+    if frame.diagnosis is None:
         return {}
     facts = {(rank.rank, rank.pid): rank for rank in frame.diagnosis.case.ranks}
     found = {}
-    for device in frame.devices.devices:
-        ranks = ranks_on.get(device.index, ())
-        if not ranks or len(pids(device)) > len(ranks):
+    for gpu in gpus(frame):
+        ranks = ranks_on.get(gpu.which, ())
+        if not ranks or len(pids(gpu.device)) > len(ranks):
             continue  # somebody else may be at work on it
         shares = [_share(one, facts.get((one.rank, one.pid)), frame.at) for one in ranks]
         known = [share for share in shares if share is not None]
         if len(known) == len(ranks) and min(known) >= LEAST:
-            found[device.index] = min(known)
+            found[gpu.which] = min(known)
     return found
 
 

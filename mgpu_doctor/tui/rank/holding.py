@@ -11,7 +11,7 @@ from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.filter.shown import used
+from mgpu_doctor.tui.filter.shown import gpus, used
 from mgpu_doctor.tui.panels.parts import DIM, EMPTY, FULL, FULLEST, HIGH, gauge
 from mgpu_doctor.tui.sorting import memory_of
 
@@ -47,11 +47,11 @@ def memory(frame: Frame, rank: RankSummary, known: Rank | None) -> Iterator[Text
 
 def _place(frame: Frame, rank: RankSummary) -> tuple[float | None, float | None, str]:
     """Bytes in use by anybody, bytes there are, and of what."""
-    diagnosis, sample, host = frame.diagnosis, frame.devices, frame.host
-    placed = used(frame) if diagnosis is not None and sample is not None else {}
-    if diagnosis is not None and sample is not None and placed:
+    diagnosis, host, there = frame.diagnosis, frame.host, gpus(frame)
+    placed = used(frame)
+    if diagnosis is not None and placed:
         place = next((at for at, one in enumerate(diagnosis.ranks) if one is rank), None)
-        on = [sample.devices[at] for at in placed.get(place, ())] if place is not None else []
+        on = [there[at].device for at in placed.get(place, ())] if place is not None else []
         totals, taken = [one.memory_total for one in on], [one.memory_used for one in on]
         whole = sum(filter(None, totals)) if on and None not in totals else None
         what = "its GPU" if len(on) == 1 else "its GPUs"

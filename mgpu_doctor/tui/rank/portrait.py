@@ -13,7 +13,7 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.report.verdict import Tone
-from mgpu_doctor.tui.filter.shown import used
+from mgpu_doctor.tui.filter.shown import gpus, used
 from mgpu_doctor.tui.panels.infull import hanging
 from mgpu_doctor.tui.panels.parts import DIM, ends
 from mgpu_doctor.tui.panels.said import MARKS
@@ -79,10 +79,10 @@ def _facts(frame: Frame, rank: RankSummary) -> Rank | None:
 
 
 def _gpus(frame: Frame, rank: RankSummary) -> str:
-    if frame.diagnosis is None or frame.devices is None:
+    if frame.diagnosis is None:
         return ""
     place = next(place for place, one in enumerate(frame.diagnosis.ranks) if one is rank)
-    on = [frame.devices.devices[at] for at in used(frame).get(place, ())]
+    on = [gpus(frame)[at].device for at in used(frame).get(place, ())]
     return ", ".join(f"GPU {one.index} ({text.line(one.name or text.UNKNOWN)})" for one in on)
 
 

@@ -20,6 +20,7 @@ from mgpu_doctor.live.rank.output import Output, output_of
 from mgpu_doctor.live.rank.stacks import Standing, stand
 from mgpu_doctor.tui.pages import TURNING, SubjectScreen
 from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panels import titles
 from mgpu_doctor.tui.panels.ranks import listed, place_of
 from mgpu_doctor.tui.rank import portrait, printed, standing
 from mgpu_doctor.tui.rank.tail import Tail
@@ -97,7 +98,7 @@ class RankScreen(SubjectScreen):
         self._reading = self._looking = False
 
     def compose(self) -> ComposeResult:
-        yield Panel(portrait.lines, "Rank", id="portrait")
+        yield Panel(portrait.lines, "Rank", id="portrait", entitle=titles.rank)
         yield Panel(self._stack_lines, "Stacks", id="stacks")
         yield Tail(self._output_lines, "Output", id="output")
         yield Footer(compact=True)

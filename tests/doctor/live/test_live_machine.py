@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,6 +91,24 @@ def test_gpus_are_asked_as_often_as_their_number_allows(
     assert [at - begin for at in asked] == [0, 1, 3, 5, 7], "the first one is no running cost"
     assert seen[1] is seen[2] is not seen[3]
     assert not read
+
+
+def test_how_long_ago_gpus_were_asked_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def sample(_: Devices) -> dict[str, Any]:
+        cost.now += 0.003
+        return {"at": 0.0, "devices": [{"index": 0}]}
+
+    now, cost = Clock(), Clock()
+    monkeypatch.setattr(Devices, "sample", sample)
+    monkeypatch.setattr(machine, "time", SimpleNamespace(monotonic=now, thread_time=cost))
+    here = Machine()
+    ages = [here.devices_age]
+    for _ in range(6):
+        here.sample()
+        ages.append(here.devices_age)
+        now.now += 1.0
+    here.close()
+    assert ages == [0, 0, 0, 1, 0, 1, 0]
 
 
 def test_a_recording_holds_nothing_that_was_read_before(read: list[int], tmp_path: Path) -> None:

@@ -108,6 +108,7 @@ def test_a_job_that_ends_stays_on_the_screen_as_it_ended() -> None:
     assert over.diagnosis is not None
     assert over.diagnosis.case.job.outcome is Outcome.COMPLETED
     assert live.frame(1).diagnosis is over.diagnosis
+    assert live.frame(1).ranks_age == 0 < running.ranks_age
 
 
 def test_what_is_no_recording_says_so_and_the_machine_is_still_shown(tmp_path: Path) -> None:
@@ -200,6 +201,23 @@ def test_a_diagnosis_is_not_made_anew_for_every_frame() -> None:
     assert second.age == 0.5
     assert watch.look(anew=True).age == 0
     watch.close()
+
+
+def test_how_long_ago_the_boxes_were_read_is_told() -> None:
+    folder = recording(runs() / "job", JOB, live=True)
+    clock, cost = Clock(), Clock(0.0)
+
+    def dear() -> float:
+        cost.now += 1.0
+        return cost.now
+
+    watch = Watch(folder, clock, dear)
+    ages = []
+    for _ in range(5):
+        ages.append(watch.look().read)
+        clock.now += 5.0
+    watch.close()
+    assert ages == [0, 5, 10, 0, 5], "every fifteen seconds whatever it costs"
 
 
 def test_history_is_read_seldom_and_of_all_ranks_alike(monkeypatch: pytest.MonkeyPatch) -> None:

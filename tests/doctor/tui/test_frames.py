@@ -66,6 +66,7 @@ def test_it_rests_for_what_it_computed_not_for_what_it_waited(
     assert machine.rests == pytest.approx([rest])
     assert isinstance(first, FrameMade)
     assert isinstance(second, FrameMade)
+    assert first.frame.interval == INTERVAL
     assert (first.frame.late, second.frame.late) == pytest.approx((0.0, TOOK + rest - INTERVAL))
 
 

@@ -20,11 +20,15 @@ ROWS = 40
 
 class Watched(Panel):
     def __init__(self) -> None:
-        super().__init__(self._rows, "Rows", id="rows")
+        super().__init__(self._rows, "Rows", id="rows", entitle=self._entitled_by)
+        self.named = "Rows"
         self.said = {row: f"row {row}" for row in range(ROWS)}
         self.style = ""
         self.made: list[int] = []
         self.painted: list[int] = []
+
+    def _entitled_by(self, frame: Frame) -> str:
+        return self.named.format(frame.at)
 
     def _rows(self, _frame: Frame, _width: int, _view: View) -> Sequence[Text]:
         def make(row: int) -> Text:
@@ -39,7 +43,7 @@ class Watched(Panel):
 
 
 class Screen(App[None]):
-    CSS = "Watched { height: 12; }"
+    CSS = "Watched { height: 14; border-top: solid red; padding: 1 0 0 0; }"
 
     def compose(self) -> ComposeResult:
         yield Watched()
@@ -80,6 +84,18 @@ async def test_what_says_the_same_is_not_painted_again() -> None:
         assert len(app.panel.painted) > 5, "all rows look different now"
 
 
+async def test_another_title_is_one_line_to_paint() -> None:
+    app = Screen()
+    async with app.run_test(size=(40, 14)) as pilot:
+        app.panel.named = "[b]Rows, {}[/b]"
+        await at_rest(app, pilot)
+        for at in (100, 7):
+            app.show(at)
+            await pilot.pause()
+            assert app.panel.painted == []
+            assert f"─[b]Rows, {at}[/b]─" in screen_text(app)
+
+
 async def test_rows_that_changed_out_of_sight_are_right_when_scrolled_to() -> None:
     app = Screen()
     async with app.run_test(size=(40, 14)) as pilot:
@@ -111,13 +127,13 @@ async def test_what_changed_while_it_was_hidden_or_smaller_is_shown() -> None:
         app.show(2)
         await pilot.pause()
         assert "another" in screen_text(app)
-        app.panel.styles.height = 4
+        app.panel.styles.height = 6
         await pilot.pause()
         app.panel.said = {**kept, 2: "another", 7: "a third"}
         app.show(3)
         await pilot.pause()
         assert "a third" not in screen_text(app)
-        app.panel.styles.height = 12
+        app.panel.styles.height = 14
         await pilot.pause()
         assert "a third" in screen_text(app)
         app.panel.said = {**app.panel.said, 7: "a fourth"}

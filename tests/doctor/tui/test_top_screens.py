@@ -11,10 +11,12 @@ from rich.cells import cell_len
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.once import render
 from mgpu_doctor.tui.start import greeting
-from tests.support import diagnoses
-from tests.support.frames import ALL, STRAGGLER
+from tests.support import diagnoses, frames, manyhosts
+from tests.support.frames import STRAGGLER
 from tests.support.screens import Still, check, check_screen, screen_text, shown
 
+ALL = {**frames.ALL, "four-hosts": manyhosts.FOUR}
+SCREENS = {**ALL, "64-ranks-old": frames.BUSY}
 SIZES = ((80, 24), (120, 40), (200, 60))
 
 
@@ -35,9 +37,10 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", SCREENS)
 async def test_screen(name: str, size: tuple[int, int]) -> None:
-    app = TopApp(Still(ALL[name]), interval=3600)
+    frame = SCREENS[name]
+    app = TopApp(Still(frame), interval=frame.interval or 3600)
     async with app.run_test(size=size) as pilot:
         await shown(pilot)
         await check_screen(pilot, f"{name}-{size[0]}x{size[1]}")
@@ -87,9 +90,7 @@ async def test_light_and_without_colour_say_the_same(monkeypatch: pytest.MonkeyP
 
 
 def test_every_diagnosis_can_be_drawn() -> None:
-    from tests.support.frames import frame
-
     for diagnosis in diagnoses.ALL.values():
         for width in (20, 40, 79, 300):
-            text = render(frame(diagnosis), width=width, colour=True)
+            text = render(frames.frame(diagnosis), width=width, colour=True)
             assert "mgpu-doctor" in text

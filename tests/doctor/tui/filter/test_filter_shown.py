@@ -24,7 +24,7 @@ from tests.support.frames import ALL, AT, EIGHT_GPUS, MANY_RANKS, NO_GPU, STRAGG
 def left(made: Frame, typed: str) -> tuple[list[int | None], list[int]]:
     """The numbers of the ranks and of the GPUs that are shown."""
     found = shown(made, parse(typed))
-    return [rank.rank for rank in found.ranks], [device.index for device in found.devices]
+    return [rank.rank for rank in found.ranks], [gpu.device.index for gpu in found.gpus]
 
 
 def machine(*devices: Device, **changes: Any) -> Frame:
@@ -61,15 +61,16 @@ def test_the_same_filter_is_asked_anew_of_each_frame() -> None:
     only = parse("power>1kW")
     for made, expected in ((EIGHT_GPUS, [1]), (machine(gpu(5)), []), (EIGHT_GPUS, [1])):
         for _ in range(2):
-            assert [device.index for device in shown(made, only).devices] == expected
-    assert len(shown(EIGHT_GPUS, None).devices) == 8
+            assert [gpu.device.index for gpu in shown(made, only).gpus] == expected
+    assert len(shown(EIGHT_GPUS, None).gpus) == 8
 
 
 def test_without_a_filter_everything_is_left() -> None:
     for made in ALL.values():
         found = shown(made, None)
         assert found.ranks == (made.diagnosis.ranks if made.diagnosis else ())
-        assert found.devices == (made.devices.devices if made.devices else ())
+        devices = made.devices.devices if made.devices else ()
+        assert tuple(gpu.device for gpu in found.gpus) == devices
 
 
 def test_ranks_that_share_a_gpu_and_a_rank_on_several() -> None:

@@ -228,8 +228,10 @@ def test_a_view_from_outside_tells_what_the_kernel_tells() -> None:
         assert f"from outside: process {child.pid}" in text
         child.kill()
     eventually("its end", lambda: "has ended" in source.frame(1).source)
-    over = source.frame(1).diagnosis
+    last = source.frame(1)
+    over = last.diagnosis
     assert over is not None
+    assert last.ranks_age == 0
     assert over.case.job.outcome is Outcome.UNKNOWN
     assert "still running" not in verdict(over).sentence
 
@@ -245,6 +247,13 @@ def test_what_a_rank_uses_is_told_between_two_looks() -> None:
 
     eventually("the second look", lambda: " cores, " in where())
     assert where().endswith("runs")
+
+
+def test_a_view_from_outside_knows_when_it_looked() -> None:
+    own = process(os.getpid(), "rank", 0, start_ticks=processes.start_ticks(os.getpid()))
+    job = FoundJob(None, None, 1, (own,))
+    source = Outside(own.pid, clock=lambda: time.time() + 20, find=lambda _pid: job)
+    assert source.frame(0).ranks_age >= 20
 
 
 def test_a_launcher_that_has_started_nothing_yet_has_no_ranks_to_show() -> None:

@@ -1,0 +1,53 @@
+"""The titles of panels: whose it is that they show, and how old."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.panels import titles
+from tests.support import manyhosts
+from tests.support.frames import AT, BUSY, MANY_RANKS, REPLAYED, gpu
+
+
+def told(frame: Frame) -> list[str]:
+    return [title(frame) for title in (titles.gpus, titles.ranks, titles.steps)]
+
+
+def test_what_is_fresh_is_not_dated() -> None:
+    for frame in (MANY_RANKS, REPLAYED, replace(BUSY, ranks_age=0.9, gpus_age=2.1)):
+        assert told(frame) == ["GPUs", "Ranks", "Steps"]
+
+
+@pytest.mark.parametrize(
+    ("interval", "age", "dated"),
+    [
+        (1.0, 2.4, False),
+        (1.0, 2.6, True),
+        (0.1, 2.4, False),
+        (0.1, 2.6, True),
+        (5.0, 12.0, False),
+        (5.0, 13.0, True),
+        (0.0, 15.0, True),
+    ],
+)
+def test_what_is_older_than_was_asked_for_says_how_old(
+    interval: float, age: float, dated: bool
+) -> None:
+    frame = replace(BUSY, interval=interval, ranks_age=age, gpus_age=0.0)
+    ago = f", {age:.0f} s ago" if dated else ""
+    assert told(frame) == ["GPUs", f"Ranks{ago}", f"Steps{ago}"]
+    assert titles.rank(frame) == f"Rank{ago}"
+    assert titles.gpu(replace(frame, gpus_age=age)) == f"GPU{ago}"
+
+
+def test_whose_gpus_they_are() -> None:
+    assert titles.gpus(manyhosts.FOUR) == "GPUs of 4 hosts"
+    fewer = replace(manyhosts.FOUR, elsewhere=manyhosts.FOUR.elsewhere[1:])
+    assert titles.gpus(fewer) == "GPUs of 3 of 4 hosts"
+    bare = DeviceSample(AT, (), "no driver", host="a")
+    one = Frame(AT, "r", devices=bare, elsewhere=(DeviceSample(AT, (gpu(0),), host="b"),))
+    assert titles.gpus(one) == "GPUs of b"
