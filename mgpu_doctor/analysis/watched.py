@@ -1,7 +1,7 @@
 """The GPUs of a case's hosts, used by the job or not: what was sampled of each, and who runs there.
 
-A device that is lost may not even tell its UUID any more: by its index it is still the same one, as
-long as all samples are of one host.
+A device that is lost may not even tell its UUID any more: by its index it is still the same one of
+its host.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from mgpu_doctor.case.model import Case, Outcome
 NEWEST = 120
 """Samples of a host that count while the job runs: two minutes at one a second. What is over is
 told no more, and a live view looks every second."""
+
+_Place = tuple[str | None, int]
+"""Host and index of a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +72,27 @@ def watch(case: Case) -> Watched:
     if not any(sample.devices for sample in case.device_samples):
         return Watched()
     hosts = {rank.host for rank in case.ranks} or set(case.job.hosts)
-    alone = len(hosts) < 2
     samples = recent(case)
-    newest = samples[-NEWEST * max(1, len(hosts)) :]
-    names = _names(samples) if alone else {}
+    sampled = {sample.host: sample.at for sample in samples}
+    many = max(len(hosts), len(sampled))
+    alone = many < 2
+    newest = samples[-NEWEST * many :]
+    names = _names(one for one in samples if alone or one.host is not None)
     series = _by_key(newest if case.job.outcome is Outcome.RUNNING else samples, names, alone)
     xids = _xids(samples, names)
     ranks: dict[Key, list[int]] = defaultdict(list)
     for number, placement in placements(case).items():
         ranks[placement.device].append(number)
+    homes = {key_of(one): sample.host for sample in samples for one in sample.devices}
     host_of = {rank.rank: rank.host for rank in case.ranks}
     only = next(iter(hosts), None) if alone else None
     found = [
         Gpu(
             index=seen[-1][1].index,
             series=tuple(seen),
-            last=samples[-1].at,
+            last=sampled[homes.get(key, samples[-1].host)],
             ranks=tuple(sorted(ranks[key])),
-            host=host_of[ranks[key][0]] if ranks[key] else only,
+            host=host_of[ranks[key][0]] if ranks[key] else only if alone else homes.get(key),
             xids=tuple(xids.get(key, ())),
         )
         for key, seen in series.items()
@@ -123,30 +129,31 @@ def bus(address: str) -> tuple[int, ...] | None:
     return numbers if len(numbers) == 3 else (0, *numbers) if len(numbers) == 2 else None
 
 
-def _names(samples: Iterable[DeviceSample]) -> Mapping[int, Key]:
-    """Index -> the UUID that it had, where it had but one."""
-    found: dict[int, set[Key]] = defaultdict(set)
+def _names(samples: Iterable[DeviceSample]) -> Mapping[_Place, Key]:
+    """Host and index -> the UUID that it had, where it had but one."""
+    found: dict[_Place, set[Key]] = defaultdict(set)
     for sample in samples:
         for device in sample.devices:
             if device.uuid is not None:
-                found[device.index].add(device.uuid)
-    return {index: min(uuids) for index, uuids in found.items() if len(uuids) == 1}
+                found[sample.host, device.index].add(device.uuid)
+    return {place: min(uuids) for place, uuids in found.items() if len(uuids) == 1}
 
 
 def _by_key(
-    samples: Iterable[DeviceSample], names: Mapping[int, Key], alone: bool
+    samples: Iterable[DeviceSample], names: Mapping[_Place, Key], alone: bool
 ) -> dict[Key, list[tuple[float, Device]]]:
     found: dict[Key, list[tuple[float, Device]]] = defaultdict(list)
     for sample in samples:
         for device in sample.devices:
-            if device.uuid is not None:
-                found[device.uuid].append((sample.at, device))
-            elif alone:
-                found[names.get(device.index, key_of(device))].append((sample.at, device))
+            key = device.uuid or names.get((sample.host, device.index))
+            if key is not None or alone:
+                found[key or key_of(device)].append((sample.at, device))
     return found
 
 
-def _xids(samples: Iterable[DeviceSample], names: Mapping[int, Key]) -> dict[Key, list[XidEvent]]:
+def _xids(
+    samples: Iterable[DeviceSample], names: Mapping[_Place, Key]
+) -> dict[Key, list[XidEvent]]:
     """What the driver reported of each device; what it does not say of whom is left out."""
     found: dict[Key, list[XidEvent]] = defaultdict(list)
     for sample in samples:
@@ -155,6 +162,6 @@ def _xids(samples: Iterable[DeviceSample], names: Mapping[int, Key]) -> dict[Key
             if event.index is not None:
                 key = here.get(event.index, "")
                 if not key or key.startswith("#"):
-                    key = names.get(event.index, key)
+                    key = names.get((sample.host, event.index), key)
                 found[key].append(event)
     return found

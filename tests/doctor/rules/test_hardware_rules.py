@@ -29,7 +29,7 @@ from tests.support.hardware import (
     only,
 )
 
-LOST = {
+LOST: dict[str, Any] = {
     **dict.fromkeys(("utilization", "memory_used", "power_watts", "temperature", "uuid")),
     "pids": (),
     "trouble": "GPU is lost",
@@ -127,6 +127,20 @@ def test_a_gpu_that_is_not_listed_any_more_is_lost() -> None:
     one = only(replace(case, device_samples=(*before, *gone)))
     assert [culprit.rank for culprit in one.culprits] == [3]
     assert "not listed any more" in one.cause
+
+
+def test_a_host_that_is_sampled_no_more_has_lost_no_gpu() -> None:
+    case = job()
+    for ranks in (case.ranks, ()):  # all on one host, or none joined yet
+        there = [replace(one, host="node") for one in case.device_samples]
+        other = [replace(one, uuid=f"GPU-of-b-{one.index}") for one in there[0].devices]
+        first = [replace(one, host="b", devices=tuple(other)) for one in there[:12]]
+        several = replace(case, device_samples=(*first, *there), ranks=ranks)
+        assert hardware(several) == []
+        silent = (*other[:3], replace(other[3], **LOST))
+        lost = [replace(one, devices=silent) for one in first[-4:]]
+        told = only(replace(several, device_samples=(*first[:-4], *lost, *there)))
+        assert [(one.host, one.device) for one in told.culprits] == [("b", "GPU 3")]
 
 
 def test_the_end_of_a_rank_whose_gpu_was_lost_is_told_once() -> None:
