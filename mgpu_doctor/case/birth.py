@@ -11,6 +11,8 @@ from mgpu_doctor.case.model import Rank
 
 MOST = 64
 MOST_RANKS = 65_536
+HANDED_ON = frozenset({"all_to_all", "all_to_all_single"})
+"""Collectives by which samples go to another rank than the one that fetched them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,11 @@ def calls(rank: Rank | None) -> tuple[Called, ...]:
             elements, through = whole(one.get("elements")), text(one.get("through"), 300)
             found.append(Called(name, site, count, seconds, elements, through))
     return tuple(found)
+
+
+def hands_on(rank: Rank | None) -> bool:
+    """Whether its samples go to the ranks that hold their experts, or their rows of a table."""
+    return any(one.name in HANDED_ON for one in calls(rank))
 
 
 def groups(rank: Rank | None) -> tuple[Group, ...]:

@@ -149,7 +149,8 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
         text = terminal.render(
             diagnosis, width=_width(), colour=_colour(), unicode=_speaks_unicode()
         )
-        _print(f"{text.rstrip()}\n\nRecording: {recording}\n")
+        start = "\n" if _left_in_mid_line(recording) else ""
+        _print(f"{start}{text.rstrip()}\n\nRecording: {recording}\n")
     if json_out is not None:
         from mgpu_doctor.report import json
 
@@ -157,6 +158,14 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
             _write(json_out, json.render(diagnosis))
         except OSError as error:
             say(f"{json_out} cannot be written ({error.strerror}).")
+
+
+def _left_in_mid_line(recording: Path) -> bool:
+    """Whether the job's last words where the diagnosis goes are an unfinished line: a bar."""
+    from mgpu_doctor.case.printed import read_streams
+
+    last = read_streams(recording, {}, most=1)
+    return any(last[stream][-1] for stream in ("console", "stderr") if stream in last)
 
 
 def _diagnosis(recording: Path) -> Diagnosis | None:

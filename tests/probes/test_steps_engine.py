@@ -274,6 +274,44 @@ def test_validation_is_no_step_and_counts_as_evaluation(grad: bool) -> None:
     assert [step.samples for step in steps] == [4] * 12
 
 
+@pytest.mark.parametrize("forwards", [1, 2])
+def test_two_loaders_that_feed_one_backward_pass_are_no_validation(forwards: int) -> None:
+    loop = Loop()
+    for _ in range(6):
+        loop.fetch(5, VAL)
+        if forwards == 2:
+            loop.forward()
+        loop.fetch(1)
+        loop.forward()
+        loop.backward()
+        loop.update()
+    loop.fetch(5, VAL)
+    loop.fetch(0, got=False)
+    steps = loop.end()[1:]  # the first may have looked at a batch for once
+    assert len(steps) == 5
+    assert {phase(step, "evaluation") for step in steps} == {0}
+    assert {phase(step, "input") for step in steps} == {6}
+    assert {step.samples for step in steps} == {8}
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_batch_to_look_at_now_and_then_is_validation(seen: bool) -> None:
+    loop = Loop()
+    for turn in range(9):
+        if turn % 3 == 2:
+            loop.fetch(1, VAL)
+            if seen:
+                loop.forward(2, grad=False)
+            loop.idle(2)
+        loop.fetch()
+        loop.forward()
+        loop.backward()
+        loop.update()
+    steps = loop.end()
+    assert [step.samples for step in steps] == [4] * 9
+    assert sum(phase(step, "evaluation") for step in steps) >= 9
+
+
 def test_one_batch_ahead_is_no_validation() -> None:
     loop = Loop()
     loop.fetch()

@@ -26,6 +26,7 @@ class Piece:
 
     __slots__ = (
         "after",
+        "awaits",
         "backwards",
         "before",
         "booked",
@@ -33,6 +34,7 @@ class Piece:
         "collectives",
         "end",
         "fetches",
+        "got",
         "level",
         "loader",
         "loss",
@@ -54,7 +56,9 @@ class Piece:
         self.sign = 0
         self.fetches = self.samples = self.tokens = 0
         self.backwards = self.collectives = 0
+        self.got = -1  # the ledger's marks when its batch was there
         self.skipped = False
+        self.awaits = False  # its batch may be for the backward pass of a later piece
         self.loss = nan
         self.call: Call | None = None
 
@@ -77,6 +81,7 @@ class Piece:
         self.samples += other.samples
         self.tokens += other.tokens
         self.collectives += other.collectives
+        self.awaits = other.awaits
         return True
 
 

@@ -26,6 +26,7 @@ class Steps(Turns):
             return
         self._loops()
         if self.begun:
+            self.now.awaits |= training and self.now.got == ledger.marks
             ledger.explain(layout.OTHER, now)
             ledger.settle(PENDING, now)
             self._close(now)
@@ -45,6 +46,7 @@ class Steps(Turns):
             self.now.fetches += 1
             self.now.samples += samples
             self.now.tokens += tokens
+            self.now.got = self.ledger.marks
 
     def waits_for_input(self, now: int) -> None:
         """A loader starts its workers, or shuffles."""
@@ -68,6 +70,7 @@ class Steps(Turns):
             self._close(now)
             self._open(now)
             self._candidate()
+        self.now.awaits |= training
         ledger.settle(layout.FORWARD, now)
 
     def forward_ends(self, now: int, *, training: bool = True) -> None:
@@ -92,10 +95,22 @@ class Steps(Turns):
                 self.training.add(self._last_loader)
             if self.now.loader:
                 self.training.add(self.now.loader)
+                self._feeds_together()
         self._in_backward += 1
         self._derived = True
         self.now.backwards += 1
         ledger.enter(layout.BACKWARD, now)
+
+    def _feeds_together(self) -> None:
+        """Loaders whose batches wait for one backward pass feed it all, if they did before, too:
+        one that is asked now and then gives batches to look at."""
+        waiting: set[int] = set()
+        for piece in reversed(self.pieces):
+            if not piece.awaits or piece.backwards or not piece.loader:
+                break
+            waiting.add(piece.loader)
+        self.training |= waiting & self._waited_for
+        self._waited_for = frozenset(waiting)
 
     def gradient_begins(self, now: int) -> None:
         """A pass that gives gradients away and adds up none (a penalty's): no micro-batch."""

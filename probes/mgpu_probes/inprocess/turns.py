@@ -61,6 +61,7 @@ class Turns:
         self._pattern: list[Call | None] = []
         self._only_sign = self._alone = 0
         self._last_loader = 0
+        self._waited_for: frozenset[int] = frozenset()
         self._repeats = self._calm = 0
         self._led_by_updates = False
         self._in_backward = self._in_update = 0

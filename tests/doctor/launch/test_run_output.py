@@ -43,6 +43,15 @@ def test_one_pipe_for_both_keeps_their_order(tmp_path: Path) -> None:
     assert (tmp_path / "r/console/console.log").read_bytes() == merged(MIXED)
 
 
+@pytest.mark.parametrize("last", ["\\r99 % ██", "done\\n", ""])
+def test_the_diagnosis_begins_on_a_line_of_its_own(tmp_path: Path, last: str) -> None:
+    job = python(f"import sys; sys.stderr.write('{last}')")
+    _, _, bare = in_pipes(job)
+    code, _, told = in_pipes(doctor(tmp_path / "r", *job, options=()))
+    assert code == 0
+    assert told.removeprefix(bare).startswith(b"\n") == bool(bare and not bare.endswith(b"\n"))
+
+
 @pytest.mark.parametrize("mode", ["wb", "ab"])
 def test_a_file_is_written_to_directly(tmp_path: Path, mode: str) -> None:
     for name, command in (("bare", MIXED), ("seen", doctor(tmp_path / "r", *MIXED))):

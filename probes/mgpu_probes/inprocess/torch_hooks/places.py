@@ -24,12 +24,14 @@ _FILE_TOLD = 200
 """Characters of a path, its end."""
 
 _torch_folder = os.path.dirname(torch.__file__) + os.sep
+_NOT_USERS = (_torch_folder, os.path.join(os.path.dirname(_torch_folder[:-1]), "optree", ""))
+"""Where it is installed, torch goes through its trees by optree."""
 _places: dict[Call, Place] = {}
 
 
 def is_users(file: str) -> bool:
     """Whether this is code neither of torch's nor of the probe's."""
-    return not file.startswith(_torch_folder) and not file.endswith("(importlib._bootstrap)")
+    return not file.startswith(_NOT_USERS) and not file.endswith("(importlib._bootstrap)")
 
 
 def outside(frame: FrameType | None, code: CodeType) -> tuple[str, int] | None:

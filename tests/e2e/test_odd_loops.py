@@ -1,0 +1,34 @@
+"""Real jobs whose loops have a shape of their own: what is told of them is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mgpu_probes.inprocess.layout import PHASES
+
+from mgpu_doctor.diagnose import diagnose
+from tests.support.examining import loud, recorded
+
+pytestmark = pytest.mark.slow
+
+STEPS = 100
+
+
+def test_the_slower_of_two_loaders_that_feed_a_step_is_input(tmp_path: Path) -> None:
+    slow = ("--fault", "input", "--rank", "1", "--ms", "40")
+    case = recorded(tmp_path, "two_loaders", "--steps", str(STEPS), *slow)
+    for rank in case.ranks:
+        steps = rank.steps[5:]
+        assert len(rank.steps) == STEPS
+        assert np.median(steps["samples"]) == 128
+        assert np.nansum(steps["phases"][:, PHASES.index("evaluation")]) == 0
+    (found,) = loud(diagnose(case))
+    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-input", [1])
+
+
+def test_experts_are_no_replicas(tmp_path: Path) -> None:
+    case = recorded(tmp_path, "experts", "--steps", str(STEPS))
+    assert [len(rank.steps) for rank in case.ranks] == [STEPS] * 2
+    assert "replicas-diverged" not in {one.code for one in diagnose(case).findings}
