@@ -30,6 +30,9 @@ FILLED = 0.8
 WITH_DATA = (INPUT, TRANSFER, FORWARD, BACKWARD)
 """Phases that take longer with more data."""
 
+BY_CHANCE = 1.1
+"""How much longer the threads of one healthy rank's pool may stand ready than another's: many wait
+at once, so little is large beside a step (seen: less than a hundredth)."""
 PAGING = 1000.0
 """Page faults a second beyond its peers' from which a rank's memory comes and goes."""
 LONGEST_FAULT = 10e-6
@@ -45,7 +48,8 @@ class Cause:
     data: it fetches more samples or tokens (in proportion);
     gc: Python's garbage collector;
     checkpoint, evaluation: the phases of these names;
-    host-contended: its main thread stood ready and others had its cores;
+    host-contended: its main thread stood ready and others had its cores; of a pool of threads, all
+    together, as far as it took longer without computing more;
     host-throttled: the same because its control group had used up its quota;
     host-cores: its threads have fewer cores than its peers';
     host-paging: it gives memory back to the kernel and takes it anew in every step;
@@ -65,16 +69,18 @@ def explain(
     straggler: Straggler,
     around: Mapping[int, Surroundings],
     structure: Structure | None = None,
+    *,
+    counted: bool = True,
 ) -> tuple[Cause, ...]:
     """The causes that were looked at, the one that explains most first, those not measured last.
-    Peers are the ranks that do the same work."""
+    Peers are the ranks that do the same work. `counted`: a rank computes on what it fetched."""
     view = _View(joined, attribution, straggler, around, structure or Structure())
     found = {
-        "data": view.data(),
+        "data": view.data() if counted else None,
         "gc": view.beyond(view.collecting),
         "checkpoint": straggler.by_phase.get("checkpoint"),
         "evaluation": straggler.by_phase.get("evaluation"),
-        "host-contended": view.beyond(view.contended, view.demand()),
+        "host-contended": view.held_up(),
         "host-throttled": view.beyond(view.throttled, view.demand()),
         "host-cores": view.fewer_cores(),
         "host-paging": view.paging(),
@@ -149,14 +155,29 @@ class _View:
         one = self.around[column]
         if one.throttled is None:
             return None
-        most = one.queueing if one.queueing is not None else 1.0
+        most = one.without_core if one.without_core is not None else 1.0
         return min(one.throttled, most) * self.step
 
     def contended(self, column: int) -> float | None:
-        queueing = self.around[column].queueing
-        if queueing is None:
+        without_core = self.around[column].without_core
+        if without_core is None:
             return None
-        return queueing * self.step - (self.throttled(column) or 0.0)
+        return without_core * self.step - (self.throttled(column) or 0.0)
+
+    def held_up(self) -> float | None:
+        """By others on its cores. Threads of a pool that stand ready at the same time hold a step
+        up only once, and no longer than it takes beyond what they compute."""
+        if not self.around[self.column].pooled:
+            return self.beyond(self.contended, self.demand())
+        found, unserved = self.beyond(self.contended, BY_CHANCE), self.beyond(self.unserved)
+        if found is None:
+            return None
+        return None if unserved is None else min(found, unserved)
+
+    def unserved(self, column: int) -> float | None:
+        """Own work that lasts while none of its threads runs, if they run one at a time."""
+        own, running = self.own(column), self.around[column].running
+        return None if own is None or running is None else own - running * self.step
 
     def ran(self, column: int) -> float | None:
         return _known(float(np.median(self._field("cpu_s", column))))

@@ -32,6 +32,7 @@ from mgpu_doctor.analysis.surroundings import Surroundings, surroundings
 from mgpu_doctor.analysis.traces.told import Told, tell
 from mgpu_doctor.analysis.watched import Watched, watch
 from mgpu_doctor.analysis.whatif import saved_without
+from mgpu_doctor.case.birth import hands_on
 from mgpu_doctor.case.model import Case, Rank, Unexamined
 
 LEAST_RECORDS = LEAST_STEPS // 2
@@ -188,11 +189,13 @@ def _of_steps(case: Case) -> Measures:
         few = f"{attribution.steps} steps can be compared; {LEAST_STEPS} decide at the earliest"
         return replace(compared, missing=_missing("stragglers", few))
     stragglers = find_in_roles(ranks, joined, attribution, structure, host_clock=host_clock)
+    counted = not any(map(hands_on, ranks))
     return replace(
         compared,
         stragglers=stragglers,
         causes={
-            one.rank: explain(joined, attribution, one, around, structure) for one in stragglers
+            one.rank: explain(joined, attribution, one, around, structure, counted=counted)
+            for one in stragglers
         },
         stalls=_newest_stalls(joined, attribution, ranks),
         loads=find_loads(joined, attribution, stragglers),

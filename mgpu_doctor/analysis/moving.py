@@ -50,7 +50,7 @@ class Crowding:
     """That these may use."""
     queueing: float | None = None
     """Seconds a second in which the mean rank's threads beside the main one stood ready and no core
-    was free; None: not measured, so ranks and cores were counted."""
+    was free; None: not measured, so ranks and cores were counted; or these compute, too."""
     outside: float | None = None
     """Cores that were busy with other things than this job."""
     moving: float | None = None
@@ -99,7 +99,7 @@ def crowding(
         mean >= CROWDED * share,
         len(there),
         cores,
-        mean,
+        None if _pooled(around) else mean,
         max(outside) if outside else None,
         moved,
         full and mean + (moved or 0.0) >= CROWDED * share,
@@ -107,7 +107,7 @@ def crowding(
 
 
 def _moved_by_others(ranks: Sequence[Rank], around: Mapping[int, Surroundings]) -> float | None:
-    if any(rank.birth.get("threads") != 1 for rank in ranks):
+    if any(rank.birth.get("threads") != 1 for rank in ranks) or _pooled(around):
         return None
     used = [
         max(0.0, one.running - one.main_running)
@@ -115,3 +115,7 @@ def _moved_by_others(ranks: Sequence[Rank], around: Mapping[int, Surroundings]) 
         if one.running is not None and one.main_running is not None
     ]
     return float(np.mean(used)) if used else None
+
+
+def _pooled(around: Mapping[int, Surroundings]) -> bool:
+    return any(one.pooled for one in around.values())

@@ -16,7 +16,7 @@ from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.analysis.align import FIRST_STEPS, Joined
 from mgpu_doctor.analysis.attribution import Attribution, phase_excess
-from mgpu_doctor.analysis.cells import Floats
+from mgpu_doctor.analysis.cells import Floats, Ints
 from mgpu_doctor.analysis.fleet import among_many
 from mgpu_doctor.analysis.medians import column_medians
 from mgpu_doctor.analysis.rises import LEAST_RANKS, level_limit
@@ -75,7 +75,7 @@ class Straggler:
     own: float
     own_of_others: float
     standing: float
-    """In collectives, the culprit; then the others."""
+    """In collectives, the culprit; then the others. Means where ranks meet at few steps only."""
     standing_of_others: float
     positive: float
     """Share of steps in which it worked longer than the median of the others."""
@@ -114,7 +114,7 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
     culprits = [
         one
         for one in suspects
-        if one.excess >= ALIKE * suspects[0].excess and _is_waited_for(attribution, one)
+        if one.excess >= ALIKE * suspects[0].excess and _is_waited_for(joined, attribution, one)
     ]
     if (
         not culprits
@@ -191,23 +191,28 @@ def _persistent(values: Floats, comparisons: int, floor: float, alike: float) ->
     return Persistent(found.effect, found.certainty, found.positive, onset)
 
 
-def _is_waited_for(attribution: Attribution, one: _Suspect) -> bool:
+def _is_waited_for(joined: Joined, attribution: Attribution, one: _Suspect) -> bool:
     """Whether the others stand in collectives longer than the suspect, by a comparable time."""
     standing = attribution.standing[:, [one.column]]
     longer = (attribution.standing_middle.without(standing) - standing)[one.found.onset :, 0]
     least = COMPARABLE * one.excess
-    return bool(np.nanmedian(longer) >= least) or _at_meetings(np.nan_to_num(longer), least)
+    if np.nanmedian(longer) >= least:
+        return True
+    return _at_meetings(joined.steps[one.found.onset :], np.nan_to_num(longer), least)
 
 
-def _at_meetings(longer: Floats, least: float) -> bool:
+def _at_meetings(steps: Ints, longer: Floats, least: float) -> bool:
     """The same where ranks meet at every few steps only (local SGD), and the others wait there for
-    all that the suspect has lost since. Waits that come by chance are no meetings."""
+    all that the suspect has lost since. Waits that come by chance are no meetings. Steps that were
+    left out (the wait of a meeting may look like warm-up) may have been some."""
     meetings = np.flatnonzero(longer >= least / COMPARABLE)
-    if len(meetings) < LEAST_MEETINGS:
-        return False
     apart = np.diff(meetings)
+    whole = np.diff(steps[meetings]) == apart
+    if whole.sum() < LEAST_MEETINGS - 1:
+        return False
+    waited = (np.diff(np.cumsum(longer)[meetings]) / apart)[whole]
+    apart = apart[whole]
     usual = float(np.median(apart))
-    waited = np.diff(np.cumsum(longer)[meetings]) / apart
     return bool(usual > 1 and apart.max() <= 2 * usual and np.median(waited) >= least)
 
 
@@ -229,7 +234,9 @@ def _describe(joined: Joined, attribution: Attribution, one: _Suspect, saved: fl
     start, column = one.found.onset, one.column
     own, standing = attribution.own[start:, column], attribution.standing[start:, column]
     excess = attribution.excess[start:, column]
-    others = attribution.standing_middle.without(attribution.standing[:, [column]])[start:]
+    others = attribution.standing_middle.without(attribution.standing[:, [column]])[start:, 0]
+    each_step = np.nanmedian(others - standing) >= COMPARABLE * one.excess
+    usual = np.nanmedian if each_step else np.nanmean  # most steps have no meeting, so no wait
     slowest = attribution.slowest[-int(np.sum(~np.isnan(own))) :]
     cut_off = joined.counted_from >= FIRST_STEPS
     by_phase: dict[str, float | None] = {}
@@ -242,8 +249,8 @@ def _describe(joined: Joined, attribution: Attribution, one: _Suspect, saved: fl
         by_phase=by_phase,
         own=float(np.nanmedian(own)),
         own_of_others=float(np.nanmedian(own - excess)),
-        standing=float(np.nanmedian(standing)),
-        standing_of_others=float(np.nanmedian(others)),
+        standing=float(usual(standing)),
+        standing_of_others=float(usual(others)),
         positive=float(np.nanmean(excess > 0)),
         slowest_share=float(np.mean(slowest == column)),
         certainty=one.found.certainty,

@@ -19,6 +19,8 @@ MOST_GENERATIONS = 8
 LEAST_READINGS = 2
 ON_HOST = "cpu"
 """`clock` of a rank whose work is done by the CPU (birth certificate)."""
+POOLING = "tensorflow"
+"""The framework whose main thread hands a step to a pool of threads and waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +84,23 @@ class Surroundings:
     children: Children | None = None
     computes_here: bool = False
     """Its forward and backward passes are the CPU's work."""
+    pooled: bool = False
+    """They are the work of threads that its main thread waits for."""
     readings: tuple[Reading, ...] = ()
+
+    @property
+    def without_core(self) -> float | None:
+        """What its step waits for stood ready and no core was free, or its group had no quota left:
+        its main thread, or of a pool all threads together (may exceed 1)."""
+        return self.all_queueing if self.pooled else self.queueing
 
     def since(self, at: float) -> Surroundings:
         """The same from a moment on (seconds since the epoch), or from the look before it where
         fewer than two came later."""
         later = sum(one.at >= at for one in self.readings)
         first = len(self.readings) - later - (later < LEAST_READINGS)
-        return _seen(self.readings[max(0, first) :], self.computes_here)
+        readings = self.readings[max(0, first) :]
+        return _seen(readings, computes_here=self.computes_here, pooled=self.pooled)
 
 
 UNSEEN = Surroundings()
@@ -114,7 +125,9 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
         for rank in ranks:
             readings = _readings(rank, samples, outside, offspring)
             if len(readings) >= LEAST_READINGS and rank.rank is not None:
-                found[rank.rank] = _seen(readings, rank.birth.get("clock") == ON_HOST)
+                on_host = rank.birth.get("clock") == ON_HOST
+                pooled = on_host and rank.birth.get("framework") == POOLING
+                found[rank.rank] = _seen(readings, computes_here=on_host, pooled=pooled)
     return found
 
 
@@ -156,9 +169,9 @@ def _readings(
     return found
 
 
-def _seen(readings: Sequence[Reading], computes_here: bool) -> Surroundings:
+def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> Surroundings:
     if len(readings) < LEAST_READINGS:
-        return replace(UNSEEN, computes_here=computes_here)
+        return replace(UNSEEN, computes_here=computes_here, pooled=pooled)
     last = readings[-1]
 
     def rate(values: Iterable[float | None]) -> float | None:
@@ -180,6 +193,7 @@ def _seen(readings: Sequence[Reading], computes_here: bool) -> Surroundings:
         outside=rate(one.outside for one in readings),
         children=_children(readings),
         computes_here=computes_here,
+        pooled=pooled,
         readings=tuple(readings),
     )
 

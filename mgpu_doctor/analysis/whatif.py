@@ -22,7 +22,8 @@ class Ideal:
     """A job as it is, and as it would be if no rank ever waited for a slower one."""
 
     step_seconds: float
-    """Mean seconds a step, by the model."""
+    """Mean seconds a step, as measured: the model would have ranks that meet at every few steps
+    wait for the slowest of each."""
     ideal_seconds: float
     """The same if every rank always worked like the median rank."""
 
@@ -38,7 +39,7 @@ def ideal(attribution: Attribution) -> Ideal:
     """Compares the job with one of even ranks. The waste has healthy jitter in it, too: with many
     ranks some rank is late in every step."""
     return Ideal(
-        step_seconds=step_time(attribution.own, attribution.communication),
+        step_seconds=_mean(attribution.own + attribution.standing),
         ideal_seconds=_mean(attribution.typical + attribution.communication),
     )
 

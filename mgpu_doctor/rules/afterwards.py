@@ -25,9 +25,9 @@ def fixes_of(fall: Fall, job: Job) -> tuple[Fix, ...]:
 _TIDY = Fix(
     "end-the-group",
     "End the process group before the script ends",
-    "At its end: `del model, optimizer` (a model that is wrapped keeps the group), then "
-    "`torch.distributed.destroy_process_group()`. `import torch._dynamo` before the group is made "
-    "keeps that from holding it, too.",
+    "At its end: `del model, optimizer; gc.collect()` (a model that is wrapped keeps the group, as "
+    "do hooks that hold it), then `torch.distributed.destroy_process_group()`. `import "
+    "torch._dynamo` before the group is made keeps that from holding it, too.",
 )
 
 

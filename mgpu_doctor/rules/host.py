@@ -41,7 +41,7 @@ class _Place:
     rank: Rank | None
     cause: Cause
     own: Surroundings
-    queueing_of_others: float | None
+    waiting_of_others: float | None
     faulting_of_others: float | None
     wider: frozenset[int] | None
     """Cores that another rank of the host may use: its own and more; None: nobody has more."""
@@ -105,7 +105,7 @@ def _placed(measures: Measures, one: Straggler, cause: Cause) -> _Place:
         rank=rank,
         cause=cause,
         own=own,
-        queueing_of_others=_median(each.queueing for each in others),
+        waiting_of_others=_median(each.without_core for each in others),
         faulting_of_others=_median(each.faulting for each in others),
         wider=max((each for each in sets if own.cores and each > own.cores), key=len, default=None),
         cores=frozenset[int]().union(*sets),
@@ -151,12 +151,13 @@ def _evidence(place: _Place) -> Iterable[Evidence]:
             "minor faults in /proc/PID/stat",
             where,
         )
-    if own.queueing is not None:
+    if own.without_core is not None:
+        what = "time all its threads" if own.pooled else "share of time its main thread"
         yield Evidence(
-            "share of time its main thread stood ready without a core, against the other ranks",
-            own.queueing,
-            "fraction",
-            place.queueing_of_others,
+            f"{what} stood ready without a core, against the other ranks",
+            own.without_core,
+            "s/s" if own.pooled else "fraction",
+            place.waiting_of_others,
             SOURCE,
             where,
         )
@@ -277,10 +278,12 @@ RULES = (
         measured=MEASURED.format(
             phases="How long the rank's main thread stood ready without a core (schedstat), and "
             "its control group was held up by its quota (cpu.stat), is sampled from outside once a "
-            "second, beyond the median of the other ranks. Fewer cores count by what its work "
-            "would take less if its threads ran side by side as the others' do. Memory that comes "
-            "and goes counts by the time in the kernel beyond the others', where the rank has "
-            "1,000 page faults a second more than they."
+            "second, beyond the median of the other ranks. Of TensorFlow on CPUs, where the main "
+            "thread waits for a pool, all threads count, as far as the rank takes longer without "
+            "computing more. Fewer cores count by what its work would take less if its threads ran "
+            "side by side as the others' do. Memory that comes and goes counts by the time in the "
+            "kernel beyond the others', where the rank has 1,000 page faults a second more than "
+            "they."
         ),
         thresholds=f"{THRESHOLDS} The host must explain half of the excess, and more than the "
         "rank's batches, garbage collection and saving do. Where the job's own threads fill the "

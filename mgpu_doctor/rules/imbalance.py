@@ -94,8 +94,8 @@ def _always(measures: Measures, one: Uneven) -> Finding:
                 "share-evenly",
                 f"Keep the {one.unit} of an update, in equal shares",
                 f"batch_size = global batch // {len(compared)} on every rank. Where ranks must "
-                "have different numbers of batches, wrap the loop in "
-                "`with torch.distributed.algorithms.join.Join([model]):`.",
+                "have different numbers of batches, wrap the loop (DistributedDataParallel only) "
+                "in `with torch.distributed.algorithms.join.Join([model]):`.",
                 Predicted(
                     1 - one.saved_level,
                     None,

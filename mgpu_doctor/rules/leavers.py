@@ -13,9 +13,9 @@ from mgpu_doctor.rules.falls import Kind, falls, last_step
 EVEN_BATCHES = Fix(
     "even-batches",
     "Give every rank the same number of steps",
-    "Use `DistributedSampler(dataset, drop_last=True)`, or wrap the loop in `with "
-    "torch.distributed.algorithms.join.Join([model]):`. Where ranks decide by themselves when to "
-    "stop (a time limit, early stopping), let rank 0 decide and broadcast it.",
+    "Use `DistributedSampler(dataset, drop_last=True)`, or, of DistributedDataParallel only, wrap "
+    "the loop in `with torch.distributed.algorithms.join.Join([model]):`. Where ranks decide by "
+    "themselves when to stop (a time limit, early stopping), let rank 0 decide and broadcast it.",
 )
 _OVERTAKEN = "had left its process group when the launcher ended what was left of the job"
 _UNSEEN = "left its process group and said goodbye; nobody saw its exit code"
@@ -31,7 +31,7 @@ def left_early(case: Case) -> tuple[Rank, ...]:
     first = min(times, default=0.0)
     stood = [rank for rank in case.ranks if not _in_order(rank)]
     # Who was in the collective that broke has left because of that, not before.
-    broken = min((_entered(rank) for rank in stood if _entered(rank)), default=math.inf)
+    broken = min(map(_broken, stood), default=math.inf)
     gone = [
         rank
         for rank in case.ranks
@@ -69,6 +69,14 @@ def _entered(rank: Rank) -> int:
     return (rank.now.group_seq or 0) if rank.now is not None else 0
 
 
+def _broken(rank: Rank) -> float:
+    """The earliest collective that may have broken under it. What its finished steps hold was over:
+    then it is one that was not seen to begin, as those of DDP's backward. Infinite: not known."""
+    over = int(rank.steps["group_seq"][-1]) if len(rank.steps) else 0
+    entered = _entered(rank)
+    return max(entered, over + 1) if entered or over else math.inf
+
+
 def finding(gone: tuple[Rank, ...], case: Case) -> Finding:
     """`gone`: as `left_early` tells them."""
     left = [rank.rank for rank in gone if rank.rank is not None]
@@ -83,7 +91,7 @@ def finding(gone: tuple[Rank, ...], case: Case) -> Finding:
         title=f"{who.capitalize()} ended normally while {words.ranks(others)} still waited for it",
         cause=f"{who.capitalize()} left in good order{steps}, before any other rank failed; "
         "what the others raised is the connection that they lost by it. Ranks had unequal numbers "
-        "of batches, or one left the loop early.",
+        "of batches, or one left out a step or left the loop early.",
         culprits=tuple(Culprit(one.rank, one.host, one.device, one.pid) for one in gone),
         victims=others,
         evidence=tuple(

@@ -159,7 +159,7 @@ def _cause(
     if begin is None:
         return "The script itself found a value that is no number, before any step recorded one."
     if first is not None:
-        spread = "; the reduced gradients carried it to the others" if len(lost) > 1 else ""
+        spread = "; what the ranks reduced carried it to the others" if len(lost) > 1 else ""
         return (
             f"Rank {first}'s loss was the first, in step {begin.step}, while all others' were "
             f"numbers: its batch, or its own computation, made it{spread}."

@@ -58,7 +58,7 @@ def fed_as_replicas(measures: Measures) -> bool:
 def held_as_replicas(measures: Measures) -> bool:
     """Whether each rank should hold the same weights. Where the collectives are the script's own,
     only different batches tell that the ranks do not share one model."""
-    if not is_flat(measures):
+    if not is_flat(measures) or any(map(birth.hands_on, measures.case.ranks)):
         return False
     kinds, same = strategies(measures), measures.replicas.same_batches
     if kinds <= REPLICATED:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.causes import DECIDES, HOST, Cause
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.surroundings import UNSEEN
 from mgpu_doctor.rules.words import seconds
 
 NOTHING = 0.2
@@ -35,6 +36,10 @@ EXPLAINED = {
     "idle": "its main thread neither ran nor stood ready for {}: it slept, or waited for "
     "storage, a lock or another process",
 }
+OF_A_POOL = {
+    "host-contended": "its threads stood ready without a core for {}",
+}
+"""The same of a rank whose main thread waits for those that compute."""
 COMPUTING = frozenset({*HOST, "idle"})
 """Where all of these are ruled out, the CPU works for the rank all the time."""
 
@@ -46,7 +51,8 @@ def said(measures: Measures, rank: int) -> str:
     told = [one for one in causes if (one.share or 0.0) >= NOTHING]
     ruled_out = [one.name for one in causes if one.share is not None and one.share < NOTHING]
     unknown = [one.name for one in causes if one.seconds is None]
-    sentences = [EXPLAINED[one.name].format(_part(one, excess)) for one in told]
+    words = EXPLAINED | (OF_A_POOL if _pooled(measures, rank) else {})
+    sentences = [words[one.name].format(_part(one, excess)) for one in told]
     if not told and set(ruled_out) >= COMPUTING:
         sentences.append(
             "its main thread computes all that time: its code does more, or its cores are slower"
@@ -56,6 +62,10 @@ def said(measures: Measures, rank: int) -> str:
     if unknown:
         sentences.append(f"not measured: {_listed(unknown)}")
     return " ".join(f"{one[0].upper()}{one[1:]}." for one in sentences)
+
+
+def _pooled(measures: Measures, rank: int) -> bool:
+    return measures.surroundings.get(rank, UNSEEN).pooled
 
 
 def cause_named(measures: Measures, rank: int, name: str) -> Cause | None:

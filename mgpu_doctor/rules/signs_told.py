@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import obituary, words
@@ -15,11 +15,13 @@ from mgpu_doctor.rules.signs_judged import Charge, size_of
 from mgpu_doctor.signatures.signature import Role, Signature
 
 PARTED = "hang-collective-mismatch"
+ABSENT = "tf-worker-absent"
 MOST_EVIDENCE = 4
 TITLE_WIDTH = 160
 LEAST_TITLE, LEAST_SUMMARY = 30, 8
 """Characters before a colon that say enough: `XID 79:` does not."""
 UNKNOWN = "(not told)"
+_WORKER = re.compile(r"\bworker (\d+) \(", re.ASCII)
 _GROUP = re.compile(r"\{([a-z_]\w*)\}")
 _MILLISECONDS = re.compile(r"\b(\d{1,12}) ms\b", re.ASCII)
 _SENTENCE = re.compile(r"(?<=[a-z0-9)`'\]])[.:;] ")
@@ -38,7 +40,7 @@ def finding(charge: Charge, case: Case) -> Finding:
         confidence=charge.confidence,
         title=f"{_title(charge, case, meaning)}{_at(first)}",
         cause=_symptom(charge, meaning) if symptom else meaning,
-        culprits=_culprits(charge) if not symptom else late.culprits if late else (),
+        culprits=_culprits(charge, case) if not symptom else late.culprits if late else (),
         victims=_victims(charge, case),
         evidence=(
             *((late.evidence,) if late else ()),
@@ -162,11 +164,21 @@ def _at(fall: Fall | None) -> str:
     return f", at {at}" if at else ""
 
 
-def _culprits(charge: Charge) -> tuple[Culprit, ...]:
+def _culprits(charge: Charge, case: Case) -> tuple[Culprit, ...]:
     ended = obituary.culprits_of(charge.falls)
     known = {culprit.rank for culprit in ended}
     more = tuple(Culprit(rank) for rank in sorted(charge.ranks - known))
-    return (*ended, *more)
+    return (*ended, *more) or _absent(charge, case)
+
+
+def _absent(charge: Charge, case: Case) -> tuple[Culprit, ...]:
+    """Workers that the text says never came, where these are the ranks that left no sign: with a
+    chief among them their numbers would not be those of ranks."""
+    named = {int(number) for number in _WORKER.findall(charge.signs[0].text)}
+    missing = [rank for rank in case.ranks if rank.state is State.MISSING]
+    if charge.signature.id != ABSENT or {rank.rank for rank in missing} != named:
+        return ()
+    return tuple(Culprit(rank.rank, rank.host) for rank in missing)
 
 
 def _victims(charge: Charge, case: Case) -> tuple[int, ...]:

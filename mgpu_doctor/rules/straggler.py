@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.sampling import Work
 from mgpu_doctor.analysis.stragglers import Straggler
+from mgpu_doctor.case.birth import hands_on
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.rules import by_stacks
@@ -168,16 +169,20 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
         parts = {p: one.by_phase.get(p) or 0.0 for p in FAMILIES["compute"]}
         both = min(parts["forward"], parts["backward"]) >= 0.2 * one.excess
         phase = "forward and backward" if both else _biggest(one, "compute")
-        how = (
-            f"Look at what only this rank does there (`if rank == {one.rank}`, hooks, larger "
-            f"batches).\n{_compare_stacks(measures, one)}"
-        )
-        if both:
+        only = f"`if rank == {one.rank}`"
+        how = f"Look at what only this rank does there ({only}, hooks, larger batches)."
+        if hands_on(measures.rank(one.rank)):
+            how = (
+                "Count what all_to_all hands each rank: a router that prefers its experts gives it "
+                "more to compute (a balancing loss or a capacity evens that out)."
+            )
+        elif both:
             how = (
                 "Both passes are slower, so the place is to blame before the code: compare clocks, "
                 "load and temperature of that rank's device and host with the others', and "
-                f"its batch (samples, sequence length).\n{_compare_stacks(measures, one)}"
+                "its batch (samples, sequence length)."
             )
+        how += f"\n{_compare_stacks(measures, one)}"
         what = f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer"
         cause = f"The rank's own {phase} work is slower than {_reference(measures, one).ranks}"
         if phase == "forward" and _has_bare_loop(measures.rank(one.rank)):
@@ -235,9 +240,9 @@ def _other(measures: Measures, limits: Limits) -> Iterable[Finding]:
             code="straggler-other",
             what=f"its time {place}",
             phases=(phase,),
-            cause=f"This rank does something {place} (between steps, or in Python around the "
-            f"model) that {_others(measures, one)} do not: logging, metrics, saving, `.item()` "
-            "or printing.",
+            cause=f"This rank, unlike {_others(measures, one)}, does something {place} (between "
+            "steps, or in Python around the model): logging, metrics, saving, `.item()` or "
+            "printing.",
             fixes=[
                 Fix(
                     "move-work",

@@ -211,8 +211,8 @@ RULES: tuple[Rule, ...] = (
         "of some elements of up to 64 parameters. Only digests of the same step, collective and "
         "number of updates are compared. Weights on a device are not looked at, as reading them "
         "would wait for it; nor are sharded ones. Silent for pipeline stages, groups smaller than "
-        "the job, communication hooks, averaging optimizers and ranks that do not talk to each "
-        "other in most steps (local SGD).",
+        "the job, all-to-all exchanges (experts), communication hooks, averaging optimizers and "
+        "ranks that do not talk to each other in most steps (local SGD).",
         thresholds="The sums of the sampled weights differ by more than 1e-5: float32 resolves "
         "6e-8, and CPUs of two kinds may differ in the last bits of a step. The minority is named "
         "where at least three ranks agree against it; otherwise nobody is.",

@@ -12,6 +12,7 @@ from mgpu_doctor.diagnose import diagnose
 from tests.support.examining import loud, run_calmly
 
 pytestmark = pytest.mark.slow
+LONG_STEPS = ("--model", "gpt-nano", "--steps", "120")
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.slow
         ("torch-ddp", "hog:rank=1", ("--model", "gpt-nano", "--steps", "200"), 0, "straggler-host"),
         ("torch-pp", "heavy-stage:rank=1", ("--model", "gpt-nano"), 0, "imbalance-stage"),
         ("torch-ddp", "missing:rank=1", ("--timeout", "15"), 1, "failed-rendezvous"),
+        (*("tf-multiworker", "hog:rank=1,processes=3", LONG_STEPS), 0, "straggler-host"),
+        (*("tf-multiworker", "missing:rank=1", ("--timeout", "15")), 1, "failed-tf-worker-missing"),
     ],
 )
 def test_the_rank_is_named(  # noqa: PLR0917

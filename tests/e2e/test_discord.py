@@ -42,6 +42,7 @@ def test_a_job_that_learns_less_than_it_seems_to(
     ("name", "fault", "code"),
     [
         ("torch-ddp", "skip-collective:step=30", "failed-exception"),
+        ("torch-zero1", "skip-collective:step=30", "failed-exception"),
         ("torch-ddp", "extra-collective:step=30", "hang-collective-mismatch"),
         ("torch-fsdp", "skip-collective:step=30", "hang-collective-mismatch"),
     ],

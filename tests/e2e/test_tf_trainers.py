@@ -91,6 +91,19 @@ def test_a_worker_that_never_comes_is_named_and_not_waited_for_without_an_end(
     assert found.title.startswith("Worker 1 never came")
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_worker_that_starts_and_never_joins_is_named_and_ended_with_the_others(rank: int) -> None:
+    fault = f"missing:rank={rank}"
+    with started(command("tf-multiworker", timeout=15, device="cpu", fault=fault)) as job:
+        launcher = psutil.Process(job.pid)
+        until(lambda: len(launcher.children()) == 2)
+        workers = launcher.children()
+        _, said = job.communicate(timeout=150)
+        assert job.returncode == 1
+        assert re.search(rf"worker {rank} \(127\.0\.0\.1:\d+\) did not come within 15 s\n", said)
+        until(lambda: all(gone(each.pid) for each in workers))
+
+
 def test_asynchronous_workers_learn_though_one_is_killed(tmp_path: Path) -> None:
     ended, diagnosis = observed(tmp_path, "tf-ps", "--steps", "60", "kill:rank=1,step=20")
     assert "worker 1 was ended by SIGKILL; the others go on" in ended.err

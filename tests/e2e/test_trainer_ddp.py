@@ -13,11 +13,11 @@ from mgpu_trainers import catalogue
 from tests.support.jobs import Ended, run, started, until
 
 pytestmark = pytest.mark.slow
-DDP = catalogue.find("torch-ddp")
 
 
-def command(**options: object) -> list[str]:
-    return catalogue.command(DDP, 2, {"model": "cnn-nano", "device": "cpu", **options})
+def command(name: str = "torch-ddp", /, **options: object) -> list[str]:
+    known = {"model": "cnn-nano", "device": "cpu", **options}
+    return catalogue.command(catalogue.find(name), 2, known)
 
 
 def train(**options: object) -> Ended:
@@ -115,15 +115,20 @@ def peak(folder: Path, fault: str | None) -> int:
     return int(told_at_exit(folder, usage, steps=20, fault=fault)) * 1024
 
 
-def test_no_thread_of_gloo_outlives_training(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "fault"), [("torch-ddp", None), ("torch-zero1", "nan:rank=0,step=2")]
+)
+def test_no_thread_of_gloo_outlives_training(tmp_path: Path, name: str, fault: str | None) -> None:
     """One that does may abort the process at its exit (pytorch issue 190489)."""
     threads = "[open(f'/proc/self/task/{t}/comm').read() for t in os.listdir('/proc/self/task')]"
-    names = told_at_exit(tmp_path, threads, steps=3)
+    names = told_at_exit(tmp_path, threads, name=name, steps=3, fault=fault)
     assert "python" in names
     assert "gloo" not in names
 
 
-def told_at_exit(folder: Path, expression: str, **options: object) -> str:
+def told_at_exit(
+    folder: Path, expression: str, *, name: str = "torch-ddp", **options: object
+) -> str:
     """What the expression is in rank 0 as its Python shuts down."""
     told = folder / "told"
     (folder / "sitecustomize.py").write_text(
@@ -131,7 +136,7 @@ def told_at_exit(folder: Path, expression: str, **options: object) -> str:
         f"def tell(): open({str(told)!r}, 'w').write(str({expression}))\n"
         "if os.environ.get('RANK') == '0': atexit.register(tell)\n"
     )
-    assert run(["env", f"PYTHONPATH={folder}", *command(**options)]).code == 0
+    assert run(["env", f"PYTHONPATH={folder}", *command(name, **options)]).code == 0
     return told.read_text()
 
 

@@ -107,6 +107,14 @@ def test_a_slow_rank_is_named(
     assert blamed(diagnosis) == [("straggler-compute", [1])]
 
 
+def test_a_rank_with_more_data_is_named_though_the_others_seldom_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    options = ("--model", "gpt-nano", "--steps", "100", "--fault", "uneven:rank=1,factor=3")
+    _, diagnosis = observed(tmp_path, "torch-diloco", *options)
+    assert blamed(diagnosis) == [("imbalance-data", [1])]
+
+
 def test_a_pipeline_learns_and_its_slow_stage_is_named(tmp_path: Path) -> None:
     each = "slow:rank=1,ms=20"  # of four micro-batches
     ended, diagnosis = observed(tmp_path, "torch-pp", "--steps", "60", "--fault", each)

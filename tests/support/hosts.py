@@ -22,6 +22,8 @@ class Doing:
     ran: float | None = 0.7
     """Its main thread."""
     queued: float | None = 0.0
+    others_queued: float = 0.0
+    """Its threads beside the main one."""
     faults: float = 10.0
     """Pages a second."""
     kernel: float | None = 0.05
@@ -69,6 +71,12 @@ def on_host(case: Case) -> Case:
     return replace(case, ranks=tuple(ranks))
 
 
+def pooled(case: Case) -> Case:
+    """The same case with ranks whose main thread waits for those that compute."""
+    ranks = [replace(rank, birth={**rank.birth, "framework": "tensorflow"}) for rank in case.ranks]
+    return on_host(replace(case, ranks=tuple(ranks)))
+
+
 def computing(case: Case, idle: Mapping[int, float] | None = None) -> Case:
     """The case with ranks whose main thread runs for all of its own work, but `idle` seconds a
     step of some."""
@@ -114,7 +122,7 @@ def _sample(
         group = f"/group-{rank.rank}" if what.throttled is not None else None
         if group:
             groups[group] = Group(what.quota, grown("throttled"))
-        ran, queued = grown("ran"), grown("queued")
+        ran, queued, others_queued = grown("ran"), grown("queued"), grown("others_queued")
         tasks[rank.pid] = Task(
             parent=1,
             state=what.state,
@@ -122,7 +130,7 @@ def _sample(
             age=100 + passed,
             ran=ran,
             queued=queued,
-            all_queued=queued,
+            all_queued=None if queued is None else queued + (others_queued or 0.0),
             faults=int(grown("faults") or 0),
             kernel=grown("kernel"),
             cores=None if what.cores is None else frozenset(what.cores),

@@ -1,4 +1,6 @@
 import gc
+import subprocess
+import sys
 import time
 from dataclasses import fields
 
@@ -28,6 +30,19 @@ VALUES: dict[str, st.SearchStrategy[object]] = {
     "how": st.sampled_from(["sleep", "gc", "save"]),
     "call": st.sampled_from(["all_reduce", "broadcast"]),
 }
+
+HOGGED = """
+import os
+from threading import Event, Thread
+from mgpu_trainers import faults
+
+over = Event()
+Thread(target=over.wait).start()
+faults.Planted(faults.parse(["hog:step=1"], ranks=2), rank=1).begin(1)
+cores = [os.sched_getaffinity(int(thread)) for thread in os.listdir("/proc/self/task")]
+print(len(set.union(*cores)))
+over.set()
+"""
 
 
 @st.composite
@@ -191,11 +206,19 @@ def test_a_heavy_stage_has_all_blocks_but_one_of_each_other() -> None:
     assert sorted(names) == sorted(name for name, _ in model.named_parameters())
 
 
-@pytest.mark.parametrize("fault", ["missing", "heavy-stage"])
-def test_what_is_of_one_rank_is_refused_for_all(fault: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "trainer"),
+    [("missing", "torch-ddp"), ("missing", "tf-multiworker"), ("heavy-stage", "torch-pp")],
+)
+def test_what_is_of_one_rank_is_refused_for_all(fault: str, trainer: str) -> None:
     planted = faults.parse([f"{fault}:rank=all"], ranks=2)
     with pytest.raises(SpecError, match="of one rank"):
-        faults.check(planted, "torch-pp" if fault == "heavy-stage" else "torch-ddp")
+        faults.check(planted, trainer)
+
+
+def test_a_hog_keeps_all_threads_of_its_rank_to_one_core() -> None:
+    ended = subprocess.run([sys.executable, "-c", HOGGED], capture_output=True, check=True)
+    assert ended.stdout == b"1\n"
 
 
 def test_hogs_are_bounded() -> None:

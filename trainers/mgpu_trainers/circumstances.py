@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -17,8 +18,8 @@ from mgpu_trainers.specs import SpecError, key
 if TYPE_CHECKING:
     from mgpu_trainers.faults import Planted
 
-_RANKS = (*IN_STEP, "torch-localsgd", "torch-diloco")
-"""Trainers of PyTorch each of whose ranks is a process that torchrun starts."""
+_RANKS = (*IN_STEP, "torch-localsgd", "torch-diloco", "tf-multiworker")
+"""Trainers each of whose ranks is a process that meets the others."""
 _MOST_HOGS = 64
 _STARTED = tuple(name for name in _RANKS if name != "ray-torch")
 
@@ -37,10 +38,20 @@ class Hog(AtStep):
 
     def happen(self, job: "Planted") -> None:
         cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[job.rank % len(cores)]})
+        _keep_to(cores[job.rank % len(cores)])
         spin = f"import os\nwhile os.getppid() == {os.getpid()}: sum(range(1000000))"
         for _ in range(self.processes):
             subprocess.Popen([sys.executable, "-S", "-c", spin], env={})
+
+
+def _keep_to(core: int) -> None:
+    """All threads of this process, and those that they start: a framework's own may compute."""
+    kept = set[int]()
+    while new := {int(name) for name in os.listdir("/proc/self/task")} - kept:
+        for thread in new:
+            with suppress(ProcessLookupError):  # it has ended
+                os.sched_setaffinity(thread, {core})
+        kept |= new
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,15 @@ def test_what_if_predicts_the_step_time_without_the_fault() -> None:
     assert whole.waste_fraction == pytest.approx(1 - whole.ideal_seconds / whole.step_seconds)
 
 
+@pytest.mark.parametrize("meets", [1, 8])
+def test_waste_is_held_against_the_steps_as_they_were(meets: int) -> None:
+    """Ranks that meet at each eighth step do not wait for the slowest of every one."""
+    job = joined_of(Synthetic(ranks=2, steps=125, noise=0.3, meets=meets))
+    whole = ideal(attribute(job))
+    assert whole.step_seconds == pytest.approx(job.step_seconds, rel=0.01)
+    assert (whole.waste_fraction > 0.05) == (meets == 1)
+
+
 def test_what_if_without_a_phase() -> None:
     job = joined_of(
         Synthetic(

@@ -10,7 +10,7 @@ import pytest
 from mgpu_doctor.analysis.causes import HOST, Cause
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.model import Case
-from tests.support.hosts import Doing, computing, on_host, sampled
+from tests.support.hosts import Doing, computing, on_host, pooled, sampled
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
 EXCESS = 0.020
@@ -53,6 +53,25 @@ def test_whoever_computes_more_waits_more_and_is_the_cause() -> None:
     more = sampled(case, {**crowd, 1: Doing(queued=0.45)})
     assert share(more, "host-contended") == pytest.approx(0, abs=0.15)
     assert share(more, "idle") == pytest.approx(0, abs=0.15)
+
+
+def test_a_pool_whose_threads_stand_ready_is_held_up_no_longer_than_it_takes_longer() -> None:
+    case = sampled(slow(), {1: Doing(others_queued=1.6)})
+    assert share(case, "host-contended") == 0
+    assert causes(pooled(case))["host-contended"].seconds == pytest.approx(EXCESS, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    "doing",
+    [
+        {1: Doing(running=0.7 + EXCESS / STEP, others_queued=0.8)},
+        dict.fromkeys(range(4), Doing(others_queued=0.8)),
+    ],
+    ids=["computes more", "waits as all do"],
+)
+def test_a_pool_that_others_do_not_hold_up(doing: dict[int, Doing]) -> None:
+    case = sampled(pooled(slow()), doing)
+    assert share(case, "host-contended") == pytest.approx(0, abs=0.05)
 
 
 def test_memory_that_comes_and_goes() -> None:

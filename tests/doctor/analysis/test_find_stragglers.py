@@ -56,8 +56,20 @@ def test_ranks_that_meet_now_and_then(make: type[Synthetic], meets: int, ranks: 
     for seed in SEEDS:
         assert stragglers(make(ranks=ranks, seed=seed, meets=meets)) == ()
         fault = Fault(seed % ranks, "forward", milliseconds=20)
-        found = stragglers(make(ranks=ranks, seed=seed, meets=meets, faults=[fault]))
-        assert [one.rank for one in found] == [seed % ranks]
+        (found,) = stragglers(make(ranks=ranks, seed=seed, meets=meets, faults=[fault]))
+        assert found.rank == seed % ranks
+        assert found.standing_of_others - found.standing > 0.5 * found.excess
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_meetings_so_long_that_they_look_like_warm_up_break_no_regularity(ranks: int) -> None:
+    """The first one is short, as the fault has just begun; the next ones are left out."""
+    fault = Fault(1, "forward", milliseconds=250, start=4)
+    case = synthetic_case(Synthetic(ranks=ranks, meets=6, faults=[fault]))
+    found = measure(case)
+    assert found.joined is not None
+    assert {5, 11, 17, 23} - set(found.joined.steps.tolist()) == {11, 17}
+    assert [one.rank for one in found.stragglers or ()] == [1]
 
 
 def test_waits_by_chance_are_no_meetings() -> None:

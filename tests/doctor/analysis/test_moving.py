@@ -68,6 +68,13 @@ def test_cpu_time_of_other_threads_is_the_movers_where_none_of_them_computes() -
     assert pooled.moving is None
 
 
+def test_threads_of_a_pool_compute_too_so_nothing_is_told_of_movers() -> None:
+    one = Surroundings(running=0.6, main_running=0.05, queueing=0.05, all_queueing=0.9, pooled=True)
+    found = crowding(two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.3)
+    assert found is not None
+    assert (found.crowded, found.queueing, found.moving) == (True, None, None)
+
+
 @pytest.mark.parametrize(("cores", "crowded"), [(2, True), (8, False)])
 def test_moving_data_crowds_ranks_that_fill_the_cores(cores: int, crowded: bool) -> None:
     """Of 200 ms that communication takes a second, its threads ran 80 and stood ready for 40."""

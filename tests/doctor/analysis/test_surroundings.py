@@ -9,7 +9,7 @@ import pytest
 from mgpu_doctor.analysis.surroundings import surroundings
 from mgpu_doctor.case.host import Group, HostSample, Task
 from mgpu_doctor.case.model import Case
-from tests.support.hosts import EVERY, Doing, on_host, sampled
+from tests.support.hosts import EVERY, Doing, on_host, pooled, sampled
 from tests.support.synthetic import Synthetic, synthetic_case
 
 JOB = Synthetic(ranks=2)
@@ -56,6 +56,16 @@ def test_the_main_thread_tells_nothing_where_another_one_trains() -> None:
     seen = surroundings(replace(case, ranks=(replace(case.ranks[0], birth=told), case.ranks[1])))
     assert (seen[0].main_running, seen[0].queueing) == (None, None)
     assert seen[1].queueing == pytest.approx(0.3)
+
+
+def test_of_a_pool_all_threads_count_as_the_main_one_only_waits() -> None:
+    case = case_of(Doing(queued=0.1, others_queued=0.8))
+    alone, together = surroundings(case)[0], surroundings(pooled(case))[0]
+    assert not alone.pooled
+    assert alone.without_core == pytest.approx(0.1)
+    for one in (together, together.since(case.host_samples[0].at)):
+        assert one.pooled
+        assert one.without_core == pytest.approx(0.9)
 
 
 def test_groups_that_cannot_be_seen_are_not_without_limit() -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from mgpu_doctor.case.host import HostSample
@@ -21,6 +22,7 @@ from tests.support.deaths import (
     logged,
     lost_peer,
     rank,
+    stepped,
     terminated,
 )
 
@@ -303,6 +305,17 @@ def test_who_left_its_group_and_said_goodbye_is_named_where_nobody_saw_its_exit_
 def test_who_left_because_its_connection_was_lost_is_not_blamed(parted: Rank) -> None:
     found = find(failed_job([in_collective(AT + 1), parted, terminated(2, AT + 2)]))
     assert not [one for one in found if "ended normally" in one.title]
+
+
+def test_who_left_after_a_collective_that_a_finished_step_of_the_others_holds_is_named() -> None:
+    """What broke is one of DDP's own, which nobody sees begin."""
+    steps = stepped()
+    steps["group_seq"] = 2 + np.arange(len(steps))  # the last: 42
+    broken = replace(in_collective(AT + 1), steps=steps)
+    (found,) = find(failed_job([broken, left(AT, group_seq=42), terminated(2, AT + 2)]))
+    assert [culprit.rank for culprit in found.culprits] == [1]
+    found = find(failed_job([broken, left(AT, group_seq=43), terminated(2, AT + 2)])).pop()
+    assert "ended normally" not in found.title
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.settings import Settings
-from tests.support.hosts import Doing, computing, on_host, sampled
+from tests.support.hosts import Doing, computing, on_host, pooled, sampled
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
 
 STEP = 0.049
@@ -56,6 +56,18 @@ def test_a_neighbour_on_its_core(phase: str, ranks: int) -> None:
     assert "the rank's: 1)" in clear.how
     assert move.predicted is not None
     assert move.predicted.step_time_ratio == pytest.approx(0.6, abs=0.05)
+
+
+def test_a_neighbour_on_the_core_of_a_pool() -> None:
+    """TensorFlow's main thread, which only waits, says nothing of it."""
+    one = only(sampled(pooled(slow()), {1: Doing(others_queued=0.9, cores=(1,))}))
+    assert (one.code, [culprit.rank for culprit in one.culprits]) == ("straggler-host", [1])
+    assert "waiting for a core" in one.title
+    assert "Its threads stood ready without a core for all of it" in one.cause
+    waited = one.evidence[0]
+    assert "main thread" not in f"{one.cause} {waited.measure}"
+    assert waited.value == pytest.approx(0.9)
+    assert waited.unit == "s/s"
 
 
 @pytest.mark.parametrize(("queued", "codes"), [(LOST, set()), (0.0, {"straggler-transient"})])

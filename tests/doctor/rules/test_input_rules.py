@@ -47,6 +47,16 @@ def test_of_tensorflow_the_call_alone_is_no_wait(milliseconds: float, told: bool
     assert ("input-bound" in {one.code for one in diagnose(case).findings}) is told
 
 
+@pytest.mark.parametrize(("workers", "told"), [(0, False), (None, True), (2, True)])
+def test_a_batch_that_takes_no_longer_than_a_workers_is_no_wait(
+    workers: int | None, told: bool
+) -> None:
+    base = {name: seconds / 20 for name, seconds in BASE.items()}
+    birth = {"loaders": [{} if workers is None else {"workers": workers}]}
+    job = Synthetic(ranks=2, base={**base, "input": 0.9e-3}, birth=birth)
+    assert ("input-bound" in {one.code for one in diagnose(synthetic_case(job)).findings}) is told
+
+
 @pytest.mark.parametrize(
     ("loader", "cause", "how"),
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.logs import load_logs, signs_of
-from mgpu_doctor.case.model import Case, Now, Outcome
+from mgpu_doctor.case.model import Case, Now, Outcome, State
 from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
@@ -276,6 +276,24 @@ def test_jobs_that_really_failed(name: str) -> None:
 def test_a_missing_rank_is_named_by_the_one_that_waited(tmp_path: Path) -> None:
     last = "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 2000 ms"
     assert grave(findings(raised(last, "[rank0]: "), tmp_path)) == [("hang-rank-behind", [1])]
+
+
+@pytest.mark.parametrize(
+    ("there", "named"),
+    [((0, 2, 3), [1]), ((0, 1, 3), []), ((0, 3), []), ((0, 1, 2, 3), [])],
+    ids=["it", "another", "it and another", "nobody"],
+)
+def test_a_worker_that_never_came_is_the_only_rank_that_left_no_sign(
+    there: tuple[int, ...], named: list[int]
+) -> None:
+    """With a chief worker 1 would be rank 2."""
+    absent = {"state": State.MISSING, "pid": None}
+    ranks = [rank(n) if n in there else rank(n, **absent) for n in range(4)]
+    told = "tf-multiworker: worker 1 (10.0.0.2:2222) did not come within 60 s"
+    found, *_ = recorded(failed_job(ranks), [told])
+    assert found.code == "failed-tf-worker-missing"
+    assert found.title.startswith("Worker 1 never came")
+    assert [one.rank for one in found.culprits] == named
 
 
 def test_a_loss_that_stays_nan_is_a_defect_and_once_is_none(tmp_path: Path) -> None:

@@ -110,3 +110,15 @@ def test_a_loop_that_shows_no_forward_is_told_so() -> None:
     (usual,) = findings(Synthetic(birth={"step_sign": "optimizer"}, faults=fault))
     assert "between steps" in bare.title
     assert "between steps" not in usual.title
+
+
+def test_what_a_rank_was_handed_is_not_counted() -> None:
+    exchange = {"name": "all_to_all_single", "site": "moe.py:26", "count": 60, "seconds": 0.5}
+    faults = [Fault(1, phase, factor=1.5) for phase in ("forward", "backward")]
+    job = Synthetic(faults=faults, birth={"calls": [exchange]})
+    case = synthetic_case(job)
+    for rank in case.ranks:
+        rank.steps["samples"] = 16
+    (found,) = diagnose(case).findings
+    assert "Not measured: more data" in found.cause
+    assert "all_to_all" in found.fixes[0].how

@@ -28,6 +28,7 @@ LOADER = {
     "epochs": 4,
 }
 OWN = {"strategy": "ddp", "seed": 7}
+EXPERTS = {"name": "all_to_all_single", "site": "moe.py:26", "count": 60, "seconds": 0.5}
 
 
 def batches(rank: int | str, epochs: int = 1, *, again: bool = False) -> list[list[Any]]:
@@ -273,8 +274,13 @@ def test_rates_that_differ_are_the_cause() -> None:
         {"groups": [{"name": "default", "ranks": None}, {"name": "tp", "ranks": [0, 1]}]},
         {"ddp": {"comm_hook": "post_localSGD_hook"}},
         {"optimizers": [{"class": "PostLocalSGDOptimizer"}]},
+        {"strategy": "manual", "calls": [EXPERTS]},
+        {"calls": [EXPERTS]},
     ],
-    ids=["sharded", "alone", "one model", "unknown", "pipeline", "groups", "hook", "averaging"],
+    ids=[
+        *("sharded", "alone", "one model", "unknown", "pipeline", "groups", "hook", "averaging"),
+        *("experts by hand", "experts beside"),
+    ],
 )
 def test_weights_that_differ_on_purpose(birth: dict[str, Any]) -> None:
     assert found(job(*(drifting(r, r, 1.0 + r, **birth) for r in range(4)))) == []

@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from mgpu_trainers import cluster
+from mgpu_trainers import cluster, faults
 from mgpu_trainers.tensorflow import arrival
 from mgpu_trainers.tensorflow.common.loop import main
 from mgpu_trainers.tensorflow.common.strategy import Strategy
@@ -25,6 +25,7 @@ class MultiWorker(Strategy):
         tasks = whole.tasks()
         self.rank, self.world = tasks.index(task), len(tasks)
         self.choose(first=whole.place(task), count=1)
+        faults.Planted(faults.parse(self.args.fault, self.world), self.rank).join()
         seconds = self.args.timeout
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
         with arrival.awaited(self.name, seconds or arrival.LONGEST):

@@ -1,5 +1,6 @@
 """Where this process is among the others, and on what it computes."""
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -48,7 +49,9 @@ def joined(
     yield Place(rank, world, device)
     # This ends gloo's threads only if nothing holds the group any more: no model, and no
     # torch._dynamo that was first loaded beside it. A thread that lives on may abort the process
-    # at its exit (measured with torch 2.13; pytorch issue 190489).
+    # at its exit (measured with torch 2.13; pytorch issue 190489). Hooks bind models and optimizers
+    # into rings, which only the collector undoes.
+    gc.collect()
     dist.destroy_process_group()
 
 
