@@ -8,18 +8,18 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from mgpu_doctor.analysis.efficiency import Efficiency, efficiency
+from mgpu_doctor.analysis.cost.efficiency import Efficiency, efficiency
+from mgpu_doctor.analysis.cost.whatif import Ideal, ideal
 from mgpu_doctor.analysis.measures import Measures, measure
-from mgpu_doctor.analysis.medians import known_medians
-from mgpu_doctor.analysis.shares import after_warm_up
-from mgpu_doctor.analysis.typical import phase_medians
-from mgpu_doctor.analysis.whatif import Ideal, ideal
-from mgpu_doctor.analysis.window import recent, unmoved
+from mgpu_doctor.analysis.statistics.medians import known_medians
+from mgpu_doctor.analysis.steps.shares import after_warm_up
+from mgpu_doctor.analysis.steps.typical import phase_medians
+from mgpu_doctor.analysis.steps.window import recent, unmoved
 from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.rules import in_deepspeed, in_tensorflow
-from mgpu_doctor.rules.branches import branches, places_of
 from mgpu_doctor.rules.catalogue import OWN, catalogue
+from mgpu_doctor.rules.hang.branches import branches, places_of
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 

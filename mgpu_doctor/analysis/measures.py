@@ -7,31 +7,31 @@ from dataclasses import dataclass, field, replace
 
 from mgpu_probes.inprocess.layout import INPUT
 
-from mgpu_doctor.analysis.align import Joined, UnjoinableError, join
-from mgpu_doctor.analysis.attribution import Attribution, UnattributableError, attribute
-from mgpu_doctor.analysis.causes import Cause, explain
 from mgpu_doctor.analysis.collectives.divergence import Divergence
 from mgpu_doctor.analysis.collectives.doubts import doubt
 from mgpu_doctor.analysis.collectives.first import diverged
-from mgpu_doctor.analysis.coverage import coverage
-from mgpu_doctor.analysis.devices import OnDevice, on_devices, why_unknown
-from mgpu_doctor.analysis.loads import Loads, find_loads
-from mgpu_doctor.analysis.moving import Moving, moving
-from mgpu_doctor.analysis.replicas import Replicas, compare
-from mgpu_doctor.analysis.roles import find_in_roles
-from mgpu_doctor.analysis.serving import servers, without
-from mgpu_doctor.analysis.shares import phase_shares, step_seconds
-from mgpu_doctor.analysis.significance import LEAST_STEPS
+from mgpu_doctor.analysis.communication.moving import Moving, moving
+from mgpu_doctor.analysis.cost.whatif import saved_without
+from mgpu_doctor.analysis.devices.devices import OnDevice, on_devices, why_unknown
+from mgpu_doctor.analysis.devices.watched import Watched, watch
+from mgpu_doctor.analysis.host.surroundings import Surroundings, surroundings
 from mgpu_doctor.analysis.stacks.sampling import Sampled, sampled
 from mgpu_doctor.analysis.stacks.standing import Standing, stand, undecided
-from mgpu_doctor.analysis.stages import Stages, measure_stages
-from mgpu_doctor.analysis.stalls import Stalls, find_stalls
-from mgpu_doctor.analysis.stragglers import Straggler
-from mgpu_doctor.analysis.structure import Structure, structure_of
-from mgpu_doctor.analysis.surroundings import Surroundings, surroundings
+from mgpu_doctor.analysis.stalls.stalls import Stalls, find_stalls
+from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
+from mgpu_doctor.analysis.steps.align import Joined, UnjoinableError, join
+from mgpu_doctor.analysis.steps.attribution import Attribution, UnattributableError, attribute
+from mgpu_doctor.analysis.steps.coverage import coverage
+from mgpu_doctor.analysis.steps.shares import phase_shares, step_seconds
+from mgpu_doctor.analysis.stragglers.causes import Cause, explain
+from mgpu_doctor.analysis.stragglers.roles import find_in_roles
+from mgpu_doctor.analysis.stragglers.stragglers import Straggler
+from mgpu_doctor.analysis.structure.loads import Loads, find_loads
+from mgpu_doctor.analysis.structure.replicas import Replicas, compare
+from mgpu_doctor.analysis.structure.serving import servers, without
+from mgpu_doctor.analysis.structure.stages import Stages, measure_stages
+from mgpu_doctor.analysis.structure.structure import Structure, structure_of
 from mgpu_doctor.analysis.traces.told import Told, tell
-from mgpu_doctor.analysis.watched import Watched, watch
-from mgpu_doctor.analysis.whatif import saved_without
 from mgpu_doctor.case.birth import hands_on
 from mgpu_doctor.case.model import Case, Rank, Unexamined
 

@@ -29,7 +29,8 @@ from mgpu_doctor.case.looks import Look
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process import GONE, case_of, unexamined_of, with_looks
 from mgpu_doctor.recording.living import is_living, living
-from mgpu_doctor.rules import stuck, words
+from mgpu_doctor.rules import words
+from mgpu_doctor.rules.hang import stuck
 
 CONFIRM = (0.9, 1.8)
 """Seconds after the first look: a second one tells whether the job stands, a third confirms it."""

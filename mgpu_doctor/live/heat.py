@@ -30,9 +30,9 @@ class Heat:
 def heat(case: Case) -> Heat | str:
     """The map, or a sentence why there is none."""
     # Loaded here: who only has to know what a map is has no job to examine.
-    from mgpu_doctor.analysis.align import UnjoinableError, join
-    from mgpu_doctor.analysis.attribution import UnattributableError, attribute
     from mgpu_doctor.analysis.measures import has_host_clock
+    from mgpu_doctor.analysis.steps.align import UnjoinableError, join
+    from mgpu_doctor.analysis.steps.attribution import UnattributableError, attribute
 
     stepped = sum(bool(len(rank.steps)) for rank in case.ranks)
     if stepped < LEAST_RANKS:

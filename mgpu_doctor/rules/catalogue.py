@@ -7,43 +7,20 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 
 from mgpu_doctor.case.model import Unexamined
-from mgpu_doctor.rules import (
-    accumulation,
-    asked,
-    buckets,
-    communication,
-    device,
-    doctor,
-    exhausted,
-    failed,
-    framework,
-    full,
-    hang,
-    host,
-    imbalance,
-    input,
-    leaks,
-    memory_death,
-    memory_places,
-    memory_risk,
-    memory_share,
-    mismatch,
-    rendezvous,
-    snapshot,
-    stages,
-    stalls,
-    standing,
-    straggler,
-    syncs,
-    training,
-    unused,
-    workers,
-)
+from mgpu_doctor.rules import doctor
+from mgpu_doctor.rules.communication import accumulation, buckets, communication, syncs, unused
+from mgpu_doctor.rules.device import device
+from mgpu_doctor.rules.falls import asked, exhausted, failed, full, rendezvous
+from mgpu_doctor.rules.hang import hang, mismatch, standing
 from mgpu_doctor.rules.hardware.family import RULES as HARDWARE
 from mgpu_doctor.rules.hardware.xid import with_xids
+from mgpu_doctor.rules.input import input
+from mgpu_doctor.rules.memory import death, leaks, places, risk, share, snapshot
 from mgpu_doctor.rules.rule import Rule
-from mgpu_doctor.rules.signs import with_signs
-from mgpu_doctor.rules.traces import with_traces
+from mgpu_doctor.rules.signs.signs import with_signs
+from mgpu_doctor.rules.slow import framework, host, imbalance, stages, stalls, straggler, workers
+from mgpu_doctor.rules.traces.traces import with_traces
+from mgpu_doctor.rules.training import training
 
 GROUP = "mgpu_doctor.rules"
 """Entry points of this group name a tuple of `Rule`."""
@@ -53,12 +30,12 @@ OWN: tuple[Rule, ...] = with_xids(
         with_traces(
             (
                 *failed.RULES,
-                *memory_death.RULES,
+                *death.RULES,
                 *snapshot.RULES,
                 *leaks.RULES,
-                *memory_risk.RULES,
-                *memory_places.RULES,
-                *memory_share.RULES,
+                *risk.RULES,
+                *places.RULES,
+                *share.RULES,
                 *full.RULES,
                 *exhausted.RULES,
                 *asked.RULES,

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from mgpu_doctor.rules.catalogue import OWN
-from mgpu_doctor.rules.signs_fit import BETWEEN
+from mgpu_doctor.rules.signs.fit import BETWEEN
 from mgpu_doctor.signatures.signature import Role, Signature
 from tests.support.signed import CONSOLE, EVERY, found
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.analysis.long_batches import coming
+from mgpu_doctor.analysis.capacity.long_batches import coming
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.rules.leaks import GROWN
+from mgpu_doctor.rules.memory.leaks import GROWN
 from mgpu_doctor.rules.settings import Settings
 from tests.support.examining import recorded
 

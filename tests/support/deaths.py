@@ -22,7 +22,8 @@ from mgpu_doctor.case.model import (
 )
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.recording.box import STEP_DTYPE
-from mgpu_doctor.rules import failed, hang, rendezvous
+from mgpu_doctor.rules.falls import failed, rendezvous
+from mgpu_doctor.rules.hang import hang
 from tests.support.synthetic import make_case, make_rank
 
 AT = 1500.0

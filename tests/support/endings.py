@@ -20,12 +20,14 @@ from mgpu_doctor.case.host import HostSample, Task
 from mgpu_doctor.case.model import Case, ProcessEnd
 from mgpu_doctor.diagnose import folded
 from mgpu_doctor.findings import Finding
-from mgpu_doctor.rules import asked, exhausted, failed, full, hang, memory_death, rendezvous
+from mgpu_doctor.rules.falls import asked, exhausted, failed, full, rendezvous
+from mgpu_doctor.rules.hang import hang
+from mgpu_doctor.rules.memory import death
 from tests.support.deaths import AT
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/jobs/training"
-FAMILIES = (failed, memory_death, full, exhausted, asked, rendezvous, hang)
+FAMILIES = (failed, death, full, exhausted, asked, rendezvous, hang)
 
 
 def diagnosed(case: Case) -> list[Finding]:

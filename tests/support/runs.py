@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_doctor.analysis.align import Floats
 from mgpu_doctor.analysis.comparing.memory import Memory
 from mgpu_doctor.analysis.comparing.noise import mean_level, median_level
 from mgpu_doctor.analysis.comparing.run import Run, Work
+from mgpu_doctor.analysis.steps.align import Floats
 from mgpu_doctor.case.model import Case
 from tests.support.synthetic import Synthetic, synthetic_case
 

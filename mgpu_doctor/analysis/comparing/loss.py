@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_doctor.analysis.align import Floats
+from mgpu_doctor.analysis.steps.align import Floats
 from mgpu_doctor.case.model import Rank
 
 SMOOTHED = 10

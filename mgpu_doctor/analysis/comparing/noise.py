@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_doctor.analysis.align import Floats
-from mgpu_doctor.analysis.significance import LEAST_STEPS, autocorrelation
+from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS, autocorrelation
+from mgpu_doctor.analysis.steps.align import Floats
 
 LEAST_BATCHES, MOST_BATCHES = 10, 30
 STEPS_A_BATCH = 10

@@ -8,7 +8,7 @@ from enum import Enum
 
 from mgpu_doctor.analysis.comparing.noise import Interval, ratio
 from mgpu_doctor.analysis.comparing.run import SAMPLES, STEPS, TOKENS, Run
-from mgpu_doctor.analysis.significance import LEAST_STEPS
+from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
 
 
 class Change(str, Enum):

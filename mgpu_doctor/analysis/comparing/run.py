@@ -8,18 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
-from mgpu_doctor.analysis.align import Floats, UnjoinableError, join
-from mgpu_doctor.analysis.attribution import UnattributableError, attribute
 from mgpu_doctor.analysis.comparing.loss import Losses, losses_of
 from mgpu_doctor.analysis.comparing.memory import Memory, memory_of
 from mgpu_doctor.analysis.comparing.noise import Level, mean_level, median_level
 from mgpu_doctor.analysis.comparing.settings import settings_of
-from mgpu_doctor.analysis.crowd import crowds
+from mgpu_doctor.analysis.host.crowd import crowds
+from mgpu_doctor.analysis.host.surroundings import ON_HOST, surroundings
 from mgpu_doctor.analysis.measures import LEAST_RECORDS, has_host_clock
-from mgpu_doctor.analysis.replicas import compare as compare_replicas
-from mgpu_doctor.analysis.shares import after_warm_up
-from mgpu_doctor.analysis.structure import structure_of
-from mgpu_doctor.analysis.surroundings import ON_HOST, surroundings
+from mgpu_doctor.analysis.steps.align import Floats, UnjoinableError, join
+from mgpu_doctor.analysis.steps.attribution import UnattributableError, attribute
+from mgpu_doctor.analysis.steps.shares import after_warm_up
+from mgpu_doctor.analysis.structure.replicas import compare as compare_replicas
+from mgpu_doctor.analysis.structure.structure import structure_of
 from mgpu_doctor.case.birth import data_parallel_devices
 from mgpu_doctor.case.files import whole
 from mgpu_doctor.case.model import Case, Rank, Records

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from mgpu_doctor.analysis.align import Floats
+from mgpu_doctor.analysis.steps.align import Floats
 
 MOST_EXACT = 60
 """Values, up to which the signed-rank distribution is counted out."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_doctor.analysis.align import Floats
-from mgpu_doctor.analysis.significance import FALSE_ALARMS, estimate, limit
+from mgpu_doctor.analysis.statistics.significance import FALSE_ALARMS, estimate, limit
+from mgpu_doctor.analysis.steps.align import Floats
 from mgpu_doctor.analysis.traces.chance import last_so_often, signed_rank
 from mgpu_doctor.analysis.traces.joined import Waits
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from mgpu_doctor.analysis.placement import key_of, placements
+from mgpu_doctor.analysis.devices.placement import key_of, placements
 from mgpu_doctor.case.gpu import Device, DeviceSample, XidEvent
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.report.events.event import Event, Kind, said, together

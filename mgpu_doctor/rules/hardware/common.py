@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TypeVar
 
+from mgpu_doctor.analysis.devices.watched import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.watched import Gpu
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.findings import Culprit
 from mgpu_doctor.rules import words

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mgpu_doctor.analysis.devices.watched import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.watched import Gpu
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import obituary, words
-from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules import words
+from mgpu_doctor.rules.device.gpu import PRETEND
+from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.hardware.common import (
     SURE,
     culprits,
@@ -21,7 +22,7 @@ from mgpu_doctor.rules.hardware.common import (
 )
 from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.signs_fit import GENERAL
+from mgpu_doctor.rules.signs.fit import GENERAL
 
 CODE = "gpu-ecc"
 SOURCE = "NVML ECC counters"

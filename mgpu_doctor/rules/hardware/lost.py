@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from mgpu_doctor.analysis.devices.watched import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.watched import Gpu
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import obituary
-from mgpu_doctor.rules.falls import Fall, first_falls
-from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.device.gpu import PRETEND
+from mgpu_doctor.rules.falls import obituary
+from mgpu_doctor.rules.falls.falls import Fall, first_falls
 from mgpu_doctor.rules.hardware.common import SURE, culprits, named, where
 from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.signs_fit import GENERAL
+from mgpu_doctor.rules.signs.fit import GENERAL
 
 CODE = "gpu-lost"
 _LOST = re.compile(r"\b(?:is lost|out of reach|reset|fallen off)\b", re.IGNORECASE)

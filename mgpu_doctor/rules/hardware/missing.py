@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from mgpu_doctor.analysis.devices.watched import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.watched import Gpu
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import words
-from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.rule import Limits, Rule
 
 CODE = "gpu-missing"

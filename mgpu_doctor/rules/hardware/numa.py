@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mgpu_doctor.analysis.devices.watched import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.watched import Gpu
 from mgpu_doctor.case.samples import cores
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import words
-from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.words import core_list
 

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median_low
 
+from mgpu_doctor.analysis.devices.watched import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.watched import Gpu
 from mgpu_doctor.case.gpu import NvLink
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import obituary
-from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.device.gpu import PRETEND
+from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.hardware.common import SURE, culprits, named, risen, where
 from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.signs_fit import GENERAL
+from mgpu_doctor.rules.signs.fit import GENERAL
 
 CODE = "nvlink-down"
 CHECKSUMS = ("crc_flit", "crc_data")

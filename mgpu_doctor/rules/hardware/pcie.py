@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.devices import LEAST_SAMPLES
+from mgpu_doctor.analysis.devices.devices import LEAST_SAMPLES
+from mgpu_doctor.analysis.devices.watched import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.watched import Gpu
 from mgpu_doctor.case.gpu import Device, Pcie
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.hardware.common import SURE, culprits, loaded, named, risen, told, where
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mgpu_doctor.analysis.devices.watched import Gpu
+from mgpu_doctor.analysis.devices.wiring import FAR, Wiring, wiring
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.watched import Gpu
-from mgpu_doctor.analysis.wiring import FAR, Wiring, wiring
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import words
-from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.hardware.common import culprits
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 

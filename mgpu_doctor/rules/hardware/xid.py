@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import obituary
-from mgpu_doctor.rules.gpu import PRETEND
+from mgpu_doctor.rules.device.gpu import PRETEND
+from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.hardware.common import SURE, culprits, named
 from mgpu_doctor.rules.hardware.xids import AFTER, BEFORE, Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.signs_fit import GENERAL
+from mgpu_doctor.rules.signs.fit import GENERAL
 
 CODE = "gpu-xid"
 Way = Callable[[Measures, Limits], Iterable[Finding]]

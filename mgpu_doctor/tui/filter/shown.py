@@ -116,7 +116,7 @@ def used(frame: Frame) -> dict[int, tuple[int, ...]]:
 def _named(frame: Frame, case: Case) -> dict[int | None, int]:
     """Rank -> place in `gpus(frame)` of the one that it names itself. Of several hosts each one's
     ranks are held against its own GPUs: indices, and ranks that share one, mean nothing across."""
-    from mgpu_doctor.analysis.placement import key_of, placements
+    from mgpu_doctor.analysis.devices.placement import key_of, placements
 
     found: dict[int | None, int] = {}
     for sample in (frame.devices, *frame.elsewhere):

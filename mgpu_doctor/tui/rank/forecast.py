@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from mgpu_doctor.analysis.long_batches import coming
-from mgpu_doctor.analysis.window import recent
+from mgpu_doctor.analysis.capacity.long_batches import coming
+from mgpu_doctor.analysis.steps.window import recent
 from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.case.peaks import rungs
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
-from mgpu_doctor.rules.leaks import GROWN
+from mgpu_doctor.rules.memory.leaks import GROWN
 from mgpu_doctor.tui.panels.parts import DIM
 
 CODES = ("oom-risk", "leak-device", "leak-host")

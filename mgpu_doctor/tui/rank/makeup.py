@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.style import Style
 from rich.text import Text
 
-from mgpu_doctor.analysis.makeup import CACHE, REST, Makeup, makeup
+from mgpu_doctor.analysis.capacity.makeup import CACHE, REST, Makeup, makeup
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.report import text
 from mgpu_doctor.report.phases import cells

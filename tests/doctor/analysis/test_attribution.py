@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from mgpu_probes.inprocess.layout import INPUT, OPTIMIZER, WAIT
 
-from mgpu_doctor.analysis.align import Joined, join
-from mgpu_doctor.analysis.attribution import (
+from mgpu_doctor.analysis.cost.whatif import ideal, saved_fraction, saved_without, step_time
+from mgpu_doctor.analysis.statistics.medians import median_of_others
+from mgpu_doctor.analysis.steps.align import Joined, join
+from mgpu_doctor.analysis.steps.attribution import (
     UnattributableError,
     attribute,
     phase_excess,
 )
-from mgpu_doctor.analysis.medians import median_of_others
-from mgpu_doctor.analysis.whatif import ideal, saved_fraction, saved_without, step_time
 from tests.support.synthetic import Fault, Synthetic, make_rank, own_work, records
 
 

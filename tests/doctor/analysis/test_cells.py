@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import BACKWARD, INPUT, PHASES
 
-from mgpu_doctor.analysis import cells
-from mgpu_doctor.analysis.align import Joined, join
-from mgpu_doctor.analysis.attribution import attribute
+from mgpu_doctor.analysis.steps import cells
+from mgpu_doctor.analysis.steps.align import Joined, join
+from mgpu_doctor.analysis.steps.attribution import attribute
 from tests.support.synthetic import Synthetic, make_rank, records
 
 MASK = np.arange(112) % 3 == 0

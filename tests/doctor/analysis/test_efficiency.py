@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.analysis.align import join
-from mgpu_doctor.analysis.attribution import attribute
-from mgpu_doctor.analysis.efficiency import Efficiency, efficiency
+from mgpu_doctor.analysis.cost.efficiency import Efficiency, efficiency
+from mgpu_doctor.analysis.steps.align import join
+from mgpu_doctor.analysis.steps.attribution import attribute
 from mgpu_doctor.diagnose import diagnose
 from tests.support.pipelines import Pipeline, pipeline_case
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

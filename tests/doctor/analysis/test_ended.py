@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mgpu_doctor.analysis.align import join
-from mgpu_doctor.analysis.attribution import attribute
-from mgpu_doctor.analysis.ended import find_ended
-from mgpu_doctor.analysis.stragglers import Straggler, find_stragglers
+from mgpu_doctor.analysis.steps.align import join
+from mgpu_doctor.analysis.steps.attribution import attribute
+from mgpu_doctor.analysis.stragglers.ended import find_ended
+from mgpu_doctor.analysis.stragglers.stragglers import Straggler, find_stragglers
 from mgpu_doctor.case.model import Case
 from tests.support.fleets import Fleet, Slow, case_of, simulate
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case

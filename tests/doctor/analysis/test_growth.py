@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.growth import growth
+from mgpu_doctor.analysis.capacity.growth import growth
 
 MIB = float(1 << 20)
 STEPS = 120

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.analysis.align import Floats
-from mgpu_doctor.analysis.longest import chance, line
+from mgpu_doctor.analysis.capacity.longest import chance, line
+from mgpu_doctor.analysis.steps.align import Floats
 
 MIB = float(1 << 20)
 LEAST = 64 * MIB

@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis import medians
-from mgpu_doctor.analysis.medians import column_medians, median_of_others, middle, row_medians
+from mgpu_doctor.analysis.statistics import medians
+from mgpu_doctor.analysis.statistics.medians import (
+    column_medians,
+    median_of_others,
+    middle,
+    row_medians,
+)
 
 
 @pytest.fixture(params=[(7, 2), (9, 3), (6, 4), (40, 33), (5, 64)])

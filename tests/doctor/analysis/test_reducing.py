@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.analysis.reducing import Exchanges, exchanges, exposed, reduction, transfer_seconds
+from mgpu_doctor.analysis.communication.reducing import (
+    Exchanges,
+    exchanges,
+    exposed,
+    reduction,
+    transfer_seconds,
+)
 from mgpu_doctor.case.model import Rank
 from tests.support.synthetic import Synthetic, make_rank, records
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.align import join
-from mgpu_doctor.analysis.attribution import attribute
-from mgpu_doctor.analysis.fleet import among_many
-from mgpu_doctor.analysis.rises import (
+from mgpu_doctor.analysis.steps.align import join
+from mgpu_doctor.analysis.steps.attribution import attribute
+from mgpu_doctor.analysis.stragglers.fleet import among_many
+from mgpu_doctor.analysis.stragglers.rises import (
     LEAST_RANKS,
     SHORTEST,
     learn,
     level_limit,
     rise_limit,
 )
-from mgpu_doctor.analysis.stragglers import Straggler, find_stragglers
+from mgpu_doctor.analysis.stragglers.stragglers import Straggler, find_stragglers
 from tests.support.fleets import Fleet, Slow, case_of, simulate
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.significance import (
+from mgpu_doctor.analysis.statistics.significance import (
     LEAST_STEPS,
     change_point,
     estimate,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.analysis.align import join
-from mgpu_doctor.analysis.attribution import attribute
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.stages import pipeline_seconds
-from mgpu_doctor.analysis.structure import structure_of
+from mgpu_doctor.analysis.steps.align import join
+from mgpu_doctor.analysis.steps.attribution import attribute
+from mgpu_doctor.analysis.structure.stages import pipeline_seconds
+from mgpu_doctor.analysis.structure.structure import structure_of
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.recording.box import STEP_DTYPE
 from tests.support.pipelines import Pipeline, pipeline_case, step_of_pairs

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mgpu_doctor.analysis.host.surroundings import Surroundings
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.surroundings import Surroundings
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
-from mgpu_doctor.rules import accumulation
+from mgpu_doctor.rules.communication import accumulation
 from tests.support.synthetic import Synthetic, synthetic_case
 
 MIB = 1 << 20

@@ -15,7 +15,7 @@ from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
-from mgpu_doctor.rules.device import RULES
+from mgpu_doctor.rules.device.device import RULES
 from tests.fakenvml.fakenvml import machine
 from tests.support.gpus import GIB, gpus, on_gpus
 from tests.support.nvml import PretendNvml

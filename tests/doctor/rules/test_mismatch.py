@@ -13,7 +13,7 @@ from mgpu_doctor.case.flights import Collective, Flight
 from mgpu_doctor.case.model import Case, Job, Outcome, State, Subject
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from mgpu_doctor.rules.mismatch import RULES
+from mgpu_doctor.rules.hang.mismatch import RULES
 from tests.support import looking
 from tests.support.deaths import dead, error, failed_job, rank, stepped
 from tests.support.flights import Call, recorded, schedule, simulated

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mgpu_doctor.analysis.causes import HOST, Cause
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stragglers import Straggler
-from mgpu_doctor.rules.reasons import EXPLAINED, NAMES, said
+from mgpu_doctor.analysis.stragglers.causes import HOST, Cause
+from mgpu_doctor.analysis.stragglers.stragglers import Straggler
+from mgpu_doctor.rules.slow.reasons import EXPLAINED, NAMES, said
 from tests.support.synthetic import Synthetic, synthetic_case
 
 EXCESS = 0.020

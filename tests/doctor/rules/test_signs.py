@@ -14,8 +14,8 @@ from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.catalogue import OWN
-from mgpu_doctor.rules.signs_codes import FAMILIES, SUMMARIES, family_of
-from mgpu_doctor.rules.signs_told import filled, first_sentence
+from mgpu_doctor.rules.signs.codes import FAMILIES, SUMMARIES, family_of
+from mgpu_doctor.rules.signs.told import filled, first_sentence
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 from tests.support.deaths import AT, dead, echo, error, failed_job, rank, terminated

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual.app import App
 
-from mgpu_doctor.analysis.makeup import Makeup, makeup
+from mgpu_doctor.analysis.capacity.makeup import Makeup, makeup
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.findings import Finding, Severity

@@ -1,0 +1,1 @@
+"""Memory that grows, and what is left of it."""

@@ -1,0 +1,1 @@
+"""What data that moves costs, and how gradients are exchanged."""

@@ -1,0 +1,1 @@
+"""What surrounds a rank on its host while it works."""

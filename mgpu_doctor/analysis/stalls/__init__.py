@@ -1,0 +1,1 @@
+"""What holds the ranks up now and then."""

@@ -1,0 +1,1 @@
+"""When numbers differ, and when they come back: tests that know what noise does."""

@@ -1,0 +1,131 @@
+"""Medians over ranks, each rank against the others, in time that grows with the number of ranks.
+
+NumPy puts one place of an array into order ten times as fast as two at once, so one is asked for,
+and its neighbours are the most and the least of what lies on its two sides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mgpu_doctor.analysis.steps.cells import Floats
+
+BLOCK = 250_000
+"""Cells worked on at a time: 1 MB, which caches hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Middle:
+    """Of each row of N values, those that are the median of the others for one or another of
+    them: without one value, what stood above it moves down by a place."""
+
+    low: Floats
+    """(2, T) the values at place (N-2)//2 and the one after it, sorted"""
+    high: Floats
+    """(2, T) the same of place (N-1)//2"""
+
+    @property
+    def median(self) -> Floats:
+        """(T) the median of all."""
+        median: Floats = (self.low[1] + self.high[0]) / 2
+        return median
+
+    def without(self, values: Floats) -> Floats:
+        """(T, k) for each of these values of a row, the median of the row's others."""
+        low = _other(self.low, values)
+        return low if self.high is self.low else np.asarray((low + _other(self.high, values)) / 2)
+
+
+def _other(two: Floats, values: Floats) -> Floats:
+    return np.asarray(np.where(values <= two[0][:, None], two[1][:, None], two[0][:, None]))
+
+
+def middle(values: Floats) -> Middle:
+    """Of (T, N) values, N > 1; rows with NaN give NaN. Of an even N `low` and `high` are one."""
+    count, ranks = values.shape
+    found = np.empty((3 if ranks % 2 else 2, count), dtype=values.dtype)
+    place = ranks // 2
+    for rows, block in blocks(values):
+        block.partition(place, axis=1)
+        found[0, rows] = block[:, :place].max(axis=1)
+        found[1, rows] = block[:, place]
+        if ranks % 2:
+            found[2, rows] = block[:, place + 1 :].min(axis=1)
+        found[:, rows][:, np.isnan(block[:, place:].max(axis=1))] = np.nan
+    low = found[:2]
+    return Middle(low, found[1:] if ranks % 2 else low)
+
+
+def known_medians(block: Floats) -> Floats:
+    """(N) the median of each row of (N, T) values without NaN; puts the rows into another order."""
+    count = block.shape[1]
+    block.partition(count // 2, axis=1)
+    upper: Floats = block[:, count // 2].copy()
+    return upper if count % 2 else (block[:, : count // 2].max(axis=1) + upper) / 2
+
+
+def blocks(values: Floats) -> Iterator[tuple[slice, Floats]]:
+    """Rows of (T, N) values, some at a time, as copies whose rows lie together in memory."""
+    size = max(1, BLOCK // max(1, values.shape[1]))
+    for start in range(0, len(values), size):
+        rows = slice(start, start + size)
+        yield rows, np.array(values[rows], order="C")
+
+
+def median_of_others(values: Floats) -> Floats:
+    """(T, R) the median of each row without the element itself; NaN elements are left out, and a
+    row with no other element gives NaN."""
+    others = np.full(values.shape, np.nan, dtype=values.dtype, order="F")
+    if values.shape[1] < 2:
+        return others
+    for rows, block in blocks(values):
+        whole = ~np.isnan(block).any(axis=1)
+        found = np.empty_like(block)
+        found[whole] = middle(block[whole]).without(block[whole])
+        found[~whole] = _median_of_known_others(block[~whole])
+        others[rows] = found
+    return others
+
+
+def column_medians(values: Floats) -> Floats:
+    """(R) the median of each column, NaN elements left out; NaN where there is nothing else."""
+    found = np.empty(values.shape[1], dtype=values.dtype)
+    size = max(1, BLOCK // max(1, len(values)))
+    for start in range(0, len(found), size):
+        block = np.array(values[:, start : start + size].T, order="C")
+        whole = not np.isnan(block).any()
+        found[start : start + size] = known_medians(block) if whole else row_medians(block)
+    return found
+
+
+def row_medians(values: Floats) -> Floats:
+    """(T) the median of each row, NaN elements left out; NaN where there is nothing else."""
+    count = np.sum(~np.isnan(values), axis=1)
+    ordered = np.sort(values, axis=1)  # NaN sort last
+    row = np.arange(len(values))
+    low, high = (count - 1) // 2, np.minimum(count // 2, values.shape[1] - 1)
+    return np.asarray((ordered[row, low] + ordered[row, high]) / 2)
+
+
+def _median_of_known_others(values: Floats) -> Floats:
+    count = np.sum(~np.isnan(values), axis=1, keepdims=True)
+    order = np.argsort(values, axis=1)  # NaN sort last
+    ordered = np.take_along_axis(values, order, axis=1)
+    place = np.empty_like(order)
+    np.put_along_axis(
+        place, order, np.broadcast_to(np.arange(values.shape[1]), order.shape).copy(), axis=1
+    )
+    others = count - (place < count)
+    low, high = (others - 1) // 2, others // 2
+    last = values.shape[1] - 1
+
+    def without_self(index: npt.NDArray[np.intp]) -> Floats:
+        shifted = np.clip(index + (index >= place), 0, last)
+        return np.take_along_axis(ordered, shifted, axis=1)
+
+    medians = (without_self(low) + without_self(high)) / 2
+    return np.where(others > 0, medians, np.nan)

@@ -1,0 +1,154 @@
+"""When is an excess real: a paired, robust test that knows autocorrelation and many ranks.
+
+Step times have heavy tails (garbage collection, neighbours) and neighbouring steps are alike, so a
+plain t-test is far too sure of itself. Here: a trimmed mean with Winsorized standard error (Yuen
+1974), widened by the lag-one autocorrelation, against a limit that grows with the number of
+comparisons, and on top of it agreement of both halves, of the median, and of most steps.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from mgpu_doctor.analysis.steps.align import Floats
+
+LEAST_STEPS = 20
+"""Fewer compared steps decide nothing."""
+FALSE_ALARMS = 1e-3
+"""Expected false alarms of one examination of a healthy job, all its comparisons together, were
+the noise Gaussian; floor and agreement make it far less (benchmarks/detection.py)."""
+TRIM = 0.1
+MOST_STEPS = 0.7
+"""Share of steps on which the excess must be positive."""
+HEAD = 5
+"""An onset later than this many steps is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A trimmed mean with its standard error and degrees of freedom."""
+
+    mean: float
+    error: float
+    freedom: float
+
+
+@dataclass(frozen=True, slots=True)
+class Persistent:
+    """An excess that lasts to the end of the series."""
+
+    effect: float
+    """Trimmed mean, in the unit of the series."""
+    certainty: float
+    """Effect divided by the least that would have been significant; ≥1."""
+    positive: float
+    """Share of steps with an excess above 0."""
+    onset: int
+    """Index at which it begins; 0: from the start."""
+
+
+def estimate(series: Floats, alike: float = 0.0) -> Estimate:
+    """Trimmed mean of a series of at least 4 values, its error widened for autocorrelation: its
+    own, or `alike` if that is more."""
+    ordered = np.sort(series)
+    count = len(ordered)
+    cut = int(TRIM * count)
+    low, high = ordered[cut], ordered[count - 1 - cut]
+    clipped = np.clip(series, low, high)
+    centred = clipped - clipped.mean()
+    variance = float(centred @ centred) / (count - 1)
+    alike = max(alike, autocorrelation(centred))
+    spread = math.sqrt(variance * (1 + alike) / (1 - alike))
+    return Estimate(
+        mean=float(ordered[cut : count - cut].mean()),
+        error=spread / ((1 - 2 * TRIM) * math.sqrt(count)),
+        freedom=max(1.0, (count - 2 * cut) * (1 - alike) / (1 + alike) - 1),
+    )
+
+
+def autocorrelation(centred: Floats) -> float:
+    """Lag one, its bias in short series mended (Kendall 1954), between 0 and 0.9."""
+    squares = float(centred @ centred)
+    if squares <= 0:
+        return 0.0
+    alike = float(centred[1:] @ centred[:-1]) / squares
+    return min(0.9, max(0.0, alike + (1 + 3 * alike) / len(centred)))
+
+
+def limit(comparisons: int, freedom: float) -> float:
+    """How many standard errors an effect must measure: the Gaussian quantile for `comparisons` at
+    `FALSE_ALARMS`, with the first Cornish-Fisher term for few degrees of freedom."""
+    gauss = NormalDist().inv_cdf(1 - FALSE_ALARMS / max(1, comparisons))
+    return gauss * (1 + (gauss * gauss + 1) / (4 * freedom))
+
+
+def persistent(
+    series: Floats, *, comparisons: int, floor: float, alike: float = 0.0
+) -> Persistent | None:
+    """The excess that the series shows from some step to its end, or None.
+
+    `series`: a rank's excess in every step, NaN dropped by the caller; `floor`: least effect of
+    interest, same unit; `alike`: least autocorrelation to reckon with, as other ranks show it. A
+    stall now and then, an effect that ended, and one that only one half of the steps shows are not
+    persistent.
+    """
+    if len(series) < LEAST_STEPS:
+        return None
+    comparisons *= len(series) // LEAST_STEPS  # onsets and looks before this one
+    onset = change_point(series)
+    if onset is not None and len(series) - onset >= LEAST_STEPS:
+        before, after = float(np.median(series[:onset])), float(np.median(series[onset:]))
+        around = max(alike, _alike_around(series, (before, after), onset))
+        found = _steady(series[onset:], comparisons=comparisons, floor=floor, alike=around)
+        if found is not None and before < found.effect / 2:
+            return Persistent(found.effect, found.certainty, found.positive, onset)
+        if after < before / 2:
+            return None
+    return _steady(series, comparisons=comparisons, floor=floor, alike=alike)
+
+
+def _alike_around(series: Floats, levels: tuple[float, float], onset: int) -> float:
+    """Autocorrelation around two levels: where the onset was chosen to fit, few steps after it
+    look less alike than they are."""
+    return alike_in(series - np.where(np.arange(len(series)) < onset, *levels))
+
+
+def alike_in(series: Floats) -> float:
+    """Autocorrelation of a series of one level, outliers clipped."""
+    clipped = np.clip(series, *np.quantile(series, (TRIM, 1 - TRIM)))
+    return autocorrelation(clipped - clipped.mean())
+
+
+def _steady(series: Floats, *, comparisons: int, floor: float, alike: float) -> Persistent | None:
+    whole = estimate(series, alike)
+    least = max(floor, limit(comparisons, whole.freedom) * whole.error)
+    positive = float(np.mean(series > 0))
+    if whole.mean < least or positive < MOST_STEPS:
+        return None
+    middle = len(series) // 2
+    halves = (np.median(series[:middle]), np.median(series[middle:]), np.median(series))
+    if min(halves) < whole.mean / 2:
+        return None
+    return Persistent(whole.mean, whole.mean / max(least, 1e-12), positive, 0)
+
+
+def change_point(series: Floats) -> int | None:
+    """Where the level most likely changed (maximum of the centred cumulative sum of the clipped
+    series), at least `HEAD` steps from the start; None where the change is not significant."""
+    low, high = np.quantile(series, (TRIM, 1 - TRIM))
+    clipped = np.clip(series, low, high)
+    walk = np.abs(np.cumsum(clipped - clipped.mean())[:-1])
+    length = len(series)
+    seen = np.arange(1, length)
+    strength = walk / np.sqrt(seen * (length - seen) / length)
+    at = int(np.argmax(strength)) + 1
+    around = np.concatenate(
+        (clipped[:at] - clipped[:at].mean(), clipped[at:] - clipped[at:].mean())
+    )
+    if at < HEAD or strength[at - 1] < limit(length, length) * around.std():
+        return None
+    return at

@@ -1,0 +1,1 @@
+"""The ranks' step records, joined: who works and who waits in each."""

@@ -1,0 +1,1 @@
+"""Who holds the others up, step after step, and what explains it."""

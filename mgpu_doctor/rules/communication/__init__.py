@@ -1,0 +1,1 @@
+"""Waiting for the network although nobody is late."""

@@ -1,0 +1,237 @@
+"""Exposed communication: time in which data moves and no rank does anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mgpu_doctor.analysis.communication.moving import Crowding, crowding
+from mgpu_doctor.analysis.communication.reducing import reduction
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.birth import Called, calls, ddp
+from mgpu_doctor.case.birth import steps as steps_of
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.rules import in_deepspeed
+from mgpu_doctor.rules.advice import LARGER_BATCH
+from mgpu_doctor.rules.communication import syncs
+from mgpu_doctor.rules.communication.accumulation import how_to_accumulate
+from mgpu_doctor.rules.communication.callers import is_own
+from mgpu_doctor.rules.communication.exposed import exchanged, exposed_share, needless, overlap_gain
+from mgpu_doctor.rules.communication.syncs import places, stood
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.settings import DEFAULTS
+from mgpu_doctor.rules.words import WARNING_COST, by_cost, percent, seconds
+
+BUSY = 0.5
+"""Cores that other programs use, from which they are worth naming."""
+BATCHES = 4
+"""Micro-batches that the advice adds up."""
+EXCHANGES = frozenset(
+    {
+        *("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor"),
+        *("all_gather_single", "reduce_scatter_single"),
+    }
+)
+
+
+def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    often = exchanged(measures)
+    moved = exposed_share(measures, often)
+    step = measures.step_seconds
+    if moved is None or not step or len(measures.case.ranks) < 2:
+        return
+    share, source = moved
+    crowd = crowding(measures.case.ranks, measures.surroundings, share)
+    crowded = crowd is not None and crowd.short
+    better = _said_better(measures, crowded)
+    left = share - better
+    # What is left beside a larger remedy is judged once that has been applied.
+    if left < max(limits["share"], better):
+        return
+    saved = left * (1 - 1 / BATCHES)
+    machine = ", on cores that have no time left for it" if crowded else ""
+    yield Finding(
+        code="communication-bound",
+        severity=Severity.INFO if crowded else by_cost(saved),
+        confidence=0.7 if crowded else 0.9,
+        title=f"Moving data between the ranks takes {percent(share)} of every step "
+        f"({seconds(share * step)}){machine}",
+        cause=_cause(measures, crowd),
+        evidence=(
+            Evidence("exposed communication, of the step", share, "fraction", None, source),
+            *_evidence(measures, crowd),
+        ),
+        since_step=0,
+        cost=Cost() if crowded else Cost(saved, saved * step),
+        fixes=tuple(_fixes(measures, crowd, left)),
+    )
+
+
+def _said_better(measures: Measures, crowded: bool) -> float:
+    """Share of the step time that findings with a better remedy account for."""
+    synchronizing = stood(measures, places(measures, DEFAULTS.limits(syncs.RULES[0])))
+    gain = None if crowded else overlap_gain(measures)
+    hidden = gain[0] if gain is not None and gain[0] >= WARNING_COST else 0.0
+    return needless(measures) + (synchronizing or 0.0) + hidden
+
+
+def _called(measures: Measures) -> list[Called]:
+    """Collectives that Python calls in every step of the first rank, the dearest first; none where
+    a module exchanges the gradients (its communication hook may call them)."""
+    rank = measures.case.ranks[0]
+    if ddp(rank) is not None:
+        return []
+    taken = steps_of(rank) or 0
+    often = [one for one in calls(rank) if one.name in EXCHANGES and one.count >= taken > 0]
+    return sorted(often, key=lambda one: -one.seconds)
+
+
+def _cause(measures: Measures, crowd: Crowding | None) -> str:
+    if crowd is not None and crowd.short:
+        return _crowded(crowd)
+    logged = reduction(measures.case.ranks)
+    if logged is not None:
+        return (
+            f"DistributedDataParallel moves gradients for {seconds(logged.communication)} in each "
+            f"backward pass and hides {seconds(max(0.0, logged.communication - logged.exposed))} "
+            "of it: computing takes too little time for so many bytes on this link."
+        )
+    called = _called(measures)
+    if called and is_own(called[0].site):
+        return (
+            f"{called[0].name} is called from Python at {called[0].site} and waited for there, so "
+            "nothing is computed while gradients move."
+        )
+    return "Computing takes too little time for so many bytes on this link."
+
+
+def _crowded(crowd: Crowding) -> str:
+    shared = f"{crowd.cores} cores" if crowd.cores is not None else "the cores of a host"
+    parts = [f"{crowd.ranks} ranks share {shared}"]
+    if crowd.queueing is not None:
+        parts.append(
+            "the threads of a rank that move data stood ready without a core for "
+            f"{seconds(crowd.queueing)} of every second"
+        )
+    if crowd.moving:
+        parts.append(f"and ran for {seconds(crowd.moving)} of it")
+    if crowd.outside is not None and crowd.outside >= BUSY:
+        parts.append(f"other programs kept {crowd.outside:.1f} cores busy")
+    return (
+        "Without a GPU, collectives are moved by the cores that also compute, and those are short "
+        f"of time: {'; '.join(parts)}. The machine is to blame before any network."
+    )
+
+
+def _evidence(measures: Measures, crowd: Crowding | None) -> Iterable[Evidence]:
+    world = len(measures.case.ranks)
+    module, logged = ddp(measures.case.ranks[0]), reduction(measures.case.ranks)
+    if module is not None and module.parameter_bytes and logged is not None:
+        moved = 2 * (world - 1) / world * module.parameter_bytes
+        yield Evidence("gradients", module.parameter_bytes, "bytes", None, "birth certificate")
+        yield Evidence(
+            "rate at which a ring would move them (2(n-1)/n of the bytes, both ways)",
+            moved / max(logged.communication, 1e-9),
+            "bytes/s",
+            None,
+            "DistributedDataParallel's log",
+        )
+    if crowd is not None and crowd.queueing is not None:
+        source = "scheduler's counters"
+        yield Evidence(
+            "ready without a core, threads of a rank beside the main one",
+            crowd.queueing,
+            "s/s",
+            None,
+            source,
+        )
+    for one in _called(measures)[:3]:
+        taken = steps_of(measures.case.ranks[0]) or 1
+        source = "calls from Python, counted by the probe"
+        yield Evidence(f"{one.name} a step", one.seconds / taken, "s", None, source, one.site)
+
+
+def _fixes(measures: Measures, crowd: Crowding | None, left: float) -> Iterable[Fix]:
+    if crowd is not None and crowd.short:
+        yield Fix(
+            "fewer-ranks",
+            "Start fewer ranks here, or give them more cores",
+            f"At most one rank for each core that computes ({crowd.cores or 'fewer'} on this "
+            "host), with OMP_NUM_THREADS so that ranks × threads leave the cores room; collectives "
+            "then need no core that computes.",
+        )
+    module = ddp(measures.case.ranks[0])
+    if any(is_own(one.site) for one in _called(measures)) or _has_engine(measures):
+        yield Fix(
+            "use-ddp",
+            "Let gradients move while backward computes",
+            "Wrap the model in DistributedDataParallel, which exchanges them in buckets during "
+            "backward; or start each collective with async_op=True and wait for it just before "
+            "the update; many small tensors are quicker as one: torch.cat of their views.",
+        )
+    yield Fix(
+        "accumulate",
+        f"Add up gradients over {BATCHES} batches for each exchange",
+        f"{how_to_accumulate(BATCHES)}\n{LARGER_BATCH}",
+        Predicted(
+            1 - left * (1 - 1 / BATCHES),
+            None,
+            f"formula: the same number of batches with an exchange in every {BATCHES}th; what the "
+            "optimizer saves is left out",
+        ),
+    )
+    backends = {rank.birth.get("backend") for rank in measures.case.ranks}
+    if module is not None and module.comm_hook is None and backends == {"nccl"}:
+        yield Fix(
+            "compress",
+            "Send gradients in 16 bits",
+            "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks; "
+            "model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
+            Predicted(1 - left / 2, None, "formula: half the bytes of float32 in half the time"),
+        )
+    if len(measures.case.job.hosts) > 1 or backends == {"nccl"}:
+        yield Fix(
+            "check-link",
+            "Check that the fastest link is used",
+            "NCCL_DEBUG=INFO prints which transport and interface NCCL chose: `NET/Socket` "
+            "between hosts that have InfiniBand or RoCE, or `SHM` between GPUs with NVLink, are "
+            "the slow ones. `nvidia-smi topo -m` shows what is there.",
+        )
+
+
+def _has_engine(measures: Measures) -> bool:
+    """Whether DeepSpeed exchanges the gradients, which has a setting of its own for it."""
+    return in_deepspeed.ENGINE in (measures.case.job.strategy or "").split("+")
+
+
+RULES = (
+    Rule(
+        code="communication-bound",
+        family="slow",
+        summary="Moving data between the ranks takes a large part of every step, during which no "
+        "rank does anything else.",
+        measured="In each step, the least time that any rank stood in collectives: that rank came "
+        "last and waited for nobody. On devices whose work the host cannot stamp, what "
+        "DistributedDataParallel logged as communication after backward, on the rank with the "
+        "least. On CPUs the scheduler's counters tell whether the threads that move data had "
+        "cores.",
+        thresholds="Given where it still exceeds the limit without what needless exchanges, "
+        "barriers and large buckets cost, which have findings of their own. Where threads queued "
+        "for cores for half of the communication's time (not measured: where there are as many "
+        "ranks as cores), the machine is named and it is no more than worth knowing; else a "
+        "warning if accumulation over 4 batches saves 5 %.",
+        fixes="Accumulation with `no_sync`, larger batches, buckets that overlap, gradients in 16 "
+        "bits, the faster link.",
+        examine=_bound,
+        needs=("step_seconds",),
+        limits=(
+            Limit(
+                "share",
+                0.20,
+                "fraction",
+                "exposed communication, of the step; from 20 % on, accumulation over four batches "
+                "saves at least 15 %",
+            ),
+        ),
+        unverified="on GPUs and between hosts",
+    ),
+)

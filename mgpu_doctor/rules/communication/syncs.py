@@ -1,0 +1,247 @@
+"""Barriers and small collectives that Python calls in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mgpu_doctor.analysis.communication.reducing import spread
+from mgpu_doctor.analysis.measures import Measures, has_host_clock
+from mgpu_doctor.case.birth import calls, ddp, steps
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.rules.communication.callers import Setting, is_own, setting
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.words import by_cost, seconds
+
+BARRIERS = frozenset({"barrier", "monitored_barrier"})
+OBJECTS = frozenset(
+    {"all_gather_object", "gather_object", "broadcast_object_list", "scatter_object_list"}
+)
+"""They pickle: metrics and the like, never gradients."""
+NUMBERS = frozenset({"all_reduce", "reduce", "all_gather", "gather", "broadcast"})
+"""Beside DistributedDataParallel, which exchanges the gradients itself: a loss or a metric, most
+likely. Elsewhere they are the training."""
+FEW = 1024
+"""Elements of what is exchanged for a log; embeddings of a contrastive loss are more."""
+MOST_PLACES = 4
+SEEN_STEPS = 20
+"""Counters of fewer steps hold too much of what is done once."""
+SOURCE = "calls that Python made, counted and timed by the probe"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line that synchronizes in every step, on all ranks."""
+
+    name: str
+    site: str
+    count: float
+    """A step."""
+    seconds: float
+    """A step, on the rank that stood there least."""
+
+
+def places(measures: Measures, limits: Limits) -> list[Place]:
+    """The lines that synchronize in every step and need not, the dearest first. Lines of installed
+    packages count where it is known what of the user's asks for them."""
+    ranks = spread(measures.case.ranks)
+    if len(ranks) < 2 or not measures.structure.alike:
+        return []
+    by_rank = [_often(rank, limits) for rank in ranks]
+    everywhere = set(by_rank[0]).intersection(*by_rank[1:])
+    found = [
+        Place(
+            *key,
+            count=min(each[key].count for each in by_rank),
+            seconds=min(each[key].seconds for each in by_rank),
+        )
+        for key in everywhere
+    ]
+    return sorted(found, key=lambda one: (-one.seconds, one.site))
+
+
+def _often(rank: Rank, limits: Limits) -> dict[tuple[str, str], Place]:
+    taken = steps(rank)
+    if taken is None or taken < SEEN_STEPS:
+        return {}
+    module = ddp(rank)
+    names = BARRIERS | OBJECTS
+    if module is not None and module.comm_hook is None:
+        names |= NUMBERS
+    return {
+        (one.name, one.site): Place(one.name, one.site, one.count / taken, one.seconds / taken)
+        for one in calls(rank)
+        if one.name in names and limits["least"] <= one.count / taken <= limits["most"]
+        if one.name not in NUMBERS or (one.elements is not None and one.elements <= FEW)
+        if one.through is None and (is_own(one.site) or setting(one.site) is not None)
+    }
+
+
+def stood(measures: Measures, found: Iterable[Place]) -> float | None:
+    """Share of the step time spent there even by the rank that came last; None: the host's time in
+    a call tells nothing where a device runs behind it."""
+    if not measures.step_seconds or has_host_clock(measures.case.ranks):
+        return None
+    return min(1.0, sum(one.seconds for one in found) / measures.step_seconds)
+
+
+def _excess(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    found = places(measures, limits)
+    own = [one for one in found if is_own(one.site)]
+    if own:
+        yield _of_the_script(measures, own)
+    theirs = [one for one in found if one not in own]
+    for caller in dict.fromkeys(setting(one.site) for one in theirs):
+        if caller is not None:
+            yield _of_a_framework(
+                measures, caller, [one for one in theirs if setting(one.site) == caller]
+            )
+
+
+def _of_the_script(measures: Measures, found: list[Place]) -> Finding:
+    sure = [one for one in found if one.name in BARRIERS | OBJECTS]
+    saved = stood(measures, sure) if sure else None
+    first = (sure or found)[0]
+    return _finding(
+        measures,
+        found,
+        saved,
+        title=f"Every step synchronizes all ranks in {first.name} at {first.site}",
+        cause=_cause(sure, found),
+        fixes=tuple(_fixes(sure, found, saved)),
+        confidence=0.9 if sure else 0.5,
+    )
+
+
+def _of_a_framework(measures: Measures, caller: Setting, found: list[Place]) -> Finding:
+    saved = stood(measures, found)
+    names = " and ".join(sorted({one.name for one in found}))
+    return _finding(
+        measures,
+        found,
+        saved,
+        title=f"In every step {caller.framework} synchronizes all ranks",
+        cause=f"{caller.framework} calls {names} for {caller.why}.",
+        fixes=(Fix("less-often", "Let the ranks meet less often", caller.how, _gains(saved)),),
+        confidence=0.8,
+    )
+
+
+def _finding(
+    measures: Measures,
+    found: list[Place],
+    saved: float | None,
+    *,
+    title: str,
+    cause: str,
+    fixes: tuple[Fix, ...],
+    confidence: float,
+) -> Finding:
+    step = measures.step_seconds
+    cost = f": {seconds(saved * step)} a step" if saved is not None and step else ""
+    return Finding(
+        code="sync-excess",
+        severity=by_cost(saved) if saved is not None else Severity.INFO,
+        confidence=confidence,
+        title=f"{title}{cost}",
+        cause=cause,
+        evidence=tuple(
+            Evidence(
+                f"{one.name} a step, on the rank that stood there least",
+                one.seconds,
+                "s",
+                None,
+                SOURCE,
+                one.site,
+            )
+            for one in found[:MOST_PLACES]
+        ),
+        since_step=0,
+        cost=Cost(saved, saved * step) if saved is not None and step else Cost(),
+        fixes=fixes,
+    )
+
+
+def _cause(sure: list[Place], found: list[Place]) -> str:
+    if any(one.name in BARRIERS for one in sure):
+        return (
+            "A barrier makes every rank wait for the slowest one, once more than the exchange of "
+            "gradients does anyway, and moves nothing. Training does not need it."
+        )
+    if sure:
+        return "Python objects are pickled and exchanged in every step, which all ranks wait for."
+    sites = ", ".join(one.site for one in found[:MOST_PLACES])
+    return (
+        "DistributedDataParallel exchanges the gradients by itself; this is a collective more in "
+        f"every step ({sites}), such as the mean of a loss that is logged."
+    )
+
+
+def _fixes(sure: list[Place], found: list[Place], saved: float | None) -> Iterable[Fix]:
+    gains = _gains(saved)
+    barriers = [one for one in sure if one.name in BARRIERS]
+    if barriers:
+        yield Fix(
+            "no-barrier",
+            "Remove the barrier from the loop",
+            f"Delete {barriers[0].name}() at {barriers[0].site}; where all must wait for a file "
+            "of rank 0, call it only in that step.",
+            gains,
+        )
+    others = [one for one in found if one not in barriers]
+    if others:
+        yield Fix(
+            "less-often",
+            "Exchange numbers for the log every 50th step",
+            f"if step % 50 == 0: around {others[0].name}() at {others[0].site}; add values up in a "
+            "tensor meanwhile. Leave it where training itself needs the result (a contrastive "
+            "loss, the norm of all gradients).",
+            gains if sure and not barriers else None,
+        )
+
+
+def _gains(saved: float | None) -> Predicted | None:
+    if not saved:
+        return None
+    return Predicted(
+        1 - saved,
+        None,
+        "measured: the time in these calls of the rank that stood there least; the others' wait "
+        "moves to the next exchange",
+    )
+
+
+RULES = (
+    Rule(
+        code="sync-excess",
+        family="slow",
+        summary="A barrier, an exchange of Python objects or of numbers for the log synchronizes "
+        "all ranks in every step.",
+        measured="Calls of torch.distributed from Python, by line, a step. What they cost is the "
+        "time that the rank spent there that stood there least: what others waited beyond that, "
+        "they would wait at the next exchange of gradients. Where a device runs behind the host, "
+        "that cost is unknown. Of lines of installed packages only those are told of which it is "
+        "known what setting of yours asks for them (Lightning, TorchMetrics, Accelerate, "
+        "transformers).",
+        thresholds="Barriers and exchanges of objects anywhere; all_reduce, all_gather and the "
+        "like only beside DistributedDataParallel without a communication hook, as otherwise they "
+        "are the training itself, of 1,024 elements at most, and then it is no more than worth "
+        "knowing. What torch calls by itself (`Join`, autograd) is left out. Counted over at least "
+        "20 steps, on all ranks. Warning from 5 % of the step time.",
+        fixes="Remove the barrier; log every 50th step; the framework's own setting for it.",
+        examine=_excess,
+        needs=("step_seconds",),
+        limits=(
+            Limit("least", 0.9, "calls", "a line that is called less than once a step is no habit"),
+            Limit(
+                "most",
+                4.0,
+                "calls",
+                "more calls a step from one line are a layer's (SynchronizedBatchNorm) or a loop "
+                "over parameters",
+            ),
+        ),
+        unverified="on GPUs",
+    ),
+)

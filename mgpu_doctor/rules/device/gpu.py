@@ -1,0 +1,124 @@
+"""What the rules about GPUs have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER, WAIT
+
+from mgpu_doctor.analysis.devices.devices import LEAST_SAMPLES, Use, use_of, within
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.steps.shares import after_warm_up, phase_shares
+from mgpu_doctor.case import birth
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Fix, Predicted
+from mgpu_doctor.rules import advice
+
+PRETEND = "written against pretend device data; not yet seen on a GPU"
+"""What rules that need a GPU say of themselves."""
+
+
+def uses(measures: Measures) -> dict[int, Use]:
+    """Rank -> how its device did; empty unless the device of every rank is known."""
+    found = {number: one.use for number, one in (measures.devices or {}).items()}
+    return found if {rank.rank for rank in measures.case.ranks} == set(found) else {}
+
+
+def uses_since(measures: Measures, step: int | None) -> dict[int, Use]:
+    """Rank -> how its device did in the compared steps from `step` on; None: from the first."""
+    joined = measures.joined
+    if joined is None:
+        return {}
+    first = 0 if step is None else int(np.searchsorted(joined.steps, step))
+    found = {}
+    for column, rank in enumerate(joined.ranks):
+        device = (measures.devices or {}).get(rank)
+        if device is None:
+            continue
+        end, wall = joined.end[first:, column], joined.wall[first:, column]
+        begin = np.min(end - wall, initial=np.inf, where=~np.isnan(end - wall))
+        last = np.max(end, initial=-np.inf, where=~np.isnan(end))
+        series = within(device.series, float(begin), float(last))
+        if len(series) >= LEAST_SAMPLES:
+            found[rank] = use_of(series)
+    return found
+
+
+def utilizations(measures: Measures) -> dict[int, tuple[float, float]]:
+    """Rank -> mean and 95th percentile of its device's utilization, 0..1; empty unless all are
+    known."""
+    known = uses(measures)
+    found = {
+        number: (one.utilization, one.utilization_high)
+        for number, one in known.items()
+        if one.utilization is not None and one.utilization_high is not None
+    }
+    return found if len(found) == len(known) else {}
+
+
+def most_share(measures: Measures, phase: int) -> float:
+    """The largest share of a rank's time in a phase; 0 where none measured it."""
+    return max((phase_shares(measures.case.ranks, phase) or {0: 0.0}).values())
+
+
+def host_busy(rank: Rank) -> float | None:
+    """Share of its time in which the host side of a rank surely or likely computed; None: unknown.
+
+    The main thread's CPU time, and the backward pass: under CUDA autograd runs it in a thread of
+    its own while the main one sleeps. Whether that thread computes or waits is not known, so this
+    is an upper bound; where the device is idle it has nothing to wait for.
+    """
+    records = after_warm_up(rank.steps)
+    running = records["cpu_s"].astype(float)
+    if not len(records) or np.isnan(running).all():
+        return None
+    backward = np.nan_to_num(records["phases"][:, BACKWARD].astype(float))
+    wall = records["wall_ns"] * 1e-9
+    return min(1.0, float(np.nansum(running) + backward.sum()) / float(wall.sum()))
+
+
+def model_share(rank: Rank) -> float:
+    """Share of its time that a rank's host spent in forward, backward and optimizer."""
+    records = after_warm_up(rank.steps)
+    phases = records["phases"][:, [FORWARD, BACKWARD, OPTIMIZER]].astype(float)
+    wall = float(records["wall_ns"].sum()) * 1e-9
+    return float(np.nansum(phases)) / wall if wall > 0 else 0.0
+
+
+def held_up(measures: Measures, limit: float) -> bool:
+    """Whether waiting for data or for other ranks is a better reason for an idle device."""
+    return max(most_share(measures, INPUT), most_share(measures, WAIT)) >= limit
+
+
+def middle(values: Iterable[float | None]) -> float | None:
+    """The median of those that are known."""
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def first_loader(rank: Rank) -> birth.Loader:
+    """The loader that a rank trains from; nothing known of it where it told of none."""
+    return next(iter(birth.loaders(rank)), birth.Loader())
+
+
+def memory_share(measures: Measures) -> float | None:
+    """The most of its memory that was in use, 0..1, on the fullest device; None: not known of
+    all."""
+    known = uses(measures).values()
+    shares = [o.memory_used / o.memory_total for o in known if o.memory_used and o.memory_total]
+    return max(shares) if shares and len(shares) == len(known) else None
+
+
+def larger_batch(measures: Measures, summary: str) -> Fix:
+    """The fix of giving each rank more samples a step."""
+    sizes = (first_loader(rank).batch_size for rank in measures.case.ranks)
+    now = next((size for size in sizes if size), None)
+    how = advice.in_loader(batch_size=2 * now) if now else "Double the batch of each rank"
+    basis = "not predicted: how much more a step takes with a larger batch was not measured"
+    return Fix(
+        "larger-batch",
+        summary,
+        f"{how}, and again while memory and utilization allow. {advice.LARGER_BATCH}",
+        Predicted(None, None, basis),
+    )

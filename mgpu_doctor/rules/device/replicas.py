@@ -1,0 +1,209 @@
+"""One device of a process that carries more than the others (DataParallel), or is slower (replicas
+of TensorFlow)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mgpu_doctor.analysis.devices.devices import OnDevice, Use
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.statistics.paces import EXCESS, LEAST, SURE, TOGETHER, slow_one
+from mgpu_doctor.case import birth_tf
+from mgpu_doctor.case.accelerator import accelerator
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.rules import advice
+from mgpu_doctor.rules.device.gpu import PRETEND, middle
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.words import by_cost, culprit, percent, seconds
+
+
+def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for rank in measures.case.ranks:
+        gpu = accelerator(rank)
+        on = (measures.devices or {}).get(rank.rank) if rank.rank is not None else None
+        if gpu is None or on is None or (gpu.replicas or 1) < 2 or len(on.replicas) < 2:
+            continue
+        first, others = _parts(on)
+        if first is None:
+            continue
+        memory = _beyond(first.memory_used, middle(one.memory_used for one in others))
+        idle = _idle(first, others)
+        heavy = memory is not None and memory >= limits["memory"]
+        if heavy or (idle is not None and idle >= limits["idle"]):
+            yield _finding(measures, rank, first, others, limits)
+
+
+def _parts(on: OnDevice) -> tuple[Use | None, list[Use]]:
+    """The device that the process counts first, and the others."""
+    first = next((one for one in on.replicas if one.index == on.use.index), None)
+    return first, [one for one in on.replicas if one is not first]
+
+
+def _beyond(value: float | None, usual: float | None) -> float | None:
+    return value / usual - 1 if value is not None and usual else None
+
+
+def _idle(first: Use, others: Iterable[Use]) -> float | None:
+    """By how much less the others are utilized."""
+    usual = middle(one.utilization for one in others)
+    return None if first.utilization is None or usual is None else first.utilization - usual
+
+
+def _finding(
+    measures: Measures, rank: Rank, first: Use, others: list[Use], limits: Limits
+) -> Finding:
+    usual = middle(one.memory_used for one in others)
+    more, idle = _beyond(first.memory_used, usual), _idle(first, others)
+    full = bool(first.memory_used and first.memory_total) and (
+        (first.memory_used or 0) / (first.memory_total or 1) >= limits["full"]
+    )
+    waits = idle is not None and idle >= limits["idle"]
+    told = []
+    if more is not None and more >= limits["memory"]:
+        told.append(f"holds {percent(more)} more memory than the others")
+    if waits and idle is not None:
+        told.append(f"is busy while the others stand idle {percent(idle)} of the time longer")
+    count = len(others) + 1
+    where = f"rank {rank.rank}, GPU {first.index}" if rank.rank is not None else None
+    return Finding(
+        code="imbalance-device",
+        severity=Severity.WARNING if full or waits else Severity.INFO,
+        confidence=0.8,
+        title=f"GPU {first.index} {' and '.join(told)}",
+        cause="DataParallel keeps the parameters' gradients and the optimizer's state on its first "
+        "device, copies the model from there before each forward pass and gathers every output "
+        "there.",
+        culprits=(culprit(measures, rank.rank),) if rank.rank is not None else (),
+        evidence=(
+            Evidence(
+                "most memory in use on the first device, against the median of the others",
+                first.memory_used,
+                "bytes",
+                usual,
+                "NVML samples",
+                where,
+            ),
+            Evidence(
+                "its mean utilization, against the median of the others",
+                first.utilization,
+                "fraction",
+                middle(one.utilization for one in others),
+                "NVML samples",
+                where,
+            ),
+        ),
+        since_step=0,
+        fixes=(
+            Fix(
+                "use-ddp",
+                "Give every device a process of its own (DistributedDataParallel)",
+                f"{advice.under_torchrun(measures, count)}; in the script: "
+                "torch.distributed.init_process_group(); device = int(os.environ['LOCAL_RANK']); "
+                "model = DistributedDataParallel(model.to(device), device_ids=[device]); and "
+                f"{advice.in_loader('sampler=DistributedSampler(dataset)')}",
+            ),
+        ),
+    )
+
+
+def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    """A replica of a TensorFlow strategy that all others of its process wait for."""
+    for rank in measures.case.ranks:
+        names = birth_tf.replica_devices(rank)
+        shared = any(name.startswith("cpu") for name in names)
+        slow = slow_one(birth_tf.replica_paces(rank), TOGETHER if shared else EXCESS)
+        step = measures.step_seconds
+        if slow is None or not step:
+            continue
+        saved = min(1.0, slow.excess / step)
+        if saved < limits["late"]:
+            continue
+        device = names[slow.index] if slow.index < len(names) else f"replica {slow.index}"
+        yield Finding(
+            code="imbalance-device",
+            severity=by_cost(saved),
+            confidence=0.85,
+            title=f"Replica {slow.index} ({device}) has its gradients {seconds(slow.excess)} a "
+            "step later than the other replicas, which wait for it",
+            cause="The replicas of a strategy step together: they add up their gradients when the "
+            "last one has its own. This one has more to do (a longer part of the batch, or work "
+            "that only it does), or its device is slower.",
+            culprits=(Culprit(rank.rank, host=rank.host, device=device, pid=rank.pid),),
+            evidence=(
+                Evidence(
+                    "from a step's beginning until its gradients are there, median, against the "
+                    "median of the other replicas",
+                    slow.middle,
+                    "s",
+                    slow.of_others,
+                    f"its newest {slow.times} steps",
+                    device,
+                ),
+            ),
+            since_step=0,
+            cost=Cost(saved, slow.excess),
+            fixes=(
+                Fix(
+                    "even-replicas",
+                    f"Give replica {slow.index} as much to do as the others",
+                    "ds.batch(global_batch, drop_remainder=True), with a global batch that "
+                    "strategy.num_replicas_in_sync divides, and samples of like length in each "
+                    "part; no work by "
+                    "`tf.distribute.get_replica_context().replica_id_in_sync_group`; leave a "
+                    "device out that is slower: tf.distribute.MirroredStrategy(devices=[...]).",
+                    Predicted(
+                        1 - saved,
+                        None,
+                        "measured: what it takes beyond the median of the others, of the mean step",
+                    ),
+                ),
+            ),
+        )
+
+
+RULES = (
+    Rule(
+        code="imbalance-device",
+        family="slow",
+        summary="One device of a process that drives several carries more than the others "
+        "(DataParallel's first GPU), or is slower (a replica of a TensorFlow strategy).",
+        measured="The devices that list the process (NVML), their memory in use and utilization, "
+        "where the process says that DataParallel spreads its batches over several. Not judged in "
+        "containers that number processes of their own.",
+        thresholds="A warning where the others stand idle for it, or where its memory is nearly "
+        "full. "
+        f"Of a replica: a median {percent(EXCESS)} above that of the others, by {SURE:g} standard "
+        f"errors beyond the next, over {LEAST} steps; {percent(TOGETHER)} where replicas are "
+        "virtual CPUs, which share cores.",
+        fixes="DistributedDataParallel: a process a GPU, each with its own gradients.",
+        examine=_imbalance,
+        also=(_replica,),
+        needs=("devices",),
+        limits=(
+            Limit(
+                "memory",
+                0.20,
+                "fraction",
+                "memory on the first device beyond the median of the others; what is usual has "
+                "not been measured: gradients and gathered outputs take far more.",
+            ),
+            Limit(
+                "idle",
+                0.20,
+                "fraction",
+                "utilization of the first device beyond the median of the others; what is usual "
+                "has not been measured.",
+            ),
+            Limit(
+                "late",
+                0.05,
+                "fraction",
+                "share of the step that a replica's gradients come later than the others', below "
+                "which it is not worth a line: cores that replicas share make them differ.",
+            ),
+            Limit("full", 0.90, "fraction", "share of the first device's memory that is in use."),
+        ),
+        unverified=PRETEND,
+    ),
+)

@@ -1,0 +1,117 @@
+"""Copies from host to device that training waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from mgpu_probes.inprocess.layout import TRANSFER
+
+from mgpu_doctor.analysis.cost.whatif import saved_without
+from mgpu_doctor.analysis.measures import Measures, has_host_clock
+from mgpu_doctor.analysis.steps.shares import phase_shares
+from mgpu_doctor.case.accelerator import accelerator
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.rules import advice
+from mgpu_doctor.rules.device.gpu import PRETEND, first_loader
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.words import by_cost, percent, seconds
+
+SHARE = Limit(
+    "share",
+    0.10,
+    "fraction",
+    "share of every rank's step in host-to-device copies (the same as of input in TraceML's "
+    "INPUT_BOUND, as both keep the device waiting for data).",
+)
+
+
+def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    ranks = measures.case.ranks
+    if has_host_clock(ranks) or not all(accelerator(rank) for rank in ranks):
+        return
+    shares = phase_shares(ranks, TRANSFER) or {}
+    step = measures.step_seconds
+    if len(shares) < len(ranks) or step is None or min(shares.values()) < limits["share"]:
+        return
+    joined, attribution = measures.joined, measures.attribution
+    saved = max(shares.values())
+    if joined is not None and attribution is not None:
+        saved = saved_without(joined, attribution, TRANSFER)
+    pinned = {first_loader(rank).pinned for rank in ranks}
+    share = float(np.median(list(shares.values())))
+    yield Finding(
+        code="transfer-bound",
+        severity=by_cost(saved),
+        confidence=0.9 if pinned == {False} else 0.7,
+        title=f"Copies to the GPU take {percent(share)} of every step ({seconds(share * step)})",
+        cause=_cause(pinned),
+        victims=tuple(sorted(shares)),
+        evidence=(
+            Evidence(
+                "share of the step in host-to-device copies, on the rank where it is least",
+                min(shares.values()),
+                "fraction",
+                limits["share"],
+                "transfer phase after warm-up",
+            ),
+            Evidence("the same, on the median rank", share, "fraction", limits["share"]),
+        ),
+        since_step=0,
+        cost=Cost(saved, saved * step),
+        fixes=(
+            Fix(
+                "overlap-copies",
+                "Copy while the GPU computes",
+                _how(pinned),
+                Predicted(
+                    1 - saved,
+                    None,
+                    "measured what-if: the same steps with no copies; an upper bound, as copies "
+                    "that overlap still share the memory's bandwidth",
+                ),
+            ),
+        ),
+    )
+
+
+def _cause(pinned: set[bool | None]) -> str:
+    if pinned == {False}:
+        return (
+            "The loader's batches lie in pageable memory (pin_memory=False): CUDA copies them "
+            "through a buffer of its own, and waits for the stream before it begins."
+        )
+    if pinned == {True}:
+        return "The batches are pinned, so the copies are large, or training waits for each one."
+    return "Whether the batches are pinned was not seen."
+
+
+def _how(pinned: set[bool | None]) -> str:
+    asynchronous = "x = x.to(device, non_blocking=True)"
+    if pinned == {True}:
+        return (
+            f"{asynchronous}, for the next batch, on a torch.cuda.Stream of its own; send what is "
+            "small (uint8 images, token numbers) and convert on the GPU."
+        )
+    return f"{advice.in_loader('pin_memory=True')}, and {asynchronous}"
+
+
+RULES = (
+    Rule(
+        code="transfer-bound",
+        family="slow",
+        summary="Every rank waits for copies from host to device in every step.",
+        measured="The transfer phase as a share of the step on the rank where it is least, timed "
+        "on the device. Not judged where phases were stamped on the host: before a copy from "
+        "pageable memory CUDA waits for all earlier work of the stream (CUDA Runtime API, API "
+        "synchronization behavior), so the host's clock would count that work as copying. Nothing "
+        "writes this phase on a GPU yet.",
+        thresholds="Warning if a step without it would be 5 % shorter.",
+        fixes="`pin_memory=True` with `non_blocking=True`; smaller types; the next batch on a "
+        "stream of its own.",
+        examine=_bound,
+        needs=("step_seconds",),
+        limits=(SHARE,),
+        unverified=PRETEND,
+    ),
+)

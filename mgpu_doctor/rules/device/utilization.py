@@ -1,0 +1,247 @@
+"""GPUs that stand idle though nobody waits for data or for other ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION, OTHER
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.rules.device.gpu import (
+    PRETEND,
+    held_up,
+    host_busy,
+    larger_batch,
+    memory_share,
+    model_share,
+    most_share,
+    uses,
+    utilizations,
+)
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.words import by_cost, percent
+
+UTILIZATION = Limit(
+    "utilization",
+    0.70,
+    "fraction",
+    "utilization that every GPU stays below in 95 % of the samples (Amazon SageMaker Debugger, "
+    "rule LowGPUUtilization: threshold_p95 = 70).",
+)
+EXCUSE = Limit(
+    "excuse",
+    0.10,
+    "fraction",
+    "share of a rank's time in input or in waiting for other ranks from which that is the better "
+    "explanation (TraceML's INPUT_BOUND).",
+)
+BUSY = Limit(
+    "busy",
+    0.80,
+    "fraction",
+    "share of the time in which every rank's host computes: with less it waits for something else.",
+)
+MODEL = Limit(
+    "model",
+    0.70,
+    "fraction",
+    "share of the time that every host spends in forward, backward and optimizer: with less the "
+    "host is busy with something else than starting kernels.",
+)
+MEMORY = Limit(
+    "memory",
+    0.70,
+    "fraction",
+    "share of the device's memory below which a larger batch is proposed (Amazon SageMaker "
+    "Debugger, rule BatchSize: gpu_memory_threshold_p95 = 70).",
+)
+DEFAULTS = {limit.name: limit.default for limit in (BUSY, MODEL)}
+ELSEWHERE = {"checkpoint": CHECKPOINT, "evaluation": EVALUATION, "no phase": OTHER}
+"""Where a host spends time in which its device has nothing to do."""
+SPINS = (
+    "Only a low reading says something: a GPU that spins in a collective counts as utilized, and "
+    "so does one that runs one small kernel at a time."
+)
+
+
+def _idle(measures: Measures, limits: Limits) -> dict[int, float] | None:
+    """Rank -> mean utilization of its device, where all of them are low for no better reason."""
+    known = utilizations(measures)
+    low = known and all(high < limits["utilization"] for _, high in known.values())
+    if not low or held_up(measures, limits["excuse"]):
+        return None
+    return {number: mean for number, (mean, _) in known.items()}
+
+
+def _busy(measures: Measures, limits: Limits) -> float | None:
+    """How busy the host of the idlest rank is, where all are busy with starting kernels."""
+    busy = [host_busy(rank) for rank in measures.case.ranks]
+    known = [one for one in busy if one is not None]
+    least = min(known, default=0.0)
+    in_model = min((model_share(rank) for rank in measures.case.ranks), default=0.0)
+    enough = len(known) == len(busy) and least >= limits["busy"] and in_model >= limits["model"]
+    return least if enough else None
+
+
+def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    idle = _idle(measures, limits)
+    busy = _busy(measures, limits) if idle else None
+    if not idle or busy is None:
+        return
+    most = max(idle.values())
+    gain = Predicted(
+        most,
+        None,
+        "upper bound: the step cannot become shorter than the time in which the busiest GPU ran "
+        "any kernel, as NVML counts it; how much of it is reached was not simulated",
+    )
+    step = measures.step_seconds
+    yield Finding(
+        code="launch-bound",
+        severity=by_cost(1 - most),
+        confidence=0.6,
+        title=f"The GPUs run kernels {percent(most)} of the time at most: the host cannot start "
+        "them fast enough",
+        cause="The host computes nearly all the time, and in the model's passes: many small "
+        "kernels, each started from Python. How many there are was not counted.",
+        victims=tuple(sorted(idle)),
+        evidence=(
+            *_utilization(measures, limits),
+            Evidence(
+                "share of the time in which the host computes, on the rank where it is least",
+                busy,
+                "fraction",
+                limits["busy"],
+                "main thread's CPU time and the backward pass; an upper bound",
+            ),
+        ),
+        since_step=0,
+        cost=Cost(1 - most, None if step is None else (1 - most) * step),
+        fixes=(
+            Fix(
+                "compile",
+                "Let kernels be fused and started together",
+                'model = torch.compile(model, mode="reduce-overhead"), before it is wrapped in '
+                "DistributedDataParallel; it records CUDA graphs where shapes stay the same "
+                "(torch.cuda.make_graphed_callables does it by hand). Optimizers: fused=True.",
+                gain,
+            ),
+            larger_batch(measures, "Give each kernel more to do"),
+        ),
+    )
+
+
+def _low(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    idle = _idle(measures, limits)
+    if not idle or _busy(measures, DEFAULTS) is not None:
+        return
+    most, memory = max(idle.values()), memory_share(measures)
+    roomy = memory is not None and memory < limits["memory"]
+    elsewhere = {
+        name: share
+        for name, phase in ELSEWHERE.items()
+        if (share := most_share(measures, phase)) >= limits["excuse"]
+    }
+    evidence = [*_utilization(measures, limits)]
+    if memory is not None:
+        source = "NVML samples; in use by anybody, caches included"
+        evidence.append(
+            Evidence("memory of the fullest GPU", memory, "fraction", limits["memory"], source)
+        )
+    for name, share in elsewhere.items():
+        what = f"share of the time in {name}, on the rank where it is most"
+        evidence.append(Evidence(what, share, "fraction", limits["excuse"], "host's clock"))
+    yield Finding(
+        code="low-utilization",
+        severity=Severity.WARNING,
+        confidence=0.7,
+        title=f"The GPUs run no kernel for {percent(1 - most)} of the time or more",
+        cause=_cause(roomy, elsewhere),
+        victims=tuple(sorted(idle)),
+        evidence=tuple(evidence),
+        since_step=0,
+        fixes=tuple(_fixes(measures, roomy, elsewhere)),
+    )
+
+
+def _cause(roomy: bool, elsewhere: Mapping[str, float]) -> str:
+    told = "Ranks wait neither for data nor for each other."
+    if elsewhere:
+        places = " and ".join(f"{name} ({percent(share)})" for name, share in elsewhere.items())
+        return f"{told} The host is elsewhere meanwhile: {places}."
+    if roomy:
+        return f"{told} Much memory is free, so the batch is small for these devices."
+    return f"{told} What the host does meanwhile was not measured."
+
+
+def _fixes(measures: Measures, roomy: bool, elsewhere: Mapping[str, float]) -> Iterable[Fix]:
+    if elsewhere:
+        yield Fix(
+            "overlap-host-work",
+            "Let the GPUs work meanwhile",
+            "Save and evaluate less often or in the background "
+            "(torch.distributed.checkpoint.async_save); log every 100th step; read values of "
+            "tensors (`.item()`, printing) a step later.",
+        )
+    if roomy:
+        yield larger_batch(measures, "Use the memory that is free for a larger batch")
+    if not roomy and not elsewhere:
+        yield Fix(
+            "find-host-work",
+            "Find what the host does meanwhile, or use fewer GPUs",
+            "py-spy record --pid PID --duration 30 -o host.svg shows where the time of a rank's "
+            "host goes.",
+        )
+
+
+def _utilization(measures: Measures, limits: Limits) -> Iterable[Evidence]:
+    source = f"NVML, {min(one.samples for one in uses(measures).values())} samples a GPU"
+    known = utilizations(measures).values()
+    yield Evidence(
+        "utilization of the busiest GPU, mean", max(m for m, _ in known), "fraction", None, source
+    )
+    yield Evidence(
+        "the same, 95th percentile",
+        max(high for _, high in known),
+        "fraction",
+        limits["utilization"],
+        source,
+    )
+
+
+RULES = (
+    Rule(
+        code="launch-bound",
+        family="slow",
+        summary="The GPUs stand idle between many small kernels: the host cannot start them fast "
+        "enough.",
+        measured=f"NVML's utilization of every rank's GPU is low while every host is busy (CPU "
+        "time of the main thread, and the backward pass, which autograd runs in a thread of its "
+        "own) inside forward, backward and optimizer, and nobody waits for data or for other "
+        f"ranks. {SPINS} Kernels and the gaps between them are not counted.",
+        thresholds="All limits hold on every rank; a rank whose GPU is not surely known keeps the "
+        "rule silent.",
+        fixes='torch.compile(mode="reduce-overhead"), CUDA graphs, fused optimizers, a larger '
+        "batch.",
+        examine=_launch,
+        needs=("devices",),
+        limits=(UTILIZATION, EXCUSE, BUSY, MODEL),
+        unverified=PRETEND,
+    ),
+    Rule(
+        code="low-utilization",
+        family="slow",
+        summary="The GPUs are idle much of the time, though nobody waits for data or for other "
+        "ranks.",
+        measured=f"NVML's utilization of every rank's GPU, sampled while it trained. {SPINS} Given "
+        "where launch-bound is not.",
+        thresholds="A rank whose GPU is not surely known keeps the rule silent.",
+        fixes="A larger batch where memory is free (with its learning rate), less work of the host "
+        "between steps, or fewer GPUs.",
+        examine=_low,
+        needs=("devices",),
+        limits=(UTILIZATION, EXCUSE, MEMORY),
+        unverified=PRETEND,
+    ),
+)

@@ -1,0 +1,1 @@
+"""What ended the job: who fell first, and why."""

@@ -1,0 +1,110 @@
+"""What to do once a rank has fallen, by how it fell."""
+
+from __future__ import annotations
+
+import signal
+
+from mgpu_doctor.case.model import Error, Job
+from mgpu_doctor.findings import Fix
+from mgpu_doctor.rules.falls import obituary
+from mgpu_doctor.rules.falls.falls import Fall, Kind
+from mgpu_doctor.rules.falls.nested import in_backward
+
+
+def fixes_of(fall: Fall, job: Job) -> tuple[Fix, ...]:
+    """What to do, concrete for the launcher at hand."""
+    if fall.kind is Kind.SIGNAL:
+        return (_TIDY,) if fall.aborted_leaving else _for_crash(fall, job)
+    if fall.kind in (Kind.KILLED, Kind.VANISHED):
+        return _for_kill(fall)
+    if fall.error is not None:
+        return (_open(fall.error), *([_ANOMALY] if in_backward(fall.error) else []))
+    return (_show_the_exception(job, seen=fall.last_step is not None),)
+
+
+_TIDY = Fix(
+    "end-the-group",
+    "End the process group before the script ends",
+    "At its end: `del model, optimizer; gc.collect()` (a model that is wrapped keeps the group, as "
+    "do hooks that hold it), then `torch.distributed.destroy_process_group()`. `import "
+    "torch._dynamo` before the group is made keeps that from holding it, too.",
+)
+
+
+def _for_crash(fall: Fall, job: Job) -> tuple[Fix, ...]:
+    faulthandler = Fix(
+        "faulthandler",
+        "See the Python line at which it crashes",
+        f"Run it again as `PYTHONFAULTHANDLER=1 {obituary.command_of(job)}`: the crashing rank "
+        "prints its Python stack to standard error.",
+    )
+    if fall.signal == signal.SIGBUS:
+        return (
+            Fix(
+                "shared-memory",
+                "Make room in /dev/shm",
+                "`df -h /dev/shm` shows its size; in Docker start with `--shm-size=16g`, or call "
+                "`torch.multiprocessing.set_sharing_strategy('file_system')` first.",
+            ),
+            faulthandler,
+        )
+    native = Fix(
+        "native-stack",
+        "See the native stack",
+        "`ulimit -c unlimited`, run it again, then `coredumpctl gdb` (or `gdb python CORE`) and "
+        "`bt`; `python -m torch.utils.collect_env` shows mismatched versions.",
+    )
+    return (faulthandler, native)
+
+
+def _for_kill(fall: Fall) -> tuple[Fix, ...]:
+    on = f" on {fall.host}" if fall.host else ""
+    return (
+        Fix(
+            "who-killed",
+            "Find out who sent the signal",
+            f"`dmesg -T | grep -iE 'out of memory|killed process'` (or `journalctl -k`){on} names "
+            "the OOM killer's victims; under Slurm `sacct -j JOB --format=State,MaxRSS,ExitCode`, "
+            "in Kubernetes `kubectl describe pod` (OOMKilled).",
+        ),
+        Fix(
+            "less-memory",
+            "If it was memory: use less of the host's",
+            "Fewer or lighter data-loader workers (`num_workers`, `prefetch_factor`), no copy of "
+            "the data set in each rank (memory-map it), or a larger limit.",
+        ),
+    )
+
+
+def _open(error: Error) -> Fix:
+    where = f"{error.file}:{error.line}" if error.file else "the line that the traceback names"
+    return Fix(
+        "mend-the-line",
+        f"Mend {obituary.place(error) or 'what it raised'}",
+        f"Look at {where}{f', in {error.function}()' if error.function else ''}. The ranks that "
+        "lost their connection afterwards need no change.",
+    )
+
+
+_ANOMALY = Fix(
+    "anomaly-mode",
+    "See the forward line whose gradient failed",
+    "`torch.autograd.set_detect_anomaly(True)` at the top of the script, for one run: it is slow, "
+    "and prints the traceback of the forward operation as well.",
+)
+
+
+def _show_the_exception(job: Job, *, seen: bool) -> Fix:
+    """`seen`: an exception of this rank would be known."""
+    if job.launcher == "torchrun" and not seen:
+        how = (
+            "Put `@record` (from torch.distributed.elastic.multiprocessing.errors) above the "
+            "function that the script calls first, and run it again with `torchrun --tee 3 "
+            "--log-dir logs …`: each rank's own output and traceback then lie in logs/."
+        )
+    else:
+        how = (
+            "Search the script and its libraries for `SystemExit`, `exit(` and `os._exit`; run "
+            "that rank alone under `python -X dev` to see what leads there."
+        )
+    return Fix("show-why", "Let the rank say why it ends", how)

@@ -1,0 +1,117 @@
+"""The job was asked to end: by a terminal that closed, or by somebody's Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.model import Case, Outcome
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules.falls import obituary
+from mgpu_doctor.rules.falls.fallen import fallen
+from mgpu_doctor.rules.falls.falls import victims_of
+from mgpu_doctor.rules.rule import Limits, Rule
+
+_HANGUP = "SIGHUP ends what was started in a terminal when the terminal or its SSH session closes."
+
+
+def _hangup(measures: Measures, _: Limits) -> Iterable[Finding]:
+    case = measures.case
+    if _asked_by(case, signal.SIGHUP):
+        yield Finding(
+            code="failed-hangup",
+            severity=Severity.CRITICAL,
+            confidence=0.97,
+            title="The job was hung up: its terminal or connection closed",
+            cause=f"{_HANGUP} No rank is to blame.",
+            evidence=(_signal(signal.SIGHUP),),
+            fixes=_keep_it_running(case),
+        )
+        return
+    culprits = fallen(case)
+    if culprits and culprits[0].signal == signal.SIGHUP:
+        yield Finding(
+            code="failed-hangup",
+            severity=Severity.CRITICAL,
+            confidence=culprits[0].confidence,
+            title=f"{obituary.who(culprits, case)} {obituary.death(culprits[0])}",
+            cause=_HANGUP,
+            culprits=obituary.culprits_of(culprits),
+            victims=victims_of(case, culprits),
+            evidence=obituary.evidence_of(culprits[0], case),
+            since_step=culprits[0].last_step,
+            fixes=_keep_it_running(case),
+        )
+
+
+def _interrupted(measures: Measures, _: Limits) -> Iterable[Finding]:
+    case = measures.case
+    if _asked_by(case, signal.SIGINT):
+        yield Finding(
+            code="failed-interrupted",
+            severity=Severity.INFO,
+            confidence=0.97,
+            title="The job was interrupted",
+            cause="Somebody pressed Ctrl-C or sent SIGINT. No rank is to blame.",
+            evidence=(_signal(signal.SIGINT),),
+            fixes=(
+                Fix(
+                    "resume",
+                    "Start it again where it stopped",
+                    "Load the newest whole checkpoint. An interrupted save is cut short: write "
+                    "checkpoints to a temporary name and rename them.",
+                ),
+            ),
+        )
+
+
+def _asked_by(case: Case, number: signal.Signals) -> bool:
+    """Whether this signal ended the job as a whole."""
+    job = case.job
+    if job.outcome is not Outcome.KILLED:
+        return False
+    return job.asked == number.name if job.asked is not None else job.signal == number
+
+
+def _signal(number: signal.Signals) -> Evidence:
+    return Evidence("signal that asked the job to end", number.name, "signal", source="run")
+
+
+def _keep_it_running(case: Case) -> tuple[Fix, ...]:
+    torchrun = (
+        " torchrun takes SIGHUP back from `nohup`: put `setsid` before it, which leaves the "
+        "terminal altogether, or give it `--signals-to-handle SIGTERM,SIGINT` where it knows that."
+    )
+    return (
+        Fix(
+            "keep-running",
+            "Start it so that it outlives the terminal",
+            f"In `tmux` or `screen`, or as `nohup {obituary.command_of(case.job)} > train.log 2>&1 "
+            f"&`.{torchrun if case.job.launcher == 'torchrun' else ''}",
+        ),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        code="failed-hangup",
+        family="failed",
+        summary="The terminal or connection from which the job was started closed, and ended it.",
+        measured="SIGHUP reached the job as a whole, by `run` or as its launcher says, or ended "
+        "the rank that fell first.",
+        thresholds="No threshold: what the system itself says decides.",
+        fixes="Start it in tmux or with `setsid nohup`, or submit it to a scheduler.",
+        examine=_hangup,
+        replaces=("failed-killed", "failed-exception", "failed-signal"),
+    ),
+    Rule(
+        code="failed-interrupted",
+        family="failed",
+        summary="Somebody interrupted the job (Ctrl-C). Told for the record: nothing is wrong.",
+        measured="SIGINT reached the job as a whole, by `run` or as its launcher says.",
+        thresholds="No threshold: what the system itself says decides.",
+        fixes="Resume from the newest whole checkpoint.",
+        examine=_interrupted,
+    ),
+)

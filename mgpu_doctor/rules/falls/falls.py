@@ -1,0 +1,352 @@
+"""Who fell, and who fell first: endings of ranks put in order of guilt. Pure.
+
+A rank's fall is its own (a signal, an exception or exit code of its own) or an echo of another's
+(see `echoes`). The first own fall is the culprit, whatever the launcher calls the root: torchrun
+names the failure that it noticed first, which after a SIGKILL is often a survivor's lost
+connection (measured with torch 2.13 under FSDP2 and tensor parallelism).
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from mgpu_doctor.case.model import Case, Error, LoggedEnd, Outcome, Rank, State
+from mgpu_doctor.rules.falls.echoes import CLOSING_SIGNALS, aborted_for_others, is_echo
+from mgpu_doctor.rules.falls.nested import original, wrapped_in
+
+TOGETHER = 1.0
+"""Seconds within which the same signal on several ranks counts as one event. torch.distributed's
+agent sends SIGKILL to ranks that ignore its SIGTERM 30 s later: those must not count."""
+
+SEEN_BY_ITSELF, SEEN_FROM_OUTSIDE, TOLD_BY_CONSOLE, VANISHED_ONLY = 0.99, 0.97, 0.8, 0.6
+"""Confidence by where the ending is known from: the rank's own record, its exit status, what was
+printed, or only its absence."""
+
+FATAL = "Fatal Python error"
+
+
+class Kind(str, Enum):
+    KILLED = "killed"
+    SIGNAL = "signal"
+    EXCEPTION = "exception"
+    EXIT = "exit"
+    VANISHED = "vanished"
+    ECHO = "echo"
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """How one rank ended when it should not have. `rank` is None where the text does not say."""
+
+    kind: Kind
+    rank: int | None
+    source: str
+    confidence: float
+    host: str | None = None
+    device: str | None = None
+    pid: int | None = None
+    signal: int | None = None
+    exit_code: int | None = None
+    error: Error | None = None
+    at: float | None = None
+    last_step: int | None = None
+    noticed_first: bool = False
+    everyone: bool = False
+    """The same error was printed by every process of the job."""
+    inside: str | None = None
+    """Where the error was raised, if not by the rank itself: `DataLoader worker process 0`."""
+    order: int | None = None
+    """Place among what all ranks printed when they ended, where one text tells of all of them."""
+    aborted_leaving: bool = False
+    """Native code aborted the process while its interpreter went down."""
+
+
+def last_step(rank: Rank) -> int | None:
+    """The last step that the rank finished, as it counts them."""
+    return int(rank.steps["step"][-1]) if len(rank.steps) else None
+
+
+def falls(case: Case) -> tuple[Fall, ...]:
+    """Every ending that was not clean, culprits' and echoes' alike."""
+    logged = case.console.ends
+    found = [_of_rank(rank, logged, case) for rank in case.ranks if _fell(rank)]
+    known_ranks = {rank.rank for rank in case.ranks} - {None}
+    known_pids = {rank.pid for rank in case.ranks} - {None}
+    texts: dict[object, list[LoggedEnd]] = {}
+    for end in logged:
+        if _is_ending(end) and end.rank not in known_ranks and end.pid not in known_pids:
+            key = ("pid", end.pid) if end.rank is None else end.rank
+            texts.setdefault(key, []).append(end)
+    found += [_of_text(told) for told in texts.values()]
+    helpless = aborted_for_others(case)
+    return tuple(
+        replace(fall, kind=Kind.ECHO)
+        if fall.kind is Kind.SIGNAL and fall.signal == signal.SIGABRT and fall.rank in helpless
+        else fall
+        for fall in _with_unlabelled(found, logged, case)
+    )
+
+
+def first_falls(case: Case) -> tuple[Fall, ...]:
+    """The culprits: the first own fall and those that are the same event. Empty: nobody fell, or
+    there are only echoes that do not tell who was first, or nothing does (see `undecided`)."""
+    found = falls(case)
+    own = _own(found)
+    if _unordered(own, case):
+        return ()
+    own = own or [fall for fall in found if fall.kind is Kind.VANISHED]
+    own = own or _first_echo(found, case.job.asked)
+    if not own:
+        return ()
+    first = min(own, key=_order if any(fall.order is None for fall in own) else _printed)
+    return (first, *(fall for fall in own if fall is not first and _same_event(fall, first)))
+
+
+def undecided(case: Case) -> tuple[Fall, ...]:
+    """Ranks that fell by themselves in different ways, where nothing tells which was first: logs
+    of several ranks without time stamps."""
+    own = _own(falls(case))
+    return tuple(own) if _unordered(own, case) else ()
+
+
+def _own(found: Iterable[Fall]) -> list[Fall]:
+    return [fall for fall in found if fall.kind not in (Kind.ECHO, Kind.VANISHED)]
+
+
+def _unordered(own: list[Fall], case: Case) -> bool:
+    if case.subject.kind != "log" or not own or all(fall.order is not None for fall in own):
+        return False
+    first = min(own, key=_order)
+    alone = all(fall is first or _same_event(fall, first) for fall in own)
+    return not alone and not first.noticed_first and any(fall.at is None for fall in own)
+
+
+def victims_of(case: Case, culprits: Iterable[Fall]) -> tuple[int, ...]:
+    """Ranks that ended or wait because of the culprits."""
+    guilty = {fall.rank for fall in culprits}
+    return tuple(
+        sorted(
+            rank.rank
+            for rank in case.ranks
+            if rank.rank is not None
+            and rank.rank not in guilty
+            and rank.state is not State.MISSING
+            and not (rank.state is State.EXITED and not rank.exit_code)
+        )
+    )
+
+
+def _fell(rank: Rank) -> bool:
+    return rank.state is State.DEAD or (rank.state is State.EXITED and bool(rank.exit_code))
+
+
+def _is_ending(end: LoggedEnd) -> bool:
+    """An ending of a known rank or process, not merely a traceback that somebody printed."""
+    labelled = end.rank is not None or end.pid is not None
+    return labelled and bool(end.exit_code or end.signal or end.error)
+
+
+def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> Fall:
+    told = [
+        end
+        for end in logged
+        if (end.pid is not None and end.pid == rank.pid)
+        or (end.rank is not None and end.rank == rank.rank)
+    ]
+    printed = [end.error for end in told if end.error is not None]
+    error = rank.error or (printed[-1] if printed else None)
+    inside, error = _unwrapped(error)
+    outside = any(end.pid == rank.pid for end in case.ends)
+    kind, number, code = _kind(rank.signal, rank.exit_code, error)
+    if kind is Kind.VANISHED:
+        source, confidence = "its process is gone", VANISHED_ONLY
+    elif rank.error is not None and kind is Kind.EXCEPTION:
+        source, confidence = "black box", SEEN_BY_ITSELF
+    elif kind is Kind.EXCEPTION and printed:
+        source, confidence = "console", TOLD_BY_CONSOLE
+    elif outside:
+        source, confidence = "exit status", SEEN_FROM_OUTSIDE
+    elif told:
+        source, confidence = told[0].source, TOLD_BY_CONSOLE
+    else:
+        source, confidence = "black box", SEEN_FROM_OUTSIDE
+    return Fall(
+        kind,
+        rank.rank,
+        source,
+        confidence,
+        host=rank.host,
+        device=rank.device,
+        pid=rank.pid,
+        signal=number,
+        exit_code=code,
+        error=error,
+        at=error.at if error is not None and error.at is not None else rank.ended,
+        last_step=last_step(rank),
+        noticed_first=any(end.first for end in told),
+        inside=inside,
+        order=_first_printed(told),
+        aborted_leaving=rank.took_leave and number == signal.SIGABRT,
+    )
+
+
+def _of_text(told: list[LoggedEnd]) -> Fall:
+    """From everything that the console tells of one process: its end, and what it raised."""
+    ended = [end for end in told if end.exit_code is not None or end.signal is not None]
+    end = (ended or told)[0]
+    printed = [other.error for other in told if other.error is not None]
+    inside, error = _unwrapped(printed[-1] if printed else None)
+    kind, number, code = _kind(end.signal, end.exit_code, error)
+    return Fall(
+        kind,
+        end.rank,
+        end.source,
+        TOLD_BY_CONSOLE,
+        pid=end.pid,
+        signal=number,
+        exit_code=code,
+        error=error,
+        noticed_first=any(other.first for other in told),
+        inside=inside,
+        order=_first_printed(told),
+    )
+
+
+def _unwrapped(error: Error | None) -> tuple[str | None, Error | None]:
+    return (None, None) if error is None else (wrapped_in(error), original(error))
+
+
+def _kind(
+    number: int | None, code: int | None, error: Error | None
+) -> tuple[Kind, int | None, int | None]:
+    """What ended a process. A code above 128 is a shell's way to tell of a signal."""
+    if number is None and code is not None and 128 < code < 128 + signal.NSIG:
+        number, code = code - 128, None
+    return _named(number, code, error), number, code
+
+
+def _named(number: int | None, code: int | None, error: Error | None) -> Kind:
+    if number == signal.SIGKILL:
+        return Kind.KILLED
+    raised = error if error is not None and error.type != FATAL else None
+    if raised is not None and is_echo(raised):
+        return Kind.ECHO  # whatever came while the interpreter went down
+    asked = number in CLOSING_SIGNALS
+    if raised is not None and (asked or number in (None, signal.SIGABRT)):
+        exits = raised.type.rpartition(".")[2] == "SystemExit"
+        return Kind.EXIT if exits else Kind.EXCEPTION
+    if asked:
+        return Kind.ECHO
+    if number is not None and not (number == signal.SIGABRT and code):
+        return Kind.SIGNAL
+    return Kind.EXIT if code is not None else Kind.VANISHED
+
+
+def _with_unlabelled(
+    found: list[Fall], logged: tuple[LoggedEnd, ...], case: Case
+) -> Iterable[Fall]:
+    """Gives tracebacks that name no rank to the falls that lack one, where only one place is
+    told of. A script that dies at import prints one for each process and has no rank at all."""
+    printed = [end.error for end in logged if end.rank is None and end.pid is None and end.error]
+    fatal = [error for error in printed if error.type == FATAL]
+    raised = [error for error in printed if error.type != FATAL and not is_echo(error)]
+    one_place = len({_place(error) for error in raised}) == 1
+    lost = [error for error in printed if error.type != FATAL and is_echo(error)]
+    nameless = [fall for fall in found if fall.kind is Kind.EXIT and fall.error is None]
+    echoing = nameless if not raised and _one_each(lost, found, case) else []
+    if not raised or not one_place:
+        nameless = []
+    elif len(raised) > 1 and _all_of_them(raised, found, case):
+        yield _nobodys(raised, logged, everyone=True)
+        return
+    elif not found and _failed(case):
+        yield _nobodys(raised, logged, everyone=False)
+    for fall in found:
+        if fall in nameless:
+            inside, error = _unwrapped(raised[-1])
+            told = replace(fall, kind=Kind.EXCEPTION, error=error, inside=inside)
+            yield replace(told, confidence=TOLD_BY_CONSOLE)
+        elif fall in echoing:
+            yield replace(fall, kind=Kind.ECHO, error=lost[-1])
+        elif fall.kind is Kind.SIGNAL and fall.error is None and len(fatal) == 1:
+            yield replace(fall, error=fatal[0])
+        else:
+            yield fall
+
+
+def _failed(case: Case) -> bool:
+    return bool(case.job.exit_code) or case.job.outcome is Outcome.FAILED
+
+
+def _all_of_them(raised: list[Error], found: list[Fall], case: Case) -> bool:
+    """As many tracebacks as processes, and no end that has another reason."""
+    others = any(fall.error or fall.kind not in (Kind.ECHO, Kind.EXIT) for fall in found)
+    return not others and _one_each(raised, found, case)
+
+
+def _one_each(printed: list[Error], found: list[Fall], case: Case) -> bool:
+    return len(printed) >= max(len(found), case.job.world_size or 0)
+
+
+def _nobodys(raised: list[Error], logged: Iterable[LoggedEnd], *, everyone: bool) -> Fall:
+    inside, error = _unwrapped(raised[-1])
+    return Fall(
+        Kind.EXCEPTION,
+        None,
+        "console",
+        TOLD_BY_CONSOLE,
+        error=error,
+        everyone=everyone,
+        inside=inside,
+        order=_first_printed(end for end in logged if end.error is raised[-1]),
+    )
+
+
+def _first_echo(found: tuple[Fall, ...], asked: str | None) -> list[Fall]:
+    """Among echoes alone only a signal that came before every other ending tells who was first, or
+    one that no launcher sends on its own account while it ends what is left of a job."""
+    alone = [fall for fall in found if fall.signal in (signal.SIGHUP, signal.SIGINT)]
+    if alone and len(alone) < len(found) and asked is None:
+        return [replace(min(alone, key=_order), confidence=TOLD_BY_CONSOLE)]
+    timed = sorted((fall for fall in found if fall.at is not None), key=_order)
+    if len(timed) < 2 or len(timed) < len(found) or timed[0].signal is None:
+        return []
+    raised = timed[0].error
+    if raised is not None and raised.type != FATAL:
+        return []  # it ended by that; the signal came while the interpreter went down
+    first, second = timed[0], timed[1]
+    if (second.at or 0.0) - (first.at or 0.0) < 0.05 or second.signal is not None:
+        return []
+    return [replace(first, confidence=VANISHED_ONLY)]
+
+
+def _order(fall: Fall) -> tuple[float, bool, float]:
+    at = float("inf") if fall.at is None else fall.at
+    return (at, not fall.noticed_first, float("inf") if fall.rank is None else fall.rank)
+
+
+def _printed(fall: Fall) -> tuple[int, float]:
+    return (fall.order or 0, float("inf") if fall.rank is None else fall.rank)
+
+
+def _first_printed(told: Iterable[LoggedEnd]) -> int | None:
+    return min((end.order for end in told if end.order is not None), default=None)
+
+
+def _place(error: Error) -> tuple[str, str | None, int | None]:
+    return (error.type, error.file, error.line)
+
+
+def _same_event(fall: Fall, first: Fall) -> bool:
+    if fall.kind is not first.kind:
+        return False
+    if fall.error is not None and first.error is not None and fall.kind is Kind.EXCEPTION:
+        return _place(fall.error) == _place(first.error)
+    if (fall.signal, fall.exit_code) != (first.signal, first.exit_code):
+        return False
+    if fall.at is None or first.at is None:
+        return fall.kind is Kind.EXIT
+    return abs(fall.at - first.at) <= TOGETHER

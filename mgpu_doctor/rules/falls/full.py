@@ -1,0 +1,224 @@
+"""A file system was full: /dev/shm, or a disk."""
+
+from __future__ import annotations
+
+import errno
+import re
+import signal
+from collections.abc import Callable
+
+from mgpu_doctor.case.endings import Place
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.findings import Evidence, Fix
+from mgpu_doctor.rules.falls import obituary
+from mgpu_doctor.rules.falls.downfall import ERRNO, Reason, process_of, rule
+from mgpu_doctor.rules.falls.falls import Fall, Kind
+from mgpu_doctor.rules.falls.refusals import Refusal, refusal
+from mgpu_doctor.rules.falls.relatives import ended_children, ending_of, lost_workers
+from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.words import size
+
+_SHORT_WRITE = re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")
+NEARLY_FULL = 0.1
+"""Share of a file system's size that is left when it counts as nearly full: samples are a second
+apart, and what did not fit may have been large."""
+TINY_SHM = 64 << 20
+"""Docker's default size of /dev/shm (`docker run --help`)."""
+
+
+def _shm(fall: Fall, case: Case) -> Reason | None:
+    refused = refusal(fall.error)
+    room = _place(fall, case, lambda place: "shm" in place.roles)
+    if refused is not None and refused.number == errno.ENOSPC and refused.shared:
+        return _shm_reason(0.97, "could not share a tensor", room, "had no room left")
+    worker = _bus_error_of_a_worker(fall, case)
+    if not worker and not (fall.kind is Kind.SIGNAL and fall.signal == signal.SIGBUS):
+        return None
+    what = "lost a data-loader worker to SIGBUS" if worker else "crashed with SIGBUS"
+    if room is None:
+        return _shm_reason(0.75, what, None, "was full") if worker else None
+    if room.least.free <= NEARLY_FULL * room.least.size:
+        return _shm_reason(0.97, what, room, "was full")
+    if room.now.size <= TINY_SHM:
+        return _shm_reason(0.9 if worker else 0.8, what, room, "is small")
+    return None  # there was room: a mapped file that was cut short ends a process like this, too
+
+
+def _bus_error_of_a_worker(fall: Fall, case: Case) -> bool:
+    told = lost_workers(fall)
+    by_text = told is not None and (told.signal or "").startswith("Bus error")
+    return by_text or bool(fall.error and ended_children(fall, case, signal.SIGBUS))
+
+
+def _shm_reason(confidence: float, what: str, room: Place | None, state: str) -> Reason:
+    known = f" ({size(room.now.size)})" if room is not None else ""
+    evidence = () if room is None else _of_place(room)
+    return Reason(
+        confidence,
+        f"{what}: /dev/shm{known} {state}",
+        "Data-loader workers, NCCL and `share_memory_()` pass tensors through files in /dev/shm. "
+        "When it is full, a page that a mapping promised cannot be given, and the kernel ends "
+        "whoever touches it with SIGBUS.",
+        (
+            Fix(
+                "more-shm",
+                "Make /dev/shm larger",
+                "Docker: `--shm-size=16g` or `--ipc=host`; Kubernetes: an `emptyDir` with `medium: "
+                "Memory` mounted at /dev/shm; elsewhere `mount -o remount,size=16G /dev/shm`.",
+            ),
+            Fix(
+                "fewer-in-flight",
+                "Keep fewer batches in flight",
+                "`num_workers` × `prefetch_factor` batches lie there per rank: lower either, or "
+                "return smaller samples (uint8 images, cropped before they are sent).",
+            ),
+        ),
+        evidence,
+    )
+
+
+def _disk_full(fall: Fall, case: Case) -> Reason | None:
+    refused = refusal(fall.error)
+    if fall.signal == signal.SIGXFSZ or (refused and refused.number == errno.EFBIG):
+        return _file_too_large(fall, case, refused)
+    full = _full_place(fall, case, refused)
+    if refused is not None and refused.number in (errno.ENOSPC, errno.EDQUOT):
+        if not (refused.shared and refused.number == errno.ENOSPC):
+            return _disk_reason(0.97, fall, refused, full)
+    elif _writer_failed(fall) and full is not None:
+        return _disk_reason(0.9, fall, None, full)
+    return None
+
+
+def _writer_failed(fall: Fall) -> bool:
+    """torch.save's writer says only that a write failed, or that it stands elsewhere in the file
+    than it should (inline_container.cc, torch 2.4 to 2.13)."""
+    message = fall.error.message if fall.error is not None else ""
+    return "PytorchStreamWriter failed" in message or bool(_SHORT_WRITE.search(message))
+
+
+def _full_place(fall: Fall, case: Case, refused: Refusal | None) -> Place | None:
+    """The full file system that the job wrote to: the one of the file that is named, else one on
+    which it is known to work, else one that filled up meanwhile."""
+    file = refused.file if refused is not None else None
+    if file is not None and file.startswith("/"):
+        ending = ending_of(fall, case)
+        above = [one for one in (ending.places if ending else ()) if _holds(one, file)]
+        nearest = max(above, key=lambda place: len(place.path), default=None)
+        return nearest if nearest is not None and _is_full(nearest) else None
+    return _place(fall, case, lambda one: _is_full(one) and one.in_use) or _place(
+        fall, case, lambda one: _is_full(one) and one.least.free < one.before.free
+    )
+
+
+def _holds(place: Place, file: str) -> bool:
+    """Paths of places are mount points, or folders of the job on a file system of their own."""
+    return file.startswith(place.path.rstrip("/") + "/")
+
+
+def _is_full(place: Place) -> bool:
+    least = place.least
+    few = least.free <= min(NEARLY_FULL * least.size, 1 << 30)
+    return "shm" not in place.roles and (few or least.inodes_free == 0)
+
+
+def _disk_reason(
+    confidence: float, fall: Fall, refused: Refusal | None, full: Place | None
+) -> Reason:
+    quota = refused is not None and refused.number == errno.EDQUOT
+    file = refused.file if refused is not None else None
+    what = "used up its disk quota" if quota else "found the disk full"
+    at = obituary.place(fall.error) if fall.error is not None else None
+    where = f"`{file}`" if file else f"what lies on {full.path}" if full else "a file"
+    inodes = full is not None and full.least.inodes_free == 0
+    look = "`quota -s`" if quota else f"`df -{'i' if inodes else 'h'} {full.path if full else '.'}`"
+    return Reason(
+        confidence,
+        f"{what}{f' at {at}' if at else ''}" + (f" while it wrote {file}" if file else ""),
+        f"The system had no room left to write {where}"
+        + (": no inode was free, which many small files use up." if inodes else "."),
+        (
+            Fix(
+                "make-room",
+                "Make room, or write elsewhere",
+                f"{look} tells what is left; delete old checkpoints and logs, or keep the newest "
+                "alone (`save_total_limit`, `save_top_k`).",
+            ),
+            Fix(
+                "safe-checkpoints",
+                "Do not trust the checkpoint that was being written",
+                "It is cut short. Write to a temporary name and rename it when it is whole: then a "
+                "full disk leaves the older one intact.",
+            ),
+        ),
+        () if full is None else _of_place(full),
+    )
+
+
+def _file_too_large(fall: Fall, case: Case, refused: Refusal | None) -> Reason:
+    process = process_of(fall, case)
+    soft = process.limits.get("file_size", (None, None))[0] if process else None
+    source = "/proc/PID/limits (ulimit -f)"
+    return Reason(
+        0.97 if soft is not None or fall.signal is not None else 0.9,
+        "wrote a file beyond its size limit"
+        + (f": {refused.file}" if refused and refused.file else ""),
+        "`ulimit -f` limits how large a file may become"
+        + (f", here to {size(soft)}" if soft is not None else "")
+        + "; some file systems have such a limit of their own (FAT: 4 GiB).",
+        (
+            Fix(
+                "file-size",
+                "Lift the limit, or write smaller files",
+                "`ulimit -f unlimited` before the job, or save sharded checkpoints.",
+            ),
+        ),
+        (Evidence("limit of a file's size", soft, "bytes", source=source),) if soft else (),
+    )
+
+
+def _place(fall: Fall, case: Case, wanted: Callable[[Place], bool]) -> Place | None:
+    """The fullest of the places that are wanted."""
+    ending = ending_of(fall, case)
+    places = [place for place in ending.places if wanted(place)] if ending is not None else []
+    return min(
+        places, key=lambda p: p.least.free / p.least.size if p.least.size else 1.0, default=None
+    )
+
+
+def _of_place(place: Place) -> tuple[Evidence, ...]:
+    source = f"statvfs of {place.path}"
+    found = [
+        Evidence(f"least free on {place.path}", place.least.free, "bytes", place.now.size, source)
+    ]
+    if place.least.inodes_free == 0:
+        found.append(Evidence("free inodes there", 0, "inodes", place.least.inodes, source))
+    return tuple(found)
+
+
+RULES: tuple[Rule, ...] = (
+    rule(
+        "shm-exhausted",
+        _shm,
+        family="memory",
+        summary="/dev/shm was full, and a rank or one of its data-loader workers went down.",
+        measured="SIGBUS of a rank or of its data-loader worker while /dev/shm (as the job sees "
+        "it) was nearly full in a sample or is no larger than Docker's default; or the system's "
+        "error 28 for a file of shared memory. SIGBUS with room in /dev/shm is `failed-signal`.",
+        thresholds=f"Nearly full: at most {NEARLY_FULL:.0%} left. Small: {TINY_SHM >> 20} MiB, "
+        "Docker's default. A worker's SIGBUS with nothing known of /dev/shm: confidence 0.75.",
+        fixes="`--shm-size=16g` or `--ipc=host`; fewer workers, less prefetched.",
+    ),
+    rule(
+        "failed-disk-full",
+        _disk_full,
+        summary="A disk, a quota or a file's size limit was full, often while a checkpoint was "
+        "saved.",
+        measured=ERRNO + "28 (no space), 122 (quota) or 27 (file too large), or SIGXFSZ; or "
+        "torch.save's writer failed while a file system that the job writes to had no room or no "
+        "inode left.",
+        thresholds=f"No room: at most {NEARLY_FULL:.0%} and 1 GiB free in a sample; counts only "
+        "together with a write that failed.",
+        fixes="Make room, write elsewhere; do not trust the checkpoint that was being written.",
+    ),
+)

@@ -1,0 +1,272 @@
+"""How a rank's end is told: in words, as evidence, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+from collections.abc import Iterable
+from itertools import takewhile
+
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case, Error, Job, Rank
+from mgpu_doctor.findings import Culprit, Evidence
+from mgpu_doctor.rules import words
+from mgpu_doctor.rules.falls.falls import FATAL, Fall, Kind
+from mgpu_doctor.rules.falls.nested import in_backward, operation
+from mgpu_doctor.rules.memory.evidence import cleared, out_of_memory
+
+FULL_MEMORY = 0.95
+"""Share of host memory from which the kernel's OOM killer is a likely sender of SIGKILL
+(earlyoom and systemd-oomd act at 90 to 95 % by default)."""
+BEFORE_DEATH = 60.0
+"""Seconds before a death within which a host sample tells of it."""
+CALLS = 8
+LONGEST = 160
+"""Characters of an exception's message in a sentence."""
+CONSOLE_LINES = 3
+_LAUNCHERS_TALE = re.compile(
+    r"^[EW]\d{4} \d\d:.*torch/|^Traceback \(most recent call last\)|^\[rank\d+\]:"
+)
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)', re.MULTILINE)
+COMMAND_WIDTH = 400
+
+MEANINGS = {
+    signal.SIGSEGV: "it touched memory that is not its own: usually a bug in a native extension, "
+    "a binary built for another torch or CUDA version, or a stack overflow",
+    signal.SIGBUS: "memory behind a mapping was not there: usually /dev/shm is full (data-loader "
+    "workers), or a mapped file was cut short",
+    signal.SIGABRT: "it aborted itself: a failed check in native code, such as a CUDA assertion, "
+    "ranks that call different collectives (gloo), corrupted memory, or gloo's threads that still "
+    "run as Python goes down (`terminate called without an active exception`)",
+    signal.SIGFPE: "integer division by zero or overflow in native code",
+    signal.SIGILL: "an instruction that this CPU does not know: a binary built for a newer CPU",
+    signal.SIGSYS: "a system call that the sandbox or container forbids",
+    signal.SIGXCPU: "it used up its CPU time limit (`ulimit -t`)",
+    signal.SIGXFSZ: "it wrote a file beyond its size limit (`ulimit -f`)",
+}
+"""What a signal usually means: signal(7), and the reports behind torch's own hints."""
+_ON_THE_WAY_OUT = (
+    "On its way out the process aborted (SIGABRT), as it does now and then where threads of a "
+    "process group still run (measured with gloo and torch 2.13; PyTorch issue 190489)."
+)
+
+
+def signal_name(number: int) -> str:
+    """`SIGSEGV`, or `signal 42` where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def who(culprits: Iterable[Fall], case: Case) -> str:
+    """`Rank 2`, `Ranks 1 and 3`, `Every rank` or `A process of the job`."""
+    falls = list(culprits)
+    known = [fall.rank for fall in falls if fall.rank is not None]
+    if any(fall.everyone for fall in falls) or 1 < len(known) == len(case.ranks):
+        return "Every rank"
+    return words.ranks(known).capitalize() if known else "A process of the job"
+
+
+def place(error: Error) -> str | None:
+    """`train.py:87`, the file without its folders."""
+    if error.file is None:
+        return None
+    name = os.path.basename(error.file)
+    return name if error.line is None else f"{name}:{error.line}"
+
+
+def headline(error: Error) -> str:
+    """`ValueError at train.py:87: bad sample`, the first line of the message alone."""
+    at = place(error)
+    first = error.message.strip().partition("\n")[0]
+    first = f"{first[: LONGEST - 1]}…" if len(first) > LONGEST else first
+    name = error.type.rpartition(".")[2]
+    return f"{name}{f' at {at}' if at else ''}{f': {first}' if first else ''}"
+
+
+def call_path(error: Error) -> str:
+    """The innermost calls of its traceback in one line: `main train.py:9 → load data.py:4`."""
+    frames = [frame for frame in _FRAME.findall(error.traceback) if frame[0][:1] != "<"]
+    if error.type == FATAL:  # faulthandler tells the innermost call first
+        frames.reverse()
+    calls = [f"{name} {os.path.basename(file)}:{line}" for file, line, name in frames[-CALLS:]]
+    return " → ".join(["…", *calls] if len(frames) > CALLS else calls)
+
+
+def after_step(fall: Fall) -> str:
+    return "" if fall.last_step is None else f" after step {fall.last_step}"
+
+
+def death(fall: Fall) -> str:
+    """How it ended, to follow its name: `was killed by SIGKILL after step 41`."""
+    step = after_step(fall)
+    if fall.kind is Kind.EXCEPTION and fall.error is not None:
+        inside = f" in its {fall.inside}" if fall.inside else ""
+        return f"raised {headline(fall.error)}{inside}"
+    if fall.kind is Kind.EXIT:
+        by = "" if fall.error is None else _by_exit(fall.error)
+        return f"ended itself with exit code {fall.exit_code}{step}{by}"
+    if fall.kind is Kind.VANISHED:
+        return f"ended without saying why{step}"
+    if fall.kind is Kind.SIGNAL and fall.signal is not None:
+        leaving = " on its way out" if fall.aborted_leaving else ""
+        return f"crashed with {signal_name(fall.signal)}{leaving}{step}"
+    if fall.signal is not None:
+        return f"was killed by {signal_name(fall.signal)}{step}"
+    return f"lost its connection to the others{step}"
+
+
+def _by_exit(error: Error) -> str:
+    """`, at train.py:87: no such data set`; what is but a number is its exit code."""
+    said = error.message.strip().partition("\n")[0][:160]
+    at = place(error)
+    return f"{f', at {at}' if at else ''}{'' if said.isdigit() else f': {said}'}"
+
+
+def culprits_of(falls: Iterable[Fall]) -> tuple[Culprit, ...]:
+    return tuple(
+        Culprit(fall.rank, host=fall.host, device=fall.device, pid=fall.pid)
+        for fall in sorted(falls, key=lambda fall: -1 if fall.rank is None else fall.rank)
+    )
+
+
+def evidence_of(fall: Fall, case: Case, *, memory_of_host: bool = True) -> tuple[Evidence, ...]:
+    """What is known of this end, the most telling first."""
+    found = []
+    error = fall.error
+    if error is not None:
+        where = None if error.file is None else f"{error.file}:{error.line}"
+        left = fall.kind is Kind.EXIT
+        source = "black box" if left or fall.source == "black box" else "console"
+        label = "sys.exit" if left else "exception"
+        found.append(Evidence(label, headline(error), "text", source=source, where=where))
+        if path := call_path(error):
+            found.append(Evidence("calls that led there", path, "text", source=source))
+    if fall.signal is not None:
+        found.append(Evidence("signal", signal_name(fall.signal), "signal", source=fall.source))
+    elif fall.exit_code is not None:
+        found.append(Evidence("exit code", fall.exit_code, "code", 0, fall.source))
+        if error is None and (said := printed_before(case)):
+            measure = "last lines that the job printed"
+            found.append(Evidence(measure, said, "text", source="console"))
+    if fall.last_step is not None:
+        found.append(Evidence("last finished step", fall.last_step, "steps", source="black box"))
+    memory = fullest_memory(case.host_samples, fall.at or case.observed) if memory_of_host else None
+    if memory is not None and (fall.kind in (Kind.KILLED, Kind.VANISHED) or memory >= FULL_MEMORY):
+        found.append(
+            Evidence(
+                f"host memory in use in the {BEFORE_DEATH:.0f} s before",
+                memory,
+                "fraction",
+                FULL_MEMORY,
+                "host samples",
+            )
+        )
+    return tuple(found)
+
+
+def told_of(rank: Rank) -> tuple[Evidence, ...]:
+    """A survivor's own error, as evidence."""
+    if rank.error is None:
+        return ()
+    where = None if rank.error.file is None else f"{rank.error.file}:{rank.error.line}"
+    said = headline(rank.error)
+    return (Evidence(f"rank {rank.rank} raised", said, "text", source="black box", where=where),)
+
+
+def printed_before(case: Case) -> str:
+    """The last lines of the job's console before launcher or ranks began to tell of failures."""
+    lines = list(takewhile(lambda line: not _LAUNCHERS_TALE.match(line), case.console.tail))
+    return "\n".join(lines[-CONSOLE_LINES:])
+
+
+def fullest_memory(samples: Iterable[HostSample], before: float) -> float | None:
+    """The largest share of host memory in use in the minute before a moment."""
+    shares = [
+        sample.memory_used / sample.memory_total
+        for sample in samples
+        if sample.memory_used is not None
+        and sample.memory_total
+        and before - BEFORE_DEATH <= sample.at <= before + 1
+    ]
+    return max(shares, default=None)
+
+
+def cause_of(fall: Fall, case: Case) -> str:
+    """Why it ended, as far as the facts tell, and what usually does it where they do not."""
+    error = fall.error
+    if fall.kind is Kind.EXCEPTION and error is not None:
+        inside = f" in {error.function}()" if error.function not in (None, "", "<module>") else ""
+        by = f" of {fall.inside}" if fall.inside else ""
+        told = f"An exception that nobody caught{inside}{by} ended it: {headline(error)}."
+        return told + (_of_backward(error) if in_backward(error) else "")
+    if fall.kind is Kind.EXIT:
+        if error is not None:
+            inside = f" in {error.function}()" if error.function not in (None, "<module>") else ""
+            aborted = f" {_ON_THE_WAY_OUT}" if fall.aborted_leaving else ""
+            return f"The process itself called `sys.exit`{inside}{_by_exit(error)}.{aborted}"
+        return (
+            f"The process itself ended with exit code {fall.exit_code}, by `raise SystemExit`, "
+            "`exit()`, `os._exit` or an exception that was not recorded."
+        )
+    if fall.aborted_leaving:
+        return f"Its script had come to its end. {_ON_THE_WAY_OUT}"
+    if fall.kind is Kind.SIGNAL and fall.signal is not None:
+        meaning = MEANINGS.get(signal.Signals(fall.signal)) if _known(fall.signal) else None
+        at = place(error) if error is not None and error.type == FATAL else None
+        where = f" Its Python stack ended at {at}." if at else ""
+        what = f": {meaning}" if meaning else " from its own code or from somebody who sent it"
+        return f"{signal_name(fall.signal)}{what}.{where}"
+    return _of_kill(fall, case)
+
+
+def _of_kill(fall: Fall, case: Case) -> str:
+    if (death := out_of_memory(fall, case)) is not None:
+        return f"The kernel's OOM killer took it: {death.bound}."
+    if fall.kind is Kind.VANISHED:
+        return (
+            "Its process is gone, and it left neither an exit code nor an exception: it was "
+            f"killed by SIGKILL or ended by `os._exit`.{_memory_hint(fall, case)}"
+        )
+    name = signal_name(fall.signal) if fall.signal is not None else "a signal"
+    if fall.signal != signal.SIGKILL:
+        return f"Somebody sent {name} to this process alone, before any other rank ended."
+    if cleared(fall, case):
+        return (
+            "SIGKILL came from outside this process, and not from the kernel's OOM killer, whose "
+            "log does not name it: a guard of memory such as earlyoom or systemd-oomd, a scheduler "
+            f"or a person sent it.{_memory_hint(fall, case)}"
+        )
+    return (
+        "SIGKILL came from outside this process; the usual senders are the kernel's OOM killer, "
+        f"a scheduler or a person.{_memory_hint(fall, case)}"
+    )
+
+
+def _of_backward(error: Error) -> str:
+    """The line is that of the backward call, which hundreds of operations share."""
+    name = operation(error)
+    what = (
+        f"the gradient of `{name}`" if name else "the gradient of an operation of the forward pass"
+    )
+    return f" It came from {what}; the line is that of the call that started the backward pass."
+
+
+def command_of(job: Job) -> str:
+    """The job's command as one types it; `COMMAND` where it is unknown."""
+    typed = shlex.join(job.command) if job.command else "COMMAND"
+    return typed if len(typed) <= COMMAND_WIDTH else f"{typed[:COMMAND_WIDTH]}…"
+
+
+def _memory_hint(fall: Fall, case: Case) -> str:
+    memory = fullest_memory(case.host_samples, fall.at or case.observed)
+    if memory is None or memory < FULL_MEMORY:
+        return ""
+    return f" Host memory was {words.percent(memory)} full just before, which points to the first."
+
+
+def _known(number: int) -> bool:
+    return number in signal.valid_signals() and number < signal.SIGRTMIN

@@ -1,0 +1,147 @@
+"""A process group that never came together: who did not join it.
+
+Whoever gave up waiting is a victim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.model import Case, Outcome, Rank, State
+from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules import words
+from mgpu_doctor.rules.falls import obituary
+from mgpu_doctor.rules.falls.echoes import waited_in_vain
+from mgpu_doctor.rules.falls.falls import first_falls
+from mgpu_doctor.rules.rule import Limits, Rule
+
+SEEN, GUESSED = 0.9, 0.7
+"""Confidence where every missing rank's process was told of, and where one may never have been
+started."""
+
+
+def absentees(case: Case) -> tuple[Rank, ...]:
+    """Ranks that left no sign of joining, in a failed job in which others waited for them in vain
+    and nobody fell by itself."""
+    if case.job.outcome is not Outcome.FAILED or not _waiters(case) or first_falls(case):
+        return ()
+    return tuple(rank for rank in case.ranks if rank.state is State.MISSING)
+
+
+def _waiters(case: Case) -> list[Rank]:
+    return [rank for rank in case.ranks if rank.error is not None and waited_in_vain(rank.error)]
+
+
+def _never_meant(case: Case) -> bool:
+    """Whether the launcher started every process that it was told to, and the world is larger."""
+    there = [rank for rank in case.ranks if rank.state is not State.MISSING]
+    local = {rank.birth.get("local_world_size") for rank in there}
+    return len({rank.host for rank in there}) == 1 and local == {len(there)}
+
+
+def _world_size(measures: Measures, _: Limits) -> Iterable[Finding]:
+    case = measures.case
+    absent = absentees(case)
+    if not absent or not _never_meant(case):
+        return
+    world, started = len(case.ranks), len(case.ranks) - len(absent)
+    waiters = _waiters(case)
+    launcher = case.job.launcher or "the launcher"
+    yield Finding(
+        code="failed-world-size",
+        severity=Severity.CRITICAL,
+        confidence=SEEN,
+        title=f"The process group waited for {world} ranks, and {launcher} started {started}",
+        cause=f"WORLD_SIZE, or `world_size=` of init_process_group, is {world} although {launcher} "
+        f"set it to {started}: the script or its configuration overrides it.",
+        culprits=tuple(Culprit(rank.rank, rank.host) for rank in absent),
+        victims=tuple(rank.rank for rank in waiters if rank.rank is not None),
+        evidence=(
+            Evidence("ranks of the process group", world, "ranks", started, "black boxes"),
+            *obituary.told_of(waiters[0]),
+        ),
+        fixes=(
+            Fix(
+                "launchers-world-size",
+                "Let the launcher say how many ranks there are",
+                "Take `world_size` and `rank` out of init_process_group and WORLD_SIZE out of the "
+                f"script (`os.environ[...] =`), or start `--nproc-per-node {world}`.",
+            ),
+        ),
+    )
+
+
+def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
+    case = measures.case
+    absent = absentees(case)
+    if not absent or _never_meant(case):
+        return
+    waiters = _waiters(case)
+    who = words.ranks(rank.rank for rank in absent if rank.rank is not None)
+    pids: dict[int | None, int | None] = {
+        end.rank: end.pid for end in case.console.ends if end.rank is not None
+    }
+    told = all(pids.get(rank.rank) is not None for rank in absent)
+    victims = [rank.rank for rank in waiters if rank.rank is not None]
+    yield Finding(
+        code="failed-rendezvous",
+        severity=Severity.CRITICAL,
+        confidence=SEEN if told else GUESSED,
+        title=f"{who.capitalize()} never joined the process group; "
+        f"{words.ranks(victims)} gave up waiting",
+        cause="The process was started but never called init_process_group in time: what it did "
+        "instead was not measured."
+        if told
+        else "Nothing shows that the process was ever started, or it could not reach the others.",
+        culprits=tuple(Culprit(rank.rank, rank.host, pid=pids.get(rank.rank)) for rank in absent),
+        victims=tuple(victims),
+        evidence=(
+            Evidence(
+                "ranks that asked to join",
+                len(case.ranks) - len(absent),
+                "ranks",
+                len(case.ranks),
+                "black boxes",
+            ),
+            *obituary.told_of(waiters[0]),
+        ),
+        fixes=(
+            Fix(
+                "look-at-the-absent",
+                f"See what {who} does before init_process_group",
+                f"While it hangs, `py-spy dump --pid PID` on {who} shows the line. Usual causes: "
+                "rank-dependent code before the call (a download, a lock), a WORLD_SIZE larger "
+                "than the number of processes started, another MASTER_ADDR or MASTER_PORT.",
+            ),
+        ),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        code="failed-rendezvous",
+        family="failed",
+        summary="Ranks never joined the process group, and the others gave up waiting for them.",
+        measured="A rank's own exception says that others did not join in time, no rank fell by "
+        "itself, and of some ranks of the world there is no black box: a box is opened when "
+        "init_process_group is entered.",
+        thresholds=f"Confidence {SEEN} where the launcher told the missing rank's pid, else "
+        f"{GUESSED}: it may never have been started.",
+        fixes="Look at what the missing rank does before init_process_group; check WORLD_SIZE, "
+        "MASTER_ADDR and MASTER_PORT.",
+        examine=_examine,
+    ),
+    Rule(
+        code="failed-world-size",
+        family="failed",
+        summary="The process group was told of more ranks than were started.",
+        measured="As for `failed-rendezvous`, while the launcher on the only host started as many "
+        "processes as it was told to (LOCAL_WORLD_SIZE), which is fewer than the process group has "
+        "ranks.",
+        thresholds=f"No threshold: numbers are compared. Confidence {SEEN}.",
+        fixes="Let the launcher set WORLD_SIZE; do not override it in the script.",
+        examine=_world_size,
+        replaces=("failed-rendezvous", "failed-exception"),
+    ),
+)

@@ -1,0 +1,1 @@
+"""The job stands: who is waited for."""

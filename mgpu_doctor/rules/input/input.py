@@ -1,0 +1,198 @@
+"""Waiting for data: on one rank, or on all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stacks.sampling import Work
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.rules.input.feeding import (
+    COMPUTES,
+    MOSTLY,
+    SATURATED,
+    WAITS,
+    Feeding,
+    Why,
+    feeding,
+)
+from mgpu_doctor.rules.input.loader import how_to_load_faster, told
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.slow import by_stacks
+from mgpu_doctor.rules.slow.straggler import (
+    COST,
+    MEASURED,
+    THRESHOLDS,
+    of_family,
+    straggler_finding,
+)
+from mgpu_doctor.rules.words import by_cost, percent, seconds
+
+BOUND = Limit(
+    "share",
+    0.10,
+    "fraction",
+    "share of the step spent waiting for data, on the rank where it is least, from which it is "
+    "told (TraceML's INPUT_BOUND, Apache-2.0); half of it must be saved without the wait.",
+)
+STRONG = Limit("strong", 0.20, "fraction", "the same, from which it is sure (TraceML's, too).")
+
+CALL = Limit(
+    "call",
+    0.001,
+    "s",
+    "wait for data in a step up to which nothing is said of TensorFlow and of a DataLoader without "
+    "workers: to ask a tf.data iterator that has batches ready took 0.3 to 0.8 ms (TensorFlow "
+    "2.21), to receive two small tensors from a worker 1.6 ms (torch 2.13; two busy cores).",
+)
+
+
+def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_family(measures, "input", limits):
+        fed = feeding(measures, limits, only=one.rank)
+        loader = fed.loader
+        now = "" if loader.workers is None else f" Its loader has num_workers={loader.workers}."
+        share = (one.by_phase.get("input") or 0.0) / max(one.excess, 1e-12)
+        yield straggler_finding(
+            measures,
+            one,
+            code="straggler-input",
+            what="its wait for data",
+            phases=("input",),
+            cause=f"Fetching a batch explains {percent(min(share, 1.0))} of this rank's gap: its "
+            f"data, its storage or its loader is slower than the other ranks'.{now}",
+            fixes=[
+                Fix(
+                    "load-in-background",
+                    "Let batches be made ahead of time",
+                    how_to_load_faster(fed, limits),
+                ),
+                Fix(
+                    "check-shard",
+                    f"Compare rank {one.rank}'s shard and storage with the others'",
+                    "Time `dataset[i]` on that host for its own indices: a slow disk, an uncached "
+                    "shard or larger samples show there.",
+                ),
+            ],
+        )
+
+
+def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    shares = measures.input_shares
+    if not shares or measures.input_saved is None or not measures.step_seconds:
+        return
+    share = min(shares.values())
+    if share < limits["share"] or measures.input_saved < limits["share"] / 2:
+        return
+    middle = float(np.median(list(shares.values())))
+    tensorflow = measures.case.job.framework == "tensorflow"
+    fed = feeding(measures, limits)
+    if middle * measures.step_seconds <= limits["call"] and (tensorflow or fed.loader.workers == 0):
+        return
+    strong = share >= limits["strong"]
+    saved = measures.input_saved
+    keeps_up = fed.why in (Why.HANDED_OVER, Why.DIVIDED)
+    yield Finding(
+        code="input-bound",
+        severity=Severity.INFO if keeps_up else by_cost(saved),
+        confidence=0.95 if strong else 0.8,
+        title=f"{'All ranks wait' if len(shares) > 1 else 'The training waits'} for data: "
+        f"{percent(middle)} of every step "
+        f"({seconds(middle * measures.step_seconds)})",
+        cause=told(fed, limits),
+        victims=tuple(sorted(shares)),
+        evidence=tuple(_evidence(share, middle, fed, limits)),
+        since_step=0,
+        cost=Cost(step_fraction=saved, seconds_per_step=saved * measures.step_seconds),
+        fixes=(_fix(saved, fed, limits),),
+    )
+
+
+def _fix(saved: float, fed: Feeding, limits: Limits) -> Fix:
+    how = how_to_load_faster(fed, limits)
+    if fed.why is Why.HANDED_OVER:
+        return Fix("hand-over-less", "Make a batch cheaper to receive", how)
+    if fed.why is Why.DIVIDED:
+        return Fix("larger-batches", "Let a step have more work for each batch", how)
+    return Fix(
+        "load-in-background",
+        "Let batches be made ahead of time",
+        how,
+        Predicted(
+            1 - saved,
+            None,
+            "measured what-if: the same steps with no wait for data; an upper bound, as workers "
+            "need cores of their own",
+        ),
+    )
+
+
+def _evidence(least: float, middle: float, fed: Feeding, limits: Limits) -> Iterable[Evidence]:
+    source, bound = "input phase of every rank after warm-up", limits["share"]
+    yield Evidence(
+        "share of the step spent waiting for data, on the rank where it is least",
+        least,
+        "fraction",
+        bound,
+        source,
+    )
+    yield Evidence("the same, on the median rank", middle, "fraction", bound, source)
+    if fed.loader.workers is not None:
+        yield Evidence(
+            "loader worker processes a rank",
+            fed.loader.workers,
+            "processes",
+            None,
+            "birth certificate",
+        )
+    if fed.ready is not None:
+        measure = "share of that wait in steps for which a batch was ready when asked"
+        yield Evidence(measure, fed.ready, "fraction", MOSTLY, source)
+    sampled = (
+        ("share of time in which a worker computed or stood ready", fed.working, "computes"),
+        ("share of the wait in which the main thread slept", fed.idle, "waits"),
+        ("use of the host's cores", fed.cpu, "saturated"),
+    )
+    for measure, value, limit in sampled:
+        if value is not None:
+            yield Evidence(measure, value, "fraction", limits[limit], "host samples")
+
+
+RULES = (
+    Rule(
+        code="straggler-input",
+        family="slow",
+        summary="A rank gets its data later than the others on every step, and they wait for it.",
+        measured=MEASURED.format(
+            phases="This code is given where input explains 80 % of the excess, or more than "
+            "anything else."
+        )
+        + f" {by_stacks.MEASURED}",
+        thresholds=THRESHOLDS,
+        fixes="More loader workers and prefetching; equal shards; faster or cached storage.",
+        examine=_straggler,
+        also=(by_stacks.examine(Work.INPUT),),
+        needs=("stragglers",),
+        limits=(COST, SATURATED, COMPUTES, WAITS),
+        replaces=("straggler-compute", "straggler-other"),
+    ),
+    Rule(
+        code="input-bound",
+        family="slow",
+        summary="All ranks wait for data in every step.",
+        measured="The input phase (from asking for a batch to having it) as a share of the step, "
+        "on the rank where it is least; what it costs is a what-if over the same steps. Why: "
+        "the loader's settings, and whether its workers (without workers: the main thread) ran, "
+        "stood ready or slept meanwhile, from the scheduler's counters.",
+        thresholds="Warning if a step without it would be 5 % shorter; information where batches "
+        "are ready when asked for and only receiving them takes that long. A disk is named where "
+        "whatever makes the batches slept uninterruptibly at a fifth of the looks.",
+        fixes="Loader workers that stay (`num_workers`, `persistent_workers`), prefetching, "
+        "caching or decoding beforehand; if the cores are busy, more cores or less work a sample.",
+        examine=_bound,
+        needs=("input_shares",),
+        limits=(BOUND, STRONG, CALL, SATURATED, COMPUTES, WAITS),
+    ),
+)

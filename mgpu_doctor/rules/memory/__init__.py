@@ -1,0 +1,1 @@
+"""Memory that ran out, will run out, or lies unused."""

@@ -1,0 +1,216 @@
+"""Host memory ran out, and a rank or one of its workers went down with it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from mgpu_doctor.analysis.capacity.filling import Filling, filling_hosts
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.model import Case, Outcome
+from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
+from mgpu_doctor.rules.falls import obituary
+from mgpu_doctor.rules.falls.fallen import fallen
+from mgpu_doctor.rules.falls.falls import Fall, Kind, first_falls, victims_of
+from mgpu_doctor.rules.memory import evidence, holders, leaks
+from mgpu_doctor.rules.memory.evidence import OutOfMemory, out_of_memory
+from mgpu_doctor.rules.memory.holders import User
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.words import size
+
+MOSTLY = 0.5
+"""Share of a rank's memory that must have grown step after step for that to be what filled it."""
+
+
+def _oom_host(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    case = measures.case
+    judged = [(fall, out_of_memory(fall, case)) for fall in _suspects(case)]
+    found = [(fall, death) for fall, death in judged if death is not None]
+    if found:
+        culprits = [fall for fall, _ in found]
+        told = _finding(case, culprits, found[0][1], limits)
+        yield _by_leak(told, filling_hosts(case, measures.step_seconds, limits["grown"]))
+
+
+def _suspects(case: Case) -> tuple[Fall, ...]:
+    """Also where everything was killed at once: a control group's kill of all its processes looks
+    like somebody's `kill -9` of the whole job."""
+    if culprits := fallen(case):
+        return culprits
+    if case.job.outcome is not Outcome.KILLED or case.job.asked is not None:
+        return ()
+    killed = tuple(fall for fall in first_falls(case) if fall.kind is Kind.KILLED)
+    return killed or _nameless(case)
+
+
+def _nameless(case: Case) -> tuple[Fall, ...]:
+    """Processes that SIGKILL took before any of them was a rank."""
+    if case.ranks or case.job.signal != signal.SIGKILL:
+        return ()
+    host = case.job.hosts[0] if len(case.job.hosts) == 1 else None
+    return tuple(
+        Fall(Kind.KILLED, None, "exit status", 0.97, host=host, pid=end.pid, signal=9, at=end.at)
+        for end in case.ends
+        if end.signal == signal.SIGKILL
+    )
+
+
+def _finding(case: Case, culprits: list[Fall], death: OutOfMemory, limits: Limits) -> Finding:
+    first = culprits[0]
+    use = holders.users(case, first)
+    name = obituary.who(culprits, case)
+    return Finding(
+        code="oom-host",
+        severity=Severity.CRITICAL,
+        confidence=death.confidence
+        if death.confidence == evidence.BY_LOG
+        else min(death.confidence, first.confidence),
+        title=f"{name} {_ended(first, death)}: {death.bound}",
+        cause=_cause(first, death, use, limits),
+        culprits=obituary.culprits_of(culprits),
+        victims=victims_of(case, culprits),
+        evidence=(
+            *death.evidence,
+            *holders.told(use),
+            *obituary.evidence_of(first, case, memory_of_host=False),
+        ),
+        since_step=first.last_step,
+        fixes=_fixes(death, use),
+    )
+
+
+def _by_leak(told: Finding, found: Sequence[Filling]) -> Finding:
+    """The same where most of what the fallen ranks held had grown step after step."""
+    accused = {one.rank for one in told.culprits}
+    leaking = [one for one in found if one.rank.rank in accused]
+    if not leaking or any(one.growth.sure < MOSTLY * one.growth.last for one in leaking):
+        return told
+    most = max(leaking, key=lambda one: one.growth.slope)
+    return replace(
+        told,
+        cause=f"It leaked: the memory of rank {most.rank.rank} grew by {size(most.growth.slope)} a "
+        f"step, to {size(most.growth.last)} in {most.growth.places:,.0f} steps. {told.cause}",
+        evidence=(*leaks.evidence(leaking), *told.evidence),
+        fixes=(leaks.ON_HOST, *(fix for fix in told.fixes if fix.id == "more-memory")),
+        replaces=(*told.replaces, "leak-host"),
+    )
+
+
+def _ended(fall: Fall, death: OutOfMemory) -> str:
+    step = obituary.after_step(fall)
+    if fall.kind is Kind.EXCEPTION and not death.child:
+        at = obituary.place(fall.error) if fall.error is not None else None
+        return f"got no more host memory{f' at {at}' if at else ''}{step}"
+    whom = "lost a worker process" if death.child else "was killed"
+    return f"{whom} for want of host memory{step}"
+
+
+def _cause(fall: Fall, death: OutOfMemory, use: Sequence[User], limits: Limits) -> str:
+    told = [f"{death.bound[0].upper()}{death.bound[1:]}"]
+    if death.limit is not None and death.group is not None:
+        told[0] += f" ({death.group})"
+    told[0] += "."
+    if fall.kind is Kind.EXCEPTION and not death.child and fall.error is not None:
+        told.append(f"The allocation failed: {obituary.headline(fall.error)}.")
+    else:
+        whom = "a worker process of this rank" if death.child else "this rank"
+        told.append(f"The kernel's OOM killer chose {whom}.")
+    own = next((user for user in use if user.pid == fall.pid), None)
+    if own is not None and use[0].total >= limits["more"] * own.total:
+        told.append(
+            f"Rank {use[0].rank} used more: {size(use[0].total)} against {size(own.total)} with "
+            "their workers; the OOM killer does not always take the greediest."
+        )
+    everything, of_workers = sum(user.total for user in use), sum(user.of_workers for user in use)
+    if everything and of_workers >= everything / 2:
+        told.append(
+            f"Worker processes held {size(of_workers)} of the {size(everything)} of the job."
+        )
+    return " ".join(told)
+
+
+def _fixes(death: OutOfMemory, use: Sequence[User]) -> tuple[Fix, ...]:
+    return (_more_room(death), fewer_workers(use), one_copy())
+
+
+def _more_room(death: OutOfMemory) -> Fix:
+    if death.limit is not None and "ulimit" in death.bound:
+        how = "`ulimit -v unlimited` (or `-d`) before the job, or the same in limits.conf."
+    elif death.limit is not None:
+        how = (
+            "Docker: `--memory=…`; Kubernetes: `resources.limits.memory`; Slurm: `--mem` or "
+            "`--mem-per-cpu`; systemd: `MemoryMax=`. /dev/shm counts towards it."
+        )
+    else:
+        how = "A machine with more memory, fewer ranks on this one, or swap for short peaks."
+    return Fix("more-memory", "Give the job more host memory", how)
+
+
+def fewer_workers(use: Sequence[User] = ()) -> Fix:
+    """`use`: who held what, where that is known."""
+    of_workers, many = sum(user.of_workers for user in use), sum(user.workers for user in use)
+    predicted = None
+    if many > 1 and of_workers:
+        basis = "measured: half of the workers' resident memory; pages that they share count twice"
+        predicted = Predicted(None, -of_workers // 2, basis)
+    return Fix(
+        "fewer-workers",
+        "Let the data loaders hold less",
+        "Halve `num_workers` and `prefetch_factor` of the DataLoader; keep samples in NumPy arrays "
+        "or Arrow tables instead of lists of Python objects: every worker copies those bit by bit "
+        "as their reference counts change.",
+        predicted,
+    )
+
+
+def one_copy() -> Fix:
+    """Of the data, however many ranks there are."""
+    return Fix(
+        "one-copy",
+        "Hold one copy of the data for all ranks",
+        "Memory-map it (`np.load(file, mmap_mode='r')`, `torch.load(file, mmap=True)`, Arrow), and "
+        "load checkpoints with `mmap=True` or on one rank at a time: N ranks that each load the "
+        "whole file need N times its size.",
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        code="oom-host",
+        family="memory",
+        summary="Host memory ran out: the kernel killed a rank or one of its workers, or refused "
+        "it memory.",
+        measured="The rank (or a child of it, such as a data-loader worker) ended by SIGKILL, and "
+        "the kernel's log names its pid as killed for want of memory, or `oom_kill` of its control "
+        "group (version 1 or 2) or, where the log cannot be read, of the machine rose meanwhile. "
+        "Where the log was read and does not name it, somebody else sent SIGKILL: "
+        "`failed-killed`. Also a MemoryError, or an allocator's word that it got no host memory. "
+        "Who used how much is from the last host sample before the death; whether the rank leaked, "
+        "as for leak-host.",
+        thresholds=f"Confidence: kernel log {evidence.BY_LOG}, the group's own counter "
+        f"{evidence.BY_GROUP}, the machine's {evidence.BY_MACHINE}, a group that was "
+        f"{evidence.FULL:.0%} full in the last sample while nothing could be counted "
+        f"{evidence.BY_FULL}. `memory.events` and `memory.oom_control` count a kill in the "
+        "group of the killed process (the kernel's mm/memcontrol.c).",
+        fixes="Raise the limit, use fewer or lighter data-loader workers, hold one copy of the "
+        "data.",
+        examine=_oom_host,
+        replaces=(
+            "failed-killed",
+            "failed-exception",
+            "failed-signal",
+            "failed-dataloader-worker",
+        ),
+        limits=(
+            leaks.GROWN,
+            Limit(
+                "more",
+                1.25,
+                "ratio",
+                "memory of another rank against that of the killed one from which it is told that "
+                "the other used more; ranks of one job are within some per cent of each other",
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,62 @@
+"""Who held how much host memory in the last moments before a death."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.findings import Evidence
+from mgpu_doctor.rules.falls.falls import Fall
+from mgpu_doctor.rules.falls.relatives import ending_of, last_seen, parents_of
+
+MOST_TOLD = 8
+"""Ranks whose memory is told one by one, the largest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A rank and its child processes. Resident bytes, in which shared pages count for each."""
+
+    pid: int
+    rank: int | None
+    own: int
+    of_workers: int
+    workers: int
+
+    @property
+    def total(self) -> int:
+        return self.own + self.of_workers
+
+
+def users(case: Case, fall: Fall) -> tuple[User, ...]:
+    """The ranks of the fallen one's host by the last sample before, the largest first."""
+    sample = last_seen(case, fall.host, fall.at)
+    if sample is None:
+        return ()
+    parents = parents_of(case, ending_of(fall, case))
+    found = []
+    for rank in case.ranks:
+        own = sample.processes.get(rank.pid) if rank.pid is not None else None
+        if rank.pid is None or own is None or sample.host not in (None, rank.host):
+            continue
+        workers = [
+            resident
+            for pid, (_, resident) in sample.processes.items()
+            if parents.get(pid) == rank.pid
+        ]
+        found.append(User(rank.pid, rank.rank, own[1], sum(workers), len(workers)))
+    return tuple(sorted(found, key=lambda user: -user.total))
+
+
+def told(found: Iterable[User]) -> tuple[Evidence, ...]:
+    """As evidence, the largest first."""
+    lines = []
+    for user in tuple(found)[:MOST_TOLD]:
+        who = "a process" if user.rank is None else f"rank {user.rank}"
+        what = f"resident memory of {who} in the last sample"
+        lines.append(Evidence(what, user.own, "bytes", source="host samples"))
+        if user.workers:
+            what = f"resident memory of its worker processes ({user.workers})"
+            lines.append(Evidence(what, user.of_workers, "bytes", source="host samples"))
+    return tuple(lines)

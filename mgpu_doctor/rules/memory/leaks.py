@@ -1,0 +1,171 @@
+"""Memory that grows step after step: on a device, or on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mgpu_doctor.analysis.capacity.filling import Filling, filling_devices, filling_hosts
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case import birth
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules.memory.leak_slows import with_slowness
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.words import duration, size
+from mgpu_doctor.rules.words import ranks as name_ranks
+
+GROWN = Limit(
+    "grown",
+    64 * 1024 * 1024,
+    "bytes",
+    "what it must have grown at least, by the lower bound of the slope: allocators and caches of "
+    "healthy jobs stay below it (200 simulated healthy series of each kind).",
+)
+SOON = 3 * 86_400.0
+"""Seconds: what is full later than that is only worth knowing, as few jobs run for so long."""
+DAY = 86_400.0
+"""Seconds: a usual time limit of a cluster's queue."""
+LIKE = 0.5
+"""Ranks with at least this share of the steepest slope leak, too."""
+MOST_TOLD = 8
+"""Ranks whose growth is told one by one."""
+
+
+def _device(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    found = filling_devices(measures.case, limits["grown"])
+    if found and not soon_full(measures, found):
+        yield _finding(measures, found, "leak-device")
+
+
+def _host(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    found = filling_hosts(measures.case, measures.step_seconds, limits["grown"])
+    if found and not soon_full(measures, found):
+        yield _finding(measures, found, "leak-host")
+
+
+def soon_full(measures: Measures, found: Sequence[Filling]) -> bool:
+    """Whether the job still runs and will have filled it within a day: `oom-risk` tells it then."""
+    step = measures.step_seconds
+    left = [one.left[0] for one in found if one.left is not None]
+    running = measures.case.job.outcome is Outcome.RUNNING
+    return running and step is not None and bool(left) and min(left) * step <= DAY
+
+
+def steepest(found: Sequence[Filling]) -> list[Filling]:
+    """Those that grow like the one that grows most, which comes first."""
+    most = max(one.growth.slope for one in found)
+    alike = [one for one in found if one.growth.slope >= LIKE * most]
+    return sorted(alike, key=lambda one: -one.growth.slope)
+
+
+def culprits(measures: Measures, found: Sequence[Filling]) -> tuple[Culprit, ...]:
+    """Who they are; nobody where they are all of several."""
+    if len(found) == len(measures.case.ranks) > 1:
+        return ()
+    ranks = sorted((one.rank for one in found), key=lambda rank: rank.rank or 0)
+    return tuple(Culprit(rank.rank, rank.host, rank.device, rank.pid) for rank in ranks)
+
+
+def who(measures: Measures, found: Sequence[Filling]) -> str:
+    """`rank 1`, or `every rank` where these are several."""
+    if len(found) == len(measures.case.ranks) > 1:
+        return "every rank"
+    return name_ranks(one.rank.rank or 0 for one in found)
+
+
+def first_epoch(found: Sequence[Filling]) -> bool:
+    """Whether their loaders are still in the first pass over the data: a cache may fill in it."""
+    loaders = [one for filling in found for one in birth.loaders(filling.rank)]
+    return bool(loaders) and all(one.epochs == 1 for one in loaders)
+
+
+def sureness(found: Sequence[Filling], *, on_host: bool) -> float:
+    """The confidence of what is said of them."""
+    return 0.7 if on_host and first_epoch(found) else 0.9
+
+
+def evidence(found: Sequence[Filling]) -> tuple[Evidence, ...]:
+    """How fast each of them grows, the first eight of them."""
+    return tuple(
+        Evidence(
+            f"growth of rank {one.rank.rank} a step, with 95 % sureness at least "
+            f"{size(one.growth.low)}",
+            one.growth.slope,
+            "bytes",
+            None,
+            one.source,
+        )
+        for one in found[:MOST_TOLD]
+    )
+
+
+def _finding(measures: Measures, found: Sequence[Filling], code: str) -> Finding:
+    leaking, step = steepest(found), measures.step_seconds
+    on_host = code == "leak-host"
+    left = min((one.left[0] for one in found if one.left is not None), default=None)
+    lasts = left * step if left is not None and step else None
+    full = f"; at that pace it is full in about {duration(lasts)}" if lasts else ""
+    told = Finding(
+        code=code,
+        severity=Severity.INFO if lasts is not None and lasts > SOON else Severity.WARNING,
+        confidence=sureness(leaking, on_host=on_host),
+        title=f"The {'host' if on_host else 'device'} memory of {who(measures, leaking)} grows by "
+        f"{size(leaking[0].growth.slope)} a step and does not stop{full}",
+        cause="It has grown throughout the run, in each third of it, which caches that fill and "
+        "allocators that warm up do not."
+        + (FIRST_EPOCH if on_host and first_epoch(leaking) else ""),
+        culprits=culprits(measures, leaking),
+        evidence=evidence(leaking),
+        fixes=(ON_HOST if on_host else ON_DEVICE,),
+    )
+    return with_slowness(told, measures, leaking) if on_host else told
+
+
+FIRST_EPOCH = (
+    " The first pass over the data is not over: a dataset that keeps what it has decoded grows "
+    "like this until it is."
+)
+ON_DEVICE = Fix(
+    "let-go",
+    "Find what keeps tensors from step to step",
+    "A loss that is added up with its graph (`total += loss`: write `total += loss.item()`), "
+    "outputs kept in a list, hooks that store activations, retain_graph=True. "
+    "`torch.cuda.memory._record_memory_history()`, a hundred steps, `_dump_snapshot(file)`, and "
+    "`mgpu-doctor diagnose file` says whose code holds it.",
+)
+ON_HOST = Fix(
+    "let-go",
+    "Find what keeps objects from step to step",
+    "Lists of metrics or samples that only grow, a dataset that caches what it has decoded, "
+    "losses kept with their graphs. `python -X tracemalloc=10` or memray shows the lines that "
+    "hold most after some minutes.",
+)
+_HOW = (
+    "Theil's and Sen's slope with its 95 % interval, where Mann's and Kendall's test is beyond "
+    "four standard deviations and each third of the run grows, too."
+)
+RULES: tuple[Rule, ...] = (
+    Rule(
+        code="leak-device",
+        family="memory",
+        summary="A device's allocated memory grows step after step.",
+        measured=f"Allocated bytes at the end of each step after warm-up. {_HOW}",
+        thresholds="The limit below, and the certainty of the test (facts of simulation).",
+        fixes="Detach what is kept from step to step.",
+        examine=_device,
+        limits=(GROWN,),
+        unverified="on a GPU",
+    ),
+    Rule(
+        code="leak-host",
+        family="memory",
+        summary="A rank's memory on the host grows all the time.",
+        measured="Resident memory of the rank's process, which it reads itself at the ends of "
+        "steps (or, of an older recording, in the host samples), after warm-up, 30 times at least. "
+        f"{_HOW}",
+        thresholds="The limit below, and the certainty of the test (facts of simulation).",
+        fixes="Find what keeps objects from step to step.",
+        examine=_host,
+        limits=(GROWN,),
+    ),
+)

@@ -1,0 +1,1 @@
+"""What console text tells."""

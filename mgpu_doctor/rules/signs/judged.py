@@ -1,0 +1,271 @@
+"""Which of the signs in a job's console text tell why it failed. Pure.
+
+Of the causes the one that was printed first counts, and of those that one rank printed together the
+most telling. A cause must fit who is known to have fallen first. A symptom (a time-out, a broken
+pipe) is given only where no cause is known. What training went on after for long, and what was
+caught and tried again, ended nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.model import Case, Outcome
+from mgpu_doctor.case.signs import Sign, went_on
+from mgpu_doctor.rules.falls.falls import Fall, Kind, first_falls
+from mgpu_doctor.rules.falls.laggards import Laggards, laggards
+from mgpu_doctor.rules.hang.stall import stall_of
+from mgpu_doctor.rules.signs.fit import (
+    BETWEEN,
+    GENERAL,
+    KILLING,
+    KNOWN,
+    beside,
+    fits,
+    in_error,
+    one_event,
+    rank_of,
+    says,
+)
+from mgpu_doctor.rules.training.parallel import is_flat
+from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.signature import Role, Signature
+
+_TIME_OUTS = frozenset(
+    one.id for one in SIGNATURES if one.code == "failed-nccl-timeout" or one.id == "gloo-timeout"
+)
+"""Signatures of ranks that waited in a collective for somebody who did not come."""
+FEW = 0.25
+"""Share of the ranks up to which those that did not time out are worth a look."""
+SYMPTOM_SHARE = 0.6
+"""Of a signature's weight: that something went wrong is certain, what is not."""
+UNCONFIRMED_SHARE = 0.9
+STILL_MOVING_SHARE = 0.8
+UNORDERED_SHARE = 0.7
+"""Several logs without time stamps tell of different causes: nobody knows which was first."""
+_CAUGHT = re.compile(
+    r"\b(?:retrying|will retry|retried|retry|trying again|attempt \d|skipp(?:ed|ing)|"
+    r"falling back|fall back|fallback|ignor(?:ed|ing)|caught|recover(?:ed|ing)|reducing)\b",
+    re.IGNORECASE,
+)
+_SAYS_SO_ITSELF = frozenset(one.id for one in SIGNATURES if _CAUGHT.search(one.example))
+"""Signatures that hold such a word anyway: `Watchdog caught collective operation timeout`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """What the console accuses somebody of. `signs` are all of one code, the telling one first."""
+
+    signature: Signature
+    signs: tuple[Sign, ...]
+    confidence: float
+    role: Role
+    ranks: frozenset[int] = frozenset()
+    """Who showed it; empty: the text does not say."""
+    everyone: bool = False
+    falls: tuple[Fall, ...] = ()
+    """Who is to blame for it and is known to have ended by it."""
+    explained: tuple[Fall, ...] = ()
+    """Whose end needs no other explanation."""
+    beside: tuple[Sign, ...] = ()
+    """Other signs of the same event."""
+    silent: frozenset[int] = frozenset()
+    """Where nearly every rank waited in vain: those that did not."""
+    laggards: Laggards | None = None
+    """Of these who were behind when the others waited."""
+
+    @property
+    def code(self) -> str:
+        return self.signature.code
+
+
+def judge(measures: Measures) -> tuple[Charge, ...]:
+    """What ended the job, if the console says, and the defects that it tells of."""
+    case = measures.case
+    if not case.signs:
+        return ()
+    signs = [sign for sign in case.signs if sign.signature in KNOWN and not _past(sign, case)]
+    grave = [sign for sign in signs if KNOWN[sign.signature].severity == "critical"]
+    beside = [sign for sign in signs if KNOWN[sign.signature].severity != "critical"]
+    return (*_why(grave, measures), *_defects(beside, case))
+
+
+def size_of(case: Case) -> int:
+    """How many ranks the job has, as far as is known; 1 where nothing is."""
+    return max(case.job.world_size or 0, len(case.ranks), 1)
+
+
+def _past(sign: Sign, case: Case) -> bool:
+    """It ended nothing: training went on, or the text itself says that it was caught."""
+    if KNOWN[sign.signature].severity != "critical":
+        return False  # a defect stays one
+    if went_on(sign.after, size_of(case), sign.later):
+        return True
+    if sign.after > size_of(case) and not _ended(sign, case):
+        return True
+    if sign.signature in _SAYS_SO_ITSELF or not _CAUGHT.search(sign.text):
+        return False
+    return bool(sign.after) or not _known_to_have_ended(case)
+
+
+def _ended(sign: Sign, case: Case) -> bool:
+    """Whether something beside the sign tells that the job failed: some lines of progress may come
+    after the end of it, out of buffers."""
+    return _known_to_have_ended(case) and (
+        case.subject.kind != "log"
+        or any(
+            end.exit_code or end.signal or (end.error is not None and says(end.error, sign))
+            for end in case.console.ends
+        )
+    )
+
+
+def _known_to_have_ended(case: Case) -> bool:
+    return bool(case.console.ends) or case.job.outcome is not Outcome.UNKNOWN
+
+
+def _why(grave: Sequence[Sign], measures: Measures) -> tuple[Charge, ...]:
+    """At most one charge: what ended the job."""
+    case = measures.case
+    falls = first_falls(case)
+    if case.job.outcome is Outcome.COMPLETED or (case.job.outcome is Outcome.RUNNING and not falls):
+        return ()
+    if case.job.outcome is Outcome.KILLED:
+        # Who was seen to be asked to end has that as its outcome; a log alone has no other word.
+        seen = case.job.asked is not None and case.subject.kind != "log"
+        codes = KILLING - {"failed-killed"} if seen else KILLING
+        grave = [sign for sign in grave if KNOWN[sign.signature].code in codes]
+    causes = [sign for sign in grave if KNOWN[sign.signature].role is Role.CAUSE]
+    fitting = [sign for sign in causes if fits(sign, falls, case)]
+    specific = [sign for sign in fitting if KNOWN[sign.signature].code not in GENERAL]
+    if chosen := specific or fitting:
+        return (_cause(chosen, falls, case),)
+    symptoms = [sign for sign in grave if KNOWN[sign.signature].role is Role.SYMPTOM]
+    if falls:
+        symptoms = _told_by(symptoms, falls)
+    if not symptoms or stall_of(case) is not None or _seen_from_outside(measures):
+        return ()
+    return (_symptom(symptoms, falls, measures),)
+
+
+def _told_by(symptoms: Iterable[Sign], falls: tuple[Fall, ...]) -> list[Sign]:
+    """The symptoms that are all that the first exceptions, of ranks unknown, tell of."""
+    if any(fall.rank is not None or fall.kind is not Kind.EXCEPTION for fall in falls):
+        return []
+    return [
+        sign
+        for sign in symptoms
+        if any(in_error(sign, fall) or beside(sign, fall, sign.rank) for fall in falls)
+    ]
+
+
+def _seen_from_outside(measures: Measures) -> bool:
+    """Stacks or collectives say more of a job that stands than any time-out."""
+    return any(getattr(measures, name, None) is not None for name in ("standing", "divergence"))
+
+
+def _cause(fitting: Sequence[Sign], falls: tuple[Fall, ...], case: Case) -> Charge:
+    ordered = _comparable(fitting)
+    first = fitting[0] if ordered else _most_telling(_first_of_each(fitting))
+    together = [sign for sign in fitting if one_event(sign, first)]
+    best = _most_telling(together)
+    signature = KNOWN[best.signature]
+    same = [sign for sign in fitting if KNOWN[sign.signature].code == signature.code]
+    found = {rank for sign in same if (rank := rank_of(sign, case)) is not None}
+    if not ordered and len({KNOWN[sign.signature].code for sign in fitting}) > 1:
+        found = set()  # any of them may be the one
+    ended = tuple(fall for fall in falls if fall.rank is None or not found or fall.rank in found)
+    explained = ended
+    if signature.code in BETWEEN or signature.mutual:
+        ended, explained = (), falls
+    found |= {fall.rank for fall in ended if fall.rank is not None}
+    share = 1.0 if any(in_error(best, fall) for fall in falls) else UNCONFIRMED_SHARE
+    if not ordered and len({KNOWN[sign.signature].code for sign in fitting}) > 1:
+        share *= UNORDERED_SHARE
+    if best.after and not any(in_error(best, fall) for fall in falls):
+        share *= STILL_MOVING_SHARE
+    size = size_of(case)
+    return Charge(
+        signature,
+        signs=_with_first(best, same),
+        confidence=round(signature.weight * share, 3),
+        role=Role.CAUSE,
+        ranks=frozenset(found),
+        everyone=size > 1 and len(found) > size / 2,
+        falls=ended,
+        explained=explained,
+        beside=tuple(sign for sign in together if KNOWN[sign.signature].code != signature.code),
+    )
+
+
+def _symptom(symptoms: Sequence[Sign], falls: tuple[Fall, ...], measures: Measures) -> Charge:
+    first = symptoms[0]
+    signature = KNOWN[first.signature]
+    same = [sign for sign in symptoms if sign.signature == signature.id]
+    waited = frozenset(sign.rank for sign in same if sign.rank is not None)
+    case = measures.case
+    silent = _silent(symptoms, case) if signature.id in _TIME_OUTS else frozenset()
+    # With stages or smaller groups who waits elsewhere may rightly be a step behind.
+    late = laggards(silent, waited, case) if is_flat(measures) else None
+    return Charge(
+        signature,
+        signs=tuple(same),
+        confidence=round(signature.weight * (SYMPTOM_SHARE if late is None else 1.0), 3),
+        role=Role.SYMPTOM,
+        ranks=waited,
+        beside=tuple(sign for sign in symptoms if sign.signature != signature.id),
+        explained=falls,
+        silent=silent,
+        laggards=late,
+    )
+
+
+def _silent(symptoms: Sequence[Sign], case: Case) -> frozenset[int]:
+    """The few ranks that do not complain as all others do."""
+    showed = {sign.rank for sign in symptoms}
+    silent = {rank.rank for rank in case.ranks if rank.rank is not None} - showed
+    return frozenset(silent) if len(silent) <= FEW * size_of(case) else frozenset()
+
+
+def _with_first(first: Sign, signs: Iterable[Sign]) -> tuple[Sign, ...]:
+    return (first, *(sign for sign in signs if sign is not first))
+
+
+def _defects(signs: Iterable[Sign], case: Case) -> Iterable[Charge]:
+    """What is wrong beside: one charge a code."""
+    codes: dict[str, list[Sign]] = {}
+    for sign in signs:
+        codes.setdefault(KNOWN[sign.signature].code, []).append(sign)
+    for found in codes.values():
+        best = _most_telling(found)
+        signature = KNOWN[best.signature]
+        yield Charge(
+            signature,
+            signs=_with_first(best, found),
+            confidence=signature.weight,
+            role=signature.role,
+            ranks=frozenset(rank for sign in found if (rank := _with_gpu(sign, case)) is not None),
+        )
+
+
+def _with_gpu(sign: Sign, case: Case) -> int | None:
+    """Who runs on the GPU that it names, else who printed it."""
+    return rank_of(sign, case) if "pci" in sign.values else sign.rank
+
+
+def _most_telling(signs: Iterable[Sign]) -> Sign:
+    """The first of equals."""
+    return max(signs, key=lambda sign: KNOWN[sign.signature].weight)
+
+
+def _comparable(signs: Sequence[Sign]) -> bool:
+    """Whether it is known which was printed first: signs come in order then."""
+    return len({sign.source for sign in signs}) == 1 or all(sign.at is not None for sign in signs)
+
+
+def _first_of_each(signs: Iterable[Sign]) -> Iterable[Sign]:
+    """Of each source the first."""
+    return {sign.source: sign for sign in reversed(list(signs))}.values()

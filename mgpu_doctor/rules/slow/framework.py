@@ -1,0 +1,199 @@
+"""Ways to use the framework that cost: compiling again and again, a strategy that has a better."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stalls.compiling import Compiling, compiling
+from mgpu_doctor.case import birth
+from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.rules import advice
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.words import by_cost, culprit, ranks, seconds
+
+RECOMPILE_LIMIT = 8
+"""Versions of one function that torch keeps by default (`torch._dynamo.config.recompile_limit`)."""
+USUAL = 0.5
+"""Share of the steps from which recompiling is what makes the ranks slow as a rule."""
+
+
+def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    found = compiling(measures.case.ranks, int(limits["warm_up"]))
+    if found is None or found.steps <= limits["steps"] or found.saved < limits["cost"]:
+        return
+    everybody = {rank.rank for rank in measures.case.ranks if rank.rank is not None}
+    step = measures.step_seconds
+    what, _, reason = found.what.partition(": ")
+    saved = Predicted(
+        1 - found.saved,
+        None,
+        "measured what-if: the same time without that in which a rank compiled; an upper bound, "
+        "as code for changing shapes is a little slower",
+    )
+    yield Finding(
+        code="recompiling",
+        severity=by_cost(found.saved),
+        confidence=0.95,
+        title=f"torch.compile compiles again in {found.steps} of {found.compared} steps, "
+        f"{seconds(found.seconds)} each time",
+        cause=_cause(found, what, reason, everybody),
+        culprits=tuple(culprit(measures, number) for number in found.ranks),
+        victims=tuple(sorted(everybody - set(found.ranks))),
+        evidence=(
+            Evidence(
+                "steps after warm-up in which something was compiled",
+                found.steps,
+                "steps",
+                limits["steps"],
+                "compilation events of every rank",
+                what or None,
+            ),
+            Evidence(
+                "share of the time after warm-up in which a rank compiled",
+                found.saved,
+                "fraction",
+                limits["cost"],
+                "compilation events of every rank",
+            ),
+        ),
+        since_step=found.first,
+        cost=Cost(found.saved, None if step is None else found.saved * step),
+        fixes=(
+            Fix(
+                "dynamic-shapes",
+                "Compile once for all sizes, or have few sizes",
+                "torch.compile(model, dynamic=True); or, for a tensor x of which dimension 0 "
+                "changes, torch._dynamo.mark_dynamic(x, 0) before the call; or keep sizes fixed: "
+                f"pad to a few lengths, {advice.in_loader('drop_last=True')} for the last batch.",
+                saved,
+            ),
+            Fix(
+                "see-why",
+                "Let torch say what changes",
+                f"{advice.environment(measures, TORCH_LOGS='recompiles')} prints the function and "
+                "the guard that failed, each time. A number that changes every step belongs in a "
+                "tensor.",
+            ),
+        ),
+        replaces=("straggler-compute",) if found.steps >= USUAL * found.compared else (),
+    )
+
+
+def _cause(found: Compiling, what: str, reason: str, everybody: set[int]) -> str:
+    text = "Compiled code holds for what it has seen; something else makes torch compile anew"
+    if what:
+        text = f"{what} is compiled anew"
+    text += f", because of {reason}." if reason else "."
+    if everybody - set(found.ranks):
+        text += f" It happens on {ranks(found.ranks)}; the others wait meanwhile."
+    elif len(everybody) > 1:
+        text += " It happens on every rank, and whoever is not at it waits."
+    if found.versions is not None and found.versions >= RECOMPILE_LIMIT:
+        text += (
+            f" After {RECOMPILE_LIMIT} versions of a function torch gives up and runs it "
+            "uncompiled, unless torch._dynamo.config.recompile_limit says otherwise."
+        )
+    return text
+
+
+def _outdated(measures: Measures, _: Limits) -> Iterable[Finding]:
+    driven = {
+        rank.rank: devices
+        for rank in measures.case.ranks
+        if (devices := birth.data_parallel_devices(rank)) is not None
+    }
+    if not driven:
+        return
+    devices = max(driven.values())
+    spreads = devices >= 2
+    yield Finding(
+        code="strategy-outdated",
+        severity=Severity.WARNING if spreads else Severity.INFO,
+        confidence=0.95,
+        title=f"DataParallel drives {devices} GPUs from one process"
+        if spreads
+        else "DataParallel has nothing to divide here",
+        cause="One Python process feeds all its devices in turn: it copies the model to each of "
+        "them in every step, gathers their outputs on the first one, and its threads share one "
+        "interpreter lock."
+        if spreads
+        else "It found "
+        + ("one GPU" if devices == 1 else "no GPU")
+        + " and calls the model as if it were not there.",
+        culprits=tuple(_culprit(measures, number) for number in driven),
+        evidence=(
+            Evidence(
+                "devices that nn.DataParallel drives", devices, "devices", 1, "birth certificate"
+            ),
+        ),
+        since_step=0,
+        fixes=(
+            Fix(
+                "use-ddp",
+                "Give every device a process of its own (DistributedDataParallel)",
+                f"{advice.under_torchrun(measures, max(devices, 2))}; in the script: "
+                "torch.distributed.init_process_group(); device = int(os.environ['LOCAL_RANK']); "
+                "model = DistributedDataParallel(model.to(device), device_ids=[device]); and "
+                f"{advice.in_loader('sampler=DistributedSampler(dataset)')}"
+                + ("" if spreads else "; on one device: drop the wrapper."),
+            ),
+        ),
+    )
+
+
+def _culprit(measures: Measures, number: int | None) -> Culprit:
+    return culprit(measures, number) if number is not None else Culprit(None)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        code="recompiling",
+        family="slow",
+        summary="torch.compile compiles again and again while training.",
+        measured="torch tells the probe when a compilation begins and ends "
+        "(`torch._dynamo.callback`). The cost is the time in which any rank compiled: those that "
+        "do not, wait for it.",
+        thresholds="The first sizes are learned in the first steps; a validation pass and a "
+        "smaller last batch are compiled once each. Beyond that it is what keeps happening.",
+        fixes="Few sizes, or code for all of them (`dynamic=True`, `mark_dynamic`); "
+        "`TORCH_LOGS=recompiles` tells what changes.",
+        examine=_recompiling,
+        replaces=("straggler-transient",),
+        limits=(
+            Limit(
+                "warm_up",
+                10,
+                "steps",
+                "first steps, in which compiling is part of the start.",
+            ),
+            Limit(
+                "steps",
+                3,
+                "steps",
+                "with a compilation after warm-up, up to which it is no habit: a first "
+                "validation, its last batch, the last batch of an epoch.",
+            ),
+            Limit(
+                "cost",
+                0.01,
+                "fraction",
+                "share of the time after warm-up spent compiling, from which it is worth a line; "
+                "a warning from 5 %.",
+            ),
+        ),
+        unverified="on a GPU, where compiling takes longer",
+    ),
+    Rule(
+        code="strategy-outdated",
+        family="slow",
+        summary="nn.DataParallel is used where DistributedDataParallel serves.",
+        measured="The class is seen when it is made, with the devices that it drives.",
+        thresholds="A warning where it drives two GPUs or more; otherwise for information. torch's "
+        "own documentation recommends DistributedDataParallel even on one node (torch.nn."
+        "DataParallel). What it costs is not measured.",
+        fixes="DistributedDataParallel: a process a GPU.",
+        examine=_outdated,
+        unverified="two GPUs or more",
+    ),
+)

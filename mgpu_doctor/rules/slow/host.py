@@ -1,0 +1,315 @@
+"""A rank that holds the others up because it does not get the CPU that they get."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mgpu_doctor.analysis.host.surroundings import UNSEEN, Children, Surroundings
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stragglers.causes import DECIDES, Cause
+from mgpu_doctor.analysis.stragglers.stragglers import Straggler
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Evidence, Finding, Fix
+from mgpu_doctor.rules.advice import environment
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.slow import oversubscribed
+from mgpu_doctor.rules.slow.straggler import COST, MEASURED, THRESHOLDS, straggler_finding
+from mgpu_doctor.rules.words import core_list, plural
+
+OTHERS = ("data", "gc", "checkpoint", "evaluation")
+"""Causes that have findings of their own; the host is blamed if it explains more."""
+WHAT = {
+    "host-contended": "waiting for a core",
+    "host-throttled": "standing still without CPU quota",
+    "host-cores": "computing on fewer cores",
+    "host-paging": "taking memory from the kernel anew",
+}
+MALLOC = {"MALLOC_TRIM_THRESHOLD_": 1 << 30, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
+"""glibc keeps freed memory with these (mallopt(3); 32 MiB is the most that all versions take)."""
+SOURCE = "scheduler counters of the host (schedstat), sampled after warm-up"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A straggler and what the others have in its stead (medians)."""
+
+    one: Straggler
+    rank: Rank | None
+    cause: Cause
+    own: Surroundings
+    waiting_of_others: float | None
+    faulting_of_others: float | None
+    wider: frozenset[int] | None
+    """Cores that another rank of the host may use: its own and more; None: nobody has more."""
+    cores: frozenset[int]
+    """That the ranks of the host may use together."""
+
+
+def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in measures.stragglers or ():
+        cause = cause_of(measures.causes.get(one.rank, ()), limits["share"])
+        if one.saved < limits["cost"] or cause is None:
+            continue
+        if cause.name in (
+            "host-contended",
+            "host-cores",
+        ) and one.rank in oversubscribed.crowded_out(measures):
+            continue  # the job takes its cores itself: `cpu-oversubscribed` says so
+        place = _placed(measures, one, cause)
+        found = straggler_finding(
+            measures,
+            one,
+            code="straggler-host",
+            what=WHAT[cause.name],
+            phases=(),
+            longer=min(cause.seconds or 0.0, one.excess),
+            cause=_told(place),
+            fixes=_fixes(measures, place),
+        )
+        yield replace(found, evidence=(*_evidence(place), *found.evidence))
+
+
+def cause_of(causes: Iterable[Cause], least: float) -> Cause | None:
+    """What of its host explains the excess, if that explains enough and nothing else more."""
+    known = {one.name: one for one in causes if one.seconds is not None}
+    found = [known[name] for name in WHAT if name in known]
+    if not found:
+        return None
+    shares = {one.name: one.share or 0.0 for one in found}
+    waited = shares.get("host-contended", 0.0) + shares.get("host-throttled", 0.0)
+    explained = max(waited + shares.get("host-paging", 0.0), shares.get("host-cores", 0.0))
+    other = max((known[name].share or 0.0 for name in OTHERS if name in known), default=0.0)
+    if explained < least or other > explained:
+        return None
+    return max(found, key=lambda one: one.share or 0.0)
+
+
+def _placed(measures: Measures, one: Straggler, cause: Cause) -> _Place:
+    around = measures.surroundings
+    rank = measures.rank(one.rank)
+    own = around.get(one.rank, UNSEEN)
+    sets = [
+        cores
+        for other in measures.case.ranks
+        if other.rank is not None and rank is not None and other.host == rank.host
+        if (cores := around.get(other.rank, UNSEEN).cores) is not None
+    ]
+    compared = measures.joined.ranks if measures.joined else ()
+    others = [around.get(number, UNSEEN) for number in compared if number != one.rank]
+    return _Place(
+        one=one,
+        rank=rank,
+        cause=cause,
+        own=own,
+        waiting_of_others=_median(each.without_core for each in others),
+        faulting_of_others=_median(each.faulting for each in others),
+        wider=max((each for each in sets if own.cores and each > own.cores), key=len, default=None),
+        cores=frozenset[int]().union(*sets),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def _told(place: _Place) -> str:
+    """What is known beside what the cause itself says."""
+    own, threads = place.own, _threads(place.rank)
+    told = []
+    if place.cause.name == "host-throttled" and own.quota is not None:
+        told.append(f"Its control group may use {own.quota:g} cores' worth of CPU time.")
+    if place.cause.name == "host-cores":
+        told.append(f"It may use {_cores(own.cores)}, the other ranks more.")
+    if place.cause.name == "host-paging":
+        told.append(
+            "glibc's malloc gives large blocks back when they are freed; whether it does so in "
+            "every step differs from process to process with what lies beside them on the heap."
+        )
+    if place.cause.name == "host-contended":
+        if own.outside is not None and own.outside >= oversubscribed.OUTSIDE:
+            told.append(f"Other work on this host kept {own.outside:.1f} cores busy meanwhile.")
+        if own.cores and threads is not None and threads > len(own.cores):
+            told.append(f"Its own {threads} computing threads share {_cores(own.cores)}.")
+        if own.children is not None and (want := _wanted(own.children)) >= oversubscribed.OUTSIDE:
+            told.append(f"Processes that it started itself want {want:.1f} cores there.")
+    return " ".join(told)
+
+
+def _evidence(place: _Place) -> Iterable[Evidence]:
+    own, where = place.own, f"rank {place.one.rank}"
+    if place.cause.name == "host-paging" and own.faulting is not None:
+        yield Evidence(
+            "pages of memory that the kernel gave it anew, against the other ranks",
+            own.faulting,
+            "1/s",
+            place.faulting_of_others,
+            "minor faults in /proc/PID/stat",
+            where,
+        )
+    if own.without_core is not None:
+        what = "time all its threads" if own.pooled else "share of time its main thread"
+        yield Evidence(
+            f"{what} stood ready without a core, against the other ranks",
+            own.without_core,
+            "s/s" if own.pooled else "fraction",
+            place.waiting_of_others,
+            SOURCE,
+            where,
+        )
+    if own.throttled:
+        yield Evidence(
+            "time its control group was held up by its CPU quota, all cores together",
+            own.throttled,
+            "s/s",
+            0.0,
+            "cpu.stat of its control group",
+            where,
+        )
+        if own.quota is not None:
+            yield Evidence("its CPU quota", own.quota, "cores", None, "its control group", where)
+    if own.cores:
+        yield Evidence(
+            "cores it may use, of those that the ranks of this host may use",
+            len(own.cores),
+            "cores",
+            len(place.cores),
+            "its affinity",
+            where,
+        )
+    if own.outside is not None:
+        yield Evidence(
+            "cores busy with other things than this job", own.outside, "cores", None, SOURCE, where
+        )
+
+
+def _fixes(measures: Measures, place: _Place) -> list[Fix]:
+    name, own, number = place.cause.name, place.own, place.one.rank
+    if name == "host-throttled":
+        return [_more_quota(place)]
+    if name == "host-paging":
+        return [_keep_memory(measures)]
+    pid = "PID" if place.rank is None or place.rank.pid is None else place.rank.pid
+    fixes = []
+    if place.wider:
+        cores = core_list(place.wider)
+        fixes.append(
+            Fix(
+                "move-rank",
+                f"Let rank {number} run where there is room",
+                f"taskset -acp {cores} {pid}  moves it at once. For good, start it so: "
+                f"numactl --physcpubind={cores} COMMAND, or look for `sched_setaffinity`, "
+                "`--cpu-bind` (Slurm), `--cpuset-cpus` (docker) or `--numa-binding` (torchrun) "
+                "that gives it fewer.",
+            )
+        )
+    threads = _threads(place.rank)
+    if own.cores and threads is not None and threads > len(own.cores):
+        fixes.append(
+            Fix(
+                "fewer-threads",
+                f"No more computing threads than cores: {len(own.cores)} instead of {threads}",
+                environment(measures, OMP_NUM_THREADS=len(own.cores)),
+            )
+        )
+    if name == "host-contended":
+        fixes.append(clear_cores(own))
+    return fixes
+
+
+def clear_cores(own: Surroundings) -> Fix:
+    """Where something else computes on the cores of a rank."""
+    core = core_list(own.cores) if own.cores else "CORE"
+    return Fix(
+        "clear-cores",
+        "Find what else computes there, and stop it or move it away",
+        "ps -eLo psr,pcpu,pid,comm --sort=-pcpu | head -30  shows what runs on which core "
+        f"(first column; the rank's: {core}).\n"
+        "taskset -acp OTHER_CORES OTHER_PID  moves it; nice -n 19 makes it give way.",
+    )
+
+
+def _keep_memory(measures: Measures) -> Fix:
+    return Fix(
+        "keep-memory",
+        "Let the allocator keep what is freed",
+        f"{environment(measures, **MALLOC)}\nBlocks of more than 32 MiB still come and go; "
+        "jemalloc or tcmalloc (LD_PRELOAD) keep those, too.",
+    )
+
+
+def _more_quota(place: _Place) -> Fix:
+    own = place.own
+    threads = _threads(place.rank) or 1
+    wanted = max(threads, math.ceil((own.quota or 0) + min(own.throttled or 0.0, threads)))
+    return Fix(
+        "raise-quota",
+        f"Give rank {place.one.rank} a CPU quota of {plural(wanted, 'core')}, or none",
+        f"docker update --cpus {wanted} CONTAINER; Kubernetes: resources.limits.cpu: {wanted} (or "
+        f"no limit, requests alone); systemd: systemctl set-property UNIT CPUQuota={wanted}00%; "
+        "Slurm: more --cpus-per-task.",
+    )
+
+
+def _wanted(children: Children) -> float:
+    """Cores."""
+    return children.count * ((children.running or 0.0) + (children.queueing or 0.0))
+
+
+def _threads(rank: Rank | None) -> int | None:
+    threads = rank.birth.get("threads") if rank is not None else None
+    return threads if isinstance(threads, int) else None
+
+
+def _cores(cores: frozenset[int] | None) -> str:
+    return f"{plural(len(cores or ()), 'core')} ({core_list(cores or ())})"
+
+
+RULES = (
+    Rule(
+        code="straggler-host",
+        family="slow",
+        summary="A rank does not get the CPU time that the other ranks get (a neighbour on its "
+        "cores, a CPU quota, fewer cores, memory that comes and goes), and they wait for it.",
+        measured=MEASURED.format(
+            phases="How long the rank's main thread stood ready without a core (schedstat), and "
+            "its control group was held up by its quota (cpu.stat), is sampled from outside once a "
+            "second, beyond the median of the other ranks. Of TensorFlow on CPUs, where the main "
+            "thread waits for a pool, all threads count, as far as the rank takes longer without "
+            "computing more. Fewer cores count by what its work would take less if its threads ran "
+            "side by side as the others' do. Memory that comes and goes counts by the time in the "
+            "kernel beyond the others', where the rank has 1,000 page faults a second more than "
+            "they."
+        ),
+        thresholds=f"{THRESHOLDS} The host must explain half of the excess, and more than the "
+        "rank's batches, garbage collection and saving do. Where the job's own threads fill the "
+        "cores, the finding is `cpu-oversubscribed`.",
+        fixes="Other cores (`taskset`, `numactl`), a higher quota (docker, Kubernetes, systemd), "
+        "no more threads than cores (`OMP_NUM_THREADS`), an allocator that keeps what is freed "
+        "(`MALLOC_TRIM_THRESHOLD_`, jemalloc).",
+        examine=_straggler,
+        needs=("stragglers",),
+        replaces=(
+            "straggler-compute",
+            "straggler-other",
+            "straggler-optimizer",
+            "straggler-input",
+        ),
+        limits=(
+            COST,
+            Limit(
+                "share",
+                DECIDES,
+                "fraction",
+                "share of the excess that the host must explain: more than all else together.",
+            ),
+        ),
+        unverified="A CPU quota was tried on a real version 1 control group; of version 2 only "
+        "made-up files were read.",
+    ),
+    oversubscribed.RULE,
+)

@@ -1,0 +1,204 @@
+"""Ranks that get unequal amounts of data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.structure.loads import Loads, Uneven, Varying
+from mgpu_doctor.case import birth
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.slow.recurring import COST
+from mgpu_doctor.rules.words import by_cost, culprit, percent, ranks, seconds
+
+SURE = 0.95
+BUCKETS = (
+    "Group samples of like length: with Hugging Face, `TrainingArguments(group_by_length=True)`; "
+    "with your own loader, a batch sampler that sorts some hundred samples by length, cuts them "
+    "into batches and gives the ranks batches of the same place in that order. Or fill each batch "
+    "up to a number of tokens instead of samples."
+)
+
+
+def _data(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    loads = measures.loads or Loads()
+    if loads.uneven is not None and loads.uneven.saved >= limits["cost"]:
+        yield _always(measures, loads.uneven)
+    elif loads.varying is not None and loads.varying.saved >= limits["cost"]:
+        yield _by_turns(measures, loads.varying)
+
+
+def _always(measures: Measures, one: Uneven) -> Finding:
+    compared = measures.joined.ranks if measures.joined else ()
+    stragglers = [each for each in measures.stragglers or () if each.rank in one.ranks]
+    worst = stragglers[0]
+    several = len(one.ranks) > 1
+    victims = tuple(rank for rank in compared if rank not in one.ranks)
+    source = f"{worst.steps} steps, counted at the loader"
+    compared_with = "against the median of the other ranks"
+    return Finding(
+        code="imbalance-data",
+        severity=by_cost(one.saved),
+        confidence=SURE,
+        title=f"{ranks(one.ranks).capitalize()} {'have' if several else 'has'} "
+        f"{percent(one.load / one.load_of_others - 1)} more {one.unit} in every step than the "
+        "others, who wait",
+        cause=f"More data is more work: that explains {percent(one.explained)} of what "
+        f"{'these ranks work' if several else 'this rank works'} longer."
+        f"{_settings(measures, one.ranks[0], victims)}",
+        culprits=tuple(culprit(measures, rank) for rank in one.ranks),
+        victims=victims,
+        evidence=(
+            Evidence(
+                f"{one.unit} a step, {compared_with}",
+                one.load,
+                one.unit,
+                one.load_of_others,
+                source,
+                ranks(one.ranks),
+            ),
+            Evidence(
+                f"own work a step, {compared_with}",
+                worst.own,
+                "s",
+                worst.own_of_others,
+                f"{worst.steps} steps of all ranks",
+                f"rank {worst.rank}",
+            ),
+            Evidence(
+                f"time in collectives a step, {compared_with}",
+                worst.standing,
+                "s",
+                worst.standing_of_others,
+                f"{worst.steps} steps of all ranks",
+                f"rank {worst.rank}",
+            ),
+        ),
+        since_step=worst.since or 0,
+        cost=Cost(one.saved, one.saved * worst.step_seconds),
+        fixes=(
+            Fix(
+                "equal-batches",
+                f"Give {ranks(one.ranks)} as many {one.unit} a step as the others",
+                "The same `batch_size` on every rank and `DistributedSampler(dataset, "
+                "drop_last=True)`. The batch of an update gets smaller by what was too much.",
+                Predicted(
+                    1 - one.saved,
+                    None,
+                    "measured what-if: the same steps with the own work of "
+                    f"{ranks(one.ranks)} at the median of the others",
+                ),
+            ),
+            Fix(
+                "share-evenly",
+                f"Keep the {one.unit} of an update, in equal shares",
+                f"batch_size = global batch // {len(compared)} on every rank. Where ranks must "
+                "have different numbers of batches, wrap the loop (DistributedDataParallel only) "
+                "in `with torch.distributed.algorithms.join.Join([model]):`.",
+                Predicted(
+                    1 - one.saved_level,
+                    None,
+                    "measured what-if: the same steps with the work of all ranks in proportion to "
+                    "equal shares",
+                ),
+            ),
+        ),
+    )
+
+
+def _settings(measures: Measures, culprit: int, victims: tuple[int, ...]) -> str:
+    """What the loaders are told, where that is why; begins with a blank."""
+    mine = _batch_size(measures, culprit)
+    others = {_batch_size(measures, rank) for rank in victims}
+    if mine is None or len(others) != 1 or mine in others:
+        return ""
+    return f" Its loader has batch_size={mine}, the others' have batch_size={others.pop()}."
+
+
+def _batch_size(measures: Measures, rank: int) -> int | None:
+    return next((one.batch_size for one in birth.loaders(measures.rank(rank))), None)
+
+
+def _by_turns(measures: Measures, one: Varying) -> Finding:
+    compared = measures.joined.ranks if measures.joined else ()
+    count = len(measures.joined.steps) if measures.joined else 0
+    source = f"{count} steps of all ranks, counted at the loader"
+    even = 1 / max(1, len(compared))
+    return Finding(
+        code="imbalance-data",
+        severity=by_cost(one.saved),
+        confidence=SURE,
+        title=f"In each step another rank has the most {one.unit}, and the others wait for it: "
+        f"{seconds(one.seconds)} a step",
+        cause=f"The {one.unit} of a step differ between the ranks (sequences or samples of "
+        "different size), and work follows them. No rank is slower than another by itself.",
+        victims=compared,
+        evidence=(
+            Evidence(
+                f"most {one.unit} of a rank in a step, as a multiple of the mean of the ranks",
+                one.most,
+                "times",
+                1.0,
+                source,
+                ranks(compared),
+            ),
+            Evidence(
+                f"correlation of {one.unit} and own work over steps and ranks",
+                one.correlation,
+                "fraction",
+                0.0,
+                source,
+            ),
+            Evidence(
+                f"share of steps in which the slowest rank had the most {one.unit}",
+                one.slowest_has_most,
+                "fraction",
+                even,
+                source,
+            ),
+        ),
+        since_step=0,
+        cost=Cost(one.saved, one.seconds),
+        fixes=(
+            Fix(
+                "bucket-by-length",
+                "Let the ranks have batches of like size in each step",
+                BUCKETS,
+                Predicted(
+                    1 - one.saved,
+                    None,
+                    f"measured what-if: the same steps with equal {one.unit} on all ranks; padding "
+                    "that falls away comes on top",
+                ),
+            ),
+        ),
+    )
+
+
+RULES = (
+    Rule(
+        code="imbalance-data",
+        family="slow",
+        summary="Ranks have unequal amounts of data in a step, always the same rank or by turns, "
+        "and those with less wait for those with more.",
+        measured="Samples and tokens of every step as the loader gave them. Of a straggler: "
+        "whether it has at least 5 % more, and whether work in proportion to that explains at "
+        "least half of its excess. By turns: how own work follows the load over all steps and "
+        "ranks, each without its own mean, and what equal loads would save.",
+        thresholds="A straggler must have passed its own test. By turns: a correlation of at "
+        "least 0.3 with t of at least 6, loads that differ by 2 % or more (standard deviation), "
+        "and no more seconds a sample than the mean step takes.",
+        fixes="Equal batch sizes and shards (`drop_last`), batches grouped by length, or `Join` "
+        "where the numbers of batches must differ.",
+        examine=_data,
+        needs=("loads",),
+        limits=(COST,),
+        replaces=(
+            "straggler-compute",
+            "straggler-other",
+            "straggler-input",
+            "straggler-transient",
+        ),
+    ),
+)

@@ -1,0 +1,167 @@
+"""What the rules about stalls say alike: when, how long, who waited, what doing it less costs."""
+
+from __future__ import annotations
+
+import math
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stalls.stalls import Stalls
+from mgpu_doctor.case import birth
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.rules.rule import Limit
+from mgpu_doctor.rules.words import by_cost, culprit, ranks, seconds
+
+COST = Limit(
+    "cost",
+    0.01,
+    "fraction",
+    "share of the total time (of the mean step, so that a rare stall counts with all of its time) "
+    "that is saved without it, from which it is worth a line; a warning from 5 %.",
+)
+AFFORDABLE = 0.01
+"""Share of the time that something done now and then may take."""
+OFTEN = 0.25
+"""What comes in more of the steps than this shows in the median step, and so in what a straggler
+rule says."""
+STRAGGLERS = (
+    "straggler-compute",
+    "straggler-other",
+    "straggler-input",
+    "straggler-optimizer",
+)
+WHAT_IF = "measured what-if: the same steps without"
+
+
+def of_phases(measures: Measures, phases: tuple[str, ...], least: float) -> list[Stalls]:
+    """The stalls in one of these phases that are worth a line."""
+    return [one for one in measures.stalls or () if one.phase in phases and one.saved >= least]
+
+
+def finding(
+    measures: Measures,
+    one: Stalls,
+    *,
+    code: str,
+    title: str,
+    cause: str,
+    fixes: tuple[Fix, ...],
+    replaces: tuple[str, ...] = (),
+) -> Finding:
+    """The finding that all stall rules share."""
+    compared = measures.joined.ranks if measures.joined else ()
+    mean = measures.joined.step_seconds if measures.joined else None
+    return Finding(
+        code=code,
+        severity=by_cost(one.saved),
+        confidence=_confidence(one),
+        title=title,
+        cause=cause,
+        culprits=tuple(culprit(measures, rank) for rank in one.ranks),
+        victims=tuple(rank for rank in compared if rank not in one.ranks),
+        evidence=_evidence(one),
+        since_step=one.since or 0,
+        cost=Cost(one.saved, None if mean is None else one.saved * mean),
+        fixes=fixes,
+        replaces=replaces,
+    )
+
+
+def _confidence(one: Stalls) -> float:
+    """What the probe saw itself is sure; the rest is told from chance, best where it is regular."""
+    if one.waited is None:
+        return 0.99
+    return 0.95 if one.period else 0.85
+
+
+def _evidence(one: Stalls) -> tuple[Evidence, ...]:
+    source = f"{one.compared} steps of all ranks, compared"
+    where = ranks(one.ranks)
+    facts = [
+        Evidence("stalls found", one.count, "times", None, source, where),
+        Evidence("median length of a stall", one.seconds, "s", None, source, where),
+        Evidence("all stalls of a rank together, at most", one.total, "s", None, source, where),
+    ]
+    if one.period is not None:
+        facts.append(
+            Evidence("steps from one to the next", one.period, "steps", None, source, where)
+        )
+    if one.waited is not None:
+        facts.append(
+            Evidence(
+                "time that the others stood longer in collectives for one",
+                one.waited,
+                "s",
+                None,
+                source,
+                where,
+            )
+        )
+    if one.running is not None:
+        facts.append(
+            Evidence(
+                "share of a stall in which its main thread was on a CPU",
+                one.running,
+                "fraction",
+                None,
+                "CPU clock of the thread",
+                where,
+            )
+        )
+    return tuple(facts)
+
+
+def when(measures: Measures, one: Stalls) -> str:
+    """`every 20 steps`, `at every epoch (32 steps)`, `11 times in 240 steps`."""
+    if one.period is None:
+        return f"{one.count} times in {one.compared} steps"
+    distance = f"{one.period:.0f} steps" if one.period >= 1.5 else "step"
+    for rank in one.ranks:
+        for loader in birth.loaders(measures.rank(rank)):
+            if loader.batches and abs(loader.batches - one.period) < 1 and loader.batches > 2:
+                return f"at every epoch ({distance})"
+    return f"every {distance}"
+
+
+def busy(one: Stalls) -> str:
+    """What the thread did meanwhile, as far as its CPU clock tells; begins with a blank."""
+    if one.running is None:
+        return ""
+    if one.running >= 0.8:
+        return " Its main thread computed all the while."
+    if one.running <= 0.2:
+        return (
+            " Its main thread was hardly on a CPU meanwhile: it waited, for storage, the network, "
+            "a lock, another process or a timer."
+        )
+    return f" Its main thread was on a CPU for {one.running * 100:.0f} % of it."
+
+
+def told_by(measures: Measures, one: Stalls) -> tuple[str, ...]:
+    """Codes about the same slowness of the same rank: where the stalls come in so many steps that
+    they are what its persistent excess consists of."""
+    per_step = one.total / max(one.compared, 1)
+    excess = [each.excess for each in measures.stragglers or () if each.rank in one.ranks]
+    same = one.count > OFTEN * one.compared and all(per_step >= each / 2 for each in excess)
+    return STRAGGLERS if same else ()
+
+
+def without(one: Stalls, what: str) -> Predicted:
+    """What leaving it out altogether would gain."""
+    return Predicted(1 - one.saved, None, f"{WHAT_IF} {what}")
+
+
+def less_often(one: Stalls, what: str, setting: str) -> Fix:
+    """How seldom it must be done to take no more than a hundredth of the time."""
+    distance = one.period or one.compared / one.count
+    overhead = one.saved / max(1 - one.saved, 1e-6)
+    seldom = max(2, math.ceil(distance * overhead / AFFORDABLE))
+    digits = 10 ** max(0, len(str(seldom)) - 2)
+    seldom = math.ceil(seldom / digits) * digits
+    after = (1 - one.saved) * (1 + overhead * distance / seldom)
+    return Fix(
+        "less-often",
+        f"{what} every {seldom} steps instead of every {distance:.0f}",
+        f"{setting.format(steps=seldom)}. At {seconds(one.seconds)} each it then takes "
+        f"{overhead * distance / seldom * 100:.1f} % of the time.",
+        Predicted(after, None, f"{WHAT_IF} it, and {distance / seldom:.2f} of its cost added"),
+    )

@@ -1,0 +1,179 @@
+"""The stages of a pipeline that work unequally: all wait for the slowest one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from statistics import median
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.structure.stages import Stages
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.words import by_cost, culprit, percent, ranks, seconds
+
+MODEL = "pipeline model (sum of the stages + (m - 1) x the slowest) / m on the measured stages"
+ALIKE = 1.1
+"""A stage with at most so many times the parameters of the median stage is as large as others."""
+
+
+def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    stages = measures.stages
+    if stages is None or not stages.steady or stages.imbalance < limits["imbalance"]:
+        return
+    slow = stages.ranks[stages.slowest]
+    grew = any(one.rank in slow for one in measures.stragglers or ())
+    parameters = _parameters(measures, stages)
+    by_itself = _as_large(stages, parameters)
+    cost = stages.saved_like_others if by_itself else stages.saved
+    if grew or cost is None or cost < limits["cost"]:
+        return
+    work = stages.work[stages.slowest]
+    slight = by_itself and stages.imbalance < limits["alike"]
+    yield Finding(
+        code="imbalance-stage",
+        severity=Severity.INFO if slight else by_cost(cost),
+        confidence=round(min(0.99, max(0.5, stages.positive)), 2),
+        title=f"Pipeline stage {stages.slowest} ({ranks(slow)}) is the slowest: "
+        f"{seconds(work)} of work a step, a stage's mean is {seconds(stages.mean)}",
+        cause=f"The stages do unequal work, and the others wait for the slowest: the ranks stand "
+        f"{percent(stages.bubble)} of the step. {_why(stages, parameters)}",
+        culprits=tuple(culprit(measures, rank) for rank in slow),
+        victims=tuple(sorted(rank for stage in stages.ranks for rank in stage if rank not in slow)),
+        evidence=tuple(_evidence(measures, stages)),
+        since_step=0,
+        cost=Cost(step_fraction=cost, seconds_per_step=cost * stages.step_seconds),
+        fixes=(*([_mend(stages, cost)] if by_itself else []), *_fixes(stages)),
+    )
+
+
+def _why(stages: Stages, parameters: list[int] | None) -> str:
+    if parameters is None:
+        return "Whether its layers are larger or its rank slower, nothing here tells."
+    sizes = f"({parameters[stages.slowest]:,} parameters, the median stage {_middle(parameters):,})"
+    if not _as_large(stages, parameters):
+        return f"It was given too much of the model {sizes}."
+    return (
+        f"It is no larger than others {sizes}, so look first at what else runs in it (the loss, "
+        "longer sequences, code for this rank alone) and at its host and device."
+    )
+
+
+def _as_large(stages: Stages, parameters: list[int] | None) -> bool:
+    """Whether the slowest stage is known to hold no more of the model than others."""
+    return parameters is not None and parameters[stages.slowest] <= ALIKE * _middle(parameters)
+
+
+def _middle(parameters: list[int]) -> int:
+    return int(median(parameters))
+
+
+def _parameters(measures: Measures, stages: Stages) -> list[int] | None:
+    """Of each stage; None where not all are known."""
+    known = measures.structure.parameters
+    each = [max((known.get(rank, 0) for rank in stage), default=0) for stage in stages.ranks]
+    return each if all(each) else None
+
+
+def _evidence(measures: Measures, stages: Stages) -> Iterator[Evidence]:
+    count = len(measures.joined.steps) if measures.joined else 0
+    source = f"{count} steps, own time in forward and backward"
+    for number, (stage, work) in enumerate(zip(stages.ranks, stages.work, strict=True)):
+        yield Evidence(
+            f"work of stage {number} a step, against the mean",
+            work,
+            "s",
+            stages.mean,
+            source,
+            ranks(stage),
+        )
+    yield Evidence(
+        "share of the step in which ranks stand for others, against that of equal stages",
+        stages.bubble,
+        "fraction",
+        stages.bubble_of_equal,
+        "time in sends, receives and collectives; (p - 1) / (m v + p - 1), v stages a rank",
+    )
+    yield Evidence("micro-batches a step", stages.micro_batches, "micro-batches")
+
+
+def _mend(stages: Stages, saved: float) -> Fix:
+    who = ranks(stages.ranks[stages.slowest])
+    return Fix(
+        id="mend-rank",
+        summary=f"Find what slows {who}, whose stage is as large as the others",
+        how=f"Compare what stage {stages.slowest} runs beside its layers, its threads, its batch "
+        "and its place (clocks, load, temperature of its host and device) with the other stages'.",
+        predicted=Predicted(1 - saved, None, f"{MODEL}, this one at the median of the others"),
+    )
+
+
+def _fixes(stages: Stages) -> Iterator[Fix]:
+    work = stages.work[stages.slowest]
+    least = min(range(len(stages.work)), key=lambda stage: stages.work[stage])
+    over = work - stages.mean
+    yield Fix(
+        id="move-layers",
+        summary=f"Move {percent(over / work)} of the work of stage {stages.slowest} to other "
+        "stages",
+        how=f"Split the model by time, not by layers: an equal share is {seconds(stages.mean)} a "
+        f"step, and stage {least} has {seconds(stages.work[least])}. Hand on layers worth "
+        f"{seconds(over)} towards it, each split point moving by as much as lies between.",
+        predicted=Predicted(1 - (stages.saved or 0.0), None, MODEL),
+    )
+    m = stages.micro_batches
+    if m is not None and stages.saved_by_more:
+        yield Fix(
+            id="more-micro-batches",
+            summary=f"Cut the batch into {2 * m} micro-batches instead of {m}",
+            how=f"n_microbatches={2 * m} (the batch must be divisible by it). The bubble shrinks, "
+            "the slowest stage stays; smaller micro-batches use a device less well.",
+            predicted=Predicted(
+                1 - stages.saved_by_more, None, f"{MODEL}; micro-batches as efficient as now"
+            ),
+        )
+
+
+RULES = (
+    Rule(
+        code="imbalance-stage",
+        family="slow",
+        summary="The stages of a pipeline do unequal work, so that all others wait for the slowest "
+        "one, micro-batch by micro-batch.",
+        measured="Who sends to whom and receives from it, in both directions, tells the stages. "
+        "The work of a stage is its own time in forward and backward, without sends, receives and "
+        "collectives. The ranks of one stage in several pipelines count as one stage; the slowest "
+        "of them decides. A stage that became slow at some step is a straggler instead.",
+        thresholds="The same stage has the most work from the start, by the test that stragglers "
+        "must pass (`explain straggler-compute`). The cost is what equal stages save (where the "
+        "stage is as large as others: what it would save at their median) by "
+        "T = (sum of the stages + (m - 1) x the slowest) / m, which is (m + p - 1) x the work per "
+        "micro-batch where stages are equal (GPipe, arXiv 1811.06965). A rank with v stages "
+        "in turn counts as m v micro-batches (arXiv 2104.04473); schedules that fill the bubble "
+        "take as long as the slowest.",
+        fixes="Split the model by measured time instead of by layers; give the first and the last "
+        "stage fewer blocks, as they also hold the embedding and the loss. More micro-batches "
+        "shrink the bubble, not the slowest stage.",
+        examine=_examine,
+        needs=("stragglers",),
+        limits=(
+            Limit(
+                "imbalance",
+                0.15,
+                "fraction",
+                "the slowest stage works more than the mean by this share of it; equal stages "
+                "differ by 9 % where each has two layers, as the first needs no gradient of its "
+                "input, and noise adds to that",
+            ),
+            Limit(
+                "alike",
+                0.20,
+                "fraction",
+                "the same, of a stage that is as large as the others, for a warning: of two equal "
+                "stages on a shared machine, one was 16 % beyond the mean throughout a job of 5 s, "
+                "its core being slower (1 of 9 runs)",
+            ),
+            Limit("cost", 0.01, "fraction", "equal stages save this share of the step at least"),
+        ),
+        unverified="On GPUs, where host clocks do not show a stage's work.",
+    ),
+)

@@ -1,0 +1,340 @@
+"""Stalls now and then: the garbage collector, checkpoints, what one rank does alone, and others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stalls.stalls import Stalls
+from mgpu_doctor.analysis.stragglers.causes import DECIDES
+from mgpu_doctor.findings import Finding, Fix, Predicted
+from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.slow.host import cause_of, clear_cores
+from mgpu_doctor.rules.slow.queued import Queued, queued
+from mgpu_doctor.rules.slow.recurring import (
+    COST,
+    OFTEN,
+    WHAT_IF,
+    busy,
+    finding,
+    less_often,
+    of_phases,
+    told_by,
+    when,
+    without,
+)
+from mgpu_doctor.rules.words import percent, ranks, seconds
+
+RECURS = (
+    "At least 3 stalls; the third longest stands for all (longer ones count 4 times as much at "
+    "most), so that one or two long ones are not taken for what recurs."
+)
+FULL = 2
+"""The generation that a full collection collects."""
+
+
+def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_phases(measures, ("gc",), limits["cost"]):
+        everywhere = len(one.ranks) > 1
+        waits = (
+            "each rank stops in steps of its own, and all others wait every time"
+            if everywhere
+            else "the others wait for it every time"
+        )
+        yield finding(
+            measures,
+            one,
+            code="gc-pauses",
+            title=f"Python's garbage collector stops {ranks(one.ranks)} "
+            f"{when(measures, one)}, for {seconds(one.seconds)} each time",
+            cause=f"The collector looks through all objects that the process keeps (data sets of "
+            f"Python objects, caches, the modules themselves); {waits}.{_generations(measures)}",
+            fixes=(
+                Fix(
+                    "gc-freeze",
+                    "Take what lives for ever out of the collector's sight",
+                    "Before the training loop, when models and data sets are made: "
+                    "`import gc; gc.collect(); gc.freeze()`.",
+                    without(one, "collections, an upper bound: young objects are still looked at"),
+                ),
+                Fix(
+                    "gc-together",
+                    "Collect on all ranks in the same step, and young objects only",
+                    "Before the loop: `gc.disable()`. In it: `if step % 500 == 0: gc.collect(1)`. "
+                    "Do the same on every rank. Garbage in reference cycles lives longer: "
+                    "watch the memory of the process, and collect more often if it grows.",
+                    without(one, "collections, an upper bound: one in 500 steps remains"),
+                ),
+            ),
+            replaces=told_by(measures, one),
+        )
+
+
+def _generations(measures: Measures) -> str:
+    """What the events of single pauses tell."""
+    pauses = [event for rank in measures.case.ranks for event in rank.events if event.kind == "gc"]
+    full = [event.seconds for event in pauses if event.value == FULL]
+    if not full:
+        return ""
+    return (
+        f" {len(full)} of {len(pauses)} pauses on record were full collections (median "
+        f"{seconds(float(np.median(full)))}): where the code calls `gc.collect()` itself, that is "
+        "why."
+    )
+
+
+def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_phases(measures, ("checkpoint",), limits["cost"]):
+        count = len(measures.joined.ranks) if measures.joined else 1
+        alone = len(one.ranks) < count
+        fixes = [
+            Fix(
+                "save-in-background",
+                "Copy the state, go on training, and write it meanwhile",
+                "On all ranks alike: `import torch.distributed.checkpoint as dcp`; when it is "
+                "time, `if pending is not None: pending.result()`, then `pending = "
+                'dcp.async_save({"model": model, "optimizer": optimizer}, '
+                'checkpoint_id=f"checkpoints/{step}")`. It needs a process group with a CPU '
+                'backend (`init_process_group("cpu:gloo,cuda:nccl")`) and memory of the host for '
+                "one copy.",
+                without(one, "saving, an upper bound: the copy still takes time"),
+            ),
+            less_often(one, "Save", "`if step % {steps} == 0:` around the saving"),
+        ]
+        if alone and count > 1:
+            fixes.append(
+                Fix(
+                    "save-sharded",
+                    f"Let all {count} ranks write a part each",
+                    'torch.distributed.checkpoint: `dcp.save({"model": model, "optimizer": '
+                    'optimizer}, checkpoint_id=f"checkpoints/{step}")` on all ranks: each writes '
+                    "its share, to a folder that all of them see.",
+                    Predicted(
+                        1 - one.saved * (1 - 1 / count),
+                        None,
+                        f"formula: 1/{count} of the bytes a rank, if the storage takes them "
+                        f"{count} at a time",
+                    ),
+                )
+            )
+        who = f"on {ranks(one.ranks)}" if alone else "on all ranks"
+        waits = "; the other ranks wait for it in their next collective" if alone else ""
+        yield finding(
+            measures,
+            one,
+            code="checkpoint-stall",
+            title=f"Saving a checkpoint {who} stops the training {when(measures, one)}, for "
+            f"{seconds(one.seconds)} each time",
+            cause=f"The training loop stands still until the checkpoint is written{waits}."
+            f"{busy(one)}",
+            fixes=tuple(fixes),
+            replaces=told_by(measures, one),
+        )
+
+
+def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_phases(measures, ("evaluation", "other"), limits["cost"]):
+        if not _is_extra_work(one) or _is_told(measures, one):
+            continue
+        count = len(measures.joined.ranks) if measures.joined else 1
+        what = "evaluation" if one.phase == "evaluation" else "work"
+        if one.phase == "evaluation":
+            doing = "evaluates"
+            cause = (
+                f"Only {ranks(one.ranks)} runs batches through the model without learning from "
+                "them; the others wait in their next collective until it is done."
+            )
+            fixes = [
+                Fix(
+                    "evaluate-together",
+                    f"Evaluate on all {count} ranks, a part of the data each",
+                    "`DataLoader(validation, sampler=DistributedSampler(validation, "
+                    "shuffle=False))` on every rank, no `if rank == 0`; add the sums of losses "
+                    "and hits up with `dist.all_reduce`. (The sampler repeats a few samples where "
+                    "the count does not divide evenly.)",
+                    Predicted(
+                        1 - one.saved * (1 - 1 / count),
+                        None,
+                        f"formula: 1/{count} of the evaluation on every rank",
+                    ),
+                )
+            ]
+        else:
+            doing = "does something of its own"
+            only = f"`if rank == {one.ranks[0]}`"
+            cause = (
+                "Outside of every phase that the probe knows, this rank alone is busy at regular "
+                f"intervals (in {only}: logging, metrics, plots, uploading, saving by other "
+                f"means than torch.save, evaluating by hand); the others wait.{busy(one)}"
+            )
+            fixes = [
+                Fix(
+                    "move-work",
+                    "Let it happen beside the training",
+                    f"Find what {only} does {when(measures, one)}; copy what it needs and hand it "
+                    "to a thread: `pool = ThreadPoolExecutor(1)` before the loop, "
+                    "`pool.submit(log, step, values)` in it.",
+                    without(one, "it, an upper bound: the copy still takes time"),
+                )
+            ]
+        yield finding(
+            measures,
+            one,
+            code="rank0-only-work",
+            title=f"{ranks(one.ranks).capitalize()} alone {doing} {when(measures, one)}, for "
+            f"{seconds(one.seconds)} each time, and the others wait",
+            cause=cause,
+            fixes=(
+                *fixes,
+                less_often(one, f"Do that {what}", "`if step % {steps} == 0:` around it"),
+            ),
+            replaces=told_by(measures, one),
+        )
+
+
+def _is_extra_work(one: Stalls) -> bool:
+    """Whether this is work that somebody gave to one rank: it evaluates, or it is rank 0, which
+    scripts choose for that, at regular intervals."""
+    if one.phase == "evaluation":
+        return True
+    return one.phase == "other" and one.ranks == (0,) and one.period is not None
+
+
+def _is_told(measures: Measures, one: Stalls) -> bool:
+    """Whether a straggler rule tells the same: a stall in every second step may be either."""
+    slow = {each.rank for each in measures.stragglers or ()}
+    return one.waited is not None and bool(slow & {*one.ranks}) and one.count > OFTEN * one.compared
+
+
+def _in_slices(measures: Measures, one: Stalls) -> bool:
+    """Whether a straggler rule tells why: who waits for a core all the time gets it in slices, and
+    waits longer in some steps."""
+    waits = {
+        each.rank: each.excess
+        for each in measures.stragglers or ()
+        if (cause := cause_of(measures.causes.get(each.rank, ()), DECIDES)) is not None
+        and cause.name in ("host-contended", "host-throttled")
+    }
+    per_step = one.total / max(one.compared, 1)
+    return all(waits.get(rank, 0.0) >= per_step for rank in one.ranks)
+
+
+DOES = {
+    "input": "its batches come late then: its loader, its workers or its storage",
+    "transfer": "its host-to-device copies take longer then",
+    "forward": "its forward pass takes longer then",
+    "backward": "its backward pass takes longer then",
+    "optimizer": "its optimizer step takes longer then",
+    "other": "outside of every phase: logging, metrics, saving by other means than torch.save, or "
+    "anything in Python around the model",
+}
+
+
+def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_phases(measures, tuple(DOES), limits["cost"]):
+        if _is_extra_work(one) or _is_told(measures, one) or _in_slices(measures, one):
+            continue
+        several = len(one.ranks) > 1
+        which = "these steps" if one.period is None else f"each {one.period:.0f}th step"
+        turns = " by turns" if several else ""
+        ready = queued(measures, one)
+        fix = _find(measures, one) if ready is None else clear_cores(ready.around)
+        yield finding(
+            measures,
+            one,
+            code="straggler-transient",
+            title=f"{ranks(one.ranks).capitalize()} {'stall' if several else 'stalls'}{turns} "
+            f"{when(measures, one)}, for {seconds(one.seconds)} each time",
+            cause=f"In {which} {DOES[one.phase]}. Python's garbage collector, torch.save and "
+            f"evaluation are not it.{busy(one) if ready is None else _without_core(ready)}",
+            fixes=(
+                replace(fix, predicted=Predicted(1 - one.saved, None, f"{WHAT_IF} these stalls")),
+            ),
+        )
+
+
+def _without_core(ready: Queued) -> str:
+    return (
+        f" Its main thread stood ready without a core for {percent(ready.own)} of the time (the "
+        f"others: {percent(ready.others)}): other processes had it, or threads of its own."
+    )
+
+
+def _find(measures: Measures, one: Stalls) -> Fix:
+    first = measures.rank(one.ranks[0])
+    pid = "PID" if first is None or first.pid is None else first.pid
+    return Fix(
+        "find-stall",
+        f"Find what {ranks(one.ranks)} does {when(measures, one)}",
+        f"Search the loop for what is done now and then there (`step % …`, `if rank == "
+        f"{one.ranks[0]}`). Or watch it: `py-spy record --pid {pid} --duration 60 --idle "
+        "--format speedscope --output stalls.json` shows on a time line which lines a stall "
+        "consists of.",
+    )
+
+
+RULES = (
+    Rule(
+        code="gc-pauses",
+        family="slow",
+        summary="Python's garbage collector stops ranks, each at moments of its own, and all "
+        "others wait.",
+        measured="`gc.callbacks` time every collection; what they cost all ranks together is a "
+        "what-if over the same steps without them. Not told while a GPU runs ahead of the host.",
+        thresholds=RECURS,
+        fixes="`gc.freeze()` when everything is set up; `gc.disable()` and `gc.collect(1)` every "
+        "some hundred steps on all ranks at once.",
+        examine=_gc,
+        needs=("stalls",),
+        limits=(COST,),
+    ),
+    Rule(
+        code="checkpoint-stall",
+        family="slow",
+        summary="Saving checkpoints stops the training again and again.",
+        measured="Time in `torch.save` and `torch.distributed.checkpoint.save`, on each rank; the "
+        "cost is a what-if over the same steps without it. Where the step records hold too few of "
+        "them, the history of the whole run is used.",
+        thresholds=RECURS,
+        fixes="Save in the background (`torch.distributed.checkpoint.async_save`), less often, or "
+        "a share on each rank.",
+        examine=_checkpoint,
+        needs=("stalls",),
+        limits=(COST,),
+    ),
+    Rule(
+        code="rank0-only-work",
+        family="slow",
+        summary="One rank evaluates, logs or does other work now and then that the others wait "
+        "for.",
+        measured="Batches of a loader that nothing is learned from are evaluation; this is given "
+        "where a rank spends twice as long on it as the median of the others in the same step. "
+        "Other work is told of rank 0 where it recurs regularly outside of every phase.",
+        thresholds=RECURS + " What is not evaluation must pass the test of `straggler-transient`.",
+        fixes="Divide evaluation over the ranks; log in a background thread; do it less often.",
+        examine=_alone,
+        needs=("stalls",),
+        limits=(COST,),
+    ),
+    Rule(
+        code="straggler-transient",
+        family="slow",
+        summary="A rank, or one rank after the other at regular intervals, is much slower in some "
+        "steps, and all others wait for it then.",
+        measured="Steps in which a rank's own work, without garbage collection, checkpoints and "
+        "evaluation and without what more data explains, exceeds what is usual for it by "
+        "2.5 standard deviations and a tenth of the step, it is back at the usual in the steps "
+        "around them, and the others wait for half of that.",
+        thresholds="A machine interrupts all ranks alike, at random moments, in each phase in "
+        "proportion to its duration: the chance that it strikes this rank (Chernoff bound), at "
+        "these distances (geometric) and in this phase must be below 1 in 1,000 "
+        "(tests/doctor/analysis/test_stall_silence.py). " + RECURS,
+        fixes="Find what the rank does then; py-spy shows it on a time line.",
+        examine=_transient,
+        needs=("stalls",),
+        limits=(COST,),
+    ),
+)

@@ -1,0 +1,1 @@
+"""What profiler traces tell."""

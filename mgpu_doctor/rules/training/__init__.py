@@ -1,0 +1,1 @@
+"""What is being trained: its weights, loss, samples and batches."""

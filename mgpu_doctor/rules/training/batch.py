@@ -1,0 +1,130 @@
+"""The batch of an update against the one that was asked for on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.files import Json
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules.advice import LARGER_BATCH
+from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.training.parallel import is_flat, loaders_of, takes_its_part
+
+BIRTH = "birth certificate"
+
+GLOBAL = frozenset({"global_batch", "global_batch_size", "total_batch", "total_batch_size"})
+LOCAL = frozenset(
+    {
+        "local_batch_size",
+        *(
+            f"{name}per_{what}{rest}"
+            for what in ("gpu", "device", "rank")
+            for name, rest in (
+                ("", "_batch_size"),
+                ("", "_train_batch_size"),
+                ("batch_size_", ""),
+                ("train_batch_size_", ""),
+            )
+        ),
+    }
+)
+"""Names of options that leave no doubt (Megatron-LM, Hugging Face, torchtitan and their like)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    option: str
+    batch: int
+
+
+def _asked(argv: Json, names: frozenset[str]) -> _Asked | None:
+    """The last option of these names: `--name 8`, `--name=8`, `train.name=8`."""
+    given = [one for one in argv if isinstance(one, str)] if isinstance(argv, list) else []
+    found = None
+    for word, following in zip(given, [*given[1:], ""], strict=False):
+        option, equals, value = word.partition("=")
+        value = value if equals else following
+        name = option.lstrip("-+").rpartition(".")[2].replace("-", "_").lower()
+        if name in names and (equals or option.startswith("--")) and value.isdecimal():
+            found = _Asked(option, int(value))
+    return found
+
+
+def _confused(measures: Measures, _: Limits) -> Iterable[Finding]:
+    loaders, world = loaders_of(measures), len(measures.case.ranks)
+    sizes = {one.batch_size for one in loaders.values()}
+    replicas = measures.replicas
+    if not is_flat(measures) or len(sizes) != 1 or replicas.alike or not replicas.compared_batches:
+        return  # ranks that share their batches may share a model, too
+    batch = sizes.pop()
+    if not batch or takes_its_part(measures):
+        return
+    fetched = {_fetched(rank) for rank in measures.case.ranks}
+    if None in fetched or len(fetched) != 1:
+        return
+    samples, batches = fetched.pop() or (0, 0)
+    argv = measures.case.ranks[0].birth.get("argv")
+    total, part = _asked(argv, GLOBAL), _asked(argv, LOCAL)
+    if total is not None and part is None and total.batch == batch <= samples:
+        yield _mistaken(total, batch, samples, world, meant=total.batch)
+    if part is not None and part.batch == batch * world and (samples, batches) == (batch, 1):
+        yield _mistaken(part, batch, samples, world, meant=part.batch * world)
+
+
+def _fetched(rank: Rank) -> tuple[int, int] | None:
+    """Samples and backward passes of this rank's usual step."""
+    records = rank.steps[rank.steps["samples"] > 0] if len(rank.steps) else rank.steps
+    if not len(records):
+        return None
+    return int(np.median(records["samples"])), int(np.median(records["micro_batches"]))
+
+
+def _mistaken(asked: _Asked, batch: int, samples: int, world: int, meant: int) -> Finding:
+    real = samples * world
+    more = real > meant
+    how = (
+        f"DataLoader(..., batch_size={asked.batch} // dist.get_world_size())"
+        if more
+        else f"DataLoader(..., batch_size={asked.batch}): what the option says is each rank's own. "
+        + LARGER_BATCH
+    )
+    told = "of all ranks together" if more else "of one rank"
+    return Finding(
+        code="batch-confusion",
+        severity=Severity.WARNING,
+        confidence=0.9,
+        title=f"{asked.option} {asked.batch} was asked for, and an update is of {real} samples, "
+        f"not {meant}",
+        cause=f"The option names the batch {told}; each of the {world} ranks loads {batch} samples "
+        "at once." + (" The batch of all ranks was taken for the batch of each." if more else ""),
+        victims=tuple(range(world)),
+        evidence=(
+            Evidence(asked.option, asked.batch, "samples", None, "command line"),
+            Evidence("batch size of a rank's loader", batch, "samples", None, BIRTH),
+            Evidence("samples of an update", real, "samples", meant, "step records of all ranks"),
+        ),
+        since_step=0,
+        fixes=(Fix("divide-the-batch" if more else "whole-batch", "Load what was meant", how),),
+    )
+
+
+RULES = (
+    Rule(
+        code="batch-confusion",
+        family="training",
+        summary="The batch size that was asked for is not the one of an update: each rank's batch "
+        "was taken for that of all ranks, or the other way round.",
+        measured="Options whose names leave no doubt (`--global-batch-size`, `--total-batch-size`, "
+        "`--per-device-batch-size`, …) against the loader's batch size on every rank and the "
+        "samples in the step records.",
+        thresholds="The loader's batch size equals the asked one exactly where it should be the "
+        "n-th part of it (or is the n-th part where it should be equal), on every rank.",
+        fixes="Divide the global batch by the number of ranks, or pass the rank's own batch on.",
+        examine=_confused,
+    ),
+)

@@ -1,0 +1,233 @@
+"""A loss that is no number any more: from which step on, who was first, what died of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.model import Case, Outcome, Rank
+from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules import words
+from mgpu_doctor.rules.falls import obituary
+from mgpu_doctor.rules.falls.falls import Fall, Kind, first_falls
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+
+WHEN_OVER = 2
+"""Losses in a row at the end of a job that is over; one alone may be the last, odd batch."""
+_NUMBER = r"(?<![a-z])(?<!check_)(?:nans?|inf|infinit[ey]|non-?finite|not finite)(?![a-z])"
+_THING = r"(?<![a-z])(?:loss|losses|grads?|gradients?|norm)(?![a-z])"
+_SAYS = re.compile(
+    rf"{_THING}[^\n]{{0,80}}{_NUMBER}|{_NUMBER}[^\n]{{0,80}}{_THING}|returned nan values",
+    re.IGNORECASE,
+)
+"""As in `Loss is nan, stopping training`, `FloatingPointError: gradients are Nan/Inf`, and torch's
+own `Function 'MulBackward0' returned nan values in its 0th output`; not as in torch's advice
+`set_detect_anomaly(True, check_nan=False)`."""
+
+_STOPS = re.compile(r"stop|abort|exit|quit|terminat|halt|giv(?:e|ing) up", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """A rank's loss has been no number from here on."""
+
+    step: int
+    key: int
+    """Comparable between ranks: the collectives so far, or the step."""
+    steps: int
+    """That ended so."""
+    last: float | None
+    """The last loss before."""
+
+
+def _lost(rank: Rank, *, by_sequence: bool) -> _Lost | None:
+    unknown = np.isnan(rank.steps["loss"])
+    if unknown.all():
+        return None
+    known = rank.steps[~unknown]
+    finite = np.flatnonzero(np.isfinite(known["loss"]))
+    first = int(finite[-1]) + 1 if len(finite) else 0
+    if first >= len(known):
+        return None
+    row = known[first]
+    last = float(known["loss"][first - 1]) if first else None
+    key = int(row["group_seq" if by_sequence else "step"])
+    return _Lost(int(row["step"]), key, len(known) - first, last)
+
+
+def _has_losses(rank: Rank) -> bool:
+    return not np.isnan(rank.steps["loss"]).all()
+
+
+def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    case = measures.case
+    ranks = {rank.rank: rank for rank in case.ranks if rank.rank is not None}
+    by_sequence = all((rank.steps["group_seq"] > 0).all() for rank in ranks.values())
+    told = {number: _lost(rank, by_sequence=by_sequence) for number, rank in ranks.items()}
+    over = case.job.outcome not in (Outcome.RUNNING, Outcome.UNKNOWN)
+    least = WHEN_OVER if over else limits["steps"]
+    lost = {n: one for n, one in told.items() if one is not None}
+    fallen = _explained(case)
+    if not fallen and max((one.steps for one in lost.values()), default=0) < least:
+        return
+    first = _first(lost, ranks, by_sequence=by_sequence)
+    begin = min(lost.values(), key=lambda one: one.key, default=None)
+    accused: tuple[Culprit, ...] = ()
+    if fallen:
+        accused = obituary.culprits_of(fallen)
+    elif first is not None:
+        accused = (words.culprit(measures, first),)
+    guilty = {one.rank for one in accused}
+    yield Finding(
+        code="loss-nan",
+        severity=Severity.CRITICAL if fallen else Severity.WARNING,
+        confidence=0.99 if lost else 0.9,
+        title=_title(case, lost, fallen),
+        cause=_cause(begin, first, lost, alone=sum(map(_has_losses, ranks.values())) == 1),
+        culprits=accused,
+        victims=tuple(sorted(number for number in ranks if number not in guilty)),
+        evidence=(
+            *_evidence(lost, begin),
+            *(_end_of(fallen[0], case) if fallen else ()),
+        ),
+        since_step=begin.step if begin else fallen[0].last_step,
+        fixes=_fixes(begin),
+    )
+
+
+def _explained(case: Case) -> tuple[Fall, ...]:
+    """The first falls, where what they say is that the loss or a gradient is no number."""
+    if case.job.outcome in (Outcome.KILLED, Outcome.COMPLETED):
+        return ()
+    found = first_falls(case)
+    if not found or found[0].kind not in (Kind.EXCEPTION, Kind.EXIT):
+        return ()
+    error = found[0].error
+    said = f"{error.type} {error.message}" if error is not None else ""
+    if found[0].kind is Kind.EXIT:
+        said = f"{said}\n{_printed(case)}"
+    return found if _SAYS.search(said) else ()
+
+
+def _printed(case: Case) -> str:
+    """The last line by which a script says that it stops over its loss. Standard output and error
+    are kept apart, so that its place among other lines tells nothing."""
+    said = [line for line in case.console.tail if _SAYS.search(line) and _STOPS.search(line)]
+    return said[-1] if said else ""
+
+
+def _end_of(fall: Fall, case: Case) -> tuple[Evidence, ...]:
+    known, said = obituary.evidence_of(fall, case), _printed(case)
+    if fall.kind is not Kind.EXIT or not said:
+        return known
+    return (*known, Evidence("the job printed", said, "text", source="console"))
+
+
+def _first(
+    lost: Mapping[int, _Lost], ranks: Mapping[int, Rank], *, by_sequence: bool
+) -> int | None:
+    """The one rank whose loss was no number while every other's was a number in the same step."""
+    key = min((one.key for one in lost.values()), default=0)
+    early = [number for number, one in lost.items() if one.key == key]
+    if len(early) != 1 or len(ranks) == 1:
+        return None
+    name = "group_seq" if by_sequence else "step"
+    for number, rank in ranks.items():
+        then = rank.steps["loss"][rank.steps[name] == key]
+        if number != early[0] and not (len(then) and np.isfinite(then).all()):
+            return None
+    return early[0]
+
+
+def _title(case: Case, lost: Mapping[int, _Lost], fallen: tuple[Fall, ...]) -> str:
+    if fallen:
+        what = obituary.death(fallen[0])
+        return f"{obituary.who(fallen, case)} gave up over a loss that is no number: {what}"
+    step = min(one.step for one in lost.values())
+    where = "" if len(case.ranks) == 1 else f" on {words.ranks(lost)}"
+    if len(lost) == len(case.ranks) > 1:
+        where = " on every rank"
+    return f"The loss is NaN or infinite{where}, from step {step} to the end"
+
+
+def _cause(
+    begin: _Lost | None, first: int | None, lost: Mapping[int, _Lost], *, alone: bool
+) -> str:
+    if begin is None:
+        return "The script itself found a value that is no number, before any step recorded one."
+    if first is not None:
+        spread = "; what the ranks reduced carried it to the others" if len(lost) > 1 else ""
+        return (
+            f"Rank {first}'s loss was the first, in step {begin.step}, while all others' were "
+            f"numbers: its batch, or its own computation, made it{spread}."
+        )
+    if alone:
+        return "Weights that are no numbers give no numbers: nothing after this step is learned."
+    return (
+        "It became so on several ranks in one step, after an update: a gradient that was too large "
+        "or no number, on any of them, went into all ranks' weights. Their losses do not tell "
+        "whose it was. Nothing after this step is learned."
+    )
+
+
+def _evidence(lost: Mapping[int, _Lost], begin: _Lost | None) -> tuple[Evidence, ...]:
+    if begin is None:
+        return ()
+    return (
+        Evidence("first step whose loss is no number", begin.step, "steps", None, "step records"),
+        Evidence("steps since", max(one.steps for one in lost.values()), "steps", 0),
+        Evidence("last loss before it", begin.last, "", None, "step records"),
+        Evidence("ranks whose loss is no number", len(lost), "ranks", 0),
+    )
+
+
+def _fixes(begin: _Lost | None) -> tuple[Fix, ...]:
+    before = "" if begin is None else f" written before step {begin.step}"
+    return (
+        Fix(
+            "find-the-operation",
+            "Find the operation that makes it",
+            "with torch.autograd.set_detect_anomaly(True): around forward and backward of the "
+            f"steps before; go on from a checkpoint{before}, as the weights are lost.",
+        ),
+        Fix(
+            "bound-the-update",
+            "Bound what one batch can do",
+            "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True) "
+            "before optimizer.step(); a lower learning rate or a longer warm-up; bfloat16 or a "
+            "GradScaler instead of bare float16.",
+        ),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        code="loss-nan",
+        family="training",
+        summary="The loss is NaN or infinite and stays so: nothing is learned any more.",
+        measured="The number from which each backward pass starts, where it is in host memory; a "
+        "loss on a device is not read, as that would wait for it. Also the exception or the last "
+        "words of a script that gave up because of it.",
+        thresholds="Weights that are no numbers do not recover, so only a loss that stays so to "
+        "the end counts. A rank is named where it alone was first, in a step in which every other "
+        "rank's loss was a number; or where it raised the exception.",
+        fixes="Anomaly detection for the steps before; clipping, a lower learning rate, a look at "
+        "the batch; a checkpoint from before.",
+        examine=_examine,
+        replaces=("failed-exception",),
+        limits=(
+            Limit(
+                "steps",
+                5,
+                "steps",
+                f"in a row at the end of a running job; {WHEN_OVER} where it is over. A gradient "
+                "scaler may skip a few in a row while it looks for its scale (torch.amp halves it "
+                "at each)",
+            ),
+        ),
+    ),
+)

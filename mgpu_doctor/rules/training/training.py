@@ -1,0 +1,255 @@
+"""What is being trained: weights that drift apart, a loss that is no number, the learning rate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case import birth
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules import words
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.training import batch, loss, samples
+from mgpu_doctor.rules.training.parallel import DATA_PARALLEL, held_as_replicas, is_flat, strategies
+
+AVERAGING = frozenset({"PostLocalSGDOptimizer", "HierarchicalModelAverager"})
+"""Classes that let replicas differ on purpose and average them now and then."""
+MOST_STEPS = 0.5
+"""Share of steps in which ranks must talk to each other for their weights to be equal throughout;
+local SGD does so in a fraction of them."""
+
+
+# -------------------------------------------------------------------------- replicas-diverged
+
+
+def _diverged(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    found = measures.replicas
+    if found.diverged_at is None or found.diverged_moments < limits["moments"]:
+        return
+    if not held_as_replicas(measures) or _differ_on_purpose(measures):
+        return
+    silent = _never_reduced(measures)
+    if not silent and not _talk_in_most_steps(measures):
+        return
+    odd = _minority(found.factions)
+    cause, how = _why_apart(measures, odd, silent=silent)
+    yield Finding(
+        code="replicas-diverged",
+        severity=Severity.WARNING,
+        confidence=0.95,
+        title=f"{_who_differs(odd)}, since step {found.diverged_at} or before",
+        cause=cause,
+        culprits=tuple(words.culprit(measures, rank) for rank in odd),
+        victims=tuple(
+            sorted(rank for group in found.factions for rank in group if rank not in odd)
+        ),
+        evidence=(
+            Evidence(
+                "moments at which weights differ",
+                found.diverged_moments,
+                "moments",
+                0,
+                f"samples of all ranks' weights at {found.compared_weights} steps",
+            ),
+            Evidence(
+                "relative difference of the sampled weights' sums",
+                found.distance,
+                "fraction",
+                0.0,
+                "the same, at the last of them",
+            ),
+            Evidence("groups of ranks with equal weights", len(found.factions), "groups", 1),
+        ),
+        since_step=found.diverged_at,
+        fixes=(Fix("keep-replicas-equal", "Start equal, and reduce every gradient", how),),
+    )
+
+
+def _who_differs(odd: tuple[int, ...]) -> str:
+    if not odd:
+        return "The ranks, which should be replicas, train weights that differ"
+    who = words.ranks(odd).capitalize()
+    return f"{who} train{'s' if len(odd) == 1 else ''} other weights than all others"
+
+
+def _differ_on_purpose(measures: Measures) -> bool:
+    """A hook may reduce gradients in its own way; averagers let weights drift between averages."""
+    for rank in measures.case.ranks:
+        wrapped = birth.ddp(rank)
+        if wrapped is not None and wrapped.comm_hook is not None:
+            return True
+        if any(one.kind in AVERAGING for one in birth.optimizers(rank)):
+            return True
+    return False
+
+
+def _never_reduced(measures: Measures) -> bool:
+    """A wrapped module whose gradients no pass has ever reduced: it is called past its wrapper, or
+    always under `no_sync`."""
+    told = [birth.ddp(rank) for rank in measures.case.ranks]
+    return all(one is not None and one.synced == 0 for one in told)
+
+
+def _talk_in_most_steps(measures: Measures) -> bool:
+    for rank in measures.case.ranks:
+        sequence = rank.steps["group_seq"].astype(np.int64)
+        if len(sequence) < 2 or np.mean(np.diff(sequence) > 0) < MOST_STEPS:
+            return False
+    return True
+
+
+def _minority(factions: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The ranks outside of a majority of at least three; empty where there is none."""
+    first, *others = factions
+    rest = tuple(sorted(rank for group in others for rank in group))
+    return rest if len(first) >= 3 and len(first) > len(rest) else ()
+
+
+def _why_apart(measures: Measures, odd: tuple[int, ...], *, silent: bool) -> tuple[str, str]:
+    rates = {one.lr_now for rank in measures.case.ranks for one in birth.optimizers(rank)[:1]}
+    if silent:
+        return (
+            "No backward pass of the wrapped module has reduced its gradients: the model is called "
+            "past its wrapper (`model.module(...)`), or always under `no_sync`. Each rank trains "
+            "alone.",
+            "Call the DistributedDataParallel object itself, model(inputs), and leave `no_sync` "
+            "in the last backward pass before each optimizer step.",
+        )
+    if len(rates) > 1:
+        told = ", ".join(f"{one:g}" for one in sorted(one for one in rates if one is not None))
+        return (
+            f"The ranks' learning rates differ ({told}): equal gradients move them differently.",
+            "Let one schedule set the learning rate of every rank: nothing in it may depend on the "
+            "rank, its own loss or its own number of batches.",
+        )
+    by_hand = "ddp" not in strategies(measures)
+    who = words.ranks(odd).capitalize() if odd else "Each rank"
+    if by_hand:
+        return (
+            f"{who} began with other weights, or a parameter's gradient is never reduced: the "
+            "script reduces gradients by itself, and nothing else keeps the replicas equal.",
+            "for p in model.parameters(): dist.broadcast(p.data, src=0) before training; then "
+            "dist.all_reduce(p.grad) for every parameter in every step. Or wrap the model in "
+            "DistributedDataParallel, which does both.",
+        )
+    return (
+        f"{who} changed weights past DistributedDataParallel: a checkpoint loaded or layers "
+        "initialised after wrapping, weights that are updated but not part of the wrapped module, "
+        "or an optimizer that treats equal gradients differently.",
+        "Load checkpoints and initialise before wrapping (or broadcast afterwards), and give the "
+        "optimizer the wrapped module's parameters alone.",
+    )
+
+
+# -------------------------------------------------------------------------------- lr-unscaled
+
+RULE_OF_SCALE = frozenset({"SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop"})
+"""Optimizers whose learning rate is known to depend on the batch size."""
+LEAST_TOLD = 20
+
+
+def _unscaled(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    ranks = measures.case.ranks
+    if not is_flat(measures) or not strategies(measures) <= DATA_PARALLEL:
+        return
+    known = [birth.optimizers(rank) for rank in ranks]
+    if not all(len(one) == 1 for one in known):
+        return
+    first = known[0][0]
+    default = all(one.lr and one.lr == one.lr_default == one.lr_now for (one,) in known)
+    fetched = [_samples_an_update(rank) for rank in ranks]
+    update = sum(one for one in fetched if one is not None)
+    if not default or first.kind not in RULE_OF_SCALE or None in fetched:
+        return
+    if update < limits["samples"]:
+        return
+    yield Finding(
+        code="lr-unscaled",
+        severity=Severity.INFO,
+        confidence=0.7,
+        title=f"The learning rate is {first.kind}'s default, {first.lr:g}, for {update} samples an "
+        "update",
+        cause="A learning rate that fits one device's batch is small for the batch of "
+        f"{len(ranks)} of them: training then takes more epochs than it need. Whether a "
+        "larger one serves this model, only its validation loss tells.",
+        victims=tuple(rank.rank for rank in ranks if rank.rank is not None),
+        evidence=(
+            Evidence("learning rate", first.lr, "", first.lr_default, "birth certificate"),
+            Evidence("samples of an update", update, "samples", limits["samples"], "step records"),
+        ),
+        since_step=0,
+        fixes=(
+            Fix(
+                "scale-the-rate",
+                "Scale the learning rate with the batch, after a warm-up",
+                f"Start from {first.lr:g} and rise over some hundred updates: linearly with the "
+                f"number of ranks for SGD (towards {(first.lr or 0) * len(ranks):g}), by its "
+                f"square root for Adam (towards {(first.lr or 0) * len(ranks) ** 0.5:g}); watch "
+                "the validation loss.",
+            ),
+        ),
+    )
+
+
+def _samples_an_update(rank: Rank) -> int | None:
+    if len(rank.steps) < LEAST_TOLD or not rank.steps["samples"].any():
+        return None
+    return int(np.median(rank.steps["samples"]))
+
+
+RULES: tuple[Rule, ...] = (
+    *samples.RULES,
+    *batch.RULES,
+    *loss.RULES,
+    Rule(
+        code="replicas-diverged",
+        family="training",
+        summary="Ranks that should train the same weights do not: their parameters differ.",
+        measured="At steps 20, 40, 80, … 1280 and then each thousandth, each rank leaves a digest "
+        "of some elements of up to 64 parameters. Only digests of the same step, collective and "
+        "number of updates are compared. Weights on a device are not looked at, as reading them "
+        "would wait for it; nor are sharded ones. Silent for pipeline stages, groups smaller than "
+        "the job, all-to-all exchanges (experts), communication hooks, averaging optimizers and "
+        "ranks that do not talk to each other in most steps (local SGD).",
+        thresholds="The sums of the sampled weights differ by more than 1e-5: float32 resolves "
+        "6e-8, and CPUs of two kinds may differ in the last bits of a step. The minority is named "
+        "where at least three ranks agree against it; otherwise nobody is.",
+        fixes="DistributedDataParallel around all that is trained; or a broadcast at the start, "
+        "and every gradient reduced in every step.",
+        examine=_diverged,
+        limits=(
+            Limit(
+                "moments",
+                2,
+                "moments",
+                "compared moments, up to the last one, at which weights differ: one may fall "
+                "between two halves of an update",
+            ),
+        ),
+    ),
+    Rule(
+        code="lr-unscaled",
+        family="training",
+        summary="The learning rate is the optimizer's default, though many ranks make the batch of "
+        "an update large.",
+        measured="The first parameter group's learning rate at the first step and now, against the "
+        "default of the optimizer's class; samples of a step over all ranks.",
+        thresholds="Both rates equal the default, for optimizers with a known rule of scale.",
+        fixes="A larger learning rate, reached in a warm-up: linear with the batch for SGD (Goyal "
+        "et al. 2017, arXiv 1706.02677), its square root for Adam (Malladi et al. 2022, arXiv "
+        "2205.10287).",
+        examine=_unscaled,
+        limits=(
+            Limit(
+                "samples",
+                512,
+                "samples",
+                "of an update over all ranks: twice the batch of 256 to which Goyal et al. refer "
+                "their learning rate",
+            ),
+        ),
+    ),
+)
