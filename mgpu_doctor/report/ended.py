@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.rules.falls.echoes import is_echo
-from mgpu_doctor.rules.falls.falls import first_falls
+from mgpu_doctor.rules.falls.first import first_falls
 
 SEEN_LATE = 2.0
 """Seconds by which a process may be gone before that is seen from outside: the kernel first closes

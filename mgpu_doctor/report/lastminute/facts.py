@@ -16,7 +16,7 @@ from mgpu_doctor.report import text
 from mgpu_doctor.report.ended import fell_at
 from mgpu_doctor.report.rows import state
 from mgpu_doctor.report.verdict import leading
-from mgpu_doctor.rules.falls.falls import first_falls
+from mgpu_doctor.rules.falls.first import first_falls
 
 MINUTE = 60.0
 LINES, LINES_OF_NOBODY = 5, 12

@@ -10,7 +10,7 @@ from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.falls.fallen import fallen
-from mgpu_doctor.rules.falls.falls import victims_of
+from mgpu_doctor.rules.falls.first import victims_of
 from mgpu_doctor.rules.rule import Limits, Rule
 
 _HANGUP = "SIGHUP ends what was started in a terminal when the terminal or its SSH session closes."

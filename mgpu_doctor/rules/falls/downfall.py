@@ -11,7 +11,8 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.falls.fallen import fallen
-from mgpu_doctor.rules.falls.falls import Fall, victims_of
+from mgpu_doctor.rules.falls.falls import Fall
+from mgpu_doctor.rules.falls.first import victims_of
 from mgpu_doctor.rules.falls.relatives import ending_of, last_seen
 from mgpu_doctor.rules.rule import Limits, Rule
 

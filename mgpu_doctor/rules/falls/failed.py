@@ -12,7 +12,8 @@ from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import words
 from mgpu_doctor.rules.falls import afterwards, leavers, lost, obituary
 from mgpu_doctor.rules.falls.fallen import fallen
-from mgpu_doctor.rules.falls.falls import Fall, Kind, falls, first_falls, undecided, victims_of
+from mgpu_doctor.rules.falls.falls import Fall, Kind, falls
+from mgpu_doctor.rules.falls.first import first_falls, undecided, victims_of
 from mgpu_doctor.rules.falls.rendezvous import absentees
 from mgpu_doctor.rules.hang.stood import gave_up, judged
 from mgpu_doctor.rules.rule import Limits, Rule

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.rules.falls.falls import Fall, Kind, first_falls
+from mgpu_doctor.rules.falls.falls import Fall, Kind
+from mgpu_doctor.rules.falls.first import first_falls
 from mgpu_doctor.rules.hang.stall import stall_of
 
 

@@ -1,9 +1,7 @@
-"""Who fell, and who fell first: endings of ranks put in order of guilt. Pure.
+"""Who fell, and how: what is known of each end, joined. Pure.
 
 A rank's fall is its own (a signal, an exception or exit code of its own) or an echo of another's
-(see `echoes`). The first own fall is the culprit, whatever the launcher calls the root: torchrun
-names the failure that it noticed first, which after a SIGKILL is often a survivor's lost
-connection (measured with torch 2.13 under FSDP2 and tensor parallelism).
+(see `echoes`).
 """
 
 from __future__ import annotations
@@ -16,10 +14,6 @@ from enum import Enum
 from mgpu_doctor.case.model import Case, Error, LoggedEnd, Outcome, Rank, State
 from mgpu_doctor.rules.falls.echoes import CLOSING_SIGNALS, aborted_for_others, is_echo
 from mgpu_doctor.rules.falls.nested import original, wrapped_in
-
-TOGETHER = 1.0
-"""Seconds within which the same signal on several ranks counts as one event. torch.distributed's
-agent sends SIGKILL to ranks that ignore its SIGTERM 30 s later: those must not count."""
 
 SEEN_BY_ITSELF, SEEN_FROM_OUTSIDE, TOLD_BY_CONSOLE, VANISHED_ONLY = 0.99, 0.97, 0.8, 0.6
 """Confidence by where the ending is known from: the rank's own record, its exit status, what was
@@ -87,55 +81,6 @@ def falls(case: Case) -> tuple[Fall, ...]:
         if fall.kind is Kind.SIGNAL and fall.signal == signal.SIGABRT and fall.rank in helpless
         else fall
         for fall in _with_unlabelled(found, logged, case)
-    )
-
-
-def first_falls(case: Case) -> tuple[Fall, ...]:
-    """The culprits: the first own fall and those that are the same event. Empty: nobody fell, or
-    there are only echoes that do not tell who was first, or nothing does (see `undecided`)."""
-    found = falls(case)
-    own = _own(found)
-    if _unordered(own, case):
-        return ()
-    own = own or [fall for fall in found if fall.kind is Kind.VANISHED]
-    own = own or _first_echo(found, case.job.asked)
-    if not own:
-        return ()
-    first = min(own, key=_order if any(fall.order is None for fall in own) else _printed)
-    return (first, *(fall for fall in own if fall is not first and _same_event(fall, first)))
-
-
-def undecided(case: Case) -> tuple[Fall, ...]:
-    """Ranks that fell by themselves in different ways, where nothing tells which was first: logs
-    of several ranks without time stamps."""
-    own = _own(falls(case))
-    return tuple(own) if _unordered(own, case) else ()
-
-
-def _own(found: Iterable[Fall]) -> list[Fall]:
-    return [fall for fall in found if fall.kind not in (Kind.ECHO, Kind.VANISHED)]
-
-
-def _unordered(own: list[Fall], case: Case) -> bool:
-    if case.subject.kind != "log" or not own or all(fall.order is not None for fall in own):
-        return False
-    first = min(own, key=_order)
-    alone = all(fall is first or _same_event(fall, first) for fall in own)
-    return not alone and not first.noticed_first and any(fall.at is None for fall in own)
-
-
-def victims_of(case: Case, culprits: Iterable[Fall]) -> tuple[int, ...]:
-    """Ranks that ended or wait because of the culprits."""
-    guilty = {fall.rank for fall in culprits}
-    return tuple(
-        sorted(
-            rank.rank
-            for rank in case.ranks
-            if rank.rank is not None
-            and rank.rank not in guilty
-            and rank.state is not State.MISSING
-            and not (rank.state is State.EXITED and not rank.exit_code)
-        )
     )
 
 
@@ -253,7 +198,7 @@ def _with_unlabelled(
     printed = [end.error for end in logged if end.rank is None and end.pid is None and end.error]
     fatal = [error for error in printed if error.type == FATAL]
     raised = [error for error in printed if error.type != FATAL and not is_echo(error)]
-    one_place = len({_place(error) for error in raised}) == 1
+    one_place = len({place(error) for error in raised}) == 1
     lost = [error for error in printed if error.type != FATAL and is_echo(error)]
     nameless = [fall for fall in found if fall.kind is Kind.EXIT and fall.error is None]
     echoing = nameless if not raised and _one_each(lost, found, case) else []
@@ -305,48 +250,9 @@ def _nobodys(raised: list[Error], logged: Iterable[LoggedEnd], *, everyone: bool
     )
 
 
-def _first_echo(found: tuple[Fall, ...], asked: str | None) -> list[Fall]:
-    """Among echoes alone only a signal that came before every other ending tells who was first, or
-    one that no launcher sends on its own account while it ends what is left of a job."""
-    alone = [fall for fall in found if fall.signal in (signal.SIGHUP, signal.SIGINT)]
-    if alone and len(alone) < len(found) and asked is None:
-        return [replace(min(alone, key=_order), confidence=TOLD_BY_CONSOLE)]
-    timed = sorted((fall for fall in found if fall.at is not None), key=_order)
-    if len(timed) < 2 or len(timed) < len(found) or timed[0].signal is None:
-        return []
-    raised = timed[0].error
-    if raised is not None and raised.type != FATAL:
-        return []  # it ended by that; the signal came while the interpreter went down
-    first, second = timed[0], timed[1]
-    if (second.at or 0.0) - (first.at or 0.0) < 0.05 or second.signal is not None:
-        return []
-    return [replace(first, confidence=VANISHED_ONLY)]
-
-
-def _order(fall: Fall) -> tuple[float, bool, float]:
-    at = float("inf") if fall.at is None else fall.at
-    return (at, not fall.noticed_first, float("inf") if fall.rank is None else fall.rank)
-
-
-def _printed(fall: Fall) -> tuple[int, float]:
-    return (fall.order or 0, float("inf") if fall.rank is None else fall.rank)
-
-
 def _first_printed(told: Iterable[LoggedEnd]) -> int | None:
     return min((end.order for end in told if end.order is not None), default=None)
 
 
-def _place(error: Error) -> tuple[str, str | None, int | None]:
+def place(error: Error) -> tuple[str, str | None, int | None]:
     return (error.type, error.file, error.line)
-
-
-def _same_event(fall: Fall, first: Fall) -> bool:
-    if fall.kind is not first.kind:
-        return False
-    if fall.error is not None and first.error is not None and fall.kind is Kind.EXCEPTION:
-        return _place(fall.error) == _place(first.error)
-    if (fall.signal, fall.exit_code) != (first.signal, first.exit_code):
-        return False
-    if fall.at is None or first.at is None:
-        return fall.kind is Kind.EXIT
-    return abs(fall.at - first.at) <= TOGETHER

@@ -13,7 +13,7 @@ from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import words
 from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.falls.echoes import waited_in_vain
-from mgpu_doctor.rules.falls.falls import first_falls
+from mgpu_doctor.rules.falls.first import first_falls
 from mgpu_doctor.rules.rule import Limits, Rule
 
 SEEN, GUESSED = 0.9, 0.7

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
-from mgpu_doctor.rules.falls.falls import Fall, Kind, first_falls, last_step
+from mgpu_doctor.rules.falls.falls import Fall, Kind, last_step
+from mgpu_doctor.rules.falls.first import first_falls
 
 LEAST_SECONDS = 10.0
 """A shorter wait may end by itself: torchrun looks after its ranks every 0.1 s (its

@@ -12,7 +12,8 @@ from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.falls import Fall, first_falls
+from mgpu_doctor.rules.falls.falls import Fall
+from mgpu_doctor.rules.falls.first import first_falls
 from mgpu_doctor.rules.hardware.common import SURE, culprits, named, where
 from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limit, Limits, Rule

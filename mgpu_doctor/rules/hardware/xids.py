@@ -10,7 +10,8 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.gpu import XidEvent
 from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.findings import Evidence, Severity
-from mgpu_doctor.rules.falls.falls import Fall, first_falls
+from mgpu_doctor.rules.falls.falls import Fall
+from mgpu_doctor.rules.falls.first import first_falls
 from mgpu_doctor.rules.hardware.common import where
 from mgpu_doctor.signatures.signature import Role, Signature
 from mgpu_doctor.signatures.xid import APPLICATION, signature_of

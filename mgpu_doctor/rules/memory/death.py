@@ -12,7 +12,8 @@ from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.falls.fallen import fallen
-from mgpu_doctor.rules.falls.falls import Fall, Kind, first_falls, victims_of
+from mgpu_doctor.rules.falls.falls import Fall, Kind
+from mgpu_doctor.rules.falls.first import first_falls, victims_of
 from mgpu_doctor.rules.memory import evidence, holders, leaks
 from mgpu_doctor.rules.memory.evidence import OutOfMemory, out_of_memory
 from mgpu_doctor.rules.memory.holders import User

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.case.signs import Sign, went_on
-from mgpu_doctor.rules.falls.falls import Fall, Kind, first_falls
+from mgpu_doctor.rules.falls.falls import Fall, Kind
+from mgpu_doctor.rules.falls.first import first_falls
 from mgpu_doctor.rules.falls.laggards import Laggards, laggards
 from mgpu_doctor.rules.hang.stall import stall_of
 from mgpu_doctor.rules.signs.fit import (

@@ -20,7 +20,7 @@ from mgpu_doctor.case.birth_tf import Pace
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules.falls import afterwards, obituary
-from mgpu_doctor.rules.falls.falls import first_falls
+from mgpu_doctor.rules.falls.first import first_falls
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.slow.straggler import COST
 from mgpu_doctor.rules.words import by_cost, percent, plural, seconds

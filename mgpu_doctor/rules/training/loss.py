@@ -13,7 +13,8 @@ from mgpu_doctor.case.model import Case, Outcome, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules import words
 from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.falls import Fall, Kind, first_falls
+from mgpu_doctor.rules.falls.falls import Fall, Kind
+from mgpu_doctor.rules.falls.first import first_falls
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 WHEN_OVER = 2
