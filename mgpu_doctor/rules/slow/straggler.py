@@ -169,8 +169,7 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
         parts = {p: one.by_phase.get(p) or 0.0 for p in FAMILIES["compute"]}
         both = min(parts["forward"], parts["backward"]) >= 0.2 * one.excess
         phase = "forward and backward" if both else _biggest(one, "compute")
-        only = f"`if rank == {one.rank}`"
-        how = f"Look at what only this rank does there ({only}, hooks, larger batches)."
+        how = f"Look at what only it does there (`if rank == {one.rank}`, hooks, larger batches)."
         if hands_on(measures.rank(one.rank)):
             how = (
                 "Count what all_to_all hands each rank: a router that prefers its experts gives it "
@@ -187,9 +186,7 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
         cause = f"The rank's own {phase} work is slower than {_reference(measures, one).ranks}"
         if phase == "forward" and _has_bare_loop(measures.rank(one.rank)):
             what = "its forward pass, or what runs between steps,"
-            cause += (
-                " (without a module, an optimizer or a loader nothing tells where forward begins)"
-            )
+            cause += " (with no module, optimizer or loader nothing tells where forward begins)"
         yield straggler_finding(
             measures,
             one,

@@ -137,7 +137,7 @@ def test_a_disk_that_is_full_is_one_sentence_and_leaves_nothing(
         text=True,
         check=False,
         timeout=120,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},  # Python keeps a cut one
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},  # else Python keeps a cut file
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048)),
     )
     assert done.returncode == 2

@@ -163,7 +163,7 @@ def test_files_may_not_grow_any_more(tmp_path: Path) -> None:
         input=b"go\n",
         capture_output=True,
         check=False,
-        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},  # Python keeps a cut one
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},  # else Python keeps a cut file
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600)),
     )
     assert (done.returncode, done.stdout) == (6, b"ready\n" + EXPECTED)
