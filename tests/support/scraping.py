@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -54,12 +55,17 @@ class Reply:
 
 
 def ask(port: int, path: str = "/metrics", *, method: str = "GET", **headers: str) -> Reply:
-    """`headers`: by name, `_` for `-`."""
+    """`headers`: by name, `_` for `-`. Comes back once the server has closed the connection: it
+    counts an answer that was taken, so after it was sent."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     try:
         connection.request(method, path, headers=named)
-        reply = connection.getresponse()
-        return Reply(reply.status, dict(reply.headers), reply.read())
+        with connection.sock.dup() as ended:
+            reply = connection.getresponse()
+            body = reply.read()
+            with suppress(ConnectionResetError):
+                assert ended.recv(1) == b""
+        return Reply(reply.status, dict(reply.headers), body)
     finally:
         connection.close()
