@@ -149,9 +149,9 @@ def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
 
 def _ideal(measures: Measures) -> Ideal | None:
     """Only where all that ranks do is comparable, and they wait for each other: not across stages,
-    nor by a host's clock, nor among the workers of a server."""
+    nor among the workers of a server."""
     compared = measures.attribution
-    if compared is None or len(compared.judged) == 1 or not measures.structure.alike:
+    if compared is None or not measures.structure.alike:
         return None
     if measures.servers:
         return None
@@ -170,8 +170,8 @@ def _efficiency(measures: Measures) -> Efficiency | str:
 
 def _partly(measures: Measures) -> list[Unexamined]:
     """What the comparison had to leave out."""
-    parts = []
-    joined, attribution = measures.joined, measures.attribution
+    parts = [measures.missing["sampled"]] if "sampled" in measures.missing else []
+    joined = measures.joined
     if measures.servers:
         numbers = ", ".join(str(rank) for rank in sorted(measures.servers))
         parts.append(
@@ -189,15 +189,6 @@ def _partly(measures: Measures) -> list[Unexamined]:
                 f"speed of rank {numbers}",
                 "too few step records to compare",
                 "let the job run longer, with these ranks under observation",
-            )
-        )
-    if attribution is not None and len(attribution.judged) == 1:
-        parts.append(
-            Unexamined(
-                "speed of the devices' own work",
-                "the ranks stamped their phases on the host while the devices ran asynchronously, "
-                "so only input was compared",
-                "let the probe use device events: see `mgpu-doctor check`",
             )
         )
     return parts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mgpu_probes.inprocess.layout import INPUT
@@ -15,7 +15,7 @@ from mgpu_doctor.analysis.cost.whatif import saved_without
 from mgpu_doctor.analysis.devices.devices import OnDevice, on_devices, why_unknown
 from mgpu_doctor.analysis.devices.watched import Watched, watch
 from mgpu_doctor.analysis.host.surroundings import Surroundings, surroundings
-from mgpu_doctor.analysis.stacks.sampling import Sampled, sampled
+from mgpu_doctor.analysis.stacks.sampling import Sampled, sampled, why_incomparable
 from mgpu_doctor.analysis.stacks.standing import Standing, stand, undecided
 from mgpu_doctor.analysis.stalls.stalls import Stalls, find_stalls
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
@@ -34,6 +34,7 @@ from mgpu_doctor.analysis.structure.structure import Structure, structure_of
 from mgpu_doctor.analysis.traces.told import Told, tell
 from mgpu_doctor.case.birth import hands_on
 from mgpu_doctor.case.model import Case, Rank, Unexamined
+from mgpu_doctor.case.phase_clock import host_stamped
 
 LEAST_RECORDS = LEAST_STEPS // 2
 """A rank with fewer records (it died early) is left out, so that the others can be compared."""
@@ -137,9 +138,14 @@ def _with_stacks(seen: Measures) -> Measures:
     looks = seen.case.looks
     found = stand(looks)
     reason = undecided(found)
-    seen = replace(seen, standing=None if reason else found, sampled=sampled(looks))
+    incomparable = why_incomparable(looks)
+    if incomparable is None:
+        seen = replace(seen, sampled=sampled(looks))
+    else:
+        hidden = Unexamined("who is waited for in a job that moves", incomparable, TRACE_ALL)
+        seen = replace(seen, missing={**seen.missing, "sampled": hidden})
     if reason is None:
-        return seen
+        return replace(seen, standing=found)
     why = Unexamined(
         "who is waited for",
         reason,
@@ -157,44 +163,47 @@ def _of_steps(case: Case) -> Measures:
         return replace(seen, missing=_not_recorded(case))
     serving = servers(case.ranks)
     ranks = without(case.ranks, serving)
+    timed = replace(seen, servers=serving, step_seconds=step_seconds(ranks))
+    if stamped := host_stamped(ranks):
+        return replace(timed, missing=_not_device_timed(stamped))
     shares = phase_shares(ranks, INPUT)
-    alone = replace(
-        seen,
-        servers=serving,
-        coverage=coverage(ranks),
-        step_seconds=step_seconds(ranks),
-        input_shares=shares,
-    )
+    alone = replace(timed, coverage=coverage(ranks), input_shares=shares)
     if len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2:
         return replace(alone, input_saved=max(shares.values()) if shares else None)
+    return _compared(alone, ranks)
+
+
+def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
+    """The same with all that comparing several ranks shows."""
     try:
         joined = join(ranks, least=LEAST_RECORDS)
     except UnjoinableError as reason:
-        return replace(alone, missing=_missing("joined", str(reason)))
-    host_clock = has_host_clock(ranks)
+        return replace(seen, missing=_missing("joined", str(reason)))
     try:
-        attribution = attribute(joined, host_clock=host_clock)
+        attribution = attribute(joined)
     except UnattributableError as reason:
-        return replace(alone, joined=joined, missing=_missing("attribution", str(reason)))
+        return replace(seen, joined=joined, missing=_missing("attribution", str(reason)))
     compared = replace(
-        alone,
+        seen,
         joined=joined,
         attribution=attribution,
         input_saved=saved_without(joined, attribution, INPUT),
         # In a pipeline nobody can tell data that moves from the bubble that its shape leaves.
-        moving=moving(joined, attribution) if structure.alike else None,
-        stages=measure_stages(joined, attribution, structure),
+        moving=moving(joined, attribution) if seen.structure.alike else None,
+        stages=measure_stages(joined, attribution, seen.structure),
     )
     if attribution.steps < LEAST_STEPS:
         few = f"{attribution.steps} steps can be compared; {LEAST_STEPS} decide at the earliest"
         return replace(compared, missing=_missing("stragglers", few))
-    stragglers = find_in_roles(ranks, joined, attribution, structure, host_clock=host_clock)
+    stragglers = find_in_roles(ranks, joined, attribution, seen.structure)
     counted = not any(map(hands_on, ranks))
     return replace(
         compared,
         stragglers=stragglers,
         causes={
-            one.rank: explain(joined, attribution, one, around, structure, counted=counted)
+            one.rank: explain(
+                joined, attribution, one, seen.surroundings, seen.structure, counted=counted
+            )
             for one in stragglers
         },
         stalls=_newest_stalls(joined, attribution, ranks),
@@ -212,14 +221,6 @@ def _newest_stalls(
     return find_stalls(joined, attribution, ranks)
 
 
-def has_host_clock(ranks: tuple[Rank, ...]) -> bool:
-    """Whether any rank computes on a device but could stamp its phases on the host only."""
-    return any(
-        rank.birth.get("clock") == "host" and not str(rank.device or "cpu").startswith("cpu")
-        for rank in ranks
-    )
-
-
 MORE_STEPS = "let the job run for some tens of steps with every rank under `mgpu-doctor run`"
 REMEDIES = {
     "joined": MORE_STEPS,
@@ -230,6 +231,23 @@ REMEDIES = {
     "loads": MORE_STEPS,
 }
 """By field; each is computed from those before it."""
+TRACE_ALL = "take a profiler trace of the same steps on all ranks: `mgpu-doctor trace PID`"
+STEP_MEASURES = ("coverage", "input_shares", *REMEDIES)
+"""What is computed from the phases of steps."""
+
+
+def _not_device_timed(ranks: Sequence[Rank]) -> dict[str, Unexamined]:
+    """What cannot be measured while the host's clock alone timed the work of devices."""
+    numbers = sorted(rank.rank for rank in ranks if rank.rank is not None)
+    who = f"rank {numbers[0]}" if len(numbers) == 1 else f"{len(ranks)} ranks"
+    why = Unexamined(
+        "own work and waiting on the devices",
+        f"the host timed the phases of {who} while the device worked asynchronously, and the "
+        "device's queue can hide or move any wait: no rank was compared, and no wait for data "
+        "was judged",
+        TRACE_ALL,
+    )
+    return dict.fromkeys(STEP_MEASURES, why)
 
 
 def _missing(name: str, reason: str) -> dict[str, Unexamined]:
@@ -268,4 +286,4 @@ def _not_recorded(case: Case) -> dict[str, Unexamined]:
         "probe needs torch or TensorFlow in the job's Python and is not loaded by `python -E`, "
         "`-I` or `-S`",
     )
-    return dict.fromkeys(("coverage", "step_seconds", "input_shares", *REMEDIES), why)
+    return dict.fromkeys(("step_seconds", *STEP_MEASURES), why)

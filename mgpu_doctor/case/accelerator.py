@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from mgpu_doctor.case.birth import flag
 from mgpu_doctor.case.files import Json, text, whole
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.phase_clock import device_kind
 
+GPU_KINDS = ("cuda", "gpu")
+"""What torch (ROCm too) and TensorFlow call a GPU."""
 MOST_VISIBLE = 256
 
 
@@ -16,7 +19,7 @@ class Accelerator:
     """None: unknown."""
 
     index: int | None = None
-    """As the process counts: the n of `cuda:n`."""
+    """As the process counts: the n of `cuda:n` or `gpu:n`."""
     uuid: str | None = None
     """As NVML writes it, `GPU-…`."""
     name: str | None = None
@@ -37,9 +40,9 @@ class Accelerator:
 
 def accelerator(rank: Rank) -> Accelerator | None:
     """The GPU of a rank; None where it computes on none, as far as is known."""
-    kind, _, index = str(rank.device or "").partition(":")
-    if kind != "cuda":
+    if device_kind(rank) not in GPU_KINDS:
         return None
+    index = str(rank.device).partition(":")[2]
     birth = rank.birth
     visible = birth.get("visible_devices")
     parallel = birth.get("data_parallel")

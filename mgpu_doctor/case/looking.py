@@ -72,6 +72,7 @@ def _process(item: Mapping[str, Json]) -> Process:
         main_cpu_seconds=number(item.get("main_cpu_seconds")),
         rested=number(item.get("rested")),
         wait_status=whole(item.get("wait_status"), 0, 0xFFFF),
+        on_device=_truth(item.get("on_device")),
     )
 
 

@@ -88,6 +88,8 @@ class Process:
     """Seconds for which its main thread had not run by then, by the scheduler."""
     wait_status: int | None = None
     """How it ended, as waitpid(2) tells it, where its parent has not asked yet."""
+    on_device: bool | None = None
+    """Whether it holds an accelerator open."""
 
 
 @dataclass(frozen=True, slots=True)

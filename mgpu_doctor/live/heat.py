@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.case.phase_clock import host_stamped
 
 RECENT = 240
 """Steps looked at: about what the widest usual screen can show, one a column."""
@@ -30,7 +31,6 @@ class Heat:
 def heat(case: Case) -> Heat | str:
     """The map, or a sentence why there is none."""
     # Loaded here: who only has to know what a map is has no job to examine.
-    from mgpu_doctor.analysis.measures import has_host_clock
     from mgpu_doctor.analysis.steps.align import UnjoinableError, join
     from mgpu_doctor.analysis.steps.attribution import UnattributableError, attribute
 
@@ -39,10 +39,12 @@ def heat(case: Case) -> Heat | str:
         lonely = len(case.ranks) == 1 and case.job.world_size in (None, 1)
         known = "this job has one" if lonely else f"{TOO_FEW[stepped]} has ended a step so far"
         return f"it compares ranks, and {known}"
+    if host_stamped(case.ranks):
+        return "it compares own work, which the host's clock does not show of work on devices"
     recent = tuple(_newest(rank) for rank in case.ranks)
     try:
         joined = join(recent)
-        found = attribute(joined, host_clock=has_host_clock(recent))
+        found = attribute(joined)
     except (UnjoinableError, UnattributableError) as reason:
         return str(reason)
     others = found.own - found.excess

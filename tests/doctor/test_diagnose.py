@@ -110,12 +110,6 @@ def test_a_rank_left_out_is_told() -> None:
     assert [one.probe for one in diagnose(make_case(ranks)).unexamined] == ["speed of rank 2"]
 
 
-def test_host_clocks_are_told() -> None:
-    job = Synthetic(birth={"clock": "host"}, device="cuda:0")
-    probes = [one.probe for one in diagnose(synthetic_case(job)).unexamined]
-    assert probes == ["speed of the devices' own work", "GPU samples"]
-
-
 def test_what_the_case_could_not_see_is_passed_on() -> None:
     blind = Unexamined("devices", "no NVIDIA driver", "none needed on a CPU machine")
     case = replace(synthetic_case(Synthetic()), unexamined=(blind,))

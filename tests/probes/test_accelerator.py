@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from mgpu_probes.inprocess import births
-from mgpu_probes.inprocess.rank import probe
+from mgpu_probes.inprocess.rank import Probe, probe
 from mgpu_probes.inprocess.torch_hooks import accelerator
 
 
@@ -91,3 +91,31 @@ def test_autocast_is_seen_once_and_leaves_no_trace() -> None:
     assert births.autocast == ["bfloat16"]
     assert torch.autocast_increment_nesting is not hooked
     assert birth()["precision"] == "bfloat16+autocast"
+
+
+def test_who_has_used_an_accelerator_is_never_timed_as_a_cpu_again() -> None:
+    """A CPU loss now and then (an exponential average, a metric) must not turn the clock back."""
+    process = Probe()
+    process.computes_on(None)
+    assert process.device_clock == "cpu"
+    process.computes_on("cuda:1")
+    process.computes_on(None)
+    process.computes_on("xpu:0")
+    assert (process.device_clock, process.accelerator) == ("host", "cuda:1")
+
+
+def test_a_loss_on_the_cpu_does_not_hide_that_a_gpu_computes(told: pytest.MonkeyPatch) -> None:
+    told.setattr(probe, "accelerator", None)
+    on_a_gpu(told)
+    probe.computes_on(None)
+    told.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
+    assert birth()["clock"] == "cpu"
+    told.setattr(torch.cuda, "max_memory_allocated", lambda: 1 << 20)
+    certificate = birth()
+    assert (certificate["clock"], certificate["device"]) == ("host", "cuda:0")
+
+
+def test_other_accelerators_are_named(told: pytest.MonkeyPatch) -> None:
+    told.setattr(probe, "accelerator", None)
+    probe.computes_on("xpu:3")
+    assert (birth()["clock"], birth()["device"]) == ("host", "xpu:3")

@@ -119,6 +119,7 @@ class Seen:
     child_cpu: float | None = None
     """Seconds that a process which it started has used; None: there is none."""
     unread: bool = False
+    on_device: bool | None = False
 
 
 @dataclass
@@ -188,6 +189,7 @@ def _process(pid: int, rank: int, seen: Seen, world: int | None) -> Process:
         user=None,
         main_cpu_seconds=seen.cpu,
         rested=seen.rested,
+        on_device=seen.on_device,
     )
 
 

@@ -16,6 +16,7 @@ from mgpu_doctor.case.allocator import allocator
 from mgpu_doctor.case.files import whole
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.peaks import rungs
+from mgpu_doctor.case.phase_clock import device_kind
 
 KEPT = ("weights", "gradients", "optimizer", "buckets")
 REST, CACHE = "rest", "cache"
@@ -38,7 +39,7 @@ def makeup(rank: Rank) -> Makeup | str:
     told = rank.birth.get("memory_parts")
     if not isinstance(told, Mapping):
         return "no optimizer has told its parameters"
-    where = "host" if str(rank.device or "cpu").startswith("cpu") else "device"
+    where = "host" if device_kind(rank) == "cpu" else "device"
     if (told.get("on") == "cpu") != (where == "host"):
         return "its weights are not kept where it computes"
     peak = _peak(rank, where)

@@ -30,10 +30,9 @@ class Moving:
 
 
 def moving(joined: Joined, attribution: Attribution) -> Moving | None:
-    """What even the rank that came last spent in collectives. None where it cannot be told: too few
-    steps, or phases that were stamped on the host while a device ran."""
+    """What even the rank that came last spent in collectives; None: too few steps."""
     series = attribution.communication[~np.isnan(attribution.communication)]
-    if len(attribution.judged) == 1 or len(series) < LEAST_STEPS:
+    if len(series) < LEAST_STEPS:
         return None
     seconds = max(0.0, estimate(series.astype(np.float64)).mean)
     return Moving(seconds, min(1.0, seconds / joined.step_seconds))

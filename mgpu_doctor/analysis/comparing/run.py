@@ -14,7 +14,7 @@ from mgpu_doctor.analysis.comparing.noise import Level, mean_level, median_level
 from mgpu_doctor.analysis.comparing.settings import settings_of
 from mgpu_doctor.analysis.host.crowd import crowds
 from mgpu_doctor.analysis.host.surroundings import ON_HOST, surroundings
-from mgpu_doctor.analysis.measures import LEAST_RECORDS, has_host_clock
+from mgpu_doctor.analysis.measures import LEAST_RECORDS
 from mgpu_doctor.analysis.steps.align import Floats, UnjoinableError, join
 from mgpu_doctor.analysis.steps.attribution import UnattributableError, attribute
 from mgpu_doctor.analysis.steps.shares import after_warm_up
@@ -23,6 +23,7 @@ from mgpu_doctor.analysis.structure.structure import structure_of
 from mgpu_doctor.case.birth import data_parallel_devices
 from mgpu_doctor.case.files import whole
 from mgpu_doctor.case.model import Case, Rank, Records
+from mgpu_doctor.case.phase_clock import host_stamped
 
 SAMPLES, TOKENS, STEPS = "samples", "tokens", "steps"
 MOST_REPLICAS = 65_536
@@ -143,6 +144,8 @@ def _phases(
     everybody: Sequence[Rank], ranks: Sequence[tuple[Rank, Records]]
 ) -> tuple[dict[str, float | None], str | None]:
     """Seconds a step of each phase, and why standing in collectives is not known, if it is not."""
+    if host_stamped(everybody):
+        return dict.fromkeys(PHASES), "the host's clock does not show what devices do or wait for"
     means = np.array([_known_means(records) for _, records in ranks])
     known = ~np.isnan(means)
     sums = np.where(known, means, 0.0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
@@ -153,9 +156,6 @@ def _phases(
     if len(everybody) < 2:
         phases[PHASES[WAIT]] = phases[PHASES[WAIT]] or 0.0  # one rank alone waits for nobody
         return phases, None
-    if has_host_clock(tuple(everybody)):
-        phases[PHASES[WAIT]] = phases[PHASES[COMMUNICATION]] = None
-        return phases, "by the host's clock, work on a device and waiting cannot be told apart"
     divided = _divided(everybody)
     if divided is not None:
         phases[PHASES[WAIT]], phases[PHASES[COMMUNICATION]] = divided

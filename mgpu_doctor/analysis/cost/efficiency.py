@@ -36,8 +36,6 @@ class Efficiency:
 
 def efficiency(attribution: Attribution) -> Efficiency | str:
     """Of the steps in which every rank's own work is known; else a sentence why it is not told."""
-    if len(attribution.judged) == 1:
-        return "by the host's clock, work on a device and waiting cannot be told apart"
     known = ~np.isnan(attribution.typical)[:, None]
     work = attribution.own.sum(axis=0, where=known, dtype=np.float64)
     standing = attribution.standing.sum(axis=0, where=known, dtype=np.float64)

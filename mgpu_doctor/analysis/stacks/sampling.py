@@ -72,8 +72,20 @@ class Sampled:
     """That a rank like the others would be seen so, times the number of ranks."""
 
 
+def why_incomparable(looks: Sequence[Look]) -> str | None:
+    """Why the stacks of a job that moves say nothing of who is waited for; None: they do. On a GPU
+    the host only queues work: where it is says little of what the device does or waits for."""
+    ranks = looks[-1].ranks if len(looks) >= LEAST_LOOKS else ()
+    if any(process.on_device for process in ranks):
+        return "the ranks compute on devices that run behind their hosts, which stacks do not show"
+    if any(process.on_device is None for process in ranks):
+        return "whether the ranks compute on devices, which stacks do not show, could not be seen"
+    return None
+
+
 def sampled(looks: Sequence[Look]) -> Sampled | None:
-    """The rank that the others wait for, where samples decide it. `looks`: oldest first."""
+    """The rank that the others wait for, where samples decide it. `looks`: oldest first, of ranks
+    that can be compared."""
     looks = [look for look in looks if look.at >= looks[-1].at - RECENT]
     if len(looks) < LEAST_LOOKS:
         return None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION, INPUT
+from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION
 
 from mgpu_doctor.analysis.cost.without import saved_if
 from mgpu_doctor.analysis.stalls.seldom import find_seldom
@@ -99,8 +99,7 @@ def find_stalls(
     """What recurs, the dearest first; empty where nothing does."""
     work = _work(joined, attribution)
     seen = {name: np.nan_to_num(joined.phases[:, :, phase]) for name, phase in PHASES_SEEN.items()}
-    if len(attribution.judged) > 1:
-        seen["gc"] = np.nan_to_num(joined.collecting)
+    seen["gc"] = np.nan_to_num(joined.collecting)
     seen = {name: seconds for name, seconds in seen.items() if seconds.any()}
     rest = work.own
     found = []
@@ -120,13 +119,8 @@ def find_stalls(
 
 
 def _work(joined: Joined, attribution: Attribution) -> _Work:
-    """Own work as attributed. While a device runs asynchronously it is what blocks the host."""
     known = np.flatnonzero(~np.isnan(attribution.own).any(axis=1))
-    if len(attribution.judged) > 1:
-        return _Work(joined, attribution.own, attribution.communication, known)
-    phases = (joined.phases[:, :, phase] for phase in (INPUT, CHECKPOINT, EVALUATION))
-    own = np.sum([np.nan_to_num(seconds) for seconds in phases], axis=0)
-    return _Work(joined, own, np.min(joined.wall - own, axis=1), known)
+    return _Work(joined, attribution.own, attribution.communication, known)
 
 
 def _alone(seconds: Floats) -> Floats:

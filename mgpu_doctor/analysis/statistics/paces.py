@@ -13,6 +13,7 @@ from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
 from mgpu_doctor.analysis.steps.shares import after_warm_up
 from mgpu_doctor.case.birth_tf import Pace
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.phase_clock import is_host_stamped
 from mgpu_doctor.recording.columns import phase_of
 
 LEAST = 30
@@ -56,7 +57,7 @@ def own_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
     found = []
     for one in ranks:
         steps = after_warm_up(one.steps)[-NEWEST:]
-        if one.rank is None or not len(steps):
+        if one.rank is None or not len(steps) or is_host_stamped(one):
             continue
         idle = np.nan_to_num(phase_of(steps, WAIT)) + np.nan_to_num(phase_of(steps, COMMUNICATION))
         low, middle, high = np.quantile(steps["wall_ns"] * 1e-9 - idle, (0.25, 0.5, 0.75))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from mgpu_probes.inprocess.layout import COMMUNICATION, INPUT, PHASES, WAIT
+from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
 from mgpu_doctor.analysis.statistics.medians import (
     Middle,
@@ -26,6 +26,7 @@ from mgpu_doctor.analysis.steps.align import Joined
 from mgpu_doctor.analysis.steps.cells import Floats, Ints
 
 __all__ = [
+    "OWN_PHASES",
     "REFERENCE",
     "Attribution",
     "UnattributableError",
@@ -36,6 +37,7 @@ __all__ = [
 ]
 
 OWN_PHASES = tuple(p for p in range(len(PHASES)) if p not in (WAIT, COMMUNICATION))
+"""Phases that are a rank's own work, and are compared with the other ranks'."""
 REFERENCE = 512
 """In larger fleets so many ranks, evenly spread, stand for the others where a phase is compared:
 their median is as good within a twentieth of what one rank's steps vary by."""
@@ -61,8 +63,6 @@ class Attribution:
     """(T) saved if the slowest alone were like the second slowest"""
     waste: Floats
     """(T) wait of all ranks together"""
-    judged: tuple[int, ...]
-    """Phases that count as own work and can be compared."""
 
     @property
     def steps(self) -> int:
@@ -82,7 +82,6 @@ class Attribution:
             slowest=self.slowest[first:last],
             blame=self.blame[start:stop],
             waste=self.waste[start:stop],
-            judged=self.judged,
         )
 
     @property
@@ -107,15 +106,12 @@ class UnattributableError(ValueError):
     """Own work and wait cannot be told apart; the message says why."""
 
 
-def attribute(joined: Joined, *, host_clock: bool = False) -> Attribution:
+def attribute(joined: Joined) -> Attribution:
     """Divides every joined step into own work, wait and communication.
 
-    Raises `UnattributableError`.
-
-    `host_clock`: the phases were stamped on the host while a device ran asynchronously. Then only
-    `input` is surely own work of the host; all else may hide a wait at some later synchronization.
+    The ranks must not be host-stamped (`case.phase_clock`). Raises `UnattributableError`.
     """
-    standing = _standing(joined) if not host_clock else joined.wall - joined.phases[:, :, INPUT]
+    standing = _standing(joined)
     unmeasured = np.isnan(standing)
     known = ~unmeasured.any(axis=1)
     if np.mean(known) < 0.5:
@@ -124,9 +120,8 @@ def attribute(joined: Joined, *, host_clock: bool = False) -> Attribution:
             for rank, share in zip(joined.ranks, unmeasured.mean(axis=0), strict=True)
             if share > 0.5
         ]
-        what = "input" if host_clock else "wait for other ranks"
         raise UnattributableError(
-            f"the {what} was not measured on rank {', '.join(unknown) or 'all'}"
+            f"the wait for other ranks was not measured on rank {', '.join(unknown) or 'all'}"
         )
     np.clip(standing, 0, joined.wall, out=standing)
     standing[~known] = np.nan
@@ -142,7 +137,6 @@ def attribute(joined: Joined, *, host_clock: bool = False) -> Attribution:
         slowest=slowest[known],
         blame=blame,
         waste=standing.sum(axis=1) - communication * standing.shape[1],
-        judged=(INPUT,) if host_clock else OWN_PHASES,
     )
 
 

@@ -13,19 +13,23 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.statistics.medians import column_medians
 from mgpu_doctor.analysis.steps.shares import after_warm_up
 from mgpu_doctor.case.model import Records
+from mgpu_doctor.case.phase_clock import is_host_stamped
 from mgpu_doctor.recording.columns import Columns
 
 
 def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
-    """Of each rank of the case, phase -> median seconds a step; None: not known. Time in
+    """Of each rank of the case, phase -> median seconds a step; None: not known, as of ranks whose
+    devices only the host's clock timed. Time in
     collectives is divided into wait and communication if the ranks could be compared, else all of
     it is `wait` and `communication` unknown."""
-    found = [
-        dict(zip(PHASES, _of_records(after_warm_up(rank.steps)), strict=True))
+    found: list[dict[str, float | None]] = [
+        dict.fromkeys(PHASES)
+        if is_host_stamped(rank)
+        else dict(zip(PHASES, _of_records(after_warm_up(rank.steps)), strict=True))
         for rank in measures.case.ranks
     ]
     joined, attribution = measures.joined, measures.attribution
-    if joined is None or attribution is None or len(attribution.judged) == 1:
+    if joined is None or attribution is None:
         return found
     if not measures.structure.alike:
         return found  # what even the busiest stage stands is a pipeline's bubble, too

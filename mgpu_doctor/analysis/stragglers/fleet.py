@@ -11,7 +11,13 @@ import numpy as np
 from mgpu_doctor.analysis.statistics.medians import BLOCK, column_medians
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS, Persistent
 from mgpu_doctor.analysis.steps.align import Joined
-from mgpu_doctor.analysis.steps.attribution import REFERENCE, Attribution, phase_excess, reference
+from mgpu_doctor.analysis.steps.attribution import (
+    OWN_PHASES,
+    REFERENCE,
+    Attribution,
+    phase_excess,
+    reference,
+)
 from mgpu_doctor.analysis.steps.cells import Floats, Ints
 from mgpu_doctor.analysis.stragglers.lasting import lasting
 from mgpu_doctor.analysis.stragglers.rises import LEAST_RANKS, learn, level_limit, rise_limit
@@ -38,14 +44,13 @@ def among_many(
     fleet = _Fleet.of(joined, attribution, floor)
     everybody = np.arange(len(joined.ranks))
     found = fleet.lasting(lambda columns: attribution.excess[:, columns], everybody)
-    if len(attribution.judged) > 1:
-        late = column_medians(attribution.excess[-2 * LEAST_STEPS :])
-        likely = np.argsort(-late)[:MOST_LIKELY]
-        likely = np.sort(likely[late[likely] >= LIKELY * floor])
-        for phase in attribution.judged if len(likely) else ():
-            more = fleet.lasting(_excess_in(joined, phase), likely)
-            for column, ways in more.items():
-                found.setdefault(column, []).extend(ways)
+    late = column_medians(attribution.excess[-2 * LEAST_STEPS :])
+    likely = np.argsort(-late)[:MOST_LIKELY]
+    likely = np.sort(likely[late[likely] >= LIKELY * floor])
+    for phase in OWN_PHASES if len(likely) else ():
+        more = fleet.lasting(_excess_in(joined, phase), likely)
+        for column, ways in more.items():
+            found.setdefault(column, []).extend(ways)
     return found
 
 

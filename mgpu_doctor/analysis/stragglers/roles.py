@@ -47,8 +47,6 @@ def find_in_roles(
     joined: Joined,
     attribution: Attribution,
     structure: Structure,
-    *,
-    host_clock: bool = False,
 ) -> tuple[Straggler, ...]:
     """The persistent stragglers, the dearest first; `saved` is of the whole job's step."""
     if structure.alike:
@@ -57,7 +55,7 @@ def find_in_roles(
     def find(some: Ranks) -> tuple[Straggler, ...]:
         try:
             together = join(some, least=LEAST_STEPS // 2)
-            return find_stragglers(together, attribute(together, host_clock=host_clock))
+            return find_stragglers(together, attribute(together))
         except (UnjoinableError, UnattributableError):
             return ()  # fewer than two of them left enough records
 

@@ -24,7 +24,7 @@ from mgpu_doctor.analysis.statistics.significance import (
     persistent,
 )
 from mgpu_doctor.analysis.steps.align import FIRST_STEPS, Joined
-from mgpu_doctor.analysis.steps.attribution import Attribution, phase_excess
+from mgpu_doctor.analysis.steps.attribution import OWN_PHASES, Attribution, phase_excess
 from mgpu_doctor.analysis.steps.cells import Floats, Ints
 from mgpu_doctor.analysis.stragglers.fleet import among_many
 from mgpu_doctor.analysis.stragglers.rises import LEAST_RANKS, level_limit
@@ -155,13 +155,12 @@ def _by_themselves(
     floor = step * (FLOOR if len(joined.ranks) > 2 else FLOOR_OF_TWO)
     late = column_medians(attribution.excess[-2 * LEAST_STEPS :])
     likely = np.maximum(column_medians(attribution.excess), late) >= COMPARABLE * floor
-    comparisons = len(joined.ranks) * (1 + len(attribution.judged))
+    comparisons = len(joined.ranks) * (1 + len(OWN_PHASES))
     series = [attribution.excess]
-    if len(attribution.judged) > 1 and likely.any():
-        series += [phase_excess(joined, phase) for phase in attribution.judged]
     found: dict[int, list[Persistent]] = {}
     if not likely.any():
         return {}
+    series += [phase_excess(joined, phase) for phase in OWN_PHASES]
     alike = [_alike(values) for values in series]
     for column in np.flatnonzero(likely).tolist():
         for values, usual in zip(series, alike, strict=True):
@@ -240,7 +239,7 @@ def _describe(joined: Joined, attribution: Attribution, one: _Suspect, saved: fl
     slowest = attribution.slowest[-int(np.sum(~np.isnan(own))) :]
     cut_off = joined.counted_from >= FIRST_STEPS
     by_phase: dict[str, float | None] = {}
-    for phase in attribution.judged:
+    for phase in OWN_PHASES:
         values = phase_excess(joined, phase, np.array([column]))[start:]
         by_phase[PHASES[phase]] = None if np.isnan(values).all() else float(np.nanmedian(values))
     return Straggler(

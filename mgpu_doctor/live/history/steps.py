@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from mgpu_probes.inprocess import layout
 
-from mgpu_doctor.analysis.measures import has_host_clock
 from mgpu_doctor.case.model import Rank, Records
+from mgpu_doctor.case.phase_clock import is_host_stamped
 from mgpu_doctor.live.history import measures
 from mgpu_doctor.live.history.measures import Measure
 from mgpu_doctor.live.history.spans import NONE, Floats, Spans, values
@@ -20,11 +20,11 @@ Reading = Callable[[Records, Floats], Floats]
 
 def spans(ranks: Sequence[Rank], measure: Measure) -> Spans:
     """Of the processes that were one rank, one after the other."""
-    host_only = measure in (measures.OWN, measures.WAIT)
+    needs_phases = measure in (measures.OWN, measures.WAIT, measures.INPUT)
     found = [
         _of_process(rank, READINGS[measure])
         for rank in sorted(ranks, key=lambda rank: rank.started or 0.0)
-        if not (host_only and has_host_clock((rank,)))
+        if not (needs_phases and is_host_stamped(rank))
     ]
     if not found:
         return NONE

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mgpu_doctor.analysis.communication.reducing import spread
-from mgpu_doctor.analysis.measures import Measures, has_host_clock
+from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.birth import calls, ddp, steps
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules.communication.callers import Setting, is_own, setting
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -81,7 +82,7 @@ def _often(rank: Rank, limits: Limits) -> dict[tuple[str, str], Place]:
 def stood(measures: Measures, found: Iterable[Place]) -> float | None:
     """Share of the step time spent there even by the rank that came last; None: the host's time in
     a call tells nothing where a device runs behind it."""
-    if not measures.step_seconds or has_host_clock(measures.case.ranks):
+    if not measures.step_seconds or host_stamped(measures.case.ranks):
         return None
     return min(1.0, sum(one.seconds for one in found) / measures.step_seconds)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.birth import Ddp, ddp, steps
+from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Evidence, Finding, Fix, Predicted
 from mgpu_doctor.rules.communication.exposed import LOGGED, cost
 from mgpu_doctor.rules.rule import Limits, Rule
@@ -80,7 +81,9 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 
 def _seconds_a_step(measures: Measures, modules: list[Ddp]) -> list[float]:
-    """Of searching, by rank; empty where a rank does not tell."""
+    """Of searching, by rank; empty where a rank does not say, or a device works meanwhile."""
+    if host_stamped(measures.case.ranks):
+        return []
     taken = [steps(rank) for rank in measures.case.ranks]
     times = [
         one.scan_seconds / many

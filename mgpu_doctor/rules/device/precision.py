@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from mgpu_probes.inprocess.layout import BACKWARD, FORWARD
 
-from mgpu_doctor.analysis.measures import Measures, has_host_clock
+from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.shares import phase_shares
 from mgpu_doctor.case.accelerator import Accelerator, accelerator
+from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.device.gpu import PRETEND
@@ -94,7 +95,7 @@ def _gain(measures: Measures, capability: tuple[int, int]) -> Predicted:
         "a part of forward and backward, and nothing else becomes faster"
     )
     shares = [phase_shares(measures.case.ranks, phase) for phase in (FORWARD, BACKWARD)]
-    if has_host_clock(measures.case.ranks) or not all(shares):
+    if host_stamped(measures.case.ranks) or not all(shares):
         return Predicted(
             None, None, f"{bound}; what part of the step they take on the device was not measured"
         )

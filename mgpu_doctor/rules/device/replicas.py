@@ -11,6 +11,7 @@ from mgpu_doctor.analysis.statistics.paces import EXCESS, LEAST, SURE, TOGETHER,
 from mgpu_doctor.case import birth_tf
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.phase_clock import PhaseClock, phase_clock
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.device.gpu import PRETEND, middle
@@ -112,6 +113,9 @@ def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for rank in measures.case.ranks:
         names = birth_tf.replica_devices(rank)
         shared = any(name.startswith("cpu") for name in names)
+        on_devices = any(not name.startswith("cpu") for name in names)
+        if on_devices and phase_clock(rank) is not PhaseClock.DEVICE:
+            continue  # whether a stamp in a graph waits for the device is not known
         slow = slow_one(birth_tf.replica_paces(rank), TOGETHER if shared else EXCESS)
         step = measures.step_seconds
         if slow is None or not step:

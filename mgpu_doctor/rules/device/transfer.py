@@ -8,9 +8,10 @@ import numpy as np
 from mgpu_probes.inprocess.layout import TRANSFER
 
 from mgpu_doctor.analysis.cost.whatif import saved_without
-from mgpu_doctor.analysis.measures import Measures, has_host_clock
+from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.shares import phase_shares
 from mgpu_doctor.case.accelerator import accelerator
+from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.device.gpu import PRETEND, first_loader
@@ -28,7 +29,7 @@ SHARE = Limit(
 
 def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     ranks = measures.case.ranks
-    if has_host_clock(ranks) or not all(accelerator(rank) for rank in ranks):
+    if host_stamped(ranks) or not all(accelerator(rank) for rank in ranks):
         return
     shares = phase_shares(ranks, TRANSFER) or {}
     step = measures.step_seconds

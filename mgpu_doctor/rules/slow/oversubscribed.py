@@ -11,6 +11,7 @@ from mgpu_doctor.analysis.cost.whatif import saved_fraction
 from mgpu_doctor.analysis.host.crowd import Crowd, crowds
 from mgpu_doctor.analysis.host.surroundings import UNSEEN
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules.advice import environment
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -70,9 +71,10 @@ def _behind(measures: Measures, one: Crowd) -> frozenset[int]:
 
 
 def _saved(measures: Measures, one: Crowd) -> float | None:
-    """Share of the step without the time in which main threads stood ready."""
+    """Share of the step without the time in which main threads stood ready; None: not known, as
+    where devices work meanwhile."""
     joined, attribution = measures.joined, measures.attribution
-    if one.queueing is None or one.most_threads < 2:
+    if one.queueing is None or one.most_threads < 2 or host_stamped(measures.case.ranks):
         return None
     if joined is None or attribution is None:
         return one.queueing

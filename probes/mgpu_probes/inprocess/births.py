@@ -44,8 +44,8 @@ def certificate() -> dict[str, Any]:
         "local_world_size": number("LOCAL_WORLD_SIZE", default=0) or None,
         "strategy": _strategy(),
         "backend": _backend[-1] if _backend else None,
-        "device": "cpu",
-        "clock": probe.device_clock,
+        "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
+        "device_order": os.environ.get("CUDA_DEVICE_ORDER"),
         "omp_num_threads": number("OMP_NUM_THREADS", default=0) or None,
         "affinity": _quietly(lambda: len(os.sched_getaffinity(0))),
         "loaders": [one.now() for one in _loaders],
@@ -58,6 +58,7 @@ def certificate() -> dict[str, Any]:
     }
     if torch is not None:
         facts.update(_of_torch(torch))
+    facts |= {"device": probe.accelerator or "cpu", "clock": probe.device_clock}
     for part in parts:
         for key, value in (_quietly(part) or {}).items():
             known = facts.get(key)
@@ -66,6 +67,8 @@ def certificate() -> dict[str, Any]:
 
 
 def _of_torch(torch: Any) -> dict[str, Any]:
+    if _quietly(lambda: _has_used_cuda(torch)):
+        probe.computes_on(f"cuda:{torch.cuda.current_device()}")
     facts = {
         "framework": "torch",
         "framework_version": str(torch.__version__),
@@ -73,14 +76,18 @@ def _of_torch(torch: Any) -> dict[str, Any]:
         "interop_threads": _quietly(torch.get_num_interop_threads),
         "seed": _quietly(torch.initial_seed),
     }
-    if probe.device_clock == "host" and _quietly(torch.cuda.is_initialized):
-        facts["device"] = f"cuda:{torch.cuda.current_device()}"
     dtypes = {one.facts["dtype"] for one in optimizers.values()} - {None}
     precision = sorted(str(dtype) for dtype in dtypes)
     if autocast:
         precision += [autocast[0], "autocast"]
     facts["precision"] = "+".join(precision) or None
     return facts
+
+
+def _has_used_cuda(torch: Any) -> bool:
+    """Whether anything was put on a GPU: the loss may be on the CPU all the same. Asks nothing of
+    a driver that the training has not started."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.max_memory_allocated())
 
 
 def _holdings() -> dict[str, Any]:

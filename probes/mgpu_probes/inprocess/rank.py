@@ -62,6 +62,9 @@ class Probe:
         self.is_data_worker: Callable[[], bool] = bool
         self.sequence: Callable[[], int] = int
         self.device_clock = "host"
+        """`cpu`: the host does the work that it times. `host`: a device does, or nobody knows."""
+        self.accelerator: str | None = None
+        """The device that this process was first seen to compute on, as `cuda:0`; None: none."""
         self.thread_clock: Callable[[], Any] = time.thread_time_ns
         """CPU time of the thread that trains, ns; NaN where its work is done by others."""
         self.rank = self.world_size = -1
@@ -106,6 +109,13 @@ class Probe:
                 return False
             self.owner = thread
         return True
+
+    def computes_on(self, device: str | None) -> None:
+        """A backward pass begins on this device; None: on the CPU. Whoever has used an accelerator
+        once is not timed by the host's clock any more, whatever it does on the CPU besides."""
+        if device is not None and self.accelerator is None:
+            self.accelerator = device
+        self.device_clock = "cpu" if self.accelerator is None else "host"
 
     def fail(self, trouble: Exception) -> None:
         """Something of the probe's own went wrong: it stops, and says so in the box."""

@@ -112,4 +112,5 @@ def _process(found: FoundProcess, now: Moment) -> Json:
         "syscall": now.syscall,
         "container": found.container,
         "user": found.user,
+        "on_device": found.on_device,
     }

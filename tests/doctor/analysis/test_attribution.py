@@ -71,10 +71,6 @@ def test_unmeasured_wait_is_an_honest_refusal() -> None:
         attribute(join(ranks))
 
 
-def test_a_host_clock_lets_only_input_be_judged() -> None:
-    assert attribute(joined_of(Synthetic()), host_clock=True).judged == (INPUT,)
-
-
 def test_what_if_predicts_the_step_time_without_the_fault() -> None:
     slow = joined_of(Synthetic(faults=[Fault(2, "optimizer", milliseconds=12)]))
     found = attribute(slow)

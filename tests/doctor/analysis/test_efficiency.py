@@ -85,7 +85,7 @@ def test_steps_that_were_not_measured_count_nothing() -> None:
     ("job", "reason"),
     [
         (Synthetic(ranks=1), "one rank alone"),
-        (Synthetic(birth={"clock": "host"}, device="cuda:0"), "by the host's clock"),
+        (Synthetic(birth={"clock": "host"}, device="cuda:0"), "the host timed the phases"),
         (Synthetic(steps=0), "no rank recorded a training step"),
     ],
 )

@@ -195,14 +195,6 @@ def test_missing_ranks_unequal_lengths_and_unmeasured_phases() -> None:
     assert found.by_phase["transfer"] is None
 
 
-def test_ranks_with_host_clocks_are_judged_by_input_only() -> None:
-    birth = {"clock": "host"}
-    slow = Synthetic(birth=birth, device="cuda:0", faults=[Fault(1, "input", milliseconds=20)])
-    assert [one.rank for one in stragglers(slow)] == [1]
-    hidden = Synthetic(birth=birth, device="cuda:0", faults=[Fault(1, "forward", milliseconds=20)])
-    assert stragglers(hidden) == ()
-
-
 @settings(deadline=None, max_examples=40)
 @given(
     ranks=st.sampled_from([2, 3, 4, 8]),

@@ -79,8 +79,13 @@ def test_replicas_that_share_cores_may_differ_by_more() -> None:
     paces = told("replica", [0.0039, 0.0055])
     shared = job(replica_steps=paces, replica_devices=["cpu:0", "cpu:1"])
     assert found(shared, "imbalance-device") == []
-    apart = job(replica_steps=paces, replica_devices=["gpu:0", "gpu:1"])
-    assert len(found(apart, "imbalance-device")) == 1
+    apart = {"replica_steps": paces, "replica_devices": ["gpu:0", "gpu:1"]}
+    assert len(found(job(**apart, clock="device"), "imbalance-device")) == 1
+
+
+def test_replicas_on_gpus_are_not_compared_by_the_hosts_clock() -> None:
+    late = {"replica_steps": told("replica", [0.02, 0.05]), "replica_devices": ["gpu:0", "gpu:1"]}
+    assert found(job(**late, clock="host"), "imbalance-device") == []
 
 
 def ended(number: int, steps: int, state: State = State.EXITED, **changes: Any) -> Rank:

@@ -10,6 +10,9 @@ from ..rank import probe
 from . import calls, reductions, strategies
 from .common import loaded
 
+_ON_HOST = frozenset({"CPU", "XLA_CPU"})
+"""Kinds of devices on which the host itself computes."""
+
 
 def patch(distribute_lib: ModuleType) -> None:
     """What there is to wrap in the module of strategies."""
@@ -37,11 +40,12 @@ def _told() -> dict[str, Any]:
 
 
 def _devices(tf: Any) -> dict[str, Any]:
-    gpus = tf.config.list_logical_devices("GPU")
-    probe.device_clock = "host" if gpus else "cpu"
+    kinds = {one.device_type for one in tf.config.list_logical_devices()} - _ON_HOST
+    kind = "GPU" if "GPU" in kinds else min(kinds, default=None)
+    probe.computes_on(None if kind is None else f"{kind.lower()}:0")
     threading = tf.config.threading
     return {
-        "device": "gpu:0" if gpus else "cpu",
+        "device": probe.accelerator or "cpu",
         "clock": probe.device_clock,
         "threads": threading.get_intra_op_parallelism_threads() or None,
         "interop_threads": threading.get_inter_op_parallelism_threads() or None,

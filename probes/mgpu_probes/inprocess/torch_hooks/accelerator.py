@@ -3,7 +3,6 @@ has initialised it; nothing here does, and nothing waits for a device."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -23,7 +22,7 @@ def patch(_: ModuleType) -> None:
     """Has the birth certificate tell of the device, and sees the first autocast."""
     if _device in births.parts:
         return
-    births.parts.extend((_device, _selection, _tf32, allocator.told))
+    births.parts.extend((_device, _tf32, allocator.told))
     probe.memory.device = allocator.allocated
     original = getattr(torch, _COUNTS, None)
     if callable(original):
@@ -66,14 +65,6 @@ def _device() -> dict[str, Any]:
         "device_name": str(told.name),
         "device_capability": [told.major, told.minor],
         "device_uuid": f"GPU-{uuid}" if uuid and not uuid.startswith(("GPU-", "MIG-")) else uuid,
-    }
-
-
-def _selection() -> dict[str, Any]:
-    """What decides which GPU `cuda:0` is."""
-    return {
-        "visible_devices": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "device_order": os.environ.get("CUDA_DEVICE_ORDER"),
     }
 
 

@@ -108,14 +108,14 @@ def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
     plain = type(root) is torch.Tensor
     on_cpu = plain and root.is_cpu
     loss = nan
-    if plain:
-        probe.device_clock = "cpu" if on_cpu else "host"
-        if on_cpu and root.dim() == 0 and root.is_floating_point():
-            scaled, loss = this.scaled
-            if id(root) != scaled:
-                loss = root.item()  # in host memory already: nothing waits
-            if loss - loss != 0.0:
-                loss = inf  # also for NaN, which means "not known" further on
+    if isinstance(root, torch.Tensor) and not root.is_meta:
+        probe.computes_on(None if root.is_cpu else str(root.device))
+    if on_cpu and root.dim() == 0 and root.is_floating_point():
+        scaled, loss = this.scaled
+        if id(root) != scaled:
+            loss = root.item()  # in host memory already: nothing waits
+        if loss - loss != 0.0:
+            loss = inf  # also for NaN, which means "not known" further on
     this.loss, this.scaled = loss, (0, nan)
     this.passes += 1
     covered = this.by_module

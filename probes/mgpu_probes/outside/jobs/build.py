@@ -109,6 +109,7 @@ def _process(machine: Machine, group: Group, pid: int) -> FoundProcess:
         user=None if uid is None else owner.user(uid),
         container=owner.container(machine.cgroup(pid)),
         inner_pid=None if inner == pid else inner,
+        on_device=evidence.device(machine, pid) if machine.open_files(pid) else None,
     )
 
 

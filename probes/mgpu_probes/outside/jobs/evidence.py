@@ -17,7 +17,7 @@ _FRAMEWORKS = (
     b"/libtorch_cpu", b"/libtorch_python", b"/libtorch.so", b"/libtensorflow_framework",
     b"/libtensorflow_cc", b"/_pywrap_tensorflow", b"/libjax", b"/xla_extension",
 )  # fmt: skip
-_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/accel", "/dev/vfio/")
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render", "/dev/accel", "/dev/vfio/")
 _NO_DEVICE = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-modeset", "/dev/nvidia-caps")
 """What any program that asks the driver holds open."""
 _SERVERS = (

@@ -38,6 +38,8 @@ class FoundProcess:
     """Id of the container it runs in; None: in none, or ours."""
     inner_pid: int | None
     """Its pid as its own namespace numbers it, where that is another namespace than ours."""
+    on_device: bool | None = None
+    """Whether it holds an accelerator open; None: its open files may not be read."""
 
 
 @dataclass(frozen=True, slots=True)
