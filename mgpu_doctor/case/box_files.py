@@ -15,6 +15,7 @@ from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box
+from mgpu_doctor.recording.live_boxes import belongs
 from mgpu_doctor.recording.many import Read
 
 MOST_BOXES = 32_768
@@ -26,9 +27,9 @@ MOST_TOLD = 8
 def found(path: Path, info: Mapping[str, Json]) -> list[Path]:
     """Every box file: in the recording, beside its samples, or where `boxes` says."""
     folders = [path, *(folder / layout.BOXES for folder in hosts(path))]
-    elsewhere = files.text(info.get("boxes"), 4000)
-    if elsewhere is not None:
-        folders.append(Path(elsewhere))
+    outside, key = files.text(info.get("boxes"), 4000), files.text(info.get("boxes_key"), 100)
+    if outside is not None and belongs(outside, key):
+        folders.append(Path(outside))
     by_name: dict[str, Path] = {}
     for folder in folders:
         for entry in _entries(folder):

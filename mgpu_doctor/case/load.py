@@ -96,6 +96,9 @@ def load_recording(
         unexamined.append(_NO_JOB)
     elif not boxes and info.get("probe") is not False:
         unexamined.append(_NO_BOX)
+    elif not boxes and (why := files.text(info.get("no_probe"), 500)):
+        remedy = "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs), and run the job again"
+        unexamined.append(Unexamined("in-process probe", why, remedy))
     unexamined += box_files.switched_off(boxes)
     return Case(
         subject=Subject("recording", str(path)),

@@ -8,7 +8,7 @@ import resource
 from mgpu_probes.outside import places
 
 from mgpu_doctor.check.model import Check, Level, Machine, Result
-from mgpu_doctor.launch.storage import on_network
+from mgpu_doctor.launch.storage import can_map_boxes, file_system_of, local_places
 from mgpu_doctor.recording.home import home
 from mgpu_doctor.report import text
 
@@ -33,10 +33,17 @@ def recordings(machine: Machine) -> Result:
             f"nothing can be written in {there}",
             "set MGPU_DOCTOR_HOME to a folder of yours, or use `run --dir DIR`",
         )
-    if on_network(there):
+    if not can_map_boxes(there):
+        kind = file_system_of(there)
+        if not any(can_map_boxes(place) for place in local_places(machine.environment)):
+            return Result(
+                Level.WARN,
+                f"{folder}, on a file system of type {kind}: steps cannot be recorded there",
+                "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs)",
+            )
         return Result(
             Level.NOTE,
-            f"{folder}, on a network file system: live data is kept in $TMPDIR and copied",
+            f"{folder}, on a file system of type {kind}: live data is kept in $TMPDIR and copied",
         )
     room = places.room(str(there))
     free = room["free"] if room else None

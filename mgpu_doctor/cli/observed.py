@@ -184,11 +184,11 @@ def _diagnosis(recording: Path) -> Diagnosis | None:
 
 def _settings() -> Settings:
     """The user's; the defaults where they are wrong, as the job is over and wants its diagnosis."""
-    from mgpu_doctor.cli.settings import read_settings
+    from mgpu_doctor.cli.settings import read_settings, working_folder
     from mgpu_doctor.rules.settings import DEFAULTS, SettingsError
 
     try:
-        return read_settings(Path.cwd())
+        return read_settings(working_folder())
     except SettingsError as error:
         say(f"{error}; the defaults were used.")
         return DEFAULTS

@@ -47,7 +47,11 @@ class Planned:
         from mgpu_doctor.recording import home
 
         if directory is None:
-            return home.runs() / home.new_id(self.label, time.time())
+            now = time.time()
+            try:
+                return home.new_recording(self.label, now)
+            except OSError:  # `train` says so, and runs without a recording
+                return home.runs() / home.new_id(self.label, now)
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", self.label).strip("-")[:60]
         return directory / f"{place + 1:02d}-{slug}"
 
@@ -157,10 +161,10 @@ def _planned(name: str, chosen: dict[str, str], ranks: int | None, options: Opti
 
 def _make(directory: Path) -> None:
     """A new or empty folder for the recordings."""
-    from mgpu_doctor.recording.write import OccupiedError, create
+    from mgpu_doctor.recording.write import OccupiedError, make_empty
 
     try:
-        create(directory)
+        make_empty(directory)
     except OccupiedError as error:
         refuse(f"{error} Name a new or empty folder with --dir.")
     except OSError as error:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mgpu_doctor.launch import storage
 from mgpu_doctor.launch.say import say
-from mgpu_doctor.recording import layout
-from mgpu_doctor.recording.write import create, private_folder, write_json
+from mgpu_doctor.recording import home, layout
+from mgpu_doctor.recording.write import OccupiedError, create, private_folder, write_json
 
 
 class Notebook:
@@ -35,19 +35,56 @@ class Notebook:
         try:
             create(folder)
             private_folder(folder / layout.CONSOLE)
-            book.boxes, book.boxes_elsewhere = storage.boxes_folder(folder, book.host)
-            if book.boxes_elsewhere:
-                book._info["boxes"] = str(book.boxes)
-            book._info["probe"] = True
+            book._place_boxes(folder)
             write_json(folder / layout.INFO, book._info)
         except OSError as error:
             book._discard(folder)
-            say(
-                f"the recording cannot be written to {folder} ({error.strerror}); the job runs "
-                "without one. Choose another place with --dir, or MGPU_DOCTOR_HOME."
-            )
-            return cls(None)
+            return cls.nowhere(folder, error)
         return book
+
+    @classmethod
+    def begin_at_home(
+        cls, name: str, started: float, info: Mapping[str, object], environment: Mapping[str, str]
+    ) -> Notebook:
+        """Start a recording of a new id in the doctor's home; where that cannot be written it says
+        so and returns a notebook that writes nothing. Never a reason not to start the job."""
+        try:
+            folder = home.new_recording(name, started, environment)
+            book = cls.begin(folder, {"id": folder.name, **info})
+        except (OSError, OccupiedError) as error:
+            return cls.nowhere(home.runs(environment), error)
+        if book.folder is None:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        return book
+
+    @classmethod
+    def nowhere(cls, folder: Path, error: Exception) -> Notebook:
+        """A notebook that writes nothing, after a sentence that says why."""
+        why = error.strerror if isinstance(error, OSError) else error
+        say(
+            f"the recording cannot be written to {folder} ({why}); the job runs "
+            "without one. Choose another place with --dir, or MGPU_DOCTOR_HOME."
+        )
+        return cls(None)
+
+    def _place_boxes(self, folder: Path) -> None:
+        """Find a folder for the live boxes; without one the job runs without the probe."""
+        try:
+            place = storage.boxes_place(folder, self.host)
+        except storage.NoLocalStorageError:
+            kind = storage.file_system_of(folder)
+            why = f"{folder} lies on a file system of type {kind}, and no local folder is known"
+            self._info |= {"probe": False, "no_probe": why}
+            say(
+                f"the ranks' steps are not recorded: {why}. Set TMPDIR to a folder on a local disk "
+                "(ext4, xfs, tmpfs)."
+            )
+            return
+        self.boxes, self.boxes_elsewhere = place.folder, place.key is not None
+        self._info["probe"] = True
+        if place.key is not None:
+            self._info |= {"boxes": str(place.folder), "boxes_key": place.key}
 
     def note(self, **more: object) -> None:
         """Add to `recording.json`."""
@@ -79,6 +116,8 @@ class Notebook:
     def _discard(self, folder: Path) -> None:
         """Take away the empty folders of a recording that could not be begun."""
         boxes = layout.boxes(folder, self.host)
+        with contextlib.suppress(OSError):
+            (folder / layout.INFO).unlink()
         for empty in (folder / layout.CONSOLE, boxes, boxes.parent, boxes.parent.parent):
             with contextlib.suppress(OSError):
                 empty.rmdir()

@@ -71,19 +71,22 @@ def observe(
     path = program.find(command[0], environment)
     stand_in_for_closed()
     started = time.time()
-    identity = home.new_id(name or home.job_name(command), started)
-    notebook = Notebook.begin(
-        directory or home.runs(environment) / identity,
-        {
-            "id": identity,
-            "kind": kind,
-            "command": list(command),
-            "cwd": _working_folder(),
-            "started": started,
-            "doctor_pid": os.getpid(),
-            "doctor_version": __version__,
-        },
-    )
+    name = name or home.job_name(command)
+    identity = home.new_id(name, started)
+    info = {
+        "kind": kind,
+        "command": list(command),
+        "cwd": _working_folder(),
+        "started": started,
+        "boot_id": processes.boot_id(),
+        "doctor_pid": os.getpid(),
+        "doctor_start_ticks": processes.start_ticks(os.getpid()),
+        "doctor_version": __version__,
+    }
+    if directory is None:
+        notebook = Notebook.begin_at_home(name, started, info, environment)
+    else:
+        notebook = Notebook.begin(directory, {"id": identity, **info})
     console = _connect(notebook) if capture else Console()
     inbox = Inbox()
     canary = Canary()

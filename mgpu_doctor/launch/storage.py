@@ -1,71 +1,83 @@
-"""Where live black boxes can be: they are memory-mapped, which network file systems do badly."""
+"""Where live black boxes can be: each is mapped into its rank, and no store into it may fail.
+
+A recording may lie anywhere. Where its file system is a network's, copies on write, or is not
+known, the live boxes go to a local folder, and are copied into the recording.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from mgpu_probes.inprocess.filesystem import file_system, keeps_reserved_space
+
 from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.live_boxes import make_outside
 from mgpu_doctor.recording.write import private_folder
 
-# Prefixes of file-system types in /proc/self/mountinfo whose pages another host may change.
-_NETWORK = (
-    "nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs", "fuse.ceph",
-    "fuse.gluster", "fuse.juicefs", "fuse.s3", "fuse.rclone", "fuse.weka", "wekafs", "glusterfs",
-    "9p", "afs", "orangefs", "pvfs2", "ocfs2", "gfs2", "panfs", "virtiofs",
-)  # fmt: skip
+SHARED_MEMORY = Path("/dev/shm")
+MUCH_SHARED_MEMORY = 1 << 30
+"""Bytes that must be free there: data loaders and NCCL need it, too. A choice."""
 
 
-def boxes_folder(recording: Path, host: str) -> tuple[Path, bool]:
-    """The folder (made, 0700) for the live boxes, and whether it is outside of the recording.
+class NoLocalStorageError(OSError):
+    """No folder is known in which a box can be mapped without harm."""
 
-    Raises `OSError`."""
+
+@dataclass(frozen=True, slots=True)
+class BoxesPlace:
+    """`key`: of a folder outside of the recording (`recording.live_boxes`); None: it is inside."""
+
+    folder: Path
+    key: str | None = None
+
+
+def boxes_place(
+    recording: Path, host: str, environment: Mapping[str, str] = os.environ
+) -> BoxesPlace:
+    """The folder (made, 0700) for the live boxes. Raises `OSError`, and `NoLocalStorageError`
+    where boxes can be mapped neither in the recording nor in any local folder."""
     inside = private_folder(layout.boxes(recording, host))
-    if not on_network(inside):
-        return inside, False
-    for place in local_places(os.environ):
-        if place.is_dir() and not on_network(place):
-            return Path(tempfile.mkdtemp(prefix="mgpu-doctor-boxes-", dir=place)), True
-    return inside, False
+    if can_map_boxes(inside):
+        return BoxesPlace(inside)
+    for place in local_places(environment):
+        if can_map_boxes(place):
+            return BoxesPlace(*make_outside(place))
+    raise NoLocalStorageError(errno.EOPNOTSUPP, "no local file system for black boxes")
 
 
-def local_places(environment: Mapping[str, str]) -> list[Path]:
-    """Where node-local folders are, best first."""
-    named = (environment.get("SLURM_TMPDIR"), environment.get("TMPDIR"), "/tmp")
-    return [Path(name) for name in named if name]
+def local_places(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Where folders of this host alone are, best first."""
+    named = (environment.get("SLURM_TMPDIR"), environment.get("TMPDIR"), "/tmp", "/var/tmp")
+    yield from (Path(name) for name in named if name)
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return
+    if room.f_bavail * room.f_frsize >= MUCH_SHARED_MEMORY:
+        yield SHARED_MEMORY
 
 
-def on_network(folder: Path, mounts: str | None = None) -> bool:
-    """Whether `folder` lies on a network file system. `mounts`: text of mountinfo (proc(5));
-    None: this process's own."""
-    if mounts is None:
-        try:
-            mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
-        except OSError:
-            return False
-    kind = _file_system(os.path.realpath(folder), mounts)
-    return kind.startswith(_NETWORK)
+def can_map_boxes(folder: Path) -> bool:
+    """Whether a rank can map a file here without harm; False, too, where none can be written."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            return keeps_reserved_space(trial.fileno())
+    except OSError:
+        return False
 
 
-def _file_system(path: str, mounts: str) -> str:
-    """The type of the file system mounted nearest above `path`; of several at one place the last
-    one mounted is what one sees."""
-    nearest, kind = "", ""
-    for line in mounts.splitlines():
-        left, _, right = line.partition(" - ")
-        fields, types = left.split(" "), right.split(" ")
-        if len(fields) < 5 or not types[0]:
-            continue
-        point = _unescaped(fields[4])
-        inside = path == point or path.startswith(point.rstrip("/") + "/")
-        if inside and len(point) >= len(nearest):
-            nearest, kind = point, types[0]
-    return kind
-
-
-def _unescaped(text: str) -> str:
-    for escape, character in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
-        text = text.replace(escape, character)
-    return text
+def file_system_of(folder: Path) -> str:
+    """Type of the file system that a folder lies on, `unknown` where that cannot be read."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return "unknown"
+    try:
+        return file_system(descriptor) or "unknown"
+    finally:
+        os.close(descriptor)

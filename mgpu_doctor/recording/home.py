@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import os
 import re
@@ -10,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mgpu_doctor.recording.layout import INFO
+from mgpu_doctor.recording.write import private_folder
 
 LATEST = "latest"
 _NAME_LENGTH = 24
+_TRIES = 100
 
 
 def home(environment: Mapping[str, str] = os.environ) -> Path:
@@ -31,11 +35,23 @@ def runs(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def new_id(name: str, now: float) -> str:
-    """An id that sorts by time and tells what ran, such as `20261121-120102-plain_ddp-3f2a`.
+    """An id that sorts by time and says what ran, such as `20261121-120102-plain_ddp-3f2a90b1`.
 
     `now`: seconds since the epoch; the id shows local time."""
     slug = re.sub(r"[^A-Za-z0-9_]+", "_", name).strip("_")[:_NAME_LENGTH] or "job"
-    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{slug}-{os.urandom(2).hex()}"
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.localtime(now))}-{slug}-{os.urandom(4).hex()}"
+
+
+def new_recording(name: str, now: float, environment: Mapping[str, str] = os.environ) -> Path:
+    """A folder of a new id in the doctor's home, made by this call (0700): no other run has it,
+    also not one on another host that shares the home. Raises OSError."""
+    parent = private_folder(runs(environment))
+    for _ in range(_TRIES):
+        folder = parent / new_id(name, now)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+            return folder
+    raise FileExistsError(errno.EEXIST, "no new name for a recording", str(parent))
 
 
 def job_name(command: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from mgpu_probes.inprocess.layout import BOX_SUFFIX
 
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
-from mgpu_doctor.recording.living import is_living
+from mgpu_doctor.recording.living import is_written
 
 MOST_BYTES = 1 << 20
 """Of a file that is read."""
@@ -47,7 +47,7 @@ class Kept:
     changed: float
     """When anything in it was written last."""
     alive: bool
-    """Its job runs, or may run on another host."""
+    """Something writes into it here, or may do so on another host."""
 
     @property
     def id(self) -> str:
@@ -107,7 +107,7 @@ def one_kept(folder: Path) -> Kept | None:
         boxes=boxes,
         size=size,
         changed=changed,
-        alive=is_living(folder) or elsewhere,
+        alive=is_written(folder) or elsewhere,
     )
 
 

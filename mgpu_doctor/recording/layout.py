@@ -52,7 +52,11 @@ class RecordingInfo(TypedDict, total=False):
     doctor_version: str
     job_pid: int
     job_start_ticks: int  # /proc/PID/stat field 22, against pid reuse
-    boxes: str  # where the live boxes are, when not in this folder (network file system)
+    boot_id: str | None  # of the machine's boot: pids and ticks mean something in it alone
+    doctor_start_ticks: int | None
+    boxes: str  # where the live boxes are, when they cannot be in this folder
+    boxes_key: str  # what that folder holds as well (recording.live_boxes)
+    no_probe: str  # why the probe was not injected
     console_file: dict[str, str]  # stream -> path, where the job writes straight into a file
     console_offset: dict[str, int]  # stream -> size of that file when the job started
     probe: bool  # whether the in-process probe was injected

@@ -1,22 +1,26 @@
-"""Which recordings belong to jobs that still run on this machine."""
+"""Which recordings belong to jobs that still run on this machine, and which are still written."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mgpu_probes.inprocess import layout as box
 from mgpu_probes.outside import processes
 
+from mgpu_doctor.recording import boxheader
 from mgpu_doctor.recording.elsewhere import all_remembered
 from mgpu_doctor.recording.home import runs
-from mgpu_doctor.recording.layout import END, INFO
+from mgpu_doctor.recording.layout import BOXES, END, HOSTS, INFO
+from mgpu_doctor.recording.live_boxes import belongs
 
 NEWEST = 256
 """Folders looked at, newest first by name: a job that runs is among the newest."""
+MOST_HOSTS, MOST_BOXES = 8192, 32_768
 MAX_INFO_BYTES = 1 << 20
 
 
@@ -31,20 +35,79 @@ def living(environment: Mapping[str, str] = os.environ) -> list[Path]:
 
 
 def is_living(recording: Path) -> bool:
-    """Whether the job of this recording runs here. False for what is no recording."""
-    if (recording / END).exists():
-        return False
+    """Whether the first process of this recording's job runs here. False for what is no
+    recording."""
+    return not (recording / END).exists() and _runs_here(_info(recording), "job")
+
+
+def is_written(recording: Path) -> bool:
+    """Whether anything still writes into this recording on this machine: the job's first process,
+    the doctor that records it, or a process that has a black box in it, whatever became of the
+    first one. A process is known by its pid, its start and the machine's boot."""
     info = _info(recording)
-    pid, ticks = info.get("job_pid"), info.get("job_start_ticks")
-    if not isinstance(pid, int) or pid <= 0 or info.get("host") != os.uname().nodename:
+    if is_living(recording) or _runs_here(info, "doctor"):
+        return True
+    return any(_writes(path) for path in _boxes(recording, info))
+
+
+def _runs_here(info: Mapping[str, Any], who: str) -> bool:
+    """`who`: `job`, its first process, or `doctor`."""
+    pid, ticks, boot = info.get(f"{who}_pid"), info.get(f"{who}_start_ticks"), info.get("boot_id")
+    if type(pid) is not int or not 0 < pid < 1 << 31 or info.get("host") != os.uname().nodename:
         return False
+    if boot is not None and boot != processes.boot_id():
+        return False
+    if who == "doctor" and not isinstance(ticks, int):
+        return False  # of recordings before this was noted, the pid alone says nothing
     return processes.alive(pid, ticks if isinstance(ticks, int) else None)
 
 
-def _info(recording: Path) -> dict[str, Any]:
+def _boxes(recording: Path, info: Mapping[str, Any]) -> Iterator[str]:
+    """Black boxes whose process, by their names, may run here."""
+    folders = [f"{host.path}/{BOXES}" for host in _entries(f"{recording}/{HOSTS}")[:MOST_HOSTS]]
+    outside, key = info.get("boxes"), info.get("boxes_key")
+    if isinstance(outside, str) and isinstance(key, str) and belongs(outside, key):
+        folders.append(outside)
+    for folder in folders:
+        for entry in _entries(folder)[:MOST_BOXES]:
+            _, pid, *_ = (*entry.name.split("."), "", "")  # HOST.PID.ATTEMPT.box
+            may_run = pid.isdecimal() and os.path.exists(f"/proc/{pid[:10]}")
+            if entry.name.endswith(box.BOX_SUFFIX) and may_run:
+                yield entry.path
+
+
+def _writes(path: str) -> bool:
+    """Whether the process that made this box runs here."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        with open(recording / INFO, "rb") as file:
+        descriptor = os.open(path, flags)
+    except OSError:
+        return False
+    try:
+        header = boxheader.read_at(descriptor, 0, box.HEADER_SIZE)
+        boxheader.geometry(header)
+    except (OSError, boxheader.BadBox):
+        return False
+    finally:
+        os.close(descriptor)
+    writer = boxheader.identity(header, trusted=False)
+    here = writer.host == os.uname().nodename and writer.boot_id in (None, processes.boot_id())
+    return here and 0 < writer.pid < 1 << 31 and processes.alive(writer.pid, writer.start_ticks)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _info(recording: Path) -> dict[str, Any]:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with open(os.open(recording / INFO, flags), "rb") as file:
             content = json.loads(file.read(MAX_INFO_BYTES))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

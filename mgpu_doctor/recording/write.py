@@ -19,10 +19,21 @@ class OccupiedError(ValueError):
 
 
 def create(folder: Path) -> None:
-    """Make `folder` an empty recording folder.
+    """Make `folder` a recording that belongs to this call: of two runs that name the same folder
+    one is refused. Raises what `make_empty` raises."""
+    make_empty(folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        os.close(os.open(folder / INFO, flags, 0o600))
+    except FileExistsError:
+        raise OccupiedError(f"{folder} holds a recording already.") from None
 
-    Raises `OccupiedError` where it is no folder or not empty, and `OSError` where it cannot be
-    made.
+
+def make_empty(folder: Path) -> None:
+    """Make `folder` an empty private folder.
+
+    Raises `OccupiedError` where it is no folder, not empty, or another user's, and `OSError` where
+    it cannot be made.
     """
     if folder.exists():
         if not folder.is_dir():
@@ -31,6 +42,8 @@ def create(folder: Path) -> None:
             raise OccupiedError(f"{folder} holds a recording already.")
         if any(folder.iterdir()):
             raise OccupiedError(f"{folder} is not empty.")
+        if folder.stat().st_uid != os.geteuid():
+            raise OccupiedError(f"{folder} belongs to another user.")
         folder.chmod(0o700)
     else:
         private_folder(folder)

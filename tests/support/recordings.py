@@ -39,7 +39,7 @@ def recording(
         "job_pid": os.getpid(),
         "job_start_ticks": start_ticks(os.getpid()),
     }
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / INFO).write_text(json.dumps(info))
     if not live:
         end = {"exit_code": 0, "signal": None, "ended": STARTED + 60, "asked": None}

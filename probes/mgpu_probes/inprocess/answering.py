@@ -1,35 +1,40 @@
-"""A rank that tells of itself when somebody asks: where it stands, and what torch recorded.
+"""A rank that answers questions about itself: its stacks, and what torch recorded.
 
 It listens on a unix socket beside its black box, which only the same user can reach. That needs no
 right to trace the process. Requests and answers are those of torch's own worker server, so that one
 client serves both; that one is not used, as it writes to the job's standard error.
 
-The thread is unknown to `threading`, asleep until it is asked, and answers unless code in C holds
-Python's lock.
+The thread is unknown to `threading`, sleeps until somebody asks, and answers unless code in C holds
+Python's lock. No signal is ever delivered in it, and none is raised by a client that has gone.
 """
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import faulthandler
 import os
 import socket
+import stat
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 
+from . import threads
+
 _LONGEST = 4096
 _PATIENCE = 2.0
-"""Seconds for who asks to say what."""
+"""Seconds for a client to send its request."""
 _CREDENTIALS = struct.Struct("=iII")
 """pid, uid, gid: unix(7), SO_PEERCRED."""
+_open: list[socket.socket] = []
+"""The sockets that listen, and the connection that is being answered. A forked child closes them: a
+client of a rank that died must not wait for a child of it that lives on."""
 
 
 def stacks() -> bytes:
     """All threads' stacks, written to memory first: while faulthandler writes, it holds Python's
-    lock, and whoever asks may read slowly."""
+    lock, and the client may read slowly."""
     memory = os.memfd_create("stacks")
     try:
         faulthandler.dump_traceback(memory, all_threads=True)
@@ -49,23 +54,45 @@ def listen(box: str) -> str | None:
     `box`: path of the process's black box."""
     folder, name = os.path.split(box)
     name = f"{name.rpartition('.')[0]}.sock"
-    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            # The path of a socket has 107 bytes at most; through the open folder any fits.
-            server.bind(f"/proc/self/fd/{place}/{name}")
-            os.chmod(name, 0o600, dir_fd=place)
-            server.listen(4)
-        except OSError:
-            server.close()
-            return None
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        server = _bound(place, name)
     finally:
         os.close(place)
+    if server is None:
+        return None
+    _open.append(server)
     path = os.path.join(folder, name)
     atexit.register(_remove, path, os.getpid())
-    _thread.start_new_thread(_serve, (server,))
+    threads.start(_serve, server)
     return path
+
+
+def _bound(folder: int, name: str) -> socket.socket | None:
+    """A socket that listens as `name` in a private folder; None: not possible."""
+    if not _is_private(os.fstat(folder)):
+        return None
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        # Linux gives the file of a socket the socket's own mode, less the umask. So nobody else
+        # can connect at any moment, and the umask, which all threads share, stays as it is.
+        os.fchmod(server.fileno(), 0o600)
+        # The path of a socket has 107 bytes at most; through the open folder any fits.
+        server.bind(f"/proc/self/fd/{folder}/{name}")
+        if _is_private(os.stat(name, dir_fd=folder, follow_symlinks=False)):
+            server.listen(4)
+            return server
+    except OSError:
+        pass
+    server.close()
+    return None
+
+
+def _is_private(status: os.stat_result) -> bool:
+    return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
 
 
 def _remove(path: str, owner: int) -> None:
@@ -74,24 +101,37 @@ def _remove(path: str, owner: int) -> None:
             os.unlink(path)
 
 
+def _close_in_child() -> None:
+    for each in _open:
+        with suppress(OSError):
+            each.close()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
 def _serve(server: socket.socket) -> None:
     while True:
         try:
-            asked, _ = server.accept()
+            client, _ = server.accept()
         except OSError:
             return  # the process ends
-        # Whatever goes wrong with an answer, nobody but who asked may notice: an exception that
+        _open.append(client)
+        # Whatever goes wrong with an answer, nobody but the client may notice: an exception that
         # leaves a thread is printed to the job's standard error.
-        with asked, suppress(Exception):
-            _answer(asked)
+        with client, suppress(Exception):
+            _answer(client)
+        with suppress(ValueError):
+            _open.remove(client)
 
 
-def _answer(asked: socket.socket) -> None:
-    asked.settimeout(_PATIENCE)
-    said = asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    if _CREDENTIALS.unpack(said)[1] not in (os.geteuid(), 0):
+def _answer(client: socket.socket) -> None:
+    client.settimeout(_PATIENCE)
+    peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    if _CREDENTIALS.unpack(peer)[1] not in (os.geteuid(), 0):
         return
-    request = asked.recv(_LONGEST).split(b"\r\n", 1)[0].split()
+    request = client.recv(_LONGEST).split(b"\r\n", 1)[0].split()
     if len(request) != 3:
         return
     path, _, query = request[1].decode("ascii", "replace").partition("?")
@@ -100,13 +140,19 @@ def _answer(asked: socket.socket) -> None:
     if name in commands:
         handler = partial(commands[name], _numbers(query))
     if handler is None:
-        asked.sendall(b"HTTP/1.0 404 Not Found\r\n\r\nno such handler")
+        _send(client, b"HTTP/1.0 404 Not Found\r\n\r\nno such handler")
         return
     body = handler()
-    asked.sendall(b"HTTP/1.0 200 OK\r\n\r\n")
-    asked.sendall(body)
+    _send(client, b"HTTP/1.0 200 OK\r\n\r\n")
+    _send(client, body)
+
+
+def _send(client: socket.socket, data: bytes) -> None:
+    """A client that gave up raises an error here, never SIGPIPE: the program may have made that
+    deadly again (`signal.signal(SIGPIPE, SIG_DFL)`)."""
+    client.sendall(data, socket.MSG_NOSIGNAL)
 
 
 def _numbers(query: str) -> dict[str, int]:
-    pairs = (one.partition("=") for one in query.split("&"))
+    pairs = (pair.partition("=") for pair in query.split("&"))
     return {name: int(value) for name, _, value in pairs if value.isdecimal() and len(value) < 19}

@@ -22,7 +22,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from . import layout
-from .boxfile import STANDARD, Sizes, create, head
+from .boxfile import STANDARD, Sizes, create, head, open_folder, reserve
 from .compact import utf8
 from .fields import BODY, I64, U16, U32, U64, clamped, whole
 from .history import History
@@ -107,28 +107,31 @@ class Writer:
     ) -> Writer:
         """Creates `HOST.PID.ATTEMPT.box` in `folder`, which is made (0700) where it is missing.
 
-        `sizes` may only be smaller than the layout's. Raises OSError (disk full, read-only,
-        no such folder, …) and leaves nothing behind then.
+        `sizes` may only be smaller than the layout's. Raises OSError (disk full, read-only, a
+        folder that others can write to, a file system that does not keep what it reserves, …) and
+        leaves no file behind then.
         """
-        os.makedirs(folder, mode=0o700, exist_ok=True)
         host = os.uname().nodename
         name = f"{re.sub('[^A-Za-z0-9-]', '-', host)[:64]}.{os.getpid()}.{attempt}"
-        fd, temporary, path = create(os.fspath(folder), name)
+        place = open_folder(os.fspath(folder))
         try:
-            size = layout.areas()["end"]
-            # Never sparse: a store into a hole of a full disk is SIGBUS for the training.
-            os.posix_fallocate(fd, 0, size)
-            box = mmap.mmap(fd, size)
-            writer = cls(path, box, sizes)
-            writer._identity = head(sizes), attempt, utf8(host, 63)
-            writer.identify(rank, local_rank, world_size, stage, stages)
-            os.rename(temporary, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+            file, temporary, final = create(place, name)
+            try:
+                size = layout.areas()["end"]
+                reserve(file, size)
+                box = mmap.mmap(file, size)
+                writer = cls(os.path.join(folder, final), box, sizes)
+                writer._identity = head(sizes), attempt, utf8(host, 63)
+                writer.identify(rank, local_rank, world_size, stage, stages)
+                os.rename(temporary, final, src_dir_fd=place, dst_dir_fd=place)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(temporary, dir_fd=place)
+                raise
+            finally:
+                os.close(file)
         finally:
-            os.close(fd)
+            os.close(place)
         return writer
 
     def step(  # noqa: PLR0917 - positional: keywords would cost as much as the record

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
 from typing import Any, NamedTuple
 
-from . import layout
+from . import filesystem, layout
 
 NAMES_TRIED = 100
 """Boxes of one process number and attempt on one host: numbers come round in long runs."""
@@ -58,22 +59,55 @@ def head(sizes: Sizes) -> tuple[Any, ...]:
     )
 
 
-def create(folder: str, name: str) -> tuple[int, str, str]:
-    """A new temporary file and the name that it may take, which nobody else takes meanwhile."""
+def open_folder(path: str) -> int:
+    """A descriptor of the folder at `path`. The folder and missing ones above it are made (0700).
+
+    Raises OSError, also for a link, and for a folder of another user or in which others can write:
+    they could cut a box off, and the store into it would end this process."""
+    missing = []
+    above = os.path.abspath(path)
+    while not os.path.lexists(above):
+        missing.append(above)
+        above = os.path.dirname(above)
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another rank was faster
+            os.mkdir(folder, 0o700)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "others can write in the folder of the boxes", path)
+    return descriptor
+
+
+def create(folder: int, name: str) -> tuple[int, str, str]:
+    """A new temporary file in an open folder, its name, and the name that it may take, which
+    nobody else takes meanwhile. Raises OSError."""
     for turn in range(NAMES_TRIED):
         stem = f"{name}.{turn}" if turn else name
-        temporary = os.path.join(folder, f".{stem}.tmp")
-        path = os.path.join(folder, stem + layout.BOX_SUFFIX)
+        temporary, final = f".{stem}.tmp", stem + layout.BOX_SUFFIX
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
-            fd = os.open(temporary, flags, 0o600)
+            file = os.open(temporary, flags, 0o600, dir_fd=folder)
         except FileExistsError:
             continue
-        if not os.path.lexists(path):
-            return fd, temporary, path
-        os.close(fd)
-        os.unlink(temporary)
-    raise FileExistsError(errno.EEXIST, "too many boxes of this name", os.path.join(folder, name))
+        try:
+            os.stat(final, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return file, temporary, final
+        os.close(file)
+        os.unlink(temporary, dir_fd=folder)
+    raise FileExistsError(errno.EEXIST, "too many boxes of this name", name)
+
+
+def reserve(file: int, size: int) -> None:
+    """Makes the empty file `size` bytes long, so that no store into its mapping can fail.
+
+    Raises OSError: no space, or the file system does not keep what it reserves."""
+    refused = filesystem.mapping_refused(file, size)
+    if refused is not None:
+        raise refused
+    os.posix_fallocate(file, 0, size)  # never sparse: a store into a hole may find no space
 
 
 def _start_ticks() -> int:

@@ -15,6 +15,7 @@ from mgpu_probes.outside.processes import start_ticks
 from mgpu_doctor.case.load import NotARecording, load_recording
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.recording.layout import CONSOLE, END, EXITS, HOST_SAMPLES, HOSTS, INFO, SCHEMA
+from mgpu_doctor.recording.live_boxes import make_outside
 from tests.support.boxes import SECOND, write_steps
 
 HOST = os.uname().nodename
@@ -272,9 +273,22 @@ def test_a_folder_of_boxes_alone_is_enough(recorder: Recorder) -> None:
 
 def test_boxes_may_lie_elsewhere(recorder: Recorder, tmp_path: Path) -> None:
     recorder.rank(0, world=1, how="leave")
-    (recorder.host / "boxes").rename(tmp_path / "elsewhere")
-    recorder.info(boxes=str(tmp_path / "elsewhere"))
+    folder, key = make_outside(tmp_path)
+    for box in (recorder.host / "boxes").iterdir():
+        box.rename(folder / box.name)
+    recorder.info(boxes=str(folder), boxes_key=key)
     assert [rank.rank for rank in recorder.load().ranks] == [0]
+
+
+def test_a_recording_names_no_folder_of_its_readers(recorder: Recorder, tmp_path: Path) -> None:
+    """It may come from a stranger, who wrote whatever he liked into it."""
+    recorder.rank(0, world=1, how="leave")
+    folder, _ = make_outside(tmp_path)
+    for box in (recorder.host / "boxes").iterdir():
+        box.rename(folder / box.name)
+    for wrong in ({}, {"boxes_key": "0" * 32}, {"boxes_key": ["x"]}):
+        recorder.info(boxes=str(folder), **wrong)
+        assert recorder.load().ranks == ()
 
 
 def test_only_the_last_attempt_counts(recorder: Recorder) -> None:

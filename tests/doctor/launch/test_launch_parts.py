@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside import processes
 
-from mgpu_doctor.launch import boxcopy, exits, program, storage
+from mgpu_doctor.launch import boxcopy, exits, program
 from mgpu_doctor.launch.attend import Attendant
 from mgpu_doctor.launch.canary import Canary
 from mgpu_doctor.launch.conduit import CHUNK, KEEP, RING, Copy, Shared
@@ -22,47 +22,6 @@ from mgpu_doctor.launch.injection import inject_folder, job_environment
 from mgpu_doctor.launch.signals import Inbox
 from mgpu_doctor.launch.watch import SLOWEST, interval
 from tests.support.launching import eventually, state
-
-MOUNTS = r"""
-21 1 8:1 / / rw - ext4 /dev/sda1 rw
-22 21 0:20 / /proc rw - proc proc rw
-30 21 0:40 / /net\040home rw,relatime shared:1 - nfs4 server:/home rw
-31 30 8:2 / /net\040home/local rw - xfs /dev/sdb1 rw
-32 21 0:41 / /scratch rw - lustre mds@tcp:/scratch rw
-33 21 0:42 / /data rw - ext4 /dev/sdc rw
-34 21 0:43 / /data rw - fuse.sshfs me@host:/ rw
-damaged
-"""
-
-
-@pytest.mark.parametrize(
-    ("folder", "network"),
-    [
-        ("/home/x", False),
-        ("/net home/x", True),
-        ("/net home/local/x", False),
-        ("/net homely", False),
-        ("/scratch", True),
-        ("/data/x", True),
-    ],
-)
-def test_network_file_systems_are_known(folder: str, network: bool) -> None:
-    assert storage.on_network(Path(folder), MOUNTS) is network
-
-
-def test_boxes_go_to_local_storage_when_the_recording_is_remote(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    local, remote = tmp_path / "local", tmp_path / "remote"
-    local.mkdir()
-    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path / "absent"))
-    monkeypatch.setenv("TMPDIR", str(local))
-    monkeypatch.setattr(storage, "on_network", lambda folder: remote in folder.parents)
-    boxes, elsewhere = storage.boxes_folder(remote / "r", "host")
-    assert elsewhere
-    assert boxes.parent == local
-    assert boxes.stat().st_mode & 0o777 == 0o700
-    assert storage.boxes_folder(local / "r", "host") == (local / "r/hosts/host/boxes", False)
 
 
 def test_boxes_are_brought_home(tmp_path: Path) -> None:

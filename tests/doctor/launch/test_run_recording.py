@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,31 @@ def test_json_that_cannot_be_written_is_refused_before_the_job(tmp_path: Path) -
     done = run(doctor(tmp_path / "r", "touch", str(tmp_path / "started"), options=options))
     assert done.returncode == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_of_two_runs_that_name_one_folder_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "r").mkdir()
+    command = doctor(tmp_path / "r", *python("import time; time.sleep(0.5)"))
+    both = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(4)]
+    said = [one.communicate()[1] for one in both]
+    assert sorted(one.returncode for one in both) == [0, 2, 2, 2]
+    assert sum(b"holds a recording already" in one or b"not empty" in one for one in said) == 3
+
+
+def test_a_job_starts_though_chance_repeats_its_id(tmp_path: Path) -> None:
+    """Only a folder that the user named is a reason not to start a job."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\nos.urandom = lambda count: bytes(count)\n"
+    )
+    command = [sys.executable, "-m", "mgpu_doctor", "run", "-q", "--", *python("print('ran')")]
+    changed = {"MGPU_DOCTOR_HOME": str(tmp_path / "home"), "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, **changed}
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
+    outs = [one.communicate() for one in both]
+    assert [one.returncode for one in both] == [0, 0]
+    assert [out for out, _ in outs] == [b"ran\n", b"ran\n"]
+    recordings = list((tmp_path / "home/runs").iterdir())
+    assert len(recordings) + sum(b"the job runs without one" in err for _, err in outs) == 2

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,27 @@ def test_ids_tell_when_and_what_and_are_safe_names() -> None:
     ids = {home.new_id("../my job\n", 1e9) for _ in range(20)}
     assert len(ids) > 1
     for name in ids:
-        assert re.fullmatch(r"\d{8}-\d{6}-my_job-[0-9a-f]{4}", name)
+        assert re.fullmatch(r"\d{8}-\d{6}-my_job-[0-9a-f]{8}", name)
+
+
+def test_runs_that_begin_in_one_second_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when chance gives them one name: the folder is made by one of them alone."""
+    environment = {"MGPU_DOCTOR_HOME": str(tmp_path)}
+    names = iter(["same", "same", "same", "other"])
+    monkeypatch.setattr(home, "new_id", lambda *_: next(names))
+    assert home.new_recording("job", 1e9, environment).name == "same"
+    second = home.new_recording("job", 1e9, environment)
+    assert second.name == "other"
+    assert second.stat().st_mode & 0o777 == 0o700
+
+
+def test_many_runs_at_once_never_share_a_folder(tmp_path: Path) -> None:
+    environment = {"MGPU_DOCTOR_HOME": str(tmp_path)}
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda _: home.new_recording("job", 1e9, environment), range(256)))
+    assert len(set(made)) == 256
 
 
 @pytest.mark.parametrize(

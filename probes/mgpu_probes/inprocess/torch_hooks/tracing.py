@@ -8,7 +8,6 @@ process that ends, or forks, with the profiler on crashes or leaks, so that is w
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import ctypes
 import json
@@ -23,7 +22,7 @@ from typing import Any
 
 import torch
 
-from .. import answering
+from .. import answering, threads
 from ..rank import probe
 from . import answers
 from .common import wrap
@@ -139,7 +138,7 @@ class Tracing:
             self._over = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_over)
             atexit.register(self.end_early, "the process ended")
             os.register_at_fork(before=lambda: self.end_early("the process forked another"))
-        on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
+        on_device = torch.cuda.is_initialized()  # to ask for more would start the driver
         profile = torch.autograd.profiler.profile(
             use_device="cuda" if on_device else None, use_kineto=True
         )
@@ -150,7 +149,7 @@ class Tracing:
         torch._C._autograd._add_metadata_json("distributedInfo", json.dumps(_distributed()))
         self._until = time.monotonic() + self._most_seconds
         self._open_mark()
-        _thread.start_new_thread(self._watch, (profile,))
+        threads.start(self._watch, profile)
 
     def _open_mark(self) -> None:
         self._mark = torch.autograd.profiler.record_function(f"ProfilerStep#{probe.told}")

@@ -1,0 +1,20 @@
+"""Files of another user, with root or without."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+NOBODY = 65_534
+
+
+def give_away(path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> None:
+    """Makes `path` another user's: really, where root is there; else the code in `module` takes
+    itself for another user."""
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+    else:
+        monkeypatch.setattr(module.os, "geteuid", lambda: NOBODY)
