@@ -11,7 +11,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="CalledProcessError: Command '[",
         pattern=r"CalledProcessError: Command '\[.{1,3000}\]' returned non-zero exit status "
-        r"(?P<exit_code>\d+)\.",
+        r"(?P<exit_code>\d{1,9})\.",
         meaning="The launcher's script ended with exit code {exit_code}; its own output, above "
         "this traceback, says why.",
         fix="Read the last traceback before the launcher's.",
@@ -26,7 +26,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="CalledProcessError: Command '[",
         pattern=r"CalledProcessError: Command '\[.{1,3000}\]' died with "
-        r"<Signals\.(?P<signal>SIG(?:KILL|TERM)): \d+>",
+        r"<Signals\.(?P<signal>SIG(?:KILL|TERM)): \d{1,3}>",
         meaning="The launcher's script was ended with {signal}.",
         fix="SIGKILL: look in `dmesg` for the out-of-memory killer. Else a person or the scheduler "
         "ended it.",
@@ -41,7 +41,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="CalledProcessError: Command '[",
         pattern=r"CalledProcessError: Command '\[.{1,3000}\]' died with "
-        r"<Signals\.(?P<signal>SIG(?:SEGV|BUS|ABRT|ILL|FPE)): \d+>",
+        r"<Signals\.(?P<signal>SIG(?:SEGV|BUS|ABRT|ILL|FPE)): \d{1,3}>",
         meaning="The launcher's script crashed with {signal}.",
         fix="Run with PYTHONFAULTHANDLER=1 to get its stack.",
         example="subprocess.CalledProcessError: Command '['/usr/bin/python3', 'train.py']' died "
@@ -141,8 +141,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-exception",
         role=Role.CAUSE,
         needle="before the `notebook_launcher` could create",
-        pattern=r"(?P<device>\w+) has been initialized before the `notebook_launcher` could create "
-        r"a forked subprocess",
+        pattern=r"\b(?P<device>\w{1,40}) has been initialized before the "
+        r"`notebook_launcher` could create a forked subprocess",
         meaning="{device} was used in the notebook before the ranks were started.",
         fix="Restart the notebook; use the GPU inside the training function only, and look for "
         "imports that use it.",

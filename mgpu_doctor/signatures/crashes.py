@@ -14,7 +14,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-killed",
         role=Role.SYMPTOM,
         needle="Killed",
-        pattern=_SHELL + r"Killed(?:\s{2,}.{1,2000}|\s*)$",
+        pattern=_SHELL + r"Killed(?:\s{2}.{1,2000}|\s*)$",
         meaning="A process was killed with SIGKILL: by the kernel when memory ran out, by a person "
         "or by the scheduler.",
         fix="`dmesg -T | grep -i 'killed process'`; `sacct -j JOB -o State,MaxRSS` under Slurm.",
@@ -27,7 +27,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-killed",
         role=Role.SYMPTOM,
         needle="Terminated",
-        pattern=_SHELL + r"Terminated(?:\s{2,}.{1,2000}|\s*)$",
+        pattern=_SHELL + r"Terminated(?:\s{2}.{1,2000}|\s*)$",
         meaning="A process was asked to end with SIGTERM: by a person, the scheduler or its "
         "launcher.",
         fix="If another rank failed before, that is the cause. Else ask the scheduler.",
@@ -40,7 +40,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-hangup",
         role=Role.CAUSE,
         needle="Hangup  ",
-        pattern=_SHELL + r"Hangup\s{2,}.{1,2000}$",
+        pattern=_SHELL + r"Hangup\s{2}.{1,2000}$",
         meaning="The terminal or ssh session that the job was started from was closed.",
         fix="Start it in tmux, with `nohup` or as a batch job.",
         example="train.sh: line 3:  9853 Hangup                  python train.py",
@@ -52,7 +52,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-signal",
         role=Role.CAUSE,
         needle="Segmentation fault",
-        pattern=_SHELL + r"Segmentation fault(?: {2,}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$",
+        pattern=_SHELL + r"Segmentation fault(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$",
         meaning="A process crashed: it used memory that is not its own. Mostly a bug or a mismatch "
         "in a compiled library.",
         fix=_STACK,
@@ -65,7 +65,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-signal",
         role=Role.CAUSE,
         needle="Bus error",
-        pattern=_SHELL + r"Bus error(?: {2,}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$",
+        pattern=_SHELL + r"Bus error(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$",
         meaning="A process crashed with a bus error: mostly because /dev/shm is full, else because "
         "a mapped file was cut.",
         fix="`df -h /dev/shm`; `docker run --shm-size=16g` or fewer data-loader workers.",
@@ -78,7 +78,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-signal",
         role=Role.SYMPTOM,
         needle="Aborted",
-        pattern=_SHELL + r"Aborted(?: {2,}.{1,2000}|\s*\(core dumped\).{0,2000})$",
+        pattern=_SHELL + r"Aborted(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000})$",
         meaning="A process ended itself after an error in compiled code; the lines before say "
         "which.",
         fix="Read the lines before. " + _STACK,
@@ -91,7 +91,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-signal",
         role=Role.CAUSE,
         needle="Illegal instruction",
-        pattern=_SHELL + r"Illegal instruction(?: {2,}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$",
+        pattern=_SHELL + r"Illegal instruction(?: {2}.{1,2000}|\s*\(core dumped\).{0,2000}|\s*)$",
         meaning="A library was built for a newer CPU than this one.",
         fix="Install builds for this CPU (`lscpu | grep avx`); conda and pip builds differ.",
         example="train.sh: line 6:  9857 Illegal instruction     (core dumped) python train.py",

@@ -13,6 +13,8 @@ _NEW_TORCH = (
     "Install a build of torch for this GPU and driver (pytorch.org/get-started); "
     "`torch.cuda.get_arch_list()` and `nvidia-smi` show what fits what."
 )
+_ASSERTION = r"(?<![\w.])(?P<file>[\w.]{1,200}\.cu):(?P<line>\d+):? [^`]{1,400}Assertion `"
+"""How a device's assertion begins. A search begins at most once for each file name."""
 
 SIGNATURES: tuple[Signature, ...] = (
     Signature(
@@ -51,8 +53,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-device-assert",
         role=Role.CAUSE,
         needle="t >= 0 && t < n_classes` failed",
-        pattern=r"(?P<file>[\w.]+\.cu):(?P<line>\d+):? .{1,400}?Assertion `t >= 0 && t < "
-        r"n_classes` failed",
+        pattern=_ASSERTION + r"t >= 0 && t < n_classes` failed",
         meaning="A label is negative or not below the number of classes.",
         fix="Make the last layer as wide as there are classes, count labels from 0, and "
         "give the loss `ignore_index` for padding. " + _LABELS,
@@ -66,8 +67,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-device-assert",
         role=Role.CAUSE,
         needle="Assertion `",
-        pattern=r"(?P<file>[\w.]+\.cu):(?P<line>\d+):? .{1,400}?Assertion `(?P<assertion>srcIndex "
-        r"< srcSelectDimSize|[^`]{0,80}\bindex\b[^`]{0,120})` failed",
+        pattern=_ASSERTION + r"(?P<assertion>srcIndex < srcSelectDimSize"
+        r"|(?=[^`]{0,80}\bindex\b)[^`]{1,205})` failed",
         meaning="An index is outside its tensor or embedding table ({assertion}).",
         fix=_LABELS,
         example="/pytorch/aten/src/ATen/native/cuda/Indexing.cu:1289: indexSelectLargeIndex: "
@@ -80,8 +81,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-device-assert",
         role=Role.CAUSE,
         needle="input_val >= zero && input_val <= one",
-        pattern=r"(?P<file>[\w.]+\.cu):(?P<line>\d+):? .{1,400}?Assertion `input_val >= zero && "
-        r"input_val <= one` failed",
+        pattern=_ASSERTION + r"input_val >= zero && input_val <= one` failed",
         meaning="Binary cross-entropy got a value outside 0 to 1 (or NaN).",
         fix="Use `binary_cross_entropy_with_logits` on the raw outputs, or put a sigmoid before "
         "the loss; check the outputs for NaN.",
@@ -284,7 +284,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Unexpected error from cudaGetDeviceCount()",
         pattern=r"RuntimeError: Unexpected error from cudaGetDeviceCount\(\).{0,200}?Error "
-        r"(?P<error>\d+): (?P<what>.{1,100})",
+        r"(?P<error>\d{1,9}): (?P<what>.{1,100})",
         meaning="CUDA could not count the GPUs (error {error}, {what}).",
         fix="Act by the number. With 802 start the fabric manager (`systemctl start "
         "nvidia-fabricmanager`, HGX hosts); with 803 or 804 driver and CUDA libraries do not fit: "

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from mgpu_doctor.signatures.signature import Role, Signature
 
-_SIZE = r"[\d.]+ (?:bytes|KiB|MiB|GiB|TiB)"
+_SIZE = r"[\d.]{1,12} (?:bytes|KiB|MiB|GiB|TiB)"
 _CAPACITY = (
-    r"GPU (?P<device>\d+) has a total capaci?ty of (?P<capacity>" + _SIZE + r") of which "
+    r"GPU (?P<device>\d{1,9}) has a total capaci?ty of (?P<capacity>" + _SIZE + r") of which "
     r"(?P<free>" + _SIZE + r") is free\."
 )
 _SHARED = (
-    r"(?:Process \d+ has [\d.]+ [GT]iB memory in use\. .{0,300}?Including non-PyTorch memory, this "
-    r"|Including non-PyTorch memory, this .{0,300}?Process \d+ has [\d.]+ [GT]iB memory in use)"
+    r"(?:Process \d{1,10} has [\d.]{1,12} [GT]iB memory in use\. .{0,300}?Including non-PyTorch "
+    r"memory, this |Including non-PyTorch memory, this .{0,300}?Process \d{1,10} has "
+    r"[\d.]{1,12} [GT]iB memory in use)"
 )
 """Torch calls its own process "this process": another one beside it shares the device. In a
 container it cannot tell which is its own, and names none so."""
-_SMALL = r"[\d.]+ (?:bytes|KiB|MiB)"
-_LARGE = r"[\d.]+ (?:GiB|TiB)"
+_SMALL = r"[\d.]{1,12} (?:bytes|KiB|MiB)"
+_LARGE = r"[\d.]{1,12} (?:GiB|TiB)"
 _IN_PIECES = r" is reserved by PyTorch but unallocated"
 """Where a large amount is, and a small one could not be had, only its being apart can be why."""
 _LESS = (
@@ -65,7 +66,7 @@ SIGNATURES: tuple[Signature, ...] = (
         + _SHARED
         + ")"
         + _CAPACITY
-        + r".{0,300}?Process (?P<pid>\d+) has (?P<foreign>[\d.]+ [GT]iB) memory in use",
+        + r".{0,300}?Process (?P<pid>\d{1,10}) has (?P<foreign>[\d.]{1,12} [GT]iB) memory in use",
         meaning="GPU {device} ran out of memory, and another process holds a part of it: another "
         "job, or another rank of this one that uses the wrong device.",
         fix="Find the other process with `nvidia-smi --id={device}`. If it is a rank of this job, "

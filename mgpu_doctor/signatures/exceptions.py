@@ -78,8 +78,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="loss-nan",
         role=Role.CAUSE,
         needle="but found invalid values:",
-        pattern=r"Expected parameter \w+ \(.{1,200}\) of distribution .{1,200} to satisfy the "
-        r"constraint .{1,200}, but found invalid values",
+        pattern=r"Expected parameter \w+ \(.{1,80}\) of distribution .{1,200} to satisfy the "
+        r"constraint .{1,80}, but found invalid values",
         meaning="The model's output that parametrises a distribution holds NaN or impossible "
         "values: training has diverged.",
         fix=_NUMBERS,

@@ -92,7 +92,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-fsdp",
         role=Role.CAUSE,
         needle="got mixed torch.Tensor and DTensor",
-        pattern=r"(?P<operation>aten\.[\w.]+) got mixed torch\.Tensor and DTensor, need to "
+        pattern=r"(?P<operation>aten\.[\w.]{1,100}) got mixed torch\.Tensor and DTensor, need to "
         r"convert all torch\.Tensor to DTensor",
         meaning="{operation} got a sharded parameter (DTensor) and a plain tensor: a sharded "
         "module was used past its forward, only a part of the model is sharded, or a full state "

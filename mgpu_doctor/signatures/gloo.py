@@ -37,7 +37,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.SYMPTOM,
         needle="gloo/transport/tcp/",
         pattern=r"gloo/transport/tcp/\w+\.cc:\d+\] (?:Read|Write|writev|Read/Write) ?"
-        r"(?:error )?(?:\[(?P<host>[^\]]{1,64})\](?::(?P<port>\d+))?)?.{0,40}?"
+        r"(?:error )?(?:\[(?P<host>[^\]]{1,64})\](?::(?P<port>\d+)\b)?)?.{0,40}?"
         r"(?:Connection reset by peer|Broken pipe|Connection timed out|No route to host)",
         meaning="The connection to another rank broke: it crashed, or the network between the "
         "hosts failed.",
@@ -84,8 +84,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="hang-collective-mismatch",
         role=Role.CAUSE,
         needle="op.preamble.length <= op.nbytes",
-        pattern=r"enforce fail at [^\]]{1,200}/gloo/transport/tcp/pair\.cc:\d+\] "
-        r"op\.preamble\.length <= op\.nbytes\. (?P<sent>\d+) vs (?P<expected>\d+)",
+        pattern=r"enforce fail at [^\]]{1,200}/gloo/transport/tcp/pair\.cc:\d{1,9}\] "
+        r"op\.preamble\.length <= op\.nbytes\. (?P<sent>\d{1,20}) vs (?P<expected>\d+)",
         meaning="The ranks called different collectives, or the same one with other shapes or "
         "types: {sent} bytes came where {expected} were expected.",
         fix=_SAME_CALLS,
@@ -104,9 +104,9 @@ SIGNATURES: tuple[Signature, ...] = (
         pattern=r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running "
         r"(?:inconsistent )?collective: "
         r"CollectiveFingerPrint\((?:SequenceNumber=(?P<sequence>\d+))?[, "
-        r"]*OpType=(?P<operation>\w+).{0,1000}?, but Rank (?P<other>\d+) is running "
-        r"(?:inconsistent )?collective: CollectiveFingerPrint\((?:SequenceNumber=\d+)?[, "
-        r"]*OpType=(?P<other_operation>\w+)",
+        r"]{0,4}OpType=(?P<operation>\w{1,40})\b.{0,1000}?, but Rank (?P<other>\d{1,9}) is running "
+        r"(?:inconsistent )?collective: CollectiveFingerPrint\((?:SequenceNumber=\d{1,20})?[, "
+        r"]{0,4}OpType=(?P<other_operation>\w+)",
         meaning="Rank {rank} called {operation} while rank {other} called {other_operation}, or "
         "the same with another shape or type.",
         fix="Every rank must call the same collectives in the same order with the same shapes: "
@@ -173,8 +173,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-shape-mismatch",
         role=Role.CAUSE,
         needle="invalid tensor size at index",
-        pattern=r"ProcessGroup\w+::(?P<operation>\w+): invalid tensor size at index (?P<index>\d+) "
-        r"\(expected \((?P<expected>[\d, ]*)\), got \((?P<got>[\d, ]*)\)\)",
+        pattern=r"ProcessGroup\w{1,40}::(?P<operation>\w+): invalid tensor size at index "
+        r"(?P<index>\d+) \(expected \((?P<expected>[\d, ]*)\), got \((?P<got>[\d, ]*)\)\)",
         meaning="The output list of {operation} holds a tensor of ({got}) where ({expected}) "
         "comes.",
         fix="Allocate the outputs like the input (`torch.empty_like(x)`), and send the same shape "
@@ -188,8 +188,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-world-size",
         role=Role.CAUSE,
         needle="invalid output tensor list at index",
-        pattern=r"ProcessGroup\w+::(?P<operation>\w+): invalid output tensor list at index \d+ "
-        r"\(expected length (?P<expected>\d+), got (?P<got>\d+)\)",
+        pattern=r"ProcessGroup\w{1,40}::(?P<operation>\w+): invalid output tensor list at index "
+        r"\d+ \(expected length (?P<expected>\d+), got (?P<got>\d+)\)",
         meaning="{operation} got a list of {got} output tensors for a group of {expected} ranks.",
         fix="Make the list as long as the group: `[torch.empty_like(x) for _ in "
         "range(dist.get_world_size(group))]`.",

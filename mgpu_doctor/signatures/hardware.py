@@ -34,7 +34,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="gpu-lost",
         role=Role.CAUSE,
         needle="Unable to determine the device handle for ",
-        pattern=r"Unable to determine the device handle for (?:GPU|gpu) ?\d*:? ?"
+        pattern=r"Unable to determine the device handle for (?:GPU|gpu) ?\d{0,4}:? ?"
         r"(?P<pci>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f:.]{4,12}): (?P<reason>[^.]{1,80})",
         meaning="NVML cannot reach the GPU at {pci}: {reason}.",
         fix="Look for `NVRM: Xid` in `dmesg`; reset the GPU or reboot the host.",
@@ -46,7 +46,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-driver-too-old",
         role=Role.CAUSE,
         needle="river/library version mismatch",
-        pattern=r"(?:Failed to initialize NVML|nvml error|NVMLError[A-Za-z]*): "
+        pattern=r"(?:Failed to initialize NVML|nvml error|NVMLError[A-Za-z]{0,40}): "
         r"[Dd]river/library version mismatch",
         meaning="The NVIDIA driver was updated while its old kernel module is still loaded, so "
         "nothing can use the GPUs.",

@@ -196,7 +196,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="gpu-missing",
         role=Role.CAUSE,
         needle=" nodes are available: ",
-        pattern=r"\d+/(?P<nodes>\d+) nodes are available: .{0,300}\bInsufficient "
+        pattern=r"\d{1,9}/(?P<nodes>\d+) nodes are available: .{0,300}\bInsufficient "
         r"(?P<resource>(?:nvidia|amd)\.com/[\w.-]{1,40})",
         meaning="No node of the cluster has enough free {resource}, so the pod waits.",
         fix="Ask for fewer GPUs a pod, wait, or add nodes; without the vendor's device plugin a "

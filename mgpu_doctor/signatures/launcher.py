@@ -161,8 +161,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-exception",
         role=Role.CAUSE,
         needle=": can't open file '",
-        pattern=r"python[\w.]*: can't open file '(?P<file>[^']{1,300})': \[Errno (?P<errno>\d+)\] "
-        r"(?P<why>[\w ]{1,60})",
+        pattern=r"python[\w.]{0,20}: can't open file '(?P<file>[^']{1,300})': "
+        r"\[Errno (?P<errno>\d+)\] (?P<why>[\w ]{1,60})",
         meaning="Python could not open the script {file}: {why}.",
         fix="Check the path, and that it is the same on every host and in the container.",
         example="/usr/bin/python3: can't open file '/home/user/trian.py': [Errno 2] No such file "

@@ -71,7 +71,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle=" does not match the world size (",
         pattern=r"You set `devices=(?P<devices>\d+)` and `num_nodes=(?P<nodes>\d+)` in Lightning, "
-        r"but the product \(.{1,24}\) does not match the world size \((?P<size>\d+)\)",
+        r"but the product \(.{1,24}\) does not match the world size \((?P<size>\d{1,9})\)",
         meaning="torchrun started {size} ranks, but the Trainer expects {devices} on each of "
         "{nodes} nodes.",
         fix="`--nproc-per-node` = `devices` and `--nnodes` = `num_nodes`.",
@@ -244,7 +244,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="MisconfigurationException: ",
         pattern=r"(?:^|\.)MisconfigurationException: (?P<message>(?!No supported gpu|You requested "
-        r"gpu|`ModelCheckpoint|`\w+` can not run|`\w+\(strategy=).{1,300})",
+        r"gpu|`ModelCheckpoint|`\w{1,60}` can not run|`\w{1,60}\(strategy=).{1,300})",
         meaning="Lightning refuses these settings: {message}",
         fix="Change the Trainer's arguments accordingly.",
         example="lightning.fabric.utilities.exceptions.MisconfigurationException: "

@@ -63,7 +63,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="oom-kill:constraint=CONSTRAINT_",
         pattern=r"oom-kill:constraint=CONSTRAINT_(?P<constraint>[A-Z_]+),.{0,2000}?"
-        r"\btask=(?P<process>[^,]{1,64}),pid=(?P<pid>\d+)",
+        r",task=(?P<process>[^,]{1,64}),pid=(?P<pid>\d+)",
         meaning="The kernel killed {process} (pid {pid}) for memory. MEMCG: the limit of a "
         "container or job; NONE: the machine's memory. Here: {constraint}.",
         fix=_LESS_HOST_MEMORY,

@@ -73,7 +73,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="oom-device",
         role=Role.CAUSE,
         needle="Cuda failure",
-        pattern=r"NCCL WARN .{0,80}?Cuda failure (?:\d+ )?'out of memory'",
+        pattern=r"NCCL WARN .{0,80}?Cuda failure (?:\d{1,9} )?'out of memory'",
         meaning="NCCL found no memory on the GPU for its buffers.",
         fix="Leave 1 to 2 GiB for NCCL: a smaller batch, fewer process groups, or a smaller "
         "`NCCL_BUFFSIZE` (`export NCCL_BUFFSIZE=2097152`).",
@@ -85,7 +85,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-nccl-init",
         role=Role.SYMPTOM,
         needle="Cuda failure",
-        pattern=r"NCCL WARN .{0,80}?Cuda failure (?:\d+ )?'(?P<what>(?!out of memory)[^']{1,120})'",
+        pattern=r"NCCL WARN .{0,80}?Cuda failure (?:\d{1,9} )?'"
+        r"(?P<what>(?!out of memory)[^']{1,120})'",
         meaning="A CUDA call of NCCL failed ({what}).",
         fix="Read it as CUDA's own error: `nvidia-smi`, `dmesg | grep Xid`; each rank must "
         "`torch.cuda.set_device(local_rank)` first.",
@@ -180,7 +181,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="shared memory segment",
         pattern=r"NCCL WARN .{0,80}?Error while creating shared memory segment "
-        r"(?P<segment>\S{1,100}) \(size (?P<bytes>\d+)\)",
+        r"(?P<segment>\S{1,100}) \(size (?P<bytes>\d{1,20})\)",
         meaning="NCCL found no {bytes} bytes in /dev/shm.",
         fix="Make /dev/shm larger (`docker run --shm-size=16g` or `--ipc=host`), and delete "
         "`/dev/shm/nccl-*` that dead jobs left.",

@@ -131,7 +131,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Call to ibv_",
         pattern=r"NCCL WARN .{0,80}?Call to "
-        r"(?P<call>ibv_(?:reg_mr\w*|create_qp|create_cq|modify_qp|alloc_pd|open_device)) "
+        r"(?P<call>ibv_(?:reg_mr\w{0,40}|create_qp|create_cq|modify_qp|alloc_pd|open_device)) "
         r"failed(?: with (?:error )?(?P<why>.{1,80}))?",
         meaning="InfiniBand could not be set up ({call} failed).",
         fix="Allow locked memory (`ulimit -l unlimited`, Docker `--ulimit memlock=-1`), check the "
@@ -148,7 +148,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle=" async fatal event",
         pattern=r"NET/IB : (?P<device>[\w.-]{1,40}):(?P<port>\d+) async fatal event(?: on "
-        r"\w+)?.{0,200}?: (?P<event>[^:]{1,80})$",
+        r"\w+\b)?.{0,200}?: (?P<event>[^:]{1,80})$",
         meaning="The InfiniBand adapter {device} reported a fatal event ({event}).",
         fix="Check the adapter and its cable on that host (`ibstat`, `dmesg | grep mlx5`), and "
         "drain it.",

@@ -21,7 +21,7 @@ SIGNATURES: tuple[Signature, ...] = (
         needle="collective operation timeout: ",
         pattern=r"(?:Watchdog c|C)aught collective operation timeout: "
         r"WorkNCCL\((?:SeqNum=(?P<sequence>\d+), "
-        r")?OpType=(?P<operation>\w+)[^)]{0,200}?Timeout\(ms\)=(?P<milliseconds>\d+)\) ran for "
+        r")?OpType=(?P<operation>\w+)\b[^)]{0,200}?Timeout\(ms\)=(?P<milliseconds>\d+)\) ran for "
         r"(?P<ran>\d+) milliseconds before timing out",
         meaning="This rank waited {milliseconds} ms in {operation} for ranks that did not come.",
         fix=_WHO_WAITED,

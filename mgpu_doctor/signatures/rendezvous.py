@@ -25,7 +25,7 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="The server socket has failed to listen on",
         pattern=r"Error: The server socket has failed to listen on any local network address"
-        r"(?:\. port: (?P<port>\d+))?.{0,400}?(?:EADDRINUSE|[Aa]ddress already in use)",
+        r"(?:\. port: (?P<port>\d+)\b)?.{0,400}?(?:EADDRINUSE|[Aa]ddress already in use)",
         meaning="The port that rank 0 must listen on is taken: an earlier run still holds it, or "
         "another job on this host uses the same one (or two processes of this job are rank 0).",
         fix=_OTHER_PORT,

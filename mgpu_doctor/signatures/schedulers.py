@@ -22,8 +22,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="oom-host",
         role=Role.CAUSE,
         needle="=>> PBS: job killed: ",
-        pattern=r"=>> PBS: job killed: (?:v|p)?v?mem (?P<used>(?:job total )?\d+ ?(?:[kmg]?b)?) "
-        r"exceeded limit (?P<limit>\d+)",
+        pattern=r"=>> PBS: job killed: (?:v|p)?v?mem (?P<used>(?:job total )?\d{1,20} ?"
+        r"(?:[kmg]?b)?) exceeded limit (?P<limit>\d+)",
         meaning="PBS ended the job: it used {used} of memory, more than its limit.",
         fix="Ask for more (`-l select=1:mem=64gb`), or use fewer data-loader workers.",
         example="=>> PBS: job killed: vmem 51231789056 exceeded limit 17179869184",
@@ -59,8 +59,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="oom-host",
         role=Role.CAUSE,
         needle="killed due to the node running low on memory",
-        pattern=r"(?:Task was|Actor was|(?P<count>\d+) worker\(s\) were|Task) killed due to the "
-        r"node running low on memory",
+        pattern=r"(?:Task was|Actor was|(?P<count>\d{1,9}) worker\(s\) were|Task) killed due to "
+        r"the node running low on memory",
         meaning="The node ran short of memory and Ray killed a worker on it.",
         fix="Use fewer workers a node or data-loader workers; RAY_memory_usage_threshold moves the "
         "limit.",

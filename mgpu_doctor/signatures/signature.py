@@ -23,6 +23,10 @@ class Signature:
     time stamp; its named groups become `Sign.values` (`bytes`, `file`, `line`, `rank`, `device`,
     `signal`, `port`, …). `needle` is a literal that every matching line holds: it is looked for
     first, because that is fast. `example` is a real line that matches.
+
+    Anyone may write such a line, so a search must be linear. A repeat without a bound may only be
+    followed by a character that it cannot match (`\\d+ MiB`), or by `\\b` (`\\w+\\b.{0,200}`), and
+    must not begin the pattern, unless `\\b` or `(?<!…)` is before it. All others have bounds.
     """
 
     id: str

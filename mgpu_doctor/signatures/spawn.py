@@ -44,7 +44,8 @@ SIGNATURES: tuple[Signature, ...] = (
         role=Role.CAUSE,
         needle="Can't pickle <",
         pattern=r"Can't pickle <(?:function|class|module|built-in \w+|bound method) "
-        r"(?P<object>[^:\s]{1,200}?)>?(?: at 0x\w+>)?: (?:attribute lookup|it's not|import of)",
+        r"(?P<object>[^:\s]{1,200}?)>?(?: at 0x\w{1,20}>)?: "
+        r"(?:attribute lookup|it's not|import of)",
         meaning="A function or class ({object}) has no name that another process could import, so "
         "it cannot be handed over.",
         fix=_MODULE_LEVEL,

@@ -181,8 +181,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="recompiling",
         role=Role.CAUSE,
         needle="triggered tf.function retracing.",
-        pattern=r"(?P<count>\d+) out of the last \d+ calls to (?P<function>.{1,160}?) triggered "
-        r"tf\.function retracing\.",
+        pattern=r"(?P<count>\d{1,9}) out of the last \d+ calls to (?P<function>.{1,160}?) "
+        r"triggered tf\.function retracing\.",
         meaning="{function} was traced anew in nearly every call; that costs far more than the "
         "call itself.",
         fix="Pass tensors instead of Python numbers, give `input_signature` or "

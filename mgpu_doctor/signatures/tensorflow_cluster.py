@@ -72,7 +72,8 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-tf-config",
         role=Role.CAUSE,
         needle="Unrecognized task_type: ",
-        pattern=r"Unrecognized task_type: (?P<task>.{1,60}), valid task types are: (?P<valid>.+)",
+        pattern=r"Unrecognized task_type: (?P<task>.{1,60}), valid task types are: "
+        r"(?P<valid>.{1,300})",
         meaning="TF_CONFIG names a task type that does not exist: {task}.",
         fix=_CONFIG,
         example="ValueError: Unrecognized task_type: work, valid task types are: ('chief', "

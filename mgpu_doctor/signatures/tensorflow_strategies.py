@@ -60,7 +60,7 @@ SIGNATURES: tuple[Signature, ...] = (
         code="failed-device-mismatch",
         role=Role.CAUSE,
         needle=" located in device ",
-        pattern=r"resource \S{0,200} ?(?:\([^)]{0,300}\) )?located in device (?P<theirs>\S+) from "
+        pattern=r"resource \S{0,200} (?:\([^)]{0,300}\) )?located in device (?P<theirs>\S+) from "
         r"device (?P<ours>[^\s;]+)",
         meaning="XLA compiled a step of several replicas, which use each other's variables: "
         "jit_compile=True does not work under a strategy.",

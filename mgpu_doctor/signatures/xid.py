@@ -227,8 +227,9 @@ SIGNATURES: tuple[Signature, ...] = (
         code="gpu-xid",
         role=Role.SYMPTOM,
         needle="GPU recovery action changed from",
-        pattern=_xid("154") + r"GPU recovery action changed from 0x[0-9a-f]+ \([^)]{1,40}\) to "
-        r"0x[1-9a-f][0-9a-f]* \((?P<action>[^)]{1,40})\)",
+        pattern=_xid("154")
+        + r"GPU recovery action changed from 0x[0-9a-f]{1,16} \([^)]{1,40}\) to "
+        r"0x[1-9a-f][0-9a-f]{0,15} \((?P<action>[^)]{1,40})\)",
         meaning="XID 154: after an earlier error the GPU at {pci} needs: {action}.",
         fix="Do that: {action}. The XID before this one says why.",
         example="NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to "

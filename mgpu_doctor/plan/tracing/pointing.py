@@ -22,7 +22,7 @@ APART = (
     "builds the model (docs/plan.md) and name that"
 )
 RETURNS = "return model, batch and loss as in docs/plan.md"
-_IMPORTS = re.compile(r"^\s*(?:import|from)\s+(torch|tensorflow|keras)\b", re.MULTILINE)
+_IMPORTS = re.compile(r"^[ \t]*(?:import|from)\s+(torch|tensorflow|keras)\b", re.MULTILINE)
 _MOST_SOURCE = 4 << 20
 """Characters of a file in which imports are looked for."""
 

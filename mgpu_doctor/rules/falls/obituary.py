@@ -29,7 +29,7 @@ CONSOLE_LINES = 3
 _LAUNCHERS_TALE = re.compile(
     r"^[EW]\d{4} \d\d:.*torch/|^Traceback \(most recent call last\)|^\[rank\d+\]:"
 )
-_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+),? in (\S+)', re.MULTILINE)
+_FRAME = re.compile(r'^[ \t]*File "([^"]+)", line (\d+),? in (\S+)', re.MULTILINE)
 COMMAND_WIDTH = 400
 
 MEANINGS = {

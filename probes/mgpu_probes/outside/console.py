@@ -25,7 +25,7 @@ _LOCAL = re.compile(r"\[[A-Za-z_][\w-]{0,40}?(\d{1,5})\]: ?")
 _SPAWNED = re.compile(r"^-- Process (\d{1,7}) terminated with the following error:\s*$")
 _ASKED = re.compile(
     r"(?:Received (\d{1,2}) death signal, shutting down workers"
-    r"|SignalException: Process \d+ got signal: (\d{1,2})\s*$)"
+    r"|SignalException: Process \d{1,10} got signal: (\d{1,2})\s*$)"
 )
 
 LAUNCHER_EXCEPTIONS = frozenset(

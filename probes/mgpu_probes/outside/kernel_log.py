@@ -17,12 +17,12 @@ _LONGEST = 300
 
 _CHOSEN = re.compile(
     r"^oom-kill:constraint=(?P<constraint>[A-Z_]{1,40}),.{0,2000}?"
-    r"(?:oom_memcg=(?P<limited>[^,]*),)?task_memcg=(?P<group>[^,]*),"
+    r",(?:oom_memcg=(?P<limited>[^,]*),)?task_memcg=(?P<group>[^,]*),"
     r"task=(?P<name>.{0,64}?),pid=(?P<pid>\d{1,9}),"
 )
 _KILLED = re.compile(
     r"^(?:.{0,60}: )?[Kk]illed process (?P<pid>\d{1,9}) \((?P<name>.{0,64}?)\),? "
-    r"(?:UID \d+,? )?total-vm:\d+kB(?P<sizes>.{0,400})"
+    r"(?:UID \d{1,10},? )?total-vm:\d{1,20}kB(?P<sizes>.{0,400})"
 )
 _RESIDENT = re.compile(r"(?:anon|file|shmem)-rss:(\d{1,15})kB")
 

@@ -17,7 +17,7 @@ MOST_NOISE = 50
 MOST_MESSAGE_LINES = 40
 
 _HEADER = re.compile(r"^\s*Traceback \(most recent call last\):\s*$")
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:,? in (?P<in>.+))?\s*$')
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9})(?:,? in (?P<in>.+)|\s*)$')
 _RAISED = re.compile(r"^(?P<type>[A-Za-z_][\w.]*(?:<locals>\.[\w.]+)?)(?::(?: (?P<message>.*))?)?$")
 _CHAINED = re.compile(
     r"^\s*(?:The above exception was the direct cause of the following exception"
@@ -31,7 +31,9 @@ _ASIDE = re.compile(
 )
 """Before tracebacks of what ended no process: a finalizer, a log handler, a thread, a task."""
 _FATAL = re.compile(r"^Fatal Python error: (?P<message>.*)$")
-_THREAD = re.compile(r"^(?P<current>Current t|T)hread 0x[0-9a-f]+.*\(most recent call first\):\s*$")
+_THREAD = re.compile(
+    r"^(?P<current>Current t|T)hread 0x[0-9a-f]{1,16}\b.{0,200}?\(most recent call first\):\s*$"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _ONE = re.compile(
 _DEAD = re.compile(
     r"^\s+Process (?P<pid>\d{1,10}) on node (?P<host>\S{1,255}) managing GPU (?P<device>\S{1,32})"
 )
-_MISSING_COMMA = re.compile(r'("nvml_dev"\s*:\s*-?\d+)(\s*\n\s*"status")')
+_MISSING_COMMA = re.compile(r'("nvml_dev"\s*:\s*-?\d+)([ \t\r]*\n\s*"status")')
 """NCCL 2.28.9 leaves it out where a rank is missing."""
 
 

@@ -92,6 +92,8 @@ class _Scanner:
         self._year: int | None = None
         self._seen: list[Line] = []
         self._counted_at: float | None = None
+        self._looked = 0
+        self._stamped: tuple[int, float] | None = None
 
     def feed(self, block: bytes) -> None:
         block = bare(block)
@@ -160,22 +162,24 @@ class _Scanner:
     def _look(self, block: Block, hot: Iterable[tuple[int, tuple[int, ...]]]) -> None:
         known = len(self._engine.wanted)
         telling: list[int] = []
+        self._looked, self._stamped = 0, None
         for position, held in hot:
             piece = block.pieces[position]
+            line: Line | None = None
             for number in held:
                 if self._engine.sought[number] not in piece:
                     continue
                 if number < known:
-                    self._try(number, block, position)
+                    line = line or self._line(decoded(piece))
+                    self._try(number, block, position, line)
                 elif not telling or telling[-1] != position:
                     telling.append(position)
         self._keep(block, telling)
 
-    def _try(self, number: int, block: Block, position: int) -> None:
+    def _try(self, number: int, block: Block, position: int, line: Line) -> None:
         """Searches one line for one signature."""
         piece = block.pieces[position]
         place = piece.find(self._engine.sought[number])
-        line = self._line(decoded(piece))
         key = (number, line.rank, line.local_rank)
         known = self._hits.get(key)
         if known is not None and known.count >= EXACT:
@@ -195,7 +199,7 @@ class _Scanner:
                 local_rank=line.local_rank,
                 number=block.numbers[position],
                 text=text[start : start + TEXT_LIMIT].strip(),
-                at=line.at if line.at is not None else self._stamp_before(block.pieces, position),
+                at=line.at if line.at is not None else self._stamp_of(block, position),
                 values={
                     name: value[:VALUE_LIMIT]
                     for name, value in found.groupdict().items()
@@ -232,10 +236,27 @@ class _Scanner:
         self._last_told += [block.told(position) for position in positions[room:][-MOST_TOLD:]]
 
     def _stamp_before(self, pieces: Sequence[bytes], position: int) -> float | None:
-        for piece in pieces[max(0, position - LOOK_BACK) : position][::-1]:
-            at = self._line(decoded(piece[:TEXT_LIMIT])).at
+        found = self._last_stamp(pieces, max(0, position - LOOK_BACK), position)
+        return None if found is None else found[1]
+
+    def _stamp_of(self, block: Block, position: int) -> float | None:
+        """Like `_stamp_before`, for positions of one block in ascending order: each line is looked
+        at once, however many hits come after it."""
+        begin = max(0, position - LOOK_BACK)
+        found = self._last_stamp(block.pieces, max(begin, self._looked), position)
+        self._looked, self._stamped = position, found or self._stamped
+        if self._stamped is None or self._stamped[0] < begin:
+            return None
+        return self._stamped[1]
+
+    def _last_stamp(
+        self, pieces: Sequence[bytes], begin: int, end: int
+    ) -> tuple[int, float] | None:
+        """The position and the seconds of the last line that has a stamp, of those between."""
+        for position in range(end - 1, begin - 1, -1):
+            at = self._line(decoded(pieces[position][:TEXT_LIMIT])).at
             if at is not None:
-                return at
+                return position, at
         return None
 
     def _line(self, text: str) -> Line:

@@ -29,7 +29,7 @@ _LOCAL = re.compile(r"\[[A-Za-z_][\w-]{0,40}?(\d{1,5})\]: ?")
 _NOBODYS = re.compile(
     r"\[pod/[^\]\s]{1,300}\] ?"
     r"|std(?:out|err) [FP] "
-    r"|[A-Za-z][\w.-]{0,80}-\d{1,5} +\| "
+    r"|[A-Za-z][\w.-]{0,80}-\d{1,5} {1,80}\| "
     r"|\([A-Za-z_][^()]{0,80} pid=\d{1,10}(?:, ip=[\w.:]{1,60})?\) ?"
 )
 _SYSLOG = re.compile(r"[\w.-]{1,64} (?:kernel|[\w.@/-]{1,80}\[\d{1,10}\]): ")
@@ -37,7 +37,7 @@ _SRUN = re.compile(r" {0,6}(\d{1,6}): ?")
 _HYDRA = re.compile(r"\[(\d{1,6})\] ")
 _MAYBE = re.compile(
     r"[\[( 0-9]|[Rr]ank|RANK|std|[IWEFDC]\d|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) "
-    r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) |[A-Za-z][\w.-]{0,80}-\d{1,5} +\| "
+    r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) |[A-Za-z][\w.-]{0,80}-\d{1,5} {1,80}\| "
 )
 """How all of these begin: one look instead of ten at the many lines that have nothing of it."""
 _INNER = re.compile(r"\[(?:[^\[\]]{0,120} )?[Rr]ank:? ?(\d{1,7})\]")
