@@ -31,7 +31,7 @@ class Answer(str, Enum):
     BUSY = "busy"
     """Too many at once."""
     BROKEN = "broken"
-    """The client was too slow or went away."""
+    """The client was too slow, went away, or had to make room."""
 
 
 class Answers:

@@ -43,7 +43,7 @@ class Sampler:
     ) -> None:
         self._make = make
         self._interval = interval
-        self._patience = patience
+        self.patience = patience
         self._clock = clock
         self._changed = threading.Condition()
         self._asked = False
@@ -62,14 +62,14 @@ class Sampler:
                 self._changed.notify_all()
                 self._changed.wait_for(
                     lambda: self._fresh() is not None or self._failures != failures,
-                    self._patience,
+                    self.patience,
                 )
             fresh = self._fresh()
             if fresh is not None:
                 return fresh
             if self._failures != failures:
                 raise NoSampleError("the sample failed")
-            raise NoSampleError(f"the sample takes longer than {self._patience:.0f} s")
+            raise NoSampleError(f"the sample takes longer than {self.patience:.0f} s")
 
     def age(self, sample: Sample) -> float:
         """Seconds since it was made."""
@@ -95,7 +95,7 @@ class Sampler:
             try:
                 made = self._make()
             except Exception as error:  # whatever it is: the next sample may succeed
-                _tell(error)
+                report_failure(error)
                 with self._changed:
                     self._failures += 1
                     self._changed.notify_all()
@@ -107,6 +107,7 @@ class Sampler:
                 self._changed.notify_all()
 
 
-def _tell(error: Exception) -> None:
-    told = text.line(f"{type(error).__name__}: {error}")
-    print(f"mgpu-doctor: the sample failed: {told}", file=sys.stderr, flush=True)
+def report_failure(error: Exception) -> None:
+    """On standard error: who asks is not shown what is inside."""
+    reason = text.line(f"{type(error).__name__}: {error}")
+    print(f"mgpu-doctor: the sample failed: {reason}", file=sys.stderr, flush=True)

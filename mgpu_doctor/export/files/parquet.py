@@ -13,6 +13,7 @@ from mgpu_doctor.case.model import Case, Rank, Records
 from mgpu_doctor.export.files.columns import columns
 from mgpu_doctor.export.files.writing import draft
 from mgpu_doctor.recording.box import STEP_DTYPE
+from mgpu_doctor.report import text
 
 
 def write(path: Path, case: Case) -> int:
@@ -34,10 +35,10 @@ def write(path: Path, case: Case) -> int:
 def _of(rank: Rank | None, count: int) -> dict[str, Any]:
     """What is the same in all rows of a rank."""
     kinds = {"rank": pa.int64(), "host": pa.string(), "pid": pa.int64(), "attempt": pa.int64()}
-    return {
-        name: pa.repeat(pa.scalar(getattr(rank, name, None), kind), count)
-        for name, kind in kinds.items()
-    }
+    values = {name: getattr(rank, name, None) for name in kinds}
+    if values["host"] is not None:
+        values["host"] = text.line(values["host"])
+    return {name: pa.repeat(pa.scalar(value, kinds[name]), count) for name, value in values.items()}
 
 
 def _steps(steps: Records, clock_offset: float) -> dict[str, Any]:

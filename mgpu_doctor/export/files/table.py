@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from mgpu_probes.inprocess.layout import PHASES, WARM_UP
 
 from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.export.files.cells import cell
 from mgpu_doctor.export.files.rows import rows
 
 COLUMNS = (
@@ -36,9 +37,9 @@ COLUMNS = (
 
 def lines(case: Case) -> Iterator[str]:
     """The file, line by line."""
-    yield _line(COLUMNS)
+    yield _line(tuple(map(cell, COLUMNS)))
     for rank in (*case.earlier, *case.ranks):
-        who = (rank.rank, rank.host, rank.pid, rank.attempt)
+        who = (rank.rank, cell(rank.host), rank.pid, rank.attempt)
         yield from (_line((*who, *cells)) for cells in _steps(rank))
 
 
@@ -66,10 +67,7 @@ def _known(value: float) -> str | None:
 
 
 def _line(cells: tuple[object, ...]) -> str:
-    """A spreadsheet must not take a foreign word for a formula."""
+    """All cells are numbers or made by `cell`."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="\n").writerow(
-        f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "@", "\t", "\r") else cell
-        for cell in cells
-    )
+    csv.writer(out, lineterminator="\n").writerow(cells)
     return out.getvalue()

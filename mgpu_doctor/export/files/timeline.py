@@ -16,6 +16,7 @@ from mgpu_probes.inprocess.layout import PHASES
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.export.files.rows import rows
 from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.report import text
 
 STEPS, SHARES, EVENTS = 1, 2, 3
 """Threads of a rank's process in the trace."""
@@ -39,8 +40,8 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
 
 def _about(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
-        "job": diagnosis.case.job.id,
-        "findings": [f"{one.code}: {one.title}" for one in diagnosis.findings],
+        "job": text.line(diagnosis.case.job.id),
+        "findings": [text.line(f"{one.code}: {one.title}") for one in diagnosis.findings],
     }
 
 
@@ -56,7 +57,7 @@ def _events(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
 def _names(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
     who = f"rank {rank.rank}" if rank.rank is not None else f"process {rank.pid}"
     again = f", start {rank.attempt + 1}" if rank.attempt else ""
-    name = {"name": f"{who} on {rank.host}{again}"}
+    name = {"name": f"{who} on {text.line(rank.host)}{again}"}
     yield {"ph": "M", "name": "process_name", "pid": process, "args": name}
     yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
     for track, title in TRACKS.items():
@@ -79,7 +80,7 @@ def _steps(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
             "args": {name: value for name, value in told.items() if value is not None}
         }
         for name, seconds in zip(PHASES, record["phases"], strict=True):
-            if seconds > 0:
+            if 0 < seconds < math.inf:
                 yield _slice(name, process, SHARES, begun, seconds * MICRO)
                 begun += seconds * MICRO
 
@@ -87,8 +88,10 @@ def _steps(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
 def _happened(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
     for event in rank.events:
         took = max(0.0, event.seconds) * MICRO
-        told = {"args": {"step": event.step, "text": event.text}}
-        yield _slice(event.kind, process, EVENTS, event.at * MICRO, took) | told
+        if math.isfinite(event.at) and math.isfinite(took):
+            told = {"args": {"step": event.step, "text": text.clean(event.text)}}
+            kind = text.line(event.kind)
+            yield _slice(kind, process, EVENTS, event.at * MICRO, took) | told
 
 
 def _slice(name: str, process: int, track: int, at: float, took: float) -> dict[str, Any]:
@@ -102,7 +105,7 @@ def _machines(case: Case) -> Iterator[dict[str, Any]]:
     hosts = list(dict.fromkeys(host for host in told if host)) or [""]
     places = {host: MACHINE + place for place, host in enumerate(hosts)}
     for host, process in places.items():
-        name = {"name": f"host {host}".strip()}
+        name = {"name": text.line(f"host {host}")}
         yield {"ph": "M", "name": "process_name", "pid": process, "args": name}
     for host_sample in case.host_samples:
         process = places.get(host_sample.host or "", MACHINE)
@@ -121,7 +124,7 @@ def _machines(case: Case) -> Iterator[dict[str, Any]]:
 
 
 def _counter(process: int, at: float, name: str, value: float | None) -> Iterator[dict[str, Any]]:
-    if value is not None and math.isfinite(value):
+    if value is not None and math.isfinite(value) and math.isfinite(at):
         told = {"value": value}
         yield {"ph": "C", "name": name, "pid": process, "ts": round(at * MICRO, 3), "args": told}
 

@@ -9,6 +9,7 @@ import resource
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from mgpu_doctor.cli import app
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.export.files import parquet, scalars, table
 from mgpu_doctor.export.files.columns import columns
+from tests.support import diagnoses
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
 from tests.support.synthetic import Fault, Synthetic, make_case, synthetic_case
 
@@ -48,6 +50,16 @@ def test_parquet_holds_what_the_csv_file_holds(tmp_path: Path) -> None:
                 assert row[name] is None, name
             else:
                 assert float(row[name]) == pytest.approx(float(cell), rel=1e-6), name
+
+
+def test_foreign_names_are_harmless_in_parquet(tmp_path: Path) -> None:
+    case = synthetic_case(JOB)
+    first = replace(case.ranks[0], host=f"node {diagnoses.HOSTILE}\x00\n\x9b2J")
+    file = tmp_path / "steps.parquet"
+    parquet.write(file, replace(case, ranks=(first,)))
+    (host,) = set(pq.read_table(file)["host"].to_pylist())
+    assert host.startswith("node [bold red]x")
+    assert host.isprintable()
 
 
 def test_a_job_without_a_step_is_a_table_without_rows(tmp_path: Path) -> None:

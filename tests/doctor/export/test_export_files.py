@@ -8,7 +8,8 @@ import io
 import json
 import stat
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import pytest
 from click.testing import CliRunner
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.case.model import Event
+from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.cli import app
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.export.files import table, timeline, writing
+from mgpu_doctor.report import text
 from tests.support import diagnoses, frames
 from tests.support.gpus import gpus, on_gpus
 from tests.support.synthetic import Synthetic, synthetic_case
@@ -72,14 +74,79 @@ def test_gpus_of_several_hosts_have_counters_of_their_own() -> None:
     assert busy == ["host a"] * 3 + ["host b"] * 3
 
 
-def test_foreign_words_are_only_words() -> None:
+def hosted(host: str) -> Case:
+    """A case of one rank on a host of this name."""
+    case = synthetic_case(Synthetic(ranks=1, steps=2))
+    return replace(case, ranks=(replace(case.ranks[0], host=host),))
+
+
+def table_of(case: Case) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO("".join(table.lines(case)))))
+
+
+def test_foreign_words_are_only_words_in_a_timeline() -> None:
     case = synthetic_case(JOB)
-    told = Event("note", 5.0, 1, 0.0, 0.0, f'"}}],{diagnoses.HOSTILE}\x00')
-    first = replace(case.ranks[0], events=(told,), host="=cmd()")
-    events = traced(replace(case, ranks=(first, *case.ranks[1:])))
-    assert [one["args"]["text"] for one in events if one["name"] == "note"] == [told.text]
-    rows = list(csv.DictReader(io.StringIO("".join(table.lines(replace(case, ranks=(first,)))))))
-    assert {row["host"] for row in rows} == {"'=cmd()"}
+    wild = f'"}}}}],{diagnoses.HOSTILE}\x00\x9b2J'
+    note = Event(f"note{wild}", 5.0, 1, 0.0, 0.0, f"first\nsecond{wild}")
+    first = replace(case.ranks[0], events=(note,), host=f"node{wild}")
+    bad = replace(case, ranks=(first, *case.ranks[1:]), job=replace(case.job, id=f"job{wild}"))
+    (event,) = [one for one in traced(bad) if one.get("name", "").startswith("note")]
+    assert event["args"]["text"] == text.clean(note.text)
+    assert event["args"]["text"].startswith('first\nsecond"}}],[bold red]x')
+    whole = json.loads("".join(timeline.lines(diagnose(bad))))
+    assert [words for words in strings(whole) if not words.replace("\n", "").isprintable()] == []
+    assert whole["otherData"]["job"].startswith('job"}}],')
+
+
+def strings(value: Any) -> list[str]:
+    """All that are somewhere in a JSON value."""
+    if isinstance(value, dict):
+        return [words for pair in value.items() for part in pair for words in strings(part)]
+    if isinstance(value, list):
+        return [words for part in value for words in strings(part)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_numbers_that_are_none_are_left_out_of_a_timeline() -> None:
+    case = synthetic_case(JOB)
+    happened = [Event("note", at, 1, seconds, 0.0, "") for at, seconds in ((nan, 0.0), (5.0, inf))]
+    steps = case.ranks[0].steps.copy()
+    steps["phases"][0, 0] = inf
+    first = replace(case.ranks[0], events=tuple(happened), steps=steps)
+    events = traced(replace(case, ranks=(first,)))
+    assert not [one for one in events if one.get("name") == "note"]
+
+
+@pytest.mark.parametrize("start", [*"=+-@", *"＝＋－＠", "−", "\t=", "\r+", "\n@"])
+def test_no_cell_of_text_begins_a_formula(start: str) -> None:
+    spaces = ("", " ", "\t", "\r", "\r\n", "\u00a0", "\u200b", "\ufeff", "\x00")
+    for space, quote in product(spaces, ("", '"', "'", "“", '" ')):
+        for row in table_of(hosted(f"{space}{quote}{start}cmd|' /C calc'!A0")):
+            assert row["host"].startswith("'")
+            assert "cmd" in row["host"]
+            assert row["host"].isprintable()
+
+
+@pytest.mark.parametrize("separator", [";", ",", "\t", "|", '";"', "\n"])
+def test_no_cell_begins_a_formula_where_others_split_the_line(separator: str) -> None:
+    for line in list(table.lines(hosted(f"node{separator}=cmd()")))[1:]:
+        for other in ";\t|,":
+            assert not [part for part in line.split(other) if part.strip('" ').startswith("=")]
+            assert "=cmd()" in line
+
+
+def test_usual_names_and_numbers_of_the_table_stay_as_they_are() -> None:
+    for name in ("node-7", "10.0.0.7", "a+b", "gpu@rack-3", "ノード"):
+        assert {row["host"] for row in table_of(hosted(name))} == {name}
+    case = hosted("node")
+    steps = case.ranks[0].steps.copy()
+    steps["loss"][:] = [-1.5, -inf]
+    first = replace(case.ranks[0], steps=steps, clock_offset=-1e9, rank=-3)
+    rows = table_of(replace(case, ranks=(first,)))
+    assert [float(row["loss"]) for row in rows] == [-1.5, -inf]
+    assert all(float(row["ended"]) < 0 for row in rows)
+    assert [row["rank"] for row in rows] == ["-3", "-3"]
+    assert next(table.lines(case)) == ",".join(table.COLUMNS) + "\n"
 
 
 def test_a_table_holds_every_step_and_leaves_out_what_is_unknown() -> None:

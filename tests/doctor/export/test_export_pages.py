@@ -225,6 +225,25 @@ def test_hostile_names_are_tamed() -> None:
     assert "\u202e" not in hostile.text
 
 
+def test_a_label_is_one_printable_line_whatever_it_holds() -> None:
+    wild = 'a\\nb\\\nc"}\r\n# EOF\x00\x9b2J\x85\u2028\ud800\x1b]0;x\x07d'
+    job = replace(diagnoses.straggler().case.job, id=wild, framework=wild, launcher=wild)
+    bad = diagnoses.straggler()
+    device = replace(FULL, name=wild, uuid=wild)
+    shown = frames.frame(
+        replace(bad, case=replace(bad.case, job=job)),
+        devices=DeviceSample(frames.AT, (device,)),
+        host=frames.HOST,
+    )
+    made = written(shown, wild)
+    assert made.text.count("# EOF\n") == 1
+    assert all(line.isprintable() for line in made.text.split("\n"))
+    expected = 'a\\nb\\ c"} # EOF?d'
+    assert made.labels("mgpu_job_info")[0]["framework"] == expected
+    assert made.labels("mgpu_gpu_power_watts")[0]["UUID"] == expected
+    assert made.labels("mgpu_host_load1")[0]["host"] == expected
+
+
 def test_a_thousand_ranks_fit_in_a_page() -> None:
     made = written(frames.frame(diagnoses.straggler(1024, 77, Outcome.RUNNING)))
     assert len(made.of("mgpu_steps_total")) == 1024

@@ -12,8 +12,10 @@ from contextlib import contextmanager
 import pytest
 
 from mgpu_doctor.export.address import AddressError, is_ours, resolved
+from mgpu_doctor.export.connections import MOST_AT_ONCE
+from mgpu_doctor.export.request import MOST_HEAD
 from mgpu_doctor.export.sampling import Sampler
-from mgpu_doctor.export.server import MOST_AT_ONCE, MOST_HEAD, Server, serve
+from mgpu_doctor.export.server import Server, serve
 from tests.support.scraping import ask
 
 TOKEN = "correct-horse-battery-staple"
