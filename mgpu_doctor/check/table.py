@@ -42,7 +42,7 @@ def as_json(checked: Sequence[Checked]) -> str:
     ]
     improvable = sum(one.improvable for one in checked)
     whole = {"schema": SCHEMA, "improvable": improvable, "checks": listed}
-    return json.dumps(whole, ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(whole, indent=2) + "\n"
 
 
 def _headline(checked: Sequence[Checked]) -> str:

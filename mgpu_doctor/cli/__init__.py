@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import gc
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import click
 
 from mgpu_doctor import __version__
+from mgpu_doctor.cli.output import guard_streams
+from mgpu_doctor.launch.say import one_line
 
 VERBS = (
     "top",
@@ -56,11 +61,37 @@ class Verbs(click.Group):
                 raise
             raise click.UsageError(f"{error.message} Did you mean '{near[0]}'?", ctx) from None
 
+    def main(self, *args: Any, **more: Any) -> Any:
+        undo = guard_streams()
+        try:
+            return super().main(*args, **more)
+        finally:
+            undo()
+
+    def make_context(self, *args: Any, **more: Any) -> click.Context:
+        with _errors_on_one_line():
+            return super().make_context(*args, **more)
+
     def invoke(self, ctx: click.Context) -> object:
         try:
-            return super().invoke(ctx)
+            with _errors_on_one_line():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _errors_on_one_line() -> Iterator[None]:
+    """Click's messages repeat what was typed: an argument may be the name of a stranger's file."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise  # its message is the help
+    except click.UsageError as error:
+        message = error.format_message()
+        if one_line(message) == message:
+            raise
+        raise click.UsageError(one_line(message), error.ctx) from None
 
 
 @click.group(
@@ -80,6 +111,7 @@ def app() -> None:
 def main() -> None:
     """Entry point of the `mgpu-doctor` command."""
     gc.set_threshold(GARBAGE)
+    guard_streams()  # to the end: a traceback shows messages, too
     try:
         app()
     finally:

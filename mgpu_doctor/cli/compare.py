@@ -13,6 +13,7 @@ from mgpu_doctor.cli import compared
 from mgpu_doctor.cli.examined import recording
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put
 from mgpu_doctor.cli.verb import FILE, Argument, Verb
+from mgpu_doctor.launch.say import say
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.comparing.comparison import Comparison, LeftOut
@@ -123,7 +124,7 @@ def _write(output: Path, words: str) -> None:
         write_whole(output, words.encode())
     except OSError as error:
         leave(f"{output} cannot be written ({error.strerror}).", WRONG_USAGE)
-    click.echo(f"mgpu-doctor: the comparison is in {output}", err=True)
+    say(f"the comparison is in {output}")
 
 
 def _judge(found: Comparison, limit: float) -> None:
@@ -137,4 +138,4 @@ def _judge(found: Comparison, limit: float) -> None:
     slower = [letter(one.second) for one in found.pairs if one.slower_by_more_than(limit)]
     if slower:
         leave(f"{', '.join(slower)} slower than A by more than {percent(limit)}.", REGRESSION)
-    click.echo(f"mgpu-doctor: nothing shown to be slower than A by {percent(limit)}.", err=True)
+    say(f"nothing shown to be slower than A by {percent(limit)}.")

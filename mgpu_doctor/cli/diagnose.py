@@ -10,6 +10,7 @@ import click
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
 from mgpu_doctor.cli.unswept import unswept
 from mgpu_doctor.cli.verb import Argument, Verb
+from mgpu_doctor.launch.say import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,7 @@ def _text(diagnoses: Sequence[Diagnosis]) -> str:
         for one in diagnoses
     ]
     if len(texts) > 1:
-        names = [diagnosis.case.job.id for diagnosis in diagnoses]
+        names = [one_line(diagnosis.case.job.id) for diagnosis in diagnoses]
         texts = [f"{name}\n{text}" for name, text in zip(names, texts, strict=True)]
     return "\n".join(texts)
 

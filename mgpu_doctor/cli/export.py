@@ -15,6 +15,7 @@ from mgpu_doctor.cli.examined import recording
 from mgpu_doctor.cli.exported import Wanted, write_files
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave
 from mgpu_doctor.cli.verb import FILE, Argument, Between, Verb
+from mgpu_doctor.launch.say import say
 
 if TYPE_CHECKING:
     from mgpu_doctor.export.address import Address
@@ -135,7 +136,7 @@ def _token(file: Path | None) -> str:
         leave(f"{error}.", NOTHING_EXAMINED)
     where = home() / token.FILE
     told = f"the token, told this once, is {kept}; it is kept" if new else "the token is"
-    click.echo(f"mgpu-doctor: {told} in {where}", err=True)
+    say(f"{told} in {where}")
     return kept
 
 
@@ -184,8 +185,6 @@ def _run(server: Server, address: Address) -> None:
     stop = serve(server)
     click.echo(f"OpenMetrics on {Address(address.host, server.port, address.family).url}")
     if not address.is_loopback:
-        click.echo(
-            "mgpu-doctor: what is served there, the token included, is not encrypted.", err=True
-        )
+        say("what is served there, the token included, is not encrypted.")
     over.wait()
     stop()

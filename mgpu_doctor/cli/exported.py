@@ -8,10 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import click
-
 from mgpu_doctor.cli.examined import examine, recording
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave
+from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put_line
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
@@ -51,7 +49,7 @@ def write_files(job: str, wanted: Wanted) -> None:
                 told = WRITERS[name](path, diagnosis)
             except OSError as error:
                 leave(f"{path} cannot be written ({error.strerror or error}).", WRONG_USAGE)
-            click.echo(f"{path}: {told}")
+            put_line(f"{path}: {told}")
 
 
 def _has_steps(diagnosis: Diagnosis) -> bool:

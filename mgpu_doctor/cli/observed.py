@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from mgpu_doctor.cli.verb import FILE
-from mgpu_doctor.launch.say import say
+from mgpu_doctor.launch.say import one_line, say
 from mgpu_doctor.launch.stillness import Alarm
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
             diagnosis, width=_width(), colour=_colour(), unicode=_speaks_unicode()
         )
         start = "\n" if _left_in_mid_line(recording) else ""
-        _print(f"{start}{text.rstrip()}\n\nRecording: {recording}\n")
+        _print(f"{start}{text.rstrip()}\n\nRecording: {one_line(str(recording))}\n")
     if json_out is not None:
         from mgpu_doctor.report import json
 
@@ -164,7 +164,7 @@ def _left_in_mid_line(recording: Path) -> bool:
     """Whether the job's last words where the diagnosis goes are an unfinished line: a bar."""
     from mgpu_doctor.case.printed import read_streams
 
-    last = read_streams(recording, {}, most=1)
+    last = read_streams(recording, most=1)
     return any(last[stream][-1] for stream in ("console", "stderr") if stream in last)
 
 

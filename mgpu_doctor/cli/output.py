@@ -1,15 +1,102 @@
-"""Where a verb's words go: what the stream can show, and what if nobody reads any more."""
+"""Where a verb's words go: what the stream can show, and what if nobody reads any more.
+
+Names of files, messages and arguments may come from strangers. All that is written to standard
+output and standard error goes through a `Border`, whoever writes it, and only text passes.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import re
 import shutil
 import sys
-from typing import NoReturn, TextIO
+from collections.abc import Callable
+from typing import Any, NoReturn, TextIO
 
 import click
 
+from mgpu_doctor.launch.say import harmless, one_line, say
+
 NOTHING_EXAMINED = 3
+_STYLES = re.compile(r"(\x1b\[[0-9;]*m)")
+"""Colours and the like, which the doctor's own views have (ECMA-48, Select Graphic Rendition)."""
+
+
+class Border:
+    """A stream of text in front of `inner`. Only harmless text passes, and colours where they are
+    wanted; what `inner` cannot encode becomes `?`."""
+
+    def __init__(self, inner: TextIO) -> None:
+        self.inner = inner
+
+    def write(self, words: str) -> int:
+        parts = _STYLES.split(words)
+        parts[::2] = map(harmless, parts[::2])
+        if not colour(self.inner):
+            del parts[1::2]
+        self.inner.write(_encodable("".join(parts), self.inner))
+        return len(words)
+
+    def writelines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    @property
+    def buffer(self) -> io.RawIOBase:
+        """For bytes, which Click writes now and then. No way around."""
+        return _Bytes(self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+class _Bytes(io.RawIOBase):
+    def __init__(self, border: Border) -> None:
+        self._border = border
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        words = bytes(data)
+        self._border.write(words.decode("utf-8", "replace"))
+        return len(words)
+
+    def flush(self) -> None:
+        self._border.flush()
+
+
+def guard_streams() -> Callable[[], None]:
+    """Put a border before standard output and standard error; what is returned takes it away."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (_bordered(stream) for stream in before)
+
+    def undo() -> None:
+        sys.stdout, sys.stderr = before
+
+    return undo
+
+
+def _bordered(stream: Any) -> Any:
+    """Once. A standard stream that is closed is None."""
+    return stream if stream is None or isinstance(stream, Border) else Border(stream)
+
+
+def draw(words: str) -> None:
+    """Write what moves the cursor to standard error. No foreign text may be in it, but harmless."""
+    stream = sys.stderr
+    if stream is not None:
+        inner = stream.inner if isinstance(stream, Border) else stream
+        inner.write(_encodable(words, inner))
+        inner.flush()
+
+
+def _encodable(words: str, stream: TextIO) -> str:
+    """With `?` for what the stream cannot encode, instead of an error."""
+    if words.isascii() or not stream.encoding:
+        return words
+    return words.encode(stream.encoding, "replace").decode(stream.encoding)
 
 
 def width(stream: TextIO) -> int:
@@ -41,7 +128,14 @@ def put(words: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def leave(sentence: str, code: int) -> NoReturn:
-    """Say on standard error what is wrong and what to do, and exit."""
-    click.echo(f"mgpu-doctor: {sentence}", err=True)
+def put_line(sentence: str) -> None:
+    """One line on standard output, without colours, whatever is in it."""
+    put(f"{one_line(sentence)}\n")
+
+
+def leave(sentence: str, code: int, below: str = "") -> NoReturn:
+    """Say on standard error what is wrong and what to do, and exit. `below`: lines of their own."""
+    say(sentence)
+    if below:
+        click.echo(harmless(below), err=True)
     raise click.exceptions.Exit(code)

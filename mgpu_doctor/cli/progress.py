@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from mgpu_doctor.cli.output import width
+from mgpu_doctor.cli.output import draw, width
+from mgpu_doctor.launch.say import one_line
 
 ERASE = "\r\x1b[K"
 
@@ -19,16 +20,15 @@ def telling() -> Iterator[Callable[[str], None]]:
     def tell(sentence: str) -> None:
         nonlocal shown
         if sys.stderr is not None and sys.stderr.isatty():
-            from mgpu_doctor.report.text import cut, line
+            from mgpu_doctor.report.text import cut
 
             # What is longer than a line could not be erased as one.
-            sys.stderr.write(ERASE + cut(f"mgpu-doctor: {line(sentence)} …", width(sys.stderr) - 1))
-            sys.stderr.flush()
+            line = cut(f"mgpu-doctor: {one_line(sentence)} …", width(sys.stderr) - 1)
+            draw(ERASE + line)
             shown = True
 
     try:
         yield tell
     finally:
         if shown:
-            sys.stderr.write(ERASE)
-            sys.stderr.flush()
+            draw(ERASE)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put, width
+from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put, put_line, width
 from mgpu_doctor.cli.verb import Argument, Verb
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bo
     elif found:
         put(views.table(found, width(sys.stdout)))
     else:
-        put(f"No such recording is kept in {home()}.\n" if match or failed else _none())
+        put_line(f"No such recording is kept in {home()}." if match or failed else _none())
 
 
 @runs.command(cls=Verb)
@@ -123,7 +123,7 @@ def _none() -> str:
     from mgpu_doctor.cli.examined import START_ONE
     from mgpu_doctor.recording.home import home
 
-    return f"No recording is kept in {home()} yet: {START_ONE}.\n"
+    return f"No recording is kept in {home()} yet: {START_ONE}."
 
 
 def _read(name: str, told: str | None, read: Callable[[str], T | None], such: str) -> T | None:

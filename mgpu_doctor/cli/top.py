@@ -13,6 +13,7 @@ import click
 from mgpu_doctor.cli.examined import recording
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, width
 from mgpu_doctor.cli.verb import FILE, Argument, Between, Dashed, after_dashes
+from mgpu_doctor.launch.say import say
 
 if TYPE_CHECKING:
     from mgpu_doctor.live.here import Live
@@ -123,7 +124,7 @@ def _watch(
     if started is not None:
         from mgpu_doctor.tui.start.starting import farewell
 
-        click.echo(f"mgpu-doctor: {farewell(started)}", err=True)
+        say(farewell(started))
     if live.return_code:
         raise click.exceptions.Exit(live.return_code)
 
@@ -174,7 +175,7 @@ def _filter(only: Sequence[str]) -> Filter | None:
         try:
             parsed.append(parse(typed))
         except FilterError as error:
-            leave(f"--only cannot be understood.\n{pointed(typed, error)}", WRONG_USAGE)
+            leave("--only cannot be understood.", WRONG_USAGE, pointed(typed, error))
     return all_of(parsed)
 
 

@@ -12,6 +12,7 @@ import click
 
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
 from mgpu_doctor.cli.verb import FILE, Argument, Between, Verb
+from mgpu_doctor.launch.say import say
 
 if TYPE_CHECKING:
     from mgpu_probes.outside.ondemand.facts import Taken
@@ -76,10 +77,9 @@ def trace(subject: str, steps: int | None, seconds: float | None, output: Path |
         _forget(folder)
         raise click.exceptions.Exit(NOTHING_EXAMINED)
     _examine(folder)
-    click.echo(
-        f"mgpu-doctor: the traces are in {folder}: `mgpu-doctor diagnose {folder}` examines them "
-        "again, https://ui.perfetto.dev shows them.",
-        err=True,
+    say(
+        f"the traces are in {folder}: `mgpu-doctor diagnose {folder}` examines them again, "
+        "https://ui.perfetto.dev shows them."
     )
 
 
@@ -116,7 +116,7 @@ def _say(taken: Sequence[Taken]) -> None:
             reasons.setdefault(f"{what} ({line(one.why)})", []).append(who)
     for reason, whose in reasons.items():
         more = f" and {len(whose) - 4} more" if len(whose) > 4 else ""
-        click.echo(f"mgpu-doctor: {', '.join(whose[:4])}{more}: {reason}.", err=True)
+        say(f"{', '.join(whose[:4])}{more}: {reason}.")
 
 
 def _examine(folder: Path) -> None:

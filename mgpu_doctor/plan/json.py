@@ -14,7 +14,7 @@ SCHEMA = "mgpu-doctor/plan/1"
 
 
 def render(planned: Planned) -> str:
-    return json.dumps(_whole(planned), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(_whole(planned), indent=2) + "\n"
 
 
 def _whole(planned: Planned) -> dict[str, Any]:

@@ -6,29 +6,20 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 
+from mgpu_probes.outside import text as foreign
+
 UNKNOWN = "?"
 WIDEST_CODE = 100
 """A single longer line is prose: in a block of code one would have to scroll sideways."""
 _SENTENCE = re.compile(r"^[A-Za-z]\w*(?:[,;]? \w[\w'-]*){2,}.*[a-z)]\.$")
 """Words, and a full stop right behind the last one, which no command ends with."""
 
-_ESCAPES = (
-    r"\x1b\[[0-?]*[ -/]*[@-~]?"  # colours, cursor movements
-    r"|\x1b[\]P_^X][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, hyperlinks, device strings
-    r"|\x1b[ -/]*[0-~]?"
-)
-_CONTROLS = r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]"
-_INVISIBLE = r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
-_SURROGATES = r"[\ud800-\udfff]"
-
 
 def clean(text: str) -> str:
-    """`text` without terminal escapes, control and direction characters; newlines stay."""
+    """`text` without terminal escapes, control and invisible characters; newlines stay."""
     if text.isprintable():  # as nearly always: nothing of the below is
         return text
-    text = re.sub(_ESCAPES, "", text.replace("\r\n", "\n").expandtabs(4))
-    text = re.sub(_INVISIBLE, "", re.sub(_CONTROLS, " ", text))
-    return re.sub(_SURROGATES, "\ufffd", text)
+    return foreign.clean(text.replace("\r\n", "\n").expandtabs(4))
 
 
 def details(how: str, summary: str) -> str:

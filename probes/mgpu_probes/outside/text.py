@@ -1,28 +1,47 @@
-"""Making text from strangers harmless: bounded, printable, without terminal escapes."""
+"""Makes text from strangers harmless: no terminal escapes, no control or invisible characters.
+
+`clean` is for one foreign value: what an escape sequence that ends carries along (a title, a link)
+goes with it. `harmless` is for a whole sentence with such values in it: a sequence that a file's
+name leaves open must not swallow the words behind it, so what it carries stays, as text.
+"""
 
 from __future__ import annotations
 
 import re
 
-_ESCAPES = (
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)?|[ -/]*[0-~])?"
-    r"|\x9b[0-?]*[ -/]*[@-~]"
+_SEQUENCES = r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,4}[@-~]|\x1b[ -/]{0,4}[0-~]?"
+"""ECMA-48: control sequences, and of other ones how they begin."""
+_STRINGS = re.compile(
+    r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,300}(?:\x07|\x1b\\|\x9c)"
 )
-"""ECMA-48 control sequences, operating-system commands and single escapes."""
-_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
-"""Control characters but tab and newline, and marks that turn the direction of text around."""
+"""ECMA-48: titles, hyperlinks and device strings, with their end."""
+_CONTROLS = r"[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+"""Control characters but tab and newline."""
+_INVISIBLE = (
+    r"[\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    r"\U000e0000-\U000e007f]"
+)
+"""Also the marks that turn the direction of text around."""
+_HARMFUL = re.compile(f"{_SEQUENCES}|{_CONTROLS}|{_INVISIBLE}")
+_UNUSUAL = re.compile(r"[^\t\n -~]")
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
-def clean(text: str, limit: int) -> str:
-    """`text` without escape sequences and control characters, of `limit` characters at most.
+def harmless(words: str) -> str:
+    """`words` without escape sequences, control characters and invisible marks; tabs and newlines
+    stay. Bytes of a file's name that are no text become `?`."""
+    if not _UNUSUAL.search(words):  # as nearly always
+        return words
+    return _SURROGATES.sub("?", _HARMFUL.sub("", words))
 
-    Tabs and newlines stay; lone surrogates become `?`.
-    """
-    cut = text[: 4 * limit]
+
+def clean(text: str, limit: int | None = None) -> str:
+    """`harmless(text)`, without what escape sequences carry along, and of `limit` characters at
+    most."""
+    cut = text if limit is None else text[: 4 * limit]
     if cut.isprintable():  # as nearly always: nothing of the below is
         return cut[:limit]
-    kept = re.sub(_CONTROLS, "", re.sub(_ESCAPES, "", cut))[:limit]
-    return kept.encode("utf-8", "replace").decode("utf-8")
+    return harmless(_STRINGS.sub("", cut))[:limit]
 
 
 def clean_line(text: str, limit: int) -> str:
