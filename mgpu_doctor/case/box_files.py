@@ -3,18 +3,18 @@ cannot be read."""
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
+from mgpu_probes.outside.foreign import entries_below
 
 from mgpu_doctor.case import files
 from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.recording import layout
-from mgpu_doctor.recording.box import Box
+from mgpu_doctor.recording.box import Box, BoxFile
 from mgpu_doctor.recording.live_boxes import belongs
 from mgpu_doctor.recording.many import Read
 
@@ -24,40 +24,40 @@ MOST_TOLD = 8
 """Unreadable boxes that are told of one by one."""
 
 
-def found(path: Path, info: Mapping[str, Json]) -> list[Path]:
-    """Every box file: in the recording, beside its samples, or where `boxes` says."""
-    folders = [path, *(folder / layout.BOXES for folder in hosts(path))]
+def found(path: Path, info: Mapping[str, Json]) -> list[BoxFile]:
+    """Every box file: in the recording, beside its samples, or in its folder of live boxes. A file
+    that has several names is one box."""
+    folders = [(path, path), *((path, folder / layout.BOXES) for folder in hosts(path))]
     outside, key = files.text(info.get("boxes"), 4000), files.text(info.get("boxes_key"), 100)
     if outside is not None and belongs(outside, key):
-        folders.append(Path(outside))
-    by_name: dict[str, Path] = {}
-    for folder in folders:
-        for entry in _entries(folder):
+        folders.append((Path(outside), Path(outside)))
+    by_name: dict[str, tuple[int, BoxFile]] = {}
+    for root, folder in folders:
+        for entry in entries_below(root, folder):
             if entry.name.endswith(BOX_SUFFIX) and len(by_name) < MOST_BOXES:
                 # A live box outside of the recording is newer than the copy in it.
-                by_name[entry.name] = Path(entry.path)
-    return [by_name[name] for name in sorted(by_name)]
+                by_name[entry.name] = entry.inode, BoxFile(entry.path, root)
+    inodes = Counter(inode for inode, _ in by_name.values())
+    once: dict[object, BoxFile] = {}
+    for name in sorted(by_name):
+        inode, file = by_name[name]
+        once.setdefault(name if inodes[inode] == 1 else _identity(file.path), file)
+    return list(once.values())
+
+
+def _identity(path: Path) -> tuple[int, int] | Path:
+    """The same for all names of one file."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return path
+    return status.st_dev, status.st_ino
 
 
 def hosts(path: Path) -> list[Path]:
-    """A folder a host, with its samples and boxes."""
-    folders = [Path(e.path) for e in _entries(path / layout.HOSTS) if _is_folder(e)]
-    return sorted(folders)[:MOST_HOSTS]
-
-
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir(follow_symlinks=False)
-    except OSError:
-        return False
+    """A folder a host, with its samples and boxes, by name."""
+    entries = entries_below(path, path / layout.HOSTS)
+    return [entry.path for entry in entries if entry.is_folder][:MOST_HOSTS]
 
 
 def boxes(told: Sequence[Read], unexamined: list[Unexamined]) -> list[Box]:

@@ -28,7 +28,7 @@ KERNEL_LOG = "kernel log"
 
 
 def read_endings(
-    hosts: Iterable[Path], until: float | None = None
+    hosts: Iterable[Path], until: float | None = None, *, root: Path
 ) -> tuple[tuple[Ending, ...], tuple[Unexamined, ...]]:
     """What the recorded hosts tell of deaths, and what could not be seen. A host without the file
     (an older recording) tells nothing. `until`: a tale written later is left out (replay)."""
@@ -36,7 +36,7 @@ def read_endings(
     untold: dict[str, Unexamined] = {}
     for host in hosts:
         try:
-            told = ending_of(host.name, read_object(host / layout.ENDING))
+            told = ending_of(host.name, read_object(host / layout.ENDING, root=root))
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:

@@ -1,40 +1,43 @@
-"""Reading files that a stranger may have written: regular, bounded, and never followed."""
+"""Reading files that a stranger may have written: regular, bounded, and never followed.
+
+`root` is the folder that the user named: no link below it is followed, and nothing outside of it
+is read (`mgpu_probes.outside.foreign`).
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from mgpu_probes.outside.foreign import Budget, OverBudgetError, open_below, within_budget
 from mgpu_probes.outside.text import clean
 
 Json = Any
 MOST_JSON = 1 << 20
 MOST_LINES_BYTES = 32 << 20
 MOST_LINES = 200_000
+MOST_LINE = 1 << 20
+"""Bytes; the doctor writes a quarter of it at most (`recording.write`)."""
 
 
-def read_bounded(path: Path, most: int, *, start: int = 0, at_end: bool = False) -> bytes:
-    """Up to `most` bytes of a regular file from `start` on; with `at_end` the last ones.
-
-    Raises OSError, also for links, pipes and devices, which could lead elsewhere or block.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no regular file")
-        file.seek(max(start, status.st_size - most) if at_end else start)
+def read_bounded(path: Path, most: int, *, root: Path, at_end: bool = False) -> bytes:
+    """Up to `most` bytes of a regular file; with `at_end` the last ones. Raises OSError."""
+    with open(open_below(root, path), "rb") as file:
+        if at_end:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - most))
         return file.read(most)
 
 
-def read_object(path: Path) -> dict[str, Json]:
+def read_object(path: Path, *, root: Path) -> dict[str, Json]:
     """One JSON object. Raises OSError, and ValueError where it is none."""
-    found = _parse(read_bounded(path, MOST_JSON))
+    raw = read_bounded(path, MOST_JSON, root=root)
+    with within_budget() as budget:
+        budget.take_json(raw)
+    found = _parse(raw)
     if not isinstance(found, dict):
         raise ValueError(f"{path.name} holds no JSON object")
     return found
@@ -46,16 +49,23 @@ class Lines(NamedTuple):
     objects: tuple[Any, ...] = ()
     """Mappings, or what `quick` made of them."""
     bad: int = 0
+    left_out: str | None = None
+    """Why the rest of the lines was not read."""
 
 
-def read_lines(path: Path, quick: Callable[[bytes], Any] | None = None) -> Lines:
+def read_lines(path: Path, quick: Callable[[bytes], Any] | None = None, *, root: Path) -> Lines:
     """The JSON objects of a `.jsonl` file, the newest where it is too long; empty where there is
     no such file. A last line without its end is still being written and not counted as bad.
     `quick`: what to take instead of a line's object, where it is not None."""
     try:
-        raw = read_bounded(path, MOST_LINES_BYTES, at_end=True)
+        raw = read_bounded(path, MOST_LINES_BYTES, root=root, at_end=True)
     except OSError:
         return Lines()
+    with within_budget() as budget:
+        return _objects(raw, quick, budget)
+
+
+def _objects(raw: bytes, quick: Callable[[bytes], Any] | None, budget: Budget) -> Lines:
     lines = raw.split(b"\n")
     last = lines.pop()
     objects: list[Any] = []
@@ -63,6 +73,13 @@ def read_lines(path: Path, quick: Callable[[bytes], Any] | None = None) -> Lines
     for line in [*lines[-MOST_LINES:], last]:
         if not line.strip():
             continue
+        if len(line) > MOST_LINE:
+            bad += 1
+            continue
+        try:
+            budget.take_json(line)
+        except OverBudgetError as error:
+            return Lines(tuple(objects), bad, error.strerror)
         if quick is not None and (made := quick(line)) is not None:
             objects.append(made)
             continue

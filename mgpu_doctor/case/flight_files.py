@@ -10,6 +10,7 @@ from pathlib import Path
 
 from mgpu_probes.outside.flight.dumps import read_dump
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
+from mgpu_probes.outside.foreign import entries_below, within_budget
 
 from mgpu_doctor.case.files import Json, number, text, whole
 from mgpu_doctor.case.flights import Collective, Flight, Progress
@@ -39,16 +40,22 @@ def read_flights(path: Path) -> tuple[Flight, ...]:
     where nothing is left, or where the one file is none.
     """
     path = path.resolve()  # the user may name a link; in a folder none is followed
-    if not path.is_dir():
-        return (_read(path),)
+    if path.is_dir():
+        return read_folder(path, root=path)
+    return (_read(path, path.parent),)
+
+
+def read_folder(folder: Path, *, root: Path) -> tuple[Flight, ...]:
+    """The same of a folder, which is `root` or lies below it; no link between them is followed."""
     flights, refusal = [], None
-    for file in _files(path):
-        try:
-            flights.append(_read(file))
-        except NotAFlightError as error:
-            refusal = refusal or error
+    with within_budget():
+        for file in _files(folder, root):
+            try:
+                flights.append(_read(file, root))
+            except NotAFlightError as error:
+                refusal = refusal or error
     if not flights:
-        raise refusal or NotAFlightError(f"{path.name} holds no files")
+        raise refusal or NotAFlightError(f"{folder.name} holds no files")
     return tuple(sorted(flights, key=lambda one: (one.rank is None, one.rank or 0, one.at or 0.0)))
 
 
@@ -83,33 +90,28 @@ def flight_of(form: Mapping[str, Json]) -> Flight:
     )
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        own = [one for one in folder.iterdir() if not one.is_symlink()]
-    except OSError as error:
-        raise NotAFlightError(f"{folder.name} cannot be read: {error.strerror or error}") from None
-    found = [one for one in own if one.is_file()]
-    for inner in sorted(one for one in own if one.is_dir())[:MOST_FOLDERS]:
-        with suppress(OSError):
-            found += [one for one in inner.iterdir() if one.is_file() and not one.is_symlink()]
-    return sorted(found)[:MOST_FILES]
+def _files(folder: Path, root: Path) -> list[Path]:
+    own = entries_below(root, folder)
+    inner = [entry.path for entry in own if entry.is_folder][:MOST_FOLDERS]
+    found = [*own, *(entry for each in inner for entry in entries_below(root, each))]
+    return sorted(entry.path for entry in found if entry.is_file)[:MOST_FILES]
 
 
-def _read(path: Path) -> Flight:
-    return _parsed(path, _version(path))
+def _read(path: Path, root: Path) -> Flight:
+    return _parsed(path, root, _version(path))
 
 
 def _version(path: Path) -> tuple[int, ...]:
     with suppress(OSError):
-        now = path.stat()
+        now = path.lstat()
         return now.st_ino, now.st_size, now.st_mtime_ns
     return ()
 
 
 @lru_cache(REMEMBERED)
-def _parsed(path: Path, _version: tuple[int, ...]) -> Flight:
+def _parsed(path: Path, root: Path, _version: tuple[int, ...]) -> Flight:
     try:
-        return replace(flight_of(read_dump(path)), source=path.name)
+        return replace(flight_of(read_dump(path, root)), source=path.name)
     except NotAFlightError as error:
         raise NotAFlightError(f"{path.name} is no flight-recorder dump: {error}") from None
 

@@ -6,30 +6,30 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
 
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
+from mgpu_probes.outside.foreign import entries_below, within_budget
 
 from mgpu_doctor.case import box_files, files, printed, ranks, samples
 from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.case.device_trouble import unread_log
 from mgpu_doctor.case.ending_files import read_endings
 from mgpu_doctor.case.files import Json
-from mgpu_doctor.case.flight_files import read_flights
+from mgpu_doctor.case.flight_files import read_folder
 from mgpu_doctor.case.flights import Flight
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.job import Ending, command_of, ending, job_of, this_host, told_by_launcher
 from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank, Subject, Unexamined
+from mgpu_doctor.case.recorded_lines import RecordedLines
 from mgpu_doctor.recording import layout
-from mgpu_doctor.recording.box import Box, read_box
+from mgpu_doctor.recording.box import Box, BoxFile, read_box
 from mgpu_doctor.recording.many import reading
 
 MANY_HOSTS = 16
 """From which on their samples are read by what is quick, and takes its time to be loaded."""
-T = TypeVar("T")
 
 
 class NotARecording(ValueError):  # noqa: N818 - a name of the house's interface
@@ -37,7 +37,7 @@ class NotARecording(ValueError):  # noqa: N818 - a name of the house's interface
 
 
 def load_recording(
-    path: Path, until: float | None = None, read: Callable[[Path], Box] = read_box
+    path: Path, until: float | None = None, read: Callable[[BoxFile], Box] = read_box
 ) -> Case:
     """Everything that the recording at `path` tells of its job.
 
@@ -47,24 +47,29 @@ def load_recording(
     who looks again and again keeps the readers, and the console of a job that runs is then not
     searched for signs. Raises NotARecording.
     """
-    path = Path(path)
+    with within_budget():
+        return _load(Path(path), until, read)
+
+
+def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Case:
     unexamined: list[Unexamined] = []
+    lines = RecordedLines(path, unexamined)
     info = _info(path, unexamined)
     hosts = box_files.hosts(path)
     later: list[Unexamined] = []
     with reading(box_files.found(path, info), read) as read_all:
-        host_samples = _host_samples(hosts, later)  # boxes may be read meanwhile
+        host_samples = _host_samples(RecordedLines(path, later), hosts)  # boxes read meanwhile
         boxes = box_files.boxes(read_all(), unexamined)
-    end = ending(_object(path / layout.END), until)
+    end = ending(_object(path / layout.END, path), until)
     moment = ranks.Moment(
-        here=ranks.Here(this_host(), processes.boot_id()),
-        exits=_exits(hosts, unexamined),
+        here=ranks.Here(this_host(), processes.boot_id(), _owner(path)),
+        exits=_exits(lines, hosts),
         over=end.over,
         until=until,
     )
     found = [rank for box in boxes if (rank := ranks.rank_of(box, moment)) is not None]
     current, earlier = ranks.last_attempt(found)
-    streams = printed.read_streams(path, info) if until is None or end.over else {}
+    streams = printed.read_streams(path) if until is None or end.over else {}
     console, asked = printed.console(streams, current)
     end = told_by_launcher(end, asked)
     current = ranks.with_missing(current, command_of(info))
@@ -83,12 +88,10 @@ def load_recording(
     device_samples = [
         sample
         for host in hosts  # each with a reader of its own: a line may refer to those before it
-        for sample in _samples(
-            [host], layout.DEVICE_SAMPLES, DeviceReader(host.name).read, unexamined
-        )
+        for sample in lines.of([host], layout.DEVICE_SAMPLES, DeviceReader(host.name).read)
     ]
-    looks = _samples(hosts, layout.LOOKS, look_of, unexamined)
-    endings, unread = read_endings(hosts, until)
+    looks = lines.of(hosts, layout.LOOKS, look_of)
+    endings, unread = read_endings(hosts, until, root=path)
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
     unexamined += unread_log(device_samples, {one.probe for one in unexamined})
@@ -117,7 +120,7 @@ def load_recording(
         device_samples=tuple(s for s in device_samples if until is None or s.at <= until),
         endings=endings,
         looks=tuple(look for look in looks if until is None or look.at <= until),
-        flights=_flights(hosts, until, unexamined),
+        flights=_flights(path, hosts, until, unexamined),
         signs=signs_of(streams) if end.over or read is read_box else (),
         unexamined=tuple(unexamined),
     )
@@ -146,7 +149,7 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
             f"{path} is a file; a recording is the folder that `mgpu-doctor run` made."
         )
     try:
-        info = files.read_object(path / layout.INFO)
+        info = files.read_object(path / layout.INFO, root=path)
     except FileNotFoundError:
         if box_files.found(path, {}):
             return {}
@@ -177,68 +180,53 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
     return info
 
 
-def _object(path: Path) -> Mapping[str, Json]:
+def _owner(path: Path) -> int | None:
     try:
-        return files.read_object(path)
+        return path.stat().st_uid
+    except OSError:
+        return None
+
+
+def _object(path: Path, root: Path) -> Mapping[str, Json]:
+    try:
+        return files.read_object(path, root=root)
     except (OSError, ValueError):
         return {}
 
 
-def _exits(hosts: list[Path], unexamined: list[Unexamined]) -> ranks.Exits:
+def _exits(lines: RecordedLines, hosts: list[Path]) -> ranks.Exits:
     found: dict[tuple[str, int], list[tuple[ProcessEnd, int | None]]] = defaultdict(list)
     for host in hosts:
-        for end, ticks in _samples([host], layout.EXITS, samples.process_end, unexamined):
+        for end, ticks in lines.of([host], layout.EXITS, samples.process_end):
             known = found[host.name, end.pid]
             if ticks is None or all(ticks != other for _, other in known):
                 known.append((end, ticks))  # of one process the first tale: it is nearest the end
     return found
 
 
-def _host_samples(hosts: list[Path], unexamined: list[Unexamined]) -> list[HostSample]:
+def _host_samples(lines: RecordedLines, hosts: list[Path]) -> list[HostSample]:
     if len(hosts) < MANY_HOSTS:
-        return _samples(hosts, layout.HOST_SAMPLES, samples.host_sample, unexamined)
+        return lines.of(hosts, layout.HOST_SAMPLES, samples.host_sample)
     from mgpu_doctor.case import sample_lines
 
-    return _samples(
+    return lines.of(
         hosts,
         layout.HOST_SAMPLES,
         lambda one: one if isinstance(one, HostSample) else samples.host_sample(one),
-        unexamined,
         sample_lines.host_sample,
     )
 
 
-def _samples(
-    hosts: list[Path],
-    name: str,
-    parse: Callable[[Any], T | None],
-    unexamined: list[Unexamined],
-    quick: Callable[[bytes], T | None] | None = None,
-) -> list[T]:
-    """`quick`: reads a line, mostly; `parse` then takes what that gives, too."""
-    found: list[T] = []
-    bad = 0
-    for host in hosts:
-        lines = files.read_lines(host / name, quick)
-        parsed = [parse(line) for line in lines.objects]
-        found += [item for item in parsed if item is not None]
-        bad += lines.bad + sum(item is None for item in parsed)
-    if bad:
-        reason = f"{bad} of its lines cannot be read"
-        unexamined.append(Unexamined(name, reason, "nothing: the other lines were examined"))
-    return found
-
-
 def _flights(
-    hosts: Iterable[Path], until: float | None, unexamined: list[Unexamined]
+    root: Path, hosts: Iterable[Path], until: float | None, unexamined: list[Unexamined]
 ) -> tuple[Flight, ...]:
     """What was dumped of the ranks' collectives while the job stood."""
     found: list[Flight] = []
     for host in hosts:
         folder = host / layout.FLIGHT
-        if folder.is_dir():
+        if entries_below(root, folder):
             try:
-                found += read_flights(folder)
+                found += read_folder(folder, root=root)
             except NotAFlightError as error:
                 remedy = "nothing: the rest of the recording was examined"
                 unexamined.append(Unexamined(layout.FLIGHT, str(error), remedy))

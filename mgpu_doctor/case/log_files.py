@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from mgpu_probes.outside.foreign import entries_below
+
 MOST_FILES = 20_000
 MOST_DEPTH = 6
 
@@ -17,34 +19,29 @@ _LOG = re.compile(
 """Names of logs in a folder, also rotated and compressed ones: a folder holds other things, too."""
 
 
-def log_files(subjects: Sequence[str]) -> list[str]:
-    """The files, each once, in the order named; those of a folder by their names."""
-    found = dict.fromkeys(name for subject in subjects for name in _files(subject))
-    return list(found)[:MOST_FILES]
+def log_files(subjects: Sequence[str]) -> dict[str, Path | None]:
+    """The files, each once, in the order named, those of a folder by their names; and the folder
+    that the user named, None: the file itself."""
+    found: dict[str, Path | None] = {}
+    for subject in subjects:
+        if os.path.isdir(subject):
+            folder = Path(subject)
+            for name in sorted(_inside(folder, folder, 0), key=_natural):
+                found.setdefault(name, folder)
+        else:
+            found[subject] = None
+    return dict(list(found.items())[:MOST_FILES])
 
 
-def _files(subject: str) -> Iterator[str]:
-    if not os.path.isdir(subject):
-        yield subject
-        return
-    yield from sorted(_inside(Path(subject), 0), key=_natural)
-
-
-def _inside(folder: Path, depth: int) -> Iterator[str]:
+def _inside(root: Path, folder: Path, depth: int) -> Iterator[str]:
     """Regular files alone; no links are followed, nothing hidden is read."""
-    try:
-        with os.scandir(folder) as entries:
-            listed = sorted(entries, key=lambda entry: entry.name)
-    except OSError:
-        return
-    for entry in listed:
+    for entry in entries_below(root, folder):
         if entry.name.startswith("."):
             continue
-        if entry.is_dir(follow_symlinks=False):
-            if depth < MOST_DEPTH:
-                yield from _inside(Path(entry.path), depth + 1)
-        elif entry.is_file(follow_symlinks=False) and _LOG.search(entry.name):
-            yield entry.path
+        if entry.is_folder and depth < MOST_DEPTH:
+            yield from _inside(root, entry.path, depth + 1)
+        elif entry.is_file and _LOG.search(entry.name):
+            yield str(entry.path)
 
 
 def _natural(name: str) -> list[tuple[str, int]]:

@@ -7,7 +7,9 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import chain
+from pathlib import Path
 
+from mgpu_probes.outside.foreign import within_budget
 from mgpu_probes.outside.logs.facts import Hit, Scanned
 from mgpu_probes.outside.logs.read import STDIN, NoText, UnreadableLog, open_log
 from mgpu_probes.outside.logs.scan import Engine
@@ -39,8 +41,8 @@ def load_logs(subjects: Sequence[str]) -> Case:
     that still grows what it holds now. What cannot be read is listed under `unexamined`. Raises
     NotALog where nothing can be read.
     """
-    names = log_files(subjects)
-    found = _read(names, inside_folders=set(names) - set(subjects))
+    with within_budget():
+        found = _read(log_files(subjects))
     if not found.scanned:
         raise NotALog(_why_not(subjects, found.unexamined))
     return _case(subjects, found)
@@ -70,14 +72,15 @@ class _Found:
     fresh: bool = False
 
 
-def _read(names: Sequence[str], inside_folders: Container[str]) -> _Found:
+def _read(names: Mapping[str, Path | None]) -> _Found:
+    """`names`: with the folder that the user named where that was not the file itself."""
     found = _Found()
-    for name in names:
+    for name, folder in names.items():
         try:
-            log = open_log(name)
+            log = open_log(name, root=folder)
             found.scanned.append(_engine().scan(log.name, log.blocks()))
         except UnreadableLog as error:
-            if not (isinstance(error, NoText) and name in inside_folders):
+            if not (isinstance(error, NoText) and folder is not None):
                 found.unexamined.append(_unread(str(error)))
             continue
         found.unexamined += [_unread(note) for note in log.notes]

@@ -143,6 +143,10 @@ class Rank:
     """Add to a monotonic second of this rank to get seconds since the epoch."""
     took_leave: bool = False
     """Its interpreter told that it ends; native code may run, and fail, for a while yet."""
+    is_here: bool = False
+    """Its process runs on this machine: it was found by pid, start and boot, and it is of the user
+    whose recording says so. Only then is anything read or asked of that process: a recording may
+    come from a stranger, and name any pid."""
 
 
 @dataclass(frozen=True, slots=True)

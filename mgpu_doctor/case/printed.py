@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from mgpu_probes.outside import console as parser
@@ -11,7 +11,7 @@ from mgpu_probes.outside.launcher_report import Failure
 from mgpu_probes.outside.text import clean, clean_line
 from mgpu_probes.outside.tracebacks import Frame, Traceback
 
-from mgpu_doctor.case.files import Json, read_bounded, whole
+from mgpu_doctor.case.files import read_bounded
 from mgpu_doctor.case.model import Console, Error, LoggedEnd, Rank
 from mgpu_doctor.case.own_code import own_code
 from mgpu_doctor.recording import layout
@@ -25,17 +25,15 @@ TRACEBACK_LIMIT = 16_000
 STREAMS = ("console", "stdout", "stderr")
 
 
-def read_streams(
-    recording: Path, info: Mapping[str, Json], most: int = MOST_BYTES
-) -> dict[str, list[str]]:
+def read_streams(recording: Path, most: int = MOST_BYTES) -> dict[str, list[str]]:
     """The lines of each captured stream, oldest first. `most`: bytes that are read of a file."""
     found: dict[str, list[str]] = {}
     for stream in STREAMS:
         raw = b""
         for name in (f"{stream}.log", f"{stream}.log.1"):
-            raw += _bytes(recording / layout.CONSOLE / name, most)
-        if not raw:
-            raw = _written_elsewhere(recording, info, stream, most)
+            with suppress(OSError):
+                path = recording / layout.CONSOLE / name
+                raw += read_bounded(path, most, root=recording, at_end=True)
         if raw:
             found[stream] = raw.decode("utf-8", "replace").split("\n")
     return found
@@ -131,21 +129,3 @@ def _failure(failure: Failure, known: _Known) -> LoggedEnd:
         error=error_of(failure.traceback) if failure.traceback else None,
         source=failure.source,
     )
-
-
-def _written_elsewhere(recording: Path, info: Mapping[str, Json], stream: str, most: int) -> bytes:
-    """What the job wrote straight into a file of the user's. A recording that is not ours could
-    name any file that we may read, so only our own recordings are followed."""
-    files, offsets = info.get("console_file"), info.get("console_offset")
-    path = files.get(stream) if isinstance(files, dict) else None
-    if not isinstance(path, str) or "\0" in path or recording.stat().st_uid != os.geteuid():
-        return b""
-    offset = whole(offsets.get(stream)) if isinstance(offsets, dict) else 0
-    return _bytes(Path(path), most, offset or 0)
-
-
-def _bytes(path: Path, most: int, start: int = 0) -> bytes:
-    try:
-        return read_bounded(path, most, start=start, at_end=True)
-    except OSError:
-        return b""

@@ -130,6 +130,7 @@ def _rank(process: Process, booted: float | None, end: ProcessEnd | None) -> Ran
         exit_code=end.exit_code if end is not None else None,
         signal=end.signal if end is not None else None,
         started=None if booted is None or age is None else booted + age,
+        is_here=not gone,
     )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from mgpu_probes.inprocess.layout import PHASES
+from mgpu_probes.inprocess.layout import BOX_SUFFIX, PHASES
 from mgpu_probes.outside import processes
 
 from mgpu_doctor.case.blank import blank_rank
-from mgpu_doctor.case.files import number, text, whole
+from mgpu_doctor.case.files import Json, number, text, whole
 from mgpu_doctor.case.last_step import without_rest
 from mgpu_doctor.case.model import Error, Event, LoggedEnd, Now, ProcessEnd, Rank, Records, State
 from mgpu_doctor.case.printed import MESSAGE_LIMIT, shortened
@@ -29,21 +29,26 @@ ALONE = "--standalone"
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """This machine in this boot: only its own pids can be looked up."""
+    """This machine in this boot: only its own pids can be looked up. `owner`: the user whose
+    recording it is; None: unknown."""
 
     host: str
     boot_id: str | None
+    owner: int | None = None
 
     def was(self, box: Box) -> bool:
         """Whether the box's process ran here, so that its pid means something."""
-        same_boot = None in (box.identity.boot_id, self.boot_id) or (
-            box.identity.boot_id == self.boot_id
-        )
-        return box.identity.host == self.host and same_boot
+        same_boot = self.boot_id is not None and box.identity.boot_id == self.boot_id
+        return box.identity.host == self.host and same_boot and bool(box.identity.start_ticks)
 
     def booted_since(self, box: Box) -> bool:
         """Whether the machine was started anew after the box was begun."""
-        return box.identity.host == self.host and not self.was(box)
+        known = None not in (box.identity.boot_id, self.boot_id)
+        return known and box.identity.host == self.host and box.identity.boot_id != self.boot_id
+
+    def is_of_its_owner(self, pid: int) -> bool:
+        """Whether the process is of the user whose recording names it."""
+        return self.owner is not None and processes.user(pid) == self.owner
 
 
 Exits = Mapping[tuple[str, int], list[tuple[ProcessEnd, int | None]]]
@@ -80,6 +85,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         error = None  # somebody caught it: it ended otherwise
     now = _now(box, steps, offset, until)
     state = _ended(code, number_, error, orderly=said is not None) if gone else _living(now)
+    is_here = not gone and until is None and moment.here.was(box)
     return Rank(
         rank=identity.rank,
         local_rank=identity.local_rank,
@@ -94,7 +100,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         signal=number_ if gone else None,
         ended=(exited.at if exited else said) if gone else None,
         started=begun,
-        birth=box.birth,
+        birth=_with_its_socket(box),
         steps=without_rest(steps) if state is State.EXITED else steps,
         history=_until(box.history, offset, until),
         history_window=None if box.history_window_ns is None else box.history_window_ns / 1e9,
@@ -105,7 +111,16 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         lost_records=box.lost + box.overwritten,
         clock_offset=offset,
         took_leave=gone and said is not None,
+        is_here=is_here and moment.here.is_of_its_owner(identity.pid),
     )
+
+
+def _with_its_socket(box: Box) -> Mapping[str, Json]:
+    """What the probe found out. The socket at which a rank answers lies beside its box, whatever
+    path the box tells: others could lead to any socket of the reader's."""
+    if "worker_socket" not in box.birth:
+        return box.birth
+    return {**box.birth, "worker_socket": f"{box.path.removesuffix(BOX_SUFFIX)}.sock"}
 
 
 def last_attempt(ranks: list[Rank]) -> tuple[list[Rank], list[Rank]]:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_probes.outside.flight.unpickler import Later
-from mgpu_probes.outside.snapshots import read_snapshot
+from mgpu_probes.outside.foreign import Budget, OverBudgetError, within_budget
+from mgpu_probes.outside.snapshots import NotASnapshotError, read_snapshot
 
 from mgpu_doctor.case.blank import blank_job
 from mgpu_doctor.case.files import text, whole
@@ -18,6 +19,8 @@ from mgpu_doctor.case.own_code import own_code
 
 MOST_SEGMENTS, MOST_BLOCKS, MOST_FRAMES = 65_536, 1 << 20, 128
 MOST_SIZE = 1 << 50
+CHECKED = 1 << 12
+"""Blocks between two looks at the time: lists may stand in a snapshot many times."""
 MOST_HOLDERS, MOST_DEVICES = 8, 64
 CHANGES = ("alloc", "free_completed", "segment_alloc", "segment_free")
 
@@ -25,39 +28,55 @@ CHANGES = ("alloc", "free_completed", "segment_alloc", "segment_free")
 def case_of_snapshots(paths: Sequence[Path]) -> Case:
     """A case of nothing else. Raises NotASnapshotError."""
     name = str(paths[0])
+    with within_budget():
+        snapshots = tuple(
+            one for path in paths for one in snapshots_of(read_snapshot(path), path.name)
+        )
     return Case(
         subject=Subject("trace", name),
         job=blank_job(name),
         observed=0.0,
         ranks=(),
-        snapshots=tuple(
-            one for path in paths for one in snapshots_of(read_snapshot(path), path.name)
-        ),
+        snapshots=snapshots,
     )
 
 
 def snapshots_of(raw: dict[str, Any], source: str) -> tuple[Snapshot, ...]:
-    """One a device that holds memory, or that refused some."""
+    """One a device that holds memory, or that refused some. Raises NotASnapshotError where what
+    is shared in it takes far longer to look through than its size justifies."""
+    try:
+        with within_budget() as budget:
+            return _snapshots_of(raw, source, budget)
+    except OverBudgetError as error:
+        raise NotASnapshotError(f"{source} was left out: {error.strerror}") from None
+
+
+def _snapshots_of(raw: dict[str, Any], source: str, budget: Budget) -> tuple[Snapshot, ...]:
     segments: dict[int, list[dict[str, Any]]] = {}
     for segment in _dicts(raw.get("segments"), MOST_SEGMENTS):
         device = whole(segment.get("device"), 0, MOST_DEVICES) or 0
         segments.setdefault(device, []).append(segment)
     listed = raw.get("device_traces")
     traces = listed[:MOST_DEVICES] if isinstance(listed, list) else []
-    refused = {device: _refused(trace) for device, trace in enumerate(traces)}
+    refused = {device: _refused(trace, budget) for device, trace in enumerate(traces)}
     devices = sorted({*segments, *(device for device, found in refused.items() if found[0])})
     return tuple(
         _snapshot(
             segments.get(device, []),
             *refused.get(device, ((), False)),
             source if len(devices) == 1 else f"{source}, device {device}",
+            budget,
         )
         for device in devices or [0]
     )
 
 
 def _snapshot(
-    segments: list[dict[str, Any]], refused: tuple[Refused, ...], moved: bool, source: str
+    segments: list[dict[str, Any]],
+    refused: tuple[Refused, ...],
+    moved: bool,
+    source: str,
+    budget: Budget,
 ) -> Snapshot:
     reserved = taken = 0
     held: Counter[str] = Counter()
@@ -68,6 +87,8 @@ def _snapshot(
         reserved += whole(segment.get("total_size"), 0, MOST_SIZE) or 0
         for block in _dicts(segment.get("blocks"), left):
             left -= 1
+            if not left % CHECKED:
+                budget.check_time()
             size = whole(block.get("size"), 0, MOST_SIZE) or 0
             if block.get("state") == "inactive":
                 pieces += [size] if _is_for_all(segment) else []
@@ -97,10 +118,11 @@ def _is_for_all(segment: dict[str, Any]) -> bool:
     return segment.get("segment_type") == "large" and pool in (None, (0, 0), [0, 0])
 
 
-def _refused(trace: object) -> tuple[tuple[Refused, ...], bool]:
+def _refused(trace: object, budget: Budget) -> tuple[tuple[Refused, ...], bool]:
     """The requests of a device that failed, and whether something changed after the last."""
     found = []
     moved = False
+    budget.check_time()
     for event in _dicts(trace, MOST_BLOCKS):
         if event.get("action") == "oom":
             wanted = whole(event.get("size"), 1, MOST_SIZE)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
+from mgpu_probes.outside.foreign import entries_below, within_budget
 from mgpu_probes.outside.traces.facts import Events, Kind, NotATraceError, RawTrace
 from mgpu_probes.outside.traces.read import read_trace
 from mgpu_probes.outside.traces.xplane import ENDING as XPLANE
@@ -20,9 +21,6 @@ from mgpu_doctor.case.files import text
 from mgpu_doctor.case.model import Case, Subject, Unexamined
 
 MOST_FILES = 4_096
-MOST_ENTRIES = 65_536
-MOST_EVENTS = 256 << 20
-"""Of all files together."""
 MOST_RANK = (1 << 20) - 1
 SMALL = 24 << 20
 """Bytes of all files, up to which further processes cost more than they gain."""
@@ -30,6 +28,8 @@ MOST_READERS = 8
 ENDINGS = (".json", ".json.gz", XPLANE)
 PROFILES = Path("plugins/profile")
 """Where TensorFlow puts a folder a profile, below the one it is told."""
+File = tuple[Path, Path | None]
+"""A trace, and the folder that the user named; None: the file itself."""
 _RANK = re.compile(r"rank[-_]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
@@ -61,7 +61,8 @@ class Trace:
 def case_of_traces(paths: Sequence[Path]) -> Case:
     """A case of nothing else: files, or folders of them. Raises NotATraceError."""
     name = str(paths[0])
-    read = list(_read_all(paths))
+    with within_budget():
+        read = list(_read_all(paths))
     traces = _one_a_rank([one for one in read if isinstance(one, Trace)])
     unread = [one for one in read if isinstance(one, Unexamined)]
     if not traces:
@@ -96,7 +97,7 @@ def _read_all(paths: Sequence[Path]) -> Iterator[Trace | Unexamined]:
     if not files:
         return
     workers = min(len(files), os.cpu_count() or 1, MOST_READERS)
-    if workers < 2 or sum(file.stat().st_size for file in files) <= SMALL:
+    if workers < 2 or sum(_size(path) for path, _ in files) <= SMALL:
         yield from map(_read, files)
         return
     # Threads would not do: decoding holds the interpreter's lock.
@@ -104,34 +105,34 @@ def _read_all(paths: Sequence[Path]) -> Iterator[Trace | Unexamined]:
         yield from pool.map(_read, files)
 
 
-def _files(path: Path) -> Iterator[Path]:
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _files(path: Path) -> Iterator[File]:
     """The file, or those of a folder whose names end as traces' do, by name."""
     if not path.is_dir():
-        yield path
+        yield path, None
         return
-    path = newest_profile(path) or path
-    with os.scandir(path) as entries:
-        some = [Path(one.path) for one, _ in zip(entries, range(MOST_ENTRIES), strict=False)]
-    for one in sorted(some):
-        if one.name.endswith(ENDINGS) and one.is_file() and not one.is_symlink():
-            yield one
+    for entry in entries_below(path, newest_profile(path) or path):
+        if entry.name.endswith(ENDINGS) and entry.is_file:
+            yield entry.path, path
 
 
 def newest_profile(folder: Path) -> Path | None:
     """The folder of the last profile that TensorFlow wrote below this one; None: of none."""
-    try:
-        with os.scandir(folder / PROFILES) as entries:
-            some = [one for one, _ in zip(entries, range(MOST_ENTRIES), strict=False)]
-    except OSError:
-        return None
-    names = [one.name for one in some if one.is_dir(follow_symlinks=False)]
-    return folder / PROFILES / max(names) if names else None
+    profiles = entries_below(folder, folder / PROFILES)
+    return max((entry.path for entry in profiles if entry.is_folder), default=None)
 
 
-def _read(path: Path) -> Trace | Unexamined:
+def _read(file: File) -> Trace | Unexamined:
+    path, root = file
     try:
         read = read_xplane if path.name.endswith(XPLANE) else read_trace
-        found = _trace(read(path), path.name)
+        found = _trace(read(path, root), path.name)
         if not len(found.events):
             raise NotATraceError(f"{path.name} holds no event that is known")
         return found

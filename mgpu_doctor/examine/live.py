@@ -141,8 +141,8 @@ def _recorded(folders: Iterable[Path] | None = None) -> Iterator[Target]:
             case = load_recording(folder)
         except (NotARecording, OSError):
             continue
-        pids = [rank.pid for rank in case.ranks if rank.pid is not None]
-        found = (jobs.find(pid) for pid in pids if processes.alive(pid))
+        pids = [rank.pid for rank in case.ranks if rank.pid is not None and rank.is_here]
+        found = map(jobs.find, pids)
         own = (job for job in found if job is not None and _has_one_of(job, pids))
         yield Target(next(own, None), folder)
 
@@ -157,7 +157,7 @@ def _has_one_of(job: FoundJob, pids: Iterable[int]) -> bool:
 
 def _sockets(ranks: Iterable[Rank]) -> dict[int, str]:
     """pid -> where an instrumented rank answers."""
-    told = ((rank.pid, rank.birth.get("worker_socket")) for rank in ranks)
+    told = ((rank.pid, rank.birth.get("worker_socket")) for rank in ranks if rank.is_here)
     return {pid: path for pid, path in told if pid is not None and isinstance(path, str)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 import zlib
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX, MAGIC
+from mgpu_probes.outside.foreign import entries_below, open_below, open_named
 from mgpu_probes.outside.traces.xplane import ENDING as XPLANE
 
 from mgpu_doctor.case.traces import newest_profile
@@ -97,21 +99,21 @@ def recognise(word: str) -> Subject:
 
 
 def _folder(path: Path) -> Subject:
-    if (path / INFO).exists() or (path / HOSTS).is_dir() or path.name == BOXES:
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise UnknownSubject(f"{path} cannot be read ({os.strerror(errno.EACCES)}).")
+    entries = entries_below(path, path)
+    names = {entry.name for entry in entries}
+    if INFO in names or HOSTS in names or path.name == BOXES:
         return Recording(path)
-    try:
-        with os.scandir(path) as entries:
-            files = [Path(one.path) for one, _ in zip(entries, range(MOST_ENTRIES), strict=False)]
-    except OSError as error:
-        raise UnknownSubject(f"{path} cannot be read ({error.strerror}).") from None
-    kinds = {type(_kind(file)) for file in files if file.is_file()}
+    some = entries[:MOST_ENTRIES]
+    kinds = {type(_kind(entry.path, path)) for entry in some if entry.is_file}
     if Flights in kinds:
         return Flights(path)
     if Traces in kinds or newest_profile(path) is not None:
         return Traces(path)
-    if any(file.suffix == BOX_SUFFIX for file in files):
+    if any(entry.path.suffix == BOX_SUFFIX for entry in entries):
         return Recording(path)
-    if not files:
+    if not entries:
         raise UnknownSubject(f"{path} is an empty folder: name what the job left behind.")
     return Log(str(path))
 
@@ -123,9 +125,10 @@ def _file(path: Path) -> Subject:
     return found
 
 
-def _kind(path: Path) -> Subject | UnknownSubject:
+def _kind(path: Path, root: Path | None = None) -> Subject | UnknownSubject:
+    """`root`: the folder that the user named, if not the file."""
     try:
-        head = _head(path)
+        head = _head(path, root)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         return UnknownSubject(f"{path} cannot be read ({reason}).")
@@ -161,13 +164,14 @@ def _holds(head: bytes, marks: tuple[bytes, ...]) -> bool:
     return any(mark in head for mark in marks)
 
 
-def _head(path: Path) -> bytes:
+def _head(path: Path, root: Path | None) -> bytes:
     """The beginning of a regular file, unpacked. A pipe is not read: who reads it empties it."""
     if not path.is_file():
         return b""
-    with open(path, "rb") as file:
+    with open(open_named(path) if root is None else open_below(root, path), "rb") as file:
         raw = file.read(HEAD)
-    if not raw.startswith(_GZIP):
-        return raw
-    with gzip.open(path, "rb") as unpacked:
-        return unpacked.read(HEAD)
+        if not raw.startswith(_GZIP):
+            return raw
+        file.seek(0)
+        with gzip.open(file, "rb") as unpacked:
+            return unpacked.read(HEAD)

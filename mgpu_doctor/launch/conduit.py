@@ -1,10 +1,10 @@
 """Carries what the job prints to where it would have gone, and keeps a bounded copy of it.
 
-A program of its own (`python -I -S`, standard library alone, never imported by the doctor), so
-that it outlives the doctor. Two processes, neither a child of the doctor's: the *pump* moves
-bytes and touches no file; the *guardian*, its parent, writes the copy and starts a new pump where
-one was killed. What a pump has read but not yet written lies in memory that both share, so a new
-one goes on where the old one stopped. A copy that cannot keep up or cannot be written is dropped.
+A program of its own (`python -I -S`, standard library alone), so that it outlives the doctor. Two
+processes, neither a child of the doctor's: the *pump* moves bytes and touches no file; the
+*guardian*, its parent, writes the copy and starts a new pump where one was killed. What a pump has
+read but not yet written lies in memory that both share, so a new one goes on where the old one
+stopped. A copy that cannot keep up or cannot be written is dropped.
 
 Descriptors: CHANNEL, the end from which the job's output is read (a pipe or a terminal's master);
 OUT, where it goes; CONTROL, a socket to the doctor. The doctor asks `d` (move all there is now)
@@ -210,6 +210,10 @@ class Copy:
         total, data = shared.kept(self.seen)
         lost = total - self.seen - len(data)
         self.seen = total
+        self.add(data, lost)
+
+    def add(self, data: bytes, lost: int = 0) -> None:
+        """Append `data`, after a mark for so many bytes that were lost before it."""
         if lost:
             self._add(b"\n[mgpu-doctor: %d bytes were not copied here]\n" % lost)
         self._add(data)

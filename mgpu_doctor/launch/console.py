@@ -16,11 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mgpu_doctor.launch import conduit
-from mgpu_doctor.recording.write import write_whole
 
 STREAMS = {1: "stdout", 2: "stderr"}
-TAIL = conduit.KEEP
-"""Bytes copied of a file that the job wrote into directly: its end."""
 COPY_PATIENCE = 2.0
 """Seconds for the copy to reach a slow disk when the job is over."""
 ASK_AGAIN = 1.0
@@ -37,14 +34,37 @@ class Link:
     terminal: bool
 
 
+class FileCopy:
+    """A bounded copy of what a job writes straight into a file of the user's, such as `> out.log`:
+    a recording is read without following any path that stands in it."""
+
+    def __init__(self, number: int, copy: Path) -> None:
+        """`number`: the standard descriptor that is the file."""
+        self._path = f"/proc/self/fd/{number}"
+        self._seen = _position(number)
+        self._copy = conduit.Copy(os.fsencode(copy))
+
+    def catch_up(self) -> None:
+        """Copy what is new since the last time; of a lot, its end. Raises `OSError`."""
+        with open(self._path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < self._seen:  # somebody emptied it
+                self._seen = 0
+            start = max(self._seen, size - conduit.KEEP)
+            file.seek(start)
+            data = file.read(size - start)
+        self._copy.add(data, start - self._seen)
+        self._seen = start + len(data)
+
+
 @dataclass(slots=True)
 class Console:
-    """`streams`: the descriptors that the job gets instead of ours. `files` and `offsets`: the
-    streams that go straight into a file, and how long that was before (bytes)."""
+    """`streams`: the descriptors that the job gets instead of ours. `files`: streams that go
+    straight into a file, and its name; `copies`: what copies them."""
 
     streams: dict[int, int] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
-    offsets: dict[str, int] = field(default_factory=dict)
+    copies: list[FileCopy] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
 
     def let_go(self) -> None:
@@ -101,14 +121,10 @@ class Console:
                 if b"c" in told or not told:
                     copying.remove(link)
 
-    def copy_files(self, folder: Path) -> None:
-        """Copy the ends of the files that the job wrote into. Raises `OSError`."""
-        for name in self.files:
-            number = 2 if name == "stderr" else 1
-            with open(f"/proc/self/fd/{number}", "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(max(self.offsets[name], size - TAIL, 0))
-                write_whole(folder / f"{name}.log", file.read(TAIL))
+    def copy_files(self) -> None:
+        """Copy what the job wrote into files since the last time. Raises `OSError`."""
+        for copy in self.copies:
+            copy.catch_up()
 
 
 def stand_in_for_closed() -> None:
@@ -138,7 +154,7 @@ def connect(folder: Path) -> Console:
             mode = os.fstat(numbers[0]).st_mode
             if stat.S_ISREG(mode):
                 console.files[name] = os.readlink(f"/proc/self/fd/{numbers[0]}")
-                console.offsets[name] = _position(numbers[0])
+                console.copies.append(FileCopy(numbers[0], folder / f"{name}.log"))
             elif stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode):
                 job_end, link = _channel(numbers[0], folder / f"{name}.log")
                 console.links.append(link)

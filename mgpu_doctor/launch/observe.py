@@ -109,9 +109,6 @@ def observe(
     finally:
         canary.close()
         inbox.close()
-    if notebook.folder is not None and console.files:
-        folder = notebook.folder / layout.CONSOLE
-        notebook.guarded(lambda: console.copy_files(folder))
     end = told(status)
     notebook.finish(
         **end, ended=time.time(), asked=asked, doctor_cpu_seconds=round(time.process_time(), 3)
@@ -147,11 +144,10 @@ def _accompany(
         job_pid=pid,
         job_start_ticks=processes.start_ticks(pid),
         console_file=console.files,
-        console_offset=console.offsets,
     )
     folder = notebook.folder
     rung = alarm(folder, pid) if alarm is not None and folder is not None else None
-    watch = Watch(notebook, pid, rung) if folder is not None else None
+    watch = Watch(notebook, pid, rung, console.copy_files) if folder is not None else None
     if watch is not None:
         watch.start()
     attendant = Attendant(pid, inbox, console, canary)

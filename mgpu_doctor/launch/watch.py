@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 SLOWEST = 15.0
 COPY_EVERY = 30.0
+CONSOLE_EVERY = 5.0
 PATIENCE = 2.0
 SAMPLED_PIDS = 512
 EXITS_LIMIT = 1 << 20
@@ -43,14 +44,22 @@ def interval(elapsed: float) -> float:
 
 
 class Watch:
-    """Records how processes end, host and device samples, and copies boxes from elsewhere.
+    """Records how processes end, host and device samples, and copies boxes and console text from
+    elsewhere.
 
-    `alarm`: for a job that has come to stand."""
+    `alarm`: for a job that has come to stand. `copy_console`: copies what it printed since."""
 
-    def __init__(self, notebook: Notebook, pid: int, alarm: Alarm | None = None) -> None:
+    def __init__(
+        self,
+        notebook: Notebook,
+        pid: int,
+        alarm: Alarm | None = None,
+        copy_console: Callable[[], None] = lambda: None,
+    ) -> None:
         assert notebook.folder is not None
         host = notebook.folder / layout.HOSTS / notebook.host
         self._notebook = notebook
+        self._copy_console = copy_console
         self._family = Family(pid)
         self._exits = Lines(host / layout.EXITS, EXITS_LIMIT, samples=False)
         self._samples = Lines(host / layout.HOST_SAMPLES, samples=True)
@@ -90,6 +99,7 @@ class Watch:
         started = time.monotonic()
         host = Host(closely=True)
         look_at, sample_at, copy_at = started, started, started + COPY_EVERY
+        console_at = started + CONSOLE_EVERY
         step = _FIRST_LOOK
         while True:
             now = time.monotonic()
@@ -103,9 +113,13 @@ class Watch:
             if now >= copy_at:
                 self._bring_boxes(boxcopy.copy)
                 copy_at = time.monotonic() + COPY_EVERY
-            self._note_ends(min(look_at, sample_at, copy_at) - time.monotonic())
+            if now >= console_at:
+                self._notebook.guarded(self._copy_console)
+                console_at = time.monotonic() + CONSOLE_EVERY
+            self._note_ends(min(look_at, sample_at, copy_at, console_at) - time.monotonic())
             if self._over.is_set():
                 break
+        self._notebook.guarded(self._copy_console)
         self._look()
         self._note_ends(0)
         if not self._jobs_go_on():

@@ -11,12 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mgpu_doctor.case import files
-from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.printed import read_streams
 from mgpu_doctor.case.signs import Sign
-from mgpu_doctor.recording import layout
 
 MOST_BYTES = 1 << 18
 """Of each stream: what a job prints between two looks is far less."""
@@ -41,7 +38,7 @@ class ConsoleSigns:
     def look(self) -> None:
         """What a line without a time stamp tells happened between the looks before and after it;
         of what was there at the first look nobody knows when."""
-        streams = read_streams(self._recording, self._info(), MOST_BYTES)
+        streams = read_streams(self._recording, MOST_BYTES)
         if streams == self._seen:
             return
         at = None if self._seen is None else self._clock()
@@ -54,9 +51,3 @@ class ConsoleSigns:
                 self._known[key] = replace(before, count=most)
             elif len(self._known) < MOST_SIGNS:
                 self._known[key] = sign if sign.at is not None else replace(sign, at=at)
-
-    def _info(self) -> Mapping[str, Json]:
-        try:
-            return files.read_object(self._recording / layout.INFO)
-        except (OSError, ValueError):
-            return {}

@@ -21,7 +21,7 @@ from mgpu_doctor.live.going import going
 from mgpu_doctor.live.heat import Heat, heat
 from mgpu_doctor.live.pace import Pace
 from mgpu_doctor.live.signs import ConsoleSigns
-from mgpu_doctor.recording.box import Box, BoxReader, read_box
+from mgpu_doctor.recording.box import Box, BoxFile, BoxReader, read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 JUDGING = 0.002
@@ -83,7 +83,7 @@ class Watch:
         self._heated = heated
         self._recording = recording
         self._clock = clock
-        self._readers: dict[Path, BoxReader] = {}
+        self._readers: dict[BoxFile, BoxReader] = {}
         self._loading = Pace(clock, cost, LONGEST_UNREAD)
         self._diagnosing = Pace(clock, cost, share=JUDGING)
         self._listening = Pace(clock, cost)
@@ -141,15 +141,15 @@ class Watch:
         now = self._clock()
         return replace(seen, age=now - self._diagnosed_at, read=now - self._read_at)
 
-    def _read(self, path: Path) -> Box:
-        reader = self._readers.get(path)
+    def _read(self, file: BoxFile) -> Box:
+        reader = self._readers.get(file)
         if reader is not None and self._whole and reader.replaced():
-            self._readers.pop(path).close()
+            self._readers.pop(file).close()
             reader = None
         if reader is None:
             if len(self._readers) >= MOST_READERS:
-                return read_box(path)
-            reader = self._readers[path] = BoxReader(path)
+                return read_box(file)
+            reader = self._readers[file] = BoxReader(file)
         return reader.poll(whole=self._whole)
 
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from mgpu_probes.inprocess import layout
+from mgpu_probes.outside.foreign import open_below
 
 from . import records
 from .boxheader import BadBox, Identity, geometry, identity, read_at, stable, word
@@ -32,6 +33,7 @@ __all__ = [
     "BadBox",
     "Box",
     "BoxEvent",
+    "BoxFile",
     "BoxNow",
     "BoxReader",
     "read_box",
@@ -98,18 +100,31 @@ class Box:
         return (self.identity.realtime_ns - self.identity.monotonic_ns) / 1e9
 
 
-def read_box(path: str | os.PathLike[str]) -> Box:
-    """Reads the box at `path`. Raises BadBox (a sentence about the file) and OSError."""
-    with BoxReader(path) as reader:
+class BoxFile(NamedTuple):
+    """Where a box lies. No link between `root`, which the user named, and `path` is followed."""
+
+    path: Path
+    root: Path
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> BoxFile:
+        """The box at this path, in a folder that is trusted."""
+        return cls(Path(path), Path(path).parent)
+
+
+def read_box(where: BoxFile | str | os.PathLike[str]) -> Box:
+    """Reads the box there. Raises BadBox (a sentence about the file) and OSError."""
+    with BoxReader(where) as reader:
         return reader.poll()
 
 
 class BoxReader:
     """Reads a box repeatedly, each time only what is new. Raises like `read_box`."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self._fd = _open(self.path)
+    def __init__(self, where: BoxFile | str | os.PathLike[str]) -> None:
+        file = where if isinstance(where, BoxFile) else BoxFile.of(where)
+        self.path = os.fspath(file.path)
+        self._fd = _open(file)
         try:
             self._at = geometry(read_at(self._fd, 0, layout.HEADER_SIZE))
         except BadBox as bad:
@@ -255,15 +270,12 @@ def _event(record: np.void) -> BoxEvent:
     )
 
 
-def _open(path: str) -> int:
+def _open(file: BoxFile) -> int:
     try:
-        # Without O_NONBLOCK a pipe of this name would block the reader for ever.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return open_below(file.root, file.path)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise BadBox(f"{path} cannot be read: it is a symbolic link") from None
+            raise BadBox(f"{file.path} cannot be read: it is a symbolic link") from None
+        if not error.errno:
+            raise BadBox(f"{file.path} cannot be read: {error.strerror}") from None
         raise
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise BadBox(f"{path} cannot be read: it is no regular file")
-    return fd

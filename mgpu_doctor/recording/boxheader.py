@@ -11,7 +11,7 @@ from functools import lru_cache
 from mgpu_probes.inprocess import layout
 
 MOST_RECORDS = 1 << 16
-MOST_BYTES = 1 << 20
+MOST_BYTES = 1 << 18
 """Of one area of text. Bounds for a hostile file; the layout's own sizes are far below."""
 
 

@@ -57,8 +57,8 @@ class RecordingInfo(TypedDict, total=False):
     boxes: str  # where the live boxes are, when they cannot be in this folder
     boxes_key: str  # what that folder holds as well (recording.live_boxes)
     no_probe: str  # why the probe was not injected
-    console_file: dict[str, str]  # stream -> path, where the job writes straight into a file
-    console_offset: dict[str, int]  # stream -> size of that file when the job started
+    console_file: dict[str, str]  # stream -> path, where the job writes straight into a file;
+    # for people: readers never open it, what it holds is copied into the recording
     probe: bool  # whether the in-process probe was injected
 
 

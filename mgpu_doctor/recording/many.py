@@ -17,10 +17,9 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import BinaryIO, NamedTuple, NoReturn, TypeAlias
 
-from mgpu_doctor.recording.box import BadBox, Box, read_box
+from mgpu_doctor.recording.box import BadBox, Box, BoxFile, read_box
 from mgpu_doctor.recording.columns import Packer
 
 MANY = 2000
@@ -40,7 +39,7 @@ _ALIGNED = 64
 
 @contextlib.contextmanager
 def reading(
-    files: Sequence[Path], read: Callable[[Path], Box] = read_box
+    files: Sequence[BoxFile], read: Callable[[BoxFile], Box] = read_box
 ) -> Iterator[Callable[[], list[Read]]]:
     """Gives what reads each of the `files`, in their order; the second process, where there is one,
     begins at once. `read`: reads a box, like `read_box`; what another one gives is left as it is,
@@ -56,16 +55,16 @@ def reading(
             yield lambda: _together(shares, helper)
 
 
-def _one(file: Path, read: Callable[[Path], Box]) -> Read:
+def _one(file: BoxFile, read: Callable[[BoxFile], Box]) -> Read:
     try:
         return read(file)
     except BadBox as error:
         return str(error)
     except OSError as error:
-        return f"{file} cannot be read: {error.strerror or error}"
+        return f"{file.path} cannot be read: {error.strerror or error}"
 
 
-def _packed(files: Iterable[Path], packer: Packer) -> list[Read]:
+def _packed(files: Iterable[BoxFile], packer: Packer) -> list[Read]:
     found = (_one(file, read_box) for file in files)
     return [
         box if isinstance(box, str) else replace(box, steps=packer.pack(box.steps)) for box in found
@@ -87,7 +86,7 @@ class _Helper(NamedTuple):
     memory: int
 
 
-def _begun(shares: Sequence[Sequence[Path]], opened: contextlib.ExitStack) -> _Helper | None:
+def _begun(shares: Sequence[Sequence[BoxFile]], opened: contextlib.ExitStack) -> _Helper | None:
     """None: there is no memory, no descriptor or no process left for it."""
     try:
         memory = _closing(opened, os.memfd_create("boxes"))
@@ -113,7 +112,7 @@ def _end(child: int) -> None:
     os.waitpid(child, 0)
 
 
-def _together(shares: Sequence[Sequence[Path]], helper: _Helper | None) -> list[Read]:
+def _together(shares: Sequence[Sequence[BoxFile]], helper: _Helper | None) -> list[Read]:
     """What both processes read; what the child took and did not leave is read here."""
     found: dict[int, list[Read]] = {}
     packer = Packer()
@@ -141,7 +140,7 @@ def _taken(queue: int) -> Iterator[int]:
         yield _NUMBER.unpack(raw)[0]
 
 
-def _help(shares: Sequence[Sequence[Path]], queue: int, memory: int, say: int) -> NoReturn:
+def _help(shares: Sequence[Sequence[BoxFile]], queue: int, memory: int, say: int) -> NoReturn:
     """What the child does. It leaves nothing of its own on any stream, whatever becomes of it."""
     try:
         for asked in (signal.SIGINT, signal.SIGTERM):

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from mgpu_probes.outside.flight.dumps import SYMBOLISING, parse, rank_by_name, read_dump
 from mgpu_probes.outside.flight.form import form_of
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
+from mgpu_probes.outside.foreign import Budget
 
 from mgpu_doctor.case.flight_files import flight_of, read_flights
 from mgpu_doctor.case.flights import Progress
@@ -120,7 +121,7 @@ def test_an_old_dump_of_few_keys(tmp_path: Path) -> None:
 
 def test_a_send_is_told_with_its_direction_and_has_no_sequence() -> None:
     entry = nccl_entry(3, profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=2)
-    (one,) = flight_of(form_of(nccl_dump(entry), source="x")).collectives
+    (one,) = flight_of(form_of(nccl_dump(entry), source="x", budget=Budget())).collectives
     assert (one.operation, one.p2p, one.sequence) == ("send 0->1", True, None)
 
 
@@ -252,7 +253,7 @@ def test_whatever_stands_in_a_dump_it_is_read_or_refused(
     entry: Any, config: Any, status: Any
 ) -> None:
     dump = {"entries": [entry, nccl_entry(1)], "pg_config": config, "pg_status": status}
-    flight = flight_of(form_of(dump, source="x"))
+    flight = flight_of(form_of(dump, source="x", budget=Budget()))
     assert flight.collectives[-1].operation == "all_reduce"
 
 
@@ -264,7 +265,9 @@ def test_whatever_stands_in_the_own_form(held: Any) -> None:
 
 def test_escapes_and_markup_do_not_come_through_a_dump() -> None:
     entry = nccl_entry(1, profiling_name="nccl:\x1b[2Jall_reduce\x07")
-    (one,) = flight_of(form_of(nccl_dump(entry), source="\x1b]0;x\x07name")).collectives
+    (one,) = flight_of(
+        form_of(nccl_dump(entry), source="\x1b]0;x\x07name", budget=Budget())
+    ).collectives
     assert one.operation == "all_reduce"
 
 

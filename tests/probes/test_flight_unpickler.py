@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.flight.unpickler import MOST_MADE, Later, NotAFlightError, unpickle
+from mgpu_probes.outside.flight.unpickler import Later, NotAFlightError, unpickle
+from mgpu_probes.outside.foreign import FIRST_OBJECTS
 
 plain = st.recursive(
     st.none()
@@ -166,8 +167,8 @@ def test_deep_nesting_ends_no_process() -> None:
 
 @pytest.mark.parametrize("opcode", [b"]", b"}", b"(", b"N\x94"])
 def test_what_would_fill_the_memory_is_refused(opcode: bytes) -> None:
-    with pytest.raises(NotAFlightError, match="far too much"):
-        unpickle(opcode * (MOST_MADE + 1))
+    with pytest.raises(NotAFlightError, match="far more than its size"):
+        unpickle(opcode * (FIRST_OBJECTS + 1))
 
 
 def test_too_long_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from mgpu_probes.outside import (
     text,
     tracebacks,
 )
+from mgpu_probes.outside.flight import ras
 from mgpu_probes.outside.logs import block, names, scan, shapes, split, stamps
 
 from tests.support.hostile import hostile_lines
@@ -32,9 +33,9 @@ from tests.support.patterns import is_ambiguous, repeats_of, variants, work
 
 MODULES = (
     *(block, console, kernel_lines, kernel_log, kernel_xids, launcher_report, names, scan, shapes),
-    *(split, stamps, text, tracebacks),
+    *(split, stamps, text, tracebacks, ras),
 )
-AS_TEXT = {text: ("_ESCAPES", "_CONTROLS"), kernel_xids: ("_XID", "_IN_A_FILE")}
+AS_TEXT = {kernel_xids: ("_XID", "_IN_A_FILE")}
 """Patterns that are not compiled where they are declared."""
 LONGEST = 8192
 """Bytes of a record of the kernel's log; console lines are cut at 4096."""

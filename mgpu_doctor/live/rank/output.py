@@ -6,21 +6,17 @@ holds what all ranks printed, and labels such as `[rank3]:` tell them apart.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_probes.outside.logs.split import numbered_style, split
 from mgpu_probes.outside.text import clean_line
 
-from mgpu_doctor.case import files as bounded
-from mgpu_doctor.case.files import Json
-from mgpu_doctor.case.job import this_host
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.printed import read_streams
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.rank.files import DESCRIPTORS, target
-from mgpu_doctor.recording import layout
 
 MOST_BYTES = 256 << 10
 """Of each stream."""
@@ -73,9 +69,10 @@ def output_of(case: Case, rank: RankSummary, *, replayed: bool = False) -> Outpu
 def _by_itself(case: Case, rank: RankSummary) -> tuple[list[Stream], str]:
     """From files that the living rank prints into; else where it prints instead."""
     over = case.job.ended is not None or rank.state in OVER
-    if over or rank.pid is None or rank.host != this_host():
+    here = {one.pid for one in case.ranks if one.is_here}
+    if over or rank.pid is None or rank.pid not in here:
         return [], ""
-    pids = [one.pid for one in case.ranks if one.pid not in (None, rank.pid)]
+    pids = here - {rank.pid}
     found: list[Stream] = []
     elsewhere = ""
     for name in DESCRIPTORS:
@@ -93,15 +90,8 @@ def _recorded(case: Case, rank: RankSummary) -> Iterator[Stream]:
         return
     folder = Path(case.subject.ref)
     alone = len(case.ranks) <= 1 and (case.job.world_size or 1) == 1
-    for name, lines in read_streams(folder, _info(folder), MOST_BYTES).items():
+    for name, lines in read_streams(folder, MOST_BYTES).items():
         yield Stream(name, _whose(lines, case, rank, alone=alone))
-
-
-def _info(folder: Path) -> Mapping[str, Json]:
-    try:
-        return bounded.read_object(folder / layout.INFO)
-    except (OSError, ValueError):
-        return {}
 
 
 def _lines(raw: bytes) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mgpu_probes.outside import jobs
@@ -49,9 +49,10 @@ def stand(
     known = _recorded(case, ranks[0], findings, alone=alone)
     if replayed or case.job.ended is not None:
         return known
-    reachable = next((one for one in ranks if _unreachable(one) is None), None)
+    here = {one.pid for one in case.ranks if one.is_here}
+    reachable = next((one for one in ranks if _unreachable(one, here) is None), None)
     if reachable is None or reachable.pid is None:
-        return known if isinstance(known, Standing) else _unreachable(ranks[0]) or known
+        return known if isinstance(known, Standing) else _unreachable(ranks[0], here) or known
     found = jobs.find(reachable.pid)
     if found is None:
         return f"{jobs.unseen(reachable.pid)}."
@@ -88,13 +89,16 @@ def merged(case: Case, looks: Sequence[Look], findings: Sequence[Finding]) -> St
     return Standing(one, None, branches(replace(case, looks=(one,)), findings))
 
 
-def _unreachable(rank: RankSummary) -> str | None:
+def _unreachable(rank: RankSummary, here: Container[object]) -> str | None:
+    """Why its process is not asked; `here`: those that are known to run on this machine."""
     if rank.pid is None:
         return "There is no process of this rank."
     if rank.host != this_host():
         return f"It runs on {rank.host}: its stacks are read there, by `mgpu-doctor top`."
     if rank.state in ("exited", "dead", "missing"):
         return "Its process has ended: there is no stack to read."
+    if rank.pid not in here:
+        return "Whether that process is this rank is not sure: it is not asked."
     return None
 
 
@@ -129,7 +133,8 @@ def _look(job: FoundJob, case: Case) -> Look:
 
 def _aids(case: Case, pids: set[int]) -> Mapping[int, Aid]:
     """Where instrumented ranks answer."""
-    told = ((one.pid, one.birth.get("worker_socket")) for one in case.ranks if one.pid in pids)
+    here = (one for one in case.ranks if one.pid in pids and one.is_here)
+    told = ((one.pid, one.birth.get("worker_socket")) for one in here)
     return {
         pid: Aid(worker_socket=path)
         for pid, path in told

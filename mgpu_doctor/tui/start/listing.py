@@ -172,6 +172,6 @@ def _mapped(pid: int) -> str | None:
 
 def _info(recording: Path) -> dict[str, object]:
     try:
-        return read_object(recording / INFO)
+        return read_object(recording / INFO, root=recording)
     except (OSError, ValueError):
         return {}

@@ -121,7 +121,7 @@ def _reason(words: str, *, over: bool) -> str:
 
 def _object(path: Path) -> dict[str, Any]:
     try:
-        return read_object(path)
+        return read_object(path, root=path.parent)
     except (OSError, ValueError):
         return {}
 

@@ -14,6 +14,7 @@ from mgpu_probes.outside import jobs, processes
 from mgpu_doctor.case.files import read_object
 from mgpu_doctor.recording.layout import INFO
 
+ANOTHERS = "the job belongs to another user: only its owner stops it."
 TERM_AFTER = 10.0
 """Seconds from SIGINT to SIGTERM: time for a checkpoint that a handler writes, as torchrun gives
 its workers 30 s from SIGTERM on."""
@@ -49,11 +50,15 @@ class Aim:
 def aim_at_recording(recording: Path) -> Aim | str:
     """The job of a recording, or a sentence why it cannot be stopped."""
     try:
-        info = read_object(recording / INFO)
+        info = read_object(recording / INFO, root=recording)
     except (OSError, ValueError):
         return f"{recording.name} does not tell which process its job is."
     if info.get("host") != os.uname().nodename:
         return "the job runs on another host: stop it there."
+    if recording.stat().st_uid != os.geteuid():
+        return ANOTHERS
+    if info.get("boot_id") != processes.boot_id():
+        return "the job ran before this machine was started."
     job = _who(info.get("job_pid"), info.get("job_start_ticks"))
     if job is None:
         return "the job has ended."
@@ -115,7 +120,7 @@ def _ours(aim: Aim) -> Aim | str:
         except OSError:
             continue
         if owner != os.geteuid():
-            return "the job belongs to another user: only its owner stops it."
+            return ANOTHERS
     return aim
 
 

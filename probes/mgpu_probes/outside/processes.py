@@ -70,6 +70,15 @@ def alive(pid: int, started: int | None = None, proc: Path = PROC) -> bool:
     return not started or process.start_ticks == started
 
 
+def user(pid: int, proc: Path = PROC) -> int | None:
+    """The user whose process this is; root for one that hides itself from others. None where there
+    is none."""
+    try:
+        return (proc / str(pid)).stat().st_uid
+    except OSError:
+        return None
+
+
 def wait_status(pid: int, started: int | None = None, proc: Path = PROC) -> int | None:
     """How a process ended that its parent has not waited for, as waitpid(2) would tell it; None
     where it still runs, is gone, is not the one that `started` then (clock ticks), or somebody

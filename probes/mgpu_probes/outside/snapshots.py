@@ -4,11 +4,11 @@ plain values, read by a reader that cannot run anything."""
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 from typing import Any
 
 from mgpu_probes.outside.flight.unpickler import MOST_BYTES, NotAFlightError, unpickle
+from mgpu_probes.outside.foreign import open_named
 
 
 class NotASnapshotError(Exception):
@@ -16,13 +16,11 @@ class NotASnapshotError(Exception):
 
 
 def read_snapshot(path: Path) -> dict[str, Any]:
-    """Its `segments` and `device_traces` as they stand, unchecked below that; call stacks are
+    """Its `segments` and `device_traces` as they are, unchecked below that; call stacks are
     `Later`. Raises NotASnapshotError."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode) or status.st_size > MOST_BYTES:
+        with open(open_named(path), "rb") as file:
+            if os.fstat(file.fileno()).st_size > MOST_BYTES:
                 raise NotASnapshotError(f"{path} is no file of at most {MOST_BYTES >> 20} MiB")
             raw = file.read(MOST_BYTES + 1)
     except OSError as error:

@@ -34,7 +34,7 @@ def test_what_the_probe_wrote_is_read_as_it_was(tmp_path: Path) -> None:
     version_2(root, "/jobs", limit=str(64 * MIB), killed=1, used=64 * MIB)
     write(root, "proc/vmstat", "oom_kill 5\n")
     endings.look([])
-    (told,), untold = read_endings([host(tmp_path, endings.told())])
+    (told,), untold = read_endings([host(tmp_path, endings.told())], root=tmp_path)
     assert untold == ()
     assert (told.machine_kills, told.log_trouble, told.own_pids) == (2, None, False)
     (group,) = told.groups
@@ -51,7 +51,7 @@ def test_what_the_probe_wrote_is_read_as_it_was(tmp_path: Path) -> None:
 
 def test_a_log_that_could_not_be_read_is_told_with_a_remedy(tmp_path: Path) -> None:
     content = {"kernel_log": {"trouble": "/dev/kmsg cannot be read: Operation not permitted"}}
-    (told,), (untold,) = read_endings([host(tmp_path, content)])
+    (told,), (untold,) = read_endings([host(tmp_path, content)], root=tmp_path)
     assert told.log_trouble is not None
     assert "not permitted" in untold.reason
     assert "dmesg_restrict" in untold.remedy
@@ -72,23 +72,23 @@ def test_only_where_a_job_failed_is_a_log_missed(
 
 
 def test_an_older_recording_has_no_such_file(tmp_path: Path) -> None:
-    assert read_endings([tmp_path / "node"]) == ((), ())
+    assert read_endings([tmp_path / "node"], root=tmp_path) == ((), ())
 
 
 def test_a_broken_file_is_told_and_a_link_is_not_followed(tmp_path: Path) -> None:
-    found, (untold,) = read_endings([host(tmp_path, '{"half')])
+    found, (untold,) = read_endings([host(tmp_path, '{"half')], root=tmp_path)
     assert found == ()
     assert untold.probe == layout.ENDING
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / layout.ENDING).symlink_to(tmp_path / "node" / layout.ENDING)
-    found, (untold,) = read_endings([tmp_path / "linked"])
+    found, (untold,) = read_endings([tmp_path / "linked"], root=tmp_path)
     assert found == ()
 
 
 def test_a_replay_does_not_know_what_came_later(tmp_path: Path) -> None:
     node = host(tmp_path, {"at": 2000.0, "kernel_log": {"trouble": None}})
-    assert read_endings([node], until=1999.0) == ((), ())
-    (told,), _ = read_endings([node], until=2000.0)
+    assert read_endings([node], until=1999.0, root=tmp_path) == ((), ())
+    (told,), _ = read_endings([node], until=2000.0, root=tmp_path)
     assert told.at == 2000.0
 
 

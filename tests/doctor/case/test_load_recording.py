@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
+from mgpu_probes.outside import processes
 from mgpu_probes.outside.processes import start_ticks
 
 from mgpu_doctor.case.load import NotARecording, load_recording
@@ -428,14 +430,13 @@ def test_the_consoles_tail_is_printable_and_bounded(recorder: Recorder) -> None:
     assert len(tail) <= 400
 
 
-def test_what_the_job_wrote_into_a_file_of_the_users_is_read_from_its_start(
-    recorder: Recorder, tmp_path: Path
-) -> None:
-    log = tmp_path / "log.txt"
-    log.write_text("from yesterday\nfrom today\n")
-    offset = len("from yesterday\n")
-    recorder.info(console_file={"stdout": str(log)}, console_offset={"stdout": offset})
-    assert recorder.load().console.tail == ("from today",)
+def test_no_file_that_a_recording_names_is_read(recorder: Recorder, tmp_path: Path) -> None:
+    """It may come from a stranger, and name the reader's credentials."""
+    secret = tmp_path / "credentials"
+    secret.write_text("hunter2\n")
+    recorder.info(console_file={"stdout": str(secret)}, console_offset={"stdout": 0})
+    recorder.end(exit_code=1)
+    assert recorder.load().console.tail == ()
 
 
 def test_a_rank_is_a_plain_fact(recorder: Recorder) -> None:
@@ -446,3 +447,56 @@ def test_a_rank_is_a_plain_fact(recorder: Recorder) -> None:
     assert rank.host == HOST
     assert rank.lost_records == 0
     assert rank.device is None
+
+
+def living(recorder: Recorder, **birth: object) -> None:
+    """Records this very process, which lives, as a rank."""
+    recorder.info()
+    writer = Writer.open(recorder.host / "boxes", rank=0, local_rank=0, world_size=1)
+    writer.birth({"framework": "torch", **birth})
+    write_steps(writer, 10)
+    writer.close()
+
+
+def test_only_a_process_that_is_surely_the_rank_is_asked_anything(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living(recorder)
+    assert [rank.is_here for rank in recorder.load().ranks] == [True]
+    for name, value in (
+        ("start_ticks", lambda _: 1),
+        ("boot_id", lambda: "00000000-0000-0000-0000-000000000000"),
+        ("user", lambda _: 54321),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(processes, name, value)
+            if name == "start_ticks":
+                patch.setattr(processes, "alive", lambda _, started: started == 1)
+            assert [rank.is_here for rank in recorder.load().ranks] == [False], name
+    assert [rank.is_here for rank in recorder.load(until=9e9).ranks] == [False]
+
+
+def test_a_box_that_tells_no_boot_or_start_names_no_process_of_this_machine(
+    recorder: Recorder,
+) -> None:
+    """Both are easily left out by who invents a box."""
+    living(recorder)
+    (path,) = (recorder.host / "boxes").glob("*.box")
+    raw = bytearray(path.read_bytes())
+    boot = bytes.fromhex(str(processes.boot_id()).replace("-", ""))
+    ticks = (start_ticks(os.getpid()) or 0).to_bytes(8, sys.byteorder)
+    for part in (boot, ticks):
+        changed = bytearray(raw)
+        at = bytes(raw).index(part)
+        changed[at : at + len(part)] = bytes(len(part))
+        path.unlink()
+        path.write_bytes(changed)
+        assert [rank.is_here for rank in recorder.load().ranks] == [False]
+
+
+def test_a_socket_is_looked_for_beside_the_box_alone(recorder: Recorder) -> None:
+    """Whatever path a box tells: it could lead to any socket of the reader's."""
+    living(recorder, worker_socket="/run/user/1000/gnupg/S.gpg-agent")
+    (rank,) = recorder.load().ranks
+    assert Path(rank.birth["worker_socket"]).parent == recorder.host / "boxes"
+    assert rank.birth["worker_socket"].endswith(f".{os.getpid()}.0.sock")

@@ -247,10 +247,10 @@ def test_names_of_logs_in_a_folder(tmp_path: Path) -> None:
     ]
     for name in [*good, "x.json", "y.py", "z.pt", "w.yaml"]:
         write(tmp_path / name, ["x"])
-    assert log_files([str(tmp_path)]) == sorted(str(tmp_path / name) for name in good)
-    assert log_files([str(tmp_path / "x.json"), str(tmp_path / "x.json")]) == [
-        str(tmp_path / "x.json")
-    ]
+    inside = sorted(str(tmp_path / name) for name in good)
+    assert log_files([str(tmp_path)]) == dict.fromkeys(inside, tmp_path)
+    itself = str(tmp_path / "x.json")
+    assert log_files([itself, itself]) == {itself: None}
 
 
 def test_nothing_to_read_is_one_sentence(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_a_run_leaves_a_private_record_with_its_processes(tmp_path: Path) -> Non
         job.communicate("")
     assert job.returncode == 0
     assert file.stat().st_mode & 0o777 == 0o600
-    (told,), _ = read_endings([host_folder(recording)])
+    (told,), _ = read_endings([host_folder(recording)], root=recording)
     ended = {one["pid"] for one in _exits(recording)}
     (child,) = [one for one in told.processes.values() if one.pid in ended]
     assert child.limits["files"] in {(99, 99), _own_limit()}

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.launching import doctor, python, read_json, terminal
+from mgpu_doctor.launch import conduit, console
+from tests.support.launching import doctor, eventually, python, read_json, terminal
 
 MIXED = python(
     "import os, sys\n"
@@ -62,9 +63,57 @@ def test_a_file_is_written_to_directly(tmp_path: Path, mode: str) -> None:
     assert (tmp_path / "seen").read_bytes() == (tmp_path / "bare").read_bytes()
     info = read_json(tmp_path / "r" / "recording.json")
     assert info["console_file"] == {"console": str(tmp_path / "seen")}
-    assert info["console_offset"] == {"console": 7 if mode == "ab" else 0}
     copied = (tmp_path / "r/console/console.log").read_bytes()
     assert copied == (tmp_path / "bare").read_bytes()[7 if mode == "ab" else 0 :]
+
+
+def test_what_goes_into_a_file_is_copied_while_the_job_runs(tmp_path: Path) -> None:
+    """Whoever looks at the recording reads the copy, and follows no path into the user's files."""
+    job = python(f"import time; print('a' * 50, flush=True); input(); print('b' * {6 << 20})")
+    copy = tmp_path / "r/console"
+    script = (
+        "import sys\n"
+        "from mgpu_doctor.launch import watch\nwatch.CONSOLE_EVERY = 0.05\n"
+        "from mgpu_doctor.cli import main\nsys.argv[0] = 'mgpu-doctor'\nmain()\n"
+    )
+    command = [sys.executable, "-c", script, *doctor(tmp_path / "r", *job)[3:]]
+    with open(tmp_path / "out", "wb") as file:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file)
+        first = copy / "stdout.log"
+        eventually("the copy", lambda: first.exists() and first.stat().st_size == 51)
+        process.communicate(b"go\n")
+    assert process.returncode == 0
+    kept = [path.read_bytes() for path in sorted(copy.iterdir())]
+    assert kept[-1].endswith(b"bbb\n")
+    assert all(len(part) <= 2 * conduit.KEEP for part in kept)
+
+
+def test_of_a_lot_that_went_into_a_file_the_end_is_copied(tmp_path: Path) -> None:
+    with open(tmp_path / "out", "wb+") as out:
+        copies = console.FileCopy(out.fileno(), tmp_path / "copy")
+        out.write(b"a" * (conduit.KEEP + 10) + b"end")
+        out.flush()
+        copies.catch_up()
+        copies.catch_up()
+    kept = (tmp_path / "copy").read_bytes() + (tmp_path / "copy.1").read_bytes()
+    assert kept.startswith(b"\n[mgpu-doctor: 13 bytes were not copied here]\naaa")
+    assert kept.endswith(b"aend")
+    assert kept.count(b"end") == 1
+
+
+def test_a_file_that_is_emptied_is_copied_from_its_start(tmp_path: Path) -> None:
+    file = tmp_path / "out"
+    with open(file, "wb+") as out:
+        copies = console.FileCopy(out.fileno(), tmp_path / "copy")
+        out.write(b"before\n")
+        out.flush()
+        copies.catch_up()
+        out.truncate(0)
+        out.seek(0)
+        out.write(b"new\n")
+        out.flush()
+        copies.catch_up()
+    assert (tmp_path / "copy").read_bytes() == b"before\nnew\n"
 
 
 def test_a_terminal_gets_the_same_bytes(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from mgpu_doctor.recording import many
-from mgpu_doctor.recording.box import STEP_DTYPE, Box, read_box
+from mgpu_doctor.recording.box import STEP_DTYPE, Box, BoxFile, read_box
 from mgpu_doctor.recording.columns import Columns, Packer
 from mgpu_doctor.recording.many import Read, reading
 from tests.support.boxes import finished
@@ -29,14 +29,14 @@ packed = many._packed
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> list[Path]:
+def files(tmp_path: Path) -> list[BoxFile]:
     """Boxes, one that is none, and one that is not there."""
     found = []
     for number in range(COUNT):
         folder = tmp_path / str(number)
-        found.append(finished(folder, steps=number))
-    found[4].write_bytes(b"no box" * 1000)
-    found[9].unlink()
+        found.append(BoxFile.of(finished(folder, steps=number)))
+    found[4].path.write_bytes(b"no box" * 1000)
+    found[9].path.unlink()
     return found
 
 
@@ -64,11 +64,11 @@ def ended(child: int) -> None:
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
 
 
-def in_child(change: Callable[[], None]) -> Callable[[Iterable[Path], Packer], list[Read]]:
+def in_child(change: Callable[[], None]) -> Callable[[Iterable[BoxFile], Packer], list[Read]]:
     """Reads, but for the child: it does this first."""
     here = os.getpid()
 
-    def read(files: Iterable[Path], packer: Packer) -> list[Read]:
+    def read(files: Iterable[BoxFile], packer: Packer) -> list[Read]:
         if os.getpid() != here:
             change()
         return packed(files, packer)
@@ -83,10 +83,10 @@ def content(box: Box) -> list[object]:
     return [*plain, box.history.dtype, *((one.dtype, one.tobytes()) for one in arrays)]
 
 
-def check(files: list[Path], found: list[Read]) -> None:
+def check(files: list[BoxFile], found: list[Read]) -> None:
     """Each as if it had been read alone."""
     assert "it is no black box" in str(found[4])
-    assert found[9] == f"{files[9]} cannot be read: No such file or directory"
+    assert found[9] == f"{files[9].path} cannot be read: No such file or directory"
     assert len(found) == COUNT
     for file, one in zip(files, found, strict=True):
         if isinstance(one, str):
@@ -96,14 +96,14 @@ def check(files: list[Path], found: list[Read]) -> None:
             assert content(one) == content(read_box(file))
 
 
-def test_what_both_read_is_what_is_there(files: list[Path]) -> None:
+def test_what_both_read_is_what_is_there(files: list[BoxFile]) -> None:
     with reading(files) as read_all:
         check(files, read_all())
     assert children() == []
 
 
 def test_what_the_child_alone_read_is_all_there(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch
+    files: list[BoxFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(*_: object) -> list[Read]:
         raise AssertionError("nothing was left to be read here")
@@ -120,7 +120,7 @@ def test_what_the_child_alone_read_is_all_there(
 
 @pytest.mark.parametrize("ends", ["killed", "fails", "killed later"])
 def test_a_child_that_dies_loses_nothing(
-    files: list[Path],
+    files: list[BoxFile],
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     ends: str,
@@ -143,7 +143,7 @@ def test_a_child_that_dies_loses_nothing(
 
 
 def test_no_child_outlives_an_interruption(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch
+    files: list[BoxFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(many, "_packed", in_child(lambda: time.sleep(600)))
     began = []
@@ -160,7 +160,7 @@ def test_no_child_outlives_an_interruption(
 
 
 def test_an_interruption_of_both_is_told_by_one(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    files: list[BoxFile], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     ready, tell = os.pipe()
 
@@ -180,7 +180,7 @@ def test_an_interruption_of_both_is_told_by_one(
 
 
 def test_where_no_process_is_left_all_is_read_here(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch
+    files: list[BoxFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none() -> int:
         raise BlockingIOError("too many processes")
@@ -194,7 +194,7 @@ def test_where_no_process_is_left_all_is_read_here(
 
 
 def test_a_process_with_threads_begins_no_other(
-    files: list[Path], monkeypatch: pytest.MonkeyPatch
+    files: list[BoxFile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(many, "MANY", 5)
@@ -210,10 +210,10 @@ def test_a_process_with_threads_begins_no_other(
         thread.join()
 
 
-def test_another_reader_reads_here_and_as_it_likes(files: list[Path]) -> None:
+def test_another_reader_reads_here_and_as_it_likes(files: list[BoxFile]) -> None:
     asked = []
 
-    def read(file: Path) -> Box:
+    def read(file: BoxFile) -> Box:
         asked.append(file)
         return read_box(file)
 

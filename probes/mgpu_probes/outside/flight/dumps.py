@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import zlib
 from pathlib import Path
 from typing import Any
 
 from mgpu_probes.outside.flight.form import FORM, form_of
 from mgpu_probes.outside.flight.unpickler import MOST_BYTES, NotAFlightError, unpickle
+from mgpu_probes.outside.foreign import (
+    MOST_AT_ONCE,
+    UNPACKED,
+    Budget,
+    OverBudgetError,
+    open_below,
+    within_budget,
+)
 
 SYMBOLISING = 15.0
 """Seconds by which a dump with call stacks may be older than its file: torch looks up the names of
@@ -23,18 +30,20 @@ _LAST_NUMBER = re.compile(r"(\d{1,7})$")
 _GZIP = b"\x1f\x8b"
 
 
-def read_dump(path: Path) -> dict[str, Any]:
-    """The plain form (see `form`) of one file.
+def read_dump(path: Path, root: Path | None = None) -> dict[str, Any]:
+    """The plain form (see `form`) of one file, which lies below `root` through no link; None: in
+    the folder above it.
 
     `rank` is by its name where it does not tell itself: torch adds the number to the prefix that
     it was given (`nccl_trace_rank_3`). `at` is when the file was last written.
     Raises NotAFlightError, also where it cannot be read.
     """
-    try:
-        raw, written = _read(path)
-    except OSError as error:
-        raise NotAFlightError(f"it cannot be read: {error.strerror or error}") from None
-    read = parse(raw, source=path.name)
+    with within_budget():
+        try:
+            raw, written = _read(path, root or path.parent)
+        except OSError as error:
+            raise NotAFlightError(f"it cannot be read: {error.strerror or error}") from None
+        read = parse(raw, source=path.name)
     if read["rank"] is None:
         read["rank"] = rank_by_name(path.name)
     if read["at"] is None:
@@ -48,16 +57,21 @@ def parse(raw: bytes, *, source: str) -> dict[str, Any]:
 
     Raises NotAFlightError.
     """
-    if raw[:2] == _GZIP:
-        raw = _unzip(raw)
-    if not raw.strip():
-        raise NotAFlightError("it is empty")
-    held = _json(raw) if raw.lstrip()[:1] in (b"{", b"[") else unpickle(raw)
-    if isinstance(held, dict) and held.get("form") == FORM:
-        if not isinstance(held.get("collectives"), list):
-            raise NotAFlightError("it holds no collectives")
-        return {**_EMPTY, **held}
-    return form_of(held, source=source)
+    with within_budget() as budget:
+        try:
+            if raw[:2] == _GZIP:
+                raw = _unzip(raw, budget)
+            if not raw.strip():
+                raise NotAFlightError("it is empty")
+            is_json = raw.lstrip()[:1] in (b"{", b"[")
+            held = _json(raw, budget) if is_json else unpickle(raw)
+            if isinstance(held, dict) and held.get("form") == FORM:
+                if not isinstance(held.get("collectives"), list):
+                    raise NotAFlightError("it holds no collectives")
+                return {**_EMPTY, **held}
+            return form_of(held, source=source, budget=budget)
+        except OverBudgetError as error:
+            raise NotAFlightError(error.strerror) from None
 
 
 def rank_by_name(name: str) -> int | None:
@@ -72,31 +86,30 @@ def rank_by_name(name: str) -> int | None:
 _EMPTY: dict[str, Any] = {"rank": None, "at": None}
 
 
-def _read(path: Path) -> tuple[bytes, float]:
+def _read(path: Path, root: Path) -> tuple[bytes, float]:
     """A regular file's bytes and when they were written. Raises OSError, NotAFlightError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise NotAFlightError("it is no regular file")
+    with open(open_below(root, path), "rb") as file:
+        status = os.fstat(file.fileno())
         if status.st_size > MOST_BYTES:
             raise NotAFlightError(f"it is longer than {MOST_BYTES >> 20} MiB")
         return file.read(MOST_BYTES + 1), status.st_mtime
 
 
-def _unzip(raw: bytes) -> bytes:
+def _unzip(raw: bytes, budget: Budget) -> bytes:
     """Raises NotAFlightError where it is damaged or would grow beyond all bounds."""
     unpacker = zlib.decompressobj(wbits=31)
     try:
-        plain = unpacker.decompress(raw, MOST_BYTES)
+        plain = unpacker.decompress(raw, min(MOST_BYTES, max(MOST_AT_ONCE, UNPACKED * len(raw))))
     except zlib.error:
         raise NotAFlightError("it is a damaged gzip file") from None
     if not unpacker.eof:
         raise NotAFlightError("it is a gzip file that is cut short or far too long")
+    budget.unpacked(len(raw), 0, len(plain))
     return plain
 
 
-def _json(raw: bytes) -> Any:
+def _json(raw: bytes, budget: Budget) -> Any:
+    budget.take_json(raw)
     try:
         return json.loads(raw.decode("utf-8", "replace"), parse_int=_integer, parse_constant=_none)
     except RecursionError:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
+from mgpu_probes.outside.foreign import Budget
 from mgpu_probes.outside.text import clean
 
 FORM = "mgpu-doctor/flight/1"
@@ -36,10 +37,11 @@ DEFAULT_GROUP = "default_pg"
 Json = Any
 
 
-def form_of(dump: object, *, source: str) -> dict[str, Json]:
-    """The plain form of what a recorder wrote.
+def form_of(dump: object, *, source: str, budget: Budget) -> dict[str, Json]:
+    """The plain form of what a recorder wrote. A pickle shares values between entries, the form
+    does not, so `budget` pays for each of them.
 
-    Raises NotAFlightError where it has neither entries nor groups.
+    Raises NotAFlightError where it has neither entries nor groups, and OverBudgetError.
     """
     if isinstance(dump, list):  # before torch 2.2 a dump was its entries alone
         dump = {"entries": dump}
@@ -48,7 +50,7 @@ def form_of(dump: object, *, source: str) -> dict[str, Json]:
     entries = dump.get("entries")
     listed = entries[-MOST_ENTRIES:] if isinstance(entries, list) else []
     places = _Places()
-    read = [_collective(one, places) for one in listed if isinstance(one, dict)]
+    read = [_collective(one, places, budget) for one in listed if isinstance(one, dict)]
     names = _names_by_id(listed)
     return {
         "form": FORM,
@@ -59,7 +61,7 @@ def form_of(dump: object, *, source: str) -> dict[str, Json]:
         "host": None,
         "pid": None,
         "version": _text(dump.get("version")),
-        "groups": _groups(dump.get("pg_config"), listed),
+        "groups": _groups(dump.get("pg_config"), listed, budget),
         "progress": _progress(dump.get("pg_status"), names),
         "places": places.all,
         "collectives": read,
@@ -95,7 +97,11 @@ class _Places:
         return index
 
 
-def _collective(entry: Mapping[str, Json], places: _Places) -> dict[str, Json]:
+ENTRY = 40
+"""Objects that one collective takes in the form and as a fact, beside its lists."""
+
+
+def _collective(entry: Mapping[str, Json], places: _Places, budget: Budget) -> dict[str, Json]:
     backend, colon, operation = (_text(entry.get("profiling_name")) or "?").partition(":")
     if not colon:
         backend, operation = "", backend
@@ -105,6 +111,9 @@ def _collective(entry: Mapping[str, Json], places: _Places) -> dict[str, Json]:
     found = map(places.of, frames[:MOST_FRAMES] if isinstance(frames, list) else ())
     inputs, outputs = _shapes(entry.get("input_sizes")), _shapes(entry.get("output_sizes"))
     dtypes = (_texts(entry.get("input_dtypes")), _texts(entry.get("output_dtypes")))
+    stack = [index for index in found if index is not None]
+    sizes = sum(map(len, inputs)) + sum(map(len, outputs)) + len(inputs) + len(outputs)
+    budget.take(ENTRY + sizes + len(dtypes[0]) + len(dtypes[1]) + len(stack))
     created, timeout = _whole(entry.get("time_created_ns")), _whole(entry.get("timeout_ms"))
     started = _whole(entry.get("time_discovered_started_ns"))
     return {
@@ -121,7 +130,7 @@ def _collective(entry: Mapping[str, Json], places: _Places) -> dict[str, Json]:
         "started": started * 1e-9 if started else None,
         "timeout": timeout * 1e-3 if timeout else None,
         "p2p": p2p,
-        "stack": [index for index in found if index is not None],
+        "stack": stack,
     }
 
 
@@ -145,7 +154,7 @@ def _names_by_id(entries: Iterable[Json]) -> dict[str, str]:
     }
 
 
-def _groups(config: object, entries: Iterable[Json]) -> dict[str, list[int]]:
+def _groups(config: object, entries: Iterable[Json], budget: Budget) -> dict[str, list[int]]:
     """Group -> ranks. gloo (torch 2.13) keeps all its groups under the name "", so that only the
     last is told and a sub-group tells no ranks; the group of all ranks is all that this can be."""
     found = {}
@@ -154,6 +163,7 @@ def _groups(config: object, entries: Iterable[Json]) -> dict[str, list[int]]:
         if isinstance(ranks, str):
             ranks = [int(one) for one in re.findall(r"\d{1,9}", ranks[: MOST_RANKS * 8])]
         if isinstance(name, str) and isinstance(ranks, (list, tuple)) and ranks:
+            budget.take(len(ranks))
             numbers = {one for rank in ranks if (one := _whole(rank)) is not None}
             found[clean(name, MOST_TEXT) or _default(entries)] = sorted(numbers)[:MOST_RANKS]
     return found

@@ -69,17 +69,17 @@ def _ask(
 def _ways(one: FoundProcess, own: str | None, timeout: float, proc: Path) -> list[_Way]:
     """The best first: call stacks are worth more than a quick answer."""
     given = environ(one.pid, proc)
-    root = proc / str(one.pid) / "root" if one.container else Path("/")
+    root = proc / str(one.pid) / "root" if one.container else None
     asking = partial(from_worker, rank=one.rank, pid=one.pid)
     ways: list[_Way] = []
     if own is not None:
         ask = partial(worker.ask, own, timeout=timeout)
         ways += [partial(asking, ask, handler=name) for name in (WITH_SITES, HANDLER)]
-    pipe = pipe_of(given, one.rank, root) if one.rank is not None else None
+    pipe = pipe_of(given, one.rank, root, one.uid) if one.rank is not None else None
     if pipe is not None:
         ways.append(partial(from_pipe, pipe, timeout))
     if given.get(SOCKET):
-        path = under(root, given[SOCKET])
+        path = under(root or Path("/"), given[SOCKET])
         ways.append(partial(asking, partial(worker.ask, str(path), timeout=timeout)))
     return ways
 

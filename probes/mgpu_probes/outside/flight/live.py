@@ -19,6 +19,7 @@ from typing import Any
 
 from mgpu_probes.outside.flight.dumps import parse, read_dump
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
+from mgpu_probes.outside.foreign import open_any_below
 
 HANDLER = "fr_trace_json"
 PIPE_STEM = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",)
@@ -39,6 +40,10 @@ class Pipe:
     path: Path
     dumps: tuple[Path, ...]
     rank: int
+    root: Path | None = None
+    """What a rank in a container sees as `/`: its links could lead out of there."""
+    user: int | None = None
+    """Whose the rank is: pipe and dump must be, too. None: unknown."""
 
 
 def from_worker(
@@ -59,10 +64,15 @@ def from_worker(
     return {**read, "rank": rank, "pid": pid, "host": socket.gethostname(), "at": at}
 
 
-def pipe_of(environ: Mapping[str, str], rank: int, root: Path = Path("/")) -> Pipe | None:
+def pipe_of(
+    environ: Mapping[str, str],
+    rank: int,
+    root: Path | None = None,
+    user: int | None = None,
+) -> Pipe | None:
     """The pipe of a rank with this environment; None where it was not asked to have one.
 
-    `root`: what the rank sees as `/`, `/proc/PID/root` for a container.
+    `root`: `/proc/PID/root` for a rank in a container. `user`: whose the rank is.
     """
     stem = next((environ[name] for name in PIPE_STEM if environ.get(name)), None)
     if stem is None:
@@ -70,8 +80,9 @@ def pipe_of(environ: Mapping[str, str], rank: int, root: Path = Path("/")) -> Pi
     home = environ.get("HOME", "/tmp")
     told = [environ[name] for name in DUMP_STEMS if environ.get(name)]
     stems = told or [*(f"{home}/{usual}" for usual in USUAL_STEMS), OLD_STEM]
-    dumps = tuple(under(root, f"{one}{rank}") for one in stems)
-    return Pipe(under(root, f"{stem}{rank}.pipe"), dumps, rank)
+    seen = root or Path("/")
+    dumps = tuple(under(seen, f"{one}{rank}") for one in stems)
+    return Pipe(under(seen, f"{stem}{rank}.pipe"), dumps, rank, root, user)
 
 
 def from_pipe(pipe: Pipe, timeout: float = 20.0) -> dict[str, Any]:
@@ -80,34 +91,39 @@ def from_pipe(pipe: Pipe, timeout: float = 20.0) -> dict[str, Any]:
     `timeout`: seconds; torch looks at the pipe about once a second, and its first dump takes some
     seconds. Raises NotAFlightError where none comes.
     """
-    before = {path: _mark(path) for path in pipe.dumps}
+    before = {path: _mark(path, pipe) for path in pipe.dumps}
     at = time.time()
-    _knock(pipe.path)
+    _knock(pipe)
     end = time.monotonic() + timeout
     seen: dict[Path, _Mark | None] = dict(before)
     while time.monotonic() < end:
         time.sleep(POLL)
         for path in pipe.dumps:
-            mark = _mark(path)
+            mark = _mark(path, pipe)
             settled = mark is not None and mark == seen[path] and mark != before[path]
             seen[path] = mark
             if settled:
                 # A dump that is still being written does not parse yet.
                 with suppress(NotAFlightError):
-                    return {**read_dump(path), "rank": pipe.rank, "at": at, "slack": 0.0}
+                    read = read_dump(path, pipe.root)
+                    return {**read, "rank": pipe.rank, "at": at, "slack": 0.0}
     raise NotAFlightError(f"rank {pipe.rank} wrote no dump within {timeout:.0f} s of being asked")
 
 
-def _knock(path: Path) -> None:
+def _knock(pipe: Pipe) -> None:
     """One byte into the pipe, never waiting for a reader."""
+    path = pipe.path
     try:
-        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(path, flags)
+        flags = os.O_WRONLY | os.O_NONBLOCK
+        descriptor = open_any_below(pipe.root or path.parent, path, flags)
     except OSError as error:
         raise NotAFlightError(f"nobody listens at {path}: {error.strerror or error}") from None
     try:
-        if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISFIFO(status.st_mode):
             raise NotAFlightError(f"{path} is no pipe")
+        if pipe.user not in (None, status.st_uid):
+            raise NotAFlightError(f"{path} is no pipe of the rank's user")
         os.write(descriptor, b"1")
     except OSError as error:
         raise NotAFlightError(f"nobody listens at {path}: {error.strerror or error}") from None
@@ -115,12 +131,17 @@ def _knock(path: Path) -> None:
         os.close(descriptor)
 
 
-def _mark(path: Path) -> _Mark | None:
+def _mark(path: Path, pipe: Pipe) -> _Mark | None:
+    """Of a file of the rank's user; None: there is none."""
     try:
-        found = path.lstat()
+        descriptor = open_any_below(pipe.root or path.parent, path, os.O_PATH)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    status = os.fstat(descriptor)
+    os.close(descriptor)
+    if pipe.user not in (None, status.st_uid):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def under(root: Path, path: str) -> Path:

@@ -13,10 +13,9 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from mgpu_probes.outside.foreign import OverBudgetError, within_budget
+
 MOST_BYTES = 256 << 20
-MOST_MADE = 1 << 25
-"""Lists, dictionaries, tuples, marks and things to return to: a byte of the file, a hundred of
-memory. A snapshot of 256 MiB has a third of that."""
 MOST_INT_BYTES = 16
 """The longest integer that torch writes takes 8."""
 MOST_DIGITS = 40
@@ -34,10 +33,14 @@ def unpickle(raw: bytes, *, later: bool = False) -> Any:
     """
     if len(raw) > MOST_BYTES:
         raise NotAFlightError(f"it is longer than {MOST_BYTES >> 20} MiB")
-    if sum(map(raw.count, _MAKING)) > MOST_MADE:
-        raise NotAFlightError("it is a pickle of something else, or far too much of it")
     try:
-        return _Reader(raw, later).read()
+        with within_budget() as budget:
+            # Lists, dictionaries, tuples, marks and things to return to: a byte of the file, a
+            # hundred of memory. The other values take some bytes for each of the file.
+            budget.take(sum(map(raw.count, _MAKING)) + len(raw) / _PLAIN)
+            return _Reader(raw, later).read()
+    except OverBudgetError as error:
+        raise NotAFlightError(error.strerror) from None
     except (IndexError, struct.error):
         raise NotAFlightError("it is cut short or damaged") from None
     except (KeyError, TypeError, ValueError, UnicodeError, AttributeError):
@@ -61,6 +64,7 @@ class Later:
             return []
 
 
+_PLAIN = 12
 _MAKING = (b"]", b"}", b")", b"(", b"\x85", b"\x86", b"\x87", b"\x94")
 _VALUE = rb"h.|j.{4}|J.{4}|K.|M..|\x8a(?:\x05.{5}|\x06.{6}|\x07.{7}|\x08.{8})"
 _EACH = re.compile(_VALUE, re.DOTALL)
@@ -109,8 +113,7 @@ class _Reader:
         several, stack = _SEVERAL.match, _STACK.match
         at = 0
         while True:
-            run = several(raw, at)
-            if run is not None:
+            while (run := several(raw, at)) is not None:
                 self.stack += self.values(at, run.end())
                 at = run.end()
             code = raw[at]

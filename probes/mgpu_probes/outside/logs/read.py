@@ -9,15 +9,18 @@ from __future__ import annotations
 import bz2
 import codecs
 import gzip
+import io
 import lzma
 import os
 import stat
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
+
+from mgpu_probes.outside.foreign import OverBudgetError, open_below, within_budget
 
 BLOCK = 1 << 20
 LONGEST = 1 << 18
@@ -28,11 +31,8 @@ MOST_BYTES = 1 << 36
 HEAD = 1 << 16
 STDIN = "-"
 
-_OPENERS: dict[bytes, Callable[[BinaryIO, str], object]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\x00": lzma.open,
-}
+XZ_MEMORY = 80 << 20
+"""Bytes that the decoder of an xz file may take: `xz -9` makes files that need 65 MiB."""
 _UNKNOWN = {
     b"\x28\xb5\x2f\xfd": "zstd -dc",
     b"PK\x03\x04": "unzip -p",
@@ -72,6 +72,8 @@ class Log:
     modified: float | None = None
     """Seconds since the epoch; None: a stream."""
     notes: list[str] = field(default_factory=list)
+    disk: int | None = None
+    """Bytes that it takes on disk; None: a stream, which is the user's own to end."""
 
     def blocks(self) -> Iterator[bytes]:
         """Its text as UTF-8 (other bytes than text are kept), in whole lines. Closes it. Raises
@@ -80,8 +82,9 @@ class Log:
             yield from _whole_lines(_as_utf8(self))
 
 
-def open_log(path: Path | str) -> Log:
+def open_log(path: Path | str, *, root: Path | None = None) -> Log:
     """Opens what the user named: a file (also through a link), a pipe, or `-` for standard input.
+    With `root`, a folder that the user named, a regular file below it, through no link.
 
     Raises UnreadableLog.
     """
@@ -89,7 +92,10 @@ def open_log(path: Path | str) -> Log:
         return Log("standard input", _decompressed(sys.stdin.buffer, "standard input"), None)
     name = os.fspath(path)
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        if root is None:
+            descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        else:
+            descriptor = open_below(root, name)
     except FileNotFoundError:
         raise UnreadableLog(f"{name} does not exist.") from None
     except PermissionError:
@@ -103,13 +109,12 @@ def open_log(path: Path | str) -> Log:
     os.set_blocking(descriptor, True)
     plain = os.fdopen(descriptor, "rb", buffering=HEAD)
     file = _decompressed(plain, name)
-    regular = stat.S_ISREG(status.st_mode)
-    return Log(
-        name,
-        file,
-        size=status.st_size if regular and file is plain else None,
-        modified=status.st_mtime if regular else None,
-    )
+    if not stat.S_ISREG(status.st_mode):
+        return Log(name, file, None)
+    with within_budget() as budget:
+        disk = budget.admit(status)
+    size = status.st_size if file is plain else None
+    return Log(name, file, size, status.st_mtime, disk=disk)
 
 
 def _decompressed(file: BinaryIO, name: str) -> BinaryIO:
@@ -122,10 +127,50 @@ def _decompressed(file: BinaryIO, name: str) -> BinaryIO:
                 f"{name} is compressed in a way that is not read here: pipe it in by "
                 f"`{tool} {name} | mgpu-doctor diagnose -`."
             )
-    for magic, opener in _OPENERS.items():
-        if head.startswith(magic):
-            return cast(BinaryIO, opener(file, "rb"))
+    if head.startswith(b"\x1f\x8b"):
+        return cast(BinaryIO, gzip.open(file, "rb"))
+    if head.startswith(b"BZh"):
+        return cast(BinaryIO, bz2.open(file, "rb"))
+    if head.startswith(b"\xfd7zXZ\x00"):
+        return io.BufferedReader(_Xz(file), HEAD)
     return file
+
+
+class _Xz(io.RawIOBase):
+    """What xz unpacks to, one stream after the other, in bounded memory: the file itself says how
+    much its decoder needs, and Python's own reader believes it."""
+
+    def __init__(self, packed: BinaryIO) -> None:
+        self._packed = packed
+        self._decoder = self._fresh()
+
+    def _fresh(self) -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            raw = b""
+            if self._decoder.eof:
+                left = self._decoder.unused_data or self._packed.read(HEAD)
+                raw = left.lstrip(b"\0")  # padding between streams
+                if not raw:
+                    if left:
+                        continue
+                    return 0
+                self._decoder = self._fresh()
+            elif self._decoder.needs_input and not (raw := self._packed.read(HEAD)):
+                raise EOFError("the compressed file ends early")
+            unpacked = self._decoder.decompress(raw, len(buffer))
+            if unpacked:
+                buffer[: len(unpacked)] = unpacked
+                return len(unpacked)
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
 
 
 def _as_utf8(log: Log) -> Iterator[bytes]:
@@ -150,15 +195,23 @@ def _chunks(log: Log) -> Iterator[bytes]:
     """Up to what a growing file held when it was opened: it may grow faster than it is read."""
     left = MOST_BYTES if log.size is None else min(log.size, MOST_BYTES)
     capped = left == MOST_BYTES
+    total = 0
     while left > 0:
         try:
             chunk = log.file.read(min(BLOCK, left))
+            if log.disk is not None:
+                with within_budget() as budget:
+                    budget.unpacked(log.disk, total, len(chunk))
+        except OverBudgetError as error:
+            log.notes.append(f"the rest of {log.name} was left out: {error.strerror}")
+            return
         except _DAMAGED as error:
             log.notes.append(f"{log.name} is damaged or cut short: {_reason(error)}")
             return
         if not chunk:
             return
         left -= len(chunk)
+        total += len(chunk)
         yield chunk
     if capped:
         log.notes.append(f"of {log.name} only the first {MOST_BYTES >> 30} GiB were read")

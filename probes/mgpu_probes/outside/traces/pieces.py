@@ -5,12 +5,17 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from mgpu_probes.outside.foreign import (
+    OverBudgetError,
+    open_below,
+    open_named,
+    within_budget,
+)
 from mgpu_probes.outside.traces.facts import NotATraceError
 
 CHUNK = 1 << 20
@@ -30,6 +35,8 @@ class Pieces:
     """Of one file: iterate, then read what came before and after the events."""
 
     path: Path
+    root: Path | None = None
+    """The folder that the user named, below which the file lies; None: the file itself."""
     head: bytes = b"{}"
     """The object that holds the events, with an empty list of them."""
     cut: str | None = None
@@ -69,14 +76,20 @@ class Pieces:
 
     def _unpacked(self) -> Iterator[bytes]:
         total = 0
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise NotATraceError(f"{self.path} is no regular file")
+        with (
+            within_budget() as budget,
+            open(open_trace(self.path, self.root), "rb", buffering=0) as file,
+        ):
+            disk = budget.admit(os.fstat(file.fileno()))
             packed = file.read(2) == _GZIP
             file.seek(0)
             raw = iter(lambda: file.read(CHUNK), b"")
             for chunk in self._gunzipped(raw) if packed else raw:
+                try:
+                    budget.unpacked(disk, total, len(chunk))
+                except OverBudgetError as error:
+                    self.cut = error.strerror
+                    return
                 total += len(chunk)
                 if total > MOST_BYTES:
                     self.cut = f"it is larger than {MOST_BYTES >> 30} GiB"
@@ -96,6 +109,12 @@ class Pieces:
                 self.cut = "the compressed file ends early"
         except zlib.error:
             self.cut = "the compressed file is damaged"
+
+
+def open_trace(path: Path, root: Path | None) -> int:
+    """A descriptor of the file: as the user named it, or below the folder that the user named.
+    Raises OSError."""
+    return open_named(path) if root is None else open_below(root, path)
 
 
 def _last_between(rest: bytes) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mgpu_probes.outside.foreign import Budget, within_budget
 from mgpu_probes.outside.traces.events import (
     KINDS,
     WRONG,
@@ -30,6 +31,8 @@ MOST_EVENTS = 32 << 20
 """Kept of one file; 45 bytes each."""
 MOST_NAMES = 1 << 17
 MOST_NAME = 300
+NAME = 4
+"""Objects' worth of memory that a name takes."""
 MOST_THREADS = 1 << 16
 LAST, LONGEST = 9e15, 1e12
 """Microseconds: a time since the epoch, and a length, beyond which they are made up."""
@@ -42,17 +45,18 @@ _WIDE = (1 << 31) - 1
 _LONG = (1 << 62) - 1
 
 
-def read_trace(path: Path) -> RawTrace:
-    """Raises NotATraceError, also where it cannot be opened."""
+def read_trace(path: Path, root: Path | None = None) -> RawTrace:
+    """`root`: the folder that the user named, if not the file. Raises NotATraceError, also where it
+    cannot be opened."""
     try:
-        return _read(path)
+        with within_budget() as budget:
+            return _read(Pieces(path, root), budget)
     except OSError as error:
         raise NotATraceError(f"{path.name} cannot be read ({error.strerror})") from None
 
 
-def _read(path: Path) -> RawTrace:
-    pieces = Pieces(path)
-    columns = _Columns()
+def _read(pieces: Pieces, budget: Budget) -> RawTrace:
+    columns = _Columns(budget)
     waiting: bytes | None = None
     for piece in pieces:
         if waiting is not None:
@@ -115,7 +119,8 @@ class _Threads(dict[int | str, int]):
 class _Columns:
     """Grows by a piece at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
         self._parts: list[Events] = []
         self._count = 0
         self._names = _Names({"": 0})
@@ -149,6 +154,7 @@ class _Columns:
         kept = [one for one in events if one.ph == "X" and one.cat in KINDS and 0 <= one.ts < LAST]
         args = [one.args for one in kept]
         names, threads = self._names, self._threads
+        before = len(names)
         rows = np.empty(len(kept), EVENT_DTYPE)
         begin = np.array([one.ts for one in kept], float)
         lasted = np.clip(np.array([one.dur for one in kept], float), 0, LONGEST)
@@ -161,6 +167,7 @@ class _Columns:
         rows["correlation"] = _numbers([one.correlation for one in args], _LONG)
         rows["sequence"] = _numbers([one.sequence for one in args], _WIDE)
         rows["group"] = [names[f"{one.group} {one.members}"] if one.group else -1 for one in args]
+        self._budget.take(len(rows) + NAME * (len(names) - before))
         self._parts.append(rows)
         self._count += len(rows)
 

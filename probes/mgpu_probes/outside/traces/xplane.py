@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from mgpu_probes.outside.foreign import Budget, within_budget
 from mgpu_probes.outside.traces.facts import EVENT_DTYPE, Events, Kind, NotATraceError, RawTrace
+from mgpu_probes.outside.traces.pieces import open_trace
 from mgpu_probes.outside.traces.wire import Broken, Part, fields
 
 ENDING = ".xplane.pb"
@@ -28,6 +29,8 @@ MOST_BYTES = 128 << 20
 MOST_EVENTS = 4 << 20
 MOST_NAMES = 1 << 17
 MOST_NAME = 300
+NAME = 3
+"""Objects' worth of memory that a name in a table takes."""
 MOST_PLANES, MOST_LINES = 1 << 10, 1 << 14
 AT_A_TIME = 1 << 16
 """Events that are held as Python's objects."""
@@ -56,21 +59,30 @@ class Plane:
     statistics: dict[int, str] = field(default_factory=dict)
 
 
-def read_xplane(path: Path) -> RawTrace:
-    """Of several GPUs of one process the first. Raises NotATraceError."""
-    data = _content(path)
+def read_xplane(path: Path, root: Path | None = None) -> RawTrace:
+    """Of several GPUs of one process the first. `root`: the folder that the user named, if not the
+    file. Raises NotATraceError."""
+    try:
+        with within_budget() as budget:
+            return _read(path, root, budget)
+    except OSError as error:
+        raise NotATraceError(f"{path.name} cannot be read ({error.strerror})") from None
+
+
+def _read(path: Path, root: Path | None, budget: Budget) -> RawTrace:
+    data = _content(path, root)
     host = path.name.removesuffix(ENDING)
     planes: list[Plane] = []
     cut = None
     try:
         for number, value in fields(data, 0, len(data)):
             if number == 1 and isinstance(value, tuple) and len(planes) < MOST_PLANES:
-                planes.append(_plane(data, value))
+                planes.append(_plane(data, value, budget))
             elif number == 4 and isinstance(value, tuple):
                 host = _text(data, value)
     except Broken:
         cut = "the file ends early, or is damaged"
-    table = _Table(data)
+    table = _Table(data, budget)
     devices = sorted(one.name for one in planes if _DEVICE.fullmatch(one.name) and one.lines)
     for plane in planes:
         if plane.name in (HOST, CALLS) or plane.name == next(iter(devices), None):
@@ -80,23 +92,17 @@ def read_xplane(path: Path) -> RawTrace:
     return table.trace(host, cut)
 
 
-def _content(path: Path) -> bytes:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb", buffering=0) as file:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode):
-                raise NotATraceError(f"{path.name} is no regular file")
-            if found.st_size > MOST_BYTES:
-                raise NotATraceError(
-                    f"{path.name} is larger than {MOST_BYTES >> 20} MiB: profile fewer steps"
-                )
-            return file.read(found.st_size) or b""
-    except OSError as error:
-        raise NotATraceError(f"{path.name} cannot be read ({error.strerror})") from None
+def _content(path: Path, root: Path | None) -> bytes:
+    with open(open_trace(path, root), "rb", buffering=0) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MOST_BYTES:
+            raise NotATraceError(
+                f"{path.name} is larger than {MOST_BYTES >> 20} MiB: profile fewer steps"
+            )
+        return file.read(size) or b""
 
 
-def _plane(data: bytes, part: Part) -> Plane:
+def _plane(data: bytes, part: Part, budget: Budget) -> Plane:
     """What is broken ends it."""
     plane = Plane()
     with suppress(Broken):
@@ -110,6 +116,7 @@ def _plane(data: bytes, part: Part) -> Plane:
             elif number in (4, 5):
                 table = plane.names if number == 4 else plane.statistics
                 if len(table) < MOST_NAMES:
+                    budget.take(NAME)
                     key, name = _entry(data, value)
                     table[key] = name
     return plane
@@ -141,8 +148,9 @@ def _text(data: bytes, part: Part) -> str:
 class _Table:
     """Rows of one trace."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, budget: Budget) -> None:
         self._data = data
+        self._budget = budget
         self._parts: list[Events] = []
         self._names: dict[str, int] = {"": 0}
         self._count = self._thread = self._damaged = 0
@@ -164,6 +172,7 @@ class _Table:
         for place, column in enumerate(columns):
             events[column] = rows[:, place]
         events["group"] = events["sequence"] = -1
+        self._budget.take(len(events))
         self._parts.append(events)
         self._count += len(events)
 

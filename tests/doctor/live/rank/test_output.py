@@ -106,7 +106,8 @@ def printer(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 def _from_outside(pids: list[int]) -> tuple[Case, RankSummary]:
     case = diagnoses.straggler(len(pids)).case
-    ranks = tuple(replace(one, pid=pid) for one, pid in zip(case.ranks, pids, strict=True))
+    both = zip(case.ranks, pids, strict=True)
+    ranks = tuple(replace(one, pid=pid, is_here=True) for one, pid in both)
     summary = replace(diagnoses.rank(0), host=this_host(), pid=pids[0], state="running")
     job = replace(case.job, ended=None)
     subject = Subject("process", str(pids[0]))
@@ -135,6 +136,15 @@ def test_a_file_that_ranks_share_is_told_apart_by_its_labels(tmp_path: Path) -> 
     assert ("[rank0]: step 7", True) in found
     assert ("20%|██", False) in found
     assert not any("step 8" in line for line, _ in found)
+
+
+def test_the_files_of_a_process_that_a_recording_merely_names_stay_closed(
+    printer: subprocess.Popen[bytes],
+) -> None:
+    """It may come from a stranger, and name any process of the reader's."""
+    case, rank = _from_outside([printer.pid])
+    strangers = replace(case, ranks=tuple(replace(one, is_here=False) for one in case.ranks))
+    assert output_of(strangers, rank).streams == ()
 
 
 def test_of_a_job_that_is_over_no_process_is_asked(printer: subprocess.Popen[bytes]) -> None:

@@ -10,6 +10,7 @@ import pytest
 from mgpu_probes.outside import jobs
 from mgpu_probes.outside.jobs.found import FoundJob, FoundProcess
 
+from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.job import this_host
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.rank import stacks
@@ -19,7 +20,8 @@ from tests.support import diagnoses, looking
 RANKS = 40
 SEEN = looking.scene({2: looking.LOCKED}, ranks=RANKS).looks()[0]
 RECORDED = looking.case([SEEN])
-CASE = replace(RECORDED, looks=())
+HERE = [blank_rank(rank=n, pid=1000 + n, host=this_host(), is_here=True) for n in range(RANKS)]
+CASE = replace(RECORDED, looks=(), ranks=(*HERE, replace(HERE[2], pid=(1 << 22) + 7)))
 
 
 def rank(number: int, **changes: object) -> RankSummary:
@@ -94,6 +96,15 @@ def test_why_nothing_can_be_read_is_one_sentence() -> None:
         "It runs on node-z: its stacks are read there, by `mgpu-doctor top`.",
         f"there is no process {(1 << 22) + 7} on this host.",
     ]
+
+
+def test_a_process_that_a_recording_merely_names_is_not_asked(asked: list[list[int]]) -> None:
+    """It may come from a stranger, and name any process of the reader's."""
+    strangers = replace(CASE, ranks=tuple(replace(one, is_here=False) for one in CASE.ranks))
+    for alone in (True, False):
+        told = stand(strangers, [rank(2)], alone=alone)
+        assert told == "Whether that process is this rank is not sure: it is not asked."
+    assert asked == []
 
 
 def test_all_are_asked_for_though_the_selected_one_has_died(asked: list[list[int]]) -> None:
