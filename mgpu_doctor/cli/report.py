@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from mgpu_doctor.cli.examined import examine, recording
 from mgpu_doctor.cli.output import leave, put
 from mgpu_doctor.cli.unswept import unswept
 from mgpu_doctor.cli.verb import FILE, Argument, Verb
+from mgpu_doctor.launch.say import say
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
@@ -34,7 +36,7 @@ WRONG_USAGE = 2
     help=".html, .md or .json; none: Markdown, printed.",
 )
 @click.option(
-    "--no-redact", is_flag=True, help="Keep host names and paths in Markdown (HTML has them)."
+    "--no-redact", is_flag=True, help="Keep names, addresses and paths in Markdown (HTML has them)."
 )
 @unswept()
 def report(reference: str, output: Path | None, no_redact: bool) -> None:
@@ -64,7 +66,7 @@ def report(reference: str, output: Path | None, no_redact: bool) -> None:
         write_whole(output, words.encode())
     except OSError as error:
         leave(f"{output} cannot be written ({error.strerror}).", WRONG_USAGE)
-    click.echo(f"mgpu-doctor: the report is in {output}", err=True)
+    say(f"the report is in {output}")
 
 
 def _render(diagnosis: Diagnosis, ending: str, *, redact: bool) -> str:
@@ -74,4 +76,4 @@ def _render(diagnosis: Diagnosis, ending: str, *, redact: bool) -> str:
         return html.render(diagnosis)
     if ending == ".json":
         return json.render(diagnosis)
-    return markdown.render(diagnosis, redact=redact)
+    return markdown.render(diagnosis, redact=redact, home=os.path.expanduser("~"))

@@ -46,11 +46,11 @@ _TAGS = re.compile("[<>&]")
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 
-def render(diagnosis: Diagnosis, *, redact: bool = True) -> str:
-    """The text, ending in a newline."""
-    hide = redactor(diagnosis) if redact else as_it_is()
-    if redact:
-        diagnosis = redacted(diagnosis)
+def render(diagnosis: Diagnosis, *, redact: bool = True, home: str | None = None) -> str:
+    """The text, ending in a newline. `home`: that of the user, to be redacted, too."""
+    hide = redactor(diagnosis, home) if redact else as_it_is()
+    if redact:  # before anything is cut: nobody finds half a name
+        diagnosis = redacted(diagnosis, hide)
     said = verdict(diagnosis)
     lead = leading(diagnosis)
     parts = [f"## {MARKS[said.tone]} {prose(said.sentence)}", escape(job_line(diagnosis))]

@@ -29,10 +29,10 @@ _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 def harmless(words: str) -> str:
     """`words` without escape sequences, control characters and invisible marks; tabs and newlines
-    stay. Bytes of a file's name that are no text become `?`."""
+    stay. Bytes of a file's name that are no text become U+FFFD."""
     if not _UNUSUAL.search(words):  # as nearly always
         return words
-    return _SURROGATES.sub("?", _HARMFUL.sub("", words))
+    return _SURROGATES.sub("\ufffd", _HARMFUL.sub("", words))
 
 
 def clean(text: str, limit: int | None = None) -> str:

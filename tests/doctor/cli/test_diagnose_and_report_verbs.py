@@ -176,6 +176,12 @@ def test_a_report_without_a_file_is_markdown(slow: Path) -> None:
     assert os.uname().nodename not in done.stdout, "redacted"
 
 
+def test_the_home_of_who_reports_is_redacted(slow: Path) -> None:
+    done = run.invoke(app, ["report", str(slow)], env={"HOME": str(slow.parent)})
+    assert str(slow.parent) not in done.stdout
+    assert f"| recording | \\~/{slow.name} |" in done.stdout.replace("\\_", "_")
+
+
 def test_a_report_that_cannot_be_written_exits_2(slow: Path, tmp_path: Path) -> None:
     done = run.invoke(app, ["report", str(slow), "-o", str(tmp_path / "absent" / "x.html")])
     assert done.exit_code == 2

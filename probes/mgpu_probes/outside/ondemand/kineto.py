@@ -5,6 +5,9 @@ where it finds none, whether it is to trace: a datagram to a unix socket in the 
 or, with KINETO_IPC_SOCKET_DIR, in a folder. For the time of a trace we are that daemon. All ranks
 are told the same moment to begin; Kineto writes the files by itself. (libkineto,
 `IpcFabricConfigClient`; checked with torch 2.13 on CPUs.)
+
+Every user of the machine can send to a socket in the abstract namespace. The kernel says who sent a
+message; only processes of this user and of root get an answer.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import stat
 import struct
 import time
 from collections.abc import Iterator, Sequence
@@ -31,7 +35,8 @@ SECONDS = 3.0
 WRITING = 60.0
 """Seconds that a rank may take to write its trace."""
 POLL = 0.2
-MOST_ASKED = 1 << 16
+LONGEST = 4096
+"""Bytes of a message. A request has some 70, and four for each process above the rank."""
 _HEAD = struct.Struct("=Q32s")
 """Bytes that follow, what they are. ipcfabric/FabricManager.h."""
 _ASKED = struct.Struct("=iiq")
@@ -47,17 +52,27 @@ class OccupiedError(OSError):
     """We cannot be the daemon; the message says why as part of a sentence."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sent a message, as the kernel vouches for it."""
+
+    pid: int
+    uid: int
+
+
 @dataclass(slots=True)
 class Daemon:
-    """What it answers: a configuration once to each of `ranks`, nothing to anybody else."""
+    """What it answers: a configuration once to each of `ranks`, that there is none to other
+    processes of `user` and of root, and nothing to other users."""
 
     ranks: frozenset[int]
     configuration: bytes
+    user: int = field(default_factory=os.geteuid)
     given: set[int] = field(default_factory=set)
 
-    def answer(self, asked: bytes, sender: int) -> bytes | None:
-        """`sender`: the pid that the kernel vouches for."""
-        if len(asked) < _HEAD.size:
+    def answer(self, asked: bytes, sender: Sender | None) -> bytes | None:
+        """None: no answer. `sender`: None where the kernel does not say."""
+        if sender is None or sender.uid not in (self.user, 0) or len(asked) < _HEAD.size:
             return None
         kind = _HEAD.unpack_from(asked)[1].partition(b"\0")[0]
         if kind == b"ctxt":
@@ -65,9 +80,9 @@ class Daemon:
         if kind != b"req" or len(asked) < _HEAD.size + _ASKED.size:
             return None
         could = _ASKED.unpack_from(asked, _HEAD.size)[0]
-        wanted = sender in self.ranks - self.given and could & _ACTIVITIES
+        wanted = sender.pid in self.ranks - self.given and could & _ACTIVITIES
         if wanted:
-            self.given.add(sender)
+            self.given.add(sender.pid)
         return _message(kind, self.configuration if wanted else b"")
 
 
@@ -132,57 +147,115 @@ def _message(kind: bytes, content: bytes) -> bytes:
 
 @contextmanager
 def _listening(folder: str | None) -> Iterator[socket.socket]:
-    """Where the ranks look for a daemon."""
-    path = None if folder is None else f"{folder}/{NAME}"
-    if path is not None and _is_left_over(path):
-        os.unlink(path)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as found:
-        found.settimeout(POLL)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    """Where the ranks look for a daemon. Kineto takes an empty `folder` for none."""
+    path = f"{folder}/{NAME}" if folder else None
+    if folder and path:
+        _check_folder(folder)
+        _remove_left_over(path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as listening:
+        listening.settimeout(POLL)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        _bind(listening, path)
+        own = path and os.lstat(path)
         try:
-            found.bind(path or f"\0{NAME}\0".encode())
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise OccupiedError(f"{path or NAME} cannot be bound ({error.strerror})") from None
-            raise OccupiedError(
-                "a daemon for Kineto runs here already: ask it, as with `dyno gputrace --pids PID "
-                "--log-file FILE`, or try again when another `mgpu-doctor trace` is done"
-            ) from None
-        try:
-            yield found
+            yield listening
         finally:
-            if path is not None:
-                os.unlink(path)
+            if path and own:
+                _remove(path, own)
 
 
-def _is_left_over(path: str) -> bool:
-    """Whether nobody listens at this socket any more."""
+def _check_folder(folder: str) -> None:
+    """Raises OccupiedError where others could put a socket of theirs in the place of ours."""
+    try:
+        why = explain_unsafe_folder(os.stat(folder), os.geteuid())
+    except OSError as error:
+        why = f"cannot be used ({error.strerror})"
+    if why:
+        raise OccupiedError(f"KINETO_IPC_SOCKET_DIR={folder} {why}")
+
+
+def explain_unsafe_folder(folder: os.stat_result, user: int) -> str | None:
+    """Why `user` must not listen in a folder, as the end of a sentence; None: it is safe."""
+    if not stat.S_ISDIR(folder.st_mode):
+        return "is not a folder"
+    if folder.st_uid not in (user, 0):
+        return "belongs to another user: name a folder of your own"
+    if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return "can be written to by other users: take that right away (`chmod go-w`)"
+    return None
+
+
+def _remove_left_over(path: str) -> None:
+    """Makes room where a daemon of this user listened that is gone. Raises OccupiedError."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OccupiedError(f"{path} cannot be used ({error.strerror})") from None
+    if not stat.S_ISSOCK(status.st_mode):
+        raise OccupiedError(f"{path} exists and is not a socket: remove it")
+    if _is_listened_to(path):
+        return  # `_bind` says so
+    if status.st_uid != os.geteuid():
+        raise OccupiedError(f"{path} is a socket of another user, to which nobody listens")
+    _remove(path, status)
+
+
+def _is_listened_to(path: str) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as asking:
         try:
             asking.connect(path)
         except ConnectionRefusedError:
-            return True
-        except OSError:
             return False
-    return False
+        except OSError:
+            return True
+    return True
+
+
+def _remove(path: str, known: os.stat_result) -> None:
+    """Removes it if it is still what it was."""
+    with suppress(OSError):
+        status = os.lstat(path)
+        if (status.st_dev, status.st_ino) == (known.st_dev, known.st_ino):
+            os.unlink(path)
+
+
+def _bind(listening: socket.socket, path: str | None) -> None:
+    """Raises OccupiedError. Kineto refuses answers from any other spelling of `path`, such as one
+    through a descriptor of its folder."""
+    usual = os.umask(0o077)  # only the user may use the socket
+    try:
+        listening.bind(path or f"\0{NAME}\0".encode())
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise OccupiedError(f"{path or NAME} cannot be bound ({error.strerror})") from None
+        raise OccupiedError(
+            "a daemon for Kineto runs here already: ask it, as with `dyno gputrace --pids PID "
+            "--log-file FILE`, or try again when another `mgpu-doctor trace` is done"
+        ) from None
+    finally:
+        os.umask(usual)
 
 
 def _serve(listening: socket.socket, daemon: Daemon) -> None:
-    """Answers one, if one asks in time."""
+    """Answers one message, if one comes in time."""
     with suppress(TimeoutError):
-        asked, told, _, address = listening.recvmsg(
-            MOST_ASKED, socket.CMSG_SPACE(_CREDENTIALS.size)
+        asked, ancillary, flags, address = listening.recvmsg(
+            LONGEST, socket.CMSG_SPACE(_CREDENTIALS.size)
         )
-        sender = next(
-            (
-                _CREDENTIALS.unpack(data)[0]
-                for level, kind, data in told
-                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
-                and len(data) == _CREDENTIALS.size
-            ),
-            0,
-        )
-        answer = daemon.answer(asked, sender)
+        if flags & socket.MSG_TRUNC:
+            return
+        answer = daemon.answer(asked, _read_sender(ancillary))
         if answer is not None and address:
             with suppress(OSError):  # it has gone, or its queue is full
                 listening.sendto(answer, socket.MSG_DONTWAIT, address)
+
+
+def _read_sender(ancillary: Sequence[tuple[int, int, bytes]]) -> Sender | None:
+    credentials = (socket.SOL_SOCKET, socket.SCM_CREDENTIALS)
+    for level, kind, data in ancillary:
+        if (level, kind) == credentials and len(data) == _CREDENTIALS.size:
+            pid, uid, _ = _CREDENTIALS.unpack(data)
+            return Sender(pid, uid)
+    return None

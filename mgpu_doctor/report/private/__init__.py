@@ -1,0 +1,1 @@
+"""What a report for strangers leaves out: addresses, and names of hosts and users."""

@@ -1,0 +1,117 @@
+"""Addresses of machines in text that anybody may have written.
+
+Regular expressions find candidates, in time that grows with the length of the text alone;
+`ipaddress` decides. What may be a version or an address counts as an address.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from ipaddress import IPv4Address, IPv6Address
+from typing import TypeAlias
+
+Address: TypeAlias = "IPv4Address | IPv6Address"
+
+_IPV4 = re.compile(r"(?<!\d)(?<!\d\.)(\d{1,3}(?:\.\d{1,3}){3})(?:\.\d{1,5})?(?!\d|\.\d)")
+_IPV6 = re.compile(
+    r"(?<![0-9A-Fa-f:])(?P<run>(?:[0-9A-Fa-f]*:){2,}[0-9A-Fa-f]*(?:(?:\.\d{1,3}){3}(?!\d))?)"
+    r"(?P<zone>%(?:25)?[\w-]{1,32})?"
+)
+_MAC = re.compile(
+    r"(?<![0-9A-Fa-f])(?:[0-9A-Fa-f]{2}:){5,30}[0-9A-Fa-f]{2}(?![0-9A-Fa-f]|:[0-9A-Fa-f])"
+    r"|(?<![A-Za-z0-9-])(?=[\d-]{0,16}[A-Fa-f])(?:[0-9A-Fa-f]{2}-){5}[0-9A-Fa-f]{2}(?![A-Za-z0-9-])"
+    r"|(?<![A-Za-z0-9.])(?=[\d.]{0,13}[A-Fa-f])(?:[0-9A-Fa-f]{4}\.){2}[0-9A-Fa-f]{4}"
+    r"(?![A-Za-z0-9]|\.\w)"
+)
+_VERSION_OF = re.compile(
+    r"(?i:(?<![a-z])(?:cu[a-z]{2,12}|nv[a-z]{2,12}|version)(?:[-_]\w{1,12}){0,2}"
+    r"[\"'\s=:@_-]{1,4})$"
+)
+_VERSION = re.compile(
+    r"(?i:(?<![^\W_])(?:v|(?:torch|tensorflow|nccl|rocm|jax|keras|python|release|driver)[ =-]{1,2})"
+    r"|[\w-][=<>~!]=)$|\.so\.$"
+)
+
+
+def hide_addresses(words: str, labels: Mapping[Address, str]) -> str:
+    """Addresses of machines as their label or `address`; those that every machine has stay."""
+
+    def hide(match: re.Match[str], address: Address) -> str:
+        everywhere = address.is_loopback or address.is_unspecified
+        return match.group() if everywhere else labels.get(address, "address")
+
+    def four(match: re.Match[str]) -> str:
+        address = _ipv4(match[1])
+        known = address is None or _is_version(match, address)
+        return match.group() if address is None or known else hide(match, address)
+
+    def six(match: re.Match[str]) -> str:
+        run = match["run"]
+        for left, right in _find_bounds(match):
+            address = _ipv6(run[left:right])
+            if address is not None:
+                hidden = hide(match, address.ipv4_mapped or address)
+                kept = hidden == match.group() or _is_code(match, address)
+                return match.group() if kept else f"{run[:left]}{hidden}{run[right:]}"
+        return match.group()
+
+    return _IPV4.sub(four, _MAC.sub("address", _IPV6.sub(six, words)))
+
+
+def parse_address(name: str) -> Address | None:
+    """None: it is no address."""
+    return _ipv6(name.strip("[]").partition("%")[0]) or _ipv4(name)
+
+
+def _ipv4(words: str) -> IPv4Address | None:
+    """Zeros in front, as in `010.000.000.001`, are allowed."""
+    with suppress(ValueError):
+        return IPv4Address(".".join(str(int(part)) for part in words.split(".")))
+    return None
+
+
+def _ipv6(words: str) -> IPv6Address | None:
+    with suppress(ValueError):
+        head, colon, last = words.rpartition(":")
+        return IPv6Address(f"{head}{colon}{_ipv4(last)}" if "." in last else words)
+    return None
+
+
+def _is_version(match: re.Match[str], address: IPv4Address) -> bool:
+    """Whether four numbers are a version rather than an address, by what is around them."""
+    words = match.string
+    if re.match(r"[</]|\]?:\d", words[match.end() : match.end() + 3]):
+        return False
+    before = words[max(0, match.start() - 48) : match.start()]
+    if address.is_private:  # of which only those with 10 in front are versions of anything
+        return str(address).startswith("10.") and _VERSION_OF.search(before) is not None
+    return bool(_VERSION_OF.search(before) or _VERSION.search(before))
+
+
+def _find_bounds(match: re.Match[str]) -> Iterator[tuple[int, int]]:
+    """Where in a run of groups an address may begin and end, the longest first. Ports may be around
+    it, and words of which the first or last group is only a part."""
+    run, words = match["run"], match.string
+    begins, ends = [0], [len(run)]
+    for _ in range(2):
+        begins.append(run.find(":", begins[-1]) + 1 or len(run))
+        ends.append(max(0, run.rfind(":", 0, ends[-1])))
+    begins = begins[1:] if _get_character_before(match).isalnum() else begins
+    ends = ends[1:] if words[match.end("run") : match.end("run") + 1].isalnum() else ends
+    yield from ((left, right) for left in begins for right in ends)
+
+
+def _get_character_before(match: re.Match[str]) -> str:
+    return match.string[max(0, match.start() - 1) : match.start()]
+
+
+def _is_code(match: re.Match[str], address: IPv6Address) -> bool:
+    """Whether it is rather `x[1::2]` or `add::c10`: nobody has such an address."""
+    words, end = match.string, match.end()
+    bracketed = _get_character_before(match) == "[" and words[end : end + 2] == "]:"
+    if match["zone"] or bracketed or re.match(r"/\d", words[end : end + 2]):
+        return False
+    few = sum(map(bool, match["run"].split(":"))) <= 3
+    return few and address.is_reserved and address.ipv4_mapped is None
