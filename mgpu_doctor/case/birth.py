@@ -6,13 +6,39 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mgpu_doctor.case.files import Json, number, text, whole
+from mgpu_doctor.case.files import Json, number, text, whole, words
 from mgpu_doctor.case.model import Rank
 
 MOST = 64
 MOST_RANKS = 65_536
 HANDED_ON = frozenset({"all_to_all", "all_to_all_single"})
 """Collectives by which samples go to another rank than the one that fetched them."""
+NAMES = (
+    "framework",
+    "framework_version",
+    "python",
+    "strategy",
+    "backend",
+    "launcher",
+    "device",
+    "device_uuid",
+    "device_name",
+    "device_order",
+    "clock",
+    "precision",
+    "step_sign",
+)
+COUNTS = (
+    "local_world_size",
+    "threads",
+    "interop_threads",
+    "affinity",
+    "replicas",
+    "seed",
+    "steps",
+    "input_samples",
+)
+FLAGS = ("main_thread_trains", "tf32", "tf32_convolutions", "jit", "eager")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +166,20 @@ class Weights:
     updates: int
     """Optimizer steps so far."""
     digest: str
+
+
+def certificate(told: Mapping[str, Json]) -> dict[str, Json]:
+    """The birth certificate with its plain values in their types: a name is a line of text, a
+    count not negative; what is not so is left out, so that rules may compare and count them. Lists
+    and mappings stay as they were told: the functions below make facts of them."""
+    typed: dict[str, Json] = dict(told)
+    for keys, read in ((NAMES, _name), (COUNTS, whole), (FLAGS, flag), (("argv",), words)):
+        for key in keys:
+            if key in typed and (value := read(typed[key])) is not None:
+                typed[key] = value
+            else:
+                typed.pop(key, None)
+    return typed
 
 
 def loaders(rank: Rank | None) -> tuple[Loader, ...]:
@@ -304,6 +344,10 @@ def _rows(rank: Rank | None, key: str, width: int) -> list[list[Json]]:
     if not isinstance(rows, list):
         return []
     return [row for row in rows[:MOST] if isinstance(row, list) and len(row) == width]
+
+
+def _name(value: Json) -> str | None:
+    return text(value, 200)
 
 
 def _ranks(value: Json) -> tuple[int, ...] | None:

@@ -18,6 +18,9 @@ from mgpu_probes.outside.text import clean
 
 Json = Any
 MOST_JSON = 1 << 20
+MOST_WORDS = 1000
+"""Of a command line."""
+MOST_WORD = 4000
 MOST_LINES_BYTES = 32 << 20
 MOST_LINES = 200_000
 MOST_LINE = 1 << 20
@@ -127,3 +130,10 @@ def _parse(raw: bytes) -> Json:
         return _DECODER.decode(raw.decode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def words(value: Any) -> list[str] | None:
+    """A command line as harmless texts, or None where it is no list."""
+    if not isinstance(value, list):
+        return None
+    return [text(word, MOST_WORD) or "" for word in value[:MOST_WORDS]]

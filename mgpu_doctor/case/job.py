@@ -9,10 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mgpu_doctor.case.files import Json, number, text, whole
+from mgpu_doctor.case.files import Json, number, text, whole, words
 from mgpu_doctor.case.model import Job, Outcome, Rank, State
 
-MOST_WORDS = 1000
 AFTER = 2
 SERVED = "ps"
 """What a parameter server's birth tells, or that of the chief of a job with some."""
@@ -101,10 +100,7 @@ def job_of(
 
 def command_of(info: Mapping[str, Json]) -> tuple[str, ...]:
     """The command line that was started; empty where it is not recorded."""
-    words = info.get("command")
-    if not isinstance(words, list):
-        return ()
-    return tuple(text(word, 4000) or "" for word in words[:MOST_WORDS])
+    return tuple(words(info.get("command")) or ())
 
 
 def outcome_of(end: Ending, ranks: list[Rank], launcher_alive: bool | None) -> Outcome:

@@ -103,6 +103,8 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         remedy = "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs), and run the job again"
         unexamined.append(Unexamined("in-process probe", why, remedy))
     unexamined += box_files.switched_off(boxes)
+    if info.get("console_file") and not end.over and job.outcome is not Outcome.RUNNING:
+        unexamined.append(_NO_COPY)
     return Case(
         subject=Subject("recording", str(path)),
         job=job,
@@ -136,6 +138,11 @@ _NO_BOX = Unexamined(
     "no process became a rank: none joined a process group or took a training step",
     "look at what the job printed: it may have ended before its first step, use a framework that "
     "the probe does not know, or run as `python -E`, `-I` or `-S`, which leaves the probe out",
+)
+_NO_COPY = Unexamined(
+    "console log",
+    "the job printed into files of its own, and was killed before they were copied into here",
+    "examine both at once: `mgpu-doctor diagnose RECORDING FILE`",
 )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from mgpu_probes.inprocess.layout import BOX_SUFFIX, PHASES
 from mgpu_probes.outside import processes
 
+from mgpu_doctor.case.birth import certificate
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.files import Json, number, text, whole
 from mgpu_doctor.case.last_step import without_rest
@@ -100,7 +101,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         signal=number_ if gone else None,
         ended=(exited.at if exited else said) if gone else None,
         started=begun,
-        birth=_with_its_socket(box),
+        birth=_birth(box),
         steps=without_rest(steps) if state is State.EXITED else steps,
         history=_until(box.history, offset, until),
         history_window=None if box.history_window_ns is None else box.history_window_ns / 1e9,
@@ -115,12 +116,13 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
     )
 
 
-def _with_its_socket(box: Box) -> Mapping[str, Json]:
+def _birth(box: Box) -> Mapping[str, Json]:
     """What the probe found out. The socket at which a rank answers lies beside its box, whatever
     path the box tells: others could lead to any socket of the reader's."""
-    if "worker_socket" not in box.birth:
-        return box.birth
-    return {**box.birth, "worker_socket": f"{box.path.removesuffix(BOX_SUFFIX)}.sock"}
+    told = certificate(box.birth)
+    if "worker_socket" in told:
+        told["worker_socket"] = f"{box.path.removesuffix(BOX_SUFFIX)}.sock"
+    return told
 
 
 def last_attempt(ranks: list[Rank]) -> tuple[list[Rank], list[Rank]]:

@@ -29,6 +29,8 @@ def below(folder: Path) -> list[Path]:
 
 def compare(folders: Sequence[Path]) -> Comparison | tuple[LeftOut, ...]:
     """The comparison of these recordings, or why there is none."""
+    from mgpu_probes.outside.foreign import within_budget
+
     from mgpu_doctor.analysis.comparing.comparison import compare
     from mgpu_doctor.cli.progress import telling
 
@@ -36,7 +38,7 @@ def compare(folders: Sequence[Path]) -> Comparison | tuple[LeftOut, ...]:
         tell(f"reading {name}")
         return _case(folder)
 
-    with telling() as tell:
+    with telling() as tell, within_budget():
         return compare(
             (name, case(name, one)) for name, one in zip(names(folders), folders, strict=True)
         )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
+from mgpu_probes.outside.foreign import within_budget
 from mgpu_probes.outside.snapshots import NotASnapshotError
 from mgpu_probes.outside.traces.facts import NotATraceError
 
@@ -53,6 +54,11 @@ def cases(words: Sequence[str], tell: Tell) -> list[Case]:
                 "COMMAND`, or name what an earlier one left (a recording, `latest`, a log)."
             )
         return _all(targets, tell)
+    with within_budget():
+        return _named(words, tell)
+
+
+def _named(words: Sequence[str], tell: Tell) -> list[Case]:
     subjects = [recognise(word) for word in words]
     tell(f"reading {', '.join(Path(word).name or word for word in words[:MOST_TOLD])}")
     targets = _targets([one for one in subjects if isinstance(one, Pid | Recording)])

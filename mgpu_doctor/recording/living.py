@@ -11,6 +11,7 @@ from typing import Any
 
 from mgpu_probes.inprocess import layout as box
 from mgpu_probes.outside import processes
+from mgpu_probes.outside.foreign import entries_below, open_below
 
 from mgpu_doctor.recording import boxheader
 from mgpu_doctor.recording.elsewhere import all_remembered
@@ -47,7 +48,7 @@ def is_written(recording: Path) -> bool:
     info = _info(recording)
     if is_living(recording) or _runs_here(info, "doctor"):
         return True
-    return any(_writes(path) for path in _boxes(recording, info))
+    return any(_writes(root, path) for root, path in _boxes(recording, info))
 
 
 def _runs_here(info: Mapping[str, Any], who: str) -> bool:
@@ -62,25 +63,26 @@ def _runs_here(info: Mapping[str, Any], who: str) -> bool:
     return processes.alive(pid, ticks if isinstance(ticks, int) else None)
 
 
-def _boxes(recording: Path, info: Mapping[str, Any]) -> Iterator[str]:
-    """Black boxes whose process, by their names, may run here."""
-    folders = [f"{host.path}/{BOXES}" for host in _entries(f"{recording}/{HOSTS}")[:MOST_HOSTS]]
+def _boxes(recording: Path, info: Mapping[str, Any]) -> Iterator[tuple[Path, Path]]:
+    """Black boxes whose process, by their names, may run here: the folder that they must lie in,
+    and their path."""
+    hosts = entries_below(recording, recording / HOSTS)[:MOST_HOSTS]
+    folders = [(recording, host.path / BOXES) for host in hosts]
     outside, key = info.get("boxes"), info.get("boxes_key")
     if isinstance(outside, str) and isinstance(key, str) and belongs(outside, key):
-        folders.append(outside)
-    for folder in folders:
-        for entry in _entries(folder)[:MOST_BOXES]:
+        folders.append((Path(outside), Path(outside)))
+    for root, folder in folders:
+        for entry in entries_below(root, folder)[:MOST_BOXES]:
             _, pid, *_ = (*entry.name.split("."), "", "")  # HOST.PID.ATTEMPT.box
             may_run = pid.isdecimal() and os.path.exists(f"/proc/{pid[:10]}")
             if entry.name.endswith(box.BOX_SUFFIX) and may_run:
-                yield entry.path
+                yield root, entry.path
 
 
-def _writes(path: str) -> bool:
+def _writes(root: Path, path: Path) -> bool:
     """Whether the process that made this box runs here."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, flags)
+        descriptor = open_below(root, path)
     except OSError:
         return False
     try:
@@ -95,18 +97,9 @@ def _writes(path: str) -> bool:
     return here and 0 < writer.pid < 1 << 31 and processes.alive(writer.pid, writer.start_ticks)
 
 
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except OSError:
-        return []
-
-
 def _info(recording: Path) -> dict[str, Any]:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        with open(os.open(recording / INFO, flags), "rb") as file:
+        with open(open_below(recording, recording / INFO), "rb") as file:
             content = json.loads(file.read(MAX_INFO_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,7 @@ from mgpu_probes.inprocess import answering
 from mgpu_probes.outside.stacks.worker import ask
 
 from tests.support.jobs import until
+from tests.support.other_user import NOBODY, as_nobody
 
 SECONDS = 60.0
 
@@ -128,3 +131,36 @@ def test_it_goes_with_its_process_and_not_with_a_child_of_it(tmp_path: Path) -> 
     assert done.stdout.split() == [str(path), "True"]
     assert done.stderr == ""
     until(lambda: not path.exists())
+
+
+def test_another_user_who_can_connect_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says who asks. Where nobody can become another user, the rank is one."""
+    if os.geteuid() != 0:
+        monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    folder.chmod(0o711)
+    path = str(folder / "open.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        os.chmod(path, 0o777)
+        listener.listen()
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                answering._answer(client)
+
+        def question() -> str:
+            with socket.socket(socket.AF_UNIX) as asking:
+                asking.connect(path)
+                with suppress(ConnectionError):
+                    asking.sendall(b"GET /handler/ping HTTP/1.0\r\n\r\n")
+                    return asking.recv(100).decode()
+                return ""
+
+        threading.Thread(target=serve, daemon=True).start()
+        assert as_nobody(question) == ""
+        if os.geteuid() == 0:
+            threading.Thread(target=serve, daemon=True).start()
+            assert "pong" in question()
+    shutil.rmtree(folder)

@@ -127,6 +127,39 @@ def test_a_pipe_that_nobody_reads_and_what_is_no_pipe(tmp_path: Path) -> None:
     assert pipe.path.read_text() == "mine"
 
 
+def test_a_pipe_and_a_dump_of_another_user_are_left_alone(tmp_path: Path) -> None:
+    with rank_with_pipe(tmp_path) as environ:
+        other = pipe_of(environ, 3, user=os.geteuid() + 1)
+        assert other is not None
+        with pytest.raises(NotAFlightError, match="no pipe of the rank's user"):
+            from_pipe(other)
+        own = pipe_of(environ, 3, user=os.geteuid())
+        assert own is not None
+        assert from_pipe(own)["rank"] == 3
+
+
+@pytest.mark.parametrize("link", ["file", "folder"])
+def test_no_link_leads_out_of_a_container(tmp_path: Path, link: str) -> None:
+    """Its root is a folder here; what lies in it may be made by anybody in the container."""
+    outside, root = tmp_path / "outside", tmp_path / "root"
+    for folder in (outside, root):
+        folder.mkdir()
+    os.mkfifo(outside / "pipe_3.pipe")
+    reader = os.open(outside / "pipe_3.pipe", os.O_RDONLY | os.O_NONBLOCK)
+    if link == "folder":
+        (root / "run").symlink_to(outside)
+    else:
+        (root / "run").mkdir()
+        (root / "run" / "pipe_3.pipe").symlink_to(outside / "pipe_3.pipe")
+    pipe = pipe_of({"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/run/pipe_"}, 3, root)
+    assert pipe is not None
+    assert pipe.path == root / "run" / "pipe_3.pipe"
+    with pytest.raises(NotAFlightError, match="nobody listens"):
+        from_pipe(pipe)
+    assert os.read(reader, 1) == b""
+    os.close(reader)
+
+
 def process(pid: int, rank: int, state: str = "S") -> FoundProcess:
     return FoundProcess(
         pid=pid,

@@ -163,3 +163,13 @@ def test_very_long_logs_are_cut_and_it_is_told(
     log = open_log(tmp_path / "x.log")
     assert sum(map(len, log.blocks())) == 1 << 20
     assert "only the first" in log.notes[0]
+
+
+def test_an_xz_file_whose_reader_needs_much_memory_is_refused(tmp_path: Path) -> None:
+    """Its first bytes ask for a window of up to 4 GiB before anything is unpacked."""
+    filters = [{"id": lzma.FILTER_LZMA2, "dict_size": 256 << 20}]
+    path = tmp_path / "x.log.xz"
+    path.write_bytes(lzma.compress(b"step 1\n" * 100, lzma.FORMAT_XZ, filters=filters))
+    log = open_log(path)
+    assert b"".join(log.blocks()) == b""
+    assert "Memory usage limit" in log.notes[0]

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -228,14 +229,16 @@ WORDS = st.sampled_from(
         max_size=30,
     ),
     chunk=st.integers(1, 10),
+    most=st.sampled_from((0, 3, 100_000)),
 )
-def test_every_line_with_a_needle_is_looked_at(lines: list[str], chunk: int) -> None:
-    """The fast way finds what plain search finds, whatever was seen before."""
+def test_every_line_with_a_needle_is_looked_at(lines: list[str], chunk: int, most: int) -> None:
+    """The fast way finds what plain search finds, whatever was seen before and is forgotten."""
     shapes = Shapes([OOM.needle, LOST.needle])
     for start in range(0, len(lines), chunk):
         block = "\n".join(lines[start : start + chunk]).encode("utf-8", "replace")
         pieces = re.split(rb"[\n\r\x08\x0b\x0c]", block)
-        hot = dict(shapes.hot(shapes.of(block)))
+        with patch("mgpu_probes.outside.logs.shapes.MOST_SHAPES", most):
+            hot = dict(shapes.hot(shapes.of(block)))
         for number, needle in enumerate((OOM.needle, LOST.needle)):
             wanted = {at for at, piece in enumerate(pieces) if needle.encode() in piece}
             assert wanted <= {at for at, held in hot.items() if number in held}
@@ -265,16 +268,25 @@ print(found.lines, len(found.hits), status[status.index("VmHWM:") + 1])
 
 
 def test_memory_is_bounded_whatever_the_log_holds(tmp_path: Path) -> None:
-    """60 MB of text of ever new shapes and numbers, a tenth of it about endings."""
+    """30 MB of text of ever new shapes and numbers, a tenth of it about endings; then as much again
+    in which each line is about an ending, with new words around it."""
     random.seed(4)
     letters = "abcdefghij"
+
+    def word() -> str:
+        return "".join(random.choices(letters, k=12))
+
     chunk = "".join(
-        f"{''.join(random.choices(letters, k=12))} {n} {RAN_OUT if n % 50 == 0 else ''}\n"
+        f"{word()} {n} {RAN_OUT if n % 50 == 0 else ''}\n"
         + ('  File "x.py", line 3, in f\n' if n % 10 == 0 else "")
         for n in range(80_000)
     ).encode()
     path = tmp_path / "x.log.gz"
-    path.write_bytes(gzip.compress(chunk, compresslevel=1) * (60_000_000 // len(chunk)))
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(30_000_000 // len(chunk)):
+            file.write(chunk)
+        for _ in range(300_000):
+            file.write(f"{word()} {RAN_OUT} {word()}\n".encode())
     done = subprocess.run(
         [sys.executable, "-c", READ, str(path)], capture_output=True, text=True, check=True
     )

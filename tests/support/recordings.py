@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from math import nan
 from pathlib import Path
+from typing import Any
 
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
@@ -16,16 +18,22 @@ from mgpu_doctor.recording.layout import END, INFO, SCHEMA, boxes
 
 STARTED = 1_790_000_000
 SECOND = 1_000_000_000
+BIRTH = {"framework": "torch", "strategy": "ddp"}
 HEALTHY = {"input": 0.002, "forward": 0.012, "backward": 0.018, "wait": 0.001, "optimizer": 0.004}
 SLOW_INPUT = {**HEALTHY, "input": 0.031}
 WAITING = {**HEALTHY, "wait": 0.030}
 
 
 def recording(
-    folder: Path, ranks: Sequence[Mapping[str, float]], *, steps: int = 200, live: bool = False
+    folder: Path,
+    ranks: Sequence[Mapping[str, float]],
+    *,
+    steps: int = 200,
+    live: bool = False,
+    birth: Mapping[str, Any] = BIRTH,
 ) -> Path:
     """A job whose ranks all took `steps` equal steps of the given phases (seconds). `live`: it has
-    no end yet, and its first process is this one."""
+    no end yet, and its first process is this one. `birth`: what each rank's box tells of it."""
     host = os.uname().nodename
     info = {
         "schema": SCHEMA,
@@ -45,13 +53,16 @@ def recording(
         end = {"exit_code": 0, "signal": None, "ended": STARTED + 60, "asked": None}
         (folder / END).write_text(json.dumps(end))
     for number, phases in enumerate(ranks):
-        _box(boxes(folder, host), number, len(ranks), phases, steps)
+        place, world = boxes(folder, host), len(ranks)
+        with closing(
+            Writer.open(place, rank=number, local_rank=number, world_size=world)
+        ) as writer:
+            writer.birth(birth)
+            _train(writer, phases, steps)
     return folder
 
 
-def _box(place: Path, rank: int, world: int, phases: Mapping[str, float], steps: int) -> None:
-    writer = Writer.open(place, rank=rank, local_rank=rank, world_size=world)
-    writer.birth({"framework": "torch", "strategy": "ddp"})
+def _train(writer: Writer, phases: Mapping[str, float], steps: int) -> None:
     wall = round(sum(phases.values()) * SECOND)
     values = [phases.get(name, nan) for name in layout.PHASES]
     for number in range(steps):
@@ -60,4 +71,3 @@ def _box(place: Path, rank: int, world: int, phases: Mapping[str, float], steps:
         )
     writer.state(layout.ENDED_CLEAN)
     writer.leave(0)
-    writer.close()

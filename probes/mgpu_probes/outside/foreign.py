@@ -47,10 +47,11 @@ class OverBudgetError(OSError):
 
 @dataclass(slots=True)
 class Budget:
-    """What reading may still cost. `deadline`: by `time.monotonic`."""
+    """What reading may still cost. `deadline`: by `time.thread_time`, since waiting for a slow
+    disk, or for a job that is looked at, is nobody's attack."""
 
     objects: float = FIRST_OBJECTS
-    deadline: float = field(default_factory=lambda: time.monotonic() + FIRST_SECONDS)
+    deadline: float = field(default_factory=lambda: time.thread_time() + FIRST_SECONDS)
     known: set[tuple[int, int]] = field(default_factory=set)
 
     def admit(self, status: os.stat_result) -> int:
@@ -86,7 +87,7 @@ class Budget:
 
     def check_time(self) -> None:
         """Raises OverBudgetError when the time is over."""
-        if time.monotonic() > self.deadline:
+        if time.thread_time() > self.deadline:
             raise OverBudgetError(0, "it takes far longer to read than its size on disk justifies")
 
 
@@ -95,7 +96,8 @@ _CURRENT: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def within_budget() -> Iterator[Budget]:
-    """The budget of the command that runs; a new one where none is in force."""
+    """The budget of the command that runs; a new one where none is in force. Each thread and each
+    process that reads has its own."""
     known = _CURRENT.get()
     if known is not None:
         yield known

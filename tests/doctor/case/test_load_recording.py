@@ -293,6 +293,17 @@ def test_a_recording_names_no_folder_of_its_readers(recorder: Recorder, tmp_path
         assert recorder.load().ranks == ()
 
 
+def test_a_box_of_many_names_is_one_rank(recorder: Recorder) -> None:
+    """Each name would cost the memory of a whole box."""
+    recorder.info()
+    pid = recorder.rank(0, world=1, how="leave")
+    (path,) = (recorder.host / "boxes").iterdir()
+    for number in range(20):
+        os.link(path, path.with_name(f"other.{pid}.{number}.box"))
+    case = recorder.load()
+    assert len(case.ranks) + len(case.earlier) == 1
+
+
 def test_only_the_last_attempt_counts(recorder: Recorder) -> None:
     recorder.info()
     recorder.end(exit_code=0)
@@ -437,6 +448,42 @@ def test_no_file_that_a_recording_names_is_read(recorder: Recorder, tmp_path: Pa
     recorder.info(console_file={"stdout": str(secret)}, console_offset={"stdout": 0})
     recorder.end(exit_code=1)
     assert recorder.load().console.tail == ()
+
+
+def test_a_killed_run_says_which_console_it_has_not(recorder: Recorder) -> None:
+    recorder.info(console_file={"stdout": "/srv/train.log"}, job_pid=1 << 29)
+    recorder.rank(0, world=1)
+    (told,) = [one for one in recorder.load().unexamined if one.probe == "console log"]
+    assert "`mgpu-doctor diagnose RECORDING FILE`" in str(told.remedy)
+    recorder.end(exit_code=0)
+    assert "console log" not in {one.probe for one in recorder.load().unexamined}
+
+
+@pytest.mark.parametrize("folder", ["hosts", "boxes", "console", "flight"])
+def test_no_folder_leads_out_of_a_recording(
+    recorder: Recorder, tmp_path: Path, folder: str
+) -> None:
+    """A whole honest recording lies outside: none of it comes in through a link."""
+    outside = Recorder(tmp_path / "outside")
+    outside.rank(0, world=1, how="leave")
+    outside.console("a word from outside\n")
+    outside.line(HOST_SAMPLES, {"t": STARTED, "cpu": 0.5})
+    (outside.host / "flight").mkdir()
+    (outside.host / "flight" / "rank-0.json").write_text('{"entries": [], "rank": 0}')
+    recorder.info(boxes=str(outside.host / "boxes"))
+    recorder.end(exit_code=1)
+    where = {"hosts": recorder.folder, "console": recorder.folder}.get(folder, recorder.host)
+    there = {"hosts": outside.folder, "console": outside.folder}.get(folder, outside.host)
+    assert (there / folder).is_dir()
+    if folder == "hosts":
+        recorder.host.rmdir()
+        (recorder.folder / folder).rmdir()
+    (where / folder).symlink_to(there / folder)
+    case = recorder.load()
+    assert case.ranks == ()
+    assert case.console.tail == ()
+    assert case.host_samples == ()
+    assert case.flights == ()
 
 
 def test_a_rank_is_a_plain_fact(recorder: Recorder) -> None:

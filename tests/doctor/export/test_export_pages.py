@@ -238,7 +238,7 @@ def test_a_label_is_one_printable_line_whatever_it_holds() -> None:
     made = written(shown, wild)
     assert made.text.count("# EOF\n") == 1
     assert all(line.isprintable() for line in made.text.split("\n"))
-    expected = 'a\\nb\\ c"} # EOF?d'
+    expected = 'a\\nb\\ c"} # EOF\ufffdd'
     assert made.labels("mgpu_job_info")[0]["framework"] == expected
     assert made.labels("mgpu_gpu_power_watts")[0]["UUID"] == expected
     assert made.labels("mgpu_host_load1")[0]["host"] == expected

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.outside import processes
 
 from mgpu_doctor.cli import app
 from mgpu_doctor.recording import living
 from mgpu_doctor.recording.kept import one_kept
-from mgpu_doctor.recording.layout import END, INFO
+from mgpu_doctor.recording.layout import END, HOSTS, INFO, boxes
 from mgpu_doctor.recording.living import is_living, is_written
 from tests.support.launching import doctor, eventually, read_json
 
@@ -135,6 +136,21 @@ def test_what_lies_at_the_end_of_a_link_is_not_asked(tmp_path: Path) -> None:
     (tmp_path / "r" / INFO).unlink()
     os.mkfifo(tmp_path / "r" / INFO)
     assert not is_living(tmp_path / "r")
+
+
+def test_boxes_at_the_end_of_a_link_keep_nothing(tmp_path: Path) -> None:
+    """A process of the reader's that writes elsewhere is no part of a stranger's recording."""
+    recording, outside = tmp_path / "job", tmp_path / "outside"
+    place = boxes(outside, "host")
+    writer = Writer.open(place, rank=0, world_size=1)
+    (recording / HOSTS).mkdir(parents=True)
+    (recording / INFO).write_text("{}")
+    (recording / HOSTS / "host").symlink_to(outside / HOSTS / "host")
+    assert not is_written(recording)
+    (recording / HOSTS / "host").unlink()
+    place.parent.rename(recording / HOSTS / "host")
+    assert is_written(recording)
+    writer.close()
 
 
 def test_a_run_notes_who_records_it(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ class Shapes:
         self._hot: dict[bytes, tuple[int, ...]] = {}
         self._counted: set[bytes] = set()
         self._counts_on: set[bytes] = set()
-        self._kept = 0
+        self._kept = self._kept_counted = 0
 
     def of(self, block: bytes) -> list[bytes]:
         """The shapes of a block's pieces, as its line ends and carriage returns divide it."""
@@ -72,6 +72,11 @@ class Shapes:
 
     def hot(self, shapes: Sequence[bytes]) -> list[tuple[int, tuple[int, ...]]]:
         """The pieces whose shape holds needles: their positions, and which needles."""
+        many = len(self._cold) + len(self._hot) > MOST_SHAPES or len(self._words) > MOST_WORDS
+        if many or self._kept > MOST_SHAPE_BYTES:
+            for known in (self._cold, self._hot, self._words, self._telling):
+                known.clear()
+            self._kept = 0
         distinct = set(shapes)
         fresh = distinct - self._cold - self._hot.keys()
         if fresh:
@@ -82,12 +87,14 @@ class Shapes:
 
     def progress(self, shapes: Sequence[bytes], pieces: Sequence[bytes]) -> list[int]:
         """The positions of the pieces that tell of steps, epochs or a loss, with a number."""
-        if len(self._counted) > MOST_SHAPES:
+        if len(self._counted) > MOST_SHAPES or self._kept_counted > MOST_SHAPE_BYTES:
             self._counted.clear()
             self._counts_on.clear()
+            self._kept_counted = 0
         fresh = set(shapes) - self._counted
         if fresh:
             self._counted |= fresh
+            self._kept_counted += sum(map(len, fresh))
             example = dict(zip(shapes, pieces, strict=True))
             self._counts_on |= {shape for shape in fresh if _counts_on(example[shape][:PIECE])}
         if self._counts_on.isdisjoint(shapes):
@@ -95,9 +102,6 @@ class Shapes:
         return [at for at, shape in enumerate(shapes) if shape in self._counts_on]
 
     def _learn(self, fresh: set[bytes]) -> None:
-        if len(self._cold) > MOST_SHAPES or self._kept > MOST_SHAPE_BYTES:
-            self._cold.clear()
-            self._kept = 0
         for shape, held in self._holding(fresh):
             self._hot[shape] = held
         self._cold |= fresh - self._hot.keys()
@@ -120,8 +124,6 @@ class Shapes:
                 yield shape, held
 
     def _learn_words(self, words: set[bytes]) -> None:
-        if len(self._words) > MOST_WORDS:
-            self._words.clear()
         fresh = words - self._words
         self._words |= fresh
         for word in fresh:

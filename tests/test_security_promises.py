@@ -1,0 +1,80 @@
+"""What docs/security.md promises of the whole code: that its tests exist, what may use the network,
+and that no GPU is changed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "security.md"
+NETWORK = {"socket", "ssl", "http", "urllib", "urllib3", "requests", "httpx", "aiohttp"}
+MAY_USE_IT = {
+    "mgpu_doctor/export/address.py",
+    "mgpu_doctor/export/connections.py",
+    "mgpu_doctor/export/request.py",
+    "mgpu_doctor/export/server.py",
+    "mgpu_doctor/launch/console.py",  # a socketpair to the job
+    "mgpu_doctor/plan/nursery.py",  # the same to its children, as in the next three
+    "mgpu_doctor/plan/tracing/__main__.py",
+    "mgpu_doctor/plan/tracing/children.py",
+    "mgpu_doctor/plan/worker.py",
+    "probes/mgpu_probes/inprocess/answering.py",  # a unix socket, as in the next three
+    "probes/mgpu_probes/outside/flight/live.py",
+    "probes/mgpu_probes/outside/ondemand/kineto.py",
+    "probes/mgpu_probes/outside/stacks/worker.py",
+    "probes/mgpu_probes/outside/flight/ras.py",  # NCCL's RAS, over TCP
+}
+"""The files that import what reaches other processes or machines."""
+SETTERS = re.compile(
+    r"nvml(?:Device|Unit|System|Gpu\w*?|Vgpu\w*?)(?:Set|Reset|Clear|Freeze|Modify)"
+)
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    for folder in ("mgpu_doctor", "probes"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            yield str(path.relative_to(ROOT)), path.read_text()
+
+
+def imported(source: str) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {one.name.partition(".")[0] for one in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_every_promise_names_a_test_that_is_there() -> None:
+    page = PAGE.read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)
+    assert len(named) == page.count("`tests/") > 100
+    for name in {file for file, _ in named}:
+        functions = {
+            node.name
+            for node in ast.walk(ast.parse((ROOT / name).read_text()))
+            if isinstance(node, ast.FunctionDef)
+        }
+        assert {test for file, test in named if file == name} <= functions, name
+
+
+def test_the_network_is_used_where_it_is_said_and_nowhere_else() -> None:
+    assert {name for name, source in sources() if imported(source) & NETWORK} == MAY_USE_IT
+
+
+def test_connections_over_tcp_go_to_nccl_alone() -> None:
+    found = {name for name, source in sources() if "create_connection" in source}
+    assert found == {"probes/mgpu_probes/outside/flight/ras.py"}
+    for name, source in sources():
+        made = re.findall(r"socket\.socket\(([^)]*)\)", source)
+        others = [words for words in made if not re.search("AF_UNIX|fileno=", words)]
+        assert not others or name.startswith("mgpu_doctor/export/"), name
+
+
+def test_no_setting_of_a_gpu_is_ever_changed() -> None:
+    assert SETTERS.search("pynvml.nvmlDeviceSetPowerManagementLimit")
+    assert [name for name, source in sources() if SETTERS.search(source)] == []
