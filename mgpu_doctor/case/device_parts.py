@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeGuard
 
-from mgpu_doctor.case.files import Json, number, text, whole
+from mgpu_doctor.case.files import Json, moment, number, text, whole
 from mgpu_doctor.case.gpu import (
     DeviceProcess,
     Ecc,
@@ -122,7 +122,7 @@ def xid_events(entries: Json) -> tuple[XidEvent, ...]:
     found: list[XidEvent] = []
     for entry in entries[:MOST_EVENTS] if is_list(entries) else ():
         if isinstance(entry, dict):
-            at, xid = number(entry.get("at")), whole(entry.get("number"), 0, MOST_XID)
+            at, xid = moment(entry.get("at")), whole(entry.get("number"), 0, MOST_XID)
             if at is not None and xid is not None:
                 bus_id, logged = text(entry.get("bus_id"), 40), entry.get("logged") is True
                 found.append(XidEvent(at, whole(entry.get("index")), xid, bus_id, logged))

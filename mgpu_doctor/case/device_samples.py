@@ -17,7 +17,7 @@ from mgpu_doctor.case.device_parts import (
     topology,
     xid_events,
 )
-from mgpu_doctor.case.files import Json, number, text, whole
+from mgpu_doctor.case.files import Json, moment, number, text, whole
 from mgpu_doctor.case.gpu import Device, DeviceSample, Pcie, XidEvent
 
 MOST_DEVICES = 256
@@ -46,7 +46,7 @@ class DeviceReader:
 
     def read(self, line: Mapping[str, Json]) -> DeviceSample | None:
         """One line; None where it has no time."""
-        at = number(line.get("at"))
+        at = moment(line.get("at"))
         if at is None:
             return None
         return DeviceSample(

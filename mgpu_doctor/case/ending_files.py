@@ -14,7 +14,7 @@ from mgpu_doctor.case.endings import (
     Place,
     Room,
 )
-from mgpu_doctor.case.files import Json, number, read_object, text, whole
+from mgpu_doctor.case.files import Json, moment, read_object, text, whole
 from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.recording import layout
 
@@ -63,8 +63,8 @@ def ending_of(host: str, content: Mapping[str, Json]) -> Ending:
     before, now = whole(machine.get("before")), whole(machine.get("now"))
     return Ending(
         host=text(content.get("host"), 64) or host,
-        since=number(content.get("since")),
-        at=number(content.get("at")),
+        since=moment(content.get("since")),
+        at=moment(content.get("at")),
         log_trouble=text(log.get("trouble"), 200) if log else "it was not recorded",
         own_pids=log.get("own_pids") is True,
         kills=tuple(
@@ -73,7 +73,7 @@ def ending_of(host: str, content: Mapping[str, Json]) -> Ending:
             if (kill := _kill(one)) is not None
         ),
         machine_kills=None if before is None or now is None else max(0, now - before),
-        machine_at=number(machine.get("at")),
+        machine_at=moment(machine.get("at")),
         groups=groups,
         processes={
             int(pid): _process(int(pid), one, groups)
@@ -103,7 +103,7 @@ def _kill(one: Mapping[str, Json]) -> Kill | None:
         return None
     return Kill(
         pid=pid,
-        at=number(one.get("at")),
+        at=moment(one.get("at")),
         name=text(one.get("name"), 64),
         resident=whole(one.get("resident")),
         limited=text(one.get("limited"), 300),
@@ -113,7 +113,7 @@ def _kill(one: Mapping[str, Json]) -> Kill | None:
 
 def _group(name: str, one: Mapping[str, Json]) -> MemoryGroup:
     before, now = _counters(one.get("before")), _counters(one.get("now"))
-    return MemoryGroup(name, before, now, number(one.get("at")))
+    return MemoryGroup(name, before, now, moment(one.get("at")))
 
 
 def _counters(value: Json) -> Counters:
@@ -157,7 +157,7 @@ def _room(value: Json) -> Room | None:
     if size is None or free is None:
         return None
     inodes, left = whole(one.get("inodes")), whole(one.get("inodes_free"))
-    return Room(size, free, inodes, left, number(one.get("at")))
+    return Room(size, free, inodes, left, moment(one.get("at")))
 
 
 def _object(value: Json) -> Mapping[str, Json]:

@@ -21,6 +21,8 @@ MOST_JSON = 1 << 20
 MOST_WORDS = 1000
 """Of a command line."""
 MOST_WORD = 4000
+LAST_MOMENT = 4_102_444_800.0
+"""The year 2100, in seconds since the epoch: clocks of no job are there."""
 MOST_LINES_BYTES = 32 << 20
 MOST_LINES = 200_000
 MOST_LINE = 1 << 20
@@ -108,6 +110,13 @@ def number(value: Any) -> float | None:
     except OverflowError:
         return None
     return real if math.isfinite(real) else None
+
+
+def moment(value: Any) -> float | None:
+    """Seconds since the epoch, or None for what no clock has shown: clocks and calendars are asked
+    about it."""
+    real = number(value)
+    return real if real is not None and 0 <= real <= LAST_MOMENT else None
 
 
 def whole(value: Any, least: int = 0, most: int = (1 << 63) - 1) -> int | None:

@@ -12,7 +12,7 @@ from mgpu_probes.outside.flight.dumps import read_dump
 from mgpu_probes.outside.flight.unpickler import NotAFlightError
 from mgpu_probes.outside.foreign import entries_below, within_budget
 
-from mgpu_doctor.case.files import Json, number, text, whole
+from mgpu_doctor.case.files import Json, moment, number, text, whole
 from mgpu_doctor.case.flights import Collective, Flight, Progress
 from mgpu_doctor.case.own_code import own_code
 
@@ -81,7 +81,7 @@ def flight_of(form: Mapping[str, Json]) -> Flight:
         collectives=read,
         groups=dict(_groups(form.get("groups"))),
         progress=dict(_progress(form.get("progress"))),
-        at=number(form.get("at")),
+        at=moment(form.get("at")),
         slack=max(0.0, number(form.get("slack")) or 0.0),
         host=text(form.get("host"), 256),
         pid=whole(form.get("pid"), 1),
@@ -149,13 +149,13 @@ def _collective(
         dtypes=_texts(entry.get("dtypes")),
         state=text(entry.get("state"), 32),
         retired=retired if isinstance(retired, bool) else None,
-        created=number(entry.get("created")),
+        created=moment(entry.get("created")),
         site=next((frame for frame in frames if own_code(frame[0])), None),
         frames=frames,
         timeout=number(entry.get("timeout")),
         p2p=entry.get("p2p") is True,
         backend=text(entry.get("backend"), 32),
-        started=number(entry.get("started")),
+        started=moment(entry.get("started")),
     )
 
 

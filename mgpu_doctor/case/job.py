@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mgpu_doctor.case.files import Json, number, text, whole, words
+from mgpu_doctor.case.files import Json, moment, text, whole, words
 from mgpu_doctor.case.model import Job, Outcome, Rank, State
 
 AFTER = 2
@@ -43,7 +43,7 @@ class Ending:
 
 def ending(content: Mapping[str, Json], until: float | None) -> Ending:
     """Reads `end.json`; in a replay of an earlier moment the job is not over yet."""
-    at = number(content.get("ended"))
+    at = moment(content.get("ended"))
     if not content or (until is not None and (at is None or at > until)):
         return Ending()
     return Ending(
@@ -89,7 +89,7 @@ def job_of(
         launcher=_launcher(ranks, command),
         world_size=next(iter(_counted(rank.world_size for rank in ranks)), None),
         hosts=tuple(sorted(host for host in hosts if host)),
-        started=number(info.get("started")) or min(begun, default=None),
+        started=moment(info.get("started")) or min(begun, default=None),
         ended=end.at if end.over or outcome is Outcome.RUNNING else max(ended, default=None),
         outcome=outcome,
         exit_code=end.exit_code,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from mgpu_doctor.case.files import Json, number, text, whole
+from mgpu_doctor.case.files import Json, moment, number, text, whole
 from mgpu_doctor.case.looks import Frame, Look, Process, Role, Stack, Thread, Untold
 
 MOST_PROCESSES = 16_384
@@ -20,7 +20,7 @@ MOST_WORDS = 64
 
 def look_of(line: Mapping[str, Json]) -> Look | None:
     """A look from its JSON; None where it has no time."""
-    at = number(line.get("at"))
+    at = moment(line.get("at"))
     if at is None:
         return None
     return Look(

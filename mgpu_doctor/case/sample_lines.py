@@ -11,10 +11,11 @@ from typing import Annotated
 import msgspec
 
 from mgpu_doctor.case import samples
-from mgpu_doctor.case.files import text
+from mgpu_doctor.case.files import LAST_MOMENT, text
 from mgpu_doctor.case.host import Group, HostSample, Task
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Moment = Annotated[float, msgspec.Meta(ge=0, le=LAST_MOMENT)]
 Pid = Annotated[int, msgspec.Meta(ge=0, lt=10**11)]
 
 
@@ -45,7 +46,7 @@ class _Pressure(msgspec.Struct, gc=False, frozen=True):
 
 
 class _Line(msgspec.Struct):
-    at: float
+    at: Moment
     cpu_percent: float | None = None
     cores: Whole | None = None
     load1: float | None = None

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, TypeGuard
 
-from mgpu_doctor.case.files import Json, number, text, whole
+from mgpu_doctor.case.files import Json, moment, number, text, whole
 from mgpu_doctor.case.host import Group, HostSample, Task
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ MOST_LIMITS = 16
 
 def host_sample(line: Mapping[str, Json]) -> HostSample | None:
     """One line of host.jsonl; None where it has no time."""
-    at = number(line.get("at"))
+    at = moment(line.get("at"))
     if at is None:
         return None
     return HostSample(
@@ -50,7 +50,7 @@ def host_sample(line: Mapping[str, Json]) -> HostSample | None:
 
 def process_end(line: Mapping[str, Json]) -> tuple[ProcessEnd, int | None] | None:
     """One line of exits.jsonl and the process's start ticks; None where it tells of none."""
-    pid, at = whole(line.get("pid"), 1), number(line.get("at"))
+    pid, at = whole(line.get("pid"), 1), moment(line.get("at"))
     if pid is None or at is None:
         return None
     from mgpu_doctor.case.model import ProcessEnd  # not for a host alone

@@ -450,6 +450,17 @@ def test_no_file_that_a_recording_names_is_read(recorder: Recorder, tmp_path: Pa
     assert recorder.load().console.tail == ()
 
 
+@pytest.mark.parametrize("at", [1e300, -1.0, float("nan"), 1e17, "x", [], 10**400])
+def test_a_time_that_no_clock_shows_is_none(recorder: Recorder, at: Any) -> None:
+    """Views ask calendars about times, which raise beyond some year."""
+    recorder.info(started=at)
+    recorder.end(exit_code=0, ended=at)
+    recorder.line(HOST_SAMPLES, {"at": at, "cpu_percent": 3.0}, {"at": STARTED, "cpu_percent": 3.0})
+    case = recorder.load()
+    assert (case.job.started, case.job.ended) == (None, None)
+    assert [one.at for one in case.host_samples] == [STARTED]
+
+
 def test_a_killed_run_says_which_console_it_has_not(recorder: Recorder) -> None:
     recorder.info(console_file={"stdout": "/srv/train.log"}, job_pid=1 << 29)
     recorder.rank(0, world=1)
