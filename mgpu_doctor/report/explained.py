@@ -34,6 +34,12 @@ ignore = ["lr-unscaled"]
 [tool.mgpu-doctor.input-bound]
 share = 0.15
 ```
+
+Whose file is used and whose is not: [guide.md](guide.md#it-reports-something-that-you-do-not-want-to-see).
+
+The phases of a step on a GPU are stamped by the host, which runs ahead of the device. Such phases
+are not compared: no rank is called a straggler by them, no job `input-bound`, and the report lists
+what was not examined.
 """
 
 _fill = functools.partial(textwrap.fill, break_on_hyphens=False)
