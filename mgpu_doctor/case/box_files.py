@@ -20,6 +20,8 @@ from mgpu_doctor.recording.many import Read
 
 MOST_BOXES = 32_768
 MOST_HOSTS = 8192
+LONGEST = 5000
+"""Characters of a reason, which may hold a whole path."""
 MOST_TOLD = 8
 """Unreadable boxes that are told of one by one."""
 
@@ -65,7 +67,8 @@ def boxes(told: Sequence[Read], unexamined: list[Unexamined]) -> list[Box]:
     bad = [one for one in told if isinstance(one, str)]
     whole = [one for one in told if not isinstance(one, str)]
     remedy = "record the job again, or read the box on the machine and version that wrote it"
-    unexamined += [Unexamined("black box", reason, remedy) for reason in bad[:MOST_TOLD]]
+    for reason in bad[:MOST_TOLD]:  # it names the file, whose name may be hostile
+        unexamined.append(Unexamined("black box", files.text(reason, LONGEST) or "?", remedy))
     if len(bad) > MOST_TOLD:
         more = f"{len(bad) - MOST_TOLD} more boxes cannot be read"
         unexamined.append(Unexamined("black box", more, remedy))

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
+from mgpu_probes.outside.foreign import open_below
+from mgpu_probes.outside.text import clean
 
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
@@ -85,9 +87,10 @@ def all_kept(environment: Mapping[str, str] = os.environ) -> list[Kept]:
 
 def one_kept(folder: Path) -> Kept | None:
     """None for what is no recording."""
-    if not (folder / INFO).is_file():
+    info, end = _object(folder, INFO), _object(folder, END)
+    if info is None:
         return None
-    info, end = _object(folder / INFO), _object(folder / END)
+    end = end or {}
     size, changed, boxes = _measured(folder)
     host = _text(info.get("host"))
     here = host in (None, os.uname().nodename)
@@ -141,9 +144,17 @@ def _files(folder: Path) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
                 yield entry, status
 
 
-def _object(path: Path) -> dict[str, Any]:
+def _object(folder: Path, name: str) -> dict[str, Any] | None:
+    """What a file of a recording holds, nothing where it cannot be understood; None: there is no
+    such regular file. No link is followed."""
     try:
-        with open(path, "rb") as file:
+        descriptor = open_below(folder, folder / name)
+    except PermissionError:
+        return {}
+    except OSError:
+        return None
+    try:
+        with open(descriptor, "rb") as file:
             content = json.loads(file.read(MOST_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}
@@ -151,7 +162,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _text(value: object) -> str | None:
-    return value[:LONGEST] if isinstance(value, str) else None
+    return clean(value, LONGEST) if isinstance(value, str) else None
 
 
 def _number(value: object) -> float | None:

@@ -13,6 +13,11 @@ from mgpu_probes.inprocess import layout
 
 Array = npt.NDArray[np.void]
 
+SECONDS = ("phases", "gc_s", "cpu_s")
+MOST_SECONDS = 1e9
+"""Of one record, and of a machine's clock since it began: 32 years. Sums of them stay far below
+what a number of 32 bits holds."""
+MOST_NS = 10**18
 TOGETHER = 16
 """Records from which on one sum over all of them is tried first."""
 
@@ -114,19 +119,23 @@ def _crc_of_whole(count: int, size: int) -> int:
 
 
 def plausible(records: Array) -> Array:
-    """`records` without those of impossible times; impossible phases become NaN.
+    """`records` without those of impossible times; impossible phases and seconds become NaN.
 
     A right CRC says that a record is whole, not that an honest program wrote it.
     """
-    possible = (records["end_ns"] >= 0) & (records["wall_ns"] >= 0)
+    end, wall = records["end_ns"], records["wall_ns"]
+    possible = (end >= 0) & (end <= MOST_NS) & (wall >= 0) & (wall <= MOST_NS)
     kept: Array = records if possible.all() else records[possible]
-    phases = np.ascontiguousarray(kept["phases"])  # what lies together is looked at much faster
-    with np.errstate(invalid="ignore"):
-        wrong = (phases < 0) | (phases == np.inf)
-    if wrong.any():
-        kept = kept.copy()
-        kept["phases"][wrong] = np.nan
-    return kept
+    own = kept
+    for name in SECONDS:
+        # What lies together is looked at much faster.
+        values = np.ascontiguousarray(kept[name])
+        with np.errstate(invalid="ignore"):
+            wrong = (values < 0) | (values > MOST_SECONDS)
+        if wrong.any():
+            own = own.copy() if own is kept else own
+            own[name][wrong] = np.nan
+    return own
 
 
 def windows(raw: bytes, chosen: npt.NDArray[np.intp]) -> Array:

@@ -35,7 +35,7 @@ ignore = ["lr-unscaled"]
 share = 0.15
 ```
 
-Whose file is used and whose is not: [guide.md](guide.md#it-reports-something-that-you-do-not-want-to-see).
+[Whose file is used](guide.md#it-reports-something-that-you-do-not-want-to-see), and whose is not.
 
 The phases of a step on a GPU are stamped by the host, which runs ahead of the device. Such phases
 are not compared: no rank is called a straggler by them, no job `input-bound`, and the report lists

@@ -45,6 +45,7 @@ def test_listed_and_filtered(tmp_path: Path) -> None:
     assert "second" not in ran("--match", "python train.py").stdout
     assert ran("--match", "nothing like it").exit_code == 0
     told = json.loads(ran("--json").stdout)
+    assert told["runs"][0]["command"] == ["python", "[red]train.py"]
     assert told["schema"] == "mgpu-doctor/runs/1"
     assert [(one["id"], one["exit_code"]) for one in told["runs"]] == [("second", 1), ("first", 0)]
 
@@ -65,6 +66,19 @@ def test_one_is_shown(tmp_path: Path) -> None:
     wrong = ran("show", "nowhere")
     assert wrong.exit_code == 3
     assert wrong.stderr.count("\n") == 1
+
+
+def test_no_link_of_a_recording_is_followed_and_no_pipe_blocks(tmp_path: Path) -> None:
+    made(tmp_path, "first", 0, "python", "train.py")
+    made(tmp_path, "second", 0, "python", "secret.py")
+    first, second = tmp_path / "runs/first", tmp_path / "runs/second"
+    (first / "recording.json").unlink()
+    (first / "recording.json").symlink_to(second / "recording.json")
+    assert "no recording" in ran("show", str(first)).stderr
+    os.mkfifo(tmp_path / "pipe")
+    (second / "end.json").unlink()
+    (second / "end.json").symlink_to(tmp_path / "pipe")
+    assert [one["id"] for one in json.loads(ran("--json").stdout)["runs"]] == ["second"]
 
 
 def test_pruned_only_when_asked_and_agreed(tmp_path: Path) -> None:

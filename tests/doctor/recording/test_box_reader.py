@@ -232,13 +232,17 @@ def test_impossible_times_are_not_believed(box: Path) -> None:
     hostile = records(
         {"wall_ns": -5, "end_ns": 1},
         {"wall_ns": 5, "end_ns": -1},
-        {"wall_ns": 5, "end_ns": 1, "phases": [[-1.0, np.inf, -np.inf, np.nan, 0.5, *[0.0] * 5]]},
+        {"wall_ns": 2**62, "end_ns": 1},
+        {"wall_ns": 5, "end_ns": 2**63 - 1},
+        {"wall_ns": 5, "end_ns": 1, "phases": [[-1.0, np.inf, 3e38, np.nan, 0.5, *[0.0] * 5]]},
+        {"wall_ns": 5, "end_ns": 1, "gc_s": 3e38, "cpu_s": -np.inf},
     )
     overwrite(box, AT["steps"], hostile)
     found = read_box(box)
-    assert found.steps["seq"][0] == 3
-    assert found.lost == 2
+    assert found.steps["seq"][:2].tolist() == [5, 6]
+    assert found.lost == 4
     assert np.isnan(found.steps["phases"][0]).tolist() == [True] * 4 + [False] * 6
+    assert np.isnan([found.steps["gc_s"][1], found.steps["cpu_s"][1]]).all()
 
 
 @pytest.mark.parametrize(
