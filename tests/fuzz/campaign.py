@@ -100,8 +100,8 @@ class Campaign:
         return found
 
     def honest(self) -> list[Fault]:
-        """The same of the honest seeds, in all views. They must pass, and be examined, or the fuzzer
-        is wrong."""
+        """The same of the honest seeds, in all views. If they do not pass, or are not examined, the
+        fuzzer is wrong."""
         found = []
         for number, seed in enumerate(self._seeds):
             self._place(seed)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import codecs
 import re
-from itertools import islice
+from collections.abc import Iterator
+from itertools import chain, islice, repeat
 
 from mgpu_probes.outside.logs.block import WINDOW
 
@@ -85,8 +86,18 @@ def _lines(data: bytes, hostile: Hostile) -> bytes:
     elif kind == 3:
         del lines[at : at + rng.choice((1, 10))]
     else:
-        lines *= rng.choice((3, 100))
+        lines = list(_again(lines, rng.choice((3, 100))))
     return b"".join(lines)
+
+
+def _again(lines: list[bytes], times: int) -> Iterator[bytes]:
+    """The lines over and over, up to the longest text."""
+    length = 0
+    for line in chain.from_iterable(repeat(lines, times)):
+        yield line
+        length += len(line)
+        if length > LONGEST:
+            return
 
 
 def _labels(data: bytes, hostile: Hostile) -> bytes:
@@ -99,7 +110,7 @@ def _labels(data: bytes, hostile: Hostile) -> bytes:
     step = rng.choice((0, 1, 1000))
     return b"".join(
         label % tuple(number + at * step for number in numbers) + line
-        for at, line in enumerate(lines * rng.choice((1, 200)))
+        for at, line in enumerate(_again(lines, rng.choice((1, 200))))
     )
 
 
@@ -118,9 +129,10 @@ def _long_line(data: bytes, hostile: Hostile) -> bytes:
     """Its line ends are gone, or one line is a megabyte."""
     rng = hostile.rng
     if rng.random() < 0.5:
-        return data.replace(b"\n", rng.choice((b"", b" ", b"\r", b"\x00"))) * rng.choice((1, 50))
+        line = data.replace(b"\n", rng.choice((b"", b" ", b"\r", b"\x00")))
+        return b"".join(_again([line], rng.choice((1, 50))))
     lines = data.splitlines() or [b"x"]
-    return data + rng.choice(lines) * (1 << 20 >> 6)
+    return data + b"".join(_again([rng.choice(lines)], 1 << 14))
 
 
 def _pattern_lines(data: bytes, hostile: Hostile) -> bytes:
