@@ -131,6 +131,13 @@ def text(value: Any, limit: int = 500) -> str | None:
     return (clean(value, limit) or None) if isinstance(value, str) else None
 
 
+def words(value: Any) -> list[str] | None:
+    """A command line as harmless texts, or None where it is no list."""
+    if not isinstance(value, list):
+        return None
+    return [text(word, MOST_WORD) or "" for word in value[:MOST_WORDS]]
+
+
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 
 
@@ -139,10 +146,3 @@ def _parse(raw: bytes) -> Json:
         return _DECODER.decode(raw.decode("utf-8", "replace"))
     except RecursionError:
         raise ValueError("nested too deeply") from None
-
-
-def words(value: Any) -> list[str] | None:
-    """A command line as harmless texts, or None where it is no list."""
-    if not isinstance(value, list):
-        return None
-    return [text(word, MOST_WORD) or "" for word in value[:MOST_WORDS]]

@@ -18,7 +18,9 @@ from mgpu_doctor.case.model import Error, Event, LoggedEnd, Now, ProcessEnd, Ran
 from mgpu_doctor.case.printed import MESSAGE_LIMIT, shortened
 from mgpu_doctor.recording.box import Box
 
-MOST_MISSING = 65_536
+MOST_MISSING = 4096
+"""Ranks of a job on one host: cores and accelerators of the largest are far fewer. One box says how
+many ranks there are, and may say anything."""
 UNKNOWN_HOST = ""
 NODES = ("--nnodes", "--num_machines", "--num-machines", "--num_nodes")
 """Launchers' options that tell how many hosts there are."""

@@ -105,7 +105,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
 
 def _all_of(format: str, options: argparse.Namespace, folder: Path, kept: Path) -> list[Fault]:
     """The faults of one format, its inputs shared among some processes."""
-    indices = range(options.count) if options.index is None else [options.index]
+    many = len(corpus.seeds(format)) if options.honest else options.count
+    indices = range(many) if options.index is None else [options.index]
     wanted = options.views
     count = int(wanted) if wanted.isdigit() else None if wanted == "all" else wanted
     jobs = max(1, min(options.jobs, len(indices)))
@@ -117,7 +118,8 @@ def _all_of(format: str, options: argparse.Namespace, folder: Path, kept: Path) 
             os.close(reader)
             _work(
                 Campaign(format, options.seed, folder / f"{format}-{job}", count, kept),
-                None if options.honest else indices[job::jobs],
+                indices[job::jobs],
+                options.honest,
                 writer,
             )
         os.close(writer)
@@ -131,14 +133,13 @@ def _all_of(format: str, options: argparse.Namespace, folder: Path, kept: Path) 
     return sorted(found, key=lambda fault: fault.index)
 
 
-def _work(campaign: Campaign, indices: Sequence[int] | None, writer: int) -> NoReturn:
-    """Says the faults of each input, a line each; `None`: of the seeds themselves."""
+def _work(campaign: Campaign, indices: Sequence[int], honest: bool, writer: int) -> NoReturn:
+    """Says the faults of each input, a line each."""
+    examine = campaign.honest if honest else campaign.examine
     try:
         with open(writer, "w", buffering=1) as say:
-            for index in indices or ():
-                say.write(_line(campaign.examine(index)))
-            if indices is None:
-                say.write(_line(campaign.honest()))
+            for index in indices:
+                say.write(_line(examine(index)))
             campaign.close()
             say.write(json.dumps({str(code): many for code, many in campaign.codes.items()}) + "\n")
     except BaseException:

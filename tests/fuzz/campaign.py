@@ -99,19 +99,23 @@ class Campaign:
             self._keep(found, self._subject(seed))
         return found
 
-    def honest(self) -> list[Fault]:
-        """The same of the honest seeds, in all views. If they do not pass, or are not examined, the
-        fuzzer is wrong."""
+    def honest(self, number: int) -> list[Fault]:
+        """What is wrong with a seed itself, in all views. If it does not pass, or is not examined,
+        the fuzzer is wrong."""
+        seed = self._seeds[number]
+        self._place(seed)
+        self._canary.touched()  # by making it
+        subject = self._subject(seed)
         found = []
-        for number, seed in enumerate(self._seeds):
-            self._place(seed)
-            for view in views.VIEWS[self.format]:
-                before = self.codes[NOTHING_EXAMINED]
-                faults = self._faults(view, self._subject(seed), self._baseline(view))
-                if self.codes[NOTHING_EXAMINED] > before and view.words[0] == "diagnose":
-                    faults.append("fuzzer: the honest input was not examined")
-                for fault in faults:
-                    found.append(Fault(self.format, 0, -number, view.name, fault, seed.name))
+        for view in views.VIEWS[self.format]:
+            if view.typed and not subject.is_file():
+                continue
+            before = self.codes[NOTHING_EXAMINED]
+            faults = self._faults(view, subject, self._baseline(view))
+            if self.codes[NOTHING_EXAMINED] > before and view.words[0] == "diagnose":
+                faults.append("fuzzer: the honest input was not examined")
+            for fault in faults:
+                found.append(Fault(self.format, self.seed, number, view.name, fault, seed.name))
         return found
 
     def _views(self, index: int) -> tuple[View, ...]:

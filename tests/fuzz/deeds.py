@@ -39,14 +39,17 @@ _CHANGING = frozenset(
         "shutil.rmtree",
     }
 )
+_BETWEEN_READERS = ("mgpu_doctor", "mgpu_probes", "numpy", "concurrent")
+"""Packages that pickles of the doctor's own name. Foreign ones are read by an unpickler that finds
+no class at all, and for which no event is raised."""
 MOST_TOLD = 20
 
 
 def _is_between_readers(event: str, details: tuple[Any, ...]) -> bool:
-    """Thousands of boxes are read by two processes: one hands the other what it read, in memory
-    that only they share, and is ended."""
+    """Thousands of boxes, and large traces, are read by several processes: they hand each other
+    what they read, in memory or pipes that only they share, and are ended."""
     if event == "pickle.find_class":
-        return str(details[0]).startswith(("mgpu_doctor.recording.", "numpy."))
+        return str(details[0]).partition(".")[0] in _BETWEEN_READERS
     if event != "os.kill":
         return False
     try:

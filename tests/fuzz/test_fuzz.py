@@ -31,7 +31,8 @@ def test_a_few_of_each_format(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", corpus.FORMATS)
 def test_hundreds(format: str, tmp_path: Path) -> None:
     done = fuzz(
-        "--format", format, "--count", str(COUNT), "--seed", str(SEED), "--keep", str(tmp_path)
+        *("--format", format, "--count", str(COUNT), "--seed", str(SEED)),
+        *("--views", "1", "--keep", str(tmp_path)),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{format}: {COUNT} inputs" in done.stdout

@@ -148,6 +148,13 @@ def test_a_packed_file_earns_for_a_usual_packing_and_no_more() -> None:
     assert budget.objects - begin == (UNPACKED - 1) * disk / BYTES_AN_OBJECT
 
 
+def test_a_quarter_of_a_megabyte_never_earns_ten_seconds() -> None:
+    budget, disk = Budget(), 1 << 18
+    budget.earn(disk)
+    budget.unpacked(disk, 0, 4 * UNPACKED * disk)
+    assert 9 < budget.deadline - time.thread_time() < 10
+
+
 def test_one_budget_is_in_force_for_all_that_a_command_reads() -> None:
     with within_budget() as outer, within_budget() as inner:
         assert inner is outer

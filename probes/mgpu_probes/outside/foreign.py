@@ -25,13 +25,15 @@ FIRST_OBJECTS = 1_000_000
 BYTES_AN_OBJECT = 4
 """Bytes on disk that earn one more. JSON that torch and the doctor write has 6 to 10 bytes for
 each of its values."""
-FIRST_SECONDS = 8.0
+FIRST_SECONDS = 5.0
 BYTES_A_SECOND = 1 << 20
-"""Bytes on disk that earn a second more: the slowest reader takes 5 MB/s (benchmarks/traces.py,
-benchmarks/logs.py)."""
+"""Bytes on disk that earn a second more: the slowest reader takes 5 MB/s (benchmarks/traces.py)."""
 UNPACKED = 32
 """A compressed file earns as if it were at most this many times as large: text shrinks to a
 twentieth (benchmarks/logs.py); what shrinks to less holds little."""
+UNPACKED_BYTES_A_SECOND = 2 << 20
+"""Unpacked bytes that earn a second more. Less than on disk: a quarter of a megabyte must not take
+longer than ten seconds."""
 MOST_AT_ONCE = 24 << 20
 """Bytes that a small file may unpack to where all of it is held in memory; a larger one may by
 `UNPACKED`."""
@@ -63,10 +65,10 @@ class Budget:
             self.earn(disk)
         return disk
 
-    def earn(self, count: int) -> None:
-        """For so many bytes on disk."""
+    def earn(self, count: int, bytes_a_second: int = BYTES_A_SECOND) -> None:
+        """For so many bytes."""
         self.objects += count / BYTES_AN_OBJECT
-        self.deadline += count / BYTES_A_SECOND
+        self.deadline += count / bytes_a_second
 
     def take(self, objects: float) -> None:
         """Pays for so many objects. Raises OverBudgetError."""
@@ -82,7 +84,8 @@ class Budget:
     def unpacked(self, disk: int, before: int, count: int) -> None:
         """Earns for `count` more bytes that a file of `disk` bytes unpacked to, after `before`."""
         most = UNPACKED * disk
-        self.earn(max(0, min(before + count, most) - max(disk, min(before, most))))
+        more = max(0, min(before + count, most) - max(disk, min(before, most)))
+        self.earn(more, UNPACKED_BYTES_A_SECOND)
         self.check_time()
 
     def check_time(self) -> None:

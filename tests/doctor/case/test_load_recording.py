@@ -16,6 +16,7 @@ from mgpu_probes.outside.processes import start_ticks
 
 from mgpu_doctor.case.load import NotARecording, load_recording
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
+from mgpu_doctor.case.ranks import MOST_MISSING
 from mgpu_doctor.recording.layout import CONSOLE, END, EXITS, HOST_SAMPLES, HOSTS, INFO, SCHEMA
 from mgpu_doctor.recording.live_boxes import make_outside
 from tests.support.boxes import SECOND, write_steps
@@ -320,6 +321,15 @@ def test_ranks_of_other_hosts_are_not_called_missing(recorder: Recorder) -> None
     recorder.info(command=["torchrun", "--nnodes", "2", "t.py"])
     recorder.rank(0, world=4, how="leave")
     assert [rank.rank for rank in recorder.load().ranks] == [0]
+
+
+@pytest.mark.parametrize(("world", "ranks"), [(MOST_MISSING, MOST_MISSING), (MOST_MISSING + 1, 1)])
+def test_one_box_cannot_claim_any_number_of_ranks(
+    recorder: Recorder, world: int, ranks: int
+) -> None:
+    recorder.info()
+    recorder.rank(0, world=world, how="leave")
+    assert len(recorder.load().ranks) == ranks
 
 
 def test_a_replay_knows_only_what_was_known_then(recorder: Recorder) -> None:
