@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import random
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from mgpu_probes.outside.logs.block import WINDOW
 from mgpu_doctor.case.log_job import FACTS, Fact
 from mgpu_doctor.case.logs import load_logs
 from mgpu_doctor.signatures.signature import Signature
-from tests.support.hostile import hostile_lines
+from tests.support.hostile import hostile_lines, seconds
 from tests.support.patterns import is_ambiguous, repeats_of, variants, work
 from tests.support.signed import EVERY
 
@@ -98,18 +97,6 @@ def lines_against(wanted: Signature | Fact) -> Iterator[str]:
     example = getattr(wanted, "example", wanted.needle)
     for text in (wanted.needle, example, f"{example[:-1]} "):
         yield (text * WINDOW)[:WINDOW]
-
-
-def seconds(act: Callable[[], object], most: float) -> float:
-    """Of the CPU. What was too long is done again: something else may have come between."""
-    least = most
-    for _ in range(3):
-        began = time.process_time()
-        act()
-        least = time.process_time() - began
-        if least <= most:
-            break
-    return least
 
 
 @every_pattern

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -27,7 +26,7 @@ from mgpu_probes.outside import (
 from mgpu_probes.outside.flight import ras
 from mgpu_probes.outside.logs import block, names, scan, shapes, split, stamps
 
-from tests.support.hostile import hostile_lines
+from tests.support.hostile import hostile_lines, seconds
 from tests.support.logs import scanned_text
 from tests.support.patterns import is_ambiguous, repeats_of, variants, work
 
@@ -84,18 +83,6 @@ def test_its_work_for_a_character_has_a_bound(name: str) -> None:
     )
     assert longer <= MOST_GROWTH * steps
     assert not any(is_ambiguous(part) for one in choices for part in repeats_of(one))
-
-
-def seconds(act: Callable[[], object], most: float) -> float:
-    """Of the CPU. What was too long is done again: something else may have come between."""
-    least = most
-    for _ in range(3):
-        began = time.process_time()
-        act()
-        least = time.process_time() - began
-        if least <= most:
-            break
-    return least
 
 
 @every_pattern
