@@ -3,7 +3,7 @@ right type is None, lists are bounded. Keys and units: docs/black-box.md."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mgpu_doctor.case.files import Json, number, text, whole, words
@@ -172,13 +172,12 @@ def certificate(told: Mapping[str, Json]) -> dict[str, Json]:
     """The birth certificate with its plain values in their types: a name is a line of text, a
     count not negative; what is not so is left out, so that rules may compare and count them. Lists
     and mappings stay as they were told: the functions below make facts of them."""
-    typed: dict[str, Json] = dict(told)
-    for keys, read in ((NAMES, _name), (COUNTS, whole), (FLAGS, flag), (("argv",), words)):
-        for key in keys:
-            if key in typed and (value := read(typed[key])) is not None:
-                typed[key] = value
-            else:
-                typed.pop(key, None)
+    typed: dict[str, Json] = {}
+    for key, value in told.items():
+        read = _PLAIN.get(key)
+        fact = value if read is None else read(value)
+        if fact is not None or read is None:
+            typed[key] = fact
     return typed
 
 
@@ -348,6 +347,14 @@ def _rows(rank: Rank | None, key: str, width: int) -> list[list[Json]]:
 
 def _name(value: Json) -> str | None:
     return text(value, 200)
+
+
+_PLAIN: Mapping[str, Callable[[Json], Json]] = {
+    **dict.fromkeys(NAMES, _name),
+    **dict.fromkeys(COUNTS, whole),
+    **dict.fromkeys(FLAGS, flag),
+    "argv": words,
+}
 
 
 def _ranks(value: Json) -> tuple[int, ...] | None:

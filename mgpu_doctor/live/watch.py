@@ -83,7 +83,7 @@ class Watch:
         self._heated = heated
         self._recording = recording
         self._clock = clock
-        self._readers: dict[BoxFile, BoxReader] = {}
+        self._readers: dict[Path, BoxReader] = {}
         self._loading = Pace(clock, cost, LONGEST_UNREAD)
         self._diagnosing = Pace(clock, cost, share=JUDGING)
         self._listening = Pace(clock, cost)
@@ -142,14 +142,14 @@ class Watch:
         return replace(seen, age=now - self._diagnosed_at, read=now - self._read_at)
 
     def _read(self, file: BoxFile) -> Box:
-        reader = self._readers.get(file)
+        reader = self._readers.get(file.path)
         if reader is not None and self._whole and reader.replaced():
-            self._readers.pop(file).close()
+            self._readers.pop(file.path).close()
             reader = None
         if reader is None:
             if len(self._readers) >= MOST_READERS:
                 return read_box(file)
-            reader = self._readers[file] = BoxReader(file)
+            reader = self._readers[file.path] = BoxReader(file)
         return reader.poll(whole=self._whole)
 
 

@@ -7,9 +7,7 @@ recording holds. Nobody else can know the key of a folder that they cannot enter
 
 from __future__ import annotations
 
-import hmac
 import os
-import secrets
 import stat
 import tempfile
 from pathlib import Path
@@ -23,7 +21,7 @@ _LONGEST = 200
 def make_outside(place: Path) -> tuple[Path, str]:
     """Makes a private folder in `place`: its path and its key. Raises OSError."""
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
-    key = secrets.token_hex(_KEY_BYTES)
+    key = os.urandom(_KEY_BYTES).hex()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with open(os.open(folder / KEY_FILE, flags, 0o600), "w", encoding="ascii") as file:
         file.write(key)
@@ -43,7 +41,7 @@ def belongs(folder: str | None, key: str | None) -> bool:
     try:
         status = os.fstat(place)
         private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
-        return private and hmac.compare_digest(_key_in(place), key.encode("utf-8", "replace"))
+        return private and _key_in(place) == key.encode("utf-8", "replace")
     finally:
         os.close(place)
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 FIRST_OBJECTS = 1_000_000
 """Python objects that may be made of files of any size: about 100 MB of them."""
@@ -131,8 +132,7 @@ def open_any_below(root: str | os.PathLike[str], path: str | os.PathLike[str], f
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """Of a folder. Links, pipes and the like are neither a file nor a folder."""
 
     name: str
@@ -145,12 +145,13 @@ class Entry:
 def entries_below(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> list[Entry]:
     """What the folder `path` holds, which is `root` or lies below it, through no link; sorted by
     name. Empty where it cannot be read."""
+    place = Path(path)
     try:
         with _folder(root, _parts(root, path)) as folder, os.scandir(folder) as listed:
             found = [
                 Entry(
                     one.name,
-                    Path(path) / one.name,
+                    place / one.name,
                     is_file=one.is_file(follow_symlinks=False),
                     is_folder=one.is_dir(follow_symlinks=False),
                     inode=one.inode(),
