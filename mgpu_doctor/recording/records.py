@@ -123,18 +123,19 @@ def plausible(records: Array) -> Array:
 
     A right CRC says that a record is whole, not that an honest program wrote it.
     """
-    end, wall = records["end_ns"], records["wall_ns"]
-    possible = (end >= 0) & (end <= MOST_NS) & (wall >= 0) & (wall <= MOST_NS)
+    # Negative times are the largest numbers without a sign.
+    times = np.maximum(records["end_ns"].view(np.uint64), records["wall_ns"].view(np.uint64))
+    possible = times <= MOST_NS
     kept: Array = records if possible.all() else records[possible]
     own = kept
-    for name in SECONDS:
-        # What lies together is looked at much faster.
-        values = np.ascontiguousarray(kept[name])
-        with np.errstate(invalid="ignore"):
-            wrong = (values < 0) | (values > MOST_SECONDS)
-        if wrong.any():
-            own = own.copy() if own is kept else own
-            own[name][wrong] = np.nan
+    with np.errstate(invalid="ignore"):
+        for name in SECONDS if len(kept) else ():
+            # What lies together is looked at much faster.
+            values = np.ascontiguousarray(kept[name])
+            least, most = np.fmin.reduce(values, None), np.fmax.reduce(values, None)
+            if least < 0 or most > MOST_SECONDS:
+                own = own.copy() if own is kept else own
+                own[name][(values < 0) | (values > MOST_SECONDS)] = np.nan
     return own
 
 

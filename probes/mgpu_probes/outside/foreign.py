@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -128,8 +128,11 @@ def open_below(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> in
 def open_any_below(root: str | os.PathLike[str], path: str | os.PathLike[str], flags: int) -> int:
     """The same of anything that is there, opened in another way. Raises OSError."""
     *folders, name = _parts(root, path) or (".",)
-    with _folder(root, folders) as folder:
+    folder = _open_folder(root, folders)
+    try:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    finally:
+        os.close(folder)
 
 
 class Entry(NamedTuple):
@@ -147,7 +150,11 @@ def entries_below(root: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     name. Empty where it cannot be read."""
     place = Path(path)
     try:
-        with _folder(root, _parts(root, path)) as folder, os.scandir(folder) as listed:
+        folder = open_any_below(root, path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return []
+    try:
+        with os.scandir(folder) as listed:
             found = [
                 Entry(
                     one.name,
@@ -160,6 +167,8 @@ def entries_below(root: str | os.PathLike[str], path: str | os.PathLike[str]) ->
             ]
     except OSError:
         return []
+    finally:
+        os.close(folder)
     return sorted(found, key=lambda entry: entry.name)
 
 
@@ -168,31 +177,29 @@ _STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _parts(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> tuple[str, ...]:
-    try:
-        parts = Path(path).relative_to(root).parts
-    except ValueError:
-        raise OSError(0, f"it does not lie in {root}") from None
-    if ".." in parts:
+    above, whole = _all_parts(root), _all_parts(path)
+    parts = whole[len(above) :]
+    if whole[: len(above)] != above or ".." in parts:
         raise OSError(0, f"it does not lie in {root}")
     return parts
 
 
-@contextmanager
-def _folder(root: str | os.PathLike[str], parts: tuple[str, ...] | list[str]) -> Iterator[int]:
-    """An open folder, so many steps below `root`."""
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _all_parts(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    return path.parts if isinstance(path, Path) else Path(path).parts
+
+
+def _open_folder(root: str | os.PathLike[str], parts: Sequence[str]) -> int:
+    """A descriptor of the folder so many steps below `root`, for names in it to be opened."""
+    folder = os.open(root, _STEP & ~os.O_NOFOLLOW)
     try:
         for part in parts:
             inner = os.open(part, _STEP, dir_fd=folder)
             os.close(folder)
             folder = inner
-        if parts:  # to be listed it must be open for reading
-            inner = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-            os.close(folder)
-            folder = inner
-        yield folder
-    finally:
+    except OSError:
         os.close(folder)
+        raise
+    return folder
 
 
 def _checked(descriptor: int, path: str | os.PathLike[str]) -> int:
