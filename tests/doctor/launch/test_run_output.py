@@ -136,11 +136,15 @@ def test_the_job_has_a_terminal_exactly_where_it_had_one(tmp_path: Path) -> None
 
 def test_the_terminal_has_the_same_size_and_follows(tmp_path: Path) -> None:
     program = python(
-        "import os, signal\n"
-        "def show(*_): print(*os.get_terminal_size(1), flush=True)\n"
+        "import os, signal, time\n"
+        "shown = []\n"
+        "def show(*_):\n"
+        "    shown.append(os.get_terminal_size(1))\n"
+        "    print(*shown[-1], flush=True)\n"
         "signal.signal(signal.SIGWINCH, show)\n"
         "show()\n"
-        "while os.get_terminal_size(1).columns != 99: signal.pause()\n"
+        # `signal.pause` would miss a signal that comes just before it.
+        "while shown[-1].columns != 99: time.sleep(0.01)\n"
         "print('done')\n"
     )
     with terminal(doctor(tmp_path / "r", *program), rows=30, columns=77) as screen:
