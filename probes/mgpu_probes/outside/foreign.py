@@ -80,7 +80,7 @@ class Budget:
 
     def take_json(self, raw: bytes) -> None:
         """Pays for the values that JSON text can hold at most. Raises OverBudgetError."""
-        self.take(raw.count(b",") + raw.count(b"[") + raw.count(b"{") + raw.count(b":") + 1)
+        self.take(len(raw) - len(raw.translate(None, b",:[{")) + 1)
 
     def unpacked(self, disk: int, before: int, count: int) -> None:
         """Earns for `count` more bytes that a file of `disk` bytes unpacked to, after `before`."""
