@@ -9,10 +9,12 @@ import lzma
 import os
 import random
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mgpu_probes.outside.foreign import within_budget
 from mgpu_probes.outside.logs import read
 from mgpu_probes.outside.logs.read import LONGEST, UnreadableLog, open_log
 
@@ -43,6 +45,16 @@ def test_a_compressed_file_that_is_cut_short_gives_what_it_holds(tmp_path: Path)
     text = b"".join(log.blocks())
     assert text.startswith(b"line 0 0\nline 1 1\n")
     assert "cut short" in log.notes[0]
+
+
+def test_a_packed_log_of_a_megabyte_never_earns_ten_seconds(tmp_path: Path) -> None:
+    stream = gzip.compress(bytes(1 << 20).replace(b"\0", b"\n"), 1)
+    raw = stream * ((1 << 20) // len(stream))
+    (tmp_path / "x.gz").write_bytes(raw)
+    with within_budget() as budget:
+        began = time.thread_time()
+        assert sum(map(len, open_log(tmp_path / "x.gz").blocks())) > 32 * len(raw)
+        assert 7 < budget.deadline - began < 9
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32"])

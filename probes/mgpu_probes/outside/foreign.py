@@ -82,11 +82,13 @@ class Budget:
         """Pays for the values that JSON text can hold at most. Raises OverBudgetError."""
         self.take(len(raw) - len(raw.translate(None, b",:[{")) + 1)
 
-    def unpacked(self, disk: int, before: int, count: int) -> None:
+    def unpacked(
+        self, disk: int, before: int, count: int, bytes_a_second: int = UNPACKED_BYTES_A_SECOND
+    ) -> None:
         """Earns for `count` more bytes that a file of `disk` bytes unpacked to, after `before`."""
         most = UNPACKED * disk
         more = max(0, min(before + count, most) - max(disk, min(before, most)))
-        self.earn(more, UNPACKED_BYTES_A_SECOND)
+        self.earn(more, bytes_a_second)
         self.check_time()
 
     def check_time(self) -> None:

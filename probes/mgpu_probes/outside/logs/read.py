@@ -28,6 +28,9 @@ LONGEST = 1 << 18
 OVERLAP = 1 << 10
 MOST_BYTES = 1 << 36
 """Of one log, decompressed: what goes beyond is left out and told."""
+UNPACKED_A_SECOND = 16 << 20
+"""Unpacked bytes that earn a second of the budget: what is read most slowly, tracebacks, is read at
+this rate (benchmarks/logs.py). A megabyte on disk must not take longer than ten seconds."""
 HEAD = 1 << 16
 STDIN = "-"
 
@@ -201,7 +204,7 @@ def _chunks(log: Log) -> Iterator[bytes]:
             chunk = log.file.read(min(BLOCK, left))
             if log.disk is not None:
                 with within_budget() as budget:
-                    budget.unpacked(log.disk, total, len(chunk))
+                    budget.unpacked(log.disk, total, len(chunk), UNPACKED_A_SECOND)
         except OverBudgetError as error:
             log.notes.append(f"the rest of {log.name} was left out: {error.strerror}")
             return
