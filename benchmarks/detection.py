@@ -23,13 +23,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.support import machine
-from mgpu_doctor.analysis.cost.whatif import ideal
+from mgpu_doctor.analysis.cost.what_if import ideal
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
-from mgpu_doctor.analysis.steps.align import join
-from mgpu_doctor.analysis.steps.attribution import attribute
-from mgpu_doctor.analysis.steps.window import recent
-from mgpu_doctor.analysis.stragglers.stragglers import find_stragglers
+from mgpu_doctor.analysis.steps.recent_steps import recent
+from mgpu_doctor.analysis.steps.step_alignment import join
+from mgpu_doctor.analysis.steps.work_and_wait import attribute
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import find_stragglers
 from tests.support.fleets import Fleet, Slow, case_of, simulate
 
 BEFORE = 100

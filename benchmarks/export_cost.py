@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from benchmarks.support import machine, spread
 from mgpu_doctor.case.model import Outcome
-from mgpu_doctor.export import page
+from mgpu_doctor.export import metrics_page
 from tests.support import diagnoses, frames
 
 RANKS = (8, 64, 256, 1024, 4096)
@@ -27,7 +27,7 @@ def seconds(ranks: int, runs: int) -> tuple[list[float], bytes]:
     took = []
     for _ in range(runs):
         began = time.process_time()
-        text = page.lines(page.families(frame, "node-a"))
+        text = metrics_page.lines(metrics_page.families(frame, "node-a"))
         took.append(time.process_time() - began)
     return took, text
 

@@ -22,8 +22,8 @@ from mgpu_probes.outside import jobs
 from mgpu_probes.outside.look import look
 
 from benchmarks.support import DOCTOR, JOBS, TORCHRUN, machine, spread
-from mgpu_doctor.analysis.stacks.standing import stand
-from mgpu_doctor.analysis.stacks.tree import tree_of
+from mgpu_doctor.analysis.stacks.hang_analysis import stand
+from mgpu_doctor.analysis.stacks.prefix_tree import tree_of
 from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.looks import Frame, Look, Process, Role, Stack, Thread
 from mgpu_doctor.diagnose import diagnose

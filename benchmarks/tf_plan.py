@@ -80,14 +80,13 @@ def _case(model: str, batch: int, precision: str, accumulate: int) -> dict[str, 
     from mgpu_doctor.analysis.memory.liveness import Order
     from mgpu_doctor.analysis.memory.replay import replay
     from mgpu_doctor.analysis.memory.settings import Framework, Precision, Settings
-    from mgpu_doctor.plan.graphs import running, step
-    from mgpu_doctor.plan.tracing import pointing
+    from mgpu_doctor.plan.tracing import graph_run, graph_step, user_function
 
-    function = pointing.find(f"mgpu_trainers.tensorflow.planned:{model}")
+    function = user_function.find_function(f"mgpu_trainers.tensorflow.planned:{model}")
     settings = Settings(batch, accumulate, precision=Precision(precision))
     told: dict[str, int] = {}
     for order in Order:
-        stream = step.trace(function, settings, real=False, order=order).stream
+        stream = graph_step.trace(function, settings, real=False, order=order).stream
         played = replay(stream, framework=Framework.TENSORFLOW)
         told[order.name.lower()] = played.peak_allocated
     took: list[tuple[int, int]] = []
@@ -96,8 +95,8 @@ def _case(model: str, batch: int, precision: str, accumulate: int) -> dict[str, 
         took.append(_recorded(traced, batch))
         return took[0][0]
 
-    running.peak = recorded
-    step.trace(function, settings, real=True)
+    graph_run.measure_peak = recorded
+    graph_step.trace(function, settings, real=True)
     told["real"], told["net"] = took[0]
     return told
 

@@ -29,8 +29,8 @@ LARGE = Job(ranks=8, steps=20, kernels=3000, kernel=20, transfer=2000, buckets=1
 OURS = """
 import json, sys
 from pathlib import Path
-from mgpu_doctor.analysis.traces.split import split
-from mgpu_doctor.analysis.traces.told import tell
+from mgpu_doctor.analysis.traces.time_split import split
+from mgpu_doctor.analysis.traces.trace_summary import tell
 from mgpu_doctor.case.traces import case_of_traces
 if __name__ == "__main__":
     case = case_of_traces([Path(sys.argv[1])])

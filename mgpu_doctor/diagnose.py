@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 
 from mgpu_doctor.analysis.cost.efficiency import Efficiency, efficiency
-from mgpu_doctor.analysis.cost.whatif import Ideal, ideal
+from mgpu_doctor.analysis.cost.what_if import Ideal, ideal
 from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.analysis.statistics.medians import known_medians
-from mgpu_doctor.analysis.steps.shares import after_warm_up
-from mgpu_doctor.analysis.steps.typical import phase_medians
-from mgpu_doctor.analysis.steps.window import recent, unmoved
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.recent_steps import recent, unmoved
+from mgpu_doctor.analysis.steps.typical_step import phase_medians
 from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.rules import in_deepspeed, in_tensorflow

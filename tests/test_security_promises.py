@@ -12,15 +12,12 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "security.md"
 NETWORK = {"socket", "ssl", "http", "urllib", "urllib3", "requests", "httpx", "aiohttp"}
 MAY_USE_IT = {
-    "mgpu_doctor/export/address.py",
-    "mgpu_doctor/export/connections.py",
-    "mgpu_doctor/export/request.py",
-    "mgpu_doctor/export/server.py",
+    "mgpu_doctor/export/access.py",
+    "mgpu_doctor/export/http_server.py",
+    "mgpu_doctor/export/http_request.py",
     "mgpu_doctor/launch/console.py",  # a socketpair to the job
-    "mgpu_doctor/plan/nursery.py",  # the same to its children, as in the next three
+    "mgpu_doctor/plan/fork_server.py",  # the same to its children, as in the next three
     "mgpu_doctor/plan/tracing/__main__.py",
-    "mgpu_doctor/plan/tracing/children.py",
-    "mgpu_doctor/plan/worker.py",
     "probes/mgpu_probes/inprocess/answering.py",  # a unix socket, as in the next three
     "probes/mgpu_probes/outside/flight/live.py",
     "probes/mgpu_probes/outside/ondemand/kineto.py",

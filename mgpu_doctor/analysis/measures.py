@@ -8,30 +8,27 @@ from dataclasses import dataclass, field, replace
 from mgpu_probes.inprocess.layout import INPUT
 
 from mgpu_doctor.analysis.collectives.divergence import Divergence
-from mgpu_doctor.analysis.collectives.doubts import doubt
-from mgpu_doctor.analysis.collectives.first import diverged
-from mgpu_doctor.analysis.communication.moving import Moving, moving
-from mgpu_doctor.analysis.cost.whatif import saved_without
-from mgpu_doctor.analysis.devices.devices import OnDevice, on_devices, why_unknown
-from mgpu_doctor.analysis.devices.watched import Watched, watch
-from mgpu_doctor.analysis.host.surroundings import Surroundings, surroundings
-from mgpu_doctor.analysis.stacks.sampling import Sampled, sampled, why_incomparable
-from mgpu_doctor.analysis.stacks.standing import Standing, stand, undecided
-from mgpu_doctor.analysis.stalls.stalls import Stalls, find_stalls
+from mgpu_doctor.analysis.collectives.first_divergence import diverged, doubt
+from mgpu_doctor.analysis.cost.communication_cost import Moving, moving
+from mgpu_doctor.analysis.cost.what_if import saved_without
+from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, surroundings
+from mgpu_doctor.analysis.machines.host_devices import Watched, watch
+from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
+from mgpu_doctor.analysis.stacks.hang_analysis import Standing, stand, undecided
+from mgpu_doctor.analysis.stacks.stack_sampling import Sampled, sampled, why_incomparable
+from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
-from mgpu_doctor.analysis.steps.align import Joined, UnjoinableError, join
-from mgpu_doctor.analysis.steps.attribution import Attribution, UnattributableError, attribute
-from mgpu_doctor.analysis.steps.coverage import coverage
-from mgpu_doctor.analysis.steps.shares import phase_shares, step_seconds
-from mgpu_doctor.analysis.stragglers.causes import Cause, explain
-from mgpu_doctor.analysis.stragglers.roles import find_in_roles
-from mgpu_doctor.analysis.stragglers.stragglers import Straggler
-from mgpu_doctor.analysis.structure.loads import Loads, find_loads
-from mgpu_doctor.analysis.structure.replicas import Replicas, compare
-from mgpu_doctor.analysis.structure.serving import servers, without
-from mgpu_doctor.analysis.structure.stages import Stages, measure_stages
-from mgpu_doctor.analysis.structure.structure import Structure, structure_of
-from mgpu_doctor.analysis.traces.told import Told, tell
+from mgpu_doctor.analysis.steps.phase_shares import coverage, phase_shares, step_seconds
+from mgpu_doctor.analysis.steps.step_alignment import Joined, UnjoinableError, join
+from mgpu_doctor.analysis.steps.work_and_wait import Attribution, UnattributableError, attribute
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.pipeline_stragglers import find_in_roles
+from mgpu_doctor.analysis.stragglers.straggler_causes import Cause, explain
+from mgpu_doctor.analysis.structure.job_structure import Structure, servers, structure_of, without
+from mgpu_doctor.analysis.structure.load_imbalance import Loads, find_loads
+from mgpu_doctor.analysis.structure.pipeline_stages import Stages, measure_stages
+from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
+from mgpu_doctor.analysis.traces.trace_summary import Told, tell
 from mgpu_doctor.case.birth import hands_on
 from mgpu_doctor.case.model import Case, Rank, Unexamined
 from mgpu_doctor.case.phase_clock import host_stamped

@@ -8,7 +8,7 @@ from mgpu_probes.outside import cgroup, oom_counters
 from mgpu_probes.outside.kernel_log import KernelLog, sees_own_pids
 
 from mgpu_doctor.check.model import Check, Level, Machine, Result
-from mgpu_doctor.report import text
+from mgpu_doctor.formatting import format_bytes
 
 CAP_SYS_PTRACE = 19
 _OPEN = ("0", "off")
@@ -59,7 +59,7 @@ def control_groups(machine: Machine) -> Result:
     version = next(iter(groups.values()))[0]
     limit = cgroup.memory(machine.root)
     limited = limit is not None and limit.limit < oom_counters.NO_LIMIT
-    told = f"memory limit {text.size(limit.limit)}" if limit and limited else "no memory limit"
+    told = f"memory limit {format_bytes(limit.limit)}" if limit and limited else "no memory limit"
     quotas = cgroup.quotas(machine.root)
     if quotas:
         told += f", at most {min(one.cores for one in quotas):g} cores"

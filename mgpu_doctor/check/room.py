@@ -8,9 +8,9 @@ import resource
 from mgpu_probes.outside import places
 
 from mgpu_doctor.check.model import Check, Level, Machine, Result
-from mgpu_doctor.launch.storage import can_map_boxes, file_system_of, local_places
+from mgpu_doctor.formatting import format_bytes
+from mgpu_doctor.launch.box_storage import can_map_boxes, file_system_of, local_places
 from mgpu_doctor.recording.home import home
-from mgpu_doctor.report import text
 
 GIB = 1 << 30
 STATE_ROOM = GIB
@@ -50,10 +50,10 @@ def recordings(machine: Machine) -> Result:
     if free is not None and free < STATE_ROOM:
         return Result(
             Level.WARN,
-            f"{folder}: {text.size(free)} left",
+            f"{folder}: {format_bytes(free)} left",
             "make room, or set MGPU_DOCTOR_HOME to a folder with more",
         )
-    return Result(Level.PASS, f"{folder}: {text.size(free)} left")
+    return Result(Level.PASS, f"{folder}: {format_bytes(free)} left")
 
 
 def shared_memory(machine: Machine) -> Result:
@@ -63,7 +63,7 @@ def shared_memory(machine: Machine) -> Result:
     )
     if room is None:
         return Result(Level.WARN, "there is no /dev/shm: data-loader workers will fail", more)
-    told = f"{text.size(room['free'])} of {text.size(room['size'])} left"
+    told = f"{format_bytes(room['free'])} of {format_bytes(room['size'])} left"
     if room["size"] < SHARED_MEMORY:
         return Result(Level.WARN, f"{told}: data-loader workers may die of a bus error", more)
     if room["free"] < SHARED_MEMORY:

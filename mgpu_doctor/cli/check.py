@@ -24,15 +24,15 @@ def check(as_json: bool) -> None:
       mgpu-doctor check
       mgpu-doctor check --json | jq '.checks[] | select(.level == "fail")'
     """
-    from mgpu_doctor.check import table
+    from mgpu_doctor.check import catalogue
     from mgpu_doctor.check.catalogue import check_all
     from mgpu_doctor.check.model import Machine
 
     checked = check_all(Machine())
     out = sys.stdout
     put(
-        table.as_json(checked)
+        catalogue.as_json(checked)
         if as_json
-        else table.render(checked, width=width(out), colour=colour(out), unicode=unicode(out))
+        else catalogue.render(checked, width=width(out), colour=colour(out), unicode=unicode(out))
     )
     raise click.exceptions.Exit(IMPROVABLE if any(one.improvable for one in checked) else 0)

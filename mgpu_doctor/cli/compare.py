@@ -3,20 +3,88 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from mgpu_doctor.cli import compared
-from mgpu_doctor.cli.examined import recording
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put
+from mgpu_doctor.cli.diagnose import recording
+from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
 from mgpu_doctor.cli.verb import FILE, Argument, Verb
 from mgpu_doctor.launch.say import say
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.comparing.comparison import Comparison, LeftOut
+    from mgpu_doctor.case.model import Case
+
+MOST = 64
+"""Recordings that are compared at once."""
+
+
+def below(folder: Path) -> list[Path]:
+    """The recordings in a folder of them, by name."""
+    from mgpu_doctor.recording.home import is_recording
+
+    try:
+        return sorted(one for one in folder.iterdir() if is_recording(one))
+    except OSError:
+        return []
+
+
+def compare_recordings(folders: Sequence[Path]) -> Comparison | tuple[LeftOut, ...]:
+    """The comparison of these recordings, or why there is none."""
+    from mgpu_probes.outside.foreign import within_budget
+
+    from mgpu_doctor.analysis.comparing.comparison import compare
+    from mgpu_doctor.cli.output import telling
+
+    def case(name: str, folder: Path) -> Case | str:
+        tell(f"reading {name}")
+        return _case(folder)
+
+    with telling() as tell, within_budget():
+        return compare(
+            (name, case(name, one)) for name, one in zip(names(folders), folders, strict=True)
+        )
+
+
+def _case(folder: Path) -> Case | str:
+    """Or why it cannot be read."""
+    from mgpu_doctor.case.load import NotARecording, load_recording
+
+    try:
+        return load_recording(folder)
+    except NotARecording as error:
+        return str(error)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror})"
+
+
+def names(folders: Sequence[Path]) -> list[str]:
+    """The folders' own names, or as much of their paths as tells them apart."""
+    whole = [folder.resolve() for folder in folders]
+    for parts in (1, 2):
+        short = ["/".join(folder.parts[-parts:]) for folder in whole]
+        if len(set(short)) == len(short):
+            return short
+    return [str(folder) for folder in whole]
+
+
+def text(found: Comparison) -> str:
+    """As standard output can show it."""
+    from mgpu_doctor.report import comparison_terminal
+
+    out = sys.stdout
+    return comparison_terminal.render_comparison(
+        found, width=width(out), colour=colour(out), unicode=unicode(out)
+    )
+
+
+def show(found: Comparison) -> None:
+    put(text(found))
+
 
 ENDINGS = (".html", ".md", ".json")
 REGRESSION, WRONG_USAGE = 1, 2
@@ -66,10 +134,10 @@ def compare(
     if output is not None and output.suffix.lower() not in ENDINGS:
         leave(f"{output} must end in .html, .md or .json.", WRONG_USAGE)
     limit = None if regression is None else _share(regression)
-    found = compared.compare(_folders(references))
+    found = compare_recordings(_folders(references))
     if isinstance(found, tuple):
         leave(_nothing(found), NOTHING_EXAMINED)
-    put(_rendered(found, ".json") if as_json else compared.text(found))
+    put(_rendered(found, ".json") if as_json else text(found))
     if output is not None:
         _write(output, _rendered(found, output.suffix.lower()))
     if limit is not None:
@@ -91,13 +159,13 @@ def _folders(references: Sequence[str]) -> list[Path]:
         several: list[Path] = []
         if find(reference) is None:
             kept = Path(reference) if Path(reference).is_dir() else runs() / reference
-            several = compared.below(kept)
+            several = below(kept)
         for folder in several or [recording(reference)]:
             found.setdefault(folder.resolve(), folder)
     if len(found) < 2:
         leave("name two recordings or more, or a folder that holds several.", WRONG_USAGE)
-    if len(found) > compared.MOST:
-        leave(f"{len(found)} recordings are too many: name {compared.MOST} at most.", WRONG_USAGE)
+    if len(found) > MOST:
+        leave(f"{len(found)} recordings are too many: name {MOST} at most.", WRONG_USAGE)
     return list(found.values())
 
 
@@ -110,11 +178,15 @@ def _nothing(left_out: tuple[LeftOut, ...]) -> str:
 
 
 def _rendered(found: Comparison, ending: str) -> str:
-    from mgpu_doctor.report.compared import html, json, markdown
+    from mgpu_doctor.report import comparison_html, comparison_json, comparison_markdown
 
     if ending == ".html":
-        return html.render(found)
-    return json.render(found) if ending == ".json" else markdown.render(found)
+        return comparison_html.render_comparison_html(found)
+    return (
+        comparison_json.render(found)
+        if ending == ".json"
+        else comparison_markdown.render_comparison_markdown(found)
+    )
 
 
 def _write(output: Path, words: str) -> None:
@@ -130,12 +202,12 @@ def _write(output: Path, words: str) -> None:
 def _judge(found: Comparison, limit: float) -> None:
     """Leaves with 1 for a regression, and with 3 where a run could not be held against the first:
     a check that could not be made has not passed."""
-    from mgpu_doctor.report.compared.words import letter
-    from mgpu_doctor.report.text import percent
+    from mgpu_doctor.formatting import format_share
+    from mgpu_doctor.report.comparison_text import letter
 
     if found.left_out or any(one.whole is None for one in found.pairs):
         leave("not every run could be held against the first.", NOTHING_EXAMINED)
     slower = [letter(one.second) for one in found.pairs if one.slower_by_more_than(limit)]
     if slower:
-        leave(f"{', '.join(slower)} slower than A by more than {percent(limit)}.", REGRESSION)
-    say(f"nothing shown to be slower than A by {percent(limit)}.")
+        leave(f"{', '.join(slower)} slower than A by more than {format_share(limit)}.", REGRESSION)
+    say(f"nothing shown to be slower than A by {format_share(limit)}.")

@@ -29,18 +29,18 @@ def explain(code: str | None, markdown: bool) -> None:
     """
     import difflib
 
-    from mgpu_doctor.report import explained
+    from mgpu_doctor.report import rule_reference
     from mgpu_doctor.rules.catalogue import OWN, catalogue
 
     if markdown:
-        put(explained.reference(OWN))
+        put(rule_reference.reference(OWN))
         return
     rules = {rule.code: rule for rule in catalogue().rules}
     if code is None:
-        put(f"{explained.listed(rules.values())}\n")
+        put(f"{rule_reference.listed(rules.values())}\n")
         return
     if code not in rules:
         near = difflib.get_close_matches(code, rules, n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(near)}?" if near else "`mgpu-doctor explain` lists them."
         leave(f"no finding has the code {code}: {hint}", WRONG_USAGE)
-    put(f"{explained.explained(rules[code])}\n")
+    put(f"{rule_reference.explained(rules[code])}\n")

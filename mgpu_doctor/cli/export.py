@@ -1,4 +1,4 @@
-"""`mgpu-doctor export`: what the doctor sees, for other programs."""
+"""`mgpu-doctor export`: files for other programs, or metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,20 +6,120 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from mgpu_doctor.cli.examined import recording
-from mgpu_doctor.cli.exported import Wanted, write_files
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave
+from mgpu_doctor.cli.diagnose import examine, recording
+from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put_line
 from mgpu_doctor.cli.verb import FILE, Argument, Between, Verb
 from mgpu_doctor.launch.say import say
 
 if TYPE_CHECKING:
-    from mgpu_doctor.export.address import Address
-    from mgpu_doctor.export.server import Server
+    from mgpu_doctor.export.access import Address
+    from mgpu_doctor.export.http_server import Server
+    from mgpu_doctor.findings import Diagnosis
+
+_WRONG = 2
+
+
+class Wanted(NamedTuple):
+    """Where each is to be written; None: not at all."""
+
+    timeline: Path | None = None
+    csv: Path | None = None
+    parquet: Path | None = None
+    tensorboard: Path | None = None
+
+
+ENDINGS = (".json", ".csv", ".parquet", None)
+EXTRAS = {"parquet": "pyarrow", "tensorboard": "tensorboardX"}
+"""What is asked for -> the package that writes it; the extra has the first one's name."""
+
+
+def write_files(job: str, wanted: Wanted) -> None:
+    """All that is wanted, each with a line on how large it is; leaves where one cannot be."""
+    _check(wanted)
+    from mgpu_doctor.cli.output import telling
+
+    with telling() as tell:
+        tell("reading the recording")
+        diagnosis = examine(recording(job))
+        if wanted != Wanted(timeline=wanted.timeline) and not _has_steps(diagnosis):
+            leave(f"{job} holds no step: `mgpu-doctor diagnose {job}` says why.", NOTHING_EXAMINED)
+        for name, path in wanted._asdict().items():
+            if path is None:
+                continue
+            tell(f"writing {path.name}")
+            try:
+                told = WRITERS[name](path, diagnosis)
+            except OSError as error:
+                leave(f"{path} cannot be written ({error.strerror or error}).", _WRONG)
+            put_line(f"{path}: {told}")
+
+
+def _has_steps(diagnosis: Diagnosis) -> bool:
+    return any(len(rank.steps) for rank in (*diagnosis.case.earlier, *diagnosis.case.ranks))
+
+
+def _check(wanted: Wanted) -> None:
+    """Before the recording is read, which may take long."""
+    for path, ending in zip(wanted, ENDINGS, strict=True):
+        if path is None or ending is None:
+            continue
+        packed = "" if path is wanted.parquet else f" or {ending}.gz"
+        name = path.name.removesuffix(".gz") if packed else path.name
+        if not name.endswith(ending):
+            leave(f"{path} must end in {ending}{packed}.", _WRONG)
+    for name, package in EXTRAS.items():
+        if getattr(wanted, name) is not None and find_spec(package) is None:
+            leave(
+                f"--{name} needs {package}, which is missing: "
+                f"{sys.executable} -m pip install 'mgpu-doctor[{name}]'",
+                NOTHING_EXAMINED,
+            )
+
+
+def _timeline(path: Path, diagnosis: Diagnosis) -> str:
+    from mgpu_doctor.export import step_table, timeline
+
+    return _size(step_table.write(path, timeline.lines(diagnosis)))
+
+
+def _csv(path: Path, diagnosis: Diagnosis) -> str:
+    from mgpu_doctor.export import step_table
+
+    return _size(step_table.write(path, step_table.lines(diagnosis.case)))
+
+
+def _parquet(path: Path, diagnosis: Diagnosis) -> str:
+    from mgpu_doctor.export import optional_formats
+
+    return _size(optional_formats.write_parquet(path, diagnosis.case))
+
+
+def _tensorboard(path: Path, diagnosis: Diagnosis) -> str:
+    from mgpu_doctor.export import optional_formats
+
+    written, known = optional_formats.write_scalars(path, diagnosis)
+    return f"{written} of {known} ranks; look at it with `tensorboard --logdir {path}`"
+
+
+def _size(count: int) -> str:
+    from mgpu_doctor.formatting import format_bytes
+
+    return format_bytes(count)
+
+
+WRITERS: dict[str, Callable[[Path, Diagnosis], str]] = {
+    "timeline": _timeline,
+    "csv": _csv,
+    "parquet": _parquet,
+    "tensorboard": _tensorboard,
+}
 
 WRONG_USAGE = 2
 PORT = 9877
@@ -107,7 +207,7 @@ def export(
     if no_token and token_file is not None:
         leave("either --no-token or --token-file, not both.", WRONG_USAGE)
     try:
-        from mgpu_doctor.export.address import AddressError, resolved
+        from mgpu_doctor.export.access import AddressError, resolved
 
         address = resolved(listen, port)
     except AddressError as error:
@@ -125,16 +225,16 @@ def export(
 
 
 def _token(file: Path | None) -> str:
-    from mgpu_doctor.export import token
+    from mgpu_doctor.export import access
     from mgpu_doctor.recording.home import home
 
     try:
         if file is not None:
-            return token.given(file)
-        kept, new = token.kept(home())
-    except token.TokenError as error:
+            return access.given(file)
+        kept, new = access.kept(home())
+    except access.TokenError as error:
         leave(f"{error}.", NOTHING_EXAMINED)
-    where = home() / token.FILE
+    where = home() / access.FILE
     told = f"the token, told this once, is {kept}; it is kept" if new else "the token is"
     say(f"{told} in {where}")
     return kept
@@ -144,9 +244,9 @@ def _server(
     address: Address, listen: str, *, token: str | None, job: Path | None, interval: float
 ) -> Server:
     try:
+        from mgpu_doctor.export.http_server import Server
+        from mgpu_doctor.export.metrics_page import Watching
         from mgpu_doctor.export.sampling import Sampler
-        from mgpu_doctor.export.server import Server
-        from mgpu_doctor.export.watching import Watching
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != LIBRARY:
             raise
@@ -174,8 +274,8 @@ def _server(
 
 
 def _run(server: Server, address: Address) -> None:
-    from mgpu_doctor.export.address import Address
-    from mgpu_doctor.export.server import serve
+    from mgpu_doctor.export.access import Address
+    from mgpu_doctor.export.http_server import serve
 
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from mgpu_doctor.cli.verb import FILE
+from mgpu_doctor.launch.hang_watchdog import Alarm
 from mgpu_doctor.launch.say import one_line, say
-from mgpu_doctor.launch.stillness import Alarm
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
@@ -152,10 +152,10 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
         start = "\n" if _left_in_mid_line(recording) else ""
         _print(f"{start}{text.rstrip()}\n\nRecording: {one_line(str(recording))}\n")
     if json_out is not None:
-        from mgpu_doctor.report import json
+        from mgpu_doctor.report import diagnosis_json
 
         try:
-            _write(json_out, json.render(diagnosis))
+            _write(json_out, diagnosis_json.render(diagnosis))
         except OSError as error:
             say(f"{json_out} cannot be written ({error.strerror}).")
 

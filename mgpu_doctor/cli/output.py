@@ -1,17 +1,15 @@
-"""Where a verb's words go: what the stream can show, and what if nobody reads any more.
-
-Names of files, messages and arguments may come from strangers. All that is written to standard
-output and standard error goes through a `Border`, whoever writes it, and only text passes.
-"""
+"""Where a verb's output goes: what the stream can show, a progress line, and a reader that left."""
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
 
 import click
@@ -139,3 +137,41 @@ def leave(sentence: str, code: int, below: str = "") -> NoReturn:
     if below:
         click.echo(harmless(below), err=True)
     raise click.exceptions.Exit(code)
+
+
+ERASE = "\r\x1b[K"
+
+
+@contextmanager
+def telling() -> Iterator[Callable[[str], None]]:
+    """What it gives shows a sentence in the place of the one before. Silent into a file."""
+    shown = False
+
+    def tell(sentence: str) -> None:
+        nonlocal shown
+        if sys.stderr is not None and sys.stderr.isatty():
+            from mgpu_doctor.report.text import cut
+
+            # What is longer than a line could not be erased as one.
+            line = cut(f"mgpu-doctor: {one_line(sentence)} …", width(sys.stderr) - 1)
+            draw(ERASE + line)
+            shown = True
+
+    try:
+        yield tell
+    finally:
+        if shown:
+            draw(ERASE)
+
+
+@contextmanager
+def unswept() -> Iterator[None]:
+    """Nobody looks for cycles among objects meanwhile: facts have none, and to look through the
+    millions that a large job leaves takes a tenth of its diagnosis (benchmarks/report_scale.py)."""
+    sweeping = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if sweeping:
+            gc.enable()

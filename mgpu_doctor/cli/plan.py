@@ -12,9 +12,9 @@ from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode
 from mgpu_doctor.cli.verb import Argument, Between, Verb
 
 if TYPE_CHECKING:
-    from mgpu_doctor.analysis.memory.gpus import Gpu
+    from mgpu_doctor.analysis.memory.device_memory import Gpu
     from mgpu_doctor.analysis.memory.settings import Plan, Settings
-    from mgpu_doctor.plan.planned import Asked, Planned
+    from mgpu_doctor.plan.planned import Planned, PlanRequest
     from mgpu_doctor.plan.subject import Subject
 
 Choice = TypeVar("Choice", bound=Enum)
@@ -104,13 +104,13 @@ def plan(
       mgpu-doctor plan train.py:plan --batch 32 --precision bf16 --gpu 24GiB
     """
     from mgpu_doctor.plan import json, text
-    from mgpu_doctor.plan.planned import Asked
+    from mgpu_doctor.plan.planned import PlanRequest
 
     subject = _subject(name, model)
     samples = subject.batch if batch is None else batch
     settings = _settings(samples, accumulate, checkpointing, precision, optimizer)
     wanted = _plan(subject, settings, strategy, ranks)
-    found = _planned(Asked(subject, wanted, _gpu(gpu), limit, fixes))
+    found = _planned(PlanRequest(subject, wanted, _gpu(gpu), limit, fixes))
     out = sys.stdout
     put(
         json.render(found)
@@ -122,32 +122,32 @@ def plan(
     raise click.exceptions.Exit(WILL_NOT_FIT if found.fits is False else 0)
 
 
-def _planned(asked: Asked) -> Planned:
-    from mgpu_doctor.cli.progress import telling
-    from mgpu_doctor.plan.following import CannotPlanError
-    from mgpu_doctor.plan.planned import plan
+def _planned(asked: PlanRequest) -> Planned:
+    from mgpu_doctor.cli.output import telling
+    from mgpu_doctor.plan.planned import make_plan
+    from mgpu_doctor.plan.step_tracer import CannotPlanError
     from mgpu_doctor.report.text import line
 
     try:
         with telling() as tell:
-            return plan(asked, tell)
+            return make_plan(asked, tell)
     except CannotPlanError as error:
         leave(line(str(error)), NOTHING_EXAMINED)
 
 
 def _subject(name: str, model: str | None) -> Subject:
-    from mgpu_doctor.plan.subject import SubjectError, subject
+    from mgpu_doctor.plan.subject import SubjectError, find_subject
 
     try:
-        return subject(name, model)
+        return find_subject(name, model)
     except SubjectError as error:
         leave(str(error), WRONG_USAGE)
 
 
 def _gpu(name: str | None) -> Gpu | None:
-    from mgpu_doctor.analysis.memory.gpus import GPUS, gpu
+    from mgpu_doctor.analysis.memory.device_memory import GPUS, find_gpu
 
-    found = None if name is None else gpu(name)
+    found = None if name is None else find_gpu(name)
     if name is not None and found is None:
         leave(f"--gpu must be a size such as 40GiB, or one of {', '.join(GPUS)}.", WRONG_USAGE)
     return found

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mgpu_doctor.cli.examined import examine, recording
-from mgpu_doctor.cli.output import leave, put
-from mgpu_doctor.cli.unswept import unswept
+from mgpu_doctor.cli.diagnose import examine, recording
+from mgpu_doctor.cli.output import leave, put, unswept
 from mgpu_doctor.cli.verb import FILE, Argument, Verb
 from mgpu_doctor.launch.say import say
 
@@ -51,7 +50,7 @@ def report(reference: str, output: Path | None, no_redact: bool) -> None:
     ending = ".md" if output is None else output.suffix.lower()
     if ending not in ENDINGS:
         leave(f"{output} must end in .html, .md or .json.", WRONG_USAGE)
-    from mgpu_doctor.cli.progress import telling
+    from mgpu_doctor.cli.output import telling
 
     diagnosis = examine(recording(reference))
     with telling() as tell:
@@ -70,10 +69,10 @@ def report(reference: str, output: Path | None, no_redact: bool) -> None:
 
 
 def _render(diagnosis: Diagnosis, ending: str, *, redact: bool) -> str:
-    from mgpu_doctor.report import html, json, markdown
+    from mgpu_doctor.report import diagnosis_json, html, markdown
 
     if ending == ".html":
         return html.render(diagnosis)
     if ending == ".json":
-        return json.render(diagnosis)
+        return diagnosis_json.render(diagnosis)
     return markdown.render(diagnosis, redact=redact, home=os.path.expanduser("~"))

@@ -45,7 +45,7 @@ def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bo
         return
     from mgpu_doctor.recording.home import home
     from mgpu_doctor.recording.kept import all_kept
-    from mgpu_doctor.report import kept as views
+    from mgpu_doctor.report import recording_list as views
 
     found = [one for one in all_kept() if _wanted(one, match, failed=failed)]
     if as_json:
@@ -62,9 +62,9 @@ def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bo
 )
 def show(reference: str) -> None:
     """What is known of one, without a diagnosis."""
-    from mgpu_doctor.cli.examined import recording
+    from mgpu_doctor.cli.diagnose import recording
     from mgpu_doctor.recording.kept import one_kept
-    from mgpu_doctor.report import kept as views
+    from mgpu_doctor.report import recording_list as views
 
     found = one_kept(recording(reference))
     if found is None:
@@ -85,10 +85,10 @@ def prune(*, older: str | None, most: str | None, keep: int | None, yes: bool) -
       mgpu-doctor runs prune --older 30d
       mgpu-doctor runs prune --most 5GiB --yes
     """
+    from mgpu_doctor.formatting import format_bytes, format_count
     from mgpu_doctor.recording import retention
     from mgpu_doctor.recording.kept import all_kept
-    from mgpu_doctor.report import kept as views
-    from mgpu_doctor.report import text
+    from mgpu_doctor.report import recording_list as views
 
     if older is None and most is None and keep is None:
         leave("say which: --older 30d, --most 5GiB or --keep 20.", WRONG_USAGE)
@@ -107,8 +107,8 @@ def prune(*, older: str | None, most: str | None, keep: int | None, yes: bool) -
         put("Nothing was removed.\n")
         return
     gone, left = retention.remove(going)
-    freed = text.size(sum(one.size for one in gone))
-    put(f"{text.count(len(gone), 'recording')} removed, {freed} free again.\n")
+    freed = format_bytes(sum(one.size for one in gone))
+    put(f"{format_count(len(gone), 'recording')} removed, {freed} free again.\n")
     if left:
         first, why = left[0]
         leave(f"{len(left)} could not be removed, such as {first.id} ({why}).", NOTHING_EXAMINED)
@@ -120,7 +120,7 @@ def _wanted(one: Kept, match: str | None, *, failed: bool) -> bool:
 
 
 def _none() -> str:
-    from mgpu_doctor.cli.examined import START_ONE
+    from mgpu_doctor.cli.diagnose import START_ONE
     from mgpu_doctor.recording.home import home
 
     return f"No recording is kept in {home()} yet: {START_ONE}."
@@ -136,8 +136,8 @@ def _read(name: str, told: str | None, read: Callable[[str], T | None], such: st
 
 
 def _agreed(many: int) -> bool:
-    from mgpu_doctor.report import text
+    from mgpu_doctor.formatting import format_count
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         leave("nobody is there to ask: --yes removes them.", WRONG_USAGE)
-    return click.confirm(f"Remove {text.count(many, 'recording')} for good?", err=True)
+    return click.confirm(f"Remove {format_count(many, 'recording')} for good?", err=True)

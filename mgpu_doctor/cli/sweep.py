@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from mgpu_doctor.cli import compared
+from mgpu_doctor.cli import compare
 from mgpu_doctor.cli.observed import refuse
-from mgpu_doctor.launch.inturn import Turns
+from mgpu_doctor.launch.observe import Turns
 from mgpu_doctor.launch.say import say
 
 if TYPE_CHECKING:
@@ -174,29 +174,29 @@ def _make(directory: Path) -> None:
 def _left(took: Sequence[float], planned: int) -> str:
     if not took:
         return ""
-    from mgpu_doctor.report import text
+    from mgpu_doctor.formatting import format_seconds
 
-    return f" (about {text.seconds(round(mean(took) * (planned - len(took))))} left)"
+    return f" (about {format_seconds(round(mean(took) * (planned - len(took))))} left)"
 
 
 def _tell(recordings: Sequence[Path], json_out: Path | None) -> None:
     from mgpu_doctor.report.text import line
 
-    found = compared.compare(recordings)
+    found = compare.compare_recordings(recordings)
     if isinstance(found, tuple):
         why = "; ".join(f"{line(one.name)}: {line(one.reason)}" for one in found)
         say(f"fewer than two runs can be compared{f' ({why})' if why else ''}.")
     else:
-        compared.show(found)
+        compare.show(found)
         if json_out is not None:
             _write(json_out, found)
 
 
 def _write(file: Path, found: Comparison) -> None:
     from mgpu_doctor.recording.write import write_whole
-    from mgpu_doctor.report.compared import json
+    from mgpu_doctor.report import comparison_json
 
     try:
-        write_whole(file, json.render(found).encode())
+        write_whole(file, comparison_json.render(found).encode())
     except OSError as error:
         say(f"{file} cannot be written ({error.strerror}).")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mgpu_doctor.cli.examined import recording
+from mgpu_doctor.cli.diagnose import recording
 from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, width
 from mgpu_doctor.cli.verb import FILE, Argument, Between, Dashed, after_dashes
 from mgpu_doctor.launch.say import say
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mgpu_doctor.live.recorder import Recorder
     from mgpu_doctor.live.replay import Replay
     from mgpu_doctor.live.wanted import Wanted
-    from mgpu_doctor.tui.filter.syntax import Filter
-    from mgpu_doctor.tui.start.starting import Started
+    from mgpu_doctor.tui.filter.language import Filter
+    from mgpu_doctor.tui.jobs.starting import Started
 
 WRONG_USAGE = 2
 
@@ -122,7 +122,7 @@ def _watch(
     live.set_reactive(TopApp.view, View(filter=only))
     live.run()
     if started is not None:
-        from mgpu_doctor.tui.start.starting import farewell
+        from mgpu_doctor.tui.jobs.starting import farewell
 
         say(farewell(started))
     if live.return_code:
@@ -130,7 +130,7 @@ def _watch(
 
 
 def _start(command: Sequence[str]) -> Started:
-    from mgpu_doctor.tui.start.starting import NotStartedError, run_words, start
+    from mgpu_doctor.tui.jobs.starting import NotStartedError, run_words, start
 
     try:
         return start(run_words(command))
@@ -166,9 +166,7 @@ def _need_a_terminal() -> None:
 def _filter(only: Sequence[str]) -> Filter | None:
     if not only:
         return None
-    from mgpu_doctor.tui.filter.errors import FilterError, pointed
-    from mgpu_doctor.tui.filter.parser import parse
-    from mgpu_doctor.tui.filter.syntax import all_of
+    from mgpu_doctor.tui.filter.language import FilterError, all_of, parse, pointed
 
     parsed = []
     for typed in only:

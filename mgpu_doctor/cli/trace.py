@@ -61,7 +61,7 @@ def trace(subject: str, steps: int | None, seconds: float | None, output: Path |
     """
     from mgpu_probes.outside.ondemand.facts import Wanted
 
-    from mgpu_doctor.cli.progress import telling
+    from mgpu_doctor.cli.output import telling
     from mgpu_doctor.examine.subjects import UnknownSubject
     from mgpu_doctor.examine.traced import take, way_to
 

@@ -17,8 +17,8 @@ from mgpu_probes.outside.jobs import FoundJob
 from mgpu_probes.outside.look import look
 from mgpu_probes.outside.stacks.reading import Aid
 
-from mgpu_doctor.analysis.stacks.motion import follow
-from mgpu_doctor.analysis.stacks.standing import doubtful, stand, waits
+from mgpu_doctor.analysis.stacks.hang_analysis import doubtful, stand, waits
+from mgpu_doctor.analysis.stacks.progress import follow
 from mgpu_doctor.case.ending_files import ending_of
 from mgpu_doctor.case.endings import Ending
 from mgpu_doctor.case.flight_files import flight_of
@@ -28,8 +28,8 @@ from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.looks import Look
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process import GONE, case_of, unexamined_of, with_looks
+from mgpu_doctor.formatting import format_count
 from mgpu_doctor.recording.living import is_living, living
-from mgpu_doctor.rules import words
 from mgpu_doctor.rules.hang import stuck
 
 CONFIRM = (0.9, 1.8)
@@ -186,9 +186,9 @@ def _first_word(seen: list[Look]) -> str:
     motions = followed.motions if followed is not None else ()
     busy = [one for one in motions if not waits(one)]
     if not busy or len(busy) == len(motions) or len(busy) > MOST_NAMED:
-        return words.plural(len(motions), "rank") + " seen"
+        return format_count(len(motions), "rank") + " seen"
     told = ", ".join(f"rank {one.posture.rank} {stuck.does(one)}" for one in busy)
-    return f"{told}; {words.plural(len(motions) - len(busy), 'other')} in a wait"
+    return f"{told}; {format_count(len(motions) - len(busy), 'other')} in a wait"
 
 
 def _sampled(

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from mgpu_doctor.launch import storage
+from mgpu_doctor.launch import box_storage
 from mgpu_doctor.launch.say import say
 from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.write import OccupiedError, create, private_folder, write_json
@@ -71,9 +71,9 @@ class Notebook:
     def _place_boxes(self, folder: Path) -> None:
         """Find a folder for the live boxes; without one the job runs without the probe."""
         try:
-            place = storage.boxes_place(folder, self.host)
-        except storage.NoLocalStorageError:
-            kind = storage.file_system_of(folder)
+            place = box_storage.boxes_place(folder, self.host)
+        except box_storage.NoLocalStorageError:
+            kind = box_storage.file_system_of(folder)
             why = f"{folder} lies on a file system of type {kind}, and no local folder is known"
             self._info |= {"probe": False, "no_probe": why}
             say(

@@ -1,34 +1,39 @@
-"""Runs one command under observation: starts it, passes signals on, keeps the recording."""
+"""Runs commands under observation: starts them, passes signals on, keeps the recording.
+
+Numpy must not be loaded before signals are blocked here (see `hang_evidence`).
+"""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
 
 from mgpu_probes.outside import processes
 
 from mgpu_doctor import __version__
 from mgpu_doctor.launch import program
-from mgpu_doctor.launch.attend import Attendant
-from mgpu_doctor.launch.canary import Canary
 from mgpu_doctor.launch.console import Console, connect, stand_in_for_closed
 from mgpu_doctor.launch.exits import told
-from mgpu_doctor.launch.injection import job_environment
+from mgpu_doctor.launch.hang_watchdog import Alarm
 from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.launch.process_watch import Watch
+from mgpu_doctor.launch.program import job_environment
 from mgpu_doctor.launch.say import say
-from mgpu_doctor.launch.signals import Inbox
-from mgpu_doctor.launch.stillness import Alarm
-from mgpu_doctor.launch.watch import Watch
+from mgpu_doctor.launch.signals import ASKING, Attendant, Canary, Inbox
 from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.elsewhere import remembered
 from mgpu_doctor.recording.write import OccupiedError
 
 __all__ = ["Observed", "OccupiedError", "observe"]
-
 
 SETTLED = 5.0
 """Seconds after which a job's start is not disturbed any more."""
@@ -169,3 +174,48 @@ def _working_folder() -> str | None:
         return os.getcwd()
     except OSError:
         return None  # it was removed
+
+
+class Turns:
+    """Takes the signals while it is entered; from the main thread only. `asked`: the first one."""
+
+    def __init__(self) -> None:
+        self.asked: signal.Signals | None = None
+        self._running: subprocess.Popen[bytes] | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Turns:
+        self._before = {number: signal.signal(number, self._pass_on) for number in ASKING}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+    def run(self, command: Sequence[str]) -> int:
+        """Its exit code, or 128 + the signal that ended it, when it is over. It is given nothing to
+        read, and what it prints is not shown. Raises OSError."""
+        nowhere = subprocess.DEVNULL
+        # In our own session the terminal's Ctrl-C would reach the job twice.
+        self._running = subprocess.Popen(
+            command, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+        )
+        if self.asked is not None:  # while it was started
+            self._tell(self.asked)
+        code = self._running.wait()
+        self._running = None
+        return code if code >= 0 else 128 - code
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self.asked = self.asked or signal.Signals(number)
+        self._tell(signal.Signals(number))
+
+    def _tell(self, number: signal.Signals) -> None:
+        if self._running is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._running.pid, number)

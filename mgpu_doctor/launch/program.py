@@ -1,11 +1,13 @@
-"""Finding and starting the job's program exactly as a shell would."""
+"""Finds and starts the job's program exactly as a shell would, with the probe on its PYTHONPATH."""
 
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 import signal
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -77,3 +79,26 @@ def start(
                 f"{command[0]} cannot be started: {error.strerror}.", NOT_EXECUTABLE
             ) from None
     raise AssertionError("unreachable")
+
+
+BOXES_VARIABLE = "MGPU_DOCTOR_BOXES"
+
+
+def job_environment(environment: Mapping[str, str], boxes: Path | None) -> dict[str, str]:
+    """`environment` with the probe's folder before the user's own PYTHONPATH.
+
+    `boxes`: where ranks write their black boxes; None: there is no such place, no probe."""
+    changed = dict(environment)
+    if boxes is not None:
+        theirs = environment.get("PYTHONPATH")
+        changed["PYTHONPATH"] = os.pathsep.join(filter(None, (str(inject_folder()), theirs)))
+        changed[BOXES_VARIABLE] = str(boxes)
+    return changed
+
+
+def inject_folder() -> Path:
+    """The folder that holds what every rank imports at its start."""
+    found = importlib.util.find_spec("mgpu_probes")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent / "inject"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mgpu_doctor.analysis.structure.serving import servers, without
+from mgpu_doctor.analysis.structure.job_structure import servers, without
 from mgpu_doctor.case.model import Case, Rank, Records, State
 from mgpu_doctor.live.frame import NOTHING, Going
 

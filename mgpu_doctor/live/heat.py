@@ -31,8 +31,8 @@ class Heat:
 def heat(case: Case) -> Heat | str:
     """The map, or a sentence why there is none."""
     # Loaded here: who only has to know what a map is has no job to examine.
-    from mgpu_doctor.analysis.steps.align import UnjoinableError, join
-    from mgpu_doctor.analysis.steps.attribution import UnattributableError, attribute
+    from mgpu_doctor.analysis.steps.step_alignment import UnjoinableError, join
+    from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
 
     stepped = sum(bool(len(rank.steps)) for rank in case.ranks)
     if stepped < LEAST_RANKS:

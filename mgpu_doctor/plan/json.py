@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from mgpu_doctor.analysis.memory.advice import Offer
-from mgpu_doctor.analysis.memory.predict import Prediction
+from mgpu_doctor.analysis.memory.prediction import Prediction
 from mgpu_doctor.plan.planned import Planned
 
 SCHEMA = "mgpu-doctor/plan/1"

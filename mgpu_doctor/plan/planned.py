@@ -6,17 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mgpu_doctor.analysis.memory.advice import Advice, advise
-from mgpu_doctor.analysis.memory.constants import OTHER_ORDER, SCRATCH
+from mgpu_doctor.analysis.memory.device_memory import OTHER_ORDER, SCRATCH, Gpu
 from mgpu_doctor.analysis.memory.fixes import wanted_traces
-from mgpu_doctor.analysis.memory.gpus import Gpu
-from mgpu_doctor.analysis.memory.predict import Prediction, largest_batch, predict
+from mgpu_doctor.analysis.memory.prediction import Prediction, largest_batch, predict
 from mgpu_doctor.analysis.memory.settings import Framework, Plan, Strategy
-from mgpu_doctor.plan.following import CannotPlanError, Followed, Follower, Method
+from mgpu_doctor.plan.step_tracer import CannotPlanError, Method, StepTracer, TracedSteps
 from mgpu_doctor.plan.subject import Subject
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PlanRequest:
     """`limit`: seconds that one trace may take; `fixes`: whether to look for them though it
     fits."""
 
@@ -35,7 +34,7 @@ class Planned:
     subject: Subject
     device: Gpu | None
     prediction: Prediction
-    followed: Followed
+    followed: TracedSteps
     largest: int | None
     advice: Advice | None
     notes: tuple[str, ...]
@@ -55,13 +54,13 @@ class Planned:
         return self.followed.method is Method.FORMULA
 
 
-def plan(asked: Asked, tell: Callable[[str], None]) -> Planned:
+def make_plan(asked: PlanRequest, tell: Callable[[str], None]) -> Planned:
     """Raises CannotPlanError."""
     wanted, device = asked.plan, asked.device
-    with Follower(asked.subject.target, asked.limit, tell) as follower:
+    with StepTracer(asked.subject.target, asked.limit, tell) as follower:
         other = wanted_traces(wanted)[0] if device is not None or asked.fixes else None
-        followed = follower.follow(wanted.settings, other)
-        wanted = of(followed.framework, wanted)
+        followed = follower.trace(wanted.settings, other)
+        wanted = plan_for(followed.framework, wanted)
         prediction = predict(wanted, followed.traces, device)
         if prediction is None:
             raise CannotPlanError("the step was traced, but tells nothing of the batch asked for.")
@@ -70,7 +69,7 @@ def plan(asked: Asked, tell: Callable[[str], None]) -> Planned:
             return planned
         fixes = asked.fixes or planned.fits is False
         if fixes:
-            followed = follower.more(followed, wanted_traces(wanted)[1:])
+            followed = follower.trace_more(followed, wanted_traces(wanted)[1:])
     if device is not None:
         tell("looking for the largest batch that fits")
         planned = replace(planned, largest=largest_batch(wanted, followed.traces, device))
@@ -80,7 +79,7 @@ def plan(asked: Asked, tell: Callable[[str], None]) -> Planned:
     return planned
 
 
-def of(framework: Framework, plan: Plan) -> Plan:
+def plan_for(framework: Framework, plan: Plan) -> Plan:
     """The plan as that framework carries it out. Raises CannotPlanError where it cannot."""
     tensorflow = framework is Framework.TENSORFLOW
     strategy = plan.strategy
@@ -95,7 +94,7 @@ def of(framework: Framework, plan: Plan) -> Plan:
     return replace(plan, framework=framework, strategy=strategy)
 
 
-def _notes(followed: Followed) -> tuple[str, ...]:
+def _notes(followed: TracedSteps) -> tuple[str, ...]:
     notes = [SCRATCH if followed.framework is Framework.TORCH else OTHER_ORDER, *followed.notes]
     if followed.values_read:
         notes.append("numbers that the step reads from tensors (.item()) were taken to be 1")

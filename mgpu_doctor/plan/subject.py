@@ -49,7 +49,7 @@ ELSEWHERE = {
 """Trainers of which no GPU's memory can be told: why, and what to plan in their place."""
 
 
-def subject(name: str, model: str | None) -> Subject:
+def find_subject(name: str, model: str | None) -> Subject:
     """Raises SubjectError for what cannot be planned."""
     if model is not None and model not in BATCH:
         raise SubjectError(f"--model must be one of {', '.join(BATCH)}, not {model}.")

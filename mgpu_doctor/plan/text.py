@@ -5,10 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from mgpu_doctor.analysis.memory.advice import Offer, Together
-from mgpu_doctor.analysis.memory.composition import Composition
+from mgpu_doctor.analysis.memory.advice import FixSet, Offer
+from mgpu_doctor.analysis.memory.replay import Composition
 from mgpu_doctor.analysis.memory.settings import Checkpointing, Framework, Plan, Strategy
 from mgpu_doctor.analysis.memory.stream import Kind
+from mgpu_doctor.formatting import format_bytes, format_count
 from mgpu_doctor.plan.planned import Planned
 from mgpu_doctor.report import text
 
@@ -54,7 +55,7 @@ class _Page:
         self.colour = colour
 
     def verdict(self, planned: Planned) -> Iterator[str]:
-        device, needed = planned.device, text.size(planned.prediction.needed)
+        device, needed = planned.device, format_bytes(planned.prediction.needed)
         about = f"{text.line(planned.subject.name)}: {_described(planned.prediction.plan)}"
         yield from self._wrapped(about)
         if device is None:
@@ -83,8 +84,10 @@ class _Page:
         takes = "what it takes where there is room" if torch else "with memory growth, else all"
         yield self._row("peak reserved", found.reserved, takes)
         for constant in found.outside:
-            yield self._row(f"+ {constant.name}", constant.size, f"±{text.size(constant.margin)}")
-        most = f"up to {text.size(found.needed_at_most)} with all margins"
+            yield self._row(
+                f"+ {constant.name}", constant.size, f"±{format_bytes(constant.margin)}"
+            )
+        most = f"up to {format_bytes(found.needed_at_most)} with all margins"
         yield self._row("needed", found.needed, most)
         if device is not None:
             yield self._row(device.name, device.capacity, device.source)
@@ -107,7 +110,7 @@ class _Page:
             )
         )
         legend = "  ".join(
-            f"{LETTERS[kind]} {kind.value} {text.size(size)}" for kind, size in parts
+            f"{LETTERS[kind]} {kind.value} {format_bytes(size)}" for kind, size in parts
         )
         yield from self._wrapped(legend)
 
@@ -142,15 +145,15 @@ class _Page:
         if offer.time.fraction is not None:
             time = f"time {offer.time.fraction:+.0%}" if offer.time.fraction else "no slower"
         yield from self._wrapped(f"{number:>2}. {offer.fix.summary}", indent=4)
-        change = f"    {mark}{text.size(before)} → {text.size(after)}, {time}"
+        change = f"    {mark}{format_bytes(before)} → {format_bytes(after)}, {time}"
         yield self._inked(change, {True: _GOOD, False: "", None: ""}[offer.fits])
         yield from self._wrapped(f"    {offer.how}", _DIM, indent=4)
         if offer.fix.caveat:
             yield from self._wrapped(f"    · {offer.fix.caveat}", _DIM, indent=6)
 
-    def _together(self, chosen: Together) -> Iterator[str]:
+    def _together(self, chosen: FixSet) -> Iterator[str]:
         names = ", ".join(fix.id for fix in chosen.fixes)
-        needed = text.size(chosen.prediction.needed)
+        needed = format_bytes(chosen.prediction.needed)
         settings = chosen.prediction.plan.settings
         yield from self._wrapped(
             f"✓ Together they fit: {names} ({needed}; batch {settings.batch}, "
@@ -160,7 +163,7 @@ class _Page:
         )
 
     def _row(self, title: str, size: int, said: str) -> str:
-        row = f"{title:<{_TITLE}}{text.size(size):>10}"
+        row = f"{title:<{_TITLE}}{format_bytes(size):>10}"
         room = self.width - len(row) - 3
         return f"{row}   {text.cut(text.line(said), room)}" if room > 10 else row
 
@@ -187,7 +190,7 @@ def _described(plan: Plan) -> str:
     if settings.checkpointing is not Checkpointing.NONE:
         parts.append(f"checkpointing {settings.checkpointing.value}")
     if plan.strategy is not Strategy.SINGLE:
-        parts.append(f"{plan.strategy.value} on {text.count(plan.ranks, 'rank')}")
+        parts.append(f"{plan.strategy.value} on {format_count(plan.ranks, 'rank')}")
     return ", ".join(parts)
 
 

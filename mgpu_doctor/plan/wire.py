@@ -16,7 +16,7 @@ from mgpu_doctor.analysis.memory.settings import (
     Precision,
     Settings,
 )
-from mgpu_doctor.analysis.memory.stream import Event, Freed, Kind, Phase, Stream, Taken
+from mgpu_doctor.analysis.memory.stream import Allocated, Event, Freed, Kind, Phase, Stream
 
 MOST_BYTES = 256 << 20
 """Of one answer."""
@@ -96,7 +96,7 @@ def write_answer(answer: Answer | Refusal) -> str:
             _KINDS.index(event.kind),
             names.setdefault(event.name, len(names)),
         ]
-        if isinstance(event, Taken)
+        if isinstance(event, Allocated)
         else [event.block, _PHASES.index(event.phase)]
         for event in stream.events
     ]
@@ -159,7 +159,7 @@ def _events(listed: Any, names: list[str]) -> list[Event]:
                 raise WireError
             taken.add(block)
             kind, name = _KINDS[_number(each[3])], names[_number(each[4])]
-            events.append(Taken(block, _number(each[2]), kind, phase, name))
+            events.append(Allocated(block, _number(each[2]), kind, phase, name))
     return events
 
 

@@ -10,16 +10,15 @@ import re
 from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
-from mgpu_doctor.report import phases, text
-from mgpu_doctor.report.events.shown import shown as shown_events
-from mgpu_doctor.report.events.shown import since
-from mgpu_doctor.report.evidence import evidence_table
-from mgpu_doctor.report.jobcard import facts
-from mgpu_doctor.report.lastminute.facts import last_minute
-from mgpu_doctor.report.lastminute.words import HEADS, TITLE, cells, told, whose
-from mgpu_doctor.report.redact import Redactor, as_it_is, redacted, redactor
-from mgpu_doctor.report.rows import Row, rows
-from mgpu_doctor.report.stacktree import tree_lines
+from mgpu_doctor.formatting import UNKNOWN, format_count, format_ranks, format_seconds, format_share
+from mgpu_doctor.report import phase_bars, text
+from mgpu_doctor.report.event_timeline import shown as shown_events
+from mgpu_doctor.report.event_timeline import since
+from mgpu_doctor.report.job_card import facts
+from mgpu_doctor.report.last_minute import HEADS, TITLE, cells, last_minute, told, whose
+from mgpu_doctor.report.rank_rows import Row, evidence_table, rows
+from mgpu_doctor.report.redaction.redact import Redactor, as_it_is, redacted, redactor
+from mgpu_doctor.report.stack_tree import tree_lines
 from mgpu_doctor.report.verdict import Tone, cost, gains, job_line, leading, verdict, who
 
 RANK_ROWS = 64
@@ -118,7 +117,7 @@ def fence(code: str) -> str:
 def _finding(diagnosis: Diagnosis, finding: Finding) -> list[str]:
     facts = [f"**Finding** {_name(finding)}", f"**Who** {escape(who(finding))}"]
     if finding.victims:
-        facts.append(f"**Suffers** {escape(text.name_ranks(finding.victims))}")
+        facts.append(f"**Suffers** {escape(format_ranks(finding.victims))}")
     if finding.cause:
         facts.append(f"**Why** {prose(finding.cause)}")
     spent = cost(finding.cost)
@@ -135,7 +134,7 @@ def _finding(diagnosis: Diagnosis, finding: Finding) -> list[str]:
 
 def _name(finding: Finding) -> str:
     since = f", since step {finding.since_step}" if finding.since_step else ""
-    sure = text.percent(finding.confidence)
+    sure = format_share(finding.confidence)
     return f"`{finding.code}`, {finding.severity.value}, confidence {sure}{since}"
 
 
@@ -160,7 +159,9 @@ def _evidence(evidence: Sequence[Evidence]) -> str:
 
 def _ranks(table: Sequence[Row]) -> str:
     measured = [
-        name for name in phases.LOOKS if any(phases.known(r.phases).get(name) for r in table)
+        name
+        for name in phase_bars.LOOKS
+        if any(phase_bars.known(r.phases).get(name) for r in table)
     ]
     several = len({row.host for row in table}) > 1
     seen = ["last seen"] if any(row.where for row in table) else []
@@ -171,9 +172,9 @@ def _ranks(table: Sequence[Row]) -> str:
                 f"{row.label} (culprit)" if row.culprit else row.label,
                 *([row.host] if several else []),
                 row.state,
-                text.UNKNOWN if row.step is None else str(row.step),
-                text.seconds(row.seconds),
-                *(text.seconds(row.phases.get(name)) for name in measured),
+                UNKNOWN if row.step is None else str(row.step),
+                format_seconds(row.seconds),
+                *(format_seconds(row.phases.get(name)) for name in measured),
                 *([row.where or ""] if seen else []),
             )
             for row in table
@@ -191,7 +192,7 @@ def _last_minute(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
     rows = ([text.cut(cell, LONGEST_CELL) for cell in cells(one, several=several)] for one in shown)
     parts = [escape(told(known)), _table(HEADS, rows)]
     left = len(known.stops) - len(shown)
-    parts += [f"{text.count(left, 'more rank')}."] if left else []
+    parts += [f"{format_count(left, 'more rank')}."] if left else []
     spoke = [(whose(one), one.printed) for one in known.first[:1] if one.printed]
     for title, lines in (*spoke, ("The job printed last", known.printed)):
         parts += [f"{title}:", fence("\n".join(lines))] if lines else []
@@ -208,7 +209,7 @@ def _happened(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
         for one in hide(found.events)
     )
     table = _table(("when", "who", "what"), rows)
-    more = f"{text.count(found.left_out, 'earlier event')} left out.\n\n" * bool(found.left_out)
+    more = f"{format_count(found.left_out, 'earlier event')} left out.\n\n" * bool(found.left_out)
     return [_folded("What happened", more + table)]
 
 
@@ -226,7 +227,7 @@ def _coverage(diagnosis: Diagnosis) -> str:
     if diagnosis.coverage is None:
         why = escape(diagnosis.coverage_reason or "no reason given")
         return f"How much of the time the phases explain is not known: {why}"
-    return f"The phases explain {escape(text.percent(diagnosis.coverage))} of the time."
+    return f"The phases explain {escape(format_share(diagnosis.coverage))} of the time."
 
 
 def _gaps(diagnosis: Diagnosis) -> Iterable[str]:

@@ -16,10 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Fix
-from mgpu_doctor.report import phases, text
-from mgpu_doctor.report.bars import rank_lines
+from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
+from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.console import collecting
-from mgpu_doctor.report.stacktree import tree_lines
+from mgpu_doctor.report.phase_bars import rank_lines
+from mgpu_doctor.report.stack_tree import tree_lines
 from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verdict, who
 
 NARROWEST, WIDEST = 40, 120
@@ -118,14 +119,14 @@ def _code_line(finding: Finding) -> str:
     since = f", since step {finding.since_step}" if finding.since_step else ""
     return (
         f"{finding.code}, {finding.severity.value}, "
-        f"confidence {text.percent(finding.confidence)}{since}"
+        f"confidence {format_share(finding.confidence)}{since}"
     )
 
 
 def _finding(page: _Page, diagnosis: Diagnosis, finding: Finding) -> None:
     page.labelled("who", _prose(who(finding), page.body, "bold"))
     if finding.victims:
-        page.labelled("suffers", _prose(text.name_ranks(finding.victims), page.body))
+        page.labelled("suffers", _prose(format_ranks(finding.victims), page.body))
     if finding.cause:
         page.labelled("why", _prose(finding.cause, page.body))
     if finding.evidence:
@@ -241,13 +242,13 @@ def _coverage(diagnosis: Diagnosis) -> str:
     if diagnosis.coverage is None:
         reason = text.line(diagnosis.coverage_reason or "no reason given")
         return f"how much of the time the phases explain is not known: {reason}"
-    explained = f"the phases explain {text.percent(diagnosis.coverage)} of the time"
+    explained = f"the phases explain {format_share(diagnosis.coverage)} of the time"
     waste = diagnosis.waste_fraction
     if waste is None or waste < WORTH_TELLING:
         return explained
     return (
         f"{explained}; with even ranks a step would take "
-        f"{text.seconds(diagnosis.ideal_step_seconds)}, {text.percent(waste)} less"
+        f"{format_seconds(diagnosis.ideal_step_seconds)}, {format_share(waste)} less"
     )
 
 
@@ -255,11 +256,11 @@ def _split(diagnosis: Diagnosis) -> str:
     """Where the time of a healthy job goes, in one line."""
     spent: dict[str, float] = {}
     for rank in diagnosis.ranks:
-        for name, value in phases.known(rank.phases).items():
+        for name, value in phase_bars.known(rank.phases).items():
             spent[name] = spent.get(name, 0.0) + value
     total = sum(spent.values())
     largest = sorted(spent, key=lambda name: -spent[name])[:3]
-    parts = ", ".join(f"{name} {text.percent(spent[name] / total)}" for name in largest)
+    parts = ", ".join(f"{name} {format_share(spent[name] / total)}" for name in largest)
     return f"{parts}; {_coverage(diagnosis)}" if parts else _coverage(diagnosis)
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 from mgpu_probes.outside import text as foreign
 
-UNKNOWN = "?"
+from mgpu_doctor.formatting import (
+    UNKNOWN,
+    format_bytes,
+    format_number,
+    format_seconds,
+    format_share,
+)
+
 WIDEST_CODE = 100
 """A single longer line is prose: in a block of code one would have to scroll sideways."""
 _SENTENCE = re.compile(r"^[A-Za-z]\w*(?:[,;]? \w[\w'-]*){2,}.*[a-z)]\.$")
@@ -69,60 +75,6 @@ def cut_words(text: str, width: int) -> str:
     return re.sub(r"\S+", lambda word: cut(word.group(), width), text)
 
 
-def number(value: float) -> str:
-    """Three significant digits, no exponent: 0.0123, 1.24, 31, 12800."""
-    if not math.isfinite(value):
-        return UNKNOWN
-    if value == 0 or abs(value) >= 100:
-        return f"{value:.0f}"
-    if float(value).is_integer():
-        return str(int(value))
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:.{min(digits, 9)}f}".rstrip("0").rstrip(".")
-
-
-def seconds(value: float | None) -> str:
-    """A duration as people say it: `31 ms`, `1.24 s`, `3 min 12 s`, `3 h 12 min`."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    if value < 0:
-        return f"-{seconds(-value)}"
-    if value == 0:
-        return "0 s"
-    for limit, factor, unit in ((0.9995e-3, 1e6, "µs"), (0.9995, 1e3, "ms"), (59.95, 1.0, "s")):
-        if value < limit:
-            scaled = value * factor
-            return f"{scaled:.2g} {unit}" if scaled < 9.95 else f"{number(round(scaled, 1))} {unit}"
-    whole = round(value)
-    for size, unit, part, small in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if whole >= size:
-            rest = whole % size // part
-            return f"{whole // size} {unit} {rest} {small}" if rest else f"{whole // size} {unit}"
-    return f"{whole} s"
-
-
-def size(value: float | None) -> str:
-    """Bytes with binary prefixes: `512 B`, `1.5 GiB`."""
-    if value is None or not math.isfinite(value):
-        return UNKNOWN
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{number(value)} {unit}"
-        value /= 1024
-    return f"{number(value)} TiB"
-
-
-def percent(fraction: float | None) -> str:
-    """A share 0..1 as `45 %`; below 10 % with one digit more."""
-    if fraction is None or not math.isfinite(fraction):
-        return UNKNOWN
-    return f"{fraction * 100:.2g} %" if 0 < abs(fraction) < 0.0995 else f"{fraction * 100:.0f} %"
-
-
 def quantity(value: float | int | str | None, unit: str) -> str:
     """A measured value with its unit, as `Evidence` holds it."""
     if value is None:
@@ -130,43 +82,19 @@ def quantity(value: float | int | str | None, unit: str) -> str:
     if isinstance(value, str):
         return line(value)  # its unit only says what kind of text it is
     known = _UNITS.get(unit)
-    return known(value) if known else f"{number(value)} {line(unit)}".strip()
+    return known(value) if known else f"{format_number(value)} {line(unit)}".strip()
 
 
 _UNITS: dict[str, Callable[[float], str]] = {
-    "s": seconds,
-    "seconds": seconds,
-    "B": size,
-    "bytes": size,
-    "bytes/s": lambda value: f"{size(value)}/s",
-    "1": percent,
-    "fraction": percent,
-    "share": percent,
-    "ratio": lambda value: f"{number(value)} times",
+    "s": format_seconds,
+    "seconds": format_seconds,
+    "B": format_bytes,
+    "bytes": format_bytes,
+    "bytes/s": lambda value: f"{format_bytes(value)}/s",
+    "1": format_share,
+    "fraction": format_share,
+    "share": format_share,
+    "ratio": lambda value: f"{format_number(value)} times",
     "code": lambda value: f"{value:.0f}",
-    "Hz": lambda value: f"{number(round(value / 1e6))} MHz",
+    "Hz": lambda value: f"{format_number(round(value / 1e6))} MHz",
 }
-
-
-def ranks(numbers: Iterable[int], *, limit: int = 12) -> str:
-    """`0-2, 5`; after `limit` runs: `… and 40 more`."""
-    runs: list[tuple[int, int]] = []
-    for rank in sorted(set(numbers)):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], rank)
-        else:
-            runs.append((rank, rank))
-    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:limit])
-    left = sum(b - a + 1 for a, b in runs[limit:])
-    return f"{shown} and {left} more" if left else shown
-
-
-def name_ranks(numbers: Sequence[int], *, limit: int = 12) -> str:
-    """`rank 2`, `ranks 0-2, 5`."""
-    plural = "" if len(set(numbers)) == 1 else "s"
-    return f"rank{plural} {ranks(numbers, limit=limit)}"
-
-
-def count(many: int, thing: str) -> str:
-    """`1 rank`, `4 ranks`."""
-    return f"{many} {thing}" if many == 1 else f"{many} {thing}s"

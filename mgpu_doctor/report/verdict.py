@@ -9,6 +9,13 @@ from enum import Enum
 
 from mgpu_doctor.case.model import Job, Outcome
 from mgpu_doctor.findings import Cost, Culprit, Diagnosis, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import (
+    format_bytes,
+    format_count,
+    format_ranks,
+    format_seconds,
+    format_share,
+)
 from mgpu_doctor.report import text
 
 STANDS = "who is waited for"
@@ -61,7 +68,7 @@ def _without_steps(diagnosis: Diagnosis) -> Verdict:
         return Verdict(Tone.UNKNOWN, "the text tells of no failure that is known")
     if not diagnosis.ranks:
         return Verdict(Tone.UNKNOWN, f"no training rank was seen; the job {outcome(diagnosis)}")
-    seen = text.count(len(diagnosis.ranks), "rank")
+    seen = format_count(len(diagnosis.ranks), "rank")
     sentence = f"{seen} seen, but no step was measured; the job {outcome(diagnosis)}"
     return _by_stacks(diagnosis) or Verdict(Tone.UNKNOWN, sentence)
 
@@ -74,7 +81,7 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
     undecided = next((one for one in diagnosis.unexamined if one.probe == STANDS), None)
     if undecided is not None:
         return Verdict(Tone.UNKNOWN, "the job stands still, and its stacks do not tell why")
-    looks = text.count(len(case.looks), "look")
+    looks = format_count(len(case.looks), "look")
     return Verdict(Tone.GOOD, f"the job moves, and nobody is waited for in {looks} at its stacks")
 
 
@@ -121,7 +128,7 @@ def _ending(job: Job) -> str:
 
 
 def _lasted(start: float | None, end: float | None) -> str | None:
-    return text.seconds(end - start) if start is not None and end and end >= start else None
+    return format_seconds(end - start) if start is not None and end and end >= start else None
 
 
 def signal_name(number: int) -> str:
@@ -146,13 +153,13 @@ def job_line(diagnosis: Diagnosis) -> str:
         if len(job.hosts) > 1:
             where = f" on {len(job.hosts)} hosts"
         world, seen = job.world_size, len(diagnosis.ranks)
-        many = f"{seen} of {world} ranks" if world and seen < world else text.count(seen, "rank")
+        many = f"{seen} of {world} ranks" if world and seen < world else format_count(seen, "rank")
         parts.append(many + where)
     seen = _steps(diagnosis)
     if seen:
-        steps = text.count(seen, "step")
+        steps = format_count(seen, "step")
         each = diagnosis.step_seconds
-        parts.append(steps if each is None else f"{steps}, {text.seconds(each)} each")
+        parts.append(steps if each is None else f"{steps}, {format_seconds(each)} each")
     # A trace is of some steps: it cannot tell how the job ended.
     if job.outcome is not Outcome.UNKNOWN or diagnosis.case.subject.kind != "trace":
         parts.append(outcome(diagnosis).removeprefix("is ").removeprefix("was "))
@@ -170,7 +177,7 @@ def who(finding: Finding, *, limit: int = 6) -> str:
     if len(numbers) == len(culprits):
         hosts = sorted({text.line(culprit.host) for culprit in culprits if culprit.host})
         where = f" on {hosts[0]}" if len(hosts) == 1 else ""
-        return text.name_ranks(numbers, limit=limit) + where
+        return format_ranks(numbers, limit=limit) + where
     named = "; ".join(_culprit(culprit) for culprit in culprits[:limit])
     return named if len(culprits) <= limit else f"{named} and {len(culprits) - limit} more"
 
@@ -186,9 +193,9 @@ def _culprit(culprit: Culprit) -> str:
 def cost(spent: Cost) -> str | None:
     """`29 ms a step, 45 % of the time`; None where nothing is known."""
     parts = [
-        f"{text.seconds(spent.seconds_per_step)} a step" if spent.seconds_per_step else "",
-        f"{text.percent(spent.step_fraction)} of the time" if spent.step_fraction else "",
-        text.size(spent.bytes) if spent.bytes else "",
+        f"{format_seconds(spent.seconds_per_step)} a step" if spent.seconds_per_step else "",
+        f"{format_share(spent.step_fraction)} of the time" if spent.step_fraction else "",
+        format_bytes(spent.bytes) if spent.bytes else "",
     ]
     return ", ".join(part for part in parts if part) or None
 
@@ -200,16 +207,16 @@ def gain(predicted: Predicted | None, step_seconds: float | None) -> str | None:
     parts = []
     ratio = predicted.step_time_ratio
     if ratio is not None:
-        change = text.percent(abs(1 - ratio)) + (" less" if ratio <= 1 else " more")
+        change = format_share(abs(1 - ratio)) + (" less" if ratio <= 1 else " more")
         parts.append(
             f"{change} time a step"
             if step_seconds is None
-            else f"a step in {text.seconds(step_seconds * ratio)} instead of "
-            f"{text.seconds(step_seconds)}, {change}"
+            else f"a step in {format_seconds(step_seconds * ratio)} instead of "
+            f"{format_seconds(step_seconds)}, {change}"
         )
     if predicted.memory_bytes:
         change = "less" if predicted.memory_bytes < 0 else "more"
-        parts.append(f"{text.size(abs(predicted.memory_bytes))} {change} memory")
+        parts.append(f"{format_bytes(abs(predicted.memory_bytes))} {change} memory")
     if not parts:
         return None
     basis = text.line(predicted.basis)
@@ -235,8 +242,8 @@ def whole_run(diagnosis: Diagnosis, predicted: Predicted | None) -> str | None:
     took = each * seen
     whose = "these" if diagnosis.case.subject.kind == "trace" else "this run's"
     return (
-        f"{whose} {text.count(seen, 'step')} in {text.seconds(took * ratio)} instead of "
-        f"{text.seconds(took)}"
+        f"{whose} {format_count(seen, 'step')} in {format_seconds(took * ratio)} instead of "
+        f"{format_seconds(took)}"
     )
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.words import percent
 
 LEAST = 0.9
 
@@ -19,7 +19,7 @@ def _low(measures: Measures, _: Limits) -> Iterable[Finding]:
         code="coverage-low",
         severity=Severity.INFO,
         confidence=1.0,
-        title=f"The phases explain {percent(measures.coverage)} of the step time",
+        title=f"The phases explain {format_share(measures.coverage)} of the step time",
         cause="The rest is `other`: Python between the phases, or work that the probe does not "
         "know. What is said about speed holds for the explained part.",
         evidence=(

@@ -23,15 +23,14 @@ from mgpu_doctor.live.source import Chooser, Player, Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.report import text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
-from mgpu_doctor.tui import keys, room, terminal
+from mgpu_doctor.tui import keys, panel_layout, panels, terminal
 from mgpu_doctor.tui.frames import FrameMade, FrameMissed, Frames
-from mgpu_doctor.tui.gpu.panel import GpusPanel
-from mgpu_doctor.tui.pages import FollowingScreen, Page, help_page
+from mgpu_doctor.tui.jobs import opening
+from mgpu_doctor.tui.jobs.greeting import Greeting
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
-from mgpu_doctor.tui.panels import gpus, head, host, ofjob, titles
-from mgpu_doctor.tui.rank.panel import RanksPanel
-from mgpu_doctor.tui.start import opening
-from mgpu_doctor.tui.start.greeting import Greeting
+from mgpu_doctor.tui.panels import gpu_table, header
+from mgpu_doctor.tui.screens.base import FollowingScreen, Page, help_page
+from mgpu_doctor.tui.selectable_panels import GpusPanel, RanksPanel
 from mgpu_doctor.tui.themes import ThemedApp
 from mgpu_doctor.tui.view import Order, View
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:  # the first frame waits for nothing that a key opens
     from mgpu_doctor.findings import Diagnosis
     from mgpu_doctor.live.recorder import Recorder
     from mgpu_doctor.tui.filter.prompt import Chosen
-    from mgpu_doctor.tui.history.choice import Choice
+    from mgpu_doctor.tui.screens.graph_selection import Choice
 
 STEP_SECONDS = 1.0
 WIDE, WIDE_FROM = "-wide", 170
@@ -88,15 +87,15 @@ class TopApp(ThemedApp):
         self._missed: set[str] = set()
 
     def compose(self) -> ComposeResult:
-        yield Panel(head.lines, id="head")
-        yield Panel(host.lines, id="host")
+        yield Panel(header.header_lines, id="head")
+        yield Panel(header.host_lines, id="host")
         yield Panel(Greeting.of_this_machine().lines, id="greeting")
-        yield GpusPanel(gpus.lines, "GPUs", id="gpus", entitle=titles.gpus)
+        yield GpusPanel(gpu_table.gpu_lines, "GPUs", id="gpus", entitle=header.gpus_title)
         with Container(id="work"):
-            yield RanksPanel(ofjob.ranks, "Ranks", id="ranks", entitle=titles.ranks)
-            yield Panel(ofjob.heat, "Steps", id="heat", entitle=titles.steps)
-        yield FindingsPanel(ofjob.findings, "Findings", id="findings")
-        yield Panel(ofjob.details, "Selected finding", id="details")
+            yield RanksPanel(panels.draw_ranks, "Ranks", id="ranks", entitle=header.ranks_title)
+            yield Panel(panels.draw_heatmap, "Steps", id="heat", entitle=header.steps_title)
+        yield FindingsPanel(panels.draw_findings, "Findings", id="findings")
+        yield Panel(panels.draw_selected_finding, "Selected finding", id="details")
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
@@ -154,7 +153,7 @@ class TopApp(ThemedApp):
 
     def _arrange(self) -> None:
         screen = self.screen_stack[0]
-        room.arrange(screen, side_by_side=screen.size.width >= WIDE_FROM)
+        panel_layout.arrange(screen, side_by_side=screen.size.width >= WIDE_FROM)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         follows = isinstance(self.screen, FollowingScreen)
@@ -197,10 +196,10 @@ class TopApp(ThemedApp):
         diagnosis = self._diagnosis
         if diagnosis is None or not diagnosis.findings:
             return
-        from mgpu_doctor.tui.panels import findings
+        from mgpu_doctor.tui.panels import finding_list
 
         finding = diagnosis.findings[min(self.view.finding, len(diagnosis.findings) - 1)]
-        self.push_screen(Page("Finding", findings.details(diagnosis, finding)))
+        self.push_screen(Page("Finding", finding_list.finding_details(diagnosis, finding)))
 
     def action_sort(self) -> None:
         orders = list(Order)
@@ -208,8 +207,8 @@ class TopApp(ThemedApp):
         self.view = self.view._replace(order=following)
 
     def action_history(self) -> None:
-        from mgpu_doctor.tui.history.choice import Choice
-        from mgpu_doctor.tui.history.screen import HistoryScreen
+        from mgpu_doctor.tui.screens.graph_screen import HistoryScreen
+        from mgpu_doctor.tui.screens.graph_selection import Choice
 
         page = HistoryScreen(self.frame, self._graphs or Choice())
 
@@ -219,7 +218,7 @@ class TopApp(ThemedApp):
         self.push_screen(page, closed)
 
     def action_events(self) -> None:
-        from mgpu_doctor.tui.events.screen import EventsScreen
+        from mgpu_doctor.tui.screens.events_screen import EventsScreen
 
         self.push_screen(EventsScreen(self.frame))
 
@@ -306,7 +305,7 @@ class TopApp(ThemedApp):
     def on_ranks_panel_chosen(self, message: RanksPanel.Chosen) -> None:
         self.view = self.view._replace(rank=message.who)
         if message.opened and self.frame is not None:
-            from mgpu_doctor.tui.rank.screen import RankScreen
+            from mgpu_doctor.tui.screens.rank_screen import RankScreen
 
             page = RankScreen(self.frame, self.view)
 
@@ -318,7 +317,7 @@ class TopApp(ThemedApp):
     def on_gpus_panel_chosen(self, message: GpusPanel.Chosen) -> None:
         self.view = self.view._replace(gpu=message.which)
         if message.opened and self.frame is not None:
-            from mgpu_doctor.tui.gpu.screen import GpuScreen
+            from mgpu_doctor.tui.screens.gpu_screen import GpuScreen
 
             page = GpuScreen(self.frame, self.view)
 

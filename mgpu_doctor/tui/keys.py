@@ -1,4 +1,4 @@
-"""The keys of the live screen: what they do, in the footer, in the help and in the palette."""
+"""The keys of the live screen: actions, footer, help and command palette."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A panel on the screen: lines of text, drawn as they are looked at. It sees frozen frames and
+"""Lines of a long table, of which only those on the screen are made.
+
+A panel on the screen: lines of text, drawn as they are looked at. It sees frozen frames and
 nothing else.
 
 Textual's table of cells is about ten times dearer to update than lines (64 rows, Textual 8.2). To
@@ -21,12 +23,13 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.panels.rows import Rows
-from mgpu_doctor.tui.panels.titles import Title
+from mgpu_doctor.tui.panels.header import Title
+from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.view import View
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
 
 Draw = Callable[[Frame, int, View], Sequence[Text]]
 

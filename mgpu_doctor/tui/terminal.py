@@ -1,4 +1,4 @@
-"""The terminal that the live screen is drawn on: what it asks for, and what if it goes away."""
+"""The terminal under the live screen: signals, and the terminal's disappearance."""
 
 from __future__ import annotations
 

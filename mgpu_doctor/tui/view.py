@@ -1,4 +1,4 @@
-"""What the person at the screen chose."""
+"""What the user selected on the screen: sort order, filter, rank, GPU, finding."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from mgpu_doctor.live.gpu import Which
 
 if TYPE_CHECKING:
+    from mgpu_doctor.case.gpu import Device
     from mgpu_doctor.findings import RankSummary
-    from mgpu_doctor.tui.filter.syntax import Filter
+    from mgpu_doctor.tui.filter.language import Filter
 
 
 class Order(str, Enum):
@@ -50,3 +51,15 @@ class View(NamedTuple):
     """Which rank is selected; None: none yet."""
     gpu: Which | None = None
     """Which GPU is selected; None: none yet."""
+
+
+class Row(NamedTuple):
+    """A rank on a GPU, or either of them alone: what a filter is applied to."""
+
+    rank: RankSummary | None = None
+    device: Device | None = None
+    pids: tuple[int, ...] = ()
+    """The rank's, and those on the device that are no other rank's."""
+    host: str | None = None
+    user: str | None = None
+    """Who the rank's process belongs to."""

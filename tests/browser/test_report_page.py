@@ -13,8 +13,8 @@ import pytest
 from mgpu_doctor.analysis.comparing.comparison import Comparison, compared
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.report import comparison_html as compared_html
 from mgpu_doctor.report import html
-from mgpu_doctor.report.compared import html as compared_html
 from tests.support import diagnoses
 from tests.support.browser import SIZES, Browser, Colour
 from tests.support.recordings import HEALTHY, SLOW_INPUT, WAITING, recording
@@ -63,8 +63,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         **{name: html.render(diagnoses.ALL[name]) for name in DIAGNOSES},
         "recording": html.render(diagnose(load_recording(folder / "slow"))),
         "healthy-recording": html.render(diagnose(load_recording(folder / "well"))),
-        "strategies": compared_html.render(beside("ddp", "fsdp")),
-        "harm": compared_html.render(beside(diagnoses.HOSTILE, "x" * 300)),
+        "strategies": compared_html.render_comparison_html(beside("ddp", "fsdp")),
+        "harm": compared_html.render_comparison_html(beside(diagnoses.HOSTILE, "x" * 300)),
     }
 
     def written(name: str) -> Path:

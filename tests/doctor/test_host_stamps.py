@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.analysis.comparing.run import Run, measured
-from mgpu_doctor.analysis.devices.placement import placements
+from mgpu_doctor.analysis.comparing.compared_run import Run, measured
+from mgpu_doctor.analysis.machines.rank_devices import placements
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Case

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.analysis.host.surroundings import surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
 from tests.support.examining import examined, loud, named, recorded

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.analysis.capacity.long_batches import coming
+from mgpu_doctor.analysis.capacity.long_batches import find_long_batches
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.rules.memory.leaks import GROWN
@@ -34,7 +34,7 @@ def limited(case: Case, room: float) -> Case:
 
 def test_the_next_long_batch_is_foretold_and_room_is_silence(tmp_path: Path) -> None:
     case = recorded(tmp_path, "long_batches", ranks=1, environment=UNPOOLED)
-    (rank,) = coming(limited(case, 4 << 30), "host", GROWN.default)
+    (rank,) = find_long_batches(limited(case, 4 << 30), "host", GROWN.default)
     assert rank.unit == "tokens"
     assert rank.largest == rank.rank.steps["tokens"].max()
     short = limited(case, rank.line.peak(1.1 * rank.largest))

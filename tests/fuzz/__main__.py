@@ -30,7 +30,7 @@ ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THRE
 """The order of sets must be the same each time, and a process that forks has one thread."""
 LEFT_OUT = (
     "mgpu_doctor.__main__",
-    "mgpu_doctor.export.files.parquet",
+    "mgpu_doctor.export.optional_formats",
     "mgpu_doctor.plan",
     "mgpu_doctor.tui.app",
     "mgpu_probes.__main__",

@@ -13,7 +13,7 @@ import pytest
 from mgpu_probes.outside.flight.ras import ADDRESS
 from mgpu_probes.outside.flight.standstill import address_of, standing
 
-from mgpu_doctor.analysis.collectives.first import diverged
+from mgpu_doctor.analysis.collectives.first_divergence import diverged
 from mgpu_doctor.case.flight_files import flight_of
 
 PIDS = (100, 101, 102, 103)

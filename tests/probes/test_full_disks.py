@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.launch.storage import can_map_boxes
+from mgpu_doctor.launch.box_storage import can_map_boxes
 from mgpu_doctor.recording.box import read_box
 from tests.support.launching import doctor, read_json
 from tests.support.mounts import KINDS, fill, mounted, needs_mounts

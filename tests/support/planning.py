@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.analysis.memory.settings import Framework, Settings
-from mgpu_doctor.plan import following
-from mgpu_doctor.plan.tracing import step
-from mgpu_doctor.plan.tracing.pointing import StepError, TargetError, find, framework
+from mgpu_doctor.plan import step_tracer
+from mgpu_doctor.plan.tracing import torch_step
+from mgpu_doctor.plan.tracing.user_function import (
+    StepError,
+    TargetError,
+    detect_framework,
+    find_function,
+)
 from mgpu_doctor.plan.wire import Answer, Refusal
 
 
@@ -20,13 +25,13 @@ class InThisProcess:
     functions: dict[str, Callable[[], Any]]
     """By the names under which they are asked for; others are looked for as ever."""
 
-    def __init__(self, nursery: str, limit: float) -> None:
-        self.target, self.limit = nursery, limit
+    def __init__(self, target: str, limit: float) -> None:
+        self.target, self.limit = target, limit
 
     def trace(self, settings: Settings, *, real: bool = False) -> Answer | Refusal:
         try:
-            function = self.functions.get(self.target) or find(self.target)
-            return _tracer(framework(self.target))(function, settings, real=real)
+            function = self.functions.get(self.target) or find_function(self.target)
+            return _tracer(detect_framework(self.target))(function, settings, real=real)
         except TargetError as error:
             return Refusal(str(error), target=True)
         except StepError as error:
@@ -36,7 +41,7 @@ class InThisProcess:
 
 
 class _NoProcess(str):
-    """In the place of a `Nursery`: the target alone."""
+    """In the place of a `ForkServer`: the target alone."""
 
     __slots__ = ()
 
@@ -45,15 +50,15 @@ class _NoProcess(str):
 
 def _tracer(about: Framework) -> Callable[..., Answer]:
     if about is Framework.TORCH:
-        return step.answer
-    from mgpu_doctor.plan.graphs import step as graphs  # TensorFlow is loaded where it is needed
+        return torch_step.answer
+    from mgpu_doctor.plan.tracing import graph_step  # TensorFlow is loaded where it is needed
 
-    return graphs.trace
+    return graph_step.trace
 
 
 def trace_here(monkeypatch: pytest.MonkeyPatch, **functions: Callable[[], Any]) -> None:
     """From now on, one trace after the other."""
     monkeypatch.setattr(InThisProcess, "functions", functions, raising=False)
-    monkeypatch.setattr(following, "Worker", InThisProcess)
-    monkeypatch.setattr(following, "Nursery", _NoProcess)
+    monkeypatch.setattr(step_tracer, "Worker", InThisProcess)
+    monkeypatch.setattr(step_tracer, "ForkServer", _NoProcess)
     monkeypatch.setattr("concurrent.futures.ThreadPoolExecutor.map", lambda _, *some: map(*some))

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_doctor.analysis.comparing.memory import Memory
-from mgpu_doctor.analysis.comparing.noise import mean_level, median_level
-from mgpu_doctor.analysis.comparing.run import Run, Work
-from mgpu_doctor.analysis.steps.align import Floats
+from mgpu_doctor.analysis.comparing.compared_run import Memory, Run, Work
+from mgpu_doctor.analysis.comparing.step_time_noise import mean_level, median_level
+from mgpu_doctor.analysis.steps.step_alignment import Floats
 from mgpu_doctor.case.model import Case
 from tests.support.synthetic import Synthetic, synthetic_case
 

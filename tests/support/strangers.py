@@ -9,7 +9,7 @@ from dataclasses import replace
 from mgpu_doctor.case.model import Console
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import markdown
-from mgpu_doctor.report.redact import redacted
+from mgpu_doctor.report.redaction.redact import redacted
 from tests.support import diagnoses
 
 

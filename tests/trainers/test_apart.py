@@ -38,14 +38,14 @@ class Child:
 
 
 def watched(capsys: pytest.CaptureFixture[str], *children: Child) -> tuple[int, str]:
-    code = apart.watch("trainer", children)  # type: ignore[arg-type]  # they are asked alike
+    code = apart.wait_for_server("trainer", children)  # type: ignore[arg-type]  # they are asked alike
     return code, capsys.readouterr().err
 
 
 def test_a_worker_that_dies_is_told_once_and_the_others_go_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "LOOKS_APART", 0)
+    monkeypatch.setattr(apart, "POLL_INTERVAL", 0)
     children = (Child(None, None, None, None, None, None, 0), Child(None, -9), Child(None, None, 3))
     assert watched(capsys, *children) == (
         0,
@@ -65,7 +65,7 @@ def test_without_the_server_it_is_over(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_server_that_stands_without_workers_is_not_waited_for(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(apart, "LOOKS_APART", 0)
+    monkeypatch.setattr(apart, "POLL_INTERVAL", 0)
     monkeypatch.setattr(apart, "PATIENCE", 0)
     code, told = watched(capsys, Child(None), Child(1), Child(1))
     assert code == 1
@@ -74,6 +74,7 @@ def test_a_server_that_stands_without_workers_is_not_waited_for(
     )
 
 
+@pytest.mark.slow
 def test_it_ends_as_rank_0_did_and_leaves_nobody(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
     start = (
@@ -96,6 +97,7 @@ def test_it_ends_as_rank_0_did_and_leaves_nobody(tmp_path: Path) -> None:
     assert not any(map(psutil.pid_exists, pids))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nobody_outlives_the_launcher(tmp_path: Path, number: signal.Signals) -> None:
     program = 'import os, signal\nos.write(1, b"%d\\n" % os.getpid())\nsignal.pause()\n'

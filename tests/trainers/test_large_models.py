@@ -2,12 +2,14 @@
 
 import pytest
 import torch
-from mgpu_trainers import large
+from mgpu_trainers.pytorch.common import models
 from torch import nn
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize(
-    ("kind", "parameters"), [(large.Gpt2Small, 124_439_808), (large.ResNet50, 25_557_032)]
+    ("kind", "parameters"), [(models.Gpt2Small, 124_439_808), (models.ResNet50, 25_557_032)]
 )
 def test_they_have_as_many_parameters_as_published(kind: type[nn.Module], parameters: int) -> None:
     with torch.device("meta"):
@@ -15,7 +17,7 @@ def test_they_have_as_many_parameters_as_published(kind: type[nn.Module], parame
 
 
 def test_small_ones_of_their_kind_give_a_score_for_each_class() -> None:
-    text = large.Gpt2Small(width=16, depth=1, heads=2)
-    assert text(torch.zeros(2, 5, dtype=torch.long)).shape == (2, 5, large.VOCABULARY)
-    images = large.ResNet50(depths=(1, 2), width=8)
-    assert images(torch.zeros(2, 3, 32, 32)).shape == (2, large.CLASSES)
+    text = models.Gpt2Small(width=16, depth=1, heads=2)
+    assert text(torch.zeros(2, 5, dtype=torch.long)).shape == (2, 5, models.GPT2_VOCABULARY)
+    images = models.ResNet50(depths=(1, 2), width=8)
+    assert images(torch.zeros(2, 3, 32, 32)).shape == (2, models.IMAGENET_CLASSES)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from mgpu_trainers import catalogue
 from mgpu_trainers.pytorch import ray_cluster
-from mgpu_trainers.pytorch.ray_worker import Shared
+from mgpu_trainers.pytorch.ray_worker import SharedOutput
 
 RAY = catalogue.find("ray-torch")
 
 PRINTS = """
 import os, sys
-from mgpu_trainers.pytorch.ray_worker import take
-take(sys.argv[1])
+from mgpu_trainers.pytorch.ray_worker import take_output
+take_output(sys.argv[1])
 print("from Python")
 os.write(1, b"from C\\n")
 print("trouble", file=sys.stderr)
@@ -26,10 +26,10 @@ print("trouble", file=sys.stderr)
 HAS_CHILDREN = """
 import os, signal, subprocess, sys
 from mgpu_trainers.pytorch import ray_cluster
-ray_cluster._adopt()
+ray_cluster._adopt_orphans()
 leaves = "import os, signal; pid = os.fork(); pid and [print(pid), exit()]; signal.pause()"
 subprocess.run([sys.executable, "-c", leaves], check=True)
-ray_cluster._bury(0)
+ray_cluster._end_children(0)
 """
 
 
@@ -56,20 +56,22 @@ def test_a_fault_may_name_any_of_the_ranks_before_they_are_started() -> None:
     assert refused.value.code == 2
 
 
+@pytest.mark.slow
 def test_a_worker_prints_where_the_one_prints_who_started_it(tmp_path: Path) -> None:
     program = (
         "import subprocess, sys; from pathlib import Path\n"
-        "from mgpu_trainers.pytorch.ray_worker import Shared\n"
-        "shared = Shared(Path(sys.argv[1]))\n"
+        "from mgpu_trainers.pytorch.ray_worker import SharedOutput\n"
+        "shared = SharedOutput(Path(sys.argv[1]))\n"
         "subprocess.run([sys.executable, '-c', sys.argv[2], sys.argv[1]], check=True,\n"
         "    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "output"), PRINTS]
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (ended.stdout, ended.stderr) == ("from Python\nfrom C\n", "trouble\n")
-    assert Shared(tmp_path / "other").path.is_socket()
+    assert SharedOutput(tmp_path / "other").path.is_socket()
 
 
+@pytest.mark.slow
 def test_what_ray_leaves_behind_is_ended() -> None:
     ended = subprocess.run(
         [sys.executable, "-c", HAS_CHILDREN], capture_output=True, text=True, check=True, timeout=60
@@ -91,14 +93,17 @@ def test_only_this_user_can_read_the_token(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_who_failed_is_told_by_rank(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ray_cluster._told(FailedError(r1=ValueError("odd rows\nmore"), r0=RuntimeError())) == 1
+    assert (
+        ray_cluster._report_failure(FailedError(r1=ValueError("odd rows\nmore"), r0=RuntimeError()))
+        == 1
+    )
     assert capsys.readouterr().err.splitlines() == [
         "ray-torch: rank 0 failed: RuntimeError: ",
         "ray-torch: rank 1 failed: ValueError: odd rows",
     ]
-    assert ray_cluster._told(FailedError(r0=SystemExit(3))) == 3
-    assert ray_cluster._told(FailedError(r0=SystemExit("no GPU"), r1=SystemExit(0))) == 1
-    assert ray_cluster._told(FailedError()) == 1
+    assert ray_cluster._report_failure(FailedError(r0=SystemExit(3))) == 3
+    assert ray_cluster._report_failure(FailedError(r0=SystemExit("no GPU"), r1=SystemExit(0))) == 1
+    assert ray_cluster._report_failure(FailedError()) == 1
     assert capsys.readouterr().err.splitlines()[-1] == "ray-torch: last line"
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from tests.support.jobs import JOBS, gone, until
 
+pytestmark = pytest.mark.slow
+
 
 @contextmanager
 def launched(*todo: str, servers: int = 0) -> Iterator[subprocess.Popen[str]]:

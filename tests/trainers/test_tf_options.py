@@ -8,8 +8,8 @@ import sys
 
 import pytest
 from mgpu_trainers import catalogue, cluster
+from mgpu_trainers.capabilities import UsageError
 from mgpu_trainers.cluster import Cluster, Task
-from mgpu_trainers.options import UsageError
 
 NAMES = [each.name for each in catalogue.TRAINERS if each.framework == "tensorflow"]
 
@@ -62,7 +62,7 @@ def test_each_is_started_by_what_it_needs(name: str, ranks: int | None, started:
         ("tf-ps", {"fault": "slow:rank=2,ms=5"}, "fault", "servers (rank=2 and up) can only be k"),
         ("tf-ps", {"fault": "kill:rank=3"}, "fault", "no rank 3 among 3"),
         ("tf-ps", {"save_every": 5}, "save-every", "needs a folder"),
-        ("tf-tpu", {"fault": "slow:rank=0,ms=5"}, "fault", "a TPU runs no Python of ours"),
+        ("tf-tpu", {"fault": "slow:rank=0,ms=5"}, "fault", "tf-tpu runs no Python of ours"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_the_options_name(
@@ -100,7 +100,7 @@ def test_a_worker_itself_counts_ranks_by_its_cluster(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(cluster.VARIABLE, whole.config(Task("worker", 2)))
     read = catalogue.arguments(catalogue.find("tf-multiworker"), ["--fault", "kill:rank=2"])
     assert read.fault == ["kill:rank=2"]
-    assert cluster.mine("tf-multiworker") == (whole, Task("worker", 2))
+    assert cluster.read_own_task("tf-multiworker") == (whole, Task("worker", 2))
     assert [whole.place(task) for task in whole.tasks()] == [0, 0, 1]
 
 
@@ -124,20 +124,20 @@ def test_a_cluster_that_cannot_be_is_one_sentence(
     if said is not None:
         monkeypatch.setenv(cluster.VARIABLE, said)
     with pytest.raises(SystemExit) as ended:
-        cluster.mine("tf-ps")
+        cluster.read_own_task("tf-ps")
     assert str(ended.value).startswith("tf-ps: ")
     assert "\n" not in str(ended.value)
 
 
 def test_a_local_cluster_has_ports_of_its_own() -> None:
-    whole = cluster.local(workers=3, servers=2)
+    whole = cluster.local_cluster(workers=3, servers=2)
     assert [str(task) for task in whole.tasks()] == [
         *("the chief", "worker 0", "worker 1", "worker 2"),
         *("parameter server 0", "parameter server 1"),
     ]
     taken = [address for each in whole.addresses.values() for address in each]
     assert len(set(taken)) == 6
-    assert "chief" not in cluster.local(workers=2, servers=0).addresses
+    assert "chief" not in cluster.local_cluster(workers=2, servers=0).addresses
 
 
 def test_names_and_options_need_no_framework() -> None:

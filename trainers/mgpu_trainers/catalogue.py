@@ -1,5 +1,6 @@
-"""The trainers by name: what each is, which options it takes, and the command that starts it.
+"""The trainers by name: what each is and can do, and the command that starts it.
 
+Called by the doctor's command line, its launch form, and by the trainers to read their own options.
 Imports no framework, so that a list or a `--help` costs nothing.
 """
 
@@ -9,139 +10,196 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NoReturn
+from typing import NoReturn
 
-from mgpu_trainers import cluster, faults, natural, specs, tf_options, together
-from mgpu_trainers import options as own
-from mgpu_trainers.options import PRACTICES, RANKS, TRAINING, Option, UsageError, Value
-from mgpu_trainers.specs import SpecError
+from mgpu_trainers import cluster, faults
+from mgpu_trainers.capabilities import PHASES, Batches, Framework, Launcher, UsageError, Value
+from mgpu_trainers.capabilities import Capability as Has
+from mgpu_trainers.fault_spec import SpecError, list_keys
+from mgpu_trainers.option_checks import check_fit, check_options
+from mgpu_trainers.options import AUTO, RANKS, Option
+from mgpu_trainers.trainer import Trainer
 
-__all__ = ["RANKS", "TRAINERS", "TRAINING", "Option", "Trainer", "UsageError"]
+__all__ = ["RANKS", "TRAINERS", "Option", "Trainer", "UsageError"]
 
-
-@dataclass(frozen=True)
-class Trainer:
-    """`launcher` python: it is one process, which drives all the devices by itself."""
-
-    name: str
-    module: str
-    framework: Literal["torch", "tensorflow"]
-    summary: str
-    options: tuple[Option, ...]
-    launcher: Literal["torchrun", "python", "apart", "cluster", "ray"] = "torchrun"
-
-    @property
-    def ranks(self) -> Option:
-        """How many processes it takes, with the default of this trainer."""
-        return replace(RANKS, default={"python": 1, "apart": 3}.get(self.launcher, RANKS.default))
-
-
-_PARTED = (*TRAINING, *PRACTICES)
-_ALONE = (*(own.AUTO_BATCH if one.name == "batch" else one for one in _PARTED), own.COMPILE)
-"""Of ranks that hold the whole model."""
-_GROUP = (*_ALONE, own.NO_SYNC, own.TIMEOUT)
-_SHARDED = (*_PARTED, own.NO_SYNC, own.TIMEOUT)
-_WHOLE = (*_PARTED, own.TIMEOUT)
-_DDP = (*_GROUP, own.BUCKET, own.COMPRESS)
-_LOCAL = (*_GROUP, own.BUCKET, own.SYNC_EVERY, own.SYNC_FIRST)
+_TORCH = {
+    *(Has.GLOBAL_BATCH, Has.ACCUMULATION, Has.THREADS, Has.DEVICE_CHOICE),
+    *(Has.SAVING_STALLS, Has.STEP_HOOKS),
+}
+"""What every trainer of PyTorch has."""
+_GROUP = {*_TORCH, Has.TIMEOUT, Has.COLLECTIVES, Has.RANKS_MEET, Has.RENDEZVOUS}
+"""Those whose ranks form a process group."""
+_SYNC = {*_GROUP, Has.STEP_COLLECTIVES}
+"""Those of them whose ranks meet in each step."""
+_DATA_PARALLEL = {Has.OWN_DATA, Has.UNEVEN_BATCHES}
+_DDP = {*_SYNC, *_DATA_PARALLEL, Has.WHOLE_MODEL, Has.DDP, Has.COMPRESSION, Has.LATE_SYNC}
+_LOCAL = {*_GROUP, *_DATA_PARALLEL, Has.WHOLE_MODEL, Has.LOCAL_STEPS}
+_TF_HOST = {Has.GLOBAL_BATCH, Has.ACCUMULATION, Has.THREADS, Has.DEVICE_CHOICE, Has.STEP_HOOKS}
+"""What trainers of TensorFlow have on CPUs and GPUs."""
 
 
 def _torch(
     name: str,
     summary: str,
-    options: tuple[Option, ...],
-    launcher: Literal["torchrun", "python", "apart"] = "torchrun",
+    capabilities: set[Has],
+    *,
+    launcher: Launcher = Launcher.TORCHRUN,
+    batches: Batches = Batches.PER_RANK,
+    untimed: tuple[str, ...] = (),
+    least_ranks: int = 1,
+    default_ranks: int = 2,
 ) -> Trainer:
-    module = f"mgpu_trainers.pytorch.{name.replace('-', '_')}"
-    return Trainer(f"torch-{name}", module, "torch", summary, options, launcher)
+    return Trainer(
+        name=f"torch-{name}",
+        module=f"mgpu_trainers.pytorch.{name.replace('-', '_')}",
+        framework=Framework.TORCH,
+        launcher=launcher,
+        summary=summary,
+        capabilities=frozenset(capabilities),
+        batches=batches,
+        timed_phases=tuple(phase for phase in PHASES if phase not in untimed),
+        least_ranks=least_ranks,
+        default_ranks=1 if launcher is Launcher.PYTHON else default_ranks,
+    )
 
 
-def _tf(
-    name: str, summary: str, options: tuple[Option, ...], launcher: Literal["python", "cluster"]
+def _tensorflow(
+    name: str,
+    summary: str,
+    capabilities: set[Has],
+    launcher: Launcher = Launcher.PYTHON,
 ) -> Trainer:
-    module = f"mgpu_trainers.tensorflow.{name}"
-    return Trainer(f"tf-{name}", module, "tensorflow", summary, options, launcher)
+    return Trainer(
+        name=f"tf-{name}",
+        module=f"mgpu_trainers.tensorflow.{name}",
+        framework=Framework.TENSORFLOW,
+        launcher=launcher,
+        summary=summary,
+        capabilities=frozenset(capabilities),
+        timed_phases=("forward", "backward"),
+        default_ranks=1 if launcher is Launcher.PYTHON else 2,
+    )
 
 
 TRAINERS = (
-    _torch("ddp", "PyTorch DistributedDataParallel: gloo on CPUs, NCCL on GPUs", _DDP),
-    _torch("fsdp", "fully_shard (FSDP2): weights, gradients and optimizer are divided", _SHARDED),
-    _torch("zero1", "DDP with ZeroRedundancyOptimizer: the optimizer's states are divided", _DDP),
-    _torch("localsgd", "post-local SGD: each rank for itself, now and then averaged", _LOCAL),
+    _torch(
+        "ddp",
+        "PyTorch DistributedDataParallel: gloo on CPUs, NCCL on GPUs",
+        {*_DDP, Has.EQUAL_COPIES},
+    ),
+    _torch(
+        "fsdp",
+        "fully_shard (FSDP2): weights, gradients and optimizer states are sharded",
+        {*_SYNC, *_DATA_PARALLEL, Has.LATE_SYNC},
+        untimed=("forward", "backward"),
+    ),
+    _torch("zero1", "DDP with ZeroRedundancyOptimizer: optimizer states are sharded", _DDP),
+    _torch(
+        "localsgd",
+        "post-local SGD: ranks train on their own and average their weights now and then",
+        {*_LOCAL, Has.DDP, Has.LATE_SYNC, Has.LOCAL_START},
+    ),
     _torch(
         "diloco",
-        "DiLoCo: each rank for itself; now and then an outer optimizer takes their average way",
-        (*_ALONE, own.TIMEOUT, own.SYNC_EVERY),
+        "DiLoCo: ranks train on their own; now and then an outer optimizer takes their average "
+        "change",
+        _LOCAL,
     ),
     _torch(
         "ps",
-        "asynchronous parameter server: rank 0 has the weights, the others learn at their own pace",
-        (*_ALONE, own.TIMEOUT),
-        "apart",
+        "asynchronous parameter server: rank 0 has the weights, the others train at their own pace",
+        {*_TORCH, *_DATA_PARALLEL, Has.WHOLE_MODEL, Has.TIMEOUT},
+        launcher=Launcher.APART,
+        batches=Batches.PER_WORKER,
+        untimed=("optimizer",),
+        least_ranks=2,
+        default_ranks=3,
     ),
-    _torch("tp", "tensor parallel: each layer is divided among all ranks", _WHOLE),
+    _torch(
+        "tp",
+        "tensor parallel: each layer is divided among all ranks",
+        {*_SYNC, Has.SPLIT_LAYERS},
+        batches=Batches.SHARED,
+        untimed=("forward", "backward"),
+    ),
     _torch(
         "tp-fsdp",
-        "layers divided inside groups of ranks, fully_shard between the groups",
-        (*_SHARDED, own.TP),
+        "tensor parallel inside groups of ranks, fully_shard between the groups",
+        {*_SYNC, Has.SPLIT_LAYERS, Has.GROUPS, Has.LATE_SYNC},
+        batches=Batches.PER_GROUP,
+        untimed=("forward", "backward"),
     ),
     _torch(
         "pp",
-        "pipeline parallel: the model's layers on the ranks, which pass micro-batches on",
-        (*_WHOLE, own.SCHEDULE, own.MICRO_BATCHES),
+        "pipeline parallel: each rank has some layers and passes micro-batches on",
+        {*_SYNC, Has.PIPELINE},
+        batches=Batches.SHARED,
+        untimed=("backward",),
+        least_ranks=2,
     ),
-    _torch("single", "one process, one device: what the others are held against", _ALONE, "python"),
-    _torch("dp", "DataParallel: one process, each batch divided over its GPUs", _PARTED, "python"),
+    _torch(
+        "single",
+        "one process, one device: the baseline",
+        {*_TORCH, Has.WHOLE_MODEL, Has.UNEVEN_BATCHES},
+        launcher=Launcher.PYTHON,
+    ),
+    _torch(
+        "dp",
+        "DataParallel: one process divides each batch over its GPUs",
+        {*_TORCH, Has.UNEVEN_BATCHES},
+        launcher=Launcher.PYTHON,
+    ),
     _torch(
         "mp",
         "naive model parallel: one process, the model's layers on several GPUs",
-        (*_PARTED, own.STAGES),
-        "python",
+        {*_TORCH, Has.UNEVEN_BATCHES, Has.DEVICE_STAGES},
+        launcher=Launcher.PYTHON,
     ),
     Trainer(
-        "ray-torch",
-        "mgpu_trainers.pytorch.ray_ddp",
-        "torch",
-        "torch-ddp in workers of Ray Train, on a Ray of its own on this machine",
-        _DDP,
-        "ray",
+        name="ray-torch",
+        module="mgpu_trainers.pytorch.ray_ddp",
+        framework=Framework.TORCH,
+        launcher=Launcher.RAY,
+        summary="torch-ddp in workers of Ray Train, on a Ray of its own on this machine",
+        capabilities=frozenset({*_DDP, Has.EQUAL_COPIES} - {Has.RENDEZVOUS}),
     ),
-    _tf("single", "TensorFlow on one device", tf_options.SINGLE, "python"),
-    _tf(
+    _tensorflow("single", "TensorFlow on one device", {*_TF_HOST, Has.KERAS_FIT}),
+    _tensorflow(
         "mirrored",
         "MirroredStrategy: one process, a replica on each of its GPUs, or on virtual CPUs",
-        tf_options.MIRRORED,
-        "python",
+        {*_TF_HOST, Has.KERAS_FIT, Has.REPLICAS},
     ),
-    _tf(
+    _tensorflow(
         "multiworker",
-        "MultiWorkerMirroredStrategy: several processes, gradients are averaged",
-        tf_options.MULTIWORKER,
-        "cluster",
+        "MultiWorkerMirroredStrategy: several processes average their gradients",
+        {
+            *(*_TF_HOST, Has.TIMEOUT, Has.UNEVEN_BATCHES),
+            *(Has.RANKS_MEET, Has.RENDEZVOUS),
+        },
+        Launcher.CLUSTER,
     ),
-    _tf(
+    _tensorflow(
         "ps",
-        "ParameterServerStrategy: workers learn at their own pace from weights on servers",
-        tf_options.PS,
-        "cluster",
+        "ParameterServerStrategy: workers train at their own pace from weights on servers",
+        {Has.THREADS, Has.SERVERS},
+        Launcher.CLUSTER,
     ),
-    _tf("tpu", "TPUStrategy, where there is a TPU", tf_options.ON_TPU, "python"),
+    _tensorflow("tpu", "TPUStrategy, where there is a TPU", {Has.ACCUMULATION, Has.TPU}),
 )
+"""All trainers, in the order of `train --list`. A new strategy is an entry here and its module."""
 
 
 _NO_AUTO = {
-    "torch": "{} has no --batch auto: to try a batch would take all its ranks or devices; give a "
-    "number",
-    "tensorflow": "{} has no --batch auto: TensorFlow does not tell what a process may still take; "
-    "give a number",
+    Framework.TORCH: "trying a batch would take all its ranks or devices",
+    Framework.TENSORFLOW: "TensorFlow does not say how much memory a process may still take",
 }
+"""Why a trainer has no `--batch auto`."""
 
 _HOROVOD = (
     "Horovod is not built in: 0.28.1, its last release, does not compile with torch 2.13. In its "
     "source, set CMAKE_CXX_STANDARD to 17 in horovod/torch/CMakeLists.txt, then "
-    "`HOROVOD_WITH_GLOO=1 pip install --no-build-isolation .`; a script of your own starts with "
-    "`mgpu-doctor run -- horovodrun -np 2 python SCRIPT`, which nobody has tried"
+    "`HOROVOD_WITH_GLOO=1 pip install --no-build-isolation .`; start a script of your own with "
+    "`mgpu-doctor run -- horovodrun -np 2 python SCRIPT`, which is untested"
 )
 
 
@@ -156,18 +214,19 @@ def find(name: str) -> Trainer:
     raise UsageError(f"there is no trainer {name!r}: choose one of {known}")
 
 
-def _near(given: str, known: Iterable[str]) -> str:
-    """The option that may have been meant, to be put behind one that there is not."""
-    found = difflib.get_close_matches(given.replace("_", "-"), list(known), n=1, cutoff=0.75)
-    return f" (there is --{found[0]})" if found else ""
+def _suggest_option(given: str, known: Iterable[str]) -> str:
+    """The option that was probably meant, as an addition to a message; empty: none is close."""
+    close = difflib.get_close_matches(given.replace("_", "-"), list(known), n=1, cutoff=0.75)
+    return f" (there is --{close[0]})" if close else ""
 
 
 def missing(trainer: Trainer) -> str | None:
     """What the trainer needs and is not installed here, as the rest of a sentence."""
-    if importlib.util.find_spec(trainer.framework) is None:
-        extra = f"'mgpu-doctor[{trainer.framework}]'"
-        return f"needs {trainer.framework}, which is not installed here; try `pip install {extra}`"
-    if trainer.launcher == "ray" and importlib.util.find_spec("ray") is None:
+    framework = trainer.framework.value
+    if importlib.util.find_spec(framework) is None:
+        extra = f"'mgpu-doctor[{framework}]'"
+        return f"needs {framework}, which is not installed here; try `pip install {extra}`"
+    if trainer.launcher is Launcher.RAY and importlib.util.find_spec("ray") is None:
         return "needs Ray Train, which is not installed here; try `pip install 'ray[train]'`"
     return None
 
@@ -181,84 +240,90 @@ def command(trainer: Trainer, ranks: int | None, options: Mapping[str, object]) 
     fault that cannot be planted.
     """
     values = check(trainer, ranks, options)
-    number = _number(trainer, ranks)
-    together.check(trainer.name, natural.population(trainer.name, number, values), values)
-    program = [sys.executable, "-m"]
-    if trainer.launcher == "torchrun":
-        program += ["torch.distributed.run", "--standalone", "--nproc-per-node"]
-        program += [str(number), "-m"]
-    elif trainer.launcher == "apart":
-        program += ["mgpu_trainers.apart", "--ranks", str(number)]
-    elif trainer.launcher == "ray":
-        program += ["mgpu_trainers.pytorch.ray_cluster", "--ranks", str(number)]
-    elif trainer.launcher == "cluster":
-        program += ["mgpu_trainers.tensorflow.launcher", "--workers", str(number)]
-        program += ["--servers", str(values.get("servers", 0))]
-    program += [trainer.module, *_arguments(options)]
-    if values["batch"] == own.AUTO:
+    number = _read_ranks(trainer, ranks)
+    program = [sys.executable, "-m", *_launch(trainer, number, values), trainer.module]
+    program += _spell_options(options)
+    if values["batch"] == AUTO:
         search = ["mgpu_trainers.largest", trainer.name, "--ranks", str(number), "--"]
         program = [sys.executable, "-m", *search, *program]
     return program
 
 
+def _launch(trainer: Trainer, ranks: int, values: Mapping[str, Value | None]) -> list[str]:
+    """What stands between the interpreter's `-m` and the trainer's module."""
+    number = str(ranks)
+    return {
+        Launcher.PYTHON: [],
+        Launcher.TORCHRUN: [
+            *("torch.distributed.run", "--standalone", "--nproc-per-node", number, "-m")
+        ],
+        Launcher.APART: ["mgpu_trainers.apart", "--ranks", number],
+        Launcher.RAY: ["mgpu_trainers.pytorch.ray_cluster", "--ranks", number],
+        Launcher.CLUSTER: [
+            *("mgpu_trainers.tensorflow.launcher", "--workers", number),
+            *("--servers", str(values.get("servers", 0))),
+        ],
+    }[trainer.launcher]
+
+
 def check(
     trainer: Trainer, ranks: int | None, options: Mapping[str, object]
 ) -> dict[str, Value | None]:
-    """Each option by itself; what those that are no faults are, defaults included.
-
-    Raises UsageError as `command` does.
-    """
-    number = _number(trainer, ranks)
+    """The values of all options that are no faults, defaults included; raises as `command`."""
+    number = _read_ranks(trainer, ranks)
     known = {option.name: option for option in trainer.options}
-    values = {option.name: option.default for option in trainer.options}
+    values = {option.name: option.default for option in known.values()}
     for given, value in options.items():
         option = known.get(given.replace("_", "-"))
         if option is None:
-            raise UsageError(f"{trainer.name} has no option --{given}{_near(given, known)}", given)
-        for text in _texts(value):
-            if option.name == "batch" and text == own.AUTO and not option.words:
-                raise UsageError(_NO_AUTO[trainer.framework].format(trainer.name), "batch")
+            hint = _suggest_option(given, known)
+            raise UsageError(f"{trainer.name} has no option --{given}{hint}", given)
+        for text in _list_texts(value):
+            if option.name == "batch" and text == AUTO and not option.words:
+                why = _NO_AUTO[trainer.framework]
+                raise UsageError(
+                    f"{trainer.name} has no --batch auto: {why}; give a number", "batch"
+                )
             values[option.name] = option.read(text)
+    population = trainer.count_faulty_ranks(number, values)
+    check_fit(values)
     try:
-        named = natural.population(trainer.name, number, values)
-        planted = faults.parse(_texts(options.get("fault")), named)
-        faults.check(planted, trainer.name)
-        natural.check(planted, trainer.name, number, values)
+        planted = faults.parse(_list_texts(options.get("fault")), population)
+        faults.check_faults(planted, trainer, number, values, TRAINERS)
     except SpecError as error:
         raise UsageError(str(error), "fault") from None
+    check_options(trainer, population, values)
     return values
 
 
 def arguments(
     trainer: Trainer, argv: Sequence[str] | None = None, ranks: int | None = None
 ) -> argparse.Namespace:
-    """What the trainer itself was called with; ends the process with 2 on wrong usage.
+    """The options a trainer was started with; ends the process with 2 on wrong usage.
 
     `ranks`: how many there are; None: as the launcher says."""
-    parser = parser_of(trainer)
+    parser = make_parser(trainer)
     given = parser.parse_args(argv)
     try:
-        if given.batch == own.AUTO:
+        if given.batch == AUTO:
             raise UsageError(
                 "--batch auto is found before ranks start: put `python -m mgpu_trainers.largest "
                 f"{trainer.name} --ranks N --` in front of the whole command"
             )
-        ranks = _number(trainer, _world(trainer) if ranks is None else ranks)
-        values = check(trainer, ranks, vars(given))
-        together.check(trainer.name, natural.population(trainer.name, ranks, values), values)
+        check(trainer, _read_world(trainer) if ranks is None else ranks, vars(given))
     except UsageError as error:
         parser.error(str(error))
     return given
 
 
-def parser_of(trainer: Trainer) -> argparse.ArgumentParser:
-    """Of the trainer's own options, each by itself."""
+def make_parser(trainer: Trainer) -> argparse.ArgumentParser:
+    """A parser of the trainer's own options, each checked by itself."""
     parser = _Parser(prog=f"python -m {trainer.module}", description=trainer.summary)
     for option in trainer.options:
         default = f" (default {option.default})" if option.default is not None else ""
         parser.add_argument(
             f"--{option.name}",
-            type=_one_of(option) if option.words else option.type,
+            type=_reader(option) if option.words else option.type,
             default=[] if option.repeatable else option.default,
             action="append" if option.repeatable else "store",
             choices=option.choices or None,
@@ -267,7 +332,7 @@ def parser_of(trainer: Trainer) -> argparse.ArgumentParser:
     return parser
 
 
-def _one_of(option: Option) -> Callable[[str], Value]:
+def _reader(option: Option) -> Callable[[str], Value]:
     def read(text: str) -> Value:
         try:
             return option.read(text)
@@ -282,32 +347,31 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def _number(trainer: Trainer, ranks: int | None) -> int:
-    number = RANKS.read(str(trainer.ranks.default if ranks is None else ranks))
-    if trainer.launcher == "python" and number != 1:
-        several = any(option.name == "replicas" for option in trainer.options)
-        instead = "; take --replicas" if several else ""
+def _read_ranks(trainer: Trainer, ranks: int | None) -> int:
+    number = RANKS.read(str(trainer.default_ranks if ranks is None else ranks))
+    if trainer.is_one_process and number != 1:
+        instead = "; take --replicas" if trainer.has(Has.REPLICAS) else ""
         raise UsageError(
             f"{trainer.name} is one process: --ranks can only be 1{instead}", RANKS.name
         )
     return int(number)
 
 
-def _world(trainer: Trainer) -> int | None:
+def _read_world(trainer: Trainer) -> int | None:
     """How many ranks were started, as the launcher says; None: it does not."""
-    if trainer.launcher == "cluster":
-        return cluster.workers()
-    world = os.environ.get("WORLD_SIZE") if trainer.launcher != "python" else None
+    if trainer.launcher is Launcher.CLUSTER:
+        return cluster.count_workers()
+    world = None if trainer.is_one_process else os.environ.get("WORLD_SIZE")
     return int(world) if world else None
 
 
-def _arguments(options: Mapping[str, object]) -> Iterable[str]:
+def _spell_options(options: Mapping[str, object]) -> Iterable[str]:
     for name, value in options.items():
-        for text in _texts(value):
+        for text in _list_texts(value):
             yield from (f"--{name.replace('_', '-')}", text)
 
 
-def _texts(value: object) -> list[str]:
+def _list_texts(value: object) -> list[str]:
     if value is None:
         return []
     if isinstance(value, Iterable) and not isinstance(value, str):
@@ -316,10 +380,10 @@ def _texts(value: object) -> list[str]:
 
 
 def fault_keys() -> dict[str, tuple[str, ...]]:
-    """The kinds of faults that can be planted, each with the keys it takes."""
-    return {kind: tuple(specs.keys(fault)) for kind, fault in faults.KINDS.items()}
+    """The kinds of faults that can be planted, each with the names of its keys."""
+    return {kind: tuple(fault_defaults(kind)) for kind in faults.KINDS}
 
 
 def fault_defaults(kind: str) -> dict[str, str]:
-    """What each key of a kind is when it is not given; empty: nothing."""
-    return specs.defaults(faults.KINDS[kind])
+    """The default of each key of a kind, as a text spells it; empty: none."""
+    return {key.name: key.default for key in list_keys(faults.KINDS[kind])}

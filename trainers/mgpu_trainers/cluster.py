@@ -1,15 +1,26 @@
-"""Who belongs to a cluster of TensorFlow: what TF_CONFIG says to each process."""
+"""The processes of a TensorFlow cluster: what TF_CONFIG tells each, and the folder each works in.
+
+Graphs that run on a worker come from the chief and hold no Python; they can read a file in the
+worker's folder. Imports no framework.
+"""
 
 import json
 import os
 import socket
 import sys
+import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 VARIABLE = "TF_CONFIG"
+FOLDER = "MGPU_DOCTOR_CLUSTER"
+"""Environment variable: the folder that holds one folder for each process of a launcher."""
+INDEX = "index"
+"""File in a process's folder, which graphs that the chief sends can read."""
+PROCESS = "pid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +60,7 @@ class Cluster:
         return hosts[: task.index].count(hosts[task.index])
 
 
-def local(workers: int, servers: int) -> Cluster:
+def local_cluster(workers: int, servers: int) -> Cluster:
     """On free ports of this machine; with parameter servers there is a chief, too."""
     roles = {"chief": 1 if servers else 0, "worker": workers, "ps": servers}
     with ExitStack() as held:  # all at once, so that no port is given twice
@@ -64,20 +75,20 @@ def local(workers: int, servers: int) -> Cluster:
         )
 
 
-def workers() -> int | None:
-    """How many there are, as far as TF_CONFIG says so."""
+def count_workers() -> int | None:
+    """How many workers TF_CONFIG names; None: it does not."""
     try:
         return len(json.loads(os.environ[VARIABLE])["cluster"]["worker"])
     except (KeyError, ValueError, TypeError):
         return None
 
 
-def mine(name: str) -> tuple[Cluster, Task]:
-    """Which task this process is; ends the process with one sentence where nothing says so."""
+def read_own_task(name: str) -> tuple[Cluster, Task]:
+    """The cluster and this process's task; ends the process if TF_CONFIG is unusable."""
     try:
-        said: Any = json.loads(os.environ[VARIABLE])
-        addresses = {role: tuple(map(str, each)) for role, each in said["cluster"].items()}
-        task = Task(str(said["task"]["type"]), int(said["task"]["index"]))
+        config: Any = json.loads(os.environ[VARIABLE])
+        addresses = {role: tuple(map(str, each)) for role, each in config["cluster"].items()}
+        task = Task(str(config["task"]["type"]), int(config["task"]["index"]))
         addresses[task.role][task.index]
     except KeyError as missing:
         if missing.args == (VARIABLE,):
@@ -86,3 +97,24 @@ def mine(name: str) -> tuple[Cluster, Task]:
     except (ValueError, TypeError, AttributeError, IndexError):
         sys.exit(f"{name}: {VARIABLE} is not understood: {os.environ[VARIABLE][:200]!r}")
     return Cluster(addresses), task
+
+
+def register_process(task: Task) -> None:
+    """Makes the process's folder and changes to it."""
+    base = os.environ.get(FOLDER) or tempfile.mkdtemp()
+    folder = _folder_of(base, task)
+    folder.mkdir()
+    (folder / INDEX).write_text(str(task.index))
+    (folder / PROCESS).write_text(str(os.getpid()))
+    os.chdir(folder)
+
+
+def process_id(task: Task) -> int | None:
+    """The pid of a task that our launcher started on this machine; None: not known."""
+    base = os.environ.get(FOLDER)
+    file = _folder_of(base, task) / PROCESS if base else None
+    return int(file.read_text()) if file and file.exists() else None
+
+
+def _folder_of(base: str, task: Task) -> Path:
+    return Path(base) / f"{task.role}-{task.index}"

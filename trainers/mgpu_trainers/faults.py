@@ -1,47 +1,38 @@
-"""Faults to plant in a trainer on purpose, so that a doctor has something to find.
+"""The faults that can be planted: their kinds, how they are read, and where they are impossible.
 
-One class a kind, a few lines each; `docs/faults.md` shows every one with its command. A fault
-sits where a real one would: in the fetch of a batch, in a hook inside the model, inside the
-optimizer's step. Where none is asked for, nothing is attached and nothing is paid.
-Imports no framework.
+`docs/faults.md` shows every one with its command. Imports no framework.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
 
-from mgpu_trainers import specs
-from mgpu_trainers.circumstances import HeavyStage, Hog, Missing
-from mgpu_trainers.discord import Diverge, ExtraCall, SameData, SkipStep
-from mgpu_trainers.fault import Fault
-from mgpu_trainers.mishaps import Exit, Hang, Kill, Leak, Nan, Raise, Uneven
-from mgpu_trainers.slowness import Collate, LateFetch, Slow, SlowLoader, Stall
-from mgpu_trainers.specs import ALL, SpecError
+from mgpu_trainers import failure_faults, slow_faults
+from mgpu_trainers.capabilities import Capability, Values
+from mgpu_trainers.fault_spec import ALL, SpecError, parse_faults
+from mgpu_trainers.planting import DelayFault, Fault
+from mgpu_trainers.slow_faults import Slow
+from mgpu_trainers.trainer import Trainer
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-KINDS: dict[str, type[Fault]] = {
-    fault.kind: fault
-    for fault in (
-        *(Slow, SlowLoader, Stall, Uneven, Leak, Hang, Kill, Raise, Exit, Nan),
-        *(SameData, Diverge, SkipStep, ExtraCall),
-        *(Hog, Missing, HeavyStage),
-    )
+GROUPS: dict[str, tuple[type[Fault], ...]] = {
+    "Slow": (slow_faults.Slow, slow_faults.SlowLoader, slow_faults.Stall, slow_faults.Uneven),
+    "Failing": (
+        failure_faults.Hang,
+        failure_faults.Kill,
+        failure_faults.Raise,
+        failure_faults.Exit,
+        failure_faults.Nan,
+        failure_faults.Leak,
+    ),
+    "Disagreeing": (
+        failure_faults.SameData,
+        failure_faults.Diverge,
+        failure_faults.SkipStep,
+        failure_faults.ExtraCall,
+    ),
+    "Surroundings": (failure_faults.Hog, failure_faults.HeavyStage, failure_faults.Missing),
 }
+"""The kinds of faults under the headings of the documentation."""
 
-MIXED = {
-    "torch-fsdp": ("forward", "backward"),
-    "torch-tp": ("forward", "backward"),
-    "torch-tp-fsdp": ("forward", "backward"),
-    "torch-pp": ("backward",),
-    "torch-ps": ("optimizer",),
-}
-"""Phases in which a rank meets others, or does the work of several micro-batches."""
-ALIKE = ("torch-tp", "torch-tp-fsdp", "torch-pp")
-"""Trainers in which several ranks work on the same batch."""
-SERVED = "torch-ps"
-"""The trainer whose rank 0 takes no batches."""
+KINDS: dict[str, type[Fault]] = {kind.kind: kind for kinds in GROUPS.values() for kind in kinds}
 
 
 def parse(texts: Iterable[str], ranks: int) -> tuple[Fault, ...]:
@@ -49,113 +40,86 @@ def parse(texts: Iterable[str], ranks: int) -> tuple[Fault, ...]:
 
     Raises SpecError for a text that cannot be read, and for a rank that the job does not have.
     """
-    found = tuple(fault for text in texts for fault in specs.read(text, KINDS))
-    for fault in found:
+    faults = tuple(fault for text in texts for fault in parse_faults(text, KINDS))
+    for fault in faults:
         if fault.rank >= ranks:
             raise SpecError(
                 f"--fault {fault.kind}: there is no rank {fault.rank} among {ranks} "
                 f"(the first is 0; rank=all is every rank)"
             )
-    return found
+    return faults
 
 
-def check(planted: Iterable[Fault], trainer: str) -> None:
-    """Raises SpecError for a fault that the strategy leaves no place for."""
-    for fault in planted:
-        if fault.only and trainer not in fault.only:
-            raise SpecError(f"--fault {fault.kind} is for {', '.join(fault.only)}, not {trainer}")
-        if isinstance(fault, Missing | HeavyStage) and fault.rank == ALL:
+def check_faults(
+    faults: Iterable[Fault], trainer: Trainer, ranks: int, values: Values, known: Iterable[Trainer]
+) -> None:
+    """Raises SpecError for a fault that `trainer` leaves no place for.
+
+    `values`: all options; `known`: trainers to name where the fault is possible.
+    """
+    trainers = tuple(known)
+    for fault in faults:
+        if fault.needs is not None and not trainer.has(fault.needs):
+            able = ", ".join(each.name for each in trainers if each.has(fault.needs))
+            raise SpecError(f"--fault {fault.kind} is for {able}, not {trainer.name}")
+        if fault.of_one_rank and fault.rank == ALL:
             raise SpecError(f"--fault {fault.kind} is of one rank, not of all")
-        slow = fault.phase if isinstance(fault, Slow) and fault.factor else None
-        if slow in MIXED.get(trainer, ()):
-            raise SpecError(
-                f"--fault {fault}: in {trainer} this phase is not a rank's own work alone, so "
-                "no factor of its own work is known; give ms="
-            )
-        if isinstance(fault, Uneven) and trainer in ALIKE:
-            raise SpecError(
-                f"--fault {fault}: in {trainer} ranks work on the same batch, so none can take "
-                "more samples than the others"
-            )
-        if trainer == SERVED and fault.rank == 0 and _of_learners(fault):
-            raise SpecError(
-                f"--fault {fault}: rank 0 of {trainer} is the server, which takes no batches; name "
-                "a worker, from rank=1 on"
-            )
+        if reason := _find_obstacle(fault, trainer, ranks, values):
+            raise SpecError(f"--fault {fault}: {reason}")
 
 
-def _of_learners(fault: Fault) -> bool:
-    """Whether it sits where batches are learned from."""
-    if isinstance(fault, Slow):
-        return fault.phase in ("input", "forward", "backward")
-    return isinstance(fault, Uneven | Leak | Nan | SlowLoader | SameData)
+def _find_obstacle(fault: Fault, trainer: Trainer, ranks: int, values: Values) -> str | None:
+    """Why the fault is impossible, as the rest of a sentence."""
+    name = trainer.name
+    if trainer.has(Capability.SERVERS):
+        return _find_server_obstacle(fault, trainer, ranks)
+    multiplies = isinstance(fault, DelayFault) and fault.factor is not None
+    obstacles = {
+        f"{name} takes kind=sleep or kind=gc": (
+            fault.requirement is not None and not trainer.has(fault.requirement)
+        ),
+        f"in {name} the time that a rank itself takes for this phase is not known, so it cannot be "
+        "multiplied; give ms=": multiplies and fault.slow_phase not in trainer.timed_phases,
+        f"in {name} ranks work on the same batch, so none can take more samples than the others": (
+            isinstance(fault, slow_faults.Uneven) and trainer.shares_batches
+        ),
+        f"{name} is one process, which divides each batch evenly": (
+            isinstance(fault, slow_faults.Uneven) and not trainer.has(Capability.UNEVEN_BATCHES)
+        ),
+        f"rank 0 of {name} is the server, which takes no batches; name a worker, from rank=1 on": (
+            trainer.has_server_rank and fault.rank == 0 and fault.is_in_batches
+        ),
+        f"{name} runs no Python of ours inside a step": (
+            fault.is_inside_step and not trainer.has(Capability.STEP_HOOKS)
+        ),
+        "in fit the step is that of Keras; take --api loop": (
+            fault.is_inside_step and values.get("api") == "fit"
+        ),
+        f"{name} is one process, which is rank=0; only nan and slow forward, backward and "
+        "optimizer can be of another replica": (
+            trainer.has(Capability.REPLICAS)
+            and not fault.is_inside_step
+            and fault.rank not in (0, ALL)
+        ),
+    }
+    return next((reason for reason, applies in obstacles.items() if applies), None)
 
 
-def heavy_stage(planted: Iterable[Fault]) -> int | None:
+def _find_server_obstacle(fault: Fault, trainer: Trainer, ranks: int) -> str | None:
+    """The same where workers get their graphs from a chief, and servers only hold weights."""
+    if isinstance(fault, failure_faults.Kill):
+        return None
+    if fault.rank == ALL or fault.rank >= ranks:
+        return f"parameter servers (rank={ranks} and up) can only be killed"
+    if isinstance(fault, Slow) and fault.phase == "forward" and fault.ms:
+        return None
+    return (
+        f"in {trainer.name} a worker runs no Python of ours: it takes kill, and slow with "
+        "phase=forward,ms="
+    )
+
+
+def find_heavy_stage(faults: Iterable[Fault]) -> int | None:
     """The stage of a pipeline that has most of the layers; None: they are divided evenly."""
-    return next((fault.rank for fault in planted if isinstance(fault, HeavyStage)), None)
-
-
-class Planted:
-    """The faults of one rank of a job; every method is next to free where there are none."""
-
-    model: "nn.Module"
-    optimizer: "torch.optim.Optimizer"
-
-    def __init__(self, faults: Iterable[Fault], rank: int) -> None:
-        self.faults = tuple(fault for fault in faults if fault.rank in (rank, ALL))
-        self.rank = rank
-        self.step = 0
-        self.training = True
-
-    def join(self) -> None:
-        """Called before the rank joins the others."""
-        for fault in self.faults:
-            fault.join()
-
-    def batch(self, size: int) -> int:
-        for fault in self.faults:
-            size = fault.batch(size)
-        return size
-
-    def share(self, part: int, parts: int) -> tuple[int, int]:
-        """Which part of the data the rank takes, and how many parts there are."""
-        for fault in self.faults:
-            part = fault.part(part)
-        return part, parts
-
-    def fetch(self, dataset: Any, collate: Collate) -> tuple[Any, Collate]:
-        """The dataset and the collate function that the rank's training loader shall have."""
-        late = [
-            fault
-            for fault in self.faults
-            if isinstance(fault, SlowLoader) or (isinstance(fault, Slow) and fault.phase == "input")
-        ]
-        return (LateFetch(dataset, collate, late), as_it_is) if late else (dataset, collate)
-
-    def attach(self, model: "nn.Module", optimizer: "torch.optim.Optimizer") -> None:
-        """Takes the user's own model, inside any wrapper, and the optimizer."""
-        self.model, self.optimizer = model, optimizer
-        for fault in self.faults:
-            fault.attach(self)
-
-    def begin(self, step: int) -> None:
-        """Called as a step begins, before its batch is fetched; the first is 1."""
-        self.step = step
-        for fault in self.faults:
-            fault.begin(self)
-
-    def steps(self, planned: Iterable[int]) -> Iterator[int]:
-        """Those that the rank takes, each as it begins."""
-        for step in planned:
-            self.begin(step)
-            if not any(fault.skips(step) for fault in self.faults):
-                yield step
-
-    def end(self) -> None:
-        """Training is over: what follows is spared."""
-        self.training = False
-
-
-def as_it_is(batch: Any) -> Any:
-    return batch
+    heavy = (fault.rank for fault in faults if isinstance(fault, failure_faults.HeavyStage))
+    return next(heavy, None)

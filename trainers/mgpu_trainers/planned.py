@@ -7,7 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mgpu_trainers import data, large, models
+from mgpu_trainers.datasets import CONTEXT
+from mgpu_trainers.pytorch.common import data, models
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Planned = tuple[nn.Module, Callable[[int], Batch], Callable[[nn.Module, Batch], torch.Tensor]]
@@ -18,8 +19,8 @@ PIXELS = 224
 
 
 def gpt_nano() -> Planned:
-    classes = data.text().classes
-    batch = partial(_text, context=models.CONTEXT, characters=classes)
+    classes = data.load_text().classes
+    batch = partial(_text, context=CONTEXT, characters=classes)
     return models.build("gpt-nano", classes), batch, _loss
 
 
@@ -32,13 +33,13 @@ def cnn_nano() -> Planned:
 
 
 def gpt2_small() -> Planned:
-    batch = partial(_text, context=large.CONTEXT, characters=large.VOCABULARY)
-    return large.Gpt2Small(), batch, _flat_loss
+    batch = partial(_text, context=models.GPT2_CONTEXT, characters=models.GPT2_VOCABULARY)
+    return models.Gpt2Small(), batch, _flat_loss
 
 
 def resnet50() -> Planned:
-    batch = partial(_images, shape=(3, PIXELS, PIXELS), classes=large.CLASSES)
-    return large.ResNet50(), batch, _loss
+    batch = partial(_images, shape=(3, PIXELS, PIXELS), classes=models.IMAGENET_CLASSES)
+    return models.ResNet50(), batch, _loss
 
 
 def _text(samples: int, context: int, characters: int) -> Batch:

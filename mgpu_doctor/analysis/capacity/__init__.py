@@ -1,1 +1,1 @@
-"""Memory that grows, and what is left of it."""
+"""The memory of a running job: growth, pressure, long batches, and what the peak is made of."""

@@ -1,17 +1,23 @@
-"""Ranks on which a batch that is larger than any so far would not fit, and how rare it is."""
+"""Ranks on which a batch larger than any so far would not fit, and how soon it may come.
+
+The peak is a straight line over the size of the batch: what a step allocates besides activations
+does not depend on it, and activations take a fixed number of bytes per sample or token (measured
+within 0.3 %: docs/plan.md). Only the highest peak so far can be read, so the line is fitted through
+the moments at which the largest batch so far and the highest peak so far rose.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import exp, sqrt
 
 import numpy as np
 
-from mgpu_doctor.analysis.capacity.longest import Line, chance, line
-from mgpu_doctor.analysis.devices.placement import Key, devices, placements, recent, shared
-from mgpu_doctor.analysis.steps.align import Floats
-from mgpu_doctor.analysis.steps.shares import after_warm_up
+from mgpu_doctor.analysis.machines.rank_devices import Key, devices, placements, recent, shared
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.step_alignment import Floats
 from mgpu_doctor.case.allocator import allocator
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case, Rank
@@ -25,12 +31,12 @@ that what comes and goes is no alarm."""
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class LongBatch:
     """Bytes; sizes of batches in `unit`."""
 
     rank: Rank
     unit: str
-    line: Line
+    line: PeakLine
     capacity: float
     """What the rank may hold of this memory."""
     largest: float
@@ -45,7 +51,7 @@ class Coming:
     """That were looked at for it."""
 
 
-def coming(case: Case, where: str, least: float) -> list[Coming]:
+def find_long_batches(case: Case, where: str, least: float) -> list[LongBatch]:
     """`where`: `device` or `host`. `least`: bytes by which peaks must have risen with batches."""
     told = [(rank, ladder) for rank in case.ranks if (ladder := rungs(rank, where))]
     if not told:
@@ -57,7 +63,7 @@ def coming(case: Case, where: str, least: float) -> list[Coming]:
 
 def _of_rank(
     rank: Rank, ladder: Sequence[Rung], capacity: Mapping[int, float], least: float
-) -> Coming | None:
+) -> LongBatch | None:
     room = capacity.get(rank.rank) if rank.rank is not None else None
     records = after_warm_up(rank.steps)
     if room is None or not len(records) or records["micro_batches"].max() > 1:
@@ -65,23 +71,23 @@ def _of_rank(
     peaks = [float(one.peak) for one in ladder]
     for unit in UNITS:
         sizes = [float(getattr(one, unit)) for one in ladder]
-        fitted = line(sizes, peaks, least)
+        fitted = fit_line(sizes, peaks, least)
         full = fitted.full(room) if fitted is not None else None
         if fitted is None or full is None:
             continue
         loads: Floats = records[unit].astype(np.float64)
         full = max(full, sizes[-1])
-        rare = chance(loads, full)
+        rare = chance_beyond(loads, full)
         if rare is None:
             continue
         fits = _fits(fitted, room, sizes[-1])
-        return Coming(
+        return LongBatch(
             rank, unit, fitted, room, sizes[-1], full, fits, rare, int(np.count_nonzero(loads))
         )
     return None
 
 
-def _fits(fitted: Line, room: float, largest: float) -> float:
+def _fits(fitted: PeakLine, room: float, largest: float) -> float:
     """The largest batch that fits by the upper end of the interval, no more than `largest` where
     that is uncertain: it did fit."""
     low, high = largest, max(largest, (room - fitted.base) / fitted.slope)
@@ -129,3 +135,118 @@ def _of_hosts(case: Case) -> dict[int, float]:
             room = float(own[1] + max(0, whole - used))
             found[rank.rank] = max(found.get(rank.rank, 0.0), room)
     return found
+
+
+LEAST_RUNGS = 5
+LEAST_LOADS = 4
+"""Different batch sizes among them."""
+SPAN = 0.2
+"""Of the largest batch, by which they must differ: a line through a heap of points points
+anywhere."""
+EXPLAINED = 0.95
+"""Of the rungs' variance that the line must explain."""
+MASKED = 0.05
+"""Of the whole climb. What lies so near the first rung may have been reached by something else
+before: loading, the first step, the launcher whose peak a process begins with."""
+LEAST_BATCHES = 150
+TAIL = 0.1
+"""The largest batches by which larger ones are foretold, as a share."""
+BOUND = 3
+"""As often as that the largest size must have come to be taken for a bound (`max_length`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeakLine:
+    """Bytes over samples or tokens of a step."""
+
+    base: float
+    slope: float
+    rungs: int
+    _middle: float
+    _spread: float
+    """Sum of squares of the loads about their mean."""
+    _error: float
+    """Standard deviation of what is left."""
+
+    def peak(self, load: float) -> float:
+        return self.base + self.slope * load
+
+    def either_way(self, load: float) -> float:
+        """Half of the interval in which the peak of one such batch lies by 95 %."""
+        free = self.rungs - 2
+        quantile = 1.96 + 2.37 / free + 3.6 / free**2  # Student's, within 1 % from 3 on
+        far = (load - self._middle) ** 2 / self._spread
+        return quantile * self._error * sqrt(1 + 1 / self.rungs + far)
+
+    def full(self, capacity: float) -> float | None:
+        """The smallest load whose peak lies above `capacity` by the interval's lower end; None:
+        no load does for sure."""
+        low = max(0.0, (capacity - self.base) / self.slope)
+        high = low
+        for _ in range(40):
+            high = max(1.0, 2 * high)
+            if self.peak(high) - self.either_way(high) > capacity:
+                break
+        else:
+            return None
+        for _ in range(60):
+            middle = (low + high) / 2
+            over = self.peak(middle) - self.either_way(middle) > capacity
+            low, high = (low, middle) if over else (middle, high)
+        return high
+
+
+def fit_line(loads: Sequence[float], peaks: Sequence[float], least: float) -> PeakLine | None:
+    """Through rungs in their order; None: peaks do not follow the batches for sure, or by less
+    than `least` bytes."""
+    if len(peaks) < LEAST_RUNGS:
+        return None
+    x, y = np.asarray(loads, dtype=np.float64), np.asarray(peaks, dtype=np.float64)
+    seen = y > y[0] + MASKED * (y[-1] - y[0])
+    x, y = x[seen], y[seen]
+    if len(x) < LEAST_RUNGS or len(np.unique(x)) < LEAST_LOADS:
+        return None
+    if x[0] <= 0 or x[-1] - x[0] < SPAN * x[-1] or y[-1] - y[0] < least:
+        return None
+    middle, spread = float(x.mean()), float(((x - x.mean()) ** 2).sum())
+    slope = float(((x - middle) * (y - y.mean())).sum()) / spread
+    base = float(y.mean()) - slope * middle
+    left = float(((y - base - slope * x) ** 2).sum())
+    whole = float(((y - y.mean()) ** 2).sum())
+    if slope <= 0 or left > (1 - EXPLAINED) * whole:
+        return None
+    return PeakLine(base, slope, len(x), middle, spread, sqrt(left / (len(x) - 2)))
+
+
+def chance_beyond(loads: Floats, beyond: float) -> float | None:
+    """Of one batch to be larger than `beyond`, where this is rarer than `TAIL`: the generalized
+    Pareto distribution of the largest ones, by probability-weighted moments (Hosking and Wallis,
+    Technometrics 29, 1987), never heavier than an exponential one. 0: there is a bound. None:
+    too few batches, or they do not vary."""
+    known = np.sort(loads[loads > 0])
+    count = len(known)
+    if count < LEAST_BATCHES or known[0] == known[-1]:
+        return None
+    if int((known == known[-1]).sum()) >= BOUND:
+        return 0.0 if beyond >= known[-1] else float((known > beyond).mean())
+    if beyond < known[int(count * (1 - TAIL))]:
+        return float((known > beyond).mean())
+    least = float(known[int(count * (1 - TAIL))])
+    excess = known[known > least] - least
+    shape, scale = _pareto(excess)
+    share, far = len(excess) / count, (beyond - least) / scale
+    if shape == 0:
+        return share * exp(-far)
+    left = 1 + shape * far
+    return share * float(left ** (-1 / shape)) if left > 0 else 0.0
+
+
+def _pareto(excess: Floats) -> tuple[float, float]:
+    """Shape (0: exponential; below: there is an end) and scale. `excess` ascends."""
+    places = (np.arange(1, len(excess) + 1) - 0.35) / len(excess)
+    mean, weighted = float(excess.mean()), float((excess * (1 - places)).mean())
+    apart = mean - 2 * weighted
+    shape = 2 - mean / apart if apart > 0 else 0.0
+    if shape >= 0 or apart <= 0:
+        return 0.0, mean
+    return shape, 2 * mean * weighted / apart

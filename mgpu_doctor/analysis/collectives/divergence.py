@@ -1,4 +1,4 @@
-"""Where ranks' collectives part, as a fact for rules."""
+"""Where ranks' collectives diverge, as a fact for rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several runs side by side: everything that a view of them shows."""
+"""Several runs side by side: everything that a view of them shows. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from mgpu_doctor.analysis.comparing.law import Law, law_of
-from mgpu_doctor.analysis.comparing.loss import target_of
-from mgpu_doctor.analysis.comparing.pairs import Pair, pair, unit_of
-from mgpu_doctor.analysis.comparing.run import Run, measured
+from mgpu_doctor.analysis.comparing.compared_run import (
+    Run,
+    differing,
+    measured,
+)
+from mgpu_doctor.analysis.comparing.run_pairs import Pair, pair, unit_of
 from mgpu_doctor.analysis.comparing.scaling import (
     Best,
+    Law,
     Scaling,
     best,
     growth_of,
+    law_of,
     scaling,
 )
-from mgpu_doctor.analysis.comparing.settings import differing
+from mgpu_doctor.analysis.comparing.time_to_loss import target_of
 from mgpu_doctor.case.model import Case
 
 NOT_COUNTED = ("save-to", "replicas")

@@ -1,14 +1,160 @@
-"""How well more ranks pay: speed-up, efficiency, and the count that is worth having."""
+"""How well more ranks pay off: speed-up, efficiency, the best count, and a fitted scaling law.
+Pure.
+
+A step of N ranks takes own work + wait + communication, and each part has its own shape:
+
+- own work: a/N if the ranks divide a given batch (strong scaling), a if each has a batch of its
+  own (weak), plus b(N - 1) for what ranks take from each other (cores, memory bandwidth);
+- wait for the slowest rank: c ln N, as the largest of N delays grows if their tail is exponential;
+- communication: d(N - 1), the latency of a ring of N - 1 turns. If bandwidth is the limit, it
+  grows less with N, and the law is pessimistic.
+
+Each is fitted by least squares, none below 0. The margin is honest about extrapolation: how far
+the law, fitted without the largest count, misses that count.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import log
+from statistics import mean
 
-from mgpu_doctor.analysis.comparing.noise import Interval
-from mgpu_doctor.analysis.comparing.pairs import pair
-from mgpu_doctor.analysis.comparing.run import STEPS, Run
+import numpy as np
+from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
+
+from mgpu_doctor.analysis.comparing.compared_run import STEPS, Run
+from mgpu_doctor.analysis.comparing.run_pairs import pair
+from mgpu_doctor.analysis.comparing.step_time_noise import Interval
+
+LEAST_COUNTS = 3
+AHEAD = 2
+"""How many counts are predicted, each twice the one before."""
+
+Shape = Callable[[int], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Seconds of a step of so many ranks."""
+
+    ranks: int
+    work: float
+    wait: float
+    communication: float
+
+    @property
+    def total(self) -> float:
+        return self.work + self.wait + self.communication
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """Seconds a step: own + crowding (N - 1) + waiting ln N + moving (N - 1), where own is divided
+    by N in strong scaling."""
+
+    growth: Growth
+    own: float
+    crowding: float
+    waiting: float
+    moving: float
+    margin: float
+    """How far it was off, as a share, where that could be seen."""
+    predicted: tuple[Point, ...]
+
+
+def point_of(run: Run) -> Point | None:
+    """None where wait was not measured: then nobody can tell what would grow."""
+    if run.standing is None:
+        return None
+    wait, moving = run.phases.get(PHASES[WAIT]) or 0.0, run.phases.get(PHASES[COMMUNICATION]) or 0.0
+    return Point(run.ranks, max(0.0, run.mean.seconds - wait - moving), wait, moving)
+
+
+def law_of(runs: Sequence[Run], growth: Growth) -> Law | str:
+    """Fitted to runs that differ in their ranks alone; or a sentence why not."""
+    ordered = _by_ranks([point for run in runs if (point := point_of(run)) is not None])
+    if growth not in (Growth.STRONG, Growth.WEAK):
+        return (
+            "a law needs runs in which all ranks together (strong scaling) or each rank (weak "
+            "scaling) have equally many samples in a step"
+        )
+    if len(ordered) < LEAST_COUNTS:
+        return f"a law needs {LEAST_COUNTS} rank counts whose wait was measured, not {len(ordered)}"
+    parts = _fitted(ordered, growth)
+    before = _fitted(ordered[:-1], growth)
+    last = ordered[-1]
+    misses = [
+        abs(_at(point.ranks, parts, growth).total / point.total - 1)
+        for point in ordered
+        if point.total
+    ]
+    ahead = abs(_at(last.ranks, before, growth).total / last.total - 1) if last.total else 0.0
+    counts = [last.ranks * 2 ** (turn + 1) for turn in range(AHEAD)]
+    return Law(
+        growth,
+        *parts,
+        margin=max(*misses, ahead),
+        predicted=tuple(_at(count, parts, growth) for count in counts),
+    )
+
+
+def _by_ranks(points: Sequence[Point]) -> list[Point]:
+    """One point a count, from the fewest ranks on: the mean where a count was run several times."""
+    found = []
+    for ranks in sorted({point.ranks for point in points}):
+        alike = [point for point in points if point.ranks == ranks]
+        found.append(
+            Point(
+                ranks,
+                mean(point.work for point in alike),
+                mean(point.wait for point in alike),
+                mean(point.communication for point in alike),
+            )
+        )
+    return found
+
+
+def _fitted(points: Sequence[Point], growth: Growth) -> tuple[float, float, float, float]:
+    own, crowding = _least_squares(points, [point.work for point in points], (_own(growth), _more))
+    (waiting,) = _least_squares(points, [point.wait for point in points], (log,))
+    (moving,) = _least_squares(points, [point.communication for point in points], (_more,))
+    return own, crowding, waiting, moving
+
+
+def _at(ranks: int, parts: tuple[float, float, float, float], growth: Growth) -> Point:
+    own, crowding, waiting, moving = parts
+    return Point(
+        ranks,
+        own * _own(growth)(ranks) + crowding * _more(ranks),
+        waiting * log(ranks),
+        moving * _more(ranks),
+    )
+
+
+def _own(growth: Growth) -> Shape:
+    return (lambda ranks: 1 / ranks) if growth is Growth.STRONG else (lambda _: 1.0)
+
+
+def _more(ranks: int) -> float:
+    return ranks - 1.0
+
+
+def _least_squares(
+    points: Sequence[Point], values: Sequence[float], shapes: Sequence[Shape]
+) -> list[float]:
+    """Factors of the shapes, relative errors counting alike; where the last one's would be below
+    0 it is left out."""
+    design = np.array([[shape(point.ranks) for shape in shapes] for point in points])
+    weights = 1 / np.array([point.total or 1.0 for point in points])
+    found = np.linalg.lstsq(design * weights[:, None], np.array(values) * weights, rcond=None)[0]
+    if found[-1] >= 0:
+        return [max(0.0, float(one)) for one in found]
+    if len(shapes) == 1:
+        return [0.0]
+    return [*_least_squares(points, values, shapes[:-1]), 0.0]
+
 
 SAME = 0.02
 """Relative difference up to which two amounts of work count as equal: a last batch is smaller."""

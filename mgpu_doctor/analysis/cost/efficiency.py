@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_doctor.analysis.steps.attribution import Attribution
+from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,14 @@
-"""A device's memory before launch: what a traced step takes, and what would make it take less.
+"""A device's memory before launch: what a traced step needs, and what would reduce it.
 
-stream       what a step allocates and frees, in order
-settings     how a job is meant to run: what is traced, and what is done to the trace
-blocks, allocator, expandable   torch's caching allocator
-bfc          TensorFlow's
-replay       a stream played through one of them
-liveness     a graph's stream: who makes each buffer, and who uses it last
-composition  what the peak is made of, the peak of each phase
-edits        streams changed; batches, losses, states, layers, distributed: the formulas
-traces       a plan's stream: traced, or made from its nearest relative
-constants, gpus   what is on a device beside, and how much it holds
-predict      a plan's memory, the largest batch that fits
-variants, fix, fixes, tffixes, advice   what helps, by how much, and the cheapest set that fits
+stream         what a step allocates and frees, in order
+stream_edits   the same step with another batch, optimizer or loss: formulas
+settings       how a job is meant to run
+allocator, expandable_segments, bfc_allocator   torch's and TensorFlow's allocators, simulated
+replay         a stream played through one of them: peaks, failures, what the peak is made of
+liveness       a graph's stream: which operation makes each buffer, and which uses it last
+distributed    what a strategy adds to a rank's memory, and what it shards
+traces         a plan's stream: traced, or derived from the nearest trace
+device_memory  how much memory a GPU has, and what a rank holds besides its step
+prediction     a plan's memory, and the largest batch that fits
+fixes, advice  what reduces it, by how much, and the cheapest set that fits
 """

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from mgpu_doctor.analysis.memory.fix import Fix, Time
-from mgpu_doctor.analysis.memory.fixes import known_fixes
-from mgpu_doctor.analysis.memory.gpus import Gpu
-from mgpu_doctor.analysis.memory.predict import Prediction, may_fit, predict
+from mgpu_doctor.analysis.memory.device_memory import Gpu
+from mgpu_doctor.analysis.memory.fixes import Fix, Time, known_fixes
+from mgpu_doctor.analysis.memory.prediction import Prediction, may_fit, predict
 from mgpu_doctor.analysis.memory.settings import Plan
 from mgpu_doctor.analysis.memory.traces import Traces
 
@@ -41,7 +40,7 @@ class Declined:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class FixSet:
     """Fixes that fit together: none of them can be left out."""
 
     fixes: tuple[Fix, ...]
@@ -55,7 +54,7 @@ class Advice:
 
     offers: tuple[Offer, ...]
     declined: tuple[Declined, ...]
-    cheapest: Together | None
+    cheapest: FixSet | None
 
 
 def advise(plan: Plan, traces: Traces, device: Gpu | None = None) -> Advice | None:
@@ -76,7 +75,7 @@ class _Adviser:
         if now is None:
             return None
         judged = [
-            self._judged(fix, variants, now)
+            self._assess(fix, variants, now)
             for fix in self._fixes
             if (variants := fix.variants(self.plan))
         ]
@@ -87,10 +86,10 @@ class _Adviser:
             (offer for offer in offers if not offer.fits), key=lambda each: each.prediction.needed
         )
         wanted = self.device is not None and not self._fits(now)
-        return Advice((*fitting, *rest), declined, self._cheapest(now) if wanted else None)
+        return Advice((*fitting, *rest), declined, self._find_cheapest(now) if wanted else None)
 
-    def _judged(self, fix: Fix, variants: Sequence[Plan], now: Prediction) -> Offer | Declined:
-        found = self._mildest(variants)
+    def _assess(self, fix: Fix, variants: Sequence[Plan], now: Prediction) -> Offer | Declined:
+        found = self._find_mildest(variants)
         if found is None:
             return Declined(fix, f"not predicted: {fix.unknown}")
         saved = now.needed - found.needed
@@ -104,13 +103,13 @@ class _Adviser:
         how = fix.how.format(batch=settings.batch, accumulate=settings.accumulate)
         return Offer(fix, found, saved, time, self._fits(found) if self.device else None, how)
 
-    def _mildest(self, plans: Sequence[Plan]) -> Prediction | None:
+    def _find_mildest(self, plans: Sequence[Plan]) -> Prediction | None:
         """The first that fits, else the strongest; the mildest where no device is named."""
         if self.device is None:
             return self._predict(plans[0])
-        return self._fitting(plans) or self._predict(plans[-1])
+        return self._find_fitting(plans) or self._predict(plans[-1])
 
-    def _fitting(self, plans: Sequence[Plan]) -> Prediction | None:
+    def _find_fitting(self, plans: Sequence[Plan]) -> Prediction | None:
         for plan in plans[:MOST_VARIANTS]:
             if self.device is not None and may_fit(plan, self.traces, self.device):
                 found = self._predict(plan)
@@ -118,25 +117,25 @@ class _Adviser:
                     return found
         return None
 
-    def _cheapest(self, now: Prediction) -> Together | None:
+    def _find_cheapest(self, now: Prediction) -> FixSet | None:
         """One fix, else two, that fit: those of which the dearest is the cheapest. Else several."""
         order = {fix.id: place for place, fix in enumerate(self._fixes)}
         known = [fix for fix in self._fixes if fix.variants(self.plan)]
         for several in (1, 2):
             sets = combinations(known, several)
             for fixes in sorted(sets, key=lambda each: [order[fix.id] for fix in each[::-1]]):
-                if found := self._fitting(self._with(fixes)):
-                    return Together(fixes, found)
-        return self._grown(now)
+                if found := self._find_fitting(self._apply(fixes)):
+                    return FixSet(fixes, found)
+        return self._grow_set(now)
 
-    def _grown(self, now: Prediction) -> Together | None:
+    def _grow_set(self, now: Prediction) -> FixSet | None:
         """Fixes are added from the cheapest on, as long as each saves something, until it fits;
         then those that are not needed are taken out, the dearest first."""
         chosen: list[Fix] = []
         best = now
         for fix in self._fixes:
-            plans = self._with([*chosen, fix])
-            found = self._mildest(plans) if plans else None
+            plans = self._apply([*chosen, fix])
+            found = self._find_mildest(plans) if plans else None
             if found is None or not _helps(found, best):
                 continue
             chosen.append(fix)
@@ -147,11 +146,11 @@ class _Adviser:
             return None
         for fix in reversed(chosen[:-1]):
             fewer = [each for each in chosen if each is not fix]
-            if found := self._fitting(self._with(fewer)):
+            if found := self._find_fitting(self._apply(fewer)):
                 chosen, best = fewer, found
-        return Together(tuple(chosen), best)
+        return FixSet(tuple(chosen), best)
 
-    def _with(self, fixes: Sequence[Fix]) -> list[Plan]:
+    def _apply(self, fixes: Sequence[Fix]) -> list[Plan]:
         """The plan with all these fixes, in all their forms."""
         plans = [self.plan]
         for fix in fixes:

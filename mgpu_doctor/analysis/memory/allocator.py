@@ -5,11 +5,14 @@ constants from c10/core/AllocatorConfig.h of torch 2.13. Left out: `max_split_si
 `roundup_power2_divisions`, `garbage_collection_threshold`, CUDA graphs' private pools, and blocks
 used by several streams. Segments get addresses in the order in which they are taken; a driver may
 order them otherwise, which changed reserved memory by 0 to 0.4 % in 12 recordings of torch 2.6.
+
+Blocks of device memory, and the pools of free ones in which the caching allocator looks.
 """
 
 from __future__ import annotations
 
-from mgpu_doctor.analysis.memory.blocks import Block, Pool
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
 
 MIB, GIB = 1 << 20, 1 << 30
 GRANULE = 2 * MIB
@@ -35,7 +38,7 @@ class OutOfMemoryError(Exception):
         self.wanted = wanted
 
 
-def rounded(asked: int) -> int:
+def round_size(asked: int) -> int:
     """Bytes that a request takes up at least (`round_size`)."""
     return max(SMALLEST_BLOCK, -(-asked // SMALLEST_BLOCK) * SMALLEST_BLOCK)
 
@@ -60,38 +63,38 @@ class Allocator:
         self.retries = 0
         self._next_address = FIRST_ADDRESS
 
-    def take(self, asked: int) -> Block:
+    def allocate(self, asked: int) -> Block:
         """`malloc`: a cached block, else device memory, else the same after giving back whatever
         is cached."""
-        size = rounded(asked)
+        size = round_size(asked)
         pool = self.small if size <= LARGEST_SMALL else self.large
-        block = self._cached(pool, size) or self._from_device(pool, size)
+        block = self._find_cached(pool, size) or self._add_segment(pool, size)
         if block is None:
-            self._give_back_cached()
+            self._release_cached()
             self.retries += 1
-            block = self._from_device(pool, size)
+            block = self._add_segment(pool, size)
             if block is None:
                 raise OutOfMemoryError(size)
-        if self._worth_splitting(pool, block.size - size):
+        if self._should_split(pool, block.size - size):
             pool.put(block.split(size))
         block.taken = True
         self.allocated += block.size
         self.peak_allocated = max(self.peak_allocated, self.allocated)
         return block
 
-    def give(self, block: Block) -> None:
+    def free(self, block: Block) -> None:
         """`free_block`: it merges with its free neighbours at once."""
         block.taken = False
         self.allocated -= block.size
-        block = self._merged(block)
+        block = self._merge(block)
         block.pool.put(block)
 
-    def _cached(self, pool: Pool, size: int) -> Block | None:
+    def _find_cached(self, pool: Pool, size: int) -> Block | None:
         """`get_free_block`: the smallest that is large enough; of these the lowest address."""
-        index = pool.fitting(size)
+        index = pool.find_fit(size)
         return pool.pop(index) if index < len(pool.order) else None
 
-    def _from_device(self, pool: Pool, size: int) -> Block | None:
+    def _add_segment(self, pool: Pool, size: int) -> Block | None:
         """`alloc_block`: a new segment; None: the device is full."""
         wanted = segment_size(size)
         if not self._reserve(wanted):
@@ -100,12 +103,12 @@ class Allocator:
         self._next_address += wanted
         return block
 
-    def _worth_splitting(self, pool: Pool, rest: int) -> bool:
+    def _should_split(self, pool: Pool, rest: int) -> bool:
         """`should_split`: a large block is not split for a rest that only small requests could
         use, which live in a pool of their own."""
         return rest >= SMALLEST_BLOCK if pool.small else rest > LARGEST_SMALL
 
-    def _give_back_cached(self) -> None:
+    def _release_cached(self) -> None:
         """`release_cached_blocks`: every segment of which no part is taken."""
         for pool in (self.large, self.small):
             for block in list(pool.blocks.values()):
@@ -114,7 +117,7 @@ class Allocator:
                     del self.segments[block.address]
                     self.reserved -= block.size
 
-    def _merged(self, block: Block) -> Block:
+    def _merge(self, block: Block) -> Block:
         """`try_merge_blocks` with both neighbours."""
         before, after = block.previous, block.following
         if after is not None and block.joins(after):
@@ -136,3 +139,68 @@ class Allocator:
         self.reserved += size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         return True
+
+
+class Block:
+    """A stretch of a segment: taken or free. `previous` and `following` are its neighbours in the
+    segment; `mapped`: whether device memory stands behind it (only expandable segments have
+    addresses without)."""
+
+    __slots__ = ("address", "following", "mapped", "pool", "previous", "size", "taken")
+
+    def __init__(self, address: int, size: int, pool: Pool, *, mapped: bool = True) -> None:
+        self.address = address
+        self.size = size
+        self.pool = pool
+        self.previous: Block | None = None
+        self.following: Block | None = None
+        self.taken = False
+        self.mapped = mapped
+
+    def split(self, size: int) -> Block:
+        """Keeps the first `size` bytes; what is left over is returned as the next block."""
+        rest = Block(self.address + size, self.size - size, self.pool, mapped=self.mapped)
+        rest.previous, rest.following = self, self.following
+        if rest.following is not None:
+            rest.following.previous = rest
+        self.following = rest
+        self.size = size
+        return rest
+
+    def joins(self, other: Block | None) -> bool:
+        """Whether it and a neighbour can become one."""
+        return other is not None and not other.taken and other.mapped == self.mapped
+
+    def swallow_following(self) -> None:
+        gone = self.following
+        assert gone is not None
+        self.size += gone.size
+        self.following = gone.following
+        if self.following is not None:
+            self.following.previous = self
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """Free blocks by size, then by address: the first that is large enough fits best."""
+
+    small: bool
+    order: list[tuple[int, int]] = field(default_factory=list)
+    """Size and address of each free block."""
+    blocks: dict[int, Block] = field(default_factory=dict)
+    """The free blocks by address."""
+
+    def put(self, block: Block) -> None:
+        insort(self.order, (block.size, block.address))
+        self.blocks[block.address] = block
+
+    def drop(self, block: Block) -> None:
+        del self.order[bisect_left(self.order, (block.size, block.address))]
+        del self.blocks[block.address]
+
+    def find_fit(self, size: int) -> int:
+        """Index in `order` of the smallest block of at least that size; its length: none is."""
+        return bisect_left(self.order, (size, 0))
+
+    def pop(self, index: int) -> Block:
+        return self.blocks.pop(self.order.pop(index)[1])

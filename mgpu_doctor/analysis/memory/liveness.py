@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from mgpu_doctor.analysis.memory.stream import Event, Freed, Kind, Phase, Stream, Taken
+from mgpu_doctor.analysis.memory.stream import Allocated, Event, Freed, Kind, Phase, Stream
 
 
 class Use(Enum):
@@ -67,7 +67,7 @@ class Node:
     held: int | None = None
 
 
-def stream(
+def build_stream(
     nodes: Sequence[Node],
     held: Sequence[Held],
     samples: int,
@@ -77,12 +77,12 @@ def stream(
     """One step, optimizer states made before it. Raises ValueError for a graph with a circle."""
     run = _Run(nodes, held)
     set_up = len(run.events)
-    for number in _ordered(nodes, order):
+    for number in _order_nodes(nodes, order):
         run.execute(number)
     return Stream(tuple(run.events), (set_up,), samples, parameters)
 
 
-def _ordered(nodes: Sequence[Node], order: Order) -> Iterable[int]:
+def _order_nodes(nodes: Sequence[Node], order: Order) -> Iterable[int]:
     needed = [len(node.inputs) + len(node.after) for node in nodes]
     users: list[list[int]] = [[] for _ in nodes]
     for number, node in enumerate(nodes):
@@ -170,7 +170,7 @@ class _Run:
     def _new(self, size: int, kind: Kind, phase: Phase, name: str) -> int:
         buffer = len(self._size)
         self._size[buffer], self._uses[buffer] = size, 0
-        self.events.append(Taken(buffer, size, kind, phase, name))
+        self.events.append(Allocated(buffer, size, kind, phase, name))
         return buffer
 
     def _used(self, buffer: int | None, phase: Phase) -> None:

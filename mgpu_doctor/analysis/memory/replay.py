@@ -1,16 +1,23 @@
-"""A step's allocations played through the simulated allocator: peaks, retries, where it fails."""
+"""A step's allocations played through a simulated allocator: peaks, failures, composition."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from mgpu_doctor.analysis.memory.allocator import GRANULE, Allocator, OutOfMemoryError, rounded
-from mgpu_doctor.analysis.memory.bfc import BfcAllocator
-from mgpu_doctor.analysis.memory.blocks import Block
-from mgpu_doctor.analysis.memory.expandable import ExpandableAllocator
+from mgpu_doctor.analysis.memory.allocator import (
+    GRANULE,
+    Allocator,
+    Block,
+    OutOfMemoryError,
+    round_size,
+)
+from mgpu_doctor.analysis.memory.bfc_allocator import BfcAllocator
+from mgpu_doctor.analysis.memory.expandable_segments import ExpandableAllocator
 from mgpu_doctor.analysis.memory.settings import Framework
-from mgpu_doctor.analysis.memory.stream import Phase, Stream, Taken
+from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +74,14 @@ def replay(
     charged: list[int] = []
     shortage = None
     for index, event in enumerate(stream.events):
-        if isinstance(event, Taken):
+        if isinstance(event, Allocated):
             if event.block in held:
                 raise ValueError(f"block {event.block} is taken twice (event {index})")
             if event.size <= 0:
                 charged.append(0)
                 continue
             try:
-                block = held[event.block] = allocator.take(event.size)
+                block = held[event.block] = allocator.allocate(event.size)
             except OutOfMemoryError as error:
                 state = (error.wanted, allocator.allocated, allocator.reserved)
                 shortage = Shortage(index, event.phase, event.name, *state)
@@ -82,7 +89,7 @@ def replay(
             charged.append(block.size)
         elif (freed := held.pop(event.block, None)) is not None:
             charged.append(-freed.size)
-            allocator.give(freed)
+            allocator.free(freed)
         else:
             charged.append(0)
     return Replay(
@@ -106,7 +113,7 @@ def smallest_capacity(
     `granule` bytes less it does not. (Giving back what is cached changes what fits where, so a
     capacity further below may survive by luck: nothing to build on.)"""
     granule = -(-max(granule, GRANULE) // GRANULE) * GRANULE
-    fails = (least(stream) - 1) // granule
+    fails = (minimum_bytes(stream) - 1) // granule
     most = replay(stream, expandable=expandable, framework=framework).peak_reserved
     survives = -(-most // granule)
     while survives - fails > 1:
@@ -138,17 +145,76 @@ def _segments(allocator: Allocator) -> tuple[Segment, ...]:
     return tuple(found)
 
 
-def least(stream: Stream) -> int:
+def minimum_bytes(stream: Stream) -> int:
     """The most bytes in use at once, by an allocator that wastes nothing but its rounding: what no
     capacity below can hold."""
     now = most = 0
     held: dict[int, int] = {}
     for event in stream.events:
-        if isinstance(event, Taken):
+        if isinstance(event, Allocated):
             if event.size > 0:
-                held[event.block] = rounded(event.size)
+                held[event.block] = round_size(event.size)
                 now += held[event.block]
                 most = max(most, now)
         else:
             now -= held.pop(event.block, 0)
     return most
+
+
+NAMED = 5
+"""So many operators are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """Bytes that are allocated at the peak; they add up to the replay's peak."""
+
+    phase: Phase | None
+    """In which the peak lies; None: nothing was allocated."""
+    kinds: Mapping[Kind, int]
+    largest: tuple[tuple[str, int], ...]
+    """The operators whose blocks hold most of it, with their bytes."""
+    phases: Mapping[Phase, int]
+    """The peak of each phase that occurs."""
+
+    @property
+    def total(self) -> int:
+        return sum(self.kinds.values())
+
+
+def find_composition(stream: Stream, replayed: Replay) -> Composition:
+    """Of as much as was played."""
+    charged = replayed.charged
+    if not charged:
+        return Composition(None, {}, (), {})
+    levels = list(accumulate(charged))
+    peak = levels.index(max(levels))
+    held: dict[int, tuple[Allocated, int]] = {}
+    for index in range(peak + 1):
+        event, size = stream.events[index], charged[index]
+        if isinstance(event, Allocated):
+            if size:
+                held[event.block] = event, size
+        else:
+            held.pop(event.block, None)
+    kinds: Counter[Kind] = Counter()
+    names: Counter[str] = Counter()
+    for taken, size in held.values():
+        kinds[taken.kind] += size
+        names[taken.name] += size
+    phase = stream.events[peak].phase
+    return Composition(
+        phase, dict(kinds), tuple(names.most_common(NAMED)), _phases(stream, charged)
+    )
+
+
+def _phases(stream: Stream, charged: Sequence[int]) -> dict[Phase, int]:
+    """A phase starts with what the one before left, so what is allocated before its events counts,
+    too."""
+    now = 0
+    peaks: dict[Phase, int] = {}
+    for event, change in zip(stream.events, charged, strict=False):
+        after = now + change
+        peaks[event.phase] = max(peaks.get(event.phase, 0), now, after)
+        now = after
+    return peaks

@@ -29,7 +29,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Allocated:
     """A block is allocated; `size`: bytes asked for, before any rounding; `name`: the operator."""
 
     block: int
@@ -47,7 +47,7 @@ class Freed:
     phase: Phase
 
 
-Event = Taken | Freed
+Event = Allocated | Freed
 
 
 @dataclass(frozen=True, slots=True)

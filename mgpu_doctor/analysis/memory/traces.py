@@ -1,17 +1,21 @@
-"""The step as it was traced, and the step that was not: made from its nearest relative."""
+"""The stream of a plan: as traced, or derived from the nearest trace."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from mgpu_doctor.analysis.memory.batches import accumulated, interpolated, rescaled
 from mgpu_doctor.analysis.memory.settings import Settings
 from mgpu_doctor.analysis.memory.stream import Stream
+from mgpu_doctor.analysis.memory.stream_edits import (
+    accumulate_gradients,
+    interpolate_batch,
+    rescale_batch,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TracedStep:
     """`basis`: where the stream is from."""
 
     stream: Stream
@@ -26,23 +30,25 @@ class Traces:
     streams: Mapping[Settings, Stream]
     flops: Mapping[Settings, int] = field(default_factory=dict)
 
-    def find(self, settings: Settings) -> Found | None:
+    def find(self, settings: Settings) -> TracedStep | None:
         """As traced; else between (or beyond) two batches that were; else from one; else with one
         micro-batch instead of several. None: nothing like it was traced."""
         alike = {stream.samples: stream for stream in self._alike(settings)}
         if (stream := alike.get(settings.batch)) is not None:
-            return Found(stream, "traced")
+            return TracedStep(stream, "traced")
         if len(alike) > 1:
             least, most = min(alike), max(alike)
-            between = interpolated(alike[least], alike[most], settings.batch)
+            between = interpolate_batch(alike[least], alike[most], settings.batch)
             if between is not None:
-                return Found(between, f"from traces at batch {least} and {most}")
+                return TracedStep(between, f"from traces at batch {least} and {most}")
         if alike:
             nearest = min(alike, key=lambda samples: abs(samples - settings.batch))
-            return Found(rescaled(alike[nearest], settings.batch), f"scaled from batch {nearest}")
+            return TracedStep(
+                rescale_batch(alike[nearest], settings.batch), f"scaled from batch {nearest}"
+            )
         if settings.accumulate > 1 and (one := self.find(replace(settings, accumulate=1))):
             basis = f"{one.basis}, with the gradients of earlier micro-batches added"
-            return Found(accumulated(one.stream), basis)
+            return TracedStep(accumulate_gradients(one.stream), basis)
         return None
 
     def extra_work(self, before: Settings, after: Settings) -> float | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mgpu_doctor.analysis.steps.cells import Floats
+from mgpu_doctor.analysis.steps.step_cells import Floats
 
 BLOCK = 250_000
 """Cells worked on at a time: 1 MB, which caches hold."""

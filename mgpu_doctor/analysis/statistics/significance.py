@@ -1,9 +1,9 @@
-"""When is an excess real: a paired, robust test that knows autocorrelation and many ranks.
+"""When is an excess real, a distance regular, a pattern chance: tests that know the noise. Pure.
 
 Step times have heavy tails (garbage collection, neighbours) and neighbouring steps are alike, so a
-plain t-test is far too sure of itself. Here: a trimmed mean with Winsorized standard error (Yuen
-1974), widened by the lag-one autocorrelation, against a limit that grows with the number of
-comparisons, and on top of it agreement of both halves, of the median, and of most steps.
+plain t-test is far too confident. `Persistent` uses a trimmed mean with Winsorized standard error
+(Yuen 1974), widened by the lag-one autocorrelation, against a limit that grows with the number of
+comparisons, and requires that both halves, the median and most steps agree.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from mgpu_doctor.analysis.steps.align import Floats
+from mgpu_doctor.analysis.steps.step_alignment import Floats
+from mgpu_doctor.analysis.steps.step_cells import Ints
 
 LEAST_STEPS = 20
 """Fewer compared steps decide nothing."""
@@ -152,3 +153,77 @@ def change_point(series: Floats) -> int | None:
     if at < HEAD or strength[at - 1] < limit(length, length) * around.std():
         return None
     return at
+
+
+MOST_GAPS = 0.75
+"""Share of the gaps that must be alike for a period to be told."""
+TOLERANCE = 0.05
+"""Gaps alike differ by this share of the period at most (what comes every N seconds drifts)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    steps: float
+    """Mean of the gaps that are alike."""
+    chance: float
+    """Of gaps so alike if it came at random moments; 1 where that says nothing."""
+
+
+def period(starts: Ints) -> Period | None:
+    """The period of what begins at these step numbers (ascending); None where it has none.
+
+    At random moments gaps are geometrically distributed, which tells how often one is within the
+    tolerance by chance. One gap sets the median and proves nothing.
+    """
+    gaps = np.diff(starts)
+    if len(gaps) < 2:
+        return None
+    middle = float(np.median(gaps))
+    tolerance = math.floor(TOLERANCE * middle)
+    alike = np.abs(gaps - middle) <= tolerance
+    if alike.mean() < MOST_GAPS:
+        return None
+    never = 1 - 1 / middle
+    single = never ** (middle - tolerance - 1) - never ** (middle + tolerance)
+    chance = tail_bound(int(alike.sum()) - 1, len(gaps) - 1, single)
+    return Period(float(gaps[alike].mean()), chance)
+
+
+def tail_bound(hits: int, trials: int, share: float) -> float:
+    """Upper bound of the chance of `hits` or more in `trials`, each with `share` (Chernoff)."""
+    if trials <= 0 or share >= 1 or hits <= share * trials:
+        return 1.0
+    rate = hits / trials
+    distance = rate * math.log(rate / share)
+    if rate < 1:
+        distance += (1 - rate) * math.log((1 - rate) / (1 - share))
+    return math.exp(-trials * distance)
+
+
+MOST_EXACT = 60
+"""Values, up to which the signed-rank distribution is counted out."""
+
+
+def signed_rank(series: Floats) -> float:
+    """Chance that values which are as often above 0 as below, and as far, are above 0 as clearly
+    (Wilcoxon 1945, one-sided)."""
+    known = series[series != 0]
+    count = len(known)
+    order = np.argsort(np.argsort(np.abs(known), kind="stable"), kind="stable") + 1
+    below = int(order[known < 0].sum())
+    if count > MOST_EXACT:
+        mean, variance = count * (count + 1) / 4, count * (count + 1) * (2 * count + 1) / 24
+        return 0.5 * math.erfc((mean - below) / math.sqrt(2 * variance))
+    ways = np.zeros(count * (count + 1) // 2 + 1)
+    ways[0] = 1.0
+    for rank in range(1, count + 1):
+        ways[rank:] += ways[:-rank].copy()
+    return float(ways[: below + 1].sum() / 2.0**count)
+
+
+def last_so_often(times: int, of: int, ranks: int) -> float:
+    """Chance that a given one of `ranks` comes last so many times or more."""
+    share = 1 / ranks
+    return sum(
+        math.comb(of, one) * share**one * (1 - share) ** (of - one) for one in range(times, of + 1)
+    )

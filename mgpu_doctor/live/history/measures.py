@@ -8,7 +8,7 @@ from enum import Enum
 
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.case.host import HostSample
-from mgpu_doctor.report import text
+from mgpu_doctor.formatting import format_bytes, format_number, format_seconds
 
 
 class Unit(Enum):
@@ -28,10 +28,10 @@ class Unit(Enum):
         if self is Unit.SHARE:
             return f"{100 * value:.0f} %"
         if self is Unit.RATE:
-            return f"{text.size(value)}/s"
+            return f"{format_bytes(value)}/s"
         if self is Unit.SECONDS:
-            return text.seconds(value)
-        return f"{text.number(value)} {self.value}".replace(" /s", "/s").strip()
+            return format_seconds(value)
+        return f"{format_number(value)} {self.value}".replace(" /s", "/s").strip()
 
 
 @dataclass(frozen=True, slots=True)

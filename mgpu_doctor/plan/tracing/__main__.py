@@ -1,7 +1,9 @@
-"""Loads torch or TensorFlow, whichever the target is about, and forks what answers requests:
-`python -m mgpu_doctor.plan.tracing TARGET`.
+"""Loads torch or TensorFlow, whichever the target is about, and forks a process per connection.
 
-The user's code is loaded in those: what it computes or starts would not survive a fork.
+    python -m mgpu_doctor.plan.tracing TARGET
+
+The children answer requests. The user's code is loaded in them alone: what it computes or starts
+would not survive a fork.
 """
 
 from __future__ import annotations
@@ -18,35 +20,33 @@ from typing import Any
 
 from mgpu_doctor.analysis.memory.settings import Framework
 from mgpu_doctor.plan import wire
-from mgpu_doctor.plan.tracing import pointing
-from mgpu_doctor.plan.tracing.children import children
+from mgpu_doctor.plan.tracing import user_function
 
 Tracer = Callable[..., wire.Answer]
 ROOM_FAKE = 2 << 30
 """Bytes that tracing may take beyond torch itself; a real step may take half of what is free."""
 
-
 SWITCHES = {
     "KERAS_BACKEND": "tensorflow",
     "TF_CPP_MIN_LOG_LEVEL": "3",
-    "TF_CPU_ALLOCATOR_USE_BFC": "1",  # the allocator that it has for GPUs (graphs/running.py)
+    "TF_CPU_ALLOCATOR_USE_BFC": "1",  # the allocator that it has for GPUs (graph_run.py)
     "TF_ENABLE_ONEDNN_OPTS": "0",  # its kernels keep what no GPU's do
 }
-"""What TensorFlow reads when it is loaded."""
+"""Environment variables that TensorFlow reads when it is loaded."""
 
 
 def main(target: str) -> None:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # nothing here may take a context on a GPU
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     gc.disable()  # looking for garbage takes a sixth of the time in which torch is loaded
-    about = pointing.framework(target)
+    about = user_function.detect_framework(target)
     try:
-        trace: Tracer | pointing.TargetError = _tracer(about)
+        trace: Tracer | user_function.TargetError = _tracer(about)
     except ImportError as error:
         why = f"{about.value} is needed to trace a step and cannot be imported ({error})."
-        trace = pointing.TargetError(why)
+        trace = user_function.TargetError(why)
     gc.freeze()  # what is there already is shared with the children, as long as nobody looks at it
-    if (connection := children()) is not None:
+    if (connection := serve_children()) is not None:
         _answer(connection, target, about, trace)
 
 
@@ -54,9 +54,9 @@ def _answer(
     connection: socket.socket,
     target: str,
     about: Framework,
-    trace: Tracer | pointing.TargetError,
+    trace: Tracer | user_function.TargetError,
 ) -> None:
-    """Requests, until there are none."""
+    """Answers requests until there are none."""
     requests = connection.makefile("r", encoding="utf-8")
     function: Callable[[], Any] | None = None
     for line in requests:
@@ -66,13 +66,13 @@ def _answer(
         _bound(ROOM_FAKE if not real else _free() // 2)
         warnings.simplefilter("ignore")
         try:
-            if isinstance(trace, pointing.TargetError):
+            if isinstance(trace, user_function.TargetError):
                 raise trace
-            function = function or pointing.find(target)
+            function = function or user_function.find_function(target)
             answer: wire.Answer | wire.Refusal = trace(function, settings, real=real)
-        except pointing.TargetError as error:
+        except user_function.TargetError as error:
             answer = wire.Refusal(str(error), True, framework=about)
-        except pointing.StepError as error:
+        except user_function.StepError as error:
             answer = wire.Refusal(str(error), False, error.parameters, about)
         connection.sendall(wire.write_answer(answer).encode() + b"\n")
 
@@ -81,18 +81,18 @@ def _tracer(about: Framework) -> Tracer:
     """Raises ImportError where the framework is not installed."""
     if about is Framework.TENSORFLOW:
         os.environ |= SWITCHES
-        from mgpu_doctor.plan.graphs import step as graphs
+        from mgpu_doctor.plan.tracing import graph_step as graphs
 
         return graphs.trace
-    from mgpu_doctor.plan.tracing import step, target
+    from mgpu_doctor.plan.tracing import torch_step
 
-    target.refuse_groups()
-    step.load()
-    return step.answer
+    torch_step.refuse_groups()
+    torch_step.load()
+    return torch_step.answer
 
 
 def _bound(more: int) -> None:
-    """Let the process's data grow by so many bytes, as of now."""
+    """Lets the process's data grow by `more` bytes from now on."""
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     now = _kilobytes("/proc/self/status", "VmData:")
     if now is not None and more:
@@ -111,6 +111,47 @@ def _kilobytes(file: str, key: str) -> int | None:
         return next(int(line.split()[1]) for line in lines if line.startswith(key))
     except (OSError, ValueError, IndexError, StopIteration):
         return None
+
+
+END = b"end "
+
+
+def serve_children() -> socket.socket | None:
+    """Forks a child for each connection that arrives on standard input, a socket.
+
+    With a connection comes a file for what the child prints. In the child this returns the
+    connection; the parent answers with the child's pid. The answer to `end PID` is the exit code of
+    that child, which is over. Returns None in the parent once nobody asks any more.
+    """
+    control = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    while True:
+        asked, given, _, _ = socket.recv_fds(control, 64, 2)
+        if not asked:
+            return None
+        if asked.startswith(END):
+            _, status = os.waitpid(int(asked.removeprefix(END)), 0)
+            control.sendall(b"%d" % os.waitstatus_to_exitcode(status))
+            continue
+        connection, printed = given
+        begun, begins = os.pipe()
+        child = os.fork()
+        if not child:
+            control.close()
+            os.setsid()  # what the user's code starts ends with it
+            os.close(begun)
+            os.close(begins)
+            os.dup2(printed, 1)
+            os.dup2(printed, 2)
+            os.close(printed)
+            os.dup(connection)  # never closed: whoever sees it end knows that the process is over
+            return socket.socket(fileno=connection)
+        os.close(connection)
+        os.close(printed)
+        os.close(begins)
+        os.read(begun, 1)  # to the end: only a session that is there can be ended
+        os.close(begun)
+        control.sendall(b"%d" % child)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
-from mgpu_doctor.report.events.timeline import events_of
-from mgpu_doctor.report.html import parts
-from mgpu_doctor.report.html.graphs import graphs
-from mgpu_doctor.report.html.happened import happened
-from mgpu_doctor.report.html.lastminute import the_last_minute
+from mgpu_doctor.report.event_timeline import events_of
+from mgpu_doctor.report.html import sections
+from mgpu_doctor.report.html.charts import graphs
 from mgpu_doctor.report.html.page import page
-from mgpu_doctor.report.redact import as_it_is, redacted, redactor
+from mgpu_doctor.report.html.sections import happened, the_last_minute
+from mgpu_doctor.report.redaction.redact import as_it_is, redacted, redactor
 from mgpu_doctor.report.verdict import leading, verdict
 
 
@@ -22,18 +21,18 @@ def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     said = verdict(diagnosis)
     lead = leading(diagnosis)
     further = [finding for finding in diagnosis.findings if finding is not lead]
-    sections = [
-        parts.header(diagnosis, said),
-        parts.main_finding(diagnosis, lead) if lead else "",
+    parts = [
+        sections.header(diagnosis, said),
+        sections.main_finding(diagnosis, lead) if lead else "",
         the_last_minute(diagnosis, hide),
-        parts.rank_table(diagnosis),
-        parts.stacks(diagnosis),
-        parts.heat(diagnosis),
+        sections.rank_table(diagnosis),
+        sections.stacks(diagnosis),
+        sections.heat(diagnosis),
         graphs(diagnosis.case, hide, events_of(diagnosis).events),
         happened(diagnosis, hide),
-        parts.further(diagnosis, further),
-        parts.unseen(diagnosis),
-        parts.job_card(diagnosis, hide),
+        sections.further(diagnosis, further),
+        sections.unseen(diagnosis),
+        sections.job_card(diagnosis, hide),
     ]
     title = f"{text.cut(said.sentence.replace('`', ''), 80)} – mgpu-doctor"
-    return page(title, said.tone.value, "\n".join(section for section in sections if section))
+    return page(title, said.tone.value, "\n".join(part for part in parts if part))

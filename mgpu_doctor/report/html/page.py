@@ -8,7 +8,7 @@ from html import escape
 from string import Template
 
 from mgpu_doctor import __version__
-from mgpu_doctor.report import phases
+from mgpu_doctor.report import phase_bars
 
 _STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --card: #f6f7f9; --ink: #1b1f24; --soft: #5b6470;
@@ -79,7 +79,9 @@ footer { margin-top: 3rem; border-top: 1px solid var(--line); padding-top: .6rem
   .card, tr { break-inside: avoid; }
   svg, .heat { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
-_COLOURS = "".join(f".{name} {{ fill: {look.colour}; }}\n" for name, look in phases.LOOKS.items())
+_COLOURS = "".join(
+    f".{name} {{ fill: {look.colour}; }}\n" for name, look in phase_bars.LOOKS.items()
+)
 _DARK_WAIT = "@media (prefers-color-scheme: dark) { .wait { fill: #4a515b; } }\n"
 STYLE = f"{_STYLE}{_COLOURS}{_DARK_WAIT}"
 

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_seconds, format_share
+from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.communication.exposed import HALF, cost, exchanged, exposed_share, needless
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.words import by_cost, percent, seconds
 
 COUNTED = "forward passes counted by the probe"
 
@@ -37,7 +38,7 @@ def _accumulation(measures: Measures, _: Limits) -> Iterable[Finding]:
     step = measures.step_seconds
     moved = exposed_share(measures, often)
     saved = needless(measures) if moved is not None else None
-    spent = seconds(saved * step) if saved is not None and step else "time"
+    spent = format_seconds(saved * step) if saved is not None and step else "time"
     batches, most = round(often.passes), round(often.synced)
     evidence = [
         Evidence("exchanges of gradients a step", often.synced, "times", often.updates, COUNTED),
@@ -52,13 +53,14 @@ def _accumulation(measures: Measures, _: Limits) -> Iterable[Finding]:
         predicted = Predicted(
             1 - saved,
             None,
-            f"formula: {percent(often.needless)} of the exposed communication, and of the CPU time "
+            f"formula: {format_share(often.needless)} of the exposed communication, and of the "
+            "CPU time "
             "that moving the rest takes where no core is free; within a fifth, and rather more, as "
             "ranks would also wait for each other less often",
         )
     yield Finding(
         code="accumulation-syncs",
-        severity=by_cost(saved) if saved is not None else Severity.INFO,
+        severity=severity_of_cost(saved) if saved is not None else Severity.INFO,
         confidence=0.95,
         title=f"Gradients are exchanged {most} times for one update: {spent} a step for nothing",
         cause=f"An update adds up the gradients of {batches} backward passes, and "

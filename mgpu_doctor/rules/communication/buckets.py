@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mgpu_doctor.analysis.communication.moving import crowding
+from mgpu_doctor.analysis.cost.communication_cost import crowding
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_seconds, format_share
+from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost
 from mgpu_doctor.rules.communication.exposed import DEFAULT_CAP_MIB, LOGGED, MIB, cost, overlap_gain
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import WARNING_COST, by_cost, percent, seconds
 
 
 def _overlap(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -38,10 +39,11 @@ def _overlap(measures: Measures, limits: Limits) -> Iterable[Finding]:
         )
     yield Finding(
         code="overlap-poor",
-        severity=Severity.INFO if crowded else by_cost(gain),
+        severity=Severity.INFO if crowded else severity_of_cost(gain),
         confidence=0.6 if crowded else 0.8,
-        title=f"Backward hides only {percent(hidden / max(logged.communication, 1e-12))} of the "
-        f"communication: {seconds(logged.exposed)} of each pass are exposed",
+        title=f"Backward hides only {format_share(hidden / max(logged.communication, 1e-12))} of "
+        "the "
+        f"communication: {format_seconds(logged.exposed)} of each pass are exposed",
         cause=cause,
         evidence=(
             Evidence("communication, a pass", logged.communication, "s", None, LOGGED),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mgpu_doctor.analysis.communication.moving import Crowding, crowding
-from mgpu_doctor.analysis.communication.reducing import reduction
+from mgpu_doctor.analysis.cost.communication_cost import Crowding, crowding
+from mgpu_doctor.analysis.cost.gradient_reduction import reduction
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.birth import Called, calls, ddp
 from mgpu_doctor.case.birth import steps as steps_of
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import in_deepspeed
 from mgpu_doctor.rules.advice import LARGER_BATCH
+from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost
 from mgpu_doctor.rules.communication import syncs
 from mgpu_doctor.rules.communication.accumulation import how_to_accumulate
 from mgpu_doctor.rules.communication.callers import is_own
@@ -19,7 +21,6 @@ from mgpu_doctor.rules.communication.exposed import exchanged, exposed_share, ne
 from mgpu_doctor.rules.communication.syncs import places, stood
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.settings import DEFAULTS
-from mgpu_doctor.rules.words import WARNING_COST, by_cost, percent, seconds
 
 BUSY = 0.5
 """Cores that other programs use, from which they are worth naming."""
@@ -51,10 +52,10 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     machine = ", on cores that have no time left for it" if crowded else ""
     yield Finding(
         code="communication-bound",
-        severity=Severity.INFO if crowded else by_cost(saved),
+        severity=Severity.INFO if crowded else severity_of_cost(saved),
         confidence=0.7 if crowded else 0.9,
-        title=f"Moving data between the ranks takes {percent(share)} of every step "
-        f"({seconds(share * step)}){machine}",
+        title=f"Moving data between the ranks takes {format_share(share)} of every step "
+        f"({format_seconds(share * step)}){machine}",
         cause=_cause(measures, crowd),
         evidence=(
             Evidence("exposed communication, of the step", share, "fraction", None, source),
@@ -91,8 +92,10 @@ def _cause(measures: Measures, crowd: Crowding | None) -> str:
     logged = reduction(measures.case.ranks)
     if logged is not None:
         return (
-            f"DistributedDataParallel moves gradients for {seconds(logged.communication)} in each "
-            f"backward pass and hides {seconds(max(0.0, logged.communication - logged.exposed))} "
+            f"DistributedDataParallel moves gradients for {format_seconds(logged.communication)} "
+            "in each "
+            f"backward pass and hides "
+            f"{format_seconds(max(0.0, logged.communication - logged.exposed))} "
             "of it: computing takes too little time for so many bytes on this link."
         )
     called = _called(measures)
@@ -110,10 +113,10 @@ def _crowded(crowd: Crowding) -> str:
     if crowd.queueing is not None:
         parts.append(
             "the threads of a rank that move data stood ready without a core for "
-            f"{seconds(crowd.queueing)} of every second"
+            f"{format_seconds(crowd.queueing)} of every second"
         )
     if crowd.moving:
-        parts.append(f"and ran for {seconds(crowd.moving)} of it")
+        parts.append(f"and ran for {format_seconds(crowd.moving)} of it")
     if crowd.outside is not None and crowd.outside >= BUSY:
         parts.append(f"other programs kept {crowd.outside:.1f} cores busy")
     return (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from mgpu_doctor.analysis.communication.moving import crowding
-from mgpu_doctor.analysis.communication.reducing import (
+from mgpu_doctor.analysis.cost.communication_cost import crowding
+from mgpu_doctor.analysis.cost.gradient_reduction import (
     Exchanges,
     Reduction,
     exchanges,

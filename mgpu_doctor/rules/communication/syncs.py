@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.communication.reducing import spread
+from mgpu_doctor.analysis.cost.gradient_reduction import spread
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.birth import calls, ddp, steps
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.communication.callers import Setting, is_own, setting
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import by_cost, seconds
 
 BARRIERS = frozenset({"barrier", "monitored_barrier"})
 OBJECTS = frozenset(
@@ -140,10 +141,10 @@ def _finding(
     confidence: float,
 ) -> Finding:
     step = measures.step_seconds
-    cost = f": {seconds(saved * step)} a step" if saved is not None and step else ""
+    cost = f": {format_seconds(saved * step)} a step" if saved is not None and step else ""
     return Finding(
         code="sync-excess",
-        severity=by_cost(saved) if saved is not None else Severity.INFO,
+        severity=severity_of_cost(saved) if saved is not None else Severity.INFO,
         confidence=confidence,
         title=f"{title}{cost}",
         cause=cause,

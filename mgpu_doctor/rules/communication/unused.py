@@ -8,9 +8,10 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.birth import Ddp, ddp, steps
 from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Evidence, Finding, Fix, Predicted
+from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.communication.exposed import LOGGED, cost
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.words import by_cost, seconds
 
 TIMED = "timed by the probe"
 
@@ -36,10 +37,10 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
     step = measures.step_seconds
     saved = min(1.0, min(a_step) / step) if a_step and step else None
     sure = all(one.graph_varies is False for one in modules)
-    spent = f"{seconds(min(a_step))} a step" if a_step else "time"
+    spent = f"{format_seconds(min(a_step))} a step" if a_step else "time"
     yield Finding(
         code="unused-parameter-scan",
-        severity=by_cost(saved or 0.0),
+        severity=severity_of_cost(saved or 0.0),
         confidence=0.95 if sure else 0.7,
         title=f"The search for unused parameters costs {spent} and finds none",
         cause="find_unused_parameters=True makes DistributedDataParallel walk the whole autograd "

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER, WAIT
 
-from mgpu_doctor.analysis.devices.devices import LEAST_SAMPLES, Use, use_of, within
+from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES, Use, use_of, within
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.steps.shares import after_warm_up, phase_shares
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, phase_shares
 from mgpu_doctor.case import birth
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Fix, Predicted

@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mgpu_doctor.analysis.devices.devices import OnDevice, Use
+from mgpu_doctor.analysis.machines.rank_devices import OnDevice, Use
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.statistics.paces import EXCESS, LEAST, SURE, TOGETHER, slow_one
+from mgpu_doctor.analysis.statistics.pace_comparison import EXCESS, LEAST, SURE, TOGETHER, slow_one
 from mgpu_doctor.case import birth_tf
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.phase_clock import PhaseClock, phase_clock
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice
+from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.device.gpu import PRETEND, middle
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import by_cost, culprit, percent, seconds
 
 
 def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -62,9 +63,9 @@ def _finding(
     waits = idle is not None and idle >= limits["idle"]
     told = []
     if more is not None and more >= limits["memory"]:
-        told.append(f"holds {percent(more)} more memory than the others")
+        told.append(f"holds {format_share(more)} more memory than the others")
     if waits and idle is not None:
-        told.append(f"is busy while the others stand idle {percent(idle)} of the time longer")
+        told.append(f"is busy while the others stand idle {format_share(idle)} of the time longer")
     count = len(others) + 1
     where = f"rank {rank.rank}, GPU {first.index}" if rank.rank is not None else None
     return Finding(
@@ -75,7 +76,7 @@ def _finding(
         cause="DataParallel keeps the parameters' gradients and the optimizer's state on its first "
         "device, copies the model from there before each forward pass and gathers every output "
         "there.",
-        culprits=(culprit(measures, rank.rank),) if rank.rank is not None else (),
+        culprits=(culprit_of(measures, rank.rank),) if rank.rank is not None else (),
         evidence=(
             Evidence(
                 "most memory in use on the first device, against the median of the others",
@@ -126,9 +127,10 @@ def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
         device = names[slow.index] if slow.index < len(names) else f"replica {slow.index}"
         yield Finding(
             code="imbalance-device",
-            severity=by_cost(saved),
+            severity=severity_of_cost(saved),
             confidence=0.85,
-            title=f"Replica {slow.index} ({device}) has its gradients {seconds(slow.excess)} a "
+            title=f"Replica {slow.index} ({device}) has its gradients "
+            f"{format_seconds(slow.excess)} a "
             "step later than the other replicas, which wait for it",
             cause="The replicas of a strategy step together: they add up their gradients when the "
             "last one has its own. This one has more to do (a longer part of the batch, or work "
@@ -177,8 +179,9 @@ RULES = (
         "containers that number processes of their own.",
         thresholds="A warning where the others stand idle for it, or where its memory is nearly "
         "full. "
-        f"Of a replica: a median {percent(EXCESS)} above that of the others, by {SURE:g} standard "
-        f"errors beyond the next, over {LEAST} steps; {percent(TOGETHER)} where replicas are "
+        f"Of a replica: a median {format_share(EXCESS)} above that of the others, by {SURE:g} "
+        "standard "
+        f"errors beyond the next, over {LEAST} steps; {format_share(TOGETHER)} where replicas are "
         "virtual CPUs, which share cores.",
         fixes="DistributedDataParallel: a process a GPU, each with its own gradients.",
         examine=_imbalance,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from mgpu_doctor.analysis.devices.devices import Use
+from mgpu_doctor.analysis.machines.rank_devices import Use
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stragglers.stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.case.clockreasons import HARD, WORDS
 from mgpu_doctor.findings import Evidence, Finding, Fix
 from mgpu_doctor.rules.device.gpu import PRETEND, middle, uses_since

@@ -7,16 +7,17 @@ from collections.abc import Iterable
 import numpy as np
 from mgpu_probes.inprocess.layout import TRANSFER
 
-from mgpu_doctor.analysis.cost.whatif import saved_without
+from mgpu_doctor.analysis.cost.what_if import saved_without
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.steps.shares import phase_shares
+from mgpu_doctor.analysis.steps.phase_shares import phase_shares
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice
+from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.device.gpu import PRETEND, first_loader
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import by_cost, percent, seconds
 
 SHARE = Limit(
     "share",
@@ -43,9 +44,10 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     share = float(np.median(list(shares.values())))
     yield Finding(
         code="transfer-bound",
-        severity=by_cost(saved),
+        severity=severity_of_cost(saved),
         confidence=0.9 if pinned == {False} else 0.7,
-        title=f"Copies to the GPU take {percent(share)} of every step ({seconds(share * step)})",
+        title=f"Copies to the GPU take {format_share(share)} of every step "
+        f"({format_seconds(share * step)})",
         cause=_cause(pinned),
         victims=tuple(sorted(shares)),
         evidence=(

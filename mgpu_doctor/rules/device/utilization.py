@@ -8,6 +8,8 @@ from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION, OTHER
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_share
+from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.device.gpu import (
     PRETEND,
     held_up,
@@ -20,7 +22,6 @@ from mgpu_doctor.rules.device.gpu import (
     utilizations,
 )
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import by_cost, percent
 
 UTILIZATION = Limit(
     "utilization",
@@ -99,9 +100,10 @@ def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
     step = measures.step_seconds
     yield Finding(
         code="launch-bound",
-        severity=by_cost(1 - most),
+        severity=severity_of_cost(1 - most),
         confidence=0.6,
-        title=f"The GPUs run kernels {percent(most)} of the time at most: the host cannot start "
+        title=f"The GPUs run kernels {format_share(most)} of the time at most: the host cannot "
+        "start "
         "them fast enough",
         cause="The host computes nearly all the time, and in the model's passes: many small "
         "kernels, each started from Python. How many there are was not counted.",
@@ -156,7 +158,7 @@ def _low(measures: Measures, limits: Limits) -> Iterable[Finding]:
         code="low-utilization",
         severity=Severity.WARNING,
         confidence=0.7,
-        title=f"The GPUs run no kernel for {percent(1 - most)} of the time or more",
+        title=f"The GPUs run no kernel for {format_share(1 - most)} of the time or more",
         cause=_cause(roomy, elsewhere),
         victims=tuple(sorted(idle)),
         evidence=tuple(evidence),
@@ -168,7 +170,9 @@ def _low(measures: Measures, limits: Limits) -> Iterable[Finding]:
 def _cause(roomy: bool, elsewhere: Mapping[str, float]) -> str:
     told = "Ranks wait neither for data nor for each other."
     if elsewhere:
-        places = " and ".join(f"{name} ({percent(share)})" for name, share in elsewhere.items())
+        places = " and ".join(
+            f"{name} ({format_share(share)})" for name, share in elsewhere.items()
+        )
         return f"{told} The host is elsewhere meanwhile: {places}."
     if roomy:
         return f"{told} Much memory is free, so the batch is small for these devices."

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mgpu_doctor.analysis.collectives.divergence import Kind as Parted
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.standing import Kind as Stands
+from mgpu_doctor.analysis.stacks.hang_analysis import Kind as Stands
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.falls import afterwards, leavers, lost, obituary
 from mgpu_doctor.rules.falls.fallen import fallen
 from mgpu_doctor.rules.falls.falls import Fall, Kind, falls
@@ -128,7 +128,7 @@ def _unseen(echoes: Sequence[Fall], case: Case) -> Finding:
 
 def _several(own: Sequence[Fall], case: Case) -> Finding:
     ranks = [fall.rank for fall in own if fall.rank is not None]
-    who = words.ranks(ranks).capitalize() if ranks else "Several processes"
+    who = format_ranks(ranks).capitalize() if ranks else "Several processes"
     return Finding(
         code="failed-exception",
         severity=Severity.CRITICAL,

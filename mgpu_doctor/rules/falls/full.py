@@ -10,13 +10,13 @@ from collections.abc import Callable
 from mgpu_doctor.case.endings import Place
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Fix
+from mgpu_doctor.formatting import format_bytes
 from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.falls.downfall import ERRNO, Reason, process_of, rule
 from mgpu_doctor.rules.falls.falls import Fall, Kind
 from mgpu_doctor.rules.falls.refusals import Refusal, refusal
 from mgpu_doctor.rules.falls.relatives import ended_children, ending_of, lost_workers
 from mgpu_doctor.rules.rule import Rule
-from mgpu_doctor.rules.words import size
 
 _SHORT_WRITE = re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")
 NEARLY_FULL = 0.1
@@ -51,7 +51,7 @@ def _bus_error_of_a_worker(fall: Fall, case: Case) -> bool:
 
 
 def _shm_reason(confidence: float, what: str, room: Place | None, state: str) -> Reason:
-    known = f" ({size(room.now.size)})" if room is not None else ""
+    known = f" ({format_bytes(room.now.size)})" if room is not None else ""
     evidence = () if room is None else _of_place(room)
     return Reason(
         confidence,
@@ -164,7 +164,7 @@ def _file_too_large(fall: Fall, case: Case, refused: Refusal | None) -> Reason:
         "wrote a file beyond its size limit"
         + (f": {refused.file}" if refused and refused.file else ""),
         "`ulimit -f` limits how large a file may become"
-        + (f", here to {size(soft)}" if soft is not None else "")
+        + (f", here to {format_bytes(soft)}" if soft is not None else "")
         + "; some file systems have such a limit of their own (FAT: 4 GiB).",
         (
             Fix(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Fix
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.falls.falls import last_step
 
 
@@ -23,7 +23,7 @@ class Laggards:
 
     @property
     def names(self) -> str:
-        return words.ranks(one.rank for one in self.ranks if one.rank is not None)
+        return format_ranks(one.rank for one in self.ranks if one.rank is not None)
 
     @property
     def culprits(self) -> tuple[Culprit, ...]:

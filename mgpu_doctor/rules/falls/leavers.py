@@ -7,7 +7,7 @@ import signal
 
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.falls.falls import Kind, falls, last_step
 
 EVEN_BATCHES = Fix(
@@ -81,14 +81,14 @@ def finding(gone: tuple[Rank, ...], case: Case) -> Finding:
     """`gone`: as `left_early` tells them."""
     left = [rank.rank for rank in gone if rank.rank is not None]
     others = tuple(rank.rank for rank in case.ranks if rank not in gone and rank.rank is not None)
-    who = words.ranks(left)
+    who = format_ranks(left)
     step = last_step(gone[0])
     steps = "" if step is None else f" after step {step}"
     return Finding(
         code="failed-exception",
         severity=Severity.CRITICAL,
         confidence=0.8,
-        title=f"{who.capitalize()} ended normally while {words.ranks(others)} still waited for it",
+        title=f"{who.capitalize()} ended normally while {format_ranks(others)} still waited for it",
         cause=f"{who.capitalize()} left in good order{steps}, before any other rank failed; "
         "what the others raised is the connection that they lost by it. Ranks had unequal numbers "
         "of batches, or one left out a step or left the loop early.",

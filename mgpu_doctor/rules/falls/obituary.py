@@ -12,7 +12,7 @@ from itertools import takewhile
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case, Error, Job, Rank
 from mgpu_doctor.findings import Culprit, Evidence
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks, format_share
 from mgpu_doctor.rules.falls.falls import FATAL, Fall, Kind
 from mgpu_doctor.rules.falls.nested import in_backward, operation
 from mgpu_doctor.rules.memory.evidence import cleared, out_of_memory
@@ -67,7 +67,7 @@ def who(culprits: Iterable[Fall], case: Case) -> str:
     known = [fall.rank for fall in falls if fall.rank is not None]
     if any(fall.everyone for fall in falls) or 1 < len(known) == len(case.ranks):
         return "Every rank"
-    return words.ranks(known).capitalize() if known else "A process of the job"
+    return format_ranks(known).capitalize() if known else "A process of the job"
 
 
 def place(error: Error) -> str | None:
@@ -265,7 +265,7 @@ def _memory_hint(fall: Fall, case: Case) -> str:
     memory = fullest_memory(case.host_samples, fall.at or case.observed)
     if memory is None or memory < FULL_MEMORY:
         return ""
-    return f" Host memory was {words.percent(memory)} full just before, which points to the first."
+    return f" Host memory was {format_share(memory)} full just before, which points to the first."
 
 
 def _known(number: int) -> bool:

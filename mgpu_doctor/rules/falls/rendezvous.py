@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.falls.echoes import waited_in_vain
 from mgpu_doctor.rules.falls.first import first_falls
@@ -78,7 +78,7 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
     if not absent or _never_meant(case):
         return
     waiters = _waiters(case)
-    who = words.ranks(rank.rank for rank in absent if rank.rank is not None)
+    who = format_ranks(rank.rank for rank in absent if rank.rank is not None)
     pids: dict[int | None, int | None] = {
         end.rank: end.pid for end in case.console.ends if end.rank is not None
     }
@@ -89,7 +89,7 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         severity=Severity.CRITICAL,
         confidence=SEEN if told else GUESSED,
         title=f"{who.capitalize()} never joined the process group; "
-        f"{words.ranks(victims)} gave up waiting",
+        f"{format_ranks(victims)} gave up waiting",
         cause="The process was started but never called init_process_group in time: what it did "
         "instead was not measured."
         if told

@@ -6,11 +6,11 @@ import signal
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.motion import Motion
-from mgpu_doctor.analysis.stacks.standing import LEAST_SECONDS, Kind
+from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, Kind
+from mgpu_doctor.analysis.stacks.progress import Motion
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.falls import falls, obituary
 from mgpu_doctor.rules.hang.stood import (
     EVIDENCE_RANKS,
@@ -46,7 +46,7 @@ def absent(measures: Measures) -> Iterable[Finding]:
     gone = sorted({*standing.missing, *numbers(one.posture for one in standing.culprits)})
     pids = {one.posture.rank: one.posture for one in standing.culprits}
     ends = {end.pid: end for end in case.ends}
-    name = words.ranks(gone).capitalize() if gone else "A rank"
+    name = format_ranks(gone).capitalize() if gone else "A rank"
     verb = "is gone" if len(gone) <= 1 else "are gone"
     state = {one.posture.process.state for one in standing.culprits}
     rows = []

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.leaf import BETWEEN_TWO, Doing
-from mgpu_doctor.analysis.stacks.postures import Posture
-from mgpu_doctor.analysis.stacks.standing import Kind
+from mgpu_doctor.analysis.stacks.hang_analysis import Kind
+from mgpu_doctor.analysis.stacks.thread_states import Posture
+from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, Doing
 from mgpu_doctor.case.looks import Frame
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.hang.stood import (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from mgpu_doctor.analysis.stacks import frames, tree
-from mgpu_doctor.analysis.stacks.leaf import WAITING
-from mgpu_doctor.analysis.stacks.postures import postures
+from mgpu_doctor.analysis.stacks import frames, prefix_tree
+from mgpu_doctor.analysis.stacks.thread_states import postures
+from mgpu_doctor.analysis.stacks.wait_classifier import WAITING
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Branch, Finding
 
@@ -18,7 +18,7 @@ MOST_CALLS = 64
 def branches(case: Case, findings: Iterable[Finding]) -> tuple[Branch, ...]:
     """The tree of the newest look, root first; empty where no stack was read, and where the job
     went on to its end."""
-    root = tree.tree_of(case.looks)
+    root = prefix_tree.tree_of(case.looks)
     if root is None or case.job.outcome is Outcome.COMPLETED:
         return ()
     accused = {
@@ -49,7 +49,7 @@ def places_of(case: Case) -> dict[int, str]:
     return found
 
 
-def _walk(branch: tree.Branch, depth: int, accused: frozenset[int]) -> Iterator[Branch]:
+def _walk(branch: prefix_tree.Branch, depth: int, accused: frozenset[int]) -> Iterator[Branch]:
     calls = [frames.call(frame) for frame in branch.frames]
     left_out = len(calls) - MOST_CALLS
     if left_out > 0:

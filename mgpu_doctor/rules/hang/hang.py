@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Job, Rank, State
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.falls import afterwards, obituary
 from mgpu_doctor.rules.falls.leavers import EVEN_BATCHES
 from mgpu_doctor.rules.hang.absent import absent
@@ -59,7 +59,7 @@ def _cause(stall: Stall, measures: Measures, name: str) -> str:
     first = stall.culprits[0]
     site = _site(stall.waiting)
     waiting = [rank.rank for rank in stall.waiting if rank.rank is not None]
-    stand = f"{words.ranks(waiting).capitalize()} stand{'s' if len(waiting) == 1 else ''}"
+    stand = f"{format_ranks(waiting).capitalize()} stand{'s' if len(waiting) == 1 else ''}"
     where = f" in {site}" if site else " in a collective or receive"
     if stall.left_cleanly:
         steps = f" after step {first.last_step}" if first.last_step is not None else ""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from mgpu_doctor.analysis.collectives.collective_waits import GAPS, LEAST_WAIT
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
-from mgpu_doctor.analysis.collectives.waits import GAPS, LEAST_WAIT
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.standing import Kind as Stand
+from mgpu_doctor.analysis.stacks.hang_analysis import Kind as Stand
 from mgpu_doctor.case.flights import Collective
 from mgpu_doctor.case.model import State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
+from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.falls.falls import last_step
 from mgpu_doctor.rules.hang.parted_fixes import fixes
 from mgpu_doctor.rules.hang.parted_words import (
@@ -125,7 +126,7 @@ def _since(measures: Measures, found: Divergence) -> int | None:
 def _calls(found: Divergence) -> Iterable[Evidence]:
     """The two places: what was expected, and what the others called."""
     if found.expected is not None and found.expecting:
-        yield _call(words.ranks(found.expecting), found.expected, other_call(found))
+        yield _call(format_ranks(found.expecting), found.expected, other_call(found))
     if found.kind is Kind.DEADLOCK and found.expected is not None and found.culprits:
         yield _call(f"rank {found.culprits[0]} before, always", found.expected, None)
     for rank, entry in list(found.deviating.items())[:ROWS]:
@@ -159,7 +160,7 @@ def _counts(found: Divergence) -> Iterable[Evidence]:
 
 def _culprit(measures: Measures, rank: int) -> Culprit:
     """With what the dump itself tells of the process where the case knows no more."""
-    known = words.culprit(measures, rank)
+    known = culprit_of(measures, rank)
     flight = next((one for one in measures.case.flights if one.rank == rank), None)
     if known.pid is not None or flight is None:
         return known

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from mgpu_doctor.analysis.collectives.circles import DEFAULT_GROUP
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
+from mgpu_doctor.analysis.collectives.process_groups import DEFAULT_GROUP
 from mgpu_doctor.case.flights import Collective
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
 
 MOVING = 8
 """A job whose ranks all made so many collectives since is not stopped by it."""
@@ -77,11 +77,11 @@ def _expected(found: Divergence) -> str:
 
 
 def _others(found: Divergence) -> str:
-    return words.ranks(found.expecting) if found.expecting else "the others"
+    return format_ranks(found.expecting) if found.expecting else "the others"
 
 
 def _who(found: Divergence) -> str:
-    return _cap(words.ranks(found.deviating))
+    return _cap(format_ranks(found.deviating))
 
 
 def _and_more(found: Divergence) -> str:
@@ -97,7 +97,7 @@ def _wait(found: Divergence) -> str:
 
 
 def _late(found: Divergence) -> str:
-    who = words.ranks(found.culprits)
+    who = format_ranks(found.culprits)
     if not found.stands:
         return f"If the job stood when it was dumped: {who} did not come to {_expected(found)}"
     waited = f" for {found.seconds:.0f} s" if found.seconds is not None else ""
@@ -109,7 +109,7 @@ def _late(found: Divergence) -> str:
 
 def _alone(found: Divergence) -> str:
     missing = [rank for rank in found.members if rank not in found.expecting]
-    rest = words.ranks(missing) if missing else "the others"
+    rest = format_ranks(missing) if missing else "the others"
     return (
         f"{_cap(_others(found))} {_wait(found)} in {_expected(found)}, which {rest} "
         f"{_have(len(missing))} not called"
@@ -124,8 +124,8 @@ def _strayed(found: Divergence) -> str:
     first = found.culprits[0]
     called = _in_group(found.deviating.get(first))
     return (
-        f"{_cap(words.ranks(found.culprits))} left the usual order (rank {first}: {called}, where "
-        f"it always called {_in_group(found.expected)}); {words.ranks(found.deviating)} wait for "
+        f"{_cap(format_ranks(found.culprits))} left the usual order (rank {first}: {called}, where "
+        f"it always called {_in_group(found.expected)}); {format_ranks(found.deviating)} wait for "
         "each other"
     )
 
@@ -195,7 +195,7 @@ def _in_ring(found: Divergence) -> str:
 
 
 def _delayed(found: Divergence) -> str:
-    who = words.ranks(found.culprits)
+    who = format_ranks(found.culprits)
     if set(found.culprits) & set(found.missing):
         return (
             f"{_number(found)} all ranks that left a dump wait. {_cap(who)} left none: it has "
@@ -225,7 +225,7 @@ def _elsewhere(found: Divergence) -> str:
 def _shifted(found: Divergence) -> str:
     side = "" if found.culprits else " Which side is wrong the dumps do not tell."
     return (
-        f"{_number(found)} the calls of {words.ranks(found.deviating)} begin to be shifted by "
+        f"{_number(found)} the calls of {format_ranks(found.deviating)} begin to be shifted by "
         f"{found.calls} against the others': each meets a partner that is meant for another. "
         "Usually a branch that depends on the rank, its data or its loss, or an exception that "
         "was caught, leads there."

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.leaf import Doing
-from mgpu_doctor.analysis.stacks.motion import Motion
-from mgpu_doctor.analysis.stacks.standing import LEAST_SECONDS, MAJORITY, NAPS, Kind, Standing
+from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, MAJORITY, NAPS, Kind, Standing
+from mgpu_doctor.analysis.stacks.progress import Motion
+from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.rules.hang import stuck
 from mgpu_doctor.rules.hang.apart import apart

@@ -8,12 +8,12 @@ import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.leaf import Doing
-from mgpu_doctor.analysis.stacks.postures import Posture
-from mgpu_doctor.analysis.stacks.standing import Kind, Standing
+from mgpu_doctor.analysis.stacks.hang_analysis import Kind, Standing
+from mgpu_doctor.analysis.stacks.thread_states import Posture
+from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_count, format_ranks
 from mgpu_doctor.rules.hang import stuck
 from mgpu_doctor.rules.hang.stall import LEAST_SECONDS as LONG
 from mgpu_doctor.rules.hang.stall import LEAST_STEPS
@@ -116,7 +116,7 @@ def seen_standing(standing: Standing, case: Case) -> Evidence:
     joins = any(one.doing is Doing.JOINING for one in standing.waiting)
     turns = any(one.turning for one in standing.culprits)
     how = "in the same place" if joins or turns else "without processor time"
-    measure = f"stood {how}, in {words.plural(standing.looks, 'look')}"
+    measure = f"stood {how}, in {format_count(standing.looks, 'look')}"
     return Evidence(measure, round(told, 3), "s", None, SOURCE)
 
 
@@ -135,7 +135,7 @@ def names(those: Iterable[Posture], *, small: bool = False) -> str:
     listed = list(those)
     known = numbers(listed)
     many = "a process" if len(listed) == 1 else f"{len(listed)} processes"
-    name = words.ranks(known) if known else many
+    name = format_ranks(known) if known else many
     return name if small else f"{name[:1].upper()}{name[1:]}"
 
 

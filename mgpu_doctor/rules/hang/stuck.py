@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.leaf import Doing
-from mgpu_doctor.analysis.stacks.motion import Motion
-from mgpu_doctor.analysis.stacks.postures import Posture
+from mgpu_doctor.analysis.stacks.progress import Motion
+from mgpu_doctor.analysis.stacks.thread_states import Posture
+from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.looks import Frame
 from mgpu_doctor.findings import Fix
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.leaf import Doing
-from mgpu_doctor.analysis.stacks.motion import Motion
-from mgpu_doctor.analysis.stacks.standing import Standing
+from mgpu_doctor.analysis.stacks.hang_analysis import Standing
+from mgpu_doctor.analysis.stacks.progress import Motion
+from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_count, format_ranks
 from mgpu_doctor.rules.hang.stood import (
     culprit,
     is_long,
@@ -38,7 +38,7 @@ def unjoined(standing: Standing, measures: Measures) -> Iterable[Finding]:
     waiting = names(standing.waiting, small=True)
     join = "waits" if len(standing.waiting) == 1 else "wait"
     if absent:
-        gone = words.ranks(absent).capitalize()
+        gone = format_ranks(absent).capitalize()
         title = f"{gone} {_are(absent, dead)}; {waiting} {join} in init_process_group"
     else:
         title = f"{waiting.capitalize()} {join} in init_process_group, and nobody joins"
@@ -93,7 +93,7 @@ def _all_old(standing: Standing, case: Case) -> bool:
 def _why_nobody_joins(absent: list[int], here: int, world: int | None) -> str:
     if absent:
         return (
-            f"WORLD_SIZE says {world or 'more'}, and {words.plural(here, 'rank')} of them run "
+            f"WORLD_SIZE says {world or 'more'}, and {format_count(here, 'rank')} of them run "
             "here: the others were never started, or have ended."
         )
     if world is not None and here >= world:

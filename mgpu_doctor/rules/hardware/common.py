@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import TypeVar
 
-from mgpu_doctor.analysis.devices.watched import Gpu
+from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.findings import Culprit
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
+from mgpu_doctor.rules.blame import culprit_of
 
 SURE = 0.9
 """Confidence in what the driver itself says of a device, twice."""
@@ -25,7 +26,7 @@ def culprits(measures: Measures, gpus: Iterable[Gpu]) -> tuple[Culprit, ...]:
     """The ranks on these devices; of a device without one the device itself."""
     found: list[Culprit] = []
     for gpu in gpus:
-        found += [words.culprit(measures, number) for number in gpu.ranks]
+        found += [culprit_of(measures, number) for number in gpu.ranks]
         if not gpu.ranks:
             found.append(Culprit(None, host=gpu.host, device=f"GPU {gpu.index}"))
     return tuple(found)
@@ -34,7 +35,7 @@ def culprits(measures: Measures, gpus: Iterable[Gpu]) -> tuple[Culprit, ...]:
 def named(gpu: Gpu) -> str:
     """`GPU 3 of rank 3`, `GPU 3 of node-a, which no rank uses`."""
     if gpu.ranks:
-        return f"GPU {gpu.index} of {words.ranks(gpu.ranks)}"
+        return f"GPU {gpu.index} of {format_ranks(gpu.ranks)}"
     host = f" of {gpu.host}" if gpu.host else ""
     return f"GPU {gpu.index}{host} (no rank of the job is known to run there)"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.devices.watched import Gpu
+from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_count, format_seconds
 from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.hardware.common import (
@@ -71,7 +71,7 @@ def _defect(measures: Measures, gpu: Gpu, state: _State) -> Finding:
     if state.failed:
         parts.append("a bad row could not be replaced")
     if state.uncorrected:
-        parts.append(f"{words.plural(state.uncorrected, 'error')} that ECC could not correct")
+        parts.append(f"{format_count(state.uncorrected, 'error')} that ECC could not correct")
     if state.pending:
         parts.append("the replacement of a bad row waits for a reset")
     if state.xids and not parts:
@@ -105,7 +105,7 @@ def _corrected(measures: Measures, gpu: Gpu, state: _State, limits: Limits) -> F
         severity=Severity.INFO,
         confidence=SURE,
         title=f"The memory of {named(gpu)} had {state.corrected} errors, all corrected, in "
-        f"{words.seconds(state.seconds)}",
+        f"{format_seconds(state.seconds)}",
         cause="ECC corrected all of them, so nothing was lost. Many in a short time may come "
         "before errors that it cannot correct.",
         culprits=culprits(measures, (gpu,)),

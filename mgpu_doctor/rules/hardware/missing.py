@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from mgpu_doctor.analysis.devices.watched import Gpu
+from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
+from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.rule import Limits, Rule
 
@@ -45,9 +46,9 @@ def _misused(measures: Measures) -> Iterable[Finding]:
             code=CODE,
             severity=Severity.WARNING,
             confidence=0.85,
-            title=f"{VARIABLE} of {words.ranks(ranks)} {why}",
+            title=f"{VARIABLE} of {format_ranks(ranks)} {why}",
             cause=f"{cause}: {place} of {len(listed)} entries can be used.",
-            culprits=tuple(words.culprit(measures, number) for number in ranks),
+            culprits=tuple(culprit_of(measures, number) for number in ranks),
             evidence=(
                 Evidence(
                     "entries that CUDA can use", place, "devices", len(listed), "birth certificate"
@@ -102,11 +103,11 @@ def _together(measures: Measures) -> Iterable[Finding]:
             code=CODE,
             severity=Severity.WARNING,
             confidence=0.8,
-            title=f"{words.ranks(gpu.ranks).capitalize()} share GPU {gpu.index} while GPU {spare} "
+            title=f"{format_ranks(gpu.ranks).capitalize()} share GPU {gpu.index} while GPU {spare} "
             f"{'stands' if len(free) == 1 else 'stand'} idle",
             cause="Each rank should have a device of its own. Mostly a rank never calls "
             "torch.cuda.set_device(local_rank), or LOCAL_RANK is the same for several.",
-            culprits=tuple(words.culprit(measures, number) for number in gpu.ranks),
+            culprits=tuple(culprit_of(measures, number) for number in gpu.ranks),
             evidence=(
                 Evidence("ranks on the device", len(gpu.ranks), "ranks", 1, "NVML and black boxes"),
                 Evidence("devices that stand idle", len(free), "devices", 0, "NVML"),

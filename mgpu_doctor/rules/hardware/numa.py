@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mgpu_doctor.analysis.devices.watched import Gpu
+from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.samples import cores
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_cores, format_ranks
+from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.words import core_list
 
 CODE = "numa-misplaced"
 
@@ -32,18 +32,18 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         code=CODE,
         severity=Severity.INFO,
         confidence=0.9,
-        title=f"{words.ranks(numbers).capitalize()} may not run on any core near "
+        title=f"{format_ranks(numbers).capitalize()} may not run on any core near "
         f"{'its GPU' if len(far) == 1 else 'their GPUs'}",
         cause="The cores that the process may use belong to another NUMA node than its GPU: what "
         "it copies and every kernel it starts crosses the link between the CPUs. What this costs "
         "was not measured.",
-        culprits=tuple(words.culprit(measures, number) for number in numbers),
+        culprits=tuple(culprit_of(measures, number) for number in numbers),
         evidence=tuple(
             Evidence(
                 "cores that the rank may use, against those near its GPU",
-                core_list(own),
+                format_cores(own),
                 "cores",
-                core_list(near),
+                format_cores(near),
                 "/proc/PID/status and NVML",
                 f"rank {number}, GPU {gpu.index}",
             )
@@ -66,10 +66,10 @@ def _fix(number: int, gpu: Gpu, near: frozenset[int], reachable: frozenset[int])
             summary,
             "No rank of the job may run there, so the scheduler or container gave it these cores: "
             "ask for cores near the GPUs (Slurm: --gpu-bind=closest or --accel-bind=g; Kubernetes: "
-            f"the topology manager; Docker: --cpuset-cpus={core_list(near)}).",
+            f"the topology manager; Docker: --cpuset-cpus={format_cores(near)}).",
         )
     node = gpu.device.numa_node
-    how = f"taskset -c {core_list(near)}"
+    how = f"taskset -c {format_cores(near)}"
     if node is not None and node >= 0:
         how = f"numactl --cpunodebind={node} --membind={node}, or {how},"
     return Fix(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from statistics import median_low
 
-from mgpu_doctor.analysis.devices.watched import Gpu
+from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.gpu import NvLink
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.devices.devices import LEAST_SAMPLES
-from mgpu_doctor.analysis.devices.watched import Gpu
+from mgpu_doctor.analysis.machines.host_devices import Gpu
+from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.gpu import Device, Pcie
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.devices.devices import LEAST_SAMPLES, Use, use_of
-from mgpu_doctor.analysis.devices.watched import Gpu
+from mgpu_doctor.analysis.machines.host_devices import Gpu
+from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES, Use, use_of
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.clockreasons import HARD, WORDS
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.device.gpu import PRETEND, middle
 from mgpu_doctor.rules.hardware.common import SURE, culprits, loaded, named, where
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import percent
 
 CODE = "gpu-throttled"
 
@@ -111,7 +111,8 @@ def _finding(
         code=CODE,
         severity=severity,
         confidence=SURE,
-        title=f"{named(gpu)} is clocked down by {WORDS[reason]} {percent(share)} of the time under "
+        title=f"{named(gpu)} is clocked down by {WORDS[reason]} {format_share(share)} of the time "
+        "under "
         f"load{clock}{usual}",
         cause=_cause(reason),
         culprits=culprits(measures, (gpu,)),

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mgpu_doctor.analysis.devices.watched import Gpu
-from mgpu_doctor.analysis.devices.wiring import FAR, Wiring, wiring
+from mgpu_doctor.analysis.machines.host_devices import FAR, Gpu, Wiring, wiring
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.hardware.common import culprits
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -147,7 +146,7 @@ def _outside(
     measures: Measures, used: list[Gpu], outside: tuple[int, ...], limits: Limits
 ) -> Finding:
     far = [gpu for gpu in used if gpu.index in outside]
-    ranks = words.ranks(number for gpu in far for number in gpu.ranks)
+    ranks = format_ranks(number for gpu in far for number in gpu.ranks)
     listed = ", ".join(map(str, outside))
     return Finding(
         code=CODE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.devices.watched import Gpu
+from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.gpu import XidEvent
 from mgpu_doctor.case.model import Outcome, Rank

@@ -9,11 +9,9 @@ from enum import Enum
 import numpy as np
 from mgpu_probes.inprocess.layout import BATCH_READY, INPUT
 
-from mgpu_doctor.analysis.host.idling import idle_of
-from mgpu_doctor.analysis.host.surroundings import UNSEEN
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, idle_of
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.steps.epochs import at_epoch_starts
-from mgpu_doctor.analysis.steps.shares import after_warm_up
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, at_epoch_starts
 from mgpu_doctor.case import birth, birth_tf
 from mgpu_doctor.case.birth import Loader
 from mgpu_doctor.case.host import HostSample

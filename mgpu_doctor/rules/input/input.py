@@ -7,8 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.sampling import Work
+from mgpu_doctor.analysis.stacks.stack_sampling import Work
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_seconds, format_share
+from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.input.feeding import (
     COMPUTES,
     MOSTLY,
@@ -28,7 +30,6 @@ from mgpu_doctor.rules.slow.straggler import (
     of_family,
     straggler_finding,
 )
-from mgpu_doctor.rules.words import by_cost, percent, seconds
 
 BOUND = Limit(
     "share",
@@ -61,7 +62,8 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
             code="straggler-input",
             what="its wait for data",
             phases=("input",),
-            cause=f"Fetching a batch explains {percent(min(share, 1.0))} of this rank's gap: its "
+            cause=f"Fetching a batch explains {format_share(min(share, 1.0))} of this rank's gap: "
+            "its "
             f"data, its storage or its loader is slower than the other ranks'.{now}",
             fixes=[
                 Fix(
@@ -96,11 +98,11 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     keeps_up = fed.why in (Why.HANDED_OVER, Why.DIVIDED)
     yield Finding(
         code="input-bound",
-        severity=Severity.INFO if keeps_up else by_cost(saved),
+        severity=Severity.INFO if keeps_up else severity_of_cost(saved),
         confidence=0.95 if strong else 0.8,
         title=f"{'All ranks wait' if len(shares) > 1 else 'The training waits'} for data: "
-        f"{percent(middle)} of every step "
-        f"({seconds(middle * measures.step_seconds)})",
+        f"{format_share(middle)} of every step "
+        f"({format_seconds(middle * measures.step_seconds)})",
         cause=told(fed, limits),
         victims=tuple(sorted(shares)),
         evidence=tuple(_evidence(share, middle, fed, limits)),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mgpu_doctor.case.birth import Loader
+from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.rules.input.feeding import Feeding, Why, loader_of
 from mgpu_doctor.rules.rule import Limits
-from mgpu_doctor.rules.words import seconds
 
 __all__ = ["how_to_load_faster", "loader_of", "told"]
 
@@ -83,7 +83,7 @@ def told(fed: Feeding, limits: Limits) -> str:
         return (
             f"The loader starts its {loader.workers} worker{'s' * (loader.workers != 1)} anew for "
             f"each epoch of {loader.batches} batches (persistent_workers=False), and the first "
-            f"batch of each waits {seconds(fed.first or 0.0)} for them."
+            f"batch of each waits {format_seconds(fed.first or 0.0)} for them."
         )
     if fed.why in (Why.HANDED_OVER, Why.DIVIDED):
         return _keeps_up(loader, fed.why)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mgpu_doctor.analysis.capacity.brim import Brim, brims
-from mgpu_doctor.analysis.capacity.filling import filling_hosts
+from mgpu_doctor.analysis.capacity.host_memory_pressure import FullHost, find_full_hosts
+from mgpu_doctor.analysis.capacity.memory_growth import find_growing_hosts
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.formatting import format_bytes, format_share
 from mgpu_doctor.rules.memory.death import fewer_workers, one_copy
 from mgpu_doctor.rules.rule import Limit, Limits
-from mgpu_doctor.rules.words import percent, size
 
 FULL = Limit(
     "full",
@@ -43,13 +43,15 @@ def examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case = measures.case
     if case.job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         return
-    found = [one for one in brims(case, limits["full"]) if one.of_job >= BY_JOB * one.used]
-    if not found or filling_hosts(case, measures.step_seconds, limits["grown"]):
+    found = [
+        one for one in find_full_hosts(case, limits["full"]) if one.of_job >= BY_JOB * one.used
+    ]
+    if not found or find_growing_hosts(case, measures.step_seconds, limits["grown"]):
         return
     yield _finding(min(found, key=lambda one: one.total - one.used), limits)
 
 
-def _finding(one: Brim, limits: Limits) -> Finding:
+def _finding(one: FullHost, limits: Limits) -> Finding:
     pressed = one.pressure is not None and one.pressure >= limits["pressed"]
     left = max(0, one.total - one.used)
     told = [
@@ -58,7 +60,8 @@ def _finding(one: Brim, limits: Limits) -> Finding:
     ]
     if one.of_others >= one.of_job / 2:
         told.append(
-            f"Worker processes of the job have {size(one.of_others)} resident (pages that they "
+            f"Worker processes of the job have {format_bytes(one.of_others)} resident (pages that "
+            "they "
             "share count for each)."
         )
     if pressed:
@@ -67,8 +70,8 @@ def _finding(one: Brim, limits: Limits) -> Finding:
         code="oom-risk",
         severity=Severity.WARNING if pressed else Severity.INFO,
         confidence=0.8,
-        title=f"The host memory is {percent(one.used / one.total)} full all the time: "
-        f"{size(left)} of {size(one.total)} are left",
+        title=f"The host memory is {format_share(one.used / one.total)} full all the time: "
+        f"{format_bytes(left)} of {format_bytes(one.total)} are left",
         cause=" ".join(told),
         evidence=tuple(_evidence(one)),
         fixes=(
@@ -84,7 +87,7 @@ def _finding(one: Brim, limits: Limits) -> Finding:
     )
 
 
-def _evidence(one: Brim) -> Iterable[Evidence]:
+def _evidence(one: FullHost) -> Iterable[Evidence]:
     source = f"host samples, the newest of {one.samples}"
     yield Evidence("host memory in use, without page cache", one.used, "bytes", one.total, source)
     if one.pressure is not None:

@@ -6,10 +6,11 @@ import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from mgpu_doctor.analysis.capacity.filling import Filling, filling_hosts
+from mgpu_doctor.analysis.capacity.memory_growth import MemoryGrowth, find_growing_hosts
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_bytes
 from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.falls.fallen import fallen
 from mgpu_doctor.rules.falls.falls import Fall, Kind
@@ -18,7 +19,6 @@ from mgpu_doctor.rules.memory import evidence, holders, leaks
 from mgpu_doctor.rules.memory.evidence import OutOfMemory, out_of_memory
 from mgpu_doctor.rules.memory.holders import User
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import size
 
 MOSTLY = 0.5
 """Share of a rank's memory that must have grown step after step for that to be what filled it."""
@@ -31,7 +31,7 @@ def _oom_host(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if found:
         culprits = [fall for fall, _ in found]
         told = _finding(case, culprits, found[0][1], limits)
-        yield _by_leak(told, filling_hosts(case, measures.step_seconds, limits["grown"]))
+        yield _by_leak(told, find_growing_hosts(case, measures.step_seconds, limits["grown"]))
 
 
 def _suspects(case: Case) -> tuple[Fall, ...]:
@@ -81,7 +81,7 @@ def _finding(case: Case, culprits: list[Fall], death: OutOfMemory, limits: Limit
     )
 
 
-def _by_leak(told: Finding, found: Sequence[Filling]) -> Finding:
+def _by_leak(told: Finding, found: Sequence[MemoryGrowth]) -> Finding:
     """The same where most of what the fallen ranks held had grown step after step."""
     accused = {one.rank for one in told.culprits}
     leaking = [one for one in found if one.rank.rank in accused]
@@ -90,8 +90,10 @@ def _by_leak(told: Finding, found: Sequence[Filling]) -> Finding:
     most = max(leaking, key=lambda one: one.growth.slope)
     return replace(
         told,
-        cause=f"It leaked: the memory of rank {most.rank.rank} grew by {size(most.growth.slope)} a "
-        f"step, to {size(most.growth.last)} in {most.growth.places:,.0f} steps. {told.cause}",
+        cause=f"It leaked: the memory of rank {most.rank.rank} grew by "
+        f"{format_bytes(most.growth.slope)} a "
+        f"step, to {format_bytes(most.growth.last)} in {most.growth.places:,.0f} steps. "
+        f"{told.cause}",
         evidence=(*leaks.evidence(leaking), *told.evidence),
         fixes=(leaks.ON_HOST, *(fix for fix in told.fixes if fix.id == "more-memory")),
         replaces=(*told.replaces, "leak-host"),
@@ -120,13 +122,15 @@ def _cause(fall: Fall, death: OutOfMemory, use: Sequence[User], limits: Limits) 
     own = next((user for user in use if user.pid == fall.pid), None)
     if own is not None and use[0].total >= limits["more"] * own.total:
         told.append(
-            f"Rank {use[0].rank} used more: {size(use[0].total)} against {size(own.total)} with "
+            f"Rank {use[0].rank} used more: {format_bytes(use[0].total)} against "
+            f"{format_bytes(own.total)} with "
             "their workers; the OOM killer does not always take the greediest."
         )
     everything, of_workers = sum(user.total for user in use), sum(user.of_workers for user in use)
     if everything and of_workers >= everything / 2:
         told.append(
-            f"Worker processes held {size(of_workers)} of the {size(everything)} of the job."
+            f"Worker processes held {format_bytes(of_workers)} of the {format_bytes(everything)} "
+            "of the job."
         )
     return " ".join(told)
 

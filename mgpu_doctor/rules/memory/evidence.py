@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from mgpu_doctor.case.endings import Ending, Kill, MemoryGroup
 from mgpu_doctor.case.model import Case, Error
 from mgpu_doctor.findings import Evidence
+from mgpu_doctor.formatting import format_bytes
 from mgpu_doctor.rules.falls.falls import Fall, Kind
 from mgpu_doctor.rules.falls.relatives import (
     children_of,
@@ -24,7 +25,6 @@ from mgpu_doctor.rules.falls.relatives import (
     lost_workers,
     not_long_before,
 )
-from mgpu_doctor.rules.words import size
 
 BY_LOG, BY_GROUP, BY_MACHINE, BY_FULL = 0.99, 0.95, 0.85, 0.6
 """Confidence: the kernel's log names the pid; the counter of the very group that held it rose; the
@@ -190,7 +190,7 @@ def _refusal(fall: Fall, case: Case) -> OutOfMemory:
     if least is None:
         bound = "the system refused it memory"
     else:
-        bound = f"its limit of {size(least)} ({flag}) was reached"
+        bound = f"its limit of {format_bytes(least)} ({flag}) was reached"
     return OutOfMemory(fall.confidence, fall.pid, False, bound, least, None, tuple(evidence))
 
 
@@ -221,7 +221,7 @@ def _bound(
     """What was full, its limit and its name."""
     limit = (group.now.limit or group.before.limit) if group is not None else None
     if group is not None and limit is not None:
-        return f"the {size(limit)} of its control group were full", limit, group.name
+        return f"the {format_bytes(limit)} of its control group were full", limit, group.name
     if by_group:
         return "the memory of its control group was full", None, None
     if by_group is False:

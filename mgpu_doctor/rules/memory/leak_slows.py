@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mgpu_doctor.analysis.capacity.filling import Filling
-from mgpu_doctor.analysis.host.surroundings import UNSEEN
+from mgpu_doctor.analysis.capacity.memory_growth import MemoryGrowth
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stragglers.causes import DECIDES
-from mgpu_doctor.analysis.stragglers.stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES
 from mgpu_doctor.findings import Cost, Finding, Severity
+from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.slow.host import cause_of
-from mgpu_doctor.rules.words import by_cost, seconds
 
 PAGE = 4096
 """Bytes that a fault brings, at least."""
@@ -23,7 +24,7 @@ SHARE = 0.5
 FOLDED = ("straggler-host", "straggler-compute", "straggler-other", "straggler-optimizer")
 
 
-def with_slowness(found: Finding, measures: Measures, leaking: Sequence[Filling]) -> Finding:
+def with_slowness(found: Finding, measures: Measures, leaking: Sequence[MemoryGrowth]) -> Finding:
     """The finding of a leak on the host, with what the leak costs the other ranks where one that
     leaks holds them up by it; it stands for that finding, too."""
     grows = {one.rank.rank: one.growth.slope for one in leaking}
@@ -39,7 +40,7 @@ def with_slowness(found: Finding, measures: Measures, leaking: Sequence[Filling]
     severity = Severity.WARNING if found.severity is Severity.INFO else found.severity
     return replace(
         found,
-        severity=severity if by_cost(worst.saved) is Severity.WARNING else found.severity,
+        severity=severity if severity_of_cost(worst.saved) is Severity.WARNING else found.severity,
         cause=f"{found.cause} {_slows(measures, worst, grows[worst.rank])}",
         victims=tuple(
             rank.rank
@@ -64,11 +65,12 @@ def _by_new_pages(measures: Measures, one: Straggler, slope: float) -> bool:
 
 
 def _slows(measures: Measures, one: Straggler, slope: float) -> str:
-    slower = f"{seconds(one.excess)} a step slower than the others, which wait for it"
+    slower = f"{format_seconds(one.excess)} a step slower than the others, which wait for it"
     if measures.surroundings.get(one.rank, UNSEEN).faulting is not None:
         return f"Taking these pages from the kernel makes rank {one.rank} {slower}."
     return (
         f"Rank {one.rank} is {slower}. That is probably for the new pages, which take about "
-        f"{seconds(FAULT * slope / PAGE)} at {FAULT * 1e6:g} µs each; how many it took was not "
+        f"{format_seconds(FAULT * slope / PAGE)} at {FAULT * 1e6:g} µs each; how many it took was "
+        "not "
         "sampled, and nothing else was seen to explain it."
     )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mgpu_doctor.analysis.capacity.filling import Filling, filling_devices, filling_hosts
+from mgpu_doctor.analysis.capacity.memory_growth import (
+    MemoryGrowth,
+    find_growing_devices,
+    find_growing_hosts,
+)
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case import birth
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
+from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
 from mgpu_doctor.rules.memory.leak_slows import with_slowness
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import duration, size
-from mgpu_doctor.rules.words import ranks as name_ranks
 
 GROWN = Limit(
     "grown",
@@ -32,18 +35,18 @@ MOST_TOLD = 8
 
 
 def _device(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    found = filling_devices(measures.case, limits["grown"])
+    found = find_growing_devices(measures.case, limits["grown"])
     if found and not soon_full(measures, found):
         yield _finding(measures, found, "leak-device")
 
 
 def _host(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    found = filling_hosts(measures.case, measures.step_seconds, limits["grown"])
+    found = find_growing_hosts(measures.case, measures.step_seconds, limits["grown"])
     if found and not soon_full(measures, found):
         yield _finding(measures, found, "leak-host")
 
 
-def soon_full(measures: Measures, found: Sequence[Filling]) -> bool:
+def soon_full(measures: Measures, found: Sequence[MemoryGrowth]) -> bool:
     """Whether the job still runs and will have filled it within a day: `oom-risk` tells it then."""
     step = measures.step_seconds
     left = [one.left[0] for one in found if one.left is not None]
@@ -51,14 +54,14 @@ def soon_full(measures: Measures, found: Sequence[Filling]) -> bool:
     return running and step is not None and bool(left) and min(left) * step <= DAY
 
 
-def steepest(found: Sequence[Filling]) -> list[Filling]:
+def steepest(found: Sequence[MemoryGrowth]) -> list[MemoryGrowth]:
     """Those that grow like the one that grows most, which comes first."""
     most = max(one.growth.slope for one in found)
     alike = [one for one in found if one.growth.slope >= LIKE * most]
     return sorted(alike, key=lambda one: -one.growth.slope)
 
 
-def culprits(measures: Measures, found: Sequence[Filling]) -> tuple[Culprit, ...]:
+def culprits(measures: Measures, found: Sequence[MemoryGrowth]) -> tuple[Culprit, ...]:
     """Who they are; nobody where they are all of several."""
     if len(found) == len(measures.case.ranks) > 1:
         return ()
@@ -66,30 +69,30 @@ def culprits(measures: Measures, found: Sequence[Filling]) -> tuple[Culprit, ...
     return tuple(Culprit(rank.rank, rank.host, rank.device, rank.pid) for rank in ranks)
 
 
-def who(measures: Measures, found: Sequence[Filling]) -> str:
+def who(measures: Measures, found: Sequence[MemoryGrowth]) -> str:
     """`rank 1`, or `every rank` where these are several."""
     if len(found) == len(measures.case.ranks) > 1:
         return "every rank"
-    return name_ranks(one.rank.rank or 0 for one in found)
+    return format_ranks(one.rank.rank or 0 for one in found)
 
 
-def first_epoch(found: Sequence[Filling]) -> bool:
+def first_epoch(found: Sequence[MemoryGrowth]) -> bool:
     """Whether their loaders are still in the first pass over the data: a cache may fill in it."""
     loaders = [one for filling in found for one in birth.loaders(filling.rank)]
     return bool(loaders) and all(one.epochs == 1 for one in loaders)
 
 
-def sureness(found: Sequence[Filling], *, on_host: bool) -> float:
+def sureness(found: Sequence[MemoryGrowth], *, on_host: bool) -> float:
     """The confidence of what is said of them."""
     return 0.7 if on_host and first_epoch(found) else 0.9
 
 
-def evidence(found: Sequence[Filling]) -> tuple[Evidence, ...]:
+def evidence(found: Sequence[MemoryGrowth]) -> tuple[Evidence, ...]:
     """How fast each of them grows, the first eight of them."""
     return tuple(
         Evidence(
             f"growth of rank {one.rank.rank} a step, with 95 % sureness at least "
-            f"{size(one.growth.low)}",
+            f"{format_bytes(one.growth.low)}",
             one.growth.slope,
             "bytes",
             None,
@@ -99,18 +102,18 @@ def evidence(found: Sequence[Filling]) -> tuple[Evidence, ...]:
     )
 
 
-def _finding(measures: Measures, found: Sequence[Filling], code: str) -> Finding:
+def _finding(measures: Measures, found: Sequence[MemoryGrowth], code: str) -> Finding:
     leaking, step = steepest(found), measures.step_seconds
     on_host = code == "leak-host"
     left = min((one.left[0] for one in found if one.left is not None), default=None)
     lasts = left * step if left is not None and step else None
-    full = f"; at that pace it is full in about {duration(lasts)}" if lasts else ""
+    full = f"; at that pace it is full in about {format_seconds(lasts)}" if lasts else ""
     told = Finding(
         code=code,
         severity=Severity.INFO if lasts is not None and lasts > SOON else Severity.WARNING,
         confidence=sureness(leaking, on_host=on_host),
         title=f"The {'host' if on_host else 'device'} memory of {who(measures, leaking)} grows by "
-        f"{size(leaking[0].growth.slope)} a step and does not stop{full}",
+        f"{format_bytes(leaking[0].growth.slope)} a step and does not stop{full}",
         cause="It has grown throughout the run, in each third of it, which caches that fill and "
         "allocators that warm up do not."
         + (FIRST_EPOCH if on_host and first_epoch(leaking) else ""),

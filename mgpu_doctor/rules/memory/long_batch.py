@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mgpu_doctor.analysis.capacity.filling import filling_devices, filling_hosts
-from mgpu_doctor.analysis.capacity.long_batches import Coming, coming
+from mgpu_doctor.analysis.capacity.long_batches import LongBatch, find_long_batches
+from mgpu_doctor.analysis.capacity.memory_growth import find_growing_devices, find_growing_hosts
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
 from mgpu_doctor.rules.rule import Limit, Limits
-from mgpu_doctor.rules.words import duration, size
-from mgpu_doctor.rules.words import ranks as name_ranks
 
 AHEAD = Limit(
     "ahead",
@@ -35,7 +34,7 @@ def examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if measures.case.job.outcome is not Outcome.RUNNING:
         return
     for where in ("device", "host"):
-        found = coming(measures.case, where, limits["grown"])
+        found = find_long_batches(measures.case, where, limits["grown"])
         likely = sum(one.chance for one in found)
         looked = min((one.batches for one in found), default=0)
         near = [one for one in found if one.chance >= likely / (2 * len(found)) > 0]
@@ -46,23 +45,23 @@ def examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _grows(measures: Measures, where: str, limits: Limits) -> bool:
     if where == "device":
-        return bool(filling_devices(measures.case, limits["grown"]))
-    return bool(filling_hosts(measures.case, measures.step_seconds, limits["grown"]))
+        return bool(find_growing_devices(measures.case, limits["grown"]))
+    return bool(find_growing_hosts(measures.case, measures.step_seconds, limits["grown"]))
 
 
-def _finding(measures: Measures, near: Sequence[Coming], where: str, likely: float) -> Finding:
+def _finding(measures: Measures, near: Sequence[LongBatch], where: str, likely: float) -> Finding:
     first, step = near[0], measures.step_seconds
     often = f"one in about {1 / likely:,.0f} steps"
     if step is not None:
-        often += f" ({duration(step / likely)})"
-    whose = name_ranks(one.rank.rank or 0 for one in near)
+        often += f" ({format_seconds(step / likely)})"
+    whose = format_ranks(one.rank.rank or 0 for one in near)
     return Finding(
         code="oom-risk",
         severity=Severity.WARNING,
         confidence=0.7,
         title=f"A batch of more than {first.full:,.0f} {first.unit} does not fit into the {where} "
         f"memory of {whose}; the largest so far had {first.largest:,.0f}, and {often} is larger",
-        cause=f"The peak follows the batch: {size(first.line.slope)} more for each of its "
+        cause=f"The peak follows the batch: {format_bytes(first.line.slope)} more for each of its "
         f"{first.unit}. How often such a batch comes is reckoned from the tail of the sizes so "
         "far; a bound that no batch has reached yet is not known here.",
         culprits=() if len(near) == len(measures.case.ranks) > 1 else _culprits(near),
@@ -71,12 +70,12 @@ def _finding(measures: Measures, near: Sequence[Coming], where: str, likely: flo
     )
 
 
-def _culprits(near: Sequence[Coming]) -> tuple[Culprit, ...]:
+def _culprits(near: Sequence[LongBatch]) -> tuple[Culprit, ...]:
     ranks = sorted((one.rank for one in near), key=lambda rank: rank.rank or 0)
     return tuple(Culprit(rank.rank, rank.host, rank.device, rank.pid) for rank in ranks)
 
 
-def _evidence(near: Sequence[Coming], where: str) -> tuple[Evidence, ...]:
+def _evidence(near: Sequence[LongBatch], where: str) -> tuple[Evidence, ...]:
     told: list[Evidence] = []
     for one in near[:MOST_TOLD]:
         whose = f"rank {one.rank.rank}"
@@ -109,7 +108,7 @@ def _evidence(near: Sequence[Coming], where: str) -> tuple[Evidence, ...]:
     return tuple(told)
 
 
-def _fixes(one: Coming) -> tuple[Fix, ...]:
+def _fixes(one: LongBatch) -> tuple[Fix, ...]:
     saved = one.line.peak(one.fits) - one.line.peak(one.full)
     predicted = Predicted(None, round(min(0.0, saved)), "the line through measured peaks, ±95 %")
     if one.unit == "tokens":

@@ -7,18 +7,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_doctor.analysis.devices.devices import LEAST_SAMPLES, Series
-from mgpu_doctor.analysis.devices.placement import held, key_of, placements
-from mgpu_doctor.analysis.devices.watched import Gpu
+from mgpu_doctor.analysis.machines.host_devices import Gpu
+from mgpu_doctor.analysis.machines.rank_devices import (
+    LEAST_SAMPLES,
+    Series,
+    held,
+    key_of,
+    placements,
+)
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Severity
+from mgpu_doctor.formatting import format_bytes, format_count, format_ranks, format_share
 from mgpu_doctor.rules import advice
+from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import culprit, percent, plural, size
-from mgpu_doctor.rules.words import ranks as name_ranks
 
 LASTING = Limit(
     "lasting",
@@ -49,18 +54,18 @@ class _Pile:
 
 def _pileup(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for pile in _piles(measures, limits["lasting"]):
-        most = "" if pile.size is None else f" and take {size(pile.size)} there"
+        most = "" if pile.size is None else f" and take {format_bytes(pile.size)} there"
         whose = "" if pile.owner is None else f", which is rank {pile.owner}'s"
         yield Finding(
             code="oom-rank0-pileup",
             severity=Severity.WARNING,
             confidence=0.85,
-            title=f"{name_ranks(pile.guests).capitalize()} hold memory on GPU {pile.gpu.index}"
+            title=f"{format_ranks(pile.guests).capitalize()} hold memory on GPU {pile.gpu.index}"
             f"{whose}{most}",
             cause="A process that touches CUDA before it has chosen its device does so on the "
             "first one, and checkpoints load to the device they were saved from: each such "
             "context takes some hundred MiB, and the device runs out of memory before the others.",
-            culprits=tuple(culprit(measures, number) for number in pile.guests),
+            culprits=tuple(culprit_of(measures, number) for number in pile.guests),
             victims=() if pile.owner is None else (pile.owner,),
             evidence=(
                 Evidence(
@@ -68,7 +73,7 @@ def _pileup(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     len(pile.guests),
                     "ranks",
                     0,
-                    f"NVML's processes, {plural(len(pile.gpu.series), 'sample')}",
+                    f"NVML's processes, {format_count(len(pile.gpu.series), 'sample')}",
                 ),
             ),
             cost=Cost(bytes=pile.size),
@@ -144,7 +149,8 @@ def _foreign(measures: Measures, limits: Limits) -> Iterable[Finding]:
             code="oom-foreign-process",
             severity=Severity.WARNING if full else Severity.INFO,
             confidence=0.9,
-            title=f"{size(taken)} of GPU {gpu.index}, {percent(taken / total)} of it, are taken "
+            title=f"{format_bytes(taken)} of GPU {gpu.index}, {format_share(taken / total)} of "
+            "it, are taken "
             f"by {'a process' if len(there) == 1 else f'{len(there)} processes'} that the job did "
             "not start",
             cause="They were there in most samples. What they hold is missing to the job"

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mgpu_doctor.analysis.capacity.filling import (
-    Filling,
-    filling_devices,
-    filling_hosts,
+from mgpu_doctor.analysis.capacity.memory_growth import (
+    MemoryGrowth,
+    find_growing_devices,
+    find_growing_hosts,
 )
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.allocator import allocator
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
+from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.memory import brim, long_batch
 from mgpu_doctor.rules.memory.leak_slows import with_slowness
@@ -31,8 +32,6 @@ from mgpu_doctor.rules.memory.leaks import (
     who,
 )
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import duration, size
-from mgpu_doctor.rules.words import ranks as name_ranks
 
 SOON = Limit(
     "soon",
@@ -54,12 +53,12 @@ LIMITED = (
 
 def _growing(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case, step = measures.case, measures.step_seconds
-    yield from _full(measures, filling_devices(case, limits["grown"]), "device", limits)
-    yield from _full(measures, filling_hosts(case, step, limits["grown"]), "host", limits)
+    yield from _full(measures, find_growing_devices(case, limits["grown"]), "device", limits)
+    yield from _full(measures, find_growing_hosts(case, step, limits["grown"]), "host", limits)
 
 
 def _full(
-    measures: Measures, found: Sequence[Filling], where: str, limits: Limits
+    measures: Measures, found: Sequence[MemoryGrowth], where: str, limits: Limits
 ) -> Iterable[Finding]:
     step = measures.step_seconds
     if step is None or not soon_full(measures, found):
@@ -74,7 +73,8 @@ def _full(
         severity=Severity.CRITICAL if earliest * step <= limits["soon"] else Severity.WARNING,
         confidence=sureness(leaking, on_host=where == "host"),
         title=f"The {where} memory of {who(measures, leaking)} is full in about {expected:,.0f} "
-        f"steps ({duration(expected * step)}): it grows by {size(first.growth.slope)} a step",
+        f"steps ({format_seconds(expected * step)}): it grows by "
+        f"{format_bytes(first.growth.slope)} a step",
         cause="It has grown in each third of the time that was looked at, and does not stop. "
         f"With 95 % confidence of the slope it is full between step {newest + earliest:,.0f} and "
         f"step {newest + latest:,.0f}; one large batch can be enough before that."
@@ -105,7 +105,7 @@ def _full(
     yield with_slowness(told, measures, leaking) if where == "host" else told
 
 
-def _source(first: Filling, where: str) -> str:
+def _source(first: MemoryGrowth, where: str) -> str:
     if where == "device":
         return "NVML samples; what torch keeps unused counts as left"
     if first.limited:
@@ -123,7 +123,7 @@ def _begging(measures: Measures, limits: Limits) -> Iterable[Finding]:
         code="oom-risk",
         severity=Severity.WARNING,
         confidence=0.8,
-        title=f"The device of {name_ranks(rank.rank or 0 for _, rank in begging)} is as full as "
+        title=f"The device of {format_ranks(rank.rank or 0 for _, rank in begging)} is as full as "
         f"can be: torch had to give back all it kept {begging[0][0]} times",
         cause="A request found no room; torch gave its kept memory back to the device, waiting "
         "for it, and asked again. It costs time each time, and one larger batch ends the job.",

@@ -6,16 +6,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from mgpu_doctor.analysis.devices.devices import Series
-from mgpu_doctor.analysis.devices.placement import held
+from mgpu_doctor.analysis.machines.rank_devices import Series, held
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.steps.shares import after_warm_up
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.case.allocator import allocator
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.formatting import format_bytes, format_share
+from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.device.gpu import PRETEND, larger_batch, memory_share, uses
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import culprit, percent, size
 
 HALF = Limit(
     "used",
@@ -65,7 +65,8 @@ def _headroom(measures: Measures, limits: Limits) -> Iterable[Finding]:
         code="memory-headroom",
         severity=Severity.INFO,
         confidence=0.8,
-        title=f"No GPU had more than {percent(most)} of its memory in use: a larger batch fits",
+        title=f"No GPU had more than {format_share(most)} of its memory in use: a larger batch "
+        "fits",
         cause="A larger batch makes kernels larger and collectives rarer, where the GPUs are not "
         "busy with the small one already.",
         evidence=(
@@ -107,12 +108,12 @@ def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
         code="imbalance-memory",
         severity=Severity.WARNING if full else Severity.INFO,
         confidence=0.75,
-        title=f"Rank {fullest} holds {size(more)} more device memory than the others "
-        f"({percent(more / usual)}), and not for more work",
+        title=f"Rank {fullest} holds {format_bytes(more)} more device memory than the others "
+        f"({format_share(more / usual)}), and not for more work",
         cause="It sees as many samples as the others, as far as that is known. What only one rank "
         "keeps is mostly what it gathers from the others, evaluates, logs or loads by itself. It "
         "bounds the batch of all.",
-        culprits=(culprit(measures, fullest),),
+        culprits=(culprit_of(measures, fullest),),
         victims=tuple(sorted(set(peaks) - {fullest})),
         evidence=tuple(
             Evidence(f"peak of rank {number}", peaks[number], "bytes", usual, _SOURCE)
@@ -184,11 +185,12 @@ def _preallocated(measures: Measures, limits: Limits) -> Iterable[Finding]:
         code="memory-preallocated",
         severity=Severity.INFO,
         confidence=0.7,
-        title=f"TensorFlow took {percent(max(taken.values()))} of a GPU's memory at once; how much "
+        title=f"TensorFlow took {format_share(max(taken.values()))} of a GPU's memory at once; "
+        "how much "
         "of it is needed cannot be seen",
         cause="Unless it is told to grow, TensorFlow takes nearly all of each GPU that it sees as "
         "it starts. Other processes there find none, and no tool can tell how full it is.",
-        culprits=tuple(culprit(measures, number) for number in sorted(taken)),
+        culprits=tuple(culprit_of(measures, number) for number in sorted(taken)),
         evidence=(
             Evidence(
                 "memory in use from the first sample on",

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.memory import NO_STACK, Refused, Snapshot
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.formatting import format_bytes, format_count, format_share
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.words import percent, plural, size
 
 SMALL = 1 << 20
 """kSmallSize of CUDACachingAllocator.cpp: smaller requests have a pool of their own."""
@@ -21,12 +21,16 @@ def _device(measures: Measures, _: Limits) -> Iterable[Finding]:
         if last is None or in_pieces(snapshot, last):
             continue
         most = snapshot.holders[0] if snapshot.holders else None
-        who = f"; {most.place} holds {size(most.size)}" if most and most.place != NO_STACK else ""
+        who = (
+            f"; {most.place} holds {format_bytes(most.size)}"
+            if most and most.place != NO_STACK
+            else ""
+        )
         yield Finding(
             code="oom-device",
             severity=Severity.CRITICAL,
             confidence=0.8 if snapshot.moved else 0.95,
-            title=f"A device ran out of memory: {size(last.wanted)} more were asked for"
+            title=f"A device ran out of memory: {format_bytes(last.wanted)} more were asked for"
             f"{_at(last)}{who}",
             cause=_why(snapshot, last),
             evidence=tuple(_evidence(snapshot, last)),
@@ -42,8 +46,11 @@ def _device(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 
 def _why(snapshot: Snapshot, last: Refused) -> str:
-    left = "" if last.free is None else f" {size(last.free)} of the device were free then."
-    use = f"{size(snapshot.taken)} of the {size(snapshot.reserved)} that torch had taken from it"
+    left = "" if last.free is None else f" {format_bytes(last.free)} of the device were free then."
+    use = (
+        f"{format_bytes(snapshot.taken)} of the {format_bytes(snapshot.reserved)} that torch "
+        "had taken from it"
+    )
     if snapshot.moved:
         return (
             f"The request failed.{left} Memory changed hands before the snapshot was taken, in "
@@ -62,9 +69,11 @@ def _fragmentation(measures: Measures, _: Limits) -> Iterable[Finding]:
             code="oom-fragmentation",
             severity=Severity.CRITICAL,
             confidence=0.9,
-            title=f"{size(last.wanted)} could not be had{_at(last)}, though "
-            f"{size(snapshot.free)} of what torch holds were free, in {snapshot.pieces} pieces",
-            cause=f"The largest free piece is {size(snapshot.largest)}. Blocks that live long "
+            title=f"{format_bytes(last.wanted)} could not be had{_at(last)}, though "
+            f"{format_bytes(snapshot.free)} of what torch holds were free, in {snapshot.pieces} "
+            "pieces",
+            cause=f"The largest free piece is {format_bytes(snapshot.largest)}. Blocks that live "
+            "long "
             "stand between those that come and go.",
             evidence=tuple(_evidence(snapshot, last)),
             fixes=(
@@ -83,11 +92,14 @@ def _held(measures: Measures, _: Limits) -> Iterable[Finding]:
         if snapshot.refused:
             continue
         most = snapshot.holders[0] if snapshot.holders else None
-        title = f"{size(snapshot.taken)} of {size(snapshot.reserved)} reserved are in use"
+        title = (
+            f"{format_bytes(snapshot.taken)} of {format_bytes(snapshot.reserved)} reserved "
+            "are in use"
+        )
         if not snapshot.reserved:
             title = "torch held no memory of a GPU when the snapshot was taken"
         if most is not None:
-            title += f"; most is held by {most.place}: {size(most.size)}"
+            title += f"; most is held by {most.place}: {format_bytes(most.size)}"
         yield Finding(
             code="memory-held",
             severity=Severity.INFO,
@@ -119,7 +131,7 @@ def _evidence(snapshot: Snapshot, last: Refused | None) -> Iterator[Evidence]:
     yield Evidence("largest free piece", snapshot.largest, "bytes", snapshot.free, source)
     for one in snapshot.holders:
         share = one.size / snapshot.taken if snapshot.taken else 0.0
-        measure = f"held, in {plural(one.blocks, 'block')} ({percent(share)})"
+        measure = f"held, in {format_count(one.blocks, 'block')} ({format_share(share)})"
         yield Evidence(measure, one.size, "bytes", None, source, one.place)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mgpu_doctor.analysis.devices.watched import on_bus
+from mgpu_doctor.analysis.machines.host_devices import on_bus
 from mgpu_doctor.case.model import Case, Error
 from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.rules.falls.falls import Fall, Kind

@@ -8,7 +8,7 @@ from dataclasses import replace
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.falls.falls import Fall
 from mgpu_doctor.rules.signs.fit import GENERAL, KNOWN
@@ -64,7 +64,7 @@ def _calls(case: Case) -> tuple[Evidence, ...]:
     told = []
     for site, those in sorted(where.items(), key=lambda one: (len(one[1]), one[1])):
         call, _, place = site.partition(" ")
-        who = f"{words.ranks(those)} {'was' if len(those) == 1 else 'were'} in"
+        who = f"{format_ranks(those)} {'was' if len(those) == 1 else 'were'} in"
         told.append(Evidence(who, call, "text", None, "black box", place or None))
     return tuple(told[:MOST_EVIDENCE])
 
@@ -75,7 +75,7 @@ def _symptom(charge: Charge, meaning: str) -> str:
     said = f"What is known is only that {_lower(meaning)}"
     if not charge.silent:
         return said
-    silent = words.ranks(charge.silent)
+    silent = format_ranks(charge.silent)
     return f"{said} Of {silent} nothing of the kind was printed: look at what it did then."
 
 
@@ -119,7 +119,7 @@ def filled(text: str, signature: Signature, sign: Sign) -> str:
 
 def _long(found: re.Match[str]) -> str:
     milliseconds = int(found[1])
-    return found[0] if milliseconds < 1000 else words.duration(milliseconds / 1000)
+    return found[0] if milliseconds < 1000 else format_seconds(milliseconds / 1000)
 
 
 def first_sentence(text: str, least: int = LEAST_TITLE) -> str:
@@ -140,13 +140,13 @@ def _divided(text: str, least: int) -> tuple[str, str]:
 def _title(charge: Charge, case: Case, meaning: str) -> str:
     said = first_sentence(meaning)
     if charge.laggards is not None:
-        waited = words.ranks(charge.ranks)
+        waited = format_ranks(charge.ranks)
         return f"{charge.laggards.names.capitalize()} stood still: {waited} waited in vain for it"
     if charge.everyone:
         return _of("Every rank", said, many=False) if size_of(case) > 1 else said
     if not charge.ranks:
         return said
-    return _of(words.ranks(charge.ranks).capitalize(), said, many=len(charge.ranks) > 1)
+    return _of(format_ranks(charge.ranks).capitalize(), said, many=len(charge.ranks) > 1)
 
 
 def _of(who: str, said: str, *, many: bool) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.sampling import (
+from mgpu_doctor.analysis.stacks.stack_sampling import (
     FALSE_ALARMS,
     LEAST_EXCESS,
     LEAST_LOOKS,
@@ -13,7 +13,8 @@ from mgpu_doctor.analysis.stacks.sampling import (
     Work,
 )
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks, format_share
+from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.rule import Limits
 
 CONFIDENCE = 0.8
@@ -43,16 +44,16 @@ def _finding(one: Sampled, measures: Measures) -> Finding:
     at = f"{short}:{one.line}" if one.line is not None else short
     site = f"{one.file}:{one.line}" if one.line is not None else one.file
     excess = one.own - one.others
-    who = words.ranks(one.waiting)
+    who = format_ranks(one.waiting)
     known = measures.rank(one.rank)
     return Finding(
         code=f"straggler-{one.kind.value}",
-        severity=words.by_cost(excess),
+        severity=severity_of_cost(excess),
         confidence=CONFIDENCE,
         title=f"Rank {one.rank} keeps the others waiting: it is in {one.function}() at {at} in "
-        f"{words.percent(one.share)} of {one.looks} looks",
-        cause=f"In {words.percent(one.own)} of the looks it was in its own code, of the others "
-        f"none in more than {words.percent(one.others)}: {who} waited meanwhile"
+        f"{format_share(one.share)} of {one.looks} looks",
+        cause=f"In {format_share(one.own)} of the looks it was in its own code, of the others "
+        f"none in more than {format_share(one.others)}: {who} waited meanwhile"
         f"{f' in {one.operation}' if one.operation else ''}.",
         culprits=(
             Culprit(

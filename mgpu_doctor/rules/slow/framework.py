@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stalls.compiling import Compiling, compiling
+from mgpu_doctor.analysis.stalls.recompilation import Compiling, compiling
 from mgpu_doctor.case import birth
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules import advice
+from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import by_cost, culprit, ranks, seconds
 
 RECOMPILE_LIMIT = 8
 """Versions of one function that torch keeps by default (`torch._dynamo.config.recompile_limit`)."""
@@ -33,12 +34,12 @@ def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
     )
     yield Finding(
         code="recompiling",
-        severity=by_cost(found.saved),
+        severity=severity_of_cost(found.saved),
         confidence=0.95,
         title=f"torch.compile compiles again in {found.steps} of {found.compared} steps, "
-        f"{seconds(found.seconds)} each time",
+        f"{format_seconds(found.seconds)} each time",
         cause=_cause(found, what, reason, everybody),
-        culprits=tuple(culprit(measures, number) for number in found.ranks),
+        culprits=tuple(culprit_of(measures, number) for number in found.ranks),
         victims=tuple(sorted(everybody - set(found.ranks))),
         evidence=(
             Evidence(
@@ -86,7 +87,7 @@ def _cause(found: Compiling, what: str, reason: str, everybody: set[int]) -> str
         text = f"{what} is compiled anew"
     text += f", because of {reason}." if reason else "."
     if everybody - set(found.ranks):
-        text += f" It happens on {ranks(found.ranks)}; the others wait meanwhile."
+        text += f" It happens on {format_ranks(found.ranks)}; the others wait meanwhile."
     elif len(everybody) > 1:
         text += " It happens on every rank, and whoever is not at it waits."
     if found.versions is not None and found.versions >= RECOMPILE_LIMIT:
@@ -143,7 +144,7 @@ def _outdated(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 
 def _culprit(measures: Measures, number: int | None) -> Culprit:
-    return culprit(measures, number) if number is not None else Culprit(None)
+    return culprit_of(measures, number) if number is not None else Culprit(None)
 
 
 RULES: tuple[Rule, ...] = (

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mgpu_doctor.analysis.host.surroundings import UNSEEN, Children, Surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Children, Surroundings
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stragglers.causes import DECIDES, Cause
-from mgpu_doctor.analysis.stragglers.stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES, Cause
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix
+from mgpu_doctor.formatting import format_cores, format_count
 from mgpu_doctor.rules.advice import environment
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow import oversubscribed
 from mgpu_doctor.rules.slow.straggler import COST, MEASURED, THRESHOLDS, straggler_finding
-from mgpu_doctor.rules.words import core_list, plural
 
 OTHERS = ("data", "gc", "checkpoint", "evaluation")
 """Causes that have findings of their own; the host is blamed if it explains more."""
@@ -196,7 +196,7 @@ def _fixes(measures: Measures, place: _Place) -> list[Fix]:
     pid = "PID" if place.rank is None or place.rank.pid is None else place.rank.pid
     fixes = []
     if place.wider:
-        cores = core_list(place.wider)
+        cores = format_cores(place.wider)
         fixes.append(
             Fix(
                 "move-rank",
@@ -223,7 +223,7 @@ def _fixes(measures: Measures, place: _Place) -> list[Fix]:
 
 def clear_cores(own: Surroundings) -> Fix:
     """Where something else computes on the cores of a rank."""
-    core = core_list(own.cores) if own.cores else "CORE"
+    core = format_cores(own.cores) if own.cores else "CORE"
     return Fix(
         "clear-cores",
         "Find what else computes there, and stop it or move it away",
@@ -248,7 +248,7 @@ def _more_quota(place: _Place) -> Fix:
     wanted = max(threads, math.ceil((own.quota or 0) + min(own.throttled or 0.0, threads)))
     return Fix(
         "raise-quota",
-        f"Give rank {place.one.rank} a CPU quota of {plural(wanted, 'core')}, or none",
+        f"Give rank {place.one.rank} a CPU quota of {format_count(wanted, 'core')}, or none",
         f"docker update --cpus {wanted} CONTAINER; Kubernetes: resources.limits.cpu: {wanted} (or "
         f"no limit, requests alone); systemd: systemctl set-property UNIT CPUQuota={wanted}00%; "
         "Slurm: more --cpus-per-task.",
@@ -266,7 +266,7 @@ def _threads(rank: Rank | None) -> int | None:
 
 
 def _cores(cores: frozenset[int] | None) -> str:
-    return f"{plural(len(cores or ()), 'core')} ({core_list(cores or ())})"
+    return f"{format_count(len(cores or ()), 'core')} ({format_cores(cores or ())})"
 
 
 RULES = (

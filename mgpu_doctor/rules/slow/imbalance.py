@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.structure.loads import Loads, Uneven, Varying
+from mgpu_doctor.analysis.structure.load_imbalance import Loads, Uneven, Varying
 from mgpu_doctor.case import birth
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
+from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.slow.recurring import COST
-from mgpu_doctor.rules.words import by_cost, culprit, percent, ranks, seconds
 
 SURE = 0.95
 BUCKETS = (
@@ -39,15 +40,15 @@ def _always(measures: Measures, one: Uneven) -> Finding:
     compared_with = "against the median of the other ranks"
     return Finding(
         code="imbalance-data",
-        severity=by_cost(one.saved),
+        severity=severity_of_cost(one.saved),
         confidence=SURE,
-        title=f"{ranks(one.ranks).capitalize()} {'have' if several else 'has'} "
-        f"{percent(one.load / one.load_of_others - 1)} more {one.unit} in every step than the "
+        title=f"{format_ranks(one.ranks).capitalize()} {'have' if several else 'has'} "
+        f"{format_share(one.load / one.load_of_others - 1)} more {one.unit} in every step than the "
         "others, who wait",
-        cause=f"More data is more work: that explains {percent(one.explained)} of what "
+        cause=f"More data is more work: that explains {format_share(one.explained)} of what "
         f"{'these ranks work' if several else 'this rank works'} longer."
         f"{_settings(measures, one.ranks[0], victims)}",
-        culprits=tuple(culprit(measures, rank) for rank in one.ranks),
+        culprits=tuple(culprit_of(measures, rank) for rank in one.ranks),
         victims=victims,
         evidence=(
             Evidence(
@@ -56,7 +57,7 @@ def _always(measures: Measures, one: Uneven) -> Finding:
                 one.unit,
                 one.load_of_others,
                 source,
-                ranks(one.ranks),
+                format_ranks(one.ranks),
             ),
             Evidence(
                 f"own work a step, {compared_with}",
@@ -80,14 +81,14 @@ def _always(measures: Measures, one: Uneven) -> Finding:
         fixes=(
             Fix(
                 "equal-batches",
-                f"Give {ranks(one.ranks)} as many {one.unit} a step as the others",
+                f"Give {format_ranks(one.ranks)} as many {one.unit} a step as the others",
                 "The same `batch_size` on every rank and `DistributedSampler(dataset, "
                 "drop_last=True)`. The batch of an update gets smaller by what was too much.",
                 Predicted(
                     1 - one.saved,
                     None,
                     "measured what-if: the same steps with the own work of "
-                    f"{ranks(one.ranks)} at the median of the others",
+                    f"{format_ranks(one.ranks)} at the median of the others",
                 ),
             ),
             Fix(
@@ -127,10 +128,10 @@ def _by_turns(measures: Measures, one: Varying) -> Finding:
     even = 1 / max(1, len(compared))
     return Finding(
         code="imbalance-data",
-        severity=by_cost(one.saved),
+        severity=severity_of_cost(one.saved),
         confidence=SURE,
         title=f"In each step another rank has the most {one.unit}, and the others wait for it: "
-        f"{seconds(one.seconds)} a step",
+        f"{format_seconds(one.seconds)} a step",
         cause=f"The {one.unit} of a step differ between the ranks (sequences or samples of "
         "different size), and work follows them. No rank is slower than another by itself.",
         victims=compared,
@@ -141,7 +142,7 @@ def _by_turns(measures: Measures, one: Varying) -> Finding:
                 "times",
                 1.0,
                 source,
-                ranks(compared),
+                format_ranks(compared),
             ),
             Evidence(
                 f"correlation of {one.unit} and own work over steps and ranks",

@@ -7,16 +7,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from mgpu_doctor.analysis.cost.whatif import saved_fraction
-from mgpu_doctor.analysis.host.crowd import Crowd, crowds
-from mgpu_doctor.analysis.host.surroundings import UNSEEN
+from mgpu_doctor.analysis.cost.what_if import saved_fraction
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
+from mgpu_doctor.analysis.machines.oversubscription import Crowd, crowds
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_count, format_share
 from mgpu_doctor.rules.advice import environment
+from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow.reasons import cause_named, decides
-from mgpu_doctor.rules.words import by_cost, culprit, percent, plural
 
 QUEUEING = 0.05
 OUTSIDE = 0.25
@@ -33,11 +34,11 @@ def _oversubscribed(measures: Measures, limits: Limits) -> Iterable[Finding]:
         saved = _saved(measures, one)
         yield Finding(
             code="cpu-oversubscribed",
-            severity=by_cost(saved or 0.0) if one.most_threads > 1 else Severity.INFO,
+            severity=severity_of_cost(saved or 0.0) if one.most_threads > 1 else Severity.INFO,
             confidence=0.5 if one.queueing is None else 0.9,
             title=f"{_demand(one)} for {one.cores:g} cores on {one.host}{_waiting(one)}",
             cause=_cause(one),
-            culprits=tuple(culprit(measures, rank) for rank in sorted(_behind(measures, one))),
+            culprits=tuple(culprit_of(measures, rank) for rank in sorted(_behind(measures, one))),
             victims=one.ranks,
             evidence=tuple(_evidence(one)),
             since_step=0,
@@ -91,13 +92,13 @@ def _demand(one: Crowd) -> str:
     count = len(one.ranks)
     workers = f" and loader workers busy on {one.workers:.1f} cores" if one.workers >= 0.5 else ""
     each = f" of {count} ranks" if count > 1 else ""
-    return f"{plural(one.threads, 'computing thread')}{each}{workers}"
+    return f"{format_count(one.threads, 'computing thread')}{each}{workers}"
 
 
 def _waiting(one: Crowd) -> str:
     if one.queueing is None:
         return ""
-    return f": a rank stands ready without a core {percent(one.queueing)} of the time"
+    return f": a rank stands ready without a core {format_share(one.queueing)} of the time"
 
 
 def _cause(one: Crowd) -> str:
@@ -163,7 +164,7 @@ def _fixes(measures: Measures, one: Crowd, saved: float | None) -> tuple[Fix, ..
         fixes.append(
             Fix(
                 "fewer-threads",
-                f"Give each rank {plural(fitting, 'computing thread')} instead of "
+                f"Give each rank {format_count(fitting, 'computing thread')} instead of "
                 f"{one.most_threads}",
                 f"{environment(measures, OMP_NUM_THREADS=fitting)}\n"
                 f"or in the script: torch.set_num_threads({fitting})",
@@ -184,7 +185,7 @@ def _fixes(measures: Measures, one: Crowd, saved: float | None) -> tuple[Fix, ..
         fixes.append(
             Fix(
                 "more-cores",
-                f"Give the job {plural(wanted, 'core')}{fewer}",
+                f"Give the job {format_count(wanted, 'core')}{fewer}",
                 f"docker --cpus {wanted}, Slurm --cpus-per-task, Kubernetes resources.limits.cpu; "
                 f"torchrun --nproc-per-node {max(1, int(cores))}"
                 if one.alone

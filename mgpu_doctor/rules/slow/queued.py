@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_doctor.analysis.host.surroundings import UNSEEN, Surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stalls.stalls import Stalls
-from mgpu_doctor.analysis.stragglers.causes import DECIDES
+from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
+from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mgpu_doctor.analysis.host.surroundings import UNSEEN
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stragglers.causes import DECIDES, HOST, Cause
-from mgpu_doctor.rules.words import seconds
+from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES, HOST, Cause
+from mgpu_doctor.formatting import format_seconds
 
 NOTHING = 0.2
 """Share of the excess below which a cause is ruled out."""
@@ -80,7 +80,11 @@ def decides(cause: Cause | None) -> bool:
 
 def _part(one: Cause, excess: float) -> str:
     most = min(one.seconds or 0.0, excess)
-    return f"{seconds(most)} of the {seconds(excess)}" if most < 0.9 * excess else "all of it"
+    return (
+        f"{format_seconds(most)} of the {format_seconds(excess)}"
+        if most < 0.9 * excess
+        else "all of it"
+    )
 
 
 def _listed(names: Iterable[str]) -> str:

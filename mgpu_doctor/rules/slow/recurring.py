@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stalls.stalls import Stalls
+from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.case import birth
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.formatting import format_ranks, format_seconds
+from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit
-from mgpu_doctor.rules.words import by_cost, culprit, ranks, seconds
 
 COST = Limit(
     "cost",
@@ -52,11 +53,11 @@ def finding(
     mean = measures.joined.step_seconds if measures.joined else None
     return Finding(
         code=code,
-        severity=by_cost(one.saved),
+        severity=severity_of_cost(one.saved),
         confidence=_confidence(one),
         title=title,
         cause=cause,
-        culprits=tuple(culprit(measures, rank) for rank in one.ranks),
+        culprits=tuple(culprit_of(measures, rank) for rank in one.ranks),
         victims=tuple(rank for rank in compared if rank not in one.ranks),
         evidence=_evidence(one),
         since_step=one.since or 0,
@@ -75,7 +76,7 @@ def _confidence(one: Stalls) -> float:
 
 def _evidence(one: Stalls) -> tuple[Evidence, ...]:
     source = f"{one.compared} steps of all ranks, compared"
-    where = ranks(one.ranks)
+    where = format_ranks(one.ranks)
     facts = [
         Evidence("stalls found", one.count, "times", None, source, where),
         Evidence("median length of a stall", one.seconds, "s", None, source, where),
@@ -161,7 +162,7 @@ def less_often(one: Stalls, what: str, setting: str) -> Fix:
     return Fix(
         "less-often",
         f"{what} every {seldom} steps instead of every {distance:.0f}",
-        f"{setting.format(steps=seldom)}. At {seconds(one.seconds)} each it then takes "
+        f"{setting.format(steps=seldom)}. At {format_seconds(one.seconds)} each it then takes "
         f"{overhead * distance / seldom * 100:.1f} % of the time.",
         Predicted(after, None, f"{WHAT_IF} it, and {distance / seldom:.2f} of its cost added"),
     )

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from statistics import median
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.structure.stages import Stages
+from mgpu_doctor.analysis.structure.pipeline_stages import Stages
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
+from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.words import by_cost, culprit, percent, ranks, seconds
 
 MODEL = "pipeline model (sum of the stages + (m - 1) x the slowest) / m on the measured stages"
 ALIKE = 1.1
@@ -31,13 +32,13 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     slight = by_itself and stages.imbalance < limits["alike"]
     yield Finding(
         code="imbalance-stage",
-        severity=Severity.INFO if slight else by_cost(cost),
+        severity=Severity.INFO if slight else severity_of_cost(cost),
         confidence=round(min(0.99, max(0.5, stages.positive)), 2),
-        title=f"Pipeline stage {stages.slowest} ({ranks(slow)}) is the slowest: "
-        f"{seconds(work)} of work a step, a stage's mean is {seconds(stages.mean)}",
+        title=f"Pipeline stage {stages.slowest} ({format_ranks(slow)}) is the slowest: "
+        f"{format_seconds(work)} of work a step, a stage's mean is {format_seconds(stages.mean)}",
         cause=f"The stages do unequal work, and the others wait for the slowest: the ranks stand "
-        f"{percent(stages.bubble)} of the step. {_why(stages, parameters)}",
-        culprits=tuple(culprit(measures, rank) for rank in slow),
+        f"{format_share(stages.bubble)} of the step. {_why(stages, parameters)}",
+        culprits=tuple(culprit_of(measures, rank) for rank in slow),
         victims=tuple(sorted(rank for stage in stages.ranks for rank in stage if rank not in slow)),
         evidence=tuple(_evidence(measures, stages)),
         since_step=0,
@@ -84,7 +85,7 @@ def _evidence(measures: Measures, stages: Stages) -> Iterator[Evidence]:
             "s",
             stages.mean,
             source,
-            ranks(stage),
+            format_ranks(stage),
         )
     yield Evidence(
         "share of the step in which ranks stand for others, against that of equal stages",
@@ -97,7 +98,7 @@ def _evidence(measures: Measures, stages: Stages) -> Iterator[Evidence]:
 
 
 def _mend(stages: Stages, saved: float) -> Fix:
-    who = ranks(stages.ranks[stages.slowest])
+    who = format_ranks(stages.ranks[stages.slowest])
     return Fix(
         id="mend-rank",
         summary=f"Find what slows {who}, whose stage is as large as the others",
@@ -113,11 +114,12 @@ def _fixes(stages: Stages) -> Iterator[Fix]:
     over = work - stages.mean
     yield Fix(
         id="move-layers",
-        summary=f"Move {percent(over / work)} of the work of stage {stages.slowest} to other "
+        summary=f"Move {format_share(over / work)} of the work of stage {stages.slowest} to other "
         "stages",
-        how=f"Split the model by time, not by layers: an equal share is {seconds(stages.mean)} a "
-        f"step, and stage {least} has {seconds(stages.work[least])}. Hand on layers worth "
-        f"{seconds(over)} towards it, each split point moving by as much as lies between.",
+        how=f"Split the model by time, not by layers: an equal share is "
+        f"{format_seconds(stages.mean)} a "
+        f"step, and stage {least} has {format_seconds(stages.work[least])}. Hand on layers worth "
+        f"{format_seconds(over)} towards it, each split point moving by as much as lies between.",
         predicted=Predicted(1 - (stages.saved or 0.0), None, MODEL),
     )
     m = stages.micro_batches

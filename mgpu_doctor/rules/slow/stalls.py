@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stalls.stalls import Stalls
-from mgpu_doctor.analysis.stragglers.causes import DECIDES
+from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
+from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES
 from mgpu_doctor.findings import Finding, Fix, Predicted
+from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.slow.host import cause_of, clear_cores
 from mgpu_doctor.rules.slow.queued import Queued, queued
@@ -26,7 +27,6 @@ from mgpu_doctor.rules.slow.recurring import (
     when,
     without,
 )
-from mgpu_doctor.rules.words import percent, ranks, seconds
 
 RECURS = (
     "At least 3 stalls; the third longest stands for all (longer ones count 4 times as much at "
@@ -48,8 +48,8 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
             measures,
             one,
             code="gc-pauses",
-            title=f"Python's garbage collector stops {ranks(one.ranks)} "
-            f"{when(measures, one)}, for {seconds(one.seconds)} each time",
+            title=f"Python's garbage collector stops {format_ranks(one.ranks)} "
+            f"{when(measures, one)}, for {format_seconds(one.seconds)} each time",
             cause=f"The collector looks through all objects that the process keeps (data sets of "
             f"Python objects, caches, the modules themselves); {waits}.{_generations(measures)}",
             fixes=(
@@ -81,7 +81,8 @@ def _generations(measures: Measures) -> str:
         return ""
     return (
         f" {len(full)} of {len(pauses)} pauses on record were full collections (median "
-        f"{seconds(float(np.median(full)))}): where the code calls `gc.collect()` itself, that is "
+        f"{format_seconds(float(np.median(full)))}): where the code calls `gc.collect()` itself, "
+        "that is "
         "why."
     )
 
@@ -120,14 +121,14 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     ),
                 )
             )
-        who = f"on {ranks(one.ranks)}" if alone else "on all ranks"
+        who = f"on {format_ranks(one.ranks)}" if alone else "on all ranks"
         waits = "; the other ranks wait for it in their next collective" if alone else ""
         yield finding(
             measures,
             one,
             code="checkpoint-stall",
             title=f"Saving a checkpoint {who} stops the training {when(measures, one)}, for "
-            f"{seconds(one.seconds)} each time",
+            f"{format_seconds(one.seconds)} each time",
             cause=f"The training loop stands still until the checkpoint is written{waits}."
             f"{busy(one)}",
             fixes=tuple(fixes),
@@ -144,7 +145,8 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
         if one.phase == "evaluation":
             doing = "evaluates"
             cause = (
-                f"Only {ranks(one.ranks)} runs batches through the model without learning from "
+                f"Only {format_ranks(one.ranks)} runs batches through the model without learning "
+                "from "
                 "them; the others wait in their next collective until it is done."
             )
             fixes = [
@@ -184,8 +186,9 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
             measures,
             one,
             code="rank0-only-work",
-            title=f"{ranks(one.ranks).capitalize()} alone {doing} {when(measures, one)}, for "
-            f"{seconds(one.seconds)} each time, and the others wait",
+            title=f"{format_ranks(one.ranks).capitalize()} alone {doing} {when(measures, one)}, "
+            "for "
+            f"{format_seconds(one.seconds)} each time, and the others wait",
             cause=cause,
             fixes=(
                 *fixes,
@@ -246,8 +249,9 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             measures,
             one,
             code="straggler-transient",
-            title=f"{ranks(one.ranks).capitalize()} {'stall' if several else 'stalls'}{turns} "
-            f"{when(measures, one)}, for {seconds(one.seconds)} each time",
+            title=f"{format_ranks(one.ranks).capitalize()} "
+            f"{'stall' if several else 'stalls'}{turns} "
+            f"{when(measures, one)}, for {format_seconds(one.seconds)} each time",
             cause=f"In {which} {DOES[one.phase]}. Python's garbage collector, torch.save and "
             f"evaluation are not it.{busy(one) if ready is None else _without_core(ready)}",
             fixes=(
@@ -258,8 +262,9 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _without_core(ready: Queued) -> str:
     return (
-        f" Its main thread stood ready without a core for {percent(ready.own)} of the time (the "
-        f"others: {percent(ready.others)}): other processes had it, or threads of its own."
+        f" Its main thread stood ready without a core for {format_share(ready.own)} of the time "
+        "(the "
+        f"others: {format_share(ready.others)}): other processes had it, or threads of its own."
     )
 
 
@@ -268,7 +273,7 @@ def _find(measures: Measures, one: Stalls) -> Fix:
     pid = "PID" if first is None or first.pid is None else first.pid
     return Fix(
         "find-stall",
-        f"Find what {ranks(one.ranks)} does {when(measures, one)}",
+        f"Find what {format_ranks(one.ranks)} does {when(measures, one)}",
         f"Search the loop for what is done now and then there (`step % …`, `if rank == "
         f"{one.ranks[0]}`). Or watch it: `py-spy record --pid {pid} --duration 60 --idle "
         "--format speedscope --output stalls.json` shows on a time line which lines a stall "

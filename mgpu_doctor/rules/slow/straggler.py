@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.sampling import Work
-from mgpu_doctor.analysis.stragglers.stragglers import Straggler
+from mgpu_doctor.analysis.stacks.stack_sampling import Work
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.case.birth import hands_on
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.formatting import format_ranks, format_seconds
+from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow import by_stacks
 from mgpu_doctor.rules.slow.reasons import said
-from mgpu_doctor.rules.words import by_cost, culprit, ranks, seconds
 
 Examine = Callable[[Measures, Limits], Iterable[Finding]]
 
@@ -108,12 +109,12 @@ def straggler_finding(
         since = f"since before step {one.since_before}"
     return Finding(
         code=code,
-        severity=by_cost(one.saved),
+        severity=severity_of_cost(one.saved),
         confidence=round(min(0.99, max(0.5, one.positive)), 2),
-        title=f"Rank {one.rank} holds the others up: {what} takes {seconds(longer)} a step "
+        title=f"Rank {one.rank} holds the others up: {what} takes {format_seconds(longer)} a step "
         f"longer than {_reference(measures, one).where}, {since}",
         cause=f"{cause} {said(measures, one.rank)}".strip(),
-        culprits=(culprit(measures, one.rank),),
+        culprits=(culprit_of(measures, one.rank),),
         victims=victims,
         evidence=_evidence(measures, one),
         since_step=one.since if one.since is not None else 0,
@@ -284,7 +285,7 @@ def _reference(measures: Measures, one: Straggler) -> _Reference:
         return _Reference(
             "on the other ranks of its pipeline stage",
             "the median of the other ranks of its pipeline stage",
-            f"on {ranks(equals - {one.rank})}, which hold the same pipeline stage {stage}",
+            f"on {format_ranks(equals - {one.rank})}, which hold the same pipeline stage {stage}",
         )
     if equals and one.since is not None:
         return _Reference("before", "what it was before", "it was before")
@@ -294,7 +295,7 @@ def _reference(measures: Measures, one: Straggler) -> _Reference:
 
 
 def _others(measures: Measures, one: Straggler) -> str:
-    return ranks(rank for rank in _compared(measures) if rank != one.rank)
+    return format_ranks(rank for rank in _compared(measures) if rank != one.rank)
 
 
 def _rule(

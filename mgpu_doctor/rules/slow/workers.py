@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.statistics.paces import (
+from mgpu_doctor.analysis.statistics.pace_comparison import (
     EXCESS,
     LEAST,
     SURE,
@@ -14,16 +14,17 @@ from mgpu_doctor.analysis.statistics.paces import (
     slow_one,
     throughput_lost,
 )
-from mgpu_doctor.analysis.structure.serving import without
+from mgpu_doctor.analysis.structure.job_structure import without
 from mgpu_doctor.case import birth_tf
 from mgpu_doctor.case.birth_tf import Pace
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_count, format_seconds, format_share
+from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.falls import afterwards, obituary
 from mgpu_doctor.rules.falls.first import first_falls
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.slow.straggler import COST
-from mgpu_doctor.rules.words import by_cost, percent, plural, seconds
 
 
 def _slow(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -48,14 +49,14 @@ def _slow_task(slow: Slow, saved: float, measures: Measures) -> Finding:
     task = f"/job:worker/replica:0/task:{slow.index}"
     return _finding(
         Culprit(None, device=task),
-        f"Worker {slow.index} takes {seconds(slow.middle)} for a closure",
+        f"Worker {slow.index} takes {format_seconds(slow.middle)} for a closure",
         (slow, saved, measures.step_seconds),
         seen=Evidence(
             "seconds for a closure, median, against that of the other workers",
             slow.middle,
             "s",
             slow.of_others,
-            f"its newest {plural(slow.times, 'closure')}, as the chief sees them",
+            f"its newest {format_count(slow.times, 'closure')}, as the chief sees them",
             task,
         ),
         how=f"On the host of this worker (its address stands in TF_CONFIG, `cluster.worker"
@@ -71,14 +72,15 @@ def _slow_rank(slow: Slow, saved: float, measures: Measures) -> Finding:
     on = f" on {host}" if host else ""
     return _finding(
         Culprit(slow.index, host=host, device=device, pid=pid),
-        f"Rank {slow.index}, a worker, takes {seconds(slow.middle)} for its own work of a step",
+        f"Rank {slow.index}, a worker, takes {format_seconds(slow.middle)} for its own work of a "
+        "step",
         (slow, saved, measures.step_seconds),
         seen=Evidence(
             "own work a step, median, against that of the other workers",
             slow.middle,
             "s",
             slow.of_others,
-            f"its newest {plural(slow.times, 'step')}, without waiting and communication",
+            f"its newest {format_count(slow.times, 'step')}, without waiting and communication",
         ),
         how=f"The list of ranks shows which phase is longer than the others'. `top`{on} for "
         "neighbours on its cores, clocks, and the storage that its part of the data is read from.",
@@ -96,9 +98,10 @@ def _finding(
     slow, saved, step = cost
     return Finding(
         code="straggler-worker",
-        severity=by_cost(saved),
+        severity=severity_of_cost(saved),
         confidence=0.9,
-        title=f"{title}, the others {seconds(slow.of_others)}: {percent(saved)} of the throughput "
+        title=f"{title}, the others {format_seconds(slow.of_others)}: {format_share(saved)} of "
+        "the throughput "
         "is lost",
         cause="Workers of a parameter server do not wait for each other, so the job is slower only "
         "by what this one does less. The weights that its gradients were computed with are older "
@@ -157,7 +160,7 @@ RULES = (
         measured="ParameterServerStrategy: the chief times each worker's closures. Ranks that send "
         "gradients to a rank that only serves: their own work of each step, without waiting and "
         "communication. Quartiles of each worker's newest 256 are compared.",
-        thresholds=f"A median that is {percent(EXCESS)} above the median of the others', by "
+        thresholds=f"A median that is {format_share(EXCESS)} above the median of the others', by "
         f"{SURE:g} standard errors beyond the next, over {LEAST} closures or steps of each at "
         "least. What it costs is the sum of what the workers do in a second, against the same "
         "with this one mended.",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.traces.late import FLOOR, LEAST_UNITS, Late
-from mgpu_doctor.analysis.traces.told import Told
+from mgpu_doctor.analysis.traces.late_rank import FLOOR, LEAST_UNITS, Late
+from mgpu_doctor.analysis.traces.trace_summary import Told
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limits
-from mgpu_doctor.rules.words import by_cost, culprit, seconds
 
 MOSTLY = 0.5
 """Share of its excess from which a part of its work names the code."""
@@ -64,17 +65,17 @@ def _finding(measures: Measures, told: Told, code: str, part: str | None, saved:
     assert late is not None
     longer = (told.longer or {}).get(part or "", 0.0)
     does = WORDS.get(part or "", "")
-    what = f": {seconds(longer)} a {late.unit} more go into {does}" if part else ""
+    what = f": {format_seconds(longer)} a {late.unit} more go into {does}" if part else ""
     units = "steps" if late.unit == "step" else "stretches of them"
     source = f"traces, {late.units} {units} joined by collective"
     where = f"rank {late.rank}"
     return Finding(
         code=code,
-        severity=by_cost(saved),
+        severity=severity_of_cost(saved),
         confidence=round(min(0.95, 0.5 + 0.05 * late.units), 2),
         title=f"Rank {late.rank} holds the others up{what}",
         cause=_cause(told, late, part),
-        culprits=(culprit(measures, late.rank),),
+        culprits=(culprit_of(measures, late.rank),),
         victims=tuple(
             sorted(rank for rank in told.ranks.values() if rank is not None and rank != late.rank)
         ),
@@ -109,8 +110,9 @@ def _finding(measures: Measures, told: Told, code: str, part: str | None, saved:
 
 def _cause(told: Told, late: Late, part: str | None) -> str:
     waits = (
-        f"The others stand {seconds(late.wait_of_others)} a {late.unit} in collectives until it "
-        f"comes; it waits {seconds(late.wait)}."
+        f"The others stand {format_seconds(late.wait_of_others)} a {late.unit} in collectives "
+        "until it "
+        f"comes; it waits {format_seconds(late.wait)}."
     )
     if part is not None:
         return f"{waits} Most of that goes into {WORDS[part]}."

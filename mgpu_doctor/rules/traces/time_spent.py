@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.traces.split import Split
-from mgpu_doctor.analysis.traces.told import Told
+from mgpu_doctor.analysis.traces.time_split import Split
+from mgpu_doctor.analysis.traces.trace_summary import Told
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_count, format_ranks, format_seconds, format_share
+from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.rule import Limits
-from mgpu_doctor.rules.words import by_cost, percent, plural, ranks, seconds
 
 OVERLAP_EXPOSED = 0.10
 """Exposed communication, of the time, from which hiding it is worth a word (torch-tb-profiler
@@ -59,9 +60,10 @@ def communication(measures: Measures, limits: Limits) -> Iterable[Finding]:
     saved = share * (1 - 1 / BATCHES)
     yield Finding(
         code="communication-bound",
-        severity=by_cost(saved) if told.on_device else Severity.INFO,
+        severity=severity_of_cost(saved) if told.on_device else Severity.INFO,
         confidence=0.85 if told.on_device else 0.6,
-        title=f"Moving data between the ranks takes {percent(share)} of the time, with nothing "
+        title=f"Moving data between the ranks takes {format_share(share)} of the time, with "
+        "nothing "
         "computed meanwhile",
         cause="Computing takes too little time for so many bytes on this link."
         + ("" if told.on_device else _HOSTED),
@@ -103,12 +105,13 @@ def overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
     saved = share - least.communication * (1 - HIDDEN) / least.window
     yield Finding(
         code="overlap-poor",
-        severity=by_cost(saved),
+        severity=severity_of_cost(saved),
         confidence=0.75,
-        title=f"Computing hides only {percent(hidden)} of the communication: {percent(share)} of "
+        title=f"Computing hides only {format_share(hidden)} of the communication: "
+        f"{format_share(share)} of "
         "the time is spent on moving data alone",
-        cause=f"Kernels compute for {seconds(least.compute)} and data moves for "
-        f"{seconds(least.communication)}, mostly one after the other.",
+        cause=f"Kernels compute for {format_seconds(least.compute)} and data moves for "
+        f"{format_seconds(least.communication)}, mostly one after the other.",
         evidence=tuple(_moving(told, share)),
         cost=_cost(told, saved),
         fixes=(
@@ -132,9 +135,9 @@ def feeding(measures: Measures, limits: Limits) -> Iterable[Finding]:
     who = "All ranks wait" if len(told.splits) > 1 else "The training waits"
     yield Finding(
         code="input-bound",
-        severity=by_cost(share),
+        severity=severity_of_cost(share),
         confidence=0.8,
-        title=f"{who} for data: {percent(share)} of the time",
+        title=f"{who} for data: {format_share(share)} of the time",
         cause="The loop stands in its DataLoader while nothing runs. Why is not in a trace: the "
         "workers are processes of their own."
         if measures.case.job.framework == "torch"
@@ -183,7 +186,7 @@ def _idle(told: Told, code: str, share: float) -> Finding:
     one = max(told.splits.values(), key=lambda one: one.idle / one.window)
     many = code == "launch-bound"
     host = one.why_idle.host if one.why_idle is not None else 0.0
-    title = f"The GPUs run nothing for {percent(share)} of the time or more"
+    title = f"The GPUs run nothing for {format_share(share)} of the time or more"
     if many:
         title += ": the host cannot start their kernels fast enough"
     gain = Predicted(1 - share, None, "upper bound: the same kernels without gaps")
@@ -204,7 +207,7 @@ def _idle(told: Told, code: str, share: float) -> Finding:
         )
     return Finding(
         code=code,
-        severity=by_cost(share),
+        severity=severity_of_cost(share),
         confidence=0.8 if many else 0.7,
         title=title,
         cause="Most gaps are short and end with a kernel that the host launched only then."
@@ -247,4 +250,4 @@ def _ranks(told: Told) -> tuple[int, ...]:
 def named(told: Told) -> str:
     """`ranks 0-7`, or how many traces where they have no numbers."""
     known = _ranks(told)
-    return ranks(known) if known else plural(len(told.splits), "rank")
+    return format_ranks(known) if known else format_count(len(told.splits), "rank")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.traces.split import by_name
+from mgpu_doctor.analysis.traces.time_split import by_name
 from mgpu_doctor.findings import Evidence, Finding, Severity
+from mgpu_doctor.formatting import format_count, format_share
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.traces import late, time_spent
-from mgpu_doctor.rules.words import percent, plural
 
 Way = Callable[[Measures, Limits], Iterable[Finding]]
 MOST_NAMES = 5
@@ -62,8 +62,9 @@ def _split(measures: Measures, _: Limits) -> Iterable[Finding]:
         code="time-split",
         severity=Severity.INFO,
         confidence=1.0,
-        title=f"{percent(compute)} of the time computes, {percent(exposed)} moves data or waits "
-        f"for it with nothing computed, {percent(idle)} is idle ({time_spent.named(told)})",
+        title=f"{format_share(compute)} of the time computes, {format_share(exposed)} moves data "
+        "or waits "
+        f"for it with nothing computed, {format_share(idle)} is idle ({time_spent.named(told)})",
         cause="Means over ranks, between the first and the last event "
         + ("on each device." if told.on_device else "of each process: no GPU is in these traces."),
         evidence=tuple(_evidence(measures, moved, exposed)),
@@ -88,7 +89,12 @@ def _evidence(measures: Measures, moved: float, exposed: float) -> Iterator[Evid
     first = measures.case.traces[min(told.splits)]
     for name, count, seconds in by_name(first, MOST_NAMES):
         yield Evidence(
-            f"{name[:80]} ({plural(count, 'time')})", seconds, "s", None, "traces", first.source
+            f"{name[:80]} ({format_count(count, 'time')})",
+            seconds,
+            "s",
+            None,
+            "traces",
+            first.source,
         )
 
 

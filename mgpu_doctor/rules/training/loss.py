@@ -11,7 +11,8 @@ import numpy as np
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Case, Outcome, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
+from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.falls import obituary
 from mgpu_doctor.rules.falls.falls import Fall, Kind
 from mgpu_doctor.rules.falls.first import first_falls
@@ -81,7 +82,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if fallen:
         accused = obituary.culprits_of(fallen)
     elif first is not None:
-        accused = (words.culprit(measures, first),)
+        accused = (culprit_of(measures, first),)
     guilty = {one.rank for one in accused}
     yield Finding(
         code="loss-nan",
@@ -149,7 +150,7 @@ def _title(case: Case, lost: Mapping[int, _Lost], fallen: tuple[Fall, ...]) -> s
         what = obituary.death(fallen[0])
         return f"{obituary.who(fallen, case)} gave up over a loss that is no number: {what}"
     step = min(one.step for one in lost.values())
-    where = "" if len(case.ranks) == 1 else f" on {words.ranks(lost)}"
+    where = "" if len(case.ranks) == 1 else f" on {format_ranks(lost)}"
     if len(lost) == len(case.ranks) > 1:
         where = " on every rank"
     return f"The loss is NaN or infinite{where}, from step {step} to the end"

@@ -8,7 +8,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.birth import Loader
 from mgpu_doctor.case.files import whole
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks, format_share
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.training.parallel import fed_as_replicas, is_flat, loaders_of, takes_its_part
 
@@ -36,7 +36,7 @@ def _duplicated(measures: Measures, _: Limits) -> Iterable[Finding]:
     who = (
         f"All {len(everyone)} ranks"
         if len(groups[0]) == len(everyone)
-        else "; ".join(words.ranks(group) for group in groups[:4]).capitalize()
+        else "; ".join(format_ranks(group) for group in groups[:4]).capitalize()
     )
     loaders = loaders_of(measures)
     cause, fix = _why_alike(measures, loaders)
@@ -183,7 +183,7 @@ def _inconsistent(measures: Measures, _: Limits) -> Iterable[Finding]:
         severity=Severity.WARNING,
         confidence=0.97,
         title="The ranks' samplers shuffle by different seeds: each epoch misses about "
-        f"{words.percent(missed)} of the samples and repeats others",
+        f"{format_share(missed)} of the samples and repeats others",
         cause="Each rank takes its share of an order of its own. Shares of one order cover the "
         "dataset; shares of different orders overlap, and leave out what falls into none.",
         victims=tuple(sorted(loaders)),

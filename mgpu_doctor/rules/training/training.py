@@ -10,7 +10,8 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case import birth
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules import words
+from mgpu_doctor.formatting import format_ranks
+from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.training import batch, loss, samples
 from mgpu_doctor.rules.training.parallel import DATA_PARALLEL, held_as_replicas, is_flat, strategies
@@ -42,7 +43,7 @@ def _diverged(measures: Measures, limits: Limits) -> Iterable[Finding]:
         confidence=0.95,
         title=f"{_who_differs(odd)}, since step {found.diverged_at} or before",
         cause=cause,
-        culprits=tuple(words.culprit(measures, rank) for rank in odd),
+        culprits=tuple(culprit_of(measures, rank) for rank in odd),
         victims=tuple(
             sorted(rank for group in found.factions for rank in group if rank not in odd)
         ),
@@ -71,7 +72,7 @@ def _diverged(measures: Measures, limits: Limits) -> Iterable[Finding]:
 def _who_differs(odd: tuple[int, ...]) -> str:
     if not odd:
         return "The ranks, which should be replicas, train weights that differ"
-    who = words.ranks(odd).capitalize()
+    who = format_ranks(odd).capitalize()
     return f"{who} train{'s' if len(odd) == 1 else ''} other weights than all others"
 
 
@@ -126,7 +127,7 @@ def _why_apart(measures: Measures, odd: tuple[int, ...], *, silent: bool) -> tup
             "rank, its own loss or its own number of batches.",
         )
     by_hand = "ddp" not in strategies(measures)
-    who = words.ranks(odd).capitalize() if odd else "Each rank"
+    who = format_ranks(odd).capitalize() if odd else "Each rank"
     if by_hand:
         return (
             f"{who} began with other weights, or a parameter's gradient is never reduced: the "

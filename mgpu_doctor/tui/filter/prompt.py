@@ -12,9 +12,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from mgpu_doctor.tui.filter.errors import FilterError, caret
-from mgpu_doctor.tui.filter.parser import parse
-from mgpu_doctor.tui.filter.syntax import Filter
+from mgpu_doctor.tui.filter.language import Filter, FilterError, caret, parse
 
 HINT = (
     "rank:0-3 & util<5   state:dead,hung   mem>80%   wait>50% | own>1s   !host:node-a\n"

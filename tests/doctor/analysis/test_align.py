@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import WARM_UP
 
-from mgpu_doctor.analysis.steps.align import CELLS, UnjoinableError, join
+from mgpu_doctor.analysis.steps.step_alignment import CELLS, UnjoinableError, join
 from mgpu_doctor.case.model import Rank, Records
 from tests.support.synthetic import Synthetic, make_rank, records
 
@@ -107,5 +107,5 @@ def test_end_times_use_each_host_s_clock() -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert CELLS * 4 <= 40e6  # bytes of one measure
-    monkeypatch.setattr("mgpu_doctor.analysis.steps.align.CELLS", 100)
+    monkeypatch.setattr("mgpu_doctor.analysis.steps.step_alignment.CELLS", 100)
     assert join(ranks_of(records(Synthetic(ranks=2)))).wall.size <= 100

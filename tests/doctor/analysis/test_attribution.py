@@ -9,14 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from mgpu_probes.inprocess.layout import INPUT, OPTIMIZER, WAIT
 
-from mgpu_doctor.analysis.cost.whatif import ideal, saved_fraction, saved_without, step_time
+from mgpu_doctor.analysis.cost.what_if import ideal, saved_fraction, saved_without, step_time
 from mgpu_doctor.analysis.statistics.medians import median_of_others
-from mgpu_doctor.analysis.steps.align import Joined, join
-from mgpu_doctor.analysis.steps.attribution import (
-    UnattributableError,
-    attribute,
-    phase_excess,
-)
+from mgpu_doctor.analysis.steps.step_alignment import Joined, join
+from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute, phase_excess
 from tests.support.synthetic import Fault, Synthetic, make_rank, own_work, records
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.steps.shares import after_warm_up
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.recording.columns import Columns, Packer
-from mgpu_doctor.report import json
+from mgpu_doctor.report import diagnosis_json
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
 JOBS = {
@@ -37,7 +37,7 @@ def _array(steps: object) -> np.ndarray[tuple[int, ...], np.dtype[np.void]]:
 @pytest.mark.parametrize("job", JOBS.values(), ids=JOBS.keys())
 def test_the_same_diagnosis(job: Synthetic) -> None:
     case = synthetic_case(job)
-    assert json.render(diagnose(packed(case))) == json.render(diagnose(case))
+    assert diagnosis_json.render(diagnose(packed(case))) == diagnosis_json.render(diagnose(case))
 
 
 def test_warm_up_is_left_out_whenever_it_is_asked_for() -> None:

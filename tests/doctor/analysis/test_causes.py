@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.stragglers.causes import HOST, Cause
+from mgpu_doctor.analysis.stragglers.straggler_causes import HOST, Cause
 from mgpu_doctor.case.model import Case
 from tests.support.hosts import Doing, computing, on_host, pooled, sampled
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

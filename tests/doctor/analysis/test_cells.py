@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import BACKWARD, INPUT, PHASES
 
-from mgpu_doctor.analysis.steps import cells
-from mgpu_doctor.analysis.steps.align import Joined, join
-from mgpu_doctor.analysis.steps.attribution import attribute
+from mgpu_doctor.analysis.steps import step_cells
+from mgpu_doctor.analysis.steps.step_alignment import Joined, join
+from mgpu_doctor.analysis.steps.work_and_wait import attribute
 from tests.support.synthetic import Synthetic, make_rank, records
 
 MASK = np.arange(112) % 3 == 0
@@ -41,12 +41,12 @@ def gapped() -> Joined:
     return join([make_rank(number, one) for number, one in enumerate(steps)])
 
 
-@pytest.mark.parametrize("kept", [0, cells.FEW_CELLS])
+@pytest.mark.parametrize("kept", [0, step_cells.FEW_CELLS])
 @pytest.mark.parametrize("key", KEYS, ids=str)
 def test_phases_are_indexed_like_an_array(
     key: Any, kept: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cells, "FEW_CELLS", kept)
+    monkeypatch.setattr(step_cells, "FEW_CELLS", kept)
     phases = gapped().phases
     whole = np.asarray(phases)
     assert whole.shape == phases.shape == (112, 3, len(PHASES))

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
-from mgpu_doctor.analysis.collectives.doubts import doubt
-from mgpu_doctor.analysis.collectives.first import diverged
+from mgpu_doctor.analysis.collectives.first_divergence import diverged, doubt
 from mgpu_doctor.case.flights import Collective, Flight
 from tests.support.flights import Call, recorded, schedule, simulated
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.analysis.host.crowd import Crowd, crowds
-from mgpu_doctor.analysis.host.surroundings import surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import surroundings
+from mgpu_doctor.analysis.machines.oversubscription import Crowd, crowds
 from mgpu_doctor.case.model import Case
 from tests.support.hosts import Doing, on_host, sampled
 from tests.support.synthetic import Synthetic, synthetic_case

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.analysis.cost.efficiency import Efficiency, efficiency
-from mgpu_doctor.analysis.steps.align import join
-from mgpu_doctor.analysis.steps.attribution import attribute
+from mgpu_doctor.analysis.steps.step_alignment import join
+from mgpu_doctor.analysis.steps.work_and_wait import attribute
 from mgpu_doctor.diagnose import diagnose
 from tests.support.pipelines import Pipeline, pipeline_case
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_doctor.analysis.measures import Measures, measure
-from mgpu_doctor.analysis.structure.loads import Loads
+from mgpu_doctor.analysis.structure.load_imbalance import Loads
 from mgpu_doctor.case.model import Case
 from tests.support.recurring import Seconds, healthy, job_of
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case

@@ -9,7 +9,7 @@ import pytest
 from mgpu_probes.inprocess.layout import PHASES, WARM_UP
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.stalls.stalls import Stalls
+from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.recording.records import HISTORY_DTYPE
 from tests.support.synthetic import Synthetic, synthetic_case

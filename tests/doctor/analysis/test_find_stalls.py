@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.stalls.stalls import Stalls
+from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from tests.support.recurring import healthy, job_of

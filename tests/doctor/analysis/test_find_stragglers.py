@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mgpu_probes.inprocess.layout import PHASES as PHASES_OF_A_BOX
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.stragglers.stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from tests.support.synthetic import (
     BASE,
     Fault,

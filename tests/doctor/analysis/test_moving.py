@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.communication.moving import Crowding, crowding
-from mgpu_doctor.analysis.host.surroundings import Surroundings
+from mgpu_doctor.analysis.cost.communication_cost import Crowding, crowding
+from mgpu_doctor.analysis.machines.cpu_contention import Surroundings
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.model import Rank
 from tests.support.synthetic import Fault, Synthetic, make_rank, records, synthetic_case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.statistics.paces import slow_one, throughput_lost
+from mgpu_doctor.analysis.statistics.pace_comparison import slow_one, throughput_lost
 from mgpu_doctor.case.birth_tf import Pace
 
 

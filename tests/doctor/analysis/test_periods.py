@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.analysis.statistics.periods import period, tail_bound
+from mgpu_doctor.analysis.statistics.significance import period, tail_bound
 
 
 @given(st.integers(1, 60), st.data())

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.analysis.devices.devices import on_devices, why_unknown
-from mgpu_doctor.analysis.devices.placement import placements
+from mgpu_doctor.analysis.machines.rank_devices import on_devices, placements, why_unknown
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.model import Case

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.analysis.communication.reducing import (
+from mgpu_doctor.analysis.cost.gradient_reduction import (
     Exchanges,
     exchanges,
     exposed,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.analysis.structure.replicas import Replicas, compare
+from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
 from mgpu_doctor.case.model import Rank
 from tests.support.synthetic import make_rank
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.steps.align import join
-from mgpu_doctor.analysis.steps.attribution import attribute
-from mgpu_doctor.analysis.stragglers.fleet import among_many
-from mgpu_doctor.analysis.stragglers.rises import (
+from mgpu_doctor.analysis.steps.step_alignment import join
+from mgpu_doctor.analysis.steps.work_and_wait import attribute
+from mgpu_doctor.analysis.stragglers.fleet import (
     LEAST_RANKS,
     SHORTEST,
+    among_many,
     learn,
     level_limit,
     rise_limit,
 )
-from mgpu_doctor.analysis.stragglers.stragglers import Straggler, find_stragglers
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler, find_stragglers
 from tests.support.fleets import Fleet, Slow, case_of, simulate
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
 

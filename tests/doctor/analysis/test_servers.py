@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from mgpu_probes.inprocess import layout
 
-from mgpu_doctor.analysis.structure.serving import servers
+from mgpu_doctor.analysis.structure.job_structure import servers
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.diagnose import diagnose
 from tests.support.synthetic import Fault, Synthetic, synthetic_case

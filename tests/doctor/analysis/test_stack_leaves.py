@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.leaf import Doing
-from mgpu_doctor.analysis.stacks.postures import Posture, postures
+from mgpu_doctor.analysis.stacks.thread_states import Posture, postures
+from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.looks import Frame
 from tests.support import looking
 from tests.support.looking import C10D, LOOP, Scene, Seen

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from mgpu_doctor.analysis.stacks.sampling import Sampled, Work, sampled
+from mgpu_doctor.analysis.stacks.stack_sampling import Sampled, Work, sampled
 from tests.support import looking
 from tests.support.looking import LOOP, Scene, Seen, collective
 

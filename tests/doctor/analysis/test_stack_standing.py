@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.analysis.stacks.leaf import Doing
-from mgpu_doctor.analysis.stacks.standing import Kind, Standing, doubtful, stand, undecided
+from mgpu_doctor.analysis.stacks.hang_analysis import Kind, Standing, doubtful, stand, undecided
+from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from tests.support import looking
 from tests.support.looking import LOCKED, LOOP, WAITS, Scene, Seen, collective, moving, scene, stuck
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.leaf import Doing
-from mgpu_doctor.analysis.stacks.tree import Branch, tree_of
+from mgpu_doctor.analysis.stacks.prefix_tree import Branch, tree_of
+from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from tests.support import looking
 from tests.support.looking import LOCKED, LOOP, Scene, Seen, collective, scene
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.stalls.stalls import Stalls
+from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from tests.support.recurring import Seconds, healthy, job_of
 from tests.support.synthetic import Synthetic, oversubscribed, synthetic_case
 

@@ -9,10 +9,10 @@ import pytest
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.steps.align import join
-from mgpu_doctor.analysis.steps.attribution import attribute
-from mgpu_doctor.analysis.structure.stages import pipeline_seconds
-from mgpu_doctor.analysis.structure.structure import structure_of
+from mgpu_doctor.analysis.steps.step_alignment import join
+from mgpu_doctor.analysis.steps.work_and_wait import attribute
+from mgpu_doctor.analysis.structure.job_structure import structure_of
+from mgpu_doctor.analysis.structure.pipeline_stages import pipeline_seconds
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.recording.box import STEP_DTYPE
 from tests.support.pipelines import Pipeline, pipeline_case, step_of_pairs

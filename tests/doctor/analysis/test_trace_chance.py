@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.traces.chance import last_so_often, signed_rank
-from mgpu_doctor.analysis.traces.joined import Waits
-from mgpu_doctor.analysis.traces.late import Late, find_late
+from mgpu_doctor.analysis.statistics.significance import last_so_often, signed_rank
+from mgpu_doctor.analysis.traces.joined_collectives import Waits
+from mgpu_doctor.analysis.traces.late_rank import Late, find_late
 
 
 def late(own: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Late | None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mgpu_probes.outside.traces.facts import EVENT_DTYPE, Kind
 
-from mgpu_doctor.analysis.traces.joined import UnjoinableError, join
+from mgpu_doctor.analysis.traces.joined_collectives import UnjoinableError, join
 from mgpu_doctor.case.traces import Trace
 
 STEP, TRANSFER = 100_000_000, 1_000_000

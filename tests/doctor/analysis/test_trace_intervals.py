@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.analysis.traces.intervals import Spans, common, gaps, length, spans, union, within
+from mgpu_doctor.analysis.traces.time_split import Spans, common, gaps, length, spans, union, within
 
 SOME = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 12)), max_size=12)
 

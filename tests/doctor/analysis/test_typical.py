@@ -10,7 +10,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.steps.typical import _medians, phase_medians
+from mgpu_doctor.analysis.steps.typical_step import _medians, phase_medians
 from tests.support.synthetic import Synthetic, synthetic_case
 
 seconds = st.one_of(st.floats(0, 100, width=32), st.just(float("nan")))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.steps.window import STEPS, recent, unmoved
+from mgpu_doctor.analysis.steps.recent_steps import STEPS, recent, unmoved
 from mgpu_doctor.case.flights import Flight
 from mgpu_doctor.case.looks import Look
 from mgpu_doctor.case.model import Case, Outcome

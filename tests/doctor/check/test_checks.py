@@ -15,7 +15,7 @@ import pytest
 from mgpu_probes.outside import places
 from mgpu_probes.outside.stacks import pyspy
 
-from mgpu_doctor.check import gpus, kernel, room, software, stacks
+from mgpu_doctor.check import installed, kernel, room, stacks
 from mgpu_doctor.check.catalogue import CHECKS
 from mgpu_doctor.check.model import Level, Machine, Result
 from tests.fakenvml.fakenvml import machine
@@ -55,9 +55,10 @@ def on(nvml: PretendNvml, state: Path, scenario: str) -> Result:
     """The GPU check in a process of its own, on a pretend machine."""
     machine(scenario).write(str(state))
     code = (
-        "import json\nfrom mgpu_doctor.check import gpus\n"
+        "import json\nfrom mgpu_doctor.check import installed\n"
         "from mgpu_doctor.check.model import Machine\n"
-        "found = gpus.gpus(Machine())\nprint(json.dumps([found.level, found.said, found.remedy]))"
+        "found = installed.gpus(Machine())\n"
+        "print(json.dumps([found.level, found.said, found.remedy]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -88,13 +89,13 @@ def test_a_lost_gpu_fails(nvml: PretendNvml, tmp_path: Path) -> None:
 
 
 def test_a_gpu_without_its_driver_fails_and_none_at_all_is_a_note(bare: Machine) -> None:
-    assert gpus.gpus(bare).level is Level.NOTE
+    assert installed.gpus(bare).level is Level.NOTE
     write(bare, "sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
     write(bare, "sys/bus/pci/devices/0000:01:00.0/class", "0x040300\n")  # its sound alone
-    assert gpus.gpus(bare).level is Level.NOTE
+    assert installed.gpus(bare).level is Level.NOTE
     write(bare, "sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n")
     write(bare, "sys/bus/pci/devices/0000:01:00.1/class", "0x030200\n")
-    found = gpus.gpus(bare)
+    found = installed.gpus(bare)
     assert found.level is Level.FAIL
     assert "--gpus all" in found.remedy
 
@@ -229,9 +230,9 @@ def test_frameworks_by_their_versions(
     bare: Machine, known: dict[str, str], level: Level, collectives: Level
 ) -> None:
     here = replace(bare, version=versions(**known))
-    assert software.frameworks(here).level is level
-    assert software.collectives(here).level is collectives
-    assert all(name in software.frameworks(here).said for name in known)
+    assert installed.frameworks(here).level is level
+    assert installed.collectives(here).level is collectives
+    assert all(name in installed.frameworks(here).said for name in known)
 
 
 def test_recordings_where_nothing_can_be_written(bare: Machine) -> None:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from mgpu_doctor.cli import app, sweep
-from mgpu_doctor.launch.inturn import Turns
+from mgpu_doctor.launch.observe import Turns
 from tests.support.recordings import HEALTHY, WAITING, recording
 
 Started = list[list[str]]

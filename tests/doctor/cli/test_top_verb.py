@@ -157,7 +157,7 @@ def test_the_first_frame_without_a_job_loads_nothing_that_only_a_job_needs() -> 
         "live = Live(settings=settings())\n"
         "once.render(live.frame(0), width=80, colour=False)\n"
         "names = ('diagnose', 'findings', 'case.load', 'case.model', 'rules.catalogue',\n"
-        "         'live.watch', 'tui.filter.parser', 'tui.panels.ranks')\n"
+        "         'live.watch', 'tui.filter.language', 'tui.panels.rank_table')\n"
         "dear = ('numpy', 'pydantic', 'tomllib', *(f'mgpu_doctor.{one}' for one in names))\n"
         "print([name for name in dear if name in sys.modules])\n"
         "assert live.frame(1).history is not None\n"

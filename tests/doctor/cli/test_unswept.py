@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from mgpu_doctor.cli.unswept import unswept
+from mgpu_doctor.cli.output import unswept
 
 
 def test_nobody_looks_meanwhile() -> None:

@@ -12,11 +12,10 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from mgpu_doctor.export import connections
-from mgpu_doctor.export.address import resolved
-from mgpu_doctor.export.connections import MOST_OPEN
+from mgpu_doctor.export import http_server
+from mgpu_doctor.export.access import resolved
+from mgpu_doctor.export.http_server import MOST_OPEN, Server, serve
 from mgpu_doctor.export.sampling import Sampler
-from mgpu_doctor.export.server import Server, serve
 from tests.support.jobs import until
 from tests.support.scraping import ask
 
@@ -110,7 +109,7 @@ def test_clients_without_a_whole_request_lock_nobody_out(many: int, drips: bool)
 def test_clients_that_do_not_take_their_reply_lock_nobody_out(many: int) -> None:
     with running(LONG) as server, Crowd(server.port, many, REQUEST) as crowd:
         scrape(server, Accept_Encoding="identity")
-        if many > connections.MOST_TAKING:
+        if many > http_server.MOST_TAKING:
             until(lambda: crowd.opened > many)
 
 
@@ -126,7 +125,7 @@ def test_clients_of_all_kinds_lock_nobody_out() -> None:
 
 
 def test_a_reply_that_is_not_taken_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "SECONDS_TO_TAKE", 0.05)
+    monkeypatch.setattr(http_server, "SECONDS_TO_TAKE", 0.05)
     with running(LONG) as server, socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.settimeout(WAIT)

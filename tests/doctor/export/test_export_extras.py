@@ -22,8 +22,8 @@ from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.model import State
 from mgpu_doctor.cli import app
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.export.files import parquet, scalars, table
-from mgpu_doctor.export.files.columns import columns
+from mgpu_doctor.export import optional_formats, step_table
+from mgpu_doctor.export.step_table import columns
 from tests.support import diagnoses
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
 from tests.support.synthetic import Fault, Synthetic, make_case, synthetic_case
@@ -34,12 +34,12 @@ JOB = Synthetic(ranks=3, steps=40)
 def test_parquet_holds_what_the_csv_file_holds(tmp_path: Path) -> None:
     case = synthetic_case(JOB)
     file = tmp_path / "steps.parquet"
-    size = parquet.write(file, case)
+    size = optional_formats.write_parquet(file, case)
     assert size == file.stat().st_size
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [one.name for one in tmp_path.iterdir()] == ["steps.parquet"]
     found = pq.read_table(file).to_pylist()
-    lines = list(csv.DictReader(io.StringIO("".join(table.lines(case)))))
+    lines = list(csv.DictReader(io.StringIO("".join(step_table.lines(case)))))
     assert len(found) == len(lines) == 3 * 40
     for row, line in zip(found, lines, strict=True):
         assert set(row) == set(line)
@@ -56,7 +56,7 @@ def test_foreign_names_are_harmless_in_parquet(tmp_path: Path) -> None:
     case = synthetic_case(JOB)
     first = replace(case.ranks[0], host=f"node {diagnoses.HOSTILE}\x00\n\x9b2J")
     file = tmp_path / "steps.parquet"
-    parquet.write(file, replace(case, ranks=(first,)))
+    optional_formats.write_parquet(file, replace(case, ranks=(first,)))
     (host,) = set(pq.read_table(file)["host"].to_pylist())
     assert host.startswith("node [bold red]x")
     assert host.isprintable()
@@ -65,10 +65,10 @@ def test_foreign_names_are_harmless_in_parquet(tmp_path: Path) -> None:
 def test_a_job_without_a_step_is_a_table_without_rows(tmp_path: Path) -> None:
     nobody = blank_rank(rank=0, world_size=1, host="node", attempt=0, state=State.MISSING)
     file = tmp_path / "steps.parquet"
-    parquet.write(file, make_case([nobody]))
+    optional_formats.write_parquet(file, make_case([nobody]))
     empty = pq.read_table(file)
     assert empty.num_rows == 0
-    assert {*table.COLUMNS} == {*empty.column_names}
+    assert {*step_table.COLUMNS} == {*empty.column_names}
 
 
 def events(folder: Path) -> list[Event]:
@@ -84,7 +84,7 @@ def events(folder: Path) -> list[Event]:
 
 def test_scalars_have_the_steps_times_and_nothing_unknown(tmp_path: Path) -> None:
     case = synthetic_case(JOB)
-    assert scalars.write(tmp_path / "runs", diagnose(case)) == (3, 3)
+    assert optional_formats.write_scalars(tmp_path / "runs", diagnose(case)) == (3, 3)
     assert sorted(one.name for one in (tmp_path / "runs").iterdir()) == [
         "rank-0",
         "rank-1",
@@ -109,16 +109,19 @@ def test_scalars_have_the_steps_times_and_nothing_unknown(tmp_path: Path) -> Non
 def test_of_many_ranks_whom_findings_blame_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scalars, "MOST_RANKS", 1)
+    monkeypatch.setattr(optional_formats, "MOST_RANKS", 1)
     slow = Synthetic(ranks=3, steps=60, faults=(Fault(2, "input", milliseconds=30),))
-    assert scalars.write(tmp_path / "runs", diagnose(synthetic_case(slow))) == (1, 3)
+    assert optional_formats.write_scalars(tmp_path / "runs", diagnose(synthetic_case(slow))) == (
+        1,
+        3,
+    )
     assert [one.name for one in (tmp_path / "runs").iterdir()] == ["rank-2"]
 
 
 def test_scalars_join_no_other_run(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("kept")
     with pytest.raises(FileExistsError):
-        scalars.write(tmp_path, diagnose(synthetic_case(JOB)))
+        optional_formats.write_scalars(tmp_path, diagnose(synthetic_case(JOB)))
     assert [one.name for one in tmp_path.iterdir()] == ["mine.txt"]
 
 
@@ -176,7 +179,7 @@ def test_a_missing_package_is_one_sentence(
     option: str, package: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = recording(tmp_path / "job", (WAITING,), steps=5)
-    monkeypatch.setattr("mgpu_doctor.cli.exported.find_spec", lambda one: one != package or None)
+    monkeypatch.setattr("mgpu_doctor.cli.export.find_spec", lambda one: one != package or None)
     done = CliRunner().invoke(app, ["export", str(job), f"--{option}", str(tmp_path / name)])
     assert done.exit_code == 3
     assert f"mgpu-doctor[{option}]" in done.output
@@ -197,9 +200,9 @@ def test_nothing_is_left_where_writing_fails(
     def broken(*_: object) -> None:
         raise OSError(28, "no space left")
 
-    monkeypatch.setattr(parquet, "_steps", broken)
+    monkeypatch.setattr(optional_formats, "_steps", broken)
     with pytest.raises(OSError, match="no space"):
-        parquet.write(tmp_path / "a.parquet", synthetic_case(JOB))
+        optional_formats.write_parquet(tmp_path / "a.parquet", synthetic_case(JOB))
     assert not list(tmp_path.iterdir())
 
 

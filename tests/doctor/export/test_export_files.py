@@ -21,7 +21,7 @@ from mgpu_probes.inprocess.layout import PHASES
 from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.cli import app
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.export.files import table, timeline, writing
+from mgpu_doctor.export import step_table, timeline
 from mgpu_doctor.report import text
 from tests.support import diagnoses, frames
 from tests.support.gpus import gpus, on_gpus
@@ -81,7 +81,7 @@ def hosted(host: str) -> Case:
 
 
 def table_of(case: Case) -> list[dict[str, str]]:
-    return list(csv.DictReader(io.StringIO("".join(table.lines(case)))))
+    return list(csv.DictReader(io.StringIO("".join(step_table.lines(case)))))
 
 
 def test_foreign_words_are_only_words_in_a_timeline() -> None:
@@ -129,7 +129,7 @@ def test_no_cell_of_text_begins_a_formula(start: str) -> None:
 
 @pytest.mark.parametrize("separator", [";", ",", "\t", "|", '";"', "\n"])
 def test_no_cell_begins_a_formula_where_others_split_the_line(separator: str) -> None:
-    for line in list(table.lines(hosted(f"node{separator}=cmd()")))[1:]:
+    for line in list(step_table.lines(hosted(f"node{separator}=cmd()")))[1:]:
         for other in ";\t|,":
             assert not [part for part in line.split(other) if part.strip('" ').startswith("=")]
             assert "=cmd()" in line
@@ -146,12 +146,12 @@ def test_usual_names_and_numbers_of_the_table_stay_as_they_are() -> None:
     assert [float(row["loss"]) for row in rows] == [-1.5, -inf]
     assert all(float(row["ended"]) < 0 for row in rows)
     assert [row["rank"] for row in rows] == ["-3", "-3"]
-    assert next(table.lines(case)) == ",".join(table.COLUMNS) + "\n"
+    assert next(step_table.lines(case)) == ",".join(step_table.COLUMNS) + "\n"
 
 
 def test_a_table_holds_every_step_and_leaves_out_what_is_unknown() -> None:
     case = synthetic_case(JOB)
-    rows = list(csv.DictReader(io.StringIO("".join(table.lines(case)))))
+    rows = list(csv.DictReader(io.StringIO("".join(step_table.lines(case)))))
     assert len(rows) == 3 * len(case.ranks[0].steps)
     first, records = rows[0], case.ranks[0].steps
     assert float(first["step_seconds"]) == pytest.approx(records["wall_ns"][0] * 1e-9)
@@ -164,7 +164,7 @@ def test_files_are_private_whole_and_packed(tmp_path: Path) -> None:
     plain, packed = tmp_path / "a.csv", tmp_path / "a.csv.gz"
     pieces = ["é" * 700_000, "\n", "b" * 700_000]
     for path in (plain, packed):
-        assert writing.write(path, iter(pieces)) == path.stat().st_size
+        assert step_table.write(path, iter(pieces)) == path.stat().st_size
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert gzip.decompress(packed.read_bytes()) == plain.read_bytes() == "".join(pieces).encode()
 
@@ -173,7 +173,7 @@ def test_files_are_private_whole_and_packed(tmp_path: Path) -> None:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        writing.write(plain, breaks())
+        step_table.write(plain, breaks())
     assert plain.read_text().endswith("b"), "what was there stays"
     assert sorted(one.name for one in tmp_path.iterdir()) == ["a.csv", "a.csv.gz"]
 

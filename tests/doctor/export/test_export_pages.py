@@ -12,10 +12,10 @@ from mgpu_doctor.case.gpu import Device, DeviceSample, Ecc, NvLink, Pcie, XidEve
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.export import page
-from mgpu_doctor.export.job import MOST_CULPRITS
-from mgpu_doctor.export.ranks import MOST_RANKS
-from mgpu_doctor.export.watching import Watching
+from mgpu_doctor.export import metrics_page
+from mgpu_doctor.export.job_metrics import MOST_CULPRITS
+from mgpu_doctor.export.metrics_page import Watching
+from mgpu_doctor.export.rank_metrics import MOST_RANKS
 from mgpu_doctor.findings import Culprit
 from mgpu_doctor.live.frame import Frame
 from tests.support import diagnoses, frames
@@ -46,7 +46,9 @@ DEVICES = DeviceSample(frames.AT, (FULL,), events=(XidEvent(frames.AT, 2, 79),) 
 
 
 def written(frame: Frame, here: str = HERE) -> Page:
-    return Page((page.lines(page.families(frame, here)) + page.END).decode())
+    return Page(
+        (metrics_page.lines(metrics_page.families(frame, here)) + metrics_page.END).decode()
+    )
 
 
 class OneByOne:
@@ -65,7 +67,7 @@ class OneByOne:
 
 
 def watched(source: OneByOne, *, fixed: bool = False) -> Page:
-    return Page((Watching(source, HERE, fixed=fixed).text() + page.END).decode())
+    return Page((Watching(source, HERE, fixed=fixed).text() + metrics_page.END).decode())
 
 
 @pytest.mark.parametrize("name", frames.ALL)
@@ -277,7 +279,7 @@ def test_xids_are_counted_from_sample_to_sample() -> None:
     )
     watching.text()
     watching.text()
-    made = Page((watching.text() + page.END).decode())
+    made = Page((watching.text() + metrics_page.END).decode())
     assert made.of("mgpu_gpu_xid_events_total", gpu="2", UUID="GPU-2", xid="79") == [2]
     assert made.of("mgpu_gpu_xid_events_total", gpu="", xid="31") == [2]
     assert made.of("mgpu_gpu_xids_heard", Hostname=HERE) == [1]

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from mgpu_doctor.export.address import AddressError, is_ours, resolved
-from mgpu_doctor.export.connections import MOST_AT_ONCE
-from mgpu_doctor.export.request import MOST_HEAD
+from mgpu_doctor.export.access import AddressError, is_ours, resolved
+from mgpu_doctor.export.http_request import MOST_HEAD
+from mgpu_doctor.export.http_server import MOST_AT_ONCE, Server, serve
 from mgpu_doctor.export.sampling import Sampler
-from mgpu_doctor.export.server import Server, serve
 from tests.support.scraping import ask
 
 TOKEN = "correct-horse-battery-staple"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.export.token import FILE
+from mgpu_doctor.export.access import FILE
 from mgpu_doctor.recording.home import runs
 from tests.fakenvml.fakenvml import machine
 from tests.support.nvml import PretendNvml

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.ending_files import read_endings
-from mgpu_doctor.launch import endings as module
-from mgpu_doctor.launch.endings import EndingsWatch
+from mgpu_doctor.launch import exits as module
+from mgpu_doctor.launch.exits import EndingsWatch
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.recording import layout
 from tests.support.launching import doctor, eventually, python, read_json

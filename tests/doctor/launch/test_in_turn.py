@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.launch.inturn import Turns
+from mgpu_doctor.launch.observe import Turns
 from tests.support.launching import eventually, python
 
 WAITS = """

@@ -12,15 +12,12 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside import processes
 
-from mgpu_doctor.launch import boxcopy, exits, program
-from mgpu_doctor.launch.attend import Attendant
-from mgpu_doctor.launch.canary import Canary
+from mgpu_doctor.launch import box_storage, exits, program
 from mgpu_doctor.launch.conduit import CHUNK, KEEP, RING, Copy, Shared
 from mgpu_doctor.launch.console import Console
-from mgpu_doctor.launch.family import Family
-from mgpu_doctor.launch.injection import inject_folder, job_environment
-from mgpu_doctor.launch.signals import Inbox
-from mgpu_doctor.launch.watch import SLOWEST, interval
+from mgpu_doctor.launch.process_watch import SLOWEST, Family, interval
+from mgpu_doctor.launch.program import inject_folder, job_environment
+from mgpu_doctor.launch.signals import Attendant, Canary, Inbox
 from tests.support.launching import eventually, state
 
 
@@ -31,9 +28,9 @@ def test_boxes_are_brought_home(tmp_path: Path) -> None:
     (live / "a.box").write_bytes(b"first")
     (live / "other").write_bytes(b"x")
     (live / "link.box").symlink_to("/etc/passwd")
-    boxcopy.copy(live, home)
+    box_storage.copy(live, home)
     (live / "a.box").write_bytes(b"second")
-    boxcopy.move(live, home)
+    box_storage.move(live, home)
     assert not live.exists()
     assert {file.name: file.read_bytes() for file in home.iterdir()} == {"a.box": b"second"}
 
@@ -41,7 +38,7 @@ def test_boxes_are_brought_home(tmp_path: Path) -> None:
 def test_boxes_stay_where_they_are_if_they_cannot_be_brought_home(tmp_path: Path) -> None:
     (tmp_path / "a.box").write_bytes(b"first")
     with pytest.raises(FileNotFoundError):
-        boxcopy.move(tmp_path, tmp_path / "absent")
+        box_storage.move(tmp_path, tmp_path / "absent")
     assert (tmp_path / "a.box").read_bytes() == b"first"
 
 
@@ -158,7 +155,7 @@ def test_samples_become_rarer_as_a_run_grows_old() -> None:
 def test_the_canary_hears_the_group_and_not_us() -> None:
     listening = (
         "import os, signal, sys\n"
-        "from mgpu_doctor.launch.canary import Canary\n"
+        "from mgpu_doctor.launch.signals import Canary\n"
         "signal.signal(signal.SIGTERM, lambda *_: None)\n"
         "canary = Canary()\n"
         "for kill in (os.kill, os.killpg, os.kill, os.killpg):\n"
@@ -180,7 +177,7 @@ def test_two_signals_of_the_group_in_quick_succession_are_both_the_jobs() -> Non
     """As `timeout` sends them: to its child, and then to its whole group."""
     listening = (
         "import os, signal\n"
-        "from mgpu_doctor.launch.canary import Canary\n"
+        "from mgpu_doctor.launch.signals import Canary\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
         "canary = Canary()\n"
         "for kill in (os.kill, os.killpg):\n"
@@ -220,7 +217,7 @@ def test_what_asked_a_job_to_end_is_known_though_it_ended_before_we_looked() -> 
 
 
 def test_without_a_canary_every_signal_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mgpu_doctor.launch.canary.PROGRAM", "/absent")
+    monkeypatch.setattr("mgpu_doctor.launch.signals.PROGRAM", "/absent")
     canary = Canary()
     assert not canary.sang(signal.SIGTERM)
     canary.close()

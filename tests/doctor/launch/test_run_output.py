@@ -73,7 +73,7 @@ def test_what_goes_into_a_file_is_copied_while_the_job_runs(tmp_path: Path) -> N
     copy = tmp_path / "r/console"
     script = (
         "import sys\n"
-        "from mgpu_doctor.launch import watch\nwatch.CONSOLE_EVERY = 0.05\n"
+        "from mgpu_doctor.launch import process_watch\nprocess_watch.CONSOLE_EVERY = 0.05\n"
         "from mgpu_doctor.cli import main\nsys.argv[0] = 'mgpu-doctor'\nmain()\n"
     )
     command = [sys.executable, "-c", script, *doctor(tmp_path / "r", *job)[3:]]

@@ -7,9 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.launch import storage
+from mgpu_doctor.launch import box_storage
+from mgpu_doctor.launch.box_storage import (
+    BoxesPlace,
+    NoLocalStorageError,
+    boxes_place,
+    can_map_boxes,
+)
 from mgpu_doctor.launch.notebook import Notebook
-from mgpu_doctor.launch.storage import BoxesPlace, NoLocalStorageError, boxes_place, can_map_boxes
 from mgpu_doctor.recording.live_boxes import KEY_FILE, belongs, make_outside
 
 
@@ -18,7 +23,9 @@ def unsafe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder below which, as everywhere but in `tmp_path / local`, no box can be mapped."""
     local = tmp_path / "local"
     local.mkdir()
-    monkeypatch.setattr(storage, "can_map_boxes", lambda folder: local in (folder, *folder.parents))
+    monkeypatch.setattr(
+        box_storage, "can_map_boxes", lambda folder: local in (folder, *folder.parents)
+    )
     return tmp_path / "unsafe"
 
 
@@ -42,7 +49,7 @@ def test_without_any_local_folder_there_are_no_boxes_and_the_job_runs(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(storage, "can_map_boxes", lambda _: False)
+    monkeypatch.setattr(box_storage, "can_map_boxes", lambda _: False)
     with pytest.raises(NoLocalStorageError):
         boxes_place(unsafe / "r", "host")
     notebook = Notebook.begin(unsafe / "q", {})

@@ -16,7 +16,7 @@ from mgpu_doctor.live.history.collect import MOST_DEVICES, Collector, History
 from mgpu_doctor.live.history.measures import OF_DEVICE, OF_PRESSURE, UTILIZATION, Measure
 from mgpu_doctor.live.history.spans import Spans, gaps
 from mgpu_doctor.recording.records import HISTORY_DTYPE
-from mgpu_doctor.tui.history.subjects import Kind, Lane, Subject, lanes, spans, subjects
+from mgpu_doctor.tui.screens.graph_selection import Kind, Lane, Subject, lanes, spans, subjects
 from tests.support import histories
 from tests.support.frames import gpu
 from tests.support.histories import ASLEEP, BEGAN, ENDED, LOST, SLOW_FROM

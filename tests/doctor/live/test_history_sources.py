@@ -16,7 +16,7 @@ from mgpu_doctor.live.history.spans import Spans
 from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import HOST_SAMPLES, HOSTS
-from mgpu_doctor.tui.history.subjects import Kind, Lane, Subject, spans
+from mgpu_doctor.tui.screens.graph_selection import Kind, Lane, Subject, spans
 from tests.support.recordings import HEALTHY, SLOW_INPUT, WAITING, recording
 
 JOB = (WAITING, WAITING, SLOW_INPUT, WAITING)

@@ -8,8 +8,8 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.signs import MOST_BYTES, MOST_SIGNS, ConsoleSigns
 from mgpu_doctor.live.watch import Watch
 from mgpu_doctor.recording.layout import CONSOLE
-from mgpu_doctor.report.events.event import Kind
-from mgpu_doctor.tui.events.timeline import timeline
+from mgpu_doctor.report.job_events import Kind
+from mgpu_doctor.tui.screens.events_screen import timeline
 from tests.support.recordings import HEALTHY, recording
 
 RAN_OUT = (

@@ -24,7 +24,7 @@ from mgpu_doctor.live.recorder import Recorder
 from mgpu_doctor.live.replay import NO_JOB, Replay
 from mgpu_doctor.recording.layout import HOSTS, INFO
 from mgpu_doctor.recording.write import OccupiedError
-from mgpu_doctor.tui.history.subjects import Kind, Lane, Subject, spans
+from mgpu_doctor.tui.screens.graph_selection import Kind, Lane, Subject, spans
 from tests.fakenvml import fakenvml
 from tests.support import histories
 from tests.support.frames import eight_gpus, gpu

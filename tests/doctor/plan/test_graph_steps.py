@@ -12,7 +12,6 @@ import keras
 import pytest
 import tensorflow as tf
 
-from mgpu_doctor.analysis.memory.batches import interpolated
 from mgpu_doctor.analysis.memory.liveness import Order
 from mgpu_doctor.analysis.memory.replay import replay
 from mgpu_doctor.analysis.memory.settings import (
@@ -22,10 +21,13 @@ from mgpu_doctor.analysis.memory.settings import (
     Precision,
     Settings,
 )
-from mgpu_doctor.analysis.memory.stream import Freed, Kind, Phase, Stream, Taken
-from mgpu_doctor.plan.graphs.step import OWN, trace
-from mgpu_doctor.plan.tracing.pointing import StepError, TargetError
+from mgpu_doctor.analysis.memory.stream import Allocated, Freed, Kind, Phase, Stream
+from mgpu_doctor.analysis.memory.stream_edits import interpolate_batch
+from mgpu_doctor.plan.tracing.graph_step import OWN, trace
+from mgpu_doctor.plan.tracing.user_function import StepError, TargetError
 from mgpu_doctor.plan.wire import Answer
+
+pytestmark = pytest.mark.slow
 
 WIDTH, SAMPLES = 256, 64
 MATRIX, ACTIVATION = 4 * WIDTH * WIDTH, 4 * WIDTH * SAMPLES
@@ -57,7 +59,7 @@ def sizes(stream: Stream, kind: Kind, *, set_up: bool = False) -> list[int]:
     return [
         event.size
         for event in stream.events
-        if isinstance(event, Taken)
+        if isinstance(event, Allocated)
         and event.kind is kind
         and event.size >= ACTIVATION
         and set_up <= (event.phase is Phase.SETUP)
@@ -82,21 +84,21 @@ def test_each_buffer_is_known_for_what_it_is(adam: Answer) -> None:
     assert sizes(stream, Kind.BATCH) == [ACTIVATION]
     assert sizes(stream, Kind.GRADIENTS) == [MATRIX] * 2
     assert sizes(stream, Kind.ACTIVATIONS) == [ACTIVATION] * 2  # relu works in place
-    taken = [event for event in stream.events if isinstance(event, Taken)]
+    taken = [event for event in stream.events if isinstance(event, Allocated)]
     assert {e.phase for e in taken if e.kind is Kind.GRADIENTS} == {Phase.BACKWARD}
     assert {each.phase for each in taken} == set(Phase)
 
 
 def test_after_the_step_weights_states_and_batch_are_left(adam: Answer) -> None:
     freed = {event.block for event in adam.stream.events if isinstance(event, Freed)}
-    taken = [event for event in adam.stream.events if isinstance(event, Taken)]
+    taken = [event for event in adam.stream.events if isinstance(event, Allocated)]
     left = [event.size for event in taken if event.block not in freed and event.size >= ACTIVATION]
     assert sorted(left) == [ACTIVATION, *[MATRIX] * 6]
 
 
 def test_a_step_at_any_batch_follows_from_two(adam: Answer) -> None:
     other, wanted = (traced(two_matrices, Settings(samples)).stream for samples in (128, 192))
-    found = interpolated(adam.stream, other, 192)
+    found = interpolate_batch(adam.stream, other, 192)
     assert found is not None
     assert replay(found).peak_allocated == replay(wanted).peak_allocated
 
@@ -133,7 +135,7 @@ def test_sgd_has_no_states(adam: Answer) -> None:
 
 def test_accumulated_gradients_stay_beside_those_of_a_micro_batch() -> None:
     answer = traced(two_matrices, Settings(SAMPLES, 2))
-    held = [e for e in answer.stream.events if isinstance(e, Taken) and e.phase is Phase.SETUP]
+    held = [e for e in answer.stream.events if isinstance(e, Allocated) and e.phase is Phase.SETUP]
     assert [each.size for each in held if each.kind is Kind.GRADIENTS] == [MATRIX] * 2
 
 

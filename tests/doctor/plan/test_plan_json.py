@@ -9,12 +9,14 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mgpu_doctor.analysis.memory.gpus import Gpu
+from mgpu_doctor.analysis.memory.device_memory import Gpu
 from mgpu_doctor.analysis.memory.settings import Plan, Settings, Strategy
 from mgpu_doctor.plan.json import render
-from mgpu_doctor.plan.planned import Asked, plan
-from mgpu_doctor.plan.subject import subject
+from mgpu_doctor.plan.planned import PlanRequest, make_plan
+from mgpu_doctor.plan.subject import find_subject
 from tests.support.planning import trace_here
+
+pytestmark = pytest.mark.slow
 
 SCHEMA = json.loads(
     (Path(__file__).parents[3] / "docs" / "plan.schema.json").read_text(encoding="utf-8")
@@ -60,8 +62,8 @@ TARGETS = {
 def told(name: str, strategy: Strategy, *, gibibytes: int | None = None) -> dict[str, Any]:
     device = None if gibibytes is None else Gpu("mine", gibibytes * GIB, "as given")
     wanted = Plan(Settings(SAMPLES), strategy, 1 if strategy is Strategy.SINGLE else 2)
-    asked = Asked(subject(name, "cnn-nano"), wanted, device, 60, fixes=True)
-    written = render(plan(asked, lambda _: None))
+    asked = PlanRequest(find_subject(name, "cnn-nano"), wanted, device, 60, fixes=True)
+    written = render(make_plan(asked, lambda _: None))
     found: dict[str, Any] = json.loads(written)
     jsonschema.validate(found, SCHEMA)
     made = found["prediction"]

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from mgpu_doctor.analysis.memory.settings import Framework, Strategy
-from mgpu_doctor.plan.subject import SubjectError, subject
-from mgpu_doctor.plan.tracing.pointing import TargetError, find, framework
-from mgpu_doctor.plan.tracing.target import refuse_groups
+from mgpu_doctor.plan.subject import SubjectError, find_subject
+from mgpu_doctor.plan.tracing.torch_step import refuse_groups
+from mgpu_doctor.plan.tracing.user_function import TargetError, detect_framework, find_function
 
 
 @pytest.fixture(autouse=True)
@@ -39,12 +39,12 @@ def test_a_function_of_a_script_is_found_with_what_lies_beside_it(tmp_path: Path
     (tmp_path / "beside_the_script.py").write_text("ANSWER = 42\n", encoding="utf-8")
     text = "from beside_the_script import ANSWER\ndef plan():\n    return ANSWER\n"
     script = _script(tmp_path, text)
-    assert find(script)() == 42
-    assert find(f"{script}:plan")() == 42
+    assert find_function(script)() == 42
+    assert find_function(f"{script}:plan")() == 42
 
 
 def test_a_function_of_a_module_is_found() -> None:
-    assert find("mgpu_trainers.planned:cnn_nano").__name__ == "cnn_nano"
+    assert find_function("mgpu_trainers.planned:cnn_nano").__name__ == "cnn_nano"
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_function_of_a_module_is_found() -> None:
 )
 def test_what_cannot_be_used_is_said_with_what_to_do(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(TargetError) as caught:
-        find(_script(tmp_path, text))
+        find_function(_script(tmp_path, text))
     assert said in str(caught.value)
     assert "docs/plan.md" in str(caught.value)
 
@@ -72,28 +72,28 @@ def test_what_cannot_be_used_is_said_with_what_to_do(tmp_path: Path, text: str, 
 @pytest.mark.parametrize("target", ["no_such_module_of_mine:plan", "no/such/file.py"])
 def test_what_is_not_there_is_said(target: str) -> None:
     with pytest.raises(TargetError, match=r"no module no_such_module_of_mine|there is no file"):
-        find(target)
+        find_function(target)
 
 
 def test_a_package_that_is_missing_is_to_be_installed(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="imports no_such_package, which is missing: install it"):
-        find(_script(tmp_path, "import no_such_package.models"))
+        find_function(_script(tmp_path, "import no_such_package.models"))
 
 
 def test_a_trainer_says_what_is_trained_and_how() -> None:
-    named = subject("torch-zero1", "cnn-nano")
+    named = find_subject("torch-zero1", "cnn-nano")
     assert (named.target, named.strategy) == ("mgpu_trainers.planned:cnn_nano", Strategy.ZERO1)
-    assert subject("torch-ddp", None).target == "mgpu_trainers.planned:gpt_nano"
-    assert subject("torch-ddp", "gpt2-small").target == "mgpu_trainers.planned:gpt2_small"
+    assert find_subject("torch-ddp", None).target == "mgpu_trainers.planned:gpt_nano"
+    assert find_subject("torch-ddp", "gpt2-small").target == "mgpu_trainers.planned:gpt2_small"
 
 
 def test_the_trainers_of_tensorflow_have_models_of_keras() -> None:
-    named = subject("tf-multiworker", "resnet50")
+    named = find_subject("tf-multiworker", "resnet50")
     assert named.target == "mgpu_trainers.tensorflow.planned:resnet50"
     assert named.strategy is Strategy.MIRRORED
-    assert subject("tf-single", None).strategy is Strategy.SINGLE
+    assert find_subject("tf-single", None).strategy is Strategy.SINGLE
     with pytest.raises(SubjectError, match="tf-mirrored has no gpt2-small"):
-        subject("tf-mirrored", "gpt2-small")
+        find_subject("tf-mirrored", "gpt2-small")
 
 
 @pytest.mark.parametrize(
@@ -106,19 +106,23 @@ def test_the_trainers_of_tensorflow_have_models_of_keras() -> None:
     ],
 )
 def test_a_script_is_about_what_it_imports(tmp_path: Path, text: str, about: Framework) -> None:
-    assert framework(f"{_script(tmp_path, text)}:plan") is about
+    assert detect_framework(f"{_script(tmp_path, text)}:plan") is about
 
 
 def test_so_is_a_module_and_what_is_not_there_is_torchs() -> None:
-    assert framework("mgpu_trainers.tensorflow.planned:cnn_nano") is Framework.TENSORFLOW
-    assert framework("mgpu_trainers.planned") is Framework.TORCH
-    assert framework("no_such.module_of_mine:plan") is framework("no.py") is Framework.TORCH
+    assert detect_framework("mgpu_trainers.tensorflow.planned:cnn_nano") is Framework.TENSORFLOW
+    assert detect_framework("mgpu_trainers.planned") is Framework.TORCH
+    assert (
+        detect_framework("no_such.module_of_mine:plan")
+        is detect_framework("no.py")
+        is Framework.TORCH
+    )
 
 
 def test_a_model_or_a_function_leaves_the_strategy_open() -> None:
-    assert subject("resnet50", None).strategy is None
-    assert subject("mine.models:plan", None).target == "mine.models:plan"
-    assert subject("train.py", None).target == "train.py"
+    assert find_subject("resnet50", None).strategy is None
+    assert find_subject("mine.models:plan", None).target == "mine.models:plan"
+    assert find_subject("train.py", None).target == "train.py"
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,7 @@ def test_a_model_or_a_function_leaves_the_strategy_open() -> None:
 )
 def test_what_names_nothing_is_refused(name: str, model: str | None, said: str) -> None:
     with pytest.raises(SubjectError, match=said):
-        subject(name, model)
+        find_subject(name, model)
 
 
 def test_nothing_is_imported_to_know_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,5 +147,5 @@ def test_nothing_is_imported_to_know_it(tmp_path: Path, monkeypatch: pytest.Monk
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     (package / "model.py").write_text("import keras\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert framework("mine_for_plans.model:plan") is Framework.TENSORFLOW
-    assert framework("mine_for_plans.model.deeper:plan") is Framework.TORCH
+    assert detect_framework("mine_for_plans.model:plan") is Framework.TENSORFLOW
+    assert detect_framework("mine_for_plans.model.deeper:plan") is Framework.TORCH

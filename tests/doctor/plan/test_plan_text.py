@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_doctor.analysis.memory.advice import advise
-from mgpu_doctor.analysis.memory.gpus import Gpu
-from mgpu_doctor.analysis.memory.predict import predict
+from mgpu_doctor.analysis.memory.device_memory import Gpu
+from mgpu_doctor.analysis.memory.prediction import predict
 from mgpu_doctor.analysis.memory.settings import Plan, Settings, Strategy
 from mgpu_doctor.analysis.memory.traces import Traces
-from mgpu_doctor.plan.following import Followed, Method, states_alone
+from mgpu_doctor.plan.json import render as render_json
 from mgpu_doctor.plan.planned import Planned
+from mgpu_doctor.plan.step_tracer import Method, TracedSteps, estimate_states
 from mgpu_doctor.plan.subject import Subject
 from mgpu_doctor.plan.text import cells, render
 
+ROOT = Path(__file__).parents[3]
 PARAMETERS = 10**9
 SETTINGS = Settings(8)
 ASKED = Plan(SETTINGS, Strategy.DDP, ranks=8)
 
 
 def _planned(capacity: int, method: Method = Method.FAKE, name: str = "mine.py:plan") -> Planned:
-    traces = Traces({SETTINGS: states_alone(PARAMETERS, SETTINGS)})
+    traces = Traces({SETTINGS: estimate_states(PARAMETERS, SETTINGS)})
     device = Gpu("GPU", capacity, "as given")
     prediction, advice = predict(ASKED, traces, device), advise(ASKED, traces, device)
     assert prediction is not None
-    followed = Followed(traces, method, ("it has a reason",), PARAMETERS)
+    followed = TracedSteps(traces, method, ("it has a reason",), PARAMETERS)
     return Planned(Subject(name, name), device, prediction, followed, 0, advice, ("a note",))
 
 
@@ -79,3 +84,11 @@ def test_a_bar_is_as_wide_as_asked_and_shows_every_part(sizes: list[int], width:
     assert min(drawn) >= 1
     for size, cell in zip(sizes, drawn, strict=True):
         assert abs(cell - size * width / sum(sizes)) <= len(sizes)
+
+
+def test_the_json_of_any_plan_keeps_its_schema() -> None:
+    schema = json.loads((ROOT / "docs" / "plan.schema.json").read_text(encoding="utf-8"))
+    for planned in (_planned(16 << 30), _planned(1 << 40), _planned(16 << 30, Method.FORMULA)):
+        written = json.loads(render_json(planned))
+        jsonschema.validate(written, schema)
+        assert sum(written["prediction"]["peak_by_kind"].values()) == planned.prediction.allocated

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from mgpu_doctor.analysis.memory.predict import LIVENESS
+from mgpu_doctor.analysis.memory.prediction import LIVENESS
 from mgpu_doctor.analysis.memory.replay import replay
 from mgpu_doctor.analysis.memory.settings import Framework, Settings
 from mgpu_doctor.cli import app
-from mgpu_doctor.plan.following import Follower, Method
-from mgpu_doctor.plan.nursery import Nursery
+from mgpu_doctor.plan.fork_server import ForkServer, Worker
+from mgpu_doctor.plan.step_tracer import Method, StepTracer
 from mgpu_doctor.plan.wire import Answer
-from mgpu_doctor.plan.worker import Worker
 from tests.support.jobs import alone
 
 TENSORFLOW = Framework.TENSORFLOW
@@ -30,8 +29,8 @@ def test_what_the_graph_tells_is_near_what_the_allocator_of_a_real_step_says() -
     target = "mgpu_trainers.tensorflow.planned:gpt_nano"
     with (
         alone(),
-        closing(Nursery(target)) as nursery,
-        closing(Worker(nursery, LIMIT)) as worker,
+        closing(ForkServer(target)) as server,
+        closing(Worker(server, LIMIT)) as worker,
     ):
         graph, real = (worker.trace(Settings(16), real=real) for real in (False, True))
     assert isinstance(graph, Answer)
@@ -62,8 +61,8 @@ def test_a_step_with_a_loop_is_run_small_and_known_at_any_batch(tmp_path: Path) 
     script = tmp_path / "loops_of_its_own.py"
     script.write_text(LOOPING, encoding="utf-8")
     wanted = Settings(4096)
-    with alone(), Follower(str(script), LIMIT, lambda _: None) as follower:
-        followed = follower.follow(wanted, replace(wanted, batch=2048))
+    with alone(), StepTracer(str(script), LIMIT, lambda _: None) as follower:
+        followed = follower.trace(wanted, replace(wanted, batch=2048))
     assert (followed.method, followed.framework) == (Method.REAL, TENSORFLOW)
     assert "control flow" in followed.reasons[0]
     found = followed.traces.find(wanted)

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 from mgpu_trainers import planned
-from mgpu_trainers.models import TransformerBlock
+from mgpu_trainers.pytorch.common.models import TransformerBlock
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from mgpu_doctor.analysis.memory.allocator import rounded
-from mgpu_doctor.analysis.memory.batches import interpolated
+from mgpu_doctor.analysis.memory.allocator import round_size
 from mgpu_doctor.analysis.memory.replay import replay
 from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Precision, Settings
-from mgpu_doctor.analysis.memory.states import on_the_host
-from mgpu_doctor.analysis.memory.stream import Kind, Phase, Stream, Taken
-from mgpu_doctor.plan.tracing.blocks import repeated
-from mgpu_doctor.plan.tracing.pointing import StepError, TargetError
-from mgpu_doctor.plan.tracing.step import trace
-from mgpu_doctor.plan.tracing.watcher import LSTM
+from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
+from mgpu_doctor.analysis.memory.stream_edits import interpolate_batch, offload_optimizer
+from mgpu_doctor.plan.tracing.storage_watcher import LSTM
+from mgpu_doctor.plan.tracing.torch_step import find_repeated_blocks, trace
+from mgpu_doctor.plan.tracing.user_function import StepError, TargetError
+
+pytestmark = pytest.mark.slow
 
 NONE, HALF, FULL = Checkpointing.NONE, Checkpointing.HALF, Checkpointing.FULL
 SGD, ADAM, ADAMW = Optimizer.SGD, Optimizer.ADAM, Optimizer.ADAMW
@@ -98,13 +98,15 @@ def test_in_bf16_too_though_copies_of_weights_are_freed_in_any_order(function: A
 
 def _taken(stream: Stream) -> list[Any]:
     """Fake batch norm has its tiny means in another type."""
-    taken = [event for event in stream.events if isinstance(event, Taken)]
-    return [(event.block, event.kind, event.phase, rounded(event.size)) for event in taken]
+    taken = [event for event in stream.events if isinstance(event, Allocated)]
+    return [(event.block, event.kind, event.phase, round_size(event.size)) for event in taken]
 
 
 def test_without_its_states_and_its_update_adamw_is_sgd() -> None:
     adamw, sgd = (trace(transformer, Settings(3, optimizer=o), real=False) for o in (ADAMW, SGD))
-    assert replay(on_the_host(adamw.stream)).peak_allocated == replay(sgd.stream).peak_allocated
+    assert (
+        replay(offload_optimizer(adamw.stream)).peak_allocated == replay(sgd.stream).peak_allocated
+    )
 
 
 def _told(stream: Stream) -> list[Any]:
@@ -118,7 +120,7 @@ def test_a_step_at_any_batch_follows_from_two(function: Any) -> None:
         trace(function, replace(settings, batch=batch), real=False).stream for batch in (2, 4, 7)
     )
     for first, second in ((two, four), (four, two)):
-        found = interpolated(first, second, 7)
+        found = interpolate_batch(first, second, 7)
         assert found is not None
         assert _told(found) == _told(seven)
 
@@ -135,7 +137,7 @@ def _squares(model: nn.Module, batch: Any) -> torch.Tensor:
 
 def test_each_block_is_known_for_what_it_is() -> None:
     stream = trace(_linear, Settings(SAMPLES, optimizer=ADAM), real=False).stream
-    taken = [event for event in stream.events if isinstance(event, Taken)]
+    taken = [event for event in stream.events if isinstance(event, Allocated)]
     first = [event for event in taken if event.block < _first_block_of_second_step(stream)]
     sizes = {kind: [each.size for each in first if each.kind is kind] for kind in Kind}
     assert sizes[Kind.WEIGHTS] == [256 * KIB]
@@ -152,7 +154,7 @@ def test_each_block_is_known_for_what_it_is() -> None:
 
 def _first_block_of_second_step(stream: Stream) -> int:
     later = stream.events[stream.steps[1] :]
-    return next(event.block for event in later if isinstance(event, Taken))
+    return next(event.block for event in later if isinstance(event, Allocated))
 
 
 def test_making_the_batch_is_the_hosts_work() -> None:
@@ -161,7 +163,9 @@ def test_making_the_batch_is_the_hosts_work() -> None:
         return model, lambda samples: torch.ones(samples, 3 * WIDTH)[:, :WIDTH].clone() * 2, loss
 
     stream = trace(plan, Settings(SAMPLES), real=False).stream
-    assert 3 * 64 * KIB not in {event.size for event in stream.events if isinstance(event, Taken)}
+    assert 3 * 64 * KIB not in {
+        event.size for event in stream.events if isinstance(event, Allocated)
+    }
 
 
 def test_dropout_keeps_a_byte_an_element_as_on_cuda() -> None:
@@ -173,7 +177,7 @@ def test_dropout_keeps_a_byte_an_element_as_on_cuda() -> None:
 
     for each in (loss, block):
         stream = trace(lambda each=each: _linear(each), Settings(SAMPLES), real=False).stream  # type: ignore[misc]
-        masks = [e for e in stream.events if isinstance(e, Taken) and e.size == SAMPLES * WIDTH]
+        masks = [e for e in stream.events if isinstance(e, Allocated) and e.size == SAMPLES * WIDTH]
         assert masks
 
 
@@ -183,7 +187,7 @@ def test_bf16_keeps_what_cuda_keeps_in_float32() -> None:
 
     settings = Settings(SAMPLES, precision=Precision.BF16)
     stream = trace(lambda: _linear(loss), settings, real=False).stream
-    norms = [e for e in stream.events if isinstance(e, Taken) and e.name.endswith("layer_norm")]
+    norms = [e for e in stream.events if isinstance(e, Allocated) and e.name.endswith("layer_norm")]
     assert norms[0].size == 64 * KIB  # four bytes an element
 
 
@@ -278,8 +282,8 @@ def test_of_a_resnet_the_blocks_are_recomputed_not_the_stages() -> None:
 
     stages = [nn.Sequential(_Two(), _Two(), _Two()), nn.Sequential(_Two(), _Two())]
     model = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), nn.ModuleList(stages))
-    assert len(list(repeated(model))) == 5
-    assert len(list(repeated(nn.ModuleList([block(), block()])))) == 2
+    assert len(list(find_repeated_blocks(model))) == 5
+    assert len(list(find_repeated_blocks(nn.ModuleList([block(), block()])))) == 2
 
 
 class _Two(nn.Module):

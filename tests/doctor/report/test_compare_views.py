@@ -10,10 +10,15 @@ import pytest
 from jsonschema import Draft202012Validator
 from rich.cells import cell_len
 
+from mgpu_doctor.analysis.comparing.compared_run import Shared
 from mgpu_doctor.analysis.comparing.comparison import Comparison, LeftOut, compared
-from mgpu_doctor.analysis.comparing.run import Shared
-from mgpu_doctor.report.compared import html, markdown, terminal, words
-from mgpu_doctor.report.compared import json as as_json
+from mgpu_doctor.report import (
+    comparison_html,
+    comparison_markdown,
+    comparison_terminal,
+    comparison_text,
+)
+from mgpu_doctor.report import comparison_json as as_json
 from tests.support.diagnoses import HOSTILE
 from tests.support.runs import run, steady, step_times
 
@@ -59,7 +64,7 @@ ALL = {"counts": counts(), "strategies": strategies(), "unknown": unknown()}
 
 def test_ranks_that_were_fed_alike_are_told_as_their_samples_count_once() -> None:
     runs = [run(name, step_times(200, seed), ranks=2, samples=32) for seed, name in enumerate("ab")]
-    told = list(words.notes(compared([runs[0], replace(runs[1], echoing=1)])))
+    told = list(comparison_text.notes(compared([runs[0], replace(runs[1], echoing=1)])))
     sentence = "1 of 2 ranks sees the batches of another one: such samples count once"
     assert [note for note in told if "samples" in note] == [f"B: {sentence}"]
 
@@ -79,16 +84,18 @@ def test_the_json_is_valid(name: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_no_line_is_too_wide_and_nothing_escapes(name: str, width: int) -> None:
-    printed = terminal.render(ALL[name], width=width, colour=False)
+    printed = comparison_terminal.render_comparison(ALL[name], width=width, colour=False)
     assert max(map(cell_len, printed.splitlines())) <= width
     assert "\x1b" not in printed
     assert "\x07" not in printed
-    plain = terminal.render(ALL[name], width=width, colour=False, unicode=False)
+    plain = comparison_terminal.render_comparison(
+        ALL[name], width=width, colour=False, unicode=False
+    )
     assert plain.isascii()
 
 
 def test_the_table_of_rank_counts_fits_80_columns() -> None:
-    printed = terminal.render(counts(), width=80, colour=False)
+    printed = comparison_terminal.render_comparison(counts(), width=80, colour=False)
     head = next(line for line in printed.splitlines() if "samples/s" in line)
     for name in ("ranks", "mean step", "speed-up", "of ideal"):
         assert name in head
@@ -97,50 +104,55 @@ def test_the_table_of_rank_counts_fits_80_columns() -> None:
 
 
 def test_the_first_line_names_the_one_to_take_and_why() -> None:
-    first = terminal.render(counts(), width=80, colour=False).splitlines()[0]
+    first = comparison_terminal.render_comparison(counts(), width=80, colour=False).splitlines()[0]
     assert first.startswith("✓ B (2 ranks) does 1.7")
 
 
 def test_of_two_runs_the_first_line_is_their_difference() -> None:
-    said = words.headline(strategies())
+    said = comparison_text.headline(strategies())
     assert said.sentence.startswith("B is slower than A: ")
     assert "% more time for the same work (" in said.sentence
     equal = compared([run("a", step_times(200, 1)), run("b", step_times(200, 1))])
-    assert words.headline(equal).sentence.startswith("no difference shown between A and B")
+    assert comparison_text.headline(equal).sentence.startswith(
+        "no difference shown between A and B"
+    )
 
 
 def test_where_scaling_is_lost_is_told() -> None:
-    told = " ".join(words.costs(counts()))
+    told = " ".join(comparison_text.costs(counts()))
     assert "C (4 ranks) reaches 4" in told
     assert "own work" in told
 
 
 def test_markup_of_others_is_text() -> None:
-    page = html.render(unknown())
+    page = comparison_html.render_comparison_html(unknown())
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
-    ticket = markdown.render(unknown())
+    ticket = comparison_markdown.render_comparison_markdown(unknown())
     assert "<script>" not in ticket
     assert "@root" not in ticket
 
 
 @pytest.mark.parametrize("name", ALL)
 def test_all_views_tell_every_note(name: str) -> None:
-    notes = [note for note in words.notes(ALL[name]) if "alert" not in note]
-    page = html.render(ALL[name])
+    notes = [note for note in comparison_text.notes(ALL[name]) if "alert" not in note]
+    page = comparison_html.render_comparison_html(ALL[name])
     for note in notes:
         assert note.split(";", maxsplit=1)[0] in page
     assert len(notes) > 0
 
 
 def test_letters_go_on_after_z() -> None:
-    assert [words.letter(place) for place in (0, 25, 26, 63)] == ["A", "Z", "AA", "BL"]
+    assert [comparison_text.letter(place) for place in (0, 25, 26, 63)] == ["A", "Z", "AA", "BL"]
 
 
 def test_where_no_run_is_shown_to_be_better_none_is_praised() -> None:
     series = [step_times(200, seed) for seed in (1, 2, 3)]
     alike = compared([run(str(place), one) for place, one in enumerate(series)])
-    assert words.headline(alike).sentence == "no run is shown to do more samples a second than A"
+    assert (
+        comparison_text.headline(alike).sentence
+        == "no run is shown to do more samples a second than A"
+    )
 
 
 def test_what_holds_for_several_runs_is_said_once() -> None:
@@ -148,5 +160,5 @@ def test_what_holds_for_several_runs_is_said_once() -> None:
         replace(run(name, step_times(200, 1)), shared=(Shared("node", 4, 4, 2.0),))
         for name in ("one", "other")
     ]
-    (said,) = (note for note in words.notes(compared(runs)) if "share 2 cores" in note)
+    (said,) = (note for note in comparison_text.notes(compared(runs)) if "share 2 cores" in note)
     assert said.startswith("A, B: 4 ranks with 4 threads share 2 cores: their step times tell")

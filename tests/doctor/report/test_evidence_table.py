@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mgpu_doctor.findings import Evidence
-from mgpu_doctor.report.evidence import evidence_table
+from mgpu_doctor.report.rank_rows import evidence_table
 
 
 def test_columns_without_a_word_are_left_out() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.report import html
-from mgpu_doctor.report.html.heatmap import ROWS, heat_map
+from mgpu_doctor.report.html.charts import ROWS, heat_map
 from tests.support import diagnoses
 
 VOID = {"meta", "img", "br"}
@@ -94,7 +94,7 @@ def test_the_story_is_on_the_page() -> None:
     words = " ".join(walk(html.render(diagnoses.straggler())).words)
     for part in (
         "rank 2 is slow",
-        "ranks 0-1, 3",
+        "ranks 0, 1 and 3",
         "persistent_workers=True",
         "44 % less",
         "train.py:31",

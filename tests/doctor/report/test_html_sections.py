@@ -8,9 +8,9 @@ from dataclasses import replace
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.model import Event as Told
-from mgpu_doctor.report.events.event import Event, Kind
-from mgpu_doctor.report.html.graphs import COLUMNS, MOST_MARKS, graphs
-from mgpu_doctor.report.html.happened import MOST, happened
+from mgpu_doctor.report.html.charts import GRAPH_COLUMNS, MOST_MARKS, graphs
+from mgpu_doctor.report.html.sections import MOST_EVENTS, happened
+from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.report.verdict import Tone
 from tests.support import diagnoses
 from tests.support.gpus import gpus, on_gpus
@@ -59,7 +59,7 @@ def test_a_curve_keeps_within_its_graph_and_is_bounded() -> None:
     heights = [float(y) for y in re.findall(r"[\d.]+,([\d.]+)", markup)]
     assert min(heights) >= 0
     assert max(heights) <= 90
-    assert markup.count("<rect") <= COLUMNS
+    assert markup.count("<rect") <= GRAPH_COLUMNS
 
 
 def test_nothing_is_drawn_of_nothing() -> None:
@@ -87,12 +87,12 @@ def test_of_very_many_events_the_newest_are_told() -> None:
     job = synthetic_case(JOB)
     notes = tuple(
         Told("note", START + number, number, 0.0, 0.0, f"note {number}")
-        for number in range(MOST + 9)
+        for number in range(MOST_EVENTS + 9)
     )
     noted = replace(job, ranks=(replace(job.ranks[0], events=notes), *job.ranks[1:]))
     told = happened(replace(diagnoses.healthy(), case=noted))
     assert "left out" in told
-    assert f"note {MOST + 8}<" in told
+    assert f"note {MOST_EVENTS + 8}<" in told
     assert "note 0<" not in told
 
 
@@ -116,10 +116,10 @@ def test_gpus_of_nobody_knows_which_of_several_hosts_are_not_drawn_as_one() -> N
 def test_what_went_wrong_is_marked_in_every_curve() -> None:
     bad, said = Tone.CRITICAL, "<b>fell</b>"
     events = (
-        Event(Kind.ERRORS, START + 2, "rank 1", said, bad),
-        Event(Kind.ERRORS, START + 99, "rank 1", "after the last sample", bad),
-        Event(Kind.ERRORS, None, "rank 1", "nobody knows when", bad),
-        Event(Kind.RANKS, START + 3, "rank 1", "joined"),
+        TimelineEvent(Kind.ERRORS, START + 2, "rank 1", said, bad),
+        TimelineEvent(Kind.ERRORS, START + 99, "rank 1", "after the last sample", bad),
+        TimelineEvent(Kind.ERRORS, None, "rank 1", "nobody knows when", bad),
+        TimelineEvent(Kind.RANKS, START + 3, "rank 1", "joined"),
     )
     markup = graphs(sampled(0, 5, 10), events=events)
     assert markup.count('class="event critical"') == markup.count("<figure>") == 2

@@ -7,8 +7,8 @@ from dataclasses import replace
 from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.model import Outcome, Rank, Subject
 from mgpu_doctor.findings import Diagnosis, Predicted
-from mgpu_doctor.report.jobcard import facts
-from mgpu_doctor.report.redact import as_it_is, redactor
+from mgpu_doctor.report.job_card import facts
+from mgpu_doctor.report.redaction.redact import as_it_is, redactor
 from mgpu_doctor.report.verdict import gains, job_line, whole_run
 from tests.support import diagnoses
 

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mgpu_doctor.findings import Cost
-from mgpu_doctor.report.json import document, render
+from mgpu_doctor.report.diagnosis_json import document, render
 from tests.support import diagnoses
 
 SCHEMA = json.loads(

@@ -15,12 +15,10 @@ from mgpu_doctor.case.model import Case, Console, Error, Job, Now, Outcome, Rank
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report import html, markdown
-from mgpu_doctor.report.ended import fell_at
-from mgpu_doctor.report.events.shown import shown
-from mgpu_doctor.report.html.lastminute import MOST
-from mgpu_doctor.report.lastminute.facts import LINES, LINES_OF_NOBODY, last_minute
-from mgpu_doctor.report.lastminute.words import cells, told
-from mgpu_doctor.report.rows import rows
+from mgpu_doctor.report.event_timeline import shown
+from mgpu_doctor.report.html.sections import MOST_RANKS
+from mgpu_doctor.report.last_minute import LINES, LINES_OF_NOBODY, cells, fell_at, last_minute, told
+from mgpu_doctor.report.rank_rows import rows
 from tests.support import diagnoses
 
 START = 1_790_000_000.0
@@ -167,11 +165,11 @@ def test_what_was_printed_belongs_to_its_rank_or_to_nobody() -> None:
 
 
 def test_of_very_many_ranks_the_first_is_shown() -> None:
-    many = [rank(number, 1.0 + 0.001 * number, signal=15) for number in range(4 * MOST)]
+    many = [rank(number, 1.0 + 0.001 * number, signal=15) for number in range(4 * MOST_RANKS)]
     many[70] = rank(70, 0.5, signal=9)
     page = html.render(diagnosis(*many))
     assert "First fell rank 70 (SIGKILL)" in page
-    assert f"{4 * MOST - MOST} more ranks" in page
+    assert f"{4 * MOST_RANKS - MOST_RANKS} more ranks" in page
 
 
 @pytest.mark.parametrize("redact", [True, False])

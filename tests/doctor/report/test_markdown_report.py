@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.report import html, markdown
-from mgpu_doctor.report.redact import redacted
+from mgpu_doctor.report.redaction.redact import redacted
 from tests.support import diagnoses
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.report.private.addresses import hide_addresses, parse_address
+from mgpu_doctor.report.redaction.addresses import hide_addresses, parse_address
 from mgpu_doctor.report.text import clean
 from tests.support.strangers import redact_words
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.report import markdown
-from mgpu_doctor.report.redact import redacted
+from mgpu_doctor.report.redaction.redact import redacted
 from tests.support import diagnoses
 from tests.support.strangers import make_diagnosis, redact_words, render_page
 

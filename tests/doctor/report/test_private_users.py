@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgpu_doctor.report import markdown
-from mgpu_doctor.report.private.users import hide_homes, hide_logins
-from mgpu_doctor.report.redact import redacted
+from mgpu_doctor.report.redaction.redact import redacted
+from mgpu_doctor.report.redaction.users import hide_homes, hide_logins
 from tests.support.looking import case, scene
 from tests.support.strangers import make_diagnosis, redact_words, render_page
 

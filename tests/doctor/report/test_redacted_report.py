@@ -35,7 +35,7 @@ from mgpu_doctor.findings import (
     Severity,
 )
 from mgpu_doctor.report import markdown
-from mgpu_doctor.report.redact import redacted, redactor
+from mgpu_doctor.report.redaction.redact import redacted, redactor
 from tests.support.strangers import make_diagnosis, render_page
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 

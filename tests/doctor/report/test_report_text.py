@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mgpu_doctor.report import phases, text
+from mgpu_doctor.formatting import (
+    format_bytes,
+    format_rank_numbers,
+    format_ranks,
+    format_seconds,
+    format_share,
+)
+from mgpu_doctor.report import phase_bars, text
 
 
 @pytest.mark.parametrize(
@@ -29,7 +36,7 @@ from mgpu_doctor.report import phases, text
     ],
 )
 def test_seconds(value: float | None, said: str) -> None:
-    assert text.seconds(value) == said
+    assert format_seconds(value) == said
 
 
 @pytest.mark.parametrize(
@@ -37,14 +44,14 @@ def test_seconds(value: float | None, said: str) -> None:
     [(None, "?"), (0, "0 B"), (512, "512 B"), (1536, "1.5 KiB"), (3 << 40, "3 TiB")],
 )
 def test_size(value: float | None, said: str) -> None:
-    assert text.size(value) == said
+    assert format_bytes(value) == said
 
 
 @pytest.mark.parametrize(
     ("value", "said"), [(None, "?"), (0.0, "0 %"), (0.0432, "4.3 %"), (0.454, "45 %"), (1, "100 %")]
 )
 def test_percent(value: float | None, said: str) -> None:
-    assert text.percent(value) == said
+    assert format_share(value) == said
 
 
 @pytest.mark.parametrize(
@@ -64,10 +71,10 @@ def test_quantity(value: float | str | None, unit: str, said: str) -> None:
 
 
 def test_ranks() -> None:
-    assert text.ranks([5, 2, 0, 1]) == "0-2, 5"
-    assert text.ranks(range(0, 100, 2), limit=2) == "0, 2 and 48 more"
-    assert text.name_ranks([3]) == "rank 3"
-    assert text.name_ranks([3, 4]) == "ranks 3-4"
+    assert format_rank_numbers([5, 2, 0, 1]) == "0-2, 5"
+    assert format_rank_numbers(range(0, 100, 2), limit=2) == "0, 2 and 48 more"
+    assert format_ranks([3]) == "rank 3"
+    assert format_ranks([3, 4]) == "ranks 3 and 4"
 
 
 def test_cut_keeps_both_ends() -> None:
@@ -98,10 +105,10 @@ def test_nothing_steers_the_terminal(hostile: str) -> None:
 
 
 def test_cells_are_as_long_as_their_sum() -> None:
-    assert phases.cells([1, 1, 1], 3, 10) in ([4, 3, 3], [3, 4, 3], [3, 3, 4])
-    assert phases.cells([1.0], 2.0, 11) == [6]
-    assert phases.cells([1.0], 0.0, 11) == [0]
-    assert sum(phases.cells([0.1] * 7, 0.7, 20)) == 20
+    assert phase_bars.cells([1, 1, 1], 3, 10) in ([4, 3, 3], [3, 4, 3], [3, 3, 4])
+    assert phase_bars.cells([1.0], 2.0, 11) == [6]
+    assert phase_bars.cells([1.0], 0.0, 11) == [0]
+    assert sum(phase_bars.cells([0.1] * 7, 0.7, 20)) == 20
 
 
 def test_between_backticks_is_code_and_nothing_else_is() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Branch
 from mgpu_doctor.report import html, markdown, terminal
-from mgpu_doctor.report.json import render as render_json
-from mgpu_doctor.report.redact import redacted
-from mgpu_doctor.report.stacktree import tree_lines
+from mgpu_doctor.report.diagnosis_json import render as render_json
+from mgpu_doctor.report.redaction.redact import redacted
+from mgpu_doctor.report.stack_tree import tree_lines
 from tests.support import looking
 from tests.support.diagnoses import HOSTILE, healthy
 from tests.support.looking import LOCKED, scene

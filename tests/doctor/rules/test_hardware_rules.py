@@ -13,7 +13,7 @@ from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.model import Case, Error, Outcome, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Severity
-from mgpu_doctor.report import json, markdown, terminal
+from mgpu_doctor.report import diagnosis_json, markdown, terminal
 from mgpu_doctor.rules.hardware.family import RULES
 from tests.support.gpus import gpu, gpus
 from tests.support.hardware import (
@@ -318,6 +318,6 @@ def test_a_gpu_without_a_rank_can_be_shown() -> None:
     shown = (
         terminal.render(diagnosis, width=200, colour=False),
         markdown.render(diagnosis, redact=False),
-        json.render(diagnosis),
+        diagnosis_json.render(diagnosis),
     )
     assert all("GPU 2 of node" in text for text in shown)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stragglers.causes import HOST, Cause
-from mgpu_doctor.analysis.stragglers.stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.straggler_causes import HOST, Cause
 from mgpu_doctor.rules.slow.reasons import EXPLAINED, NAMES, said
 from tests.support.synthetic import Synthetic, synthetic_case
 
@@ -43,7 +43,7 @@ def test_nothing_looked_at_nothing_said() -> None:
     assert said(measured(gc=1.0), 0) == ""
 
 
-@pytest.mark.parametrize(("share", "part"), [(1.4, "all of it"), (0.5, "10.0 ms of the 20.0 ms")])
+@pytest.mark.parametrize(("share", "part"), [(1.4, "all of it"), (0.5, "10 ms of the 20 ms")])
 def test_what_explains_it_and_how_much(share: float, part: str) -> None:
     assert said(measured(gc=share), 1) == f"Python's garbage collector explains {part}."
 

@@ -186,7 +186,7 @@ def test_healthy_jobs(ranks: int) -> None:
 @pytest.mark.parametrize(
     ("queued", "fix", "told"),
     [
-        (0.2, "clear-cores", "without a core for 20 % of the time (the others: 1.0 %)"),
+        (0.2, "clear-cores", "without a core for 20 % of the time (the others: 1 %)"),
         (0.02, "find-stall", "torch.save and evaluation are not it"),
     ],
 )

@@ -13,7 +13,7 @@ from mgpu_doctor.case.model import Now, Outcome, Rank, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
-from mgpu_doctor.report import json, terminal
+from mgpu_doctor.report import diagnosis_json, terminal
 from tests.support import looking
 from tests.support.diagnoses import facts
 from tests.support.diagnoses import rank as summary
@@ -408,7 +408,7 @@ def test_whatever_is_seen_can_be_told(
         assert one.title
         assert not {culprit.rank for culprit in one.culprits} & set(one.victims)
     assert terminal.render(diagnosis, width=80, colour=False)
-    assert json.render(diagnosis)
+    assert diagnosis_json.render(diagnosis)
 
 
 def test_the_tree_marks_who_is_to_blame() -> None:

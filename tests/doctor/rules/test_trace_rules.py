@@ -15,7 +15,7 @@ from mgpu_doctor.cli import diagnose as verb
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.subjects import Traces, recognise
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
-from mgpu_doctor.report.rows import rows
+from mgpu_doctor.report.rank_rows import rows
 from mgpu_doctor.report.verdict import job_line
 from tests.support.kineto import OLD, Job, written
 

@@ -21,7 +21,7 @@ from mgpu_doctor.case.model import Now, Outcome, State
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.panels import gpus
+from mgpu_doctor.tui.panels import gpu_table
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
 from tests.support.screens import Still, check, screen_text, shown, until
@@ -109,7 +109,7 @@ def frame(diagnosis: Diagnosis | None, *devices: Device) -> Frame:
 
 
 def drawn(made: Frame, width: int) -> list[str]:
-    lines = list(gpus.lines(made, width, View()))
+    lines = list(gpu_table.gpu_lines(made, width, View()))
     assert max(line.cell_len for line in lines) <= width
     return [line.plain.rstrip() for line in lines]
 

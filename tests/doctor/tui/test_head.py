@@ -8,15 +8,15 @@ import pytest
 
 from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.live.frame import Frame, Position
-from mgpu_doctor.tui.panels import head
-from mgpu_doctor.tui.panels.strategy import strategy
+from mgpu_doctor.tui.panels import header
+from mgpu_doctor.tui.panels.job_summary import describe_strategy
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
 from tests.support.frames import GOING, HEALTHY, STRAGGLER, UNKNOWN
 
 
 def told(frame: Frame, width: int) -> str:
-    made = [line.plain for line in head.lines(frame, width, View())]
+    made = [line.plain for line in header.header_lines(frame, width, View())]
     assert all(len(line) <= width for line in made)
     return "\n".join(made)
 
@@ -39,8 +39,8 @@ def test_what_matters_most_stays_longest() -> None:
 
 
 def test_without_a_step_there_is_no_line_about_steps() -> None:
-    assert len(head.lines(UNKNOWN, 80, View())) == 3
-    assert len(head.lines(HEALTHY, 80, View())) == 4
+    assert len(header.header_lines(UNKNOWN, 80, View())) == 3
+    assert len(header.header_lines(HEALTHY, 80, View())) == 4
 
 
 def test_a_job_that_stands_or_diverges_says_so_first() -> None:
@@ -86,4 +86,6 @@ def test_where_a_replay_stands_is_told_on_narrow_screens_too(width: int) -> None
 def test_strategy(word: str | None, stages: tuple[tuple[int, ...], ...], shown: str) -> None:
     made = diagnoses.healthy()
     job = replace(made.case.job, strategy=word)
-    assert strategy(replace(made, case=replace(made.case, job=job), stages=stages)) == shown
+    assert (
+        describe_strategy(replace(made, case=replace(made.case, job=job), stages=stages)) == shown
+    )

@@ -8,15 +8,15 @@ import pytest
 
 from mgpu_doctor.live.heat import Heat
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.panels import heat
-from mgpu_doctor.tui.panels.rows import Rows
+from mgpu_doctor.tui.panels import heatmap
+from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.view import Order, View, Who
 from tests.support.frames import STRAGGLER
 from tests.support.screens import Still, screen_text, shown, until
 
 
 def labels(view: View, width: int = 80) -> list[str]:
-    _, *rows = heat.lines(STRAGGLER, width, view)
+    _, *rows = heatmap.heatmap_lines(STRAGGLER, width, view)
     return [row.plain.split()[0] for row in rows]
 
 
@@ -29,20 +29,22 @@ def test_a_rank_that_was_not_compared_has_an_empty_row() -> None:
     known = STRAGGLER.heat
     assert isinstance(known, Heat)
     less = replace(STRAGGLER, heat=Heat((0, 2, 3), known.steps, known.excess[[0, 2, 3]]))
-    assert [row.plain.split()[0] for row in heat.lines(less, 80, View())][1:] == list("0123")
-    assert not heat.lines(less, 80, View())[2].plain[5:].strip()
+    assert [row.plain.split()[0] for row in heatmap.heatmap_lines(less, 80, View())][1:] == list(
+        "0123"
+    )
+    assert not heatmap.heatmap_lines(less, 80, View())[2].plain[5:].strip()
 
 
 def test_the_selected_rank_is_brought_into_view_else_the_blamed_one() -> None:
     for view, row in ((View(), 2), (View(rank=Who(3, "node-a")), 3), (View(rank=Who(9, "")), 2)):
-        lines = heat.lines(STRAGGLER, 80, view)
+        lines = heatmap.heatmap_lines(STRAGGLER, 80, view)
         assert isinstance(lines, Rows)
         assert lines.marked == row
 
 
 @pytest.mark.parametrize("width", [40, 79, 120])
 def test_the_legend_is_whole_or_left_out(width: int) -> None:
-    head = heat.lines(STRAGGLER, width, View())[0].plain
+    head = heatmap.heatmap_lines(STRAGGLER, width, View())[0].plain
     assert len(head) <= width
     assert ("5%" in head) == head.endswith("█ more") == (width > 40)
 
@@ -50,7 +52,9 @@ def test_the_legend_is_whole_or_left_out(width: int) -> None:
 @pytest.mark.parametrize("width", [20, 60, 300])
 def test_why_there_is_no_map_is_told_to_its_end(width: int) -> None:
     why = "steps are not seen: this job was not started under observation (d: look at it)"
-    lines = [line.plain for line in heat.lines(replace(STRAGGLER, heat=why), width, View())]
+    lines = [
+        line.plain for line in heatmap.heatmap_lines(replace(STRAGGLER, heat=why), width, View())
+    ]
     assert max(map(len, lines)) <= width
     assert " ".join(lines) == f"no map of ranks by steps: {why}"
 

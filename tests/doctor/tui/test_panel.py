@@ -11,7 +11,7 @@ from textual.strip import Strip
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.panel import Panel
-from mgpu_doctor.tui.panels.rows import Rows
+from mgpu_doctor.tui.panels.table_cells import Rows
 from mgpu_doctor.tui.view import View
 from tests.support.screens import screen_text
 

@@ -10,8 +10,8 @@ from mgpu_doctor.case.gpu import DeviceProcess, DeviceSample
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Outcome, State
 from mgpu_doctor.findings import RankSummary
-from mgpu_doctor.tui.panels import ranks
-from mgpu_doctor.tui.sorting import memory_of, ordered
+from mgpu_doctor.tui.panels import rank_table
+from mgpu_doctor.tui.rank_order import memory_of, ordered
 from mgpu_doctor.tui.view import Order, View
 from tests.support import diagnoses
 from tests.support.frames import AT, GIB, HOST, NO_GPU, STRAGGLER, frame, gpu
@@ -75,7 +75,7 @@ def test_memory_is_the_processes_own_then_the_devices() -> None:
     assert made.diagnosis is not None
     memory = memory_of(made)
     assert [memory(rank) for rank in made.diagnosis.ranks] == [60 * GIB, 5 * GIB, None, None]
-    drawn = ranks.lines(made, 120, View(Order.MEMORY))
+    drawn = rank_table.rank_lines(made, 120, View(Order.MEMORY))
     assert "memory" in drawn[1].plain
     assert "60 GiB" in drawn[2].plain
     assert drawn[2].plain.split()[0] == "0"
@@ -96,13 +96,13 @@ def test_without_a_gpu_it_is_what_is_resident_on_this_host() -> None:
 
 def test_the_table_is_made_anew_only_where_something_of_it_is() -> None:
     before, view = replace(STRAGGLER, devices=None), View()
-    made = ranks.lines(before, 120, view)
-    assert ranks.lines(replace(before, at=AT + 1, late=1.0), 120, view) is made
+    made = rank_table.rank_lines(before, 120, view)
+    assert rank_table.rank_lines(replace(before, at=AT + 1, late=1.0), 120, view) is made
     others = {1: (1.0, 5 * GIB)}
     for other in (
-        ranks.lines(before, 121, view),
-        ranks.lines(before, 120, View(reversed=True)),
-        ranks.lines(replace(before, diagnosis=diagnoses.hang()), 120, view),
-        ranks.lines(replace(before, host=replace(HOST, processes=others)), 120, view),
+        rank_table.rank_lines(before, 121, view),
+        rank_table.rank_lines(before, 120, View(reversed=True)),
+        rank_table.rank_lines(replace(before, diagnosis=diagnoses.hang()), 120, view),
+        rank_table.rank_lines(replace(before, host=replace(HOST, processes=others)), 120, view),
     ):
         assert other is not made

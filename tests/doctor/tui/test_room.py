@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.room import Wish, shared, useful
+from mgpu_doctor.tui.panel_layout import Wish, shared, useful
 from tests.support.frames import AT, HOST, STRAGGLER, gpu
 from tests.support.screens import Still, screen_text, shown, until
 

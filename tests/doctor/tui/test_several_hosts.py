@@ -13,13 +13,13 @@ from mgpu_doctor.findings import Culprit
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.gpu import Which
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.document import document
-from mgpu_doctor.tui.filter.parser import parse
-from mgpu_doctor.tui.filter.shown import shown, used
-from mgpu_doctor.tui.gpu import portrait, users
-from mgpu_doctor.tui.gpu.screen import GpuScreen
-from mgpu_doctor.tui.panels import gpus
-from mgpu_doctor.tui.sorting import memory_of
+from mgpu_doctor.tui.filter.language import parse
+from mgpu_doctor.tui.filter.matching import shown, used
+from mgpu_doctor.tui.once import document
+from mgpu_doctor.tui.panels import gpu_table
+from mgpu_doctor.tui.rank_order import memory_of
+from mgpu_doctor.tui.screens import gpu_details
+from mgpu_doctor.tui.screens.gpu_screen import GpuScreen
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses, manyhosts
 from tests.support.frames import AT, GIB, frame, gpu
@@ -32,7 +32,7 @@ SIZES = ((80, 24), (120, 40), (200, 60))
 
 
 def rows(made: Frame, width: int = 120, view: View = View()) -> list[str]:  # noqa: B008 - frozen
-    return [line.plain.rstrip() for line in gpus.lines(made, width, view)]
+    return [line.plain.rstrip() for line in gpu_table.gpu_lines(made, width, view)]
 
 
 def alone(made: Frame) -> Frame:
@@ -133,7 +133,9 @@ def test_a_gpu_without_a_rank_is_accused_on_its_own_host_alone() -> None:
     made = frame(replace(found, findings=(accused,)), devices=second, elsewhere=(first,))
 
     def page(host: str) -> str:
-        return "\n".join(line.plain for line in portrait.lines(made, 120, View(gpu=Which(host, 1))))
+        return "\n".join(
+            line.plain for line in gpu_details.gpu_page_lines(made, 120, View(gpu=Which(host, 1)))
+        )
 
     assert accused.code in page("node-b")
     assert accused.code not in page("node-a")
@@ -142,7 +144,7 @@ def test_a_gpu_without_a_rank_is_accused_on_its_own_host_alone() -> None:
 
 
 def test_processes_are_those_of_the_selected_gpu() -> None:
-    lines = users.lines(TWO, 120, View(gpu=Which("node-b", 0)), users.Owners())
+    lines = gpu_details.process_lines(TWO, 120, View(gpu=Which("node-b", 0)), gpu_details.Owners())
     assert [line.plain.split()[:2] for line in lines] == [["pid", "rank"], ["4000", "2"]]
 
 

@@ -12,7 +12,7 @@ from textual.app import App, ComposeResult
 from textual.widgets import DataTable, Footer, Input, Select
 
 from mgpu_doctor.tui.panel import FindingsPanel, Panel
-from mgpu_doctor.tui.panels import findings, gpus, head, heat, ranks
+from mgpu_doctor.tui.panels import finding_list, gpu_table, header, heatmap, rank_table
 from mgpu_doctor.tui.themes import MONOCHROME, ROUND, ThemedApp, plain
 from mgpu_doctor.tui.view import View
 from tests.support.frames import EIGHT_GPUS, RESOLVED
@@ -30,11 +30,11 @@ class Everything(ThemedApp):
         yield Input("typed")
         yield DataTable[str](cursor_type="row")
         yield Select([("one", 1), ("two", 2)])
-        yield Panel(head.lines, id="head")
-        yield Panel(gpus.lines, "GPUs", id="gpus")
-        yield Panel(ranks.lines, "Ranks", id="ranks")
-        yield Panel(heat.lines, "Steps", id="heat")
-        yield FindingsPanel(findings.lines, "Findings", id="findings")
+        yield Panel(header.header_lines, id="head")
+        yield Panel(gpu_table.gpu_lines, "GPUs", id="gpus")
+        yield Panel(rank_table.rank_lines, "Ranks", id="ranks")
+        yield Panel(heatmap.heatmap_lines, "Steps", id="heat")
+        yield FindingsPanel(finding_list.finding_lines, "Findings", id="findings")
         yield Footer()
 
     def on_mount(self) -> None:

@@ -8,13 +8,13 @@ import pytest
 
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.panels import titles
+from mgpu_doctor.tui.panels import header
 from tests.support import manyhosts
 from tests.support.frames import AT, BUSY, MANY_RANKS, REPLAYED, gpu
 
 
 def told(frame: Frame) -> list[str]:
-    return [title(frame) for title in (titles.gpus, titles.ranks, titles.steps)]
+    return [title(frame) for title in (header.gpus_title, header.ranks_title, header.steps_title)]
 
 
 def test_what_is_fresh_is_not_dated() -> None:
@@ -40,14 +40,14 @@ def test_what_is_older_than_was_asked_for_says_how_old(
     frame = replace(BUSY, interval=interval, ranks_age=age, gpus_age=0.0)
     ago = f", {age:.0f} s ago" if dated else ""
     assert told(frame) == ["GPUs", f"Ranks{ago}", f"Steps{ago}"]
-    assert titles.rank(frame) == f"Rank{ago}"
-    assert titles.gpu(replace(frame, gpus_age=age)) == f"GPU{ago}"
+    assert header.rank_title(frame) == f"Rank{ago}"
+    assert header.gpu_title(replace(frame, gpus_age=age)) == f"GPU{ago}"
 
 
 def test_whose_gpus_they_are() -> None:
-    assert titles.gpus(manyhosts.FOUR) == "GPUs of 4 hosts"
+    assert header.gpus_title(manyhosts.FOUR) == "GPUs of 4 hosts"
     fewer = replace(manyhosts.FOUR, elsewhere=manyhosts.FOUR.elsewhere[1:])
-    assert titles.gpus(fewer) == "GPUs of 3 of 4 hosts"
+    assert header.gpus_title(fewer) == "GPUs of 3 of 4 hosts"
     bare = DeviceSample(AT, (), "no driver", host="a")
     one = Frame(AT, "r", devices=bare, elsewhere=(DeviceSample(AT, (gpu(0),), host="b"),))
-    assert titles.gpus(one) == "GPUs of b"
+    assert header.gpus_title(one) == "GPUs of b"

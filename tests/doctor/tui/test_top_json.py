@@ -26,7 +26,7 @@ from mgpu_doctor.case.gpu import (
 )
 from mgpu_doctor.case.host import Group, HostSample, Task
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.filter.parser import parse
+from mgpu_doctor.tui.filter.language import parse
 from mgpu_doctor.tui.once import render_json
 from mgpu_doctor.tui.view import View
 from tests.support.frames import ALL, AT, EIGHT_GPUS, GOING, HOST, gpu

@@ -14,9 +14,9 @@ from mgpu_doctor.live.here import Live
 from mgpu_doctor.live.replay import SPEEDS, Replay
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.frames import FrameMade
-from mgpu_doctor.tui.history.choice import Choice
-from mgpu_doctor.tui.history.screen import HistoryScreen
-from mgpu_doctor.tui.rank.screen import RankScreen
+from mgpu_doctor.tui.screens.graph_screen import HistoryScreen
+from mgpu_doctor.tui.screens.graph_selection import Choice
+from mgpu_doctor.tui.screens.rank_screen import RankScreen
 from mgpu_doctor.tui.view import Order
 from tests.support.frames import HEALTHY, NOTHING, STRAGGLER
 from tests.support.histories import history
@@ -295,7 +295,7 @@ class Failing(Still):
 async def test_a_page_that_cannot_be_loaded_leaves_the_screen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "mgpu_doctor.tui.events.screen", None)
+    monkeypatch.setitem(sys.modules, "mgpu_doctor.tui.screens.events_screen", None)
     app = TopApp(Still(STRAGGLER), interval=3600)
     async with app.run_test(size=SIZE, notifications=True) as pilot:
         await shown(pilot)

@@ -9,8 +9,8 @@ import pytest
 from rich.cells import cell_len
 
 from mgpu_doctor.tui.app import TopApp
+from mgpu_doctor.tui.jobs import greeting
 from mgpu_doctor.tui.once import render
-from mgpu_doctor.tui.start import greeting
 from tests.support import diagnoses, frames, manyhosts
 from tests.support.frames import STRAGGLER
 from tests.support.screens import Still, check, check_screen, screen_text, shown

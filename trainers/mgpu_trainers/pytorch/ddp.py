@@ -2,19 +2,24 @@
 
     torchrun --nproc-per-node 4 -m mgpu_trainers.pytorch.ddp --model cnn-nano --steps 200
 
-gloo on CPUs, NCCL where each rank has a GPU.
+gloo on CPUs, NCCL where each rank has a GPU. Gradients can be compressed on their way.
 """
 
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from mgpu_trainers.pytorch.common import compress
 from mgpu_trainers.pytorch.common.loop import main
 from mgpu_trainers.pytorch.common.strategy import Strategy
+
+POWERSGD_FROM = 10
+"""First steps whose gradients are not compressed."""
 
 
 class Ddp(Strategy):
@@ -24,7 +29,7 @@ class Ddp(Strategy):
         device, settings = self.place.device, self.settings(model)
         ids = [device] if device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, device_ids=ids, **settings)
-        compress.register(wrapped, getattr(self.args, "compress", "none"))
+        register_compression(wrapped, getattr(self.args, "compress", "none"))
         return wrapped
 
     def settings(self, model: nn.Module) -> dict[str, Any]:
@@ -44,6 +49,31 @@ class Ddp(Strategy):
     def turn(self, model: Any, *, last: bool) -> AbstractContextManager[None]:
         held: AbstractContextManager[None] = nullcontext()
         return held if last or self.args.no_sync == "off" else model.no_sync()
+
+
+def register_compression(model: DistributedDataParallel, kind: str) -> None:
+    if kind == "bf16":
+        model.register_comm_hook(None, bf16_hook)
+    elif kind == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif kind == "powersgd":
+        state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=POWERSGD_FROM)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
+def bf16_hook(
+    _state: object,
+    bucket: dist.GradBucket,  # type: ignore[name-defined]  # torch insists on this annotation
+) -> torch.futures.Future[torch.Tensor]:
+    """torch's own wants NCCL; gloo averages bfloat16 as well."""
+    whole: torch.Tensor = bucket.buffer()
+    short = whole.to(torch.bfloat16).div_(dist.get_world_size())
+
+    def back(sent: Any) -> torch.Tensor:
+        return whole.copy_(sent.value()[0])
+
+    sent: torch.futures.Future[Any] = dist.all_reduce(short, async_op=True).get_future()
+    return sent.then(back)
 
 
 if __name__ == "__main__":

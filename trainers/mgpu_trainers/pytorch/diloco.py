@@ -44,7 +44,7 @@ class Diloco(Strategy):
         self.shared.grad = self.shared - parameters_to_vector(model.parameters()).detach()
         dist.all_reduce(self.shared.grad, dist.ReduceOp.AVG)
         self.outer.step()
-        follow(model, self.shared)
+        set_weights(model, self.shared)
         for counted in (each for each in model.buffers() if each.is_floating_point()):
             dist.all_reduce(counted, dist.ReduceOp.AVG)
         self.alone = 0
@@ -59,7 +59,7 @@ class Diloco(Strategy):
 
 
 @torch.no_grad()
-def follow(model: nn.Module, weights: torch.Tensor) -> None:
+def set_weights(model: nn.Module, weights: torch.Tensor) -> None:
     """Takes weights that stand in one row."""
     parameters = list(model.parameters())
     parts = weights.split([each.numel() for each in parameters])

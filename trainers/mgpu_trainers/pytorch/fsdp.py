@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from mgpu_trainers.pytorch.common import whole
+from mgpu_trainers.pytorch.common import checkpoints
 from mgpu_trainers.pytorch.common.loop import main
-from mgpu_trainers.pytorch.common.precision import SHORT
+from mgpu_trainers.pytorch.common.passes import SHORT
 from mgpu_trainers.pytorch.common.strategy import Strategy
 
 try:
@@ -53,10 +53,10 @@ class Fsdp(Strategy):
         return nullcontext()
 
     def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
-        return whole.state(model, optimizer)
+        return checkpoints.gather_state(model, optimizer)
 
     def load(self, model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
-        whole.load(model, optimizer, weights, states)
+        checkpoints.load_state(model, optimizer, weights, states)
 
 
 if __name__ == "__main__":

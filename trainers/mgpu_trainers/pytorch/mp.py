@@ -36,17 +36,17 @@ class Mp(Single):
         devices = self.devices()
         blocks = list(model.get_submodule("blocks").children())
         for number, block in enumerate(blocks):
-            put(block, devices[number * len(devices) // len(blocks)])
+            move_to(block, devices[number * len(devices) // len(blocks)])
         for last in ("norm", "head"):
             if hasattr(model, last):
-                put(model.get_submodule(last), devices[-1])
+                move_to(model.get_submodule(last), devices[-1])
         return model
 
     def out(self) -> torch.device:
         return self.devices()[-1]
 
 
-def put(part: nn.Module, device: torch.device) -> None:
+def move_to(part: nn.Module, device: torch.device) -> None:
     """There, and what comes into it, too."""
 
     def follow(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

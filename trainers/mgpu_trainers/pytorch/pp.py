@@ -16,9 +16,10 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import get_schedule_class
 from torch.nn.functional import cross_entropy
 
-from mgpu_trainers import faults, models
+from mgpu_trainers import faults
+from mgpu_trainers.pytorch.common import models
 from mgpu_trainers.pytorch.common.loop import main
-from mgpu_trainers.pytorch.common.precision import Precision
+from mgpu_trainers.pytorch.common.passes import Precision
 from mgpu_trainers.pytorch.common.strategy import Strategy
 
 SCHEDULES = {
@@ -44,13 +45,13 @@ class Pp(Strategy):
         again = {"interleaved": ranks, "zbv": ranks[::-1]}.get(self.args.schedule, [])
         return ranks + again
 
-    def teller(self) -> int:
+    def reporter(self) -> int:
         return self.owners()[-1]
 
     def wrap(self, model: nn.Module) -> nn.Module:
         owners, device = self.owners(), self.place.device
         mine = [number for number, owner in enumerate(owners) if owner == self.place.rank]
-        heavy = faults.heavy_stage(faults.parse(self.args.fault, self.place.world))
+        heavy = faults.find_heavy_stage(faults.parse(self.args.fault, self.place.world))
         parts = {number: models.stage(model, number, len(owners), heavy) for number in mine}
         stages = [PipelineStage(parts[each], each, len(owners), device) for each in mine]
         kind = get_schedule_class(SCHEDULES[self.args.schedule])
@@ -72,7 +73,7 @@ class Pp(Strategy):
         owners, losses = self.owners(), list[torch.Tensor]()
         last = {"target": targets, "losses": losses} if self.place.rank == owners[-1] else {}
         first = (inputs,) if self.place.rank == owners[0] else ()
-        with nullcontext() if self.begun else uncounted(self.pipeline):
+        with nullcontext() if self.begun else buffers_kept(self.pipeline):
             self.schedule.step(*first, **last)
         self.begun = True
         return torch.stack(losses).mean() if losses else None
@@ -137,7 +138,7 @@ class Pipeline(nn.Module):
 
 
 @contextmanager
-def uncounted(model: nn.Module) -> Iterator[None]:
+def buffers_kept(model: nn.Module) -> Iterator[None]:
     """Leaves what batch norm has counted as it was.
 
     To know the shapes between stages, a schedule's first step begins with a batch of memory that

@@ -3,31 +3,153 @@
     python -m mgpu_trainers.apart --ranks 3 mgpu_trainers.pytorch.ps --steps 100
 
 Rank 0 has the weights and the optimizer. Each of the others sends it the gradients of a batch, and
-gets the weights as they are then, with what others have learned meanwhile. A worker that dies stops
-nobody; without the server nobody learns.
+gets the current weights, with what others have learned meanwhile. A worker that dies stops nobody;
+without the server nobody learns.
+
+A worker's message is one row of numbers: its loss, its learning rate, the gradients, and batch
+norm's running statistics. The answer is the weights, as a row.
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from mgpu_trainers.faults import Planted
-from mgpu_trainers.pytorch.common import place
+from mgpu_trainers.planting import Planted
+from mgpu_trainers.pytorch.common import process_group
+from mgpu_trainers.pytorch.common.checkpoints import Checkpoint
 from mgpu_trainers.pytorch.common.loop import main
-from mgpu_trainers.pytorch.common.precision import Precision
-from mgpu_trainers.pytorch.common.saving import Run
-from mgpu_trainers.pytorch.common.serving import SERVER, Remote, Server
+from mgpu_trainers.pytorch.common.passes import Precision
 from mgpu_trainers.pytorch.common.strategy import Strategy
+
+SERVER = 0
+
+HEADER = 2
+"""Numbers of a message before the gradients: loss and learning rate."""
+
+DONE = -1.0
+"""In place of a learning rate: the worker has taken all its steps."""
+
+
+def make_message(model: nn.Module, loss: float, rate: float) -> torch.Tensor:
+    gradients = [
+        torch.zeros_like(each) if each.grad is None else each.grad for each in model.parameters()
+    ]
+    return flatten(torch.tensor([loss, rate]), *gradients, *_float_buffers(model))
+
+
+def flatten(*tensors: torch.Tensor) -> torch.Tensor:
+    return torch.cat([each.detach().flatten().cpu() for each in tensors])
+
+
+@torch.no_grad()
+def unflatten_into(numbers: torch.Tensor, tensors: list[torch.Tensor]) -> None:
+    """Copies a row of numbers into `tensors`."""
+    parts = numbers.split([each.numel() for each in tensors])
+    for own, part in zip(tensors, parts, strict=True):
+        own.copy_(part.view_as(own))
+
+
+def _float_buffers(model: nn.Module) -> list[torch.Tensor]:
+    return [each for each in model.buffers() if each.is_floating_point()]
+
+
+class RemoteOptimizer(torch.optim.Optimizer):
+    """The server's optimizer as a worker sees it: sends gradients, receives weights."""
+
+    loss = 0.0
+    """Mean loss of the last batch."""
+
+    def __init__(self, model: nn.Module, rate: float) -> None:
+        super().__init__(model.parameters(), {"lr": rate})
+        self.model = model
+        self.weights = flatten(*model.parameters())
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # torch's is generic
+        """Raises SystemExit if the server is dead, which the launcher reports; raises torch's error
+        if it does not answer in time, which nothing else reports."""
+        assert closure is None
+        try:
+            dist.send(make_message(self.model, self.loss, self.param_groups[0]["lr"]), SERVER)
+            dist.recv(self.weights, SERVER)
+        except RuntimeError as error:
+            if "Timed out" in str(error):
+                raise
+            raise SystemExit(1) from None
+        unflatten_into(self.weights, list(self.model.parameters()))
+
+    def leave(self) -> None:
+        """Tells the server that no more messages follow."""
+        dist.send(make_message(self.model, self.loss, DONE), SERVER)
+
+
+class Server:
+    """Takes a step for each message, in the order in which they arrive."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, workers: int) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.learning = set(range(1, workers + 1))
+        self.lost = set[int]()
+        self.updates = self.stale = 0
+        """Updates so far, and the sum of those that workers' weights were behind."""
+        self._known = dict.fromkeys(self.learning, 0)
+        self._inbox: SimpleQueue[tuple[int, torch.Tensor | None]] = SimpleQueue()
+        self._size = len(make_message(model, 0.0, 0.0))
+
+    def messages(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Each message with the worker that sent it, until no worker is left."""
+        for worker in self.learning:
+            Thread(target=self._listen, args=(worker,), daemon=True).start()
+        while self.learning:
+            worker, sent = self._inbox.get()
+            if sent is None:
+                self.lost.add(worker)
+            if sent is None or sent[1] == DONE:
+                self.learning.discard(worker)
+            else:
+                yield worker, sent
+
+    def _listen(self, worker: int) -> None:
+        sent: torch.Tensor | None = None
+        while sent is None or sent[1] != DONE:
+            sent = torch.empty(self._size)
+            try:
+                dist.recv(sent, worker)
+            except RuntimeError:  # it died
+                self._inbox.put((worker, None))
+                return
+            self._inbox.put((worker, sent))
+
+    def learn(self, worker: int, sent: torch.Tensor) -> float:
+        """Takes a step with a worker's gradients and sends it the weights; the worker's loss."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = float(sent[1])
+        parameters = list(self.model.parameters())
+        for each in parameters:
+            each.grad = torch.empty_like(each)
+        gradients = [each.grad for each in parameters if each.grad is not None]
+        unflatten_into(sent[HEADER:], [*gradients, *_float_buffers(self.model)])
+        self.optimizer.step()
+        self.stale += self.updates - self._known[worker]
+        self.updates += 1
+        self._known[worker] = self.updates
+        with suppress(RuntimeError):  # it died meanwhile, which its listener says
+            dist.send(flatten(*parameters), worker)
+        return float(sent[0])
 
 
 class Ps(Strategy):
     name = "torch-ps"
-    join = staticmethod(partial(place.joined, backend="gloo"))
-    remote: Remote
+    join = staticmethod(partial(process_group.join_group, backend="gloo"))
+    remote: RemoteOptimizer
 
     def share(self) -> tuple[int, int]:
         _, workers = super().share()
@@ -41,26 +163,27 @@ class Ps(Strategy):
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         if self.place.rank == SERVER:
             return super().optimizer(model)
-        self.remote = Remote(model, self.args.lr)
+        self.remote = RemoteOptimizer(model, self.args.lr)
         return self.remote
 
-    def steps(self, done: int, planted: Planted, run: Run) -> Iterable[int]:
+    def steps(self, done: int, planted: Planted, checkpoint: Checkpoint) -> Iterable[int]:
         if self.place.rank != SERVER:
-            return super().steps(done, planted, run)
-        self.serve(Server(run.model, run.optimizer, self.place.world - 1), done, planted, run)
+            return super().steps(done, planted, checkpoint)
+        server = Server(checkpoint.model, checkpoint.optimizer, self.place.world - 1)
+        self.serve(server, done, planted, checkpoint)
         return ()
 
-    def serve(self, server: Server, done: int, planted: Planted, run: Run) -> None:
-        """Until all workers are done or gone; a step is as many updates as there are workers."""
+    def serve(self, server: Server, done: int, planted: Planted, checkpoint: Checkpoint) -> None:
+        """Serves until all workers are done or dead; a step is one update per worker."""
         workers = len(server.learning)
         planted.begin(1)
-        for worker, sent in server.letters():
+        for worker, sent in server.messages():
             loss = server.learn(worker, sent)
             step, more = divmod(server.updates, workers)
             if not more and ((done + step) % self.args.log_every == 0 or step == 1):
                 print(f"step {done + step} loss {loss:.4f}", flush=True)
             if not more and self.args.save_every and (done + step) % self.args.save_every == 0:
-                run.save(self.args.save_to, done + step)
+                checkpoint.save(self.args.save_to, done + step)
             planted.begin(server.updates + 1)
         if len(server.lost) == workers:
             sys.exit(f"{self.name}: no worker is left to learn from")

@@ -19,10 +19,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from mgpu_trainers import catalogue
-from mgpu_trainers.lifeline import end_with_parent
+from mgpu_trainers.lifeline import AskedToEnd, end_with_parent, ignore, raise_when_asked
 from mgpu_trainers.pytorch import ray_worker
 
 SETTINGS = {
@@ -46,14 +46,6 @@ PATIENCE = 10.0
 _SET_CHILD_SUBREAPER = 36  # of prctl(2)
 
 
-class _AskedError(Exception):
-    """We were asked to end."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.signal = number
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m mgpu_trainers.pytorch.ray_cluster")
     parser.add_argument("--ranks", type=int, required=True)
@@ -67,8 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
             _prepare(Path(folder), args.threads)
-            return _apart(Job(given, args, Path(folder)).run)
-    except _AskedError as asked:
+            return _run_in_child(Job(given, args, Path(folder)).run)
+    except AskedToEnd as asked:
         signal.signal(asked.signal, signal.SIG_DFL)
         signal.raise_signal(asked.signal)
         return 128 + asked.signal
@@ -97,7 +89,7 @@ class Job:
 
         gpus = torch.cuda.device_count()
         if self.args.device == "cuda" and gpus < self.given.ranks:
-            return _sorry(f"{gpus} GPUs are too few; try --device cpu")
+            return _complain(f"{gpus} GPUs are too few; try --device cpu")
         on_gpus = self.args.device != "cpu" and gpus >= self.given.ranks
         try:
             ray.init(
@@ -110,7 +102,7 @@ class Job:
                 _temp_dir=str(self.folder),
             )
             if ray.util.get_node_ip_address() != LOOPBACK:
-                return _sorry("this version of Ray would listen to the network; 2.60 does not")
+                return _complain("this version of Ray would listen to the network; 2.60 does not")
             # In a thread, as in the main one Ray Train takes Ctrl-C for itself.
             fitting = threading.Thread(target=self._fit, args=(on_gpus,), daemon=True)
             fitting.start()
@@ -124,12 +116,12 @@ class Job:
         from ray.train import RunConfig, ScalingConfig, TrainingFailedError
         from ray.train.torch import TorchConfig, TorchTrainer
 
-        shared = ray_worker.Shared(self.folder / "output")
+        shared = ray_worker.SharedOutput(self.folder / "output")
         options = "\n".join(self.given.options)
         what = {"module": self.given.module, "options": options, "output": str(shared.path)}
         timeout = {"timeout_s": int(self.args.timeout)} if self.args.timeout else {}
         trainer = TorchTrainer(
-            ray_worker.work,
+            ray_worker.train_in_worker,
             train_loop_config=what,
             torch_config=TorchConfig(**timeout),
             scaling_config=ScalingConfig(num_workers=self.given.ranks, use_gpu=on_gpus),
@@ -139,21 +131,19 @@ class Job:
             trainer.fit()
             self.code = 0
         except (TrainingFailedError, RayError) as error:
-            self.code = _told(error)
+            self.code = _report_failure(error)
 
 
-def _apart(run: Callable[[], int]) -> int:
+def _run_in_child(run: Callable[[], int]) -> int:
     """Runs it in a child, as Ray may end the process that it is ended in; the child's exit code.
 
-    Raises _AskedError once nothing is left of the child and of what it started.
+    Raises AskedToEnd once nothing is left of the child and of what it started.
     """
-    _adopt()
-    for number in ASKING:
-        signal.signal(number, _leave)
+    _adopt_orphans()
+    raise_when_asked(*ASKING)
     child = os.fork()
     if not child:
-        for number in ASKING:  # the parent ends us
-            signal.signal(number, signal.SIG_IGN)
+        ignore(*ASKING)  # the parent ends us
         end_with_parent()
         code = 1
         try:
@@ -170,20 +160,19 @@ def _apart(run: Callable[[], int]) -> int:
         patience = PATIENCE
         return code if code >= 0 else 128 - code
     finally:
-        for number in ASKING:
-            signal.signal(number, signal.SIG_IGN)
-        _bury(patience)
+        ignore(*ASKING)
+        _end_children(patience)
 
 
-def _adopt() -> None:
-    """Whose parent is gone becomes our child: Ray's workers outlive those who started them."""
+def _adopt_orphans() -> None:
+    """Makes orphans our children: Ray's workers outlive the processes that started them."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "prctl"):
         libc.prctl(_SET_CHILD_SUBREAPER, 1)
 
 
-def _bury(patience: float) -> None:
-    """Waits until no child is left; ends those that are still there after so many seconds."""
+def _end_children(patience: float) -> None:
+    """Waits until no child is left; kills those that remain after `patience` seconds."""
     deadline = time.monotonic() + patience
     while True:
         try:
@@ -208,28 +197,24 @@ def _children() -> list[int]:
     return found
 
 
-def _told(error: Any) -> int:
-    """Says which ranks failed, one line each; the exit code that one of them asked for, or 1."""
+def _report_failure(error: Any) -> int:
+    """Reports failed ranks, one line each; the exit code one of them asked for, or 1."""
     failures = getattr(error, "worker_failures", None)
     if not failures:
-        return _sorry(str(error).strip().splitlines()[-1])
+        return _complain(str(error).strip().splitlines()[-1])
     code = 1
     for rank, failure in sorted(failures.items()):
         inner = getattr(failure, "_base_exc", failure)
         if isinstance(inner, SystemExit) and isinstance(inner.code, int):
             code = inner.code or 1
         first = (str(inner).strip().splitlines() or [""])[0]
-        _sorry(f"rank {rank} failed: {type(inner).__name__}: {first[:300]}")
+        _complain(f"rank {rank} failed: {type(inner).__name__}: {first[:300]}")
     return code
 
 
-def _sorry(why: str) -> int:
+def _complain(why: str) -> int:
     print(f"ray-torch: {why}", file=sys.stderr, flush=True)
     return 1
-
-
-def _leave(number: int, _frame: object) -> NoReturn:
-    raise _AskedError(number)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 STREAMS = (1, 2)
 
 
-class Shared:
+class SharedOutput:
     """Gives this process's standard output and error to whoever asks at `path`."""
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +32,7 @@ class Shared:
                     socket.send_fds(asking, [b"."], STREAMS)
 
 
-def take(path: str) -> None:
+def take_output(path: str) -> None:
     """Prints there from now on; what C code says, too."""
     with socket.socket(socket.AF_UNIX) as asking:
         asking.connect(path)
@@ -46,7 +46,7 @@ def take(path: str) -> None:
     )
 
 
-def work(what: dict[str, str]) -> None:
+def train_in_worker(what: dict[str, str]) -> None:
     """`module`: its `learn` takes the `options`, one a line; `output`: see `take`."""
-    take(what["output"])
+    take_output(what["output"])
     importlib.import_module(what["module"]).learn(what["options"].split("\n"))

@@ -3,14 +3,14 @@
 python -m mgpu_trainers.pytorch.single --model cnn-nano --steps 200
 """
 
-from mgpu_trainers.pytorch.common import place
+from mgpu_trainers.pytorch.common import process_group
 from mgpu_trainers.pytorch.common.loop import main
 from mgpu_trainers.pytorch.common.strategy import Strategy
 
 
 class Single(Strategy):
     name = "torch-single"
-    join = staticmethod(place.alone)
+    join = staticmethod(process_group.run_alone)
 
 
 if __name__ == "__main__":

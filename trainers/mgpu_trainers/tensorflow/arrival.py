@@ -26,7 +26,7 @@ MOST = 8
 
 
 @contextmanager
-def awaited(name: str, seconds: float) -> Iterator[None]:
+def deadline(name: str, seconds: float) -> Iterator[None]:
     """Ends this process with exit code 1 and one sentence where what is done takes longer."""
     command = [sys.executable, "-m", __name__, name, str(seconds)]
     with (
@@ -43,7 +43,7 @@ def awaited(name: str, seconds: float) -> Iterator[None]:
             other.stdin.close()
 
 
-def told(whole: Cluster, seconds: float, answers: Callable[[str], bool]) -> str:
+def describe_absent(whole: Cluster, seconds: float, answers: Callable[[str], bool]) -> str:
     """Who was waited for in vain, as the rest of a sentence; `answers`: whether an address does."""
     places = [(task, whole.addresses[task.role][task.index]) for task in whole.tasks()]
     with ThreadPoolExecutor(len(places)) as pool:
@@ -67,10 +67,10 @@ def answers(address: str) -> bool:
 
 def main() -> None:
     name, seconds = sys.argv[1], float(sys.argv[2])
-    whole, _ = cluster.mine(name)
+    whole, _ = cluster.read_own_task(name)
     over, _, _ = select.select([sys.stdin], [], [], seconds)  # they have met, or the other ended
     if not over:
-        sys.exit(f"{name}: {told(whole, seconds, answers)}")
+        sys.exit(f"{name}: {describe_absent(whole, seconds, answers)}")
 
 
 if __name__ == "__main__":

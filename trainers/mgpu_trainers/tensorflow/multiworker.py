@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 
 from mgpu_trainers import cluster, faults
+from mgpu_trainers.planting import Planted
 from mgpu_trainers.tensorflow import arrival
 from mgpu_trainers.tensorflow.common.loop import main
 from mgpu_trainers.tensorflow.common.strategy import Strategy
@@ -21,18 +22,18 @@ class MultiWorker(Strategy):
     name = "tf-multiworker"
 
     def join(self) -> Any:
-        whole, task = cluster.mine(self.name)
+        whole, task = cluster.read_own_task(self.name)
         tasks = whole.tasks()
         self.rank, self.world = tasks.index(task), len(tasks)
         self.choose(first=whole.place(task), count=1)
-        faults.Planted(faults.parse(self.args.fault, self.world), self.rank).join()
+        Planted(faults.parse(self.args.fault, self.world), self.rank).join()
         seconds = self.args.timeout
         options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=seconds)
-        with arrival.awaited(self.name, seconds or arrival.LONGEST):
+        with arrival.deadline(self.name, seconds or arrival.LONGEST):
             return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
     def save_to(self) -> str | None:
-        """All must save, but only what the first one saves is kept."""
+        """Every process must save, but only the first one's checkpoint is kept."""
         if self.rank == 0 or not self.args.save_to:
             return super().save_to()
         self._dropped = tempfile.TemporaryDirectory()

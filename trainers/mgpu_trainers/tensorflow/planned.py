@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from mgpu_trainers import raw
+from mgpu_trainers import datasets
 from mgpu_trainers.tensorflow.common import models
 
 Planned = tuple[Any, Callable[[int], Any], Callable[[Any, Any], Any]]
@@ -18,7 +18,7 @@ CLASSES, PIXELS = 1000, 224
 
 
 def gpt_nano() -> Planned:
-    _, classes = raw.characters()
+    _, classes = datasets.load_characters()
     return models.build("gpt-nano", classes), partial(_text, characters=classes), _loss
 
 
@@ -32,7 +32,7 @@ def resnet50() -> Planned:
 
 
 def _text(samples: int, characters: int) -> Any:
-    window = tf.random.uniform((samples, raw.CONTEXT), maxval=characters, dtype=tf.int32)
+    window = tf.random.uniform((samples, datasets.CONTEXT), maxval=characters, dtype=tf.int32)
     return window, tf.identity(window)
 
 

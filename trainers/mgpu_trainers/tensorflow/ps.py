@@ -8,23 +8,25 @@ weights that it finds on the servers. A loop of its own, as `fit` of Keras 3 kno
 issue 18624).
 """
 
+import os
 import signal
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from mgpu_trainers import catalogue, cluster, kept
+from mgpu_trainers import catalogue, cluster, faults, schedule
 from mgpu_trainers.cluster import Cluster, Task
-from mgpu_trainers.tensorflow import station
-from mgpu_trainers.tensorflow.common import job
-from mgpu_trainers.tensorflow.common.job import Job
-from mgpu_trainers.tensorflow.common.learner import Learner
-from mgpu_trainers.tensorflow.common.loop import conclude
-from mgpu_trainers.tensorflow.common.planted import Planted
+from mgpu_trainers.failure_faults import Kill
+from mgpu_trainers.fault_spec import ALL
+from mgpu_trainers.slow_faults import Slow
+from mgpu_trainers.tensorflow.common import learning
+from mgpu_trainers.tensorflow.common.graph_faults import PlantedInGraph, add_scalar
+from mgpu_trainers.tensorflow.common.learning import Job, Learner
+from mgpu_trainers.tensorflow.common.loop import report_results
 from mgpu_trainers.tensorflow.common.strategy import Strategy
-from mgpu_trainers.tensorflow.remote import Remote
 
 
 class Ps(Strategy):
@@ -38,13 +40,13 @@ class Ps(Strategy):
         resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
         return tf.distribute.ParameterServerStrategy(resolver)
 
-    def plant(self) -> Planted:
-        return Planted((), 0)  # `Remote` has them
+    def plant(self) -> PlantedInGraph:
+        return PlantedInGraph((), 0)  # the chief plants them: `RemoteFaults`
 
 
 def serve(whole: Cluster, task: Task, threads: int) -> None:
-    """What workers and parameter servers do, until they are ended."""
-    station.occupy(task)
+    """Runs a worker or a parameter server until it is ended."""
+    cluster.register_process(task)
     # Each worker may hold a thread of a server for as long as it waits for another's.
     pools = tf.compat.v1.ConfigProto(
         intra_op_parallelism_threads=threads,
@@ -58,54 +60,106 @@ def serve(whole: Cluster, task: Task, threads: int) -> None:
     server.join()
 
 
-def train(made: Job, whole: Cluster) -> None:
-    args, distributed = made.strategy.args, made.strategy.distributed
-    remote = Remote(args.fault, whole)
-    learner = Learner(distributed, made.model, made.optimizer, made.planted, 1)
+def train(job: Job, whole: Cluster) -> None:
+    args, distributed = job.strategy.args, job.strategy.distributed
+    remote = RemoteFaults(args.fault, whole)
+    learner = Learner(distributed, job.model, job.optimizer, job.planted, 1)
     workers = len(whole.addresses["worker"])
     coordinator = tf.distribute.coordinator.ClusterCoordinator(distributed)
     batches = iter(
         coordinator.create_per_worker_dataset(
-            lambda: made.batches(station.index(), workers, made.size, 1)
+            lambda: job.batches(worker_index(), workers, job.size, 1)
         )
     )
 
     @tf.function  # type: ignore[untyped-decorator]
     def turn(batches: Any, step: Any) -> Any:
         inputs, targets = next(batches)
-        return distributed.run(learner.update, args=(remote.late(inputs, step), targets))
+        return distributed.run(learner.update, args=(remote.delay(inputs, step), targets))
 
-    handed: list[Any] = []
-    for step in range(made.done + 1, args.steps + 1):
+    scheduled: list[Any] = []
+    for step in range(job.done + 1, args.steps + 1):
         remote.begin(step)
-        made.optimizer.learning_rate = made.rate(step)
-        handed.append(coordinator.schedule(turn, args=(batches, tf.constant(step, tf.int64))))
+        job.optimizer.learning_rate = job.rate(step)
+        scheduled.append(coordinator.schedule(turn, args=(batches, tf.constant(step, tf.int64))))
         last = step == args.steps
         saves = bool(args.save_every) and step % args.save_every == 0
         if last or saves or step % args.log_every == 0 or step == 1:
             coordinator.join()
-            print(f"step {step} loss {np.mean([each.fetch() for each in handed]):.4f}", flush=True)
-            handed = []
+            print(
+                f"step {step} loss {np.mean([each.fetch() for each in scheduled]):.4f}", flush=True
+            )
+            scheduled = []
         if saves:
-            made.run.save(step)
+            job.checkpoint.save(step)
 
 
 def main() -> None:
     args = catalogue.arguments(catalogue.find(Ps.name))
-    whole, task = cluster.mine(Ps.name)
+    whole, task = cluster.read_own_task(Ps.name)
     if task.role != "chief":
         serve(whole, task, args.threads)
     strategy = Ps(args)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        made = job.make(strategy)
-        if made.done:
-            print(kept.told(made.done, args.steps), flush=True)
-        train(made, whole)
-        conclude(made, tells=True)
+        job = learning.make_job(strategy)
+        if job.done:
+            print(schedule.describe_resumed(job.done, args.steps), flush=True)
+        train(job, whole)
+        report_results(job, reports=True)
     except tf.errors.UnavailableError as error:
-        said = str(error.message).splitlines()[0][:200]
-        sys.exit(f"{Ps.name}: a parameter server is lost, and the weights with it: {said}")
+        reason = str(error.message).splitlines()[0][:200]
+        sys.exit(f"{Ps.name}: a parameter server is lost, and the weights with it: {reason}")
+
+
+class RemoteFaults:
+    """Faults of workers and parameter servers, which run no Python of ours: the chief plants them.
+
+    Ranks are the workers, then the parameter servers.
+    """
+
+    def __init__(self, texts: Iterable[str], whole: Cluster) -> None:
+        self._ranks = [
+            Task(role, index)
+            for role in ("worker", "ps")
+            for index in range(len(whole.addresses[role]))
+        ]
+        self._planted = faults.parse(texts, len(self._ranks))
+
+    def begin(self, step: int) -> None:
+        """Called before a step is scheduled."""
+        for fault in self._planted:
+            if isinstance(fault, Kill) and fault.step == step:
+                for task in self._ranks if fault.rank == ALL else [self._ranks[fault.rank]]:
+                    process = cluster.process_id(task)
+                    if process is None:
+                        sys.exit("tf-ps: only what runs on the chief's machine can be killed")
+                    os.kill(process, signal.Signals[f"SIG{fault.signal}"])
+
+    def delay(self, inputs: Any, step: Any) -> Any:
+        """In a worker's graph: the batch, after the planted delay.
+
+        A graph cannot sleep, so it computes.
+        """
+        for fault in self._planted:
+            if isinstance(fault, Slow):
+                since = step - fault.start
+                due = (worker_index() == fault.rank) & (since >= 0) & (since % fault.every == 0)
+                extra = tf.where(due, (fault.ms or 0) / 1000, 0.0)
+                inputs = add_scalar(inputs, _spin(tf.cast(extra, tf.float64)))
+        return inputs
+
+
+def _spin(seconds: Any) -> Any:
+    """0.0, after computing for so many seconds."""
+    end = tf.timestamp() + seconds
+    turns = tf.while_loop(lambda _: tf.timestamp() < end, lambda turns: (turns + 1,), (0.0,))
+    return tf.minimum(turns[0], 0.0)
+
+
+def worker_index() -> Any:
+    """In a graph: the index of the worker that runs it."""
+    return tf.strings.to_number(tf.io.read_file(cluster.INDEX), tf.int64)
 
 
 if __name__ == "__main__":

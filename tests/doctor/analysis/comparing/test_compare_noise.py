@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.comparing.noise import (
+from mgpu_doctor.analysis.comparing.run_pairs import Change, pair
+from mgpu_doctor.analysis.comparing.step_time_noise import (
     ERROR_RATE,
     INTERVALS,
     LEAST_FREEDOM,
@@ -15,7 +16,6 @@ from mgpu_doctor.analysis.comparing.noise import (
     quantile,
     ratio,
 )
-from mgpu_doctor.analysis.comparing.pairs import Change, pair
 from tests.support.runs import STEP, run, steady, step_times
 
 PAIRS = 200

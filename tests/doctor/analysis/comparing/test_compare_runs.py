@@ -7,9 +7,14 @@ from dataclasses import replace
 import pytest
 from mgpu_probes.inprocess.layout import PHASES, WAIT
 
-from mgpu_doctor.analysis.comparing.memory import Memory, memory_of
-from mgpu_doctor.analysis.comparing.run import Run, measured
-from mgpu_doctor.analysis.comparing.settings import differing, settings_of
+from mgpu_doctor.analysis.comparing.compared_run import (
+    Memory,
+    Run,
+    differing,
+    measured,
+    memory_of,
+    settings_of,
+)
 from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case

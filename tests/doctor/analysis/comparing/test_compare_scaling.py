@@ -6,10 +6,9 @@ from math import log
 
 import pytest
 
+from mgpu_doctor.analysis.comparing.compared_run import Run
 from mgpu_doctor.analysis.comparing.comparison import compared
-from mgpu_doctor.analysis.comparing.law import Law, law_of
-from mgpu_doctor.analysis.comparing.run import Run
-from mgpu_doctor.analysis.comparing.scaling import Growth, best, growth_of, scaling
+from mgpu_doctor.analysis.comparing.scaling import Growth, Law, best, growth_of, law_of, scaling
 from tests.support.runs import run, steady, step_times
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 
 from mgpu_doctor.analysis.memory.allocator import MIB
-from mgpu_doctor.analysis.memory.stream import Event, Freed, Kind, Phase, Stream, Taken
+from mgpu_doctor.analysis.memory.stream import Allocated, Event, Freed, Kind, Phase, Stream
 
 LAYER = (3 * MIB, MIB, 4 * MIB, 4 * MIB)
 """Bytes of a layer's weights."""
@@ -17,7 +17,7 @@ KEPT, LOGITS = 2 * MIB + 4096, 24 * MIB
 
 def taking(*sizes: int) -> Stream:
     """Blocks 0, 1, … that are taken and never freed."""
-    events = [Taken(i, size, Kind.WEIGHTS, Phase.SETUP) for i, size in enumerate(sizes)]
+    events = [Allocated(i, size, Kind.WEIGHTS, Phase.SETUP) for i, size in enumerate(sizes)]
     return Stream(events, (), 1, 0)
 
 
@@ -26,7 +26,7 @@ def stream_of(*steps: int | tuple[int, int]) -> Stream:
     events: list[Event] = [
         Freed(step, Phase.BACKWARD)
         if isinstance(step, int)
-        else Taken(step[0], step[1], Kind.ACTIVATIONS, Phase.FORWARD, f"op {step[0]}")
+        else Allocated(step[0], step[1], Kind.ACTIVATIONS, Phase.FORWARD, f"op {step[0]}")
         for step in steps
     ]
     return Stream(events, (0,), 1, 0)
@@ -109,7 +109,7 @@ class Job:
 
     def _take(self, size: int, kind: Kind, phase: Phase, name: str = "") -> int:
         number = next(self._numbers)
-        self.events.append(Taken(number, size, kind, phase, name))
+        self.events.append(Allocated(number, size, kind, phase, name))
         return number
 
     def _free(self, blocks: Sequence[int], phase: Phase) -> None:

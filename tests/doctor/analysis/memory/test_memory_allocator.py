@@ -8,11 +8,11 @@ from mgpu_doctor.analysis.memory.allocator import (
     LARGE_SEGMENT,
     MIB,
     Allocator,
+    Block,
     OutOfMemoryError,
-    rounded,
+    round_size,
     segment_size,
 )
-from mgpu_doctor.analysis.memory.blocks import Block
 
 
 def end(block: Block) -> int:
@@ -23,7 +23,7 @@ def end(block: Block) -> int:
     ("asked", "taken"), [(1, 512), (512, 512), (513, 1024), (MIB, MIB), (MIB + 1, MIB + 512)]
 )
 def test_sizes_are_rounded_up_to_512_bytes(asked: int, taken: int) -> None:
-    assert rounded(asked) == taken
+    assert round_size(asked) == taken
 
 
 @pytest.mark.parametrize(
@@ -41,24 +41,24 @@ def test_sizes_are_rounded_up_to_512_bytes(asked: int, taken: int) -> None:
 def test_segments_come_in_three_sizes(size: int, segment: int) -> None:
     assert segment_size(size) == segment
     allocator = Allocator()
-    allocator.take(size)
+    allocator.allocate(size)
     assert allocator.reserved == segment
 
 
 def test_small_and_large_requests_live_in_pools_of_their_own() -> None:
     allocator = Allocator()
-    allocator.give(allocator.take(5 * MIB))
-    allocator.take(MIB)
+    allocator.free(allocator.allocate(5 * MIB))
+    allocator.allocate(MIB)
     assert allocator.reserved == 22 * MIB
-    allocator.take(MIB + 1)
+    allocator.allocate(MIB + 1)
     assert allocator.reserved == 22 * MIB
 
 
 def test_small_blocks_are_split_to_the_last_512_bytes() -> None:
     allocator = Allocator()
-    first = allocator.take(MIB)
-    second = allocator.take(MIB - 512)
-    third = allocator.take(512)
+    first = allocator.allocate(MIB)
+    second = allocator.allocate(MIB - 512)
+    third = allocator.allocate(512)
     assert [second.address, third.address] == [end(first), end(second)]
     assert allocator.reserved == 2 * MIB
     assert not allocator.small.order
@@ -66,10 +66,10 @@ def test_small_blocks_are_split_to_the_last_512_bytes() -> None:
 
 def test_a_large_block_keeps_a_rest_of_a_mebibyte_or_less() -> None:
     allocator = Allocator()
-    block = allocator.take(11 * MIB)
+    block = allocator.allocate(11 * MIB)
     assert block.size == allocator.allocated == 12 * MIB
-    allocator.give(block)
-    block = allocator.take(11 * MIB - 512)
+    allocator.free(block)
+    block = allocator.allocate(11 * MIB - 512)
     assert block.size == 11 * MIB - 512
     assert allocator.large.order == [(MIB + 512, end(block))]
 
@@ -77,14 +77,14 @@ def test_a_large_block_keeps_a_rest_of_a_mebibyte_or_less() -> None:
 def test_the_smallest_block_that_fits_is_used_and_of_equals_the_lowest() -> None:
     allocator = Allocator()
     sizes = (40, 14, 30, 14)
-    blocks = [allocator.take(size * MIB) for size in sizes]
+    blocks = [allocator.allocate(size * MIB) for size in sizes]
     addresses = [block.address for block in blocks]
     for block in reversed(blocks):
-        allocator.give(block)
-    assert allocator.take(14 * MIB).address == addresses[1]
-    assert allocator.take(14 * MIB).address == addresses[3]
-    assert allocator.take(14 * MIB).address == addresses[2]
-    assert allocator.take(14 * MIB).address == addresses[2] + 14 * MIB
+        allocator.free(block)
+    assert allocator.allocate(14 * MIB).address == addresses[1]
+    assert allocator.allocate(14 * MIB).address == addresses[3]
+    assert allocator.allocate(14 * MIB).address == addresses[2]
+    assert allocator.allocate(14 * MIB).address == addresses[2] + 14 * MIB
     assert allocator.reserved == 98 * MIB
 
 
@@ -93,33 +93,33 @@ def test_the_smallest_block_that_fits_is_used_and_of_equals_the_lowest() -> None
 )
 def test_free_neighbours_become_one_block(order: tuple[int, ...], parts: int) -> None:
     allocator = Allocator()
-    blocks = [allocator.take(4 * MIB) for _ in range(3)]
+    blocks = [allocator.allocate(4 * MIB) for _ in range(3)]
     start = blocks[0].address
-    allocator.give(blocks[order[0]])
-    allocator.give(blocks[order[1]])
+    allocator.free(blocks[order[0]])
+    allocator.free(blocks[order[1]])
     assert len(allocator.large.order) == parts
-    allocator.give(blocks[order[2]])
+    allocator.free(blocks[order[2]])
     assert allocator.large.order == [(LARGE_SEGMENT, start)]
     assert allocator.segments[start].size == LARGE_SEGMENT
 
 
 def test_blocks_of_different_segments_never_become_one() -> None:
     allocator = Allocator()
-    blocks = [allocator.take(20 * MIB) for _ in range(2)]
+    blocks = [allocator.allocate(20 * MIB) for _ in range(2)]
     for block in blocks:
-        allocator.give(block)
+        allocator.free(block)
     assert len(allocator.large.order) == 2
-    allocator.take(40 * MIB)
+    allocator.allocate(40 * MIB)
     assert allocator.reserved == 80 * MIB
 
 
 def test_what_is_cached_is_given_back_before_memory_runs_out() -> None:
     allocator = Allocator(capacity=64 * MIB)
-    allocator.take(4 * MIB)
-    allocator.give(allocator.take(30 * MIB))
-    allocator.give(allocator.take(512))
+    allocator.allocate(4 * MIB)
+    allocator.free(allocator.allocate(30 * MIB))
+    allocator.free(allocator.allocate(512))
     assert allocator.retries == 0
-    allocator.take(40 * MIB)
+    allocator.allocate(40 * MIB)
     assert allocator.retries == 1
     assert allocator.reserved == 60 * MIB
     assert len(allocator.segments) == 2
@@ -127,20 +127,20 @@ def test_what_is_cached_is_given_back_before_memory_runs_out() -> None:
 
 def test_a_segment_of_which_a_part_is_taken_is_not_given_back() -> None:
     allocator = Allocator(capacity=40 * MIB)
-    first, second = allocator.take(9 * MIB), allocator.take(9 * MIB)
-    allocator.give(first)
+    first, second = allocator.allocate(9 * MIB), allocator.allocate(9 * MIB)
+    allocator.free(first)
     with pytest.raises(OutOfMemoryError) as failed:
-        allocator.take(22 * MIB)
+        allocator.allocate(22 * MIB)
     assert failed.value.wanted == 22 * MIB
     assert allocator.retries == 1
     assert allocator.reserved == 20 * MIB
-    allocator.give(second)
-    assert allocator.take(40 * MIB).size == 40 * MIB
+    allocator.free(second)
+    assert allocator.allocate(40 * MIB).size == 40 * MIB
 
 
 def test_the_peaks_stay_when_memory_is_freed() -> None:
     allocator = Allocator()
-    allocator.give(allocator.take(30 * MIB))
-    allocator.take(10 * MIB)
+    allocator.free(allocator.allocate(30 * MIB))
+    allocator.allocate(10 * MIB)
     assert (allocator.allocated, allocator.peak_allocated) == (10 * MIB, 30 * MIB)
     assert (allocator.reserved, allocator.peak_reserved) == (30 * MIB, 30 * MIB)

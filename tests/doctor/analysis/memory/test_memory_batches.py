@@ -4,49 +4,53 @@ from __future__ import annotations
 
 import pytest
 
-from mgpu_doctor.analysis.memory.batches import accumulated, interpolated, rescaled
-from mgpu_doctor.analysis.memory.replay import least
+from mgpu_doctor.analysis.memory.replay import minimum_bytes
 from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Settings
-from mgpu_doctor.analysis.memory.stream import Kind, Phase, Stream, Taken
+from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
+from mgpu_doctor.analysis.memory.stream_edits import (
+    accumulate_gradients,
+    interpolate_batch,
+    rescale_batch,
+)
 from mgpu_doctor.analysis.memory.traces import Traces
 from tests.doctor.analysis.memory.made import Job
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 8, 64])
 def test_two_traces_tell_of_every_batch(batch: int) -> None:
-    found = interpolated(Job(2).stream(), Job(4).stream(), batch)
+    found = interpolate_batch(Job(2).stream(), Job(4).stream(), batch)
     assert found == Job(batch).stream()
 
 
 def test_traces_of_different_steps_tell_of_no_other() -> None:
-    assert interpolated(Job(2).stream(), Job(4, layers=3).stream(), 8) is None
-    assert interpolated(Job(2).stream(), Job(4, recomputed=True).stream(), 8) is None
-    assert interpolated(Job(2).stream(), Job(2).stream(), 8) is None
+    assert interpolate_batch(Job(2).stream(), Job(4, layers=3).stream(), 8) is None
+    assert interpolate_batch(Job(2).stream(), Job(4, recomputed=True).stream(), 8) is None
+    assert interpolate_batch(Job(2).stream(), Job(2).stream(), 8) is None
 
 
 @pytest.mark.parametrize("batch", [1, 2, 16])
 def test_one_trace_is_scaled_where_it_grows(batch: int) -> None:
     """Here all that grows is proportional to the batch, so nothing is lost."""
-    assert rescaled(Job(4).stream(), batch) == Job(batch).stream()
+    assert rescale_batch(Job(4).stream(), batch) == Job(batch).stream()
 
 
 def test_copies_of_weights_do_not_grow_with_the_batch() -> None:
     sizes = {Kind.WEIGHTS: 8000, Kind.TEMPORARY: 4000, Kind.ACTIVATIONS: 8000, Kind.BATCH: 100}
     phases = [Phase.SETUP, *[Phase.FORWARD] * 3]
     events = [
-        Taken(number, size, kind, phase)
+        Allocated(number, size, kind, phase)
         for number, ((kind, size), phase) in enumerate(zip(sizes.items(), phases, strict=True))
     ]
-    update = Taken(9, 300, Kind.TEMPORARY, Phase.OPTIMIZER)
-    found = rescaled(Stream((*events, update), (1,), 4, 2000), 8)
+    update = Allocated(9, 300, Kind.TEMPORARY, Phase.OPTIMIZER)
+    found = rescale_batch(Stream((*events, update), (1,), 4, 2000), 8)
     assert [getattr(event, "size", 0) for event in found.events] == [8000, 4000, 8000, 200, 300]
 
 
 def test_accumulation_holds_the_gradients_through_forward() -> None:
     single, several = Job(2).stream(), Job(2, accumulate=3).stream()
-    found = least(accumulated(single))
-    assert found > least(single)
-    assert found == pytest.approx(least(several), rel=0.02)
+    found = minimum_bytes(accumulate_gradients(single))
+    assert found > minimum_bytes(single)
+    assert found == pytest.approx(minimum_bytes(several), rel=0.02)
 
 
 def test_the_nearest_relative_is_found() -> None:

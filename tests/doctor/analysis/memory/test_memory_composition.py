@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from mgpu_doctor.analysis.memory.allocator import MIB
-from mgpu_doctor.analysis.memory.composition import composition
-from mgpu_doctor.analysis.memory.replay import replay
-from mgpu_doctor.analysis.memory.stream import Freed, Kind, Phase, Stream, Taken
+from mgpu_doctor.analysis.memory.replay import find_composition, replay
+from mgpu_doctor.analysis.memory.stream import Allocated, Freed, Kind, Phase, Stream
 from tests.doctor.analysis.memory.made import Job, taking
 
 
 def test_the_peak_is_taken_apart_by_kind_and_operator() -> None:
     events = (
-        Taken(0, 4 * MIB, Kind.WEIGHTS, Phase.SETUP, "weight"),
-        Taken(1, 6 * MIB, Kind.ACTIVATIONS, Phase.FORWARD, "mm"),
-        Taken(2, 7 * MIB, Kind.ACTIVATIONS, Phase.FORWARD, "mm"),
+        Allocated(0, 4 * MIB, Kind.WEIGHTS, Phase.SETUP, "weight"),
+        Allocated(1, 6 * MIB, Kind.ACTIVATIONS, Phase.FORWARD, "mm"),
+        Allocated(2, 7 * MIB, Kind.ACTIVATIONS, Phase.FORWARD, "mm"),
         Freed(1, Phase.BACKWARD),
-        Taken(3, 4 * MIB, Kind.GRADIENTS, Phase.BACKWARD, "add"),
+        Allocated(3, 4 * MIB, Kind.GRADIENTS, Phase.BACKWARD, "add"),
         Freed(2, Phase.BACKWARD),
-        Taken(4, 8 * MIB, Kind.OPTIMIZER, Phase.OPTIMIZER, "zeros"),
-        Taken(5, 300, Kind.TEMPORARY, Phase.OPTIMIZER),
+        Allocated(4, 8 * MIB, Kind.OPTIMIZER, Phase.OPTIMIZER, "zeros"),
+        Allocated(5, 300, Kind.TEMPORARY, Phase.OPTIMIZER),
     )
     stream = Stream(events, (1,), 1, 1)
-    found = composition(stream, replay(stream))
+    found = find_composition(stream, replay(stream))
     assert found.phase is Phase.FORWARD
     assert found.kinds == {Kind.WEIGHTS: 4 * MIB, Kind.ACTIVATIONS: 13 * MIB}
     assert found.largest == (("mm", 13 * MIB), ("weight", 4 * MIB))
@@ -36,7 +35,7 @@ def test_the_peak_is_taken_apart_by_kind_and_operator() -> None:
 def test_the_parts_add_up_to_the_replays_peak() -> None:
     stream = Job(batch=2, accumulate=2).stream()
     played = replay(stream)
-    found = composition(stream, played)
+    found = find_composition(stream, played)
     assert found.total == played.peak_allocated == max(found.phases.values())
     assert found.phase is not None
     assert found.phases[found.phase] == found.total
@@ -46,8 +45,8 @@ def test_where_memory_runs_out_as_much_as_was_played_is_taken_apart() -> None:
     stream = Job().stream()
     played = replay(stream, 300 * MIB)
     assert played.shortage is not None
-    assert 0 < composition(stream, played).total <= 300 * MIB
+    assert 0 < find_composition(stream, played).total <= 300 * MIB
 
 
 def test_nothing_is_made_of_nothing() -> None:
-    assert composition(taking(), replay(taking())).phase is None
+    assert find_composition(taking(), replay(taking())).phase is None

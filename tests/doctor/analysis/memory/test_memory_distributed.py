@@ -5,13 +5,16 @@ from __future__ import annotations
 import pytest
 
 from mgpu_doctor.analysis.memory.allocator import MIB
-from mgpu_doctor.analysis.memory.composition import Composition, composition
-from mgpu_doctor.analysis.memory.distributed import buckets, distributed
-from mgpu_doctor.analysis.memory.edits import gradients, spans
-from mgpu_doctor.analysis.memory.layers import Layers, layers
-from mgpu_doctor.analysis.memory.replay import least, replay
+from mgpu_doctor.analysis.memory.distributed import (
+    Layers,
+    apply_strategy,
+    bucket_sizes,
+    find_layers,
+)
+from mgpu_doctor.analysis.memory.replay import Composition, find_composition, minimum_bytes, replay
 from mgpu_doctor.analysis.memory.settings import Plan, Settings, Strategy
-from mgpu_doctor.analysis.memory.stream import Kind, Phase, Stream, Taken
+from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
+from mgpu_doctor.analysis.memory.stream_edits import gradient_sizes, step_spans
 from tests.doctor.analysis.memory.made import EMBEDDING, LAYER, Job
 
 WEIGHTS = EMBEDDING + 4 * sum(LAYER)
@@ -20,11 +23,11 @@ SMALL = Job(batch=1, logits=512, kept=4096)
 
 
 def as_planned(stream: Stream, strategy: Strategy, ranks: int = 4, *, view: bool = False) -> Stream:
-    return distributed(stream, Plan(Settings(1), strategy, ranks, bucket_view=view))
+    return apply_strategy(stream, Plan(Settings(1), strategy, ranks, bucket_view=view))
 
 
 def taken_apart(stream: Stream) -> Composition:
-    return composition(stream, replay(stream))
+    return find_composition(stream, replay(stream))
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +37,21 @@ def small() -> Stream:
 
 def test_buckets_close_when_they_are_full() -> None:
     sizes = (600 << 10, 600 << 10, 20 * MIB, 4 * MIB, MIB, 30 * MIB, 3 * MIB)
-    assert buckets(sizes) == (1200 << 10, 25 * MIB, 30 * MIB, 3 * MIB)
-    assert buckets(()) == ()
+    assert bucket_sizes(sizes) == (1200 << 10, 25 * MIB, 30 * MIB, 3 * MIB)
+    assert bucket_sizes(()) == ()
 
 
 def test_gradients_are_known_in_the_order_in_which_they_become_ready(small: Stream) -> None:
-    assert gradients(small) == tuple(reversed((EMBEDDING, *LAYER * 4)))
-    assert gradients(Job(batch=1, accumulate=3, logits=512).stream()) == gradients(small)
+    assert gradient_sizes(small) == tuple(reversed((EMBEDDING, *LAYER * 4)))
+    assert gradient_sizes(Job(batch=1, accumulate=3, logits=512).stream()) == gradient_sizes(small)
 
 
 def test_ddp_adds_the_gradients_once_more_from_the_start(small: Stream) -> None:
     found = as_planned(small, Strategy.DDP)
-    assert least(found) - least(small) == WEIGHTS
+    assert minimum_bytes(found) - minimum_bytes(small) == WEIGHTS
     peaks = taken_apart(found).phases
     assert peaks[Phase.SETUP] >= 2 * WEIGHTS
-    assert [found.events[start].phase for start, _ in spans(found)] == [Phase.FORWARD] * 2
+    assert [found.events[start].phase for start, _ in step_spans(found)] == [Phase.FORWARD] * 2
 
 
 def test_with_a_bucket_view_gradients_live_in_the_buckets(small: Stream) -> None:
@@ -77,18 +80,18 @@ def test_fsdp_divides_all_states_but_holds_what_is_at_work(small: Stream) -> Non
 
 
 def test_one_rank_alone_pays_for_fsdp_and_saves_nothing(small: Stream) -> None:
-    assert least(as_planned(small, Strategy.FSDP, ranks=1)) > least(small)
+    assert minimum_bytes(as_planned(small, Strategy.FSDP, ranks=1)) > minimum_bytes(small)
 
 
 def test_a_model_without_repeated_layers_is_one_group() -> None:
-    assert layers((5, 4, 3, 2, 1)) == Layers(0, 0, 15)
-    assert layers(()) == Layers(0, 0, 0)
+    assert find_layers((5, 4, 3, 2, 1)) == Layers(0, 0, 15)
+    assert find_layers(()) == Layers(0, 0, 0)
 
 
 def test_layers_are_told_by_their_sizes() -> None:
-    assert layers((100, 7, *(3, 4) * 6, 2)) == Layers(6, 7, 109)
-    assert layers((100, 30, 30, *(9, 1, 9, 4) * 3, 2)) == Layers(3, 23, 162)
-    assert layers((100, *(3, 4) * 6, *(30, 40, 41) * 2)) == Layers(2, 111, 142)
+    assert find_layers((100, 7, *(3, 4) * 6, 2)) == Layers(6, 7, 109)
+    assert find_layers((100, 30, 30, *(9, 1, 9, 4) * 3, 2)) == Layers(3, 23, 162)
+    assert find_layers((100, *(3, 4) * 6, *(30, 40, 41) * 2)) == Layers(2, 111, 142)
 
 
 def test_activations_are_left_alone() -> None:
@@ -98,5 +101,5 @@ def test_activations_are_left_alone() -> None:
 
 
 def _activations(stream: Stream) -> list[int]:
-    taken = [event for event in stream.events if isinstance(event, Taken)]
+    taken = [event for event in stream.events if isinstance(event, Allocated)]
     return [event.size for event in taken if event.kind is Kind.ACTIVATIONS]

@@ -10,20 +10,22 @@ import pytest
 
 from mgpu_doctor.analysis.memory.advice import Advice, Offer, advise
 from mgpu_doctor.analysis.memory.allocator import GIB, MIB
-from mgpu_doctor.analysis.memory.fixes import FIXES, wanted_traces
-from mgpu_doctor.analysis.memory.gpus import GPUS, Gpu, gpu
-from mgpu_doctor.analysis.memory.predict import Prediction, largest_batch, predict
+from mgpu_doctor.analysis.memory.device_memory import GPUS, Gpu, find_gpu
+from mgpu_doctor.analysis.memory.fixes import FIXES as ALL_FIXES
+from mgpu_doctor.analysis.memory.fixes import accumulate, smaller_batch, wanted_traces
+from mgpu_doctor.analysis.memory.prediction import Prediction, largest_batch, predict
 from mgpu_doctor.analysis.memory.settings import (
     Checkpointing,
+    Framework,
     Optimizer,
     Plan,
     Settings,
     Strategy,
 )
 from mgpu_doctor.analysis.memory.traces import Traces
-from mgpu_doctor.analysis.memory.variants import accumulate, smaller_batch
 from tests.doctor.analysis.memory.made import KEPT, LOGITS, Job
 
+FIXES = ALL_FIXES[Framework.TORCH]
 BATCH = 8
 OWN = Settings(BATCH)
 FULL = replace(OWN, checkpointing=Checkpointing.FULL)
@@ -248,7 +250,7 @@ def test_micro_batches_are_halved_and_halved_again() -> None:
     ],
 )
 def test_gpus_are_known_by_name_or_size(text: str, capacity: int) -> None:
-    found = gpu(text)
+    found = find_gpu(text)
     assert found is not None
     assert found.capacity == capacity
 
@@ -257,7 +259,7 @@ def test_gpus_are_known_by_name_or_size(text: str, capacity: int) -> None:
     "text", ["", "-", "H", "RTX", "0GiB", "GiB", "1e9GiB", "-3GiB", "9" * 5000 + "GB"]
 )
 def test_other_words_are_no_gpu(text: str) -> None:
-    assert gpu(text) is None
+    assert find_gpu(text) is None
 
 
 def test_every_fix_says_what_to_type_and_what_it_costs() -> None:

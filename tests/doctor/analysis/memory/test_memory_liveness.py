@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.analysis.memory.liveness import Held, Node, Order, Use, stream
-from mgpu_doctor.analysis.memory.stream import Freed, Kind, Phase, Stream, Taken
+from mgpu_doctor.analysis.memory.liveness import Held, Node, Order, Use, build_stream
+from mgpu_doctor.analysis.memory.stream import Allocated, Freed, Kind, Phase, Stream
 
 WEIGHT = Held("weight", 100, Kind.WEIGHTS)
 
@@ -29,7 +29,7 @@ def peak(made: Stream) -> int:
     now = most = 0
     sizes: dict[int, int] = {}
     for event in made.events:
-        if isinstance(event, Taken):
+        if isinstance(event, Allocated):
             sizes[event.block] = event.size
             now += event.size
         else:
@@ -39,7 +39,7 @@ def peak(made: Stream) -> int:
 
 
 def played(*nodes: Node, held: tuple[Held, ...] = (), order: Order = Order.WRITTEN) -> Stream:
-    return stream(nodes, held, samples=1, parameters=0, order=order)
+    return build_stream(nodes, held, samples=1, parameters=0, order=order)
 
 
 def test_a_buffer_lives_until_its_last_user_has_run() -> None:
@@ -58,7 +58,7 @@ def test_what_is_computed_in_place_takes_nothing_more() -> None:
 def test_another_name_keeps_the_buffer() -> None:
     nodes = (node(Use.MAKES), node(Use.PASSES, 0), node(Use.MAKES), node(Use.MAKES, 1, 2))
     made = played(*nodes)
-    assert sum(isinstance(event, Taken) for event in made.events) == 3
+    assert sum(isinstance(event, Allocated) for event in made.events) == 3
     assert peak(made) == 300
 
 
@@ -111,7 +111,7 @@ def test_a_circle_is_refused() -> None:
 def _left(made: Stream) -> list[int]:
     """Bytes of each block that is there after the step."""
     freed = {event.block for event in made.events if isinstance(event, Freed)}
-    taken = [event for event in made.events if isinstance(event, Taken)]
+    taken = [event for event in made.events if isinstance(event, Allocated)]
     return [event.size for event in taken if event.block not in freed]
 
 
@@ -134,7 +134,7 @@ def test_after_any_step_only_the_variable_is_left(nodes: tuple[Node, ...], order
     assert len(_left(made)) == 1
     alive: set[int] = set()
     for event in made.events:
-        if isinstance(event, Taken):
+        if isinstance(event, Allocated):
             assert event.block not in alive
             alive.add(event.block)
         else:

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.analysis.memory.allocator import GRANULE, MIB, Allocator, OutOfMemoryError
-from mgpu_doctor.analysis.memory.blocks import Block
-from mgpu_doctor.analysis.memory.expandable import ExpandableAllocator
-from mgpu_doctor.analysis.memory.replay import least, replay, smallest_capacity
+from mgpu_doctor.analysis.memory.allocator import GRANULE, MIB, Allocator, Block, OutOfMemoryError
+from mgpu_doctor.analysis.memory.expandable_segments import ExpandableAllocator
+from mgpu_doctor.analysis.memory.replay import minimum_bytes, replay, smallest_capacity
 from mgpu_doctor.analysis.memory.stream import Phase, Stream
 from tests.doctor.analysis.memory.made import Job, stream_of, taking
 
@@ -79,11 +78,11 @@ def test_no_block_overlaps_another_and_all_bytes_are_accounted(
     for event in stream.events:
         if event.phase is Phase.FORWARD:
             try:
-                held[event.block] = allocator.take(event.size)  # type: ignore[union-attr]
+                held[event.block] = allocator.allocate(event.size)  # type: ignore[union-attr]
             except OutOfMemoryError:
                 continue
         elif event.block in held:
-            allocator.give(held.pop(event.block))
+            allocator.free(held.pop(event.block))
         check(allocator, list(held.values()))
         assert allocator.reserved <= capacity
 
@@ -94,7 +93,7 @@ def test_any_stream_is_replayed(stream: Stream, expandable: bool) -> None:
     free = replay(stream, expandable=expandable)
     assert free.survives
     assert free.retries == 0
-    assert least(stream) <= free.peak_allocated <= free.peak_reserved
+    assert minimum_bytes(stream) <= free.peak_allocated <= free.peak_reserved
     levels = list(accumulate(free.charged, initial=0))
     assert max(levels) == free.peak_allocated
     assert sum(segment.size for segment in free.segments) == free.peak_reserved
@@ -109,7 +108,7 @@ def test_the_smallest_capacity_survives_and_a_granule_less_does_not(
     capacity = smallest_capacity(stream, expandable=expandable)
     held = replay(stream, capacity, expandable=expandable)
     assert held.survives
-    assert least(stream) <= capacity <= replay(stream, expandable=expandable).peak_reserved
+    assert minimum_bytes(stream) <= capacity <= replay(stream, expandable=expandable).peak_reserved
     if capacity:
         less = replay(stream, capacity - GRANULE, expandable=expandable)
         assert less.shortage is not None

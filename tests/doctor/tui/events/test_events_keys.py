@@ -8,9 +8,8 @@ import pytest
 from textual.app import App
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.report.events.event import Kind
-from mgpu_doctor.tui.events.page import Choice
-from mgpu_doctor.tui.events.screen import EventsScreen, Sheet
+from mgpu_doctor.report.job_events import Kind
+from mgpu_doctor.tui.screens.events_screen import Choice, EventsScreen, Sheet
 from tests.support.happenings import AT, EVENTFUL, case, event, frame, rank
 
 FALLEN = replace(EVENTFUL, at=AT + 60)

@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.live.frame import Frame, Position
-from mgpu_doctor.report.events.event import Event, Kind
+from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.report.verdict import Tone
-from mgpu_doctor.tui.events.page import Choice, draw, scrolled
-from mgpu_doctor.tui.events.timeline import Timeline, timeline
+from mgpu_doctor.tui.screens.events_screen import Choice, Timeline, draw, scrolled, timeline
 from tests.support.happenings import AT, EVENTFUL, START
 from tests.support.screens import check
 
@@ -23,7 +22,9 @@ SOME = Choice(frozenset({Kind.GPUS, Kind.ERRORS}))
 PAGES = {"all": (EVENTFUL, Choice()), "some": (EVENTFUL, SOME), "replay": (REPLAYED, Choice())}
 MANY = Timeline(
     tuple(
-        Event(Kind.RANKS, AT - number, f"rank {number}", "joined " * (number % 40), Tone.INFO)
+        TimelineEvent(
+            Kind.RANKS, AT - number, f"rank {number}", "joined " * (number % 40), Tone.INFO
+        )
         for number in range(300)
     ),
     7,
@@ -86,7 +87,7 @@ def test_page_by_page_every_event_is_seen_once() -> None:
 
 def test_what_is_read_stays_when_something_newer_happens() -> None:
     choice = scrolled(MANY, Choice(), 50)
-    newer = Event(Kind.ERRORS, AT + 1, "rank 9", "fell", Tone.CRITICAL)
+    newer = TimelineEvent(Kind.ERRORS, AT + 1, "rank 9", "fell", Tone.CRITICAL)
     later = replace(MANY, events=(newer, *MANY.events))
     assert draw(later, AT + 1, choice, 80, 24).first == 51
     grown = replace(later, events=(*later.events[:51], *later.events[52:]))

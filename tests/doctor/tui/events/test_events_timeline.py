@@ -13,9 +13,9 @@ from mgpu_doctor.case.model import Error, Outcome, State
 from mgpu_doctor.case.model import Event as Told
 from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.live.frame import Frame, Position
-from mgpu_doctor.report.events.event import Event, Kind
+from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.report.verdict import Tone
-from mgpu_doctor.tui.events.timeline import MOST, timeline
+from mgpu_doctor.tui.screens.events_screen import MOST, timeline
 from tests.support import diagnoses
 from tests.support.happenings import (
     AGAIN,
@@ -39,7 +39,7 @@ def told(made: Frame, kind: Kind) -> list[tuple[str, str]]:
     return [(one.who, one.sentence) for one in reversed(events)]
 
 
-def only(made: Frame, kind: Kind) -> Event:
+def only(made: Frame, kind: Kind) -> TimelineEvent:
     (one,) = (one for one in timeline(made).events if one.kind is kind)
     return one
 

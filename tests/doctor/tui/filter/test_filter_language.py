@@ -9,11 +9,17 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.gpu import Device
-from mgpu_doctor.tui.filter.errors import FilterError, caret, pointed
 from mgpu_doctor.tui.filter.fields import ALIASES, FIELDS
-from mgpu_doctor.tui.filter.parser import DEEPEST, MOST_CHARACTERS, parse
-from mgpu_doctor.tui.filter.row import Row
-from mgpu_doctor.tui.filter.syntax import all_of
+from mgpu_doctor.tui.filter.language import (
+    DEEPEST,
+    MOST_CHARACTERS,
+    FilterError,
+    all_of,
+    caret,
+    parse,
+    pointed,
+)
+from mgpu_doctor.tui.view import Row
 from tests.support.diagnoses import rank
 from tests.support.frames import GIB, gpu
 

@@ -10,11 +10,9 @@ from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.findings import RankSummary
-from mgpu_doctor.tui.filter.errors import FilterError, pointed
 from mgpu_doctor.tui.filter.fields import FIELDS, NumberField
-from mgpu_doctor.tui.filter.parser import parse
-from mgpu_doctor.tui.filter.row import Row
-from mgpu_doctor.tui.filter.syntax import Filter
+from mgpu_doctor.tui.filter.language import Filter, FilterError, parse, pointed
+from mgpu_doctor.tui.view import Row
 from tests.support.diagnoses import rank
 
 ANY_FLOAT = st.none() | st.floats(0, 4) | st.just(float("nan"))

@@ -9,9 +9,8 @@ from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from mgpu_doctor.tui.filter.parser import parse
+from mgpu_doctor.tui.filter.language import Filter, parse
 from mgpu_doctor.tui.filter.prompt import HINT, MOST_REMEMBERED, Chosen, FilterPrompt
-from mgpu_doctor.tui.filter.syntax import Filter
 
 SIZE = (80, 24)
 

@@ -12,10 +12,10 @@ from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.looks import Look, Process, Role
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.filter.parser import parse
-from mgpu_doctor.tui.filter.shown import pids, shown, used
+from mgpu_doctor.tui.filter.language import parse
+from mgpu_doctor.tui.filter.matching import pids, shown, used
 from mgpu_doctor.tui.once import render
-from mgpu_doctor.tui.panels import gpus, heat, ranks
+from mgpu_doctor.tui.panels import gpu_table, heatmap, rank_table
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
 from tests.support.frames import ALL, AT, EIGHT_GPUS, MANY_RANKS, NO_GPU, STRAGGLER, frame, gpu
@@ -113,7 +113,9 @@ def test_a_rank_that_names_its_gpu_is_found_without_its_pid() -> None:
     made = machine(*(gpu(index, pids=(90 + index,)) for index in range(4)))
     made = replace(made, diagnosis=replace(diagnosis, case=replace(case, ranks=cases)))
     assert left(made, "gpu:2") == ([2], [2])
-    assert "rank 2, pid 92" in "\n".join(line.plain for line in gpus.lines(made, 120, View()))
+    assert "rank 2, pid 92" in "\n".join(
+        line.plain for line in gpu_table.gpu_lines(made, 120, View())
+    )
 
 
 def test_the_user_is_known_from_the_last_look() -> None:
@@ -136,22 +138,27 @@ def test_frames_without_a_job_or_a_gpu() -> None:
 
 def test_panels_say_how_many_are_shown() -> None:
     view = View(filter=parse("rank:1,37"))
-    drawn = [line.plain for line in ranks.lines(MANY_RANKS, 120, view)]
+    drawn = [line.plain for line in rank_table.rank_lines(MANY_RANKS, 120, view)]
     assert drawn[0] == "2 of 64 ranks shown: rank:1,37"
     assert len(drawn) == 5
     assert drawn[-1].split()[:2] == ["▸", "37"]
-    drawn = [line.plain for line in gpus.lines(MANY_RANKS, 120, view)]
+    drawn = [line.plain for line in gpu_table.gpu_lines(MANY_RANKS, 120, view)]
     assert drawn[0] == "1 of 8 GPUs shown: rank:1,37"
     assert len(drawn) == 3
     assert drawn[-1].split()[0] == "1"
-    drawn = [line.plain for line in heat.lines(MANY_RANKS, 120, view)]
+    drawn = [line.plain for line in heatmap.heatmap_lines(MANY_RANKS, 120, view)]
     assert [line.split()[0] for line in drawn[1:]] == ["1", "37"]
 
 
 def test_panels_say_that_nothing_matches() -> None:
     view = View(filter=parse("rank:1 rank:2"))
-    assert ranks.lines(EIGHT_GPUS, 80, view)[0].plain == "0 of 4 ranks shown: rank:1 & rank:2"
-    assert gpus.lines(EIGHT_GPUS, 80, view)[0].plain == "0 of 8 GPUs shown: rank:1 & rank:2"
+    assert (
+        rank_table.rank_lines(EIGHT_GPUS, 80, view)[0].plain
+        == "0 of 4 ranks shown: rank:1 & rank:2"
+    )
+    assert (
+        gpu_table.gpu_lines(EIGHT_GPUS, 80, view)[0].plain == "0 of 8 GPUs shown: rank:1 & rank:2"
+    )
 
 
 @pytest.mark.parametrize("name", ALL)

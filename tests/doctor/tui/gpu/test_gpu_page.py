@@ -14,9 +14,9 @@ from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample, Ecc, MigIn
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.gpu import Which
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.filter.parser import parse
-from mgpu_doctor.tui.gpu import portrait
-from mgpu_doctor.tui.gpu.screen import GpuScreen
+from mgpu_doctor.tui.filter.language import parse
+from mgpu_doctor.tui.screens import gpu_details
+from mgpu_doctor.tui.screens.gpu_screen import GpuScreen
 from mgpu_doctor.tui.view import View
 from tests.support.frames import AT, EIGHT_GPUS, GIB, HOSTILE, REPLAYED, STRAGGLER, gpu
 from tests.support.screens import Still, check_screen, screen_text, shown, until
@@ -162,6 +162,6 @@ def test_why_something_is_not_known_is_told_in_full(width: int) -> None:
     why = "not supported: utilization, power, temperature, clocks, clock event reasons, memory"
     silent = Device(0, name="NVIDIA Thing", trouble=why)
     shown_of = replace(STRAGGLER, devices=DeviceSample(AT, (silent,)))
-    lines = portrait.lines(shown_of, width, View(gpu=Which(None, 0)))
+    lines = gpu_details.gpu_page_lines(shown_of, width, View(gpu=Which(None, 0)))
     assert max(line.cell_len for line in lines) <= width
     assert why in " ".join(" ".join(line.plain for line in lines).split())

@@ -10,10 +10,8 @@ import pytest
 from textual.app import App
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.history.graph import NOTHING_YET, Graphs
-from mgpu_doctor.tui.history.screen import HistoryScreen
-from mgpu_doctor.tui.history.subjects import Kind, Subject
-from mgpu_doctor.tui.history.window import Window
+from mgpu_doctor.tui.screens.graph_screen import NOTHING_YET, Graphs, HistoryScreen
+from mgpu_doctor.tui.screens.graph_selection import Kind, Subject, Window
 from tests.support import histories
 from tests.support.histories import ENDED
 

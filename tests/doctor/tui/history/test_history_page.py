@@ -9,10 +9,8 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.live.history.collect import Collector, History, Place
-from mgpu_doctor.tui.history.choice import Choice
-from mgpu_doctor.tui.history.page import draw
-from mgpu_doctor.tui.history.subjects import Kind, Subject, subjects
-from mgpu_doctor.tui.history.window import LENGTHS, Window
+from mgpu_doctor.tui.screens.graph_screen import draw
+from mgpu_doctor.tui.screens.graph_selection import LENGTHS, Choice, Kind, Subject, Window, subjects
 from tests.support import histories
 from tests.support.histories import BEGAN, ENDED
 from tests.support.screens import check

@@ -11,8 +11,7 @@ import pytest
 
 from mgpu_doctor.live.history.measures import LOSS, OF_DEVICE, STEP, UTILIZATION, Measure, Unit
 from mgpu_doctor.live.history.spans import Columns
-from mgpu_doctor.tui.history.axis import bounds, clock, nice
-from mgpu_doctor.tui.history.plot import bars
+from mgpu_doctor.tui.screens.graph_plotting import bars, bounds, clock, nice
 
 GAP = math.nan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.tui.history.window import LENGTHS, PAN, Window
+from mgpu_doctor.tui.screens.graph_selection import LENGTHS, PAN, Window
 
 NOW = 1.79e9
 FIRST = NOW - 7200

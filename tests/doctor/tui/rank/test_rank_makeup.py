@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from textual.app import App
 
-from mgpu_doctor.analysis.capacity.makeup import Makeup, makeup
+from mgpu_doctor.analysis.capacity.peak_makeup import PeakMakeup, find_makeup
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank.output import Output
-from mgpu_doctor.tui.rank.forecast import forecast
-from mgpu_doctor.tui.rank.makeup import peak
-from mgpu_doctor.tui.rank.screen import RankScreen
+from mgpu_doctor.tui.screens.rank_memory import forecast_lines, peak_lines
+from mgpu_doctor.tui.screens.rank_screen import RankScreen
 from mgpu_doctor.tui.view import View, Who
 from tests.support import diagnoses
 from tests.support.frames import GIB, STRAGGLER, eight_gpus
@@ -36,8 +35,8 @@ def on_a_gpu(**birth: Any) -> Rank:
 
 
 def test_the_parts_add_up_to_the_peak_and_what_is_kept_lies_beside_it() -> None:
-    made = makeup(on_a_gpu())
-    assert isinstance(made, Makeup)
+    made = find_makeup(on_a_gpu())
+    assert isinstance(made, PeakMakeup)
     assert (made.where, made.peak) == ("device", 20 * GIB)
     gib = {name: size / GIB for name, size in made.parts.items()}
     assert gib == {
@@ -48,8 +47,8 @@ def test_the_parts_add_up_to_the_peak_and_what_is_kept_lies_beside_it() -> None:
         "rest": 10,
         "cache": 4,
     }
-    viewed = makeup(on_a_gpu(ddp={**DDP, "gradient_as_bucket_view": True}))
-    assert isinstance(viewed, Makeup)
+    viewed = find_makeup(on_a_gpu(ddp={**DDP, "gradient_as_bucket_view": True}))
+    assert isinstance(viewed, PeakMakeup)
     assert "buckets" not in viewed.parts, "gradients lie in them"
 
 
@@ -62,8 +61,8 @@ def test_a_process_on_the_host() -> None:
             "memory_peaks": {"host": [[0, 8, 0, 9 * GIB], [4, 8, 0, 11 * GIB]]},
         },
     )
-    made = makeup(rank)
-    assert isinstance(made, Makeup)
+    made = find_makeup(rank)
+    assert isinstance(made, PeakMakeup)
     assert (made.where, made.peak, made.parts["rest"]) == ("host", 11 * GIB, 3 * GIB)
 
 
@@ -78,14 +77,14 @@ def test_a_process_on_the_host() -> None:
     ],
 )
 def test_why_nobody_can_tell(birth: dict[str, Any], why: str) -> None:
-    (line,) = peak(on_a_gpu(**birth), 120)
+    (line,) = peak_lines(on_a_gpu(**birth), 120)
     assert why in line.plain
     assert line.plain.endswith(".")
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_bar_is_as_long_as_its_parts_and_the_legend_fits(width: int) -> None:
-    head, bar, *legend = peak(on_a_gpu(), width)
+    head, bar, *legend = peak_lines(on_a_gpu(), width)
     assert head.plain == "peak   20 GiB of its GPU at most, made of"
     letters = bar.plain.strip()
     assert len(letters) == min(100, width - 7)
@@ -104,14 +103,14 @@ def test_what_is_foretold_of_all_ranks_and_the_batch_that_fits() -> None:
     sample = replace(host(), processes={rank.pid or 0: (1.0, GIB)})
     case = replace(case, ranks=(rank,), host_samples=(sample,))
     told = replace(diagnoses.healthy(Outcome.RUNNING), case=case)
-    (line,) = forecast(told, rank)
+    (line,) = forecast_lines(told, rank)
     assert "by the largest batch so far (840 tokens); up to 3,072 fit" in line.plain
-    assert list(forecast(told, None)) == []
+    assert list(forecast_lines(told, None)) == []
     all_ = Finding("oom-risk", Severity.WARNING, 0.9, diagnoses.HOSTILE, "")
-    first, _ = forecast(replace(told, findings=(all_,)), rank)
+    first, _ = forecast_lines(replace(told, findings=(all_,)), rank)
     assert "\x1b" not in first.plain
     over = replace(told, case=replace(case, job=replace(case.job, outcome=Outcome.COMPLETED)))
-    assert list(forecast(over, rank)) == []
+    assert list(forecast_lines(over, rank)) == []
 
 
 def host() -> HostSample:

@@ -7,8 +7,8 @@ from typing import Any
 
 from mgpu_doctor.case.gpu import DeviceProcess, DeviceSample
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.panels import ranks
-from mgpu_doctor.tui.rank.holding import memory
+from mgpu_doctor.tui.panels import rank_table
+from mgpu_doctor.tui.screens.rank_memory import memory_lines
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
 from tests.support.frames import AT, GIB, HOST, STRAGGLER, gpu
@@ -18,7 +18,7 @@ def told(frame: Frame, birth: dict[str, Any] | None = None) -> list[str]:
     """Of the first rank."""
     assert frame.diagnosis is not None
     rank, known = frame.diagnosis.ranks[0], frame.diagnosis.case.ranks[0]
-    return [line.plain for line in memory(frame, rank, replace(known, birth=birth or {}))]
+    return [line.plain for line in memory_lines(frame, rank, replace(known, birth=birth or {}))]
 
 
 def on_gpus(*, used: int | None = 70, own: int | None = 20) -> Frame:
@@ -57,7 +57,7 @@ def test_where_nothing_is_known_nothing_is_said() -> None:
 
 def test_the_table_shows_it_where_there_is_room_and_it_is_known() -> None:
     def head(frame: Frame, width: int) -> str:
-        return ranks.lines(frame, width, View())[1].plain
+        return rank_table.rank_lines(frame, width, View())[1].plain
 
     assert "memory" in head(on_gpus(), 160)
     assert "memory" not in head(on_gpus(), 100)

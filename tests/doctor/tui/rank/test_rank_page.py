@@ -14,7 +14,7 @@ from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.rank.output import Output, Printed, Stream
 from mgpu_doctor.live.rank.stacks import Standing, merged
-from mgpu_doctor.tui.rank.screen import RankScreen, Read
+from mgpu_doctor.tui.screens.rank_screen import RankScreen, Read
 from mgpu_doctor.tui.view import View, Who
 from tests.support import diagnoses, looking
 from tests.support.frames import HOSTILE, STRAGGLER, eight_gpus

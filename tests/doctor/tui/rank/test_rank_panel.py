@@ -11,11 +11,10 @@ from textual.pilot import Pilot
 
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui.filter.parser import parse
-from mgpu_doctor.tui.filter.syntax import Filter
-from mgpu_doctor.tui.panels import heat, ranks
-from mgpu_doctor.tui.panels.rows import Rows
-from mgpu_doctor.tui.rank.panel import RanksPanel
+from mgpu_doctor.tui.filter.language import Filter, parse
+from mgpu_doctor.tui.panels import heatmap, rank_table
+from mgpu_doctor.tui.panels.table_cells import Rows
+from mgpu_doctor.tui.selectable_panels import RanksPanel
 from mgpu_doctor.tui.view import Order, View, Who
 from tests.support import diagnoses
 from tests.support.frames import MANY_RANKS, NOTHING, STRAGGLER, frame
@@ -39,7 +38,7 @@ class Host(App[None]):
         self.opened: list[Who] = []
 
     def compose(self) -> ComposeResult:
-        yield RanksPanel(ranks.lines, "Ranks", id="ranks")
+        yield RanksPanel(rank_table.rank_lines, "Ranks", id="ranks")
 
     @property
     def panel(self) -> RanksPanel:
@@ -131,7 +130,7 @@ async def test_the_rank_stays_selected_when_sorted_and_filtered() -> None:
         app.draw(order=Order.OWN, reversed=True)
         assert app.chosen == 1
         selected = [row for row in range(4) if _reversed(app, row)]
-        assert [ranks.listed(STRAGGLER, app.view)[row].rank for row in selected] == [1]
+        assert [rank_table.listed_ranks(STRAGGLER, app.view)[row].rank for row in selected] == [1]
         only = parse("rank:2-3")
         assert isinstance(only, Filter)
         app.draw(filter=only)
@@ -140,7 +139,7 @@ async def test_the_rank_stays_selected_when_sorted_and_filtered() -> None:
 
 
 def _reversed(app: Host, row: int) -> bool:
-    lines = ranks.lines(STRAGGLER, 100, app.view)
+    lines = rank_table.rank_lines(STRAGGLER, 100, app.view)
     assert isinstance(lines, Rows)
     line: Text = lines[len(lines.head) + row]
     return any(span.style == "reverse" for span in line.spans)
@@ -156,10 +155,10 @@ async def test_without_ranks_keys_do_nothing() -> None:
         assert not app.opened
 
 
-@pytest.mark.parametrize("module", [ranks, heat])
-def test_of_many_ranks_only_what_is_seen_is_drawn(module: Any) -> None:
+@pytest.mark.parametrize("draw", [rank_table.rank_lines, heatmap.heatmap_lines])
+def test_of_many_ranks_only_what_is_seen_is_drawn(draw: Any) -> None:
     shown = frame(diagnoses.straggler(256, 37, Outcome.RUNNING), heat=map_of(256, 37))
-    lines = module.lines(shown, 120, View())
+    lines = draw(shown, 120, View())
     made: list[int] = []
 
     def make(place: int) -> Text:

@@ -8,8 +8,7 @@ from dataclasses import replace
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.rank.portrait import lines
-from mgpu_doctor.tui.rank.spent import peers
+from mgpu_doctor.tui.screens.rank_details import peers, rank_page_lines
 from mgpu_doctor.tui.view import View, Who
 from tests.support.frames import frame
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
@@ -22,7 +21,7 @@ def found(ranks: int, start: int = 0) -> Diagnosis:
 
 def page(diagnosis: Diagnosis, rank: int) -> list[str]:
     who = Who.of(next(one for one in diagnosis.ranks if one.rank == rank))
-    return [line.plain for line in lines(frame(diagnosis), 100, View(rank=who))]
+    return [line.plain for line in rank_page_lines(frame(diagnosis), 100, View(rank=who))]
 
 
 def row(shown: Sequence[str], phase: str) -> str:

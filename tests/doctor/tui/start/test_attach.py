@@ -18,10 +18,9 @@ from textual.pilot import Pilot
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.live.outside import Outside
 from mgpu_doctor.report.verdict import Tone, verdict
+from mgpu_doctor.tui.jobs import attach_screen
+from mgpu_doctor.tui.jobs.attach_screen import AttachScreen, Listed, gpus_of, jobs_here
 from mgpu_doctor.tui.once import render
-from mgpu_doctor.tui.start import listing
-from mgpu_doctor.tui.start.attach import AttachScreen
-from mgpu_doctor.tui.start.listing import Listed, gpus_of, jobs_here
 from tests.support.frames import eight_gpus
 from tests.support.launching import eventually
 from tests.support.screens import check_screen, screen_text, until
@@ -49,7 +48,7 @@ FOREIGN = Listed(
     container="0123456789ab",
     unseen=(
         "environment: process 815 belongs to another user (bob); run as root.",
-        listing.NOT_OBSERVED,
+        attach_screen.NOT_OBSERVED,
     ),
 )
 STARTING = Listed(pid=99, command="bash run.sh", recording=Path("/runs/young"), user="ann", age=0.4)
@@ -172,7 +171,10 @@ def test_a_job_that_nobody_observes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (job.pid, job.ranks, job.world_size, job.launcher) == (10, 2, 2, "torchrun")
     assert (job.command, job.user, job.recording) == ("torchrun 'my train.py'", "ann", None)
     assert job.pids == {10, 11, 12}
-    assert job.unseen == ("environment: not readable; run as its owner.", listing.NOT_OBSERVED)
+    assert job.unseen == (
+        "environment: not readable; run as its owner.",
+        attach_screen.NOT_OBSERVED,
+    )
     assert job.age is not None
     assert job.age > 0
     assert job.subject == "10"

@@ -13,9 +13,8 @@ from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.examine.live import Tell
 from mgpu_doctor.examine.subjects import UnknownSubject
 from mgpu_doctor.findings import Diagnosis
-from mgpu_doctor.tui.start import saving
-from mgpu_doctor.tui.start.examined import DiagnosisScreen, examination
-from mgpu_doctor.tui.start.saving import NotSavedError
+from mgpu_doctor.tui.jobs import diagnosis_screen
+from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen, NotSavedError, examination
 from tests.support import diagnoses
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
 from tests.support.screens import check_screen, screen_text, until
@@ -121,21 +120,21 @@ async def test_saving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("ending", [".html", ".md", ".json"])
 def test_reports_are_private_and_never_replace_a_file_unasked(ending: str, tmp_path: Path) -> None:
-    path = saving.check(str(tmp_path / f"x{ending}"))
-    saving.save(diagnoses.hang(), path, overwrite=False)
+    path = diagnosis_screen.check(str(tmp_path / f"x{ending}"))
+    diagnosis_screen.save(diagnoses.hang(), path, overwrite=False)
     assert path.stat().st_mode & 0o777 == 0o600
     with pytest.raises(NotSavedError, match="there already"):
-        saving.save(diagnoses.hang(), path, overwrite=False)
-    saving.save(diagnoses.hang(), path, overwrite=True)
+        diagnosis_screen.save(diagnoses.hang(), path, overwrite=False)
+    diagnosis_screen.save(diagnoses.hang(), path, overwrite=True)
 
 
 @pytest.mark.parametrize("name", ["", ".html", "report", "a.txt"])
 def test_names_that_say_no_form_are_refused(name: str) -> None:
     with pytest.raises(NotSavedError):
-        saving.check(name)
+        diagnosis_screen.check(name)
 
 
 def test_a_hostile_job_gives_a_harmless_name() -> None:
-    name = saving.default_name(diagnoses.failed())
+    name = diagnosis_screen.default_name(diagnoses.failed())
     assert "/" not in name
     assert name.endswith(".html")

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from mgpu_doctor.tui.start.greeting import Greeting
+from mgpu_doctor.tui.jobs.greeting import Greeting
 from mgpu_doctor.tui.view import View
 from tests.support.diagnoses import HOSTILE
 from tests.support.frames import HEALTHY, NOTHING, eight_gpus
@@ -52,7 +52,7 @@ def test_no_line_is_too_wide_whatever_it_holds() -> None:
 
 def test_this_machine_is_told_without_importing_a_framework() -> None:
     program = (
-        "import sys\nfrom mgpu_doctor.tui.start.greeting import Greeting\n"
+        "import sys\nfrom mgpu_doctor.tui.jobs.greeting import Greeting\n"
         "found = Greeting.of_this_machine()\n"
         "assert isinstance(found.frameworks, tuple)\n"
         "print(sorted({'torch', 'tensorflow', 'jax'} & set(sys.modules)))"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from mgpu_trainers import catalogue
 
-from mgpu_doctor.tui.start.form import Filled, Ready, Refused, check, fault_text
-from mgpu_doctor.tui.start.starting import shown
+from mgpu_doctor.tui.jobs.launch_screen import Filled, Ready, Refused, check, fault_text
+from mgpu_doctor.tui.jobs.starting import shown
 
 NAME = "torch-ddp"
 

@@ -11,9 +11,8 @@ from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import Select
 
-from mgpu_doctor.tui.start.launch import LaunchScreen
-from mgpu_doctor.tui.start.rows import Row
-from mgpu_doctor.tui.start.starting import NotStartedError, Started
+from mgpu_doctor.tui.jobs.launch_screen import LaunchScreen, Row
+from mgpu_doctor.tui.jobs.starting import NotStartedError, Started
 from tests.support.screens import check_screen, screen_text, until
 from tests.support.tiny import TinyApp
 

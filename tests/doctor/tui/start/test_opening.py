@@ -13,12 +13,12 @@ from textual.app import App
 from mgpu_doctor.live.here import Live
 from mgpu_doctor.live.outside import Outside
 from mgpu_doctor.recording.layout import END
-from mgpu_doctor.tui.start import opening
-from mgpu_doctor.tui.start.attach import AttachScreen
-from mgpu_doctor.tui.start.examined import DiagnosisScreen
-from mgpu_doctor.tui.start.launch import LaunchScreen
-from mgpu_doctor.tui.start.starting import Started, run_words, start
-from mgpu_doctor.tui.start.stop import StopScreen
+from mgpu_doctor.tui.jobs import opening
+from mgpu_doctor.tui.jobs.attach_screen import AttachScreen
+from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen
+from mgpu_doctor.tui.jobs.launch_screen import LaunchScreen
+from mgpu_doctor.tui.jobs.starting import Started, run_words, start
+from mgpu_doctor.tui.jobs.stopping import StopScreen
 from tests.support import diagnoses
 from tests.support.launching import python, read_json
 from tests.support.screens import screen_text, until

@@ -19,9 +19,9 @@ from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END
 from mgpu_doctor.recording.living import is_living
-from mgpu_doctor.tui.start import stopping
-from mgpu_doctor.tui.start.listing import jobs_here
-from mgpu_doctor.tui.start.starting import (
+from mgpu_doctor.tui.jobs import stopping
+from mgpu_doctor.tui.jobs.attach_screen import jobs_here
+from mgpu_doctor.tui.jobs.starting import (
     NotStartedError,
     Started,
     farewell,
@@ -29,7 +29,7 @@ from mgpu_doctor.tui.start.starting import (
     shown,
     start,
 )
-from mgpu_doctor.tui.start.stopping import Aim, aim_at_recording
+from mgpu_doctor.tui.jobs.stopping import Aim, aim_at_recording
 from tests.support.launching import eventually, python, read_json
 
 SLEEPS = "import time\nprint('at work', flush=True)\ntime.sleep(600)"
@@ -85,7 +85,7 @@ def test_a_job_is_nobodys_child_and_runs_in_a_session_of_its_own(begun: list[Sta
 
 
 def test_the_doctor_apart_is_known_as_the_doctor() -> None:
-    assert launchers.doctor(("python", "-m", "mgpu_doctor.tui.start.apart", "3", "run"))
+    assert launchers.doctor(("python", "-m", "mgpu_doctor.tui.jobs.detached_start", "3", "run"))
 
 
 def test_its_output_is_in_the_recording_and_its_end_is_told() -> None:
@@ -109,7 +109,7 @@ def test_who_started_it_may_be_killed(begun: list[Started], tmp_path: Path) -> N
     """The dashboard's process group gets SIGKILL, as by a terminal that is torn down."""
     program = (
         "import sys, time\n"
-        "from mgpu_doctor.tui.start.starting import run_words, start\n"
+        "from mgpu_doctor.tui.jobs.starting import run_words, start\n"
         f"one = start(run_words([sys.executable, '-c', {SLEEPS!r}]))\n"
         "print(one.pid, one.recording, flush=True)\n"
         "time.sleep(600)"

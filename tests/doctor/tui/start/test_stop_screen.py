@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
-from mgpu_doctor.tui.start.stop import StopScreen
-from mgpu_doctor.tui.start.stopping import Aim, Who
+from mgpu_doctor.tui.jobs.stopping import Aim, StopScreen, Who
 from tests.support.screens import check_screen, screen_text, until
 from tests.support.tiny import TinyApp
 

@@ -1,4 +1,4 @@
-"""The training loop of all strategies."""
+"""The training loop and the validation of all PyTorch strategies."""
 
 import argparse
 import os
@@ -6,19 +6,26 @@ import signal
 import sys
 
 import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader
 
-from mgpu_trainers import catalogue, data, faults, kept, models, schedule
+from mgpu_trainers import catalogue, faults, schedule
 from mgpu_trainers.lifeline import end_with
 from mgpu_trainers.options import BATCH
+from mgpu_trainers.planting import Planted
 from mgpu_trainers.pytorch import LAUNCHER
-from mgpu_trainers.pytorch.common.batches import endless
-from mgpu_trainers.pytorch.common.compiling import Compiled, missing
-from mgpu_trainers.pytorch.common.place import Place
-from mgpu_trainers.pytorch.common.precision import Precision
-from mgpu_trainers.pytorch.common.recompute import recompute
-from mgpu_trainers.pytorch.common.saving import Run
+from mgpu_trainers.pytorch.common import data, models
+from mgpu_trainers.pytorch.common.checkpoints import Checkpoint
+from mgpu_trainers.pytorch.common.data import endless_batches
+from mgpu_trainers.pytorch.common.passes import (
+    CompiledBlocks,
+    Precision,
+    checkpoint_activations,
+    missing_compiler,
+)
+from mgpu_trainers.pytorch.common.process_group import Place
 from mgpu_trainers.pytorch.common.strategy import Strategy
-from mgpu_trainers.pytorch.common.validation import validate
 
 
 def main(kind: type[Strategy]) -> None:
@@ -30,35 +37,36 @@ def main(kind: type[Strategy]) -> None:
     if "RANK" in os.environ:
         end_with(LAUNCHER)
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        faults.Planted(faults.parse(args.fault, world), rank).join()
+        Planted(faults.parse(args.fault, world), rank).join()
     with kind.join(kind.name, args.device, getattr(args, "timeout", None)) as place:
         train(kind(args, place), args, place)
 
 
 def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
-    if getattr(args, "compile", "off") == "on" and (why := missing(place.device)):
+    """Trains `args.steps` steps and validates; prints losses on the reporting rank."""
+    if getattr(args, "compile", "off") == "on" and (why := missing_compiler(place.device)):
         sys.exit(f"{strategy.name}: --compile on {why}")
     if place.rank == 0 and (note := strategy.note()):
         print(f"{strategy.name}: {note}", file=sys.stderr)
-    planted = faults.Planted(faults.parse(args.fault, place.world), place.rank)
+    planted = Planted(faults.parse(args.fault, place.world), place.rank)
     torch.manual_seed(args.seed)
-    source = data.load(args.model)
+    source = data.load_data(args.model)
     inner = models.build(args.model, source.classes).to(place.device)
     if args.checkpointing != "none":
-        recompute(inner, args.checkpointing)
-    compiled = Compiled(inner) if getattr(args, "compile", "off") == "on" else None
+        checkpoint_activations(inner, args.checkpointing)
+    compiled = CompiledBlocks(inner) if getattr(args, "compile", "off") == "on" else None
     model = strategy.wrap(inner)
     optimizer = strategy.optimizer(model)
     planted.attach(strategy.inside(inner), optimizer)
     precision = Precision(args.precision, place.device, autocasts=strategy.autocasts)
-    run = Run(strategy, inner, optimizer, precision)
-    done = run.resume(args.save_to) if args.save_to else 0
+    checkpoint = Checkpoint(strategy, inner, optimizer, precision)
+    done = checkpoint.resume(args.save_to) if args.save_to else 0
     if done and place.rank == 0:
-        print(kept.told(done, args.steps), flush=True)
-    share, tells = planted.share(*strategy.share()), place.rank == strategy.teller()
-    size = schedule.batch(args.model, args.batch, args.global_batch, share[1], args.accumulate)
+        print(schedule.describe_resumed(done, args.steps), flush=True)
+    share, reports = planted.share(*strategy.share()), place.rank == strategy.reporter()
+    size = schedule.batch_size(args.model, args.batch, args.global_batch, share[1], args.accumulate)
     growth = size * share[1] * args.accumulate / BATCH[args.model]
-    batches = endless(
+    batches = endless_batches(
         source,
         place,
         share,
@@ -69,8 +77,8 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
         taken=done * args.accumulate,
     )
 
-    for step in planted.steps(strategy.steps(done, planted, run)):
-        rate = schedule.rate(args.lr, args.lr_scaling, growth, step, args.warmup)
+    for step in planted.steps(strategy.steps(done, planted, checkpoint)):
+        rate = schedule.learning_rate(args.lr, args.lr_scaling, growth, step, args.warmup)
         for group in optimizer.param_groups:
             group["lr"] = rate
         for turn in range(1, args.accumulate + 1):
@@ -82,17 +90,31 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
         precision.step(optimizer)
         optimizer.zero_grad()
         strategy.updated(model, step)
-        if tells and loss is not None and (step % args.log_every == 0 or step == 1):
+        if reports and loss is not None and (step % args.log_every == 0 or step == 1):
             print(f"step {step} loss {loss.item():.4f}", flush=True)
         if args.save_every and step % args.save_every == 0:
-            run.save(args.save_to, step)
+            checkpoint.save(args.save_to, step)
 
     planted.end()
     strategy.trained(model)
     if compiled is not None:
         compiled.undo()
-    if tells or strategy.validates_together:
+    if reports or strategy.validates_together:
         whole = model if strategy.validates_together else inner
         mean_loss, accuracy = validate(whole, source, place.device, strategy.out())
-        if tells:
+        if reports:
             print(f"validation loss {mean_loss:.4f} accuracy {accuracy:.1%}", flush=True)
+
+
+@torch.no_grad()
+def validate(
+    model: nn.Module, source: data.Data, device: torch.device, out: torch.device
+) -> tuple[float, float]:
+    """Loss and accuracy over all the validation data; `device`: where the model takes it."""
+    model.eval()
+    losses, hits = [], []
+    for inputs, targets in DataLoader(source.validation, 32):
+        scores, wanted = model(inputs.to(device)), targets.to(out)
+        losses.append(cross_entropy(scores, wanted, reduction="none").flatten())
+        hits.append((scores.argmax(1) == wanted).flatten())
+    return torch.cat(losses).mean().item(), torch.cat(hits).float().mean().item()

@@ -1,52 +1,54 @@
-"""What a strategy may do otherwise than one process that trains alone."""
+"""What a PyTorch strategy may do differently from one process that trains alone.
+
+A strategy is one file beside this package with a subclass; the loop calls its methods.
+"""
 
 import argparse
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from mgpu_trainers import schedule
-from mgpu_trainers.faults import Planted
-from mgpu_trainers.pytorch.common import place
-from mgpu_trainers.pytorch.common.place import Place
-from mgpu_trainers.pytorch.common.precision import Precision
-
-if TYPE_CHECKING:
-    from mgpu_trainers.pytorch.common.saving import Run
+from mgpu_trainers import catalogue
+from mgpu_trainers.planting import Planted
+from mgpu_trainers.pytorch.common import process_group
+from mgpu_trainers.pytorch.common.checkpoints import Checkpoint
+from mgpu_trainers.pytorch.common.passes import Precision
+from mgpu_trainers.pytorch.common.process_group import Place
 
 
 class Strategy:
-    """The loop calls these in the order in which they stand."""
+    """The methods stand in the order in which the loop calls them."""
 
     name: ClassVar[str]
-    join: Callable[..., AbstractContextManager[Place]] = staticmethod(place.joined)
+    join: Callable[..., AbstractContextManager[Place]] = staticmethod(process_group.join_group)
     autocasts: ClassVar[bool] = True
-    """The loop casts for a shorter precision; else the strategy does."""
+    """Whether the loop casts to a shorter precision; else the strategy does."""
     validates_together: ClassVar[bool] = False
-    """Each forward pass needs all ranks."""
+    """Whether a forward pass needs all ranks."""
 
     def __init__(self, args: argparse.Namespace, where: Place) -> None:
         self.args = args
         self.place = where
 
     def share(self) -> tuple[int, int]:
-        """Which part of the data this rank takes, the first being 0, and how many parts there are.
+        """Which part of the data this rank takes, from 0, and how many parts there are.
 
         Ranks that work on the same batch follow each other.
         """
-        parts = schedule.replicas(self.name, self.place.world, getattr(self.args, "tp", None))
+        trainer = catalogue.find(self.name)
+        parts = trainer.count_shares(self.place.world, getattr(self.args, "tp", None))
         return self.place.rank * parts // self.place.world, parts
 
     def note(self) -> str | None:
-        """What the devices at hand cannot show of the strategy, as one sentence."""
+        """One sentence on what these devices cannot show of the strategy; None: they show it."""
         return None
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The model that is called, around the one that computes, which is on the device."""
+        """Wraps the model, which is on the device, into the one that is called."""
         return model
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
@@ -56,44 +58,45 @@ class Strategy:
         """Where the model's scores come out."""
         return self.place.device
 
-    def steps(self, done: int, _planted: Planted, _run: "Run") -> Iterable[int]:
-        """Those in which this rank learns, after `done` of them."""
+    def steps(self, done: int, _planted: Planted, _checkpoint: Checkpoint) -> Iterable[int]:
+        """The steps in which this rank learns, after `done` of them."""
         return range(done + 1, self.args.steps + 1)
 
     def turn(self, _model: Any, *, last: bool) -> AbstractContextManager[None]:
-        """Around forward and backward of one batch; `last`: the step follows."""
+        """A context for forward and backward of one batch; `last`: the optimizer step follows."""
         assert last or self.args.accumulate > 1
         return nullcontext()
 
     def inside(self, inner: nn.Module) -> nn.Module:
-        """What this rank computes of the model that was wrapped: where faults are planted."""
+        """The part of the wrapped model that this rank computes, where faults are planted."""
         return inner
 
     def learn(
         self, model: nn.Module, precision: Precision, inputs: torch.Tensor, targets: torch.Tensor
     ) -> torch.Tensor | None:
-        """Forward and backward of one batch; its mean loss, where this rank knows it."""
+        """Runs forward and backward of one batch; its mean loss, if this rank knows it."""
         with precision.forward():
             loss = cross_entropy(model(inputs), targets)
             part = loss / self.args.accumulate
         precision.backward(part)
         return loss
 
-    def teller(self) -> int:
+    def reporter(self) -> int:
         """The rank that knows losses and prints them."""
         return 0
 
     def updated(self, _model: nn.Module, _step: int) -> None:
-        """After each optimizer step."""
+        """Called after each optimizer step."""
 
     def trained(self, _model: nn.Module) -> None:
-        """After the last."""
+        """Called after the last step."""
 
     def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
-        """Weights and optimizer, whole, for a checkpoint; all ranks call it, the first needs it."""
+        """Complete weights and optimizer states for a checkpoint; every rank calls it, rank 0
+        needs it."""
         return (model.state_dict(), optimizer.state_dict()) if self.place.rank == 0 else None
 
     def load(self, model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
-        """The way back, on each rank."""
+        """Restores them; every rank calls it."""
         model.load_state_dict(weights)
         optimizer.load_state_dict(states)

@@ -5,8 +5,8 @@ from typing import Any
 import keras
 from keras import layers
 
+from mgpu_trainers.datasets import CONTEXT
 from mgpu_trainers.options import BLOCKS, HEADS
-from mgpu_trainers.raw import CONTEXT
 
 
 class Positions(layers.Layer):  # type: ignore[misc]  # keras has no types

@@ -1,20 +1,22 @@
-"""What a strategy may do otherwise than one process that trains alone on one device."""
+"""What a TensorFlow strategy may do differently from one process on one device.
+
+A strategy is one file beside this package with a subclass. Devices are settled here before
+TensorFlow creates them.
+"""
 
 import argparse
+import sys
 from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from mgpu_trainers import faults
-from mgpu_trainers.tensorflow.common import devices
-from mgpu_trainers.tensorflow.common.planted import Planted
+from mgpu_trainers.tensorflow.common.graph_faults import PlantedInGraph
 
 
 class Strategy:
-    """`distributed`: TensorFlow's own.
-
-    rank: of this process among `world`, which divide the data. replicas: how many of them faults
-    name as ranks, here.
+    """`distributed`: TensorFlow's own strategy. `rank`: of this process among `world`, which
+    divide the data. `replicas`: how many ranks that faults name are replicas of this process.
     """
 
     name: ClassVar[str]
@@ -32,19 +34,41 @@ class Strategy:
 
     def choose(self, *, first: int, count: int) -> list[str]:
         args = self.args
-        return devices.choose(
+        return choose_devices(
             self.name, args.device, first=first, count=count, threads=args.threads
         )
 
     def note(self) -> str | None:
-        """What the devices at hand cannot show of the strategy, as one sentence."""
+        """One sentence on what these devices cannot show of the strategy; None: they show it."""
         return None
 
-    def plant(self) -> Planted:
+    def plant(self) -> PlantedInGraph:
         """The faults of this process."""
         named = faults.parse(self.args.fault, max(self.world, self.replicas))
-        return Planted(named, self.rank, self.replicas)
+        return PlantedInGraph(named, self.rank, self.replicas)
 
     def save_to(self) -> str | None:
-        """Where this process saves what all save; None: nothing is saved."""
+        """The folder this process saves checkpoints to; None: it saves none."""
         return self.args.save_to or None
+
+
+def choose_devices(name: str, wanted: str, *, first: int, count: int, threads: int) -> list[str]:
+    """The names of `count` devices from the `first` on: GPUs if there are enough, else CPUs.
+
+    Several CPUs are one, divided into virtual ones. Ends the process where there are too few GPUs.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(max(2, count))
+    gpus = tf.config.list_physical_devices("GPU")
+    enough = len(gpus) >= first + count
+    if wanted == "cuda" and not enough:
+        sys.exit(f"{name}: {len(gpus)} GPUs are too few; try --device cpu")
+    mine = gpus[first : first + count] if enough and wanted != "cpu" else []
+    tf.config.set_visible_devices(mine, "GPU")
+    for gpu in mine:  # else TensorFlow takes all of its memory at once
+        tf.config.experimental.set_memory_growth(gpu, True)
+    if not mine and count > 1:
+        (cpu,) = tf.config.list_physical_devices("CPU")
+        virtual = [tf.config.LogicalDeviceConfiguration()] * count
+        tf.config.set_logical_device_configuration(cpu, virtual)
+    return [f"{'GPU' if mine else 'CPU'}:{number}" for number in range(count)]

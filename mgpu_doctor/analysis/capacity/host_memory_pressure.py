@@ -1,0 +1,102 @@
+"""Hosts whose memory the job nearly fills all the time, whether or not anything grows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case, Rank
+
+NEWEST = 60
+"""Samples that are looked at."""
+LEAST = 10
+LASTING = 0.8
+"""Share of them in which it must be full."""
+
+
+@dataclass(frozen=True, slots=True)
+class FullHost:
+    """Bytes of the newest sample, without page cache that could be dropped."""
+
+    host: str
+    used: int
+    total: int
+    of_ranks: dict[int, int]
+    """Rank -> what its process has resident."""
+    of_others: int
+    """What the job's other processes have, data loaders' workers above all."""
+    samples: int
+    pressure: float | None
+    """Share of the time in which some task of the machine stood still for want of memory."""
+
+    @property
+    def of_job(self) -> int:
+        """No more than is used, as shared pages count for each process."""
+        return min(self.used, sum(self.of_ranks.values()) + self.of_others)
+
+
+def find_full_hosts(case: Case, full: float) -> list[FullHost]:
+    """Hosts that were full beyond this share in most samples since the job was warm. A sample that
+    does not tell what of it is page cache counts as not full."""
+    samples: dict[str | None, list[HostSample]] = defaultdict(list)
+    for sample in case.host_samples:
+        if sample.processes:
+            samples[sample.host].append(sample)
+    homeless = samples.pop(None, [])
+    ranks: dict[str, list[Rank]] = defaultdict(list)
+    for rank in case.ranks:
+        ranks[rank.host].append(rank)
+    told = ((host, here, samples.get(host, homeless)) for host, here in ranks.items())
+    found = (_full(host, here, seen, full) for host, here, seen in told)
+    return [one for one in found if one is not None]
+
+
+def _full(
+    host: str, ranks: Sequence[Rank], samples: Sequence[HostSample], full: float
+) -> FullHost | None:
+    if sum(_share(one) >= full for one in samples) < LASTING * LEAST:
+        return None
+    warm = max(map(_warm, ranks))
+    ended = min((rank.ended for rank in ranks if rank.ended is not None), default=float("inf"))
+    seen = [one for one in samples if warm <= one.at < ended][-NEWEST:]
+    often = sum(_share(one) >= full for one in seen)
+    if len(seen) < LEAST or often < LASTING * len(seen) or _share(seen[-1]) < full:
+        return None
+    return _brim(host, ranks, seen)
+
+
+def _warm(rank: Rank) -> float:
+    steps = after_warm_up(rank.steps)
+    return float(steps["end_ns"][0]) * 1e-9 + rank.clock_offset if len(steps) else float("inf")
+
+
+def _share(one: HostSample) -> float:
+    if one.memory_used is None or not one.memory_total or one.memory_cache is None:
+        return 0.0
+    return (one.memory_used - one.memory_cache) / one.memory_total
+
+
+def _brim(host: str, ranks: Sequence[Rank], seen: Sequence[HostSample]) -> FullHost:
+    newest = seen[-1]
+    own = {rank.pid: rank.rank for rank in ranks if rank.pid is not None and rank.rank is not None}
+    return FullHost(
+        host=host,
+        used=(newest.memory_used or 0) - (newest.memory_cache or 0),
+        total=newest.memory_total or 0,
+        of_ranks={
+            own[pid]: resident for pid, (_, resident) in newest.processes.items() if pid in own
+        },
+        of_others=sum(size for pid, (_, size) in newest.processes.items() if pid not in own),
+        samples=len(seen),
+        pressure=_pressure(seen),
+    )
+
+
+def _pressure(seen: Sequence[HostSample]) -> float | None:
+    told = [(one.at, one.pressure["memory"]) for one in seen if "memory" in one.pressure]
+    if len(told) < 2 or told[-1][0] <= told[0][0]:
+        return None
+    return max(0.0, min(1.0, (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0])))

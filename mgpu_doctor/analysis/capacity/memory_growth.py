@@ -1,0 +1,308 @@
+"""Ranks whose memory grows from step to step, on the device or the host, and when it will be full.
+
+A rank's own readings at the ends of steps come first. A recording of an older version has none;
+then samples of its process serve, a second or more apart.
+
+The slope is Theil and Sen's (median of the slopes of all pairs) with Sen's confidence interval
+(Journal of the American Statistical Association 63, 1968); whether there is one is decided by the
+Mann-Kendall test. Both are robust: spikes, drops after garbage collection and heavy tails do not
+move them. Comparing thirds of the series tells a cache that fills up from steady growth; comparing
+the last third with the first rules out growth that slows down (an allocator that fragments with
+varying sizes, seen with a mixture of experts).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from mgpu_doctor.analysis.machines.rank_devices import Key, Placement, devices, placements, recent
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.step_alignment import Floats
+from mgpu_doctor.case.allocator import allocator
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Case, Rank, Records
+from mgpu_doctor.recording.columns import Columns
+
+HINT = 1 / 3
+"""Of the growth that is looked for: with less between the medians of the first and of the last
+third it cannot be there (a line has two thirds of it), and the pairs need not be looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGrowth:
+    """A rank whose memory grows. Bytes a step."""
+
+    rank: Rank
+    growth: Growth
+    source: str
+    free: float | None = None
+    """Bytes that are left for it; None: unknown."""
+    together: float = 1.0
+    """What all that share these bytes grow by, as a multiple of its own growth."""
+
+    limited: bool = False
+    """By the process' own limits of memory."""
+
+    @property
+    def left(self) -> tuple[float, float, float] | None:
+        """Steps until it is full: expected, at the earliest and at the latest by 95 %."""
+        if self.free is None:
+            return None
+        slopes = self.growth.slope, self.growth.high, self.growth.low
+        expected, earliest, latest = (self.free / (one * self.together) for one in slopes)
+        return expected, earliest, latest
+
+
+def find_growing_devices(case: Case, least: float) -> list[MemoryGrowth]:
+    """Ranks whose allocated device memory has grown by `least` bytes for sure."""
+    found = []
+    for rank in case.ranks:
+        grown = _of_records(rank, "device_bytes", least)
+        if grown is not None:
+            found.append(MemoryGrowth(rank, grown, "allocated at the ends of steps"))
+    if not found:
+        return []
+    free, placed = _free_on_devices(case), placements(case)
+    keys = [_key(one.rank, placed) for one in found]
+    sums: dict[Key | None, float] = defaultdict(float)
+    for one, key in zip(found, keys, strict=True):
+        sums[key] += one.growth.slope
+    return [
+        replace(one, free=free[key], together=sums[key] / one.growth.slope)
+        if key is not None and key in free
+        else one
+        for one, key in zip(found, keys, strict=True)
+    ]
+
+
+def find_growing_hosts(case: Case, step_seconds: float | None, least: float) -> list[MemoryGrowth]:
+    """Ranks whose process has grown by `least` bytes for sure."""
+    found = []
+    samples = _by_host(case)
+    for rank in case.ranks:
+        source = "resident at the ends of steps"
+        grown = _of_records(rank, "resident_bytes", least)
+        if step_seconds and not rank.steps["resident_bytes"].any():
+            at, taken = _sampled(samples(rank.host), rank)
+            grown, source = _grown(at / step_seconds, taken, least), "host samples"
+        if grown is not None:
+            found.append(MemoryGrowth(rank, grown, source))
+    sums: dict[str, float] = defaultdict(float)
+    for one in found:
+        sums[one.rank.host] += one.growth.slope
+    shared = (
+        replace(
+            one,
+            free=_free_on_host(case, one.rank.host),
+            together=sums[one.rank.host] / one.growth.slope,
+        )
+        for one in found
+    )
+    return [_within_limits(case, one) for one in shared]
+
+
+def _of_records(rank: Rank, name: str, least: float) -> Growth | None:
+    """Of its steps; where these are too few to tell, of the whole run by windows of time."""
+    for records, late in ((rank.steps, after_warm_up), (rank.history, _after_the_first)):
+        if _differs(records, name, least):
+            grown = _grown(*_column(late(records), name), least)
+            if grown is not None:
+                return grown
+    return None
+
+
+def _differs(records: Records, name: str, least: float) -> bool:
+    """Whether there can be such growth at all: of most ranks nothing else need be computed."""
+    if len(records) < LEAST_POINTS or name not in (records.dtype.names or ()):
+        return False
+    if least > 0 and isinstance(records, Columns) and records.same(name) is not None:
+        return False
+    values = records[name]
+    most = int(values.max())
+    return most >= least and most - int(values.min(where=values > 0, initial=most)) >= least
+
+
+def _after_the_first(windows: Records) -> Records:
+    """Without the one in which the run warmed up."""
+    return windows[1:]
+
+
+def _column(records: Records, name: str) -> tuple[Floats, Floats]:
+    """Steps and bytes where bytes are known."""
+    known = records[records[name] > 0]
+    return known["step"].astype(np.float64), known[name].astype(np.float64)
+
+
+def _grown(places: Floats, values: Floats, least: float) -> Growth | None:
+    third = len(values) // 3
+    if len(values) < LEAST_POINTS:
+        return None
+    if np.median(values[-third:]) - np.median(values[:third]) < HINT * least:
+        return None
+    found = fit_growth(places, values)
+    return found if found is not None and found.sure >= least else None
+
+
+def _by_host(case: Case) -> Callable[[str], Sequence[HostSample]]:
+    """Host -> its samples and those that do not tell where they are from."""
+    found: dict[str | None, list[HostSample]] = defaultdict(list)
+    for sample in case.host_samples:
+        found[sample.host].append(sample)
+    homeless = found.pop(None, [])
+    if not homeless:
+        return lambda host: found.get(host, ())
+    return lambda host: [one for one in case.host_samples if one.host in (None, host)]
+
+
+def _sampled(samples: Sequence[HostSample], rank: Rank) -> tuple[Floats, Floats]:
+    """Seconds and bytes of its process, from the moment on at which it was warm."""
+    if len(samples) < LEAST_POINTS:
+        return np.empty(0), np.empty(0)
+    steps = after_warm_up(rank.steps)
+    warm = float(steps["end_ns"][0]) * 1e-9 + rank.clock_offset if len(steps) else np.inf
+    rows = [
+        (sample.at, float(process[1]))
+        for sample in samples
+        if rank.pid is not None
+        and (process := sample.processes.get(rank.pid)) is not None
+        and sample.at >= warm
+        and (rank.ended is None or sample.at < rank.ended)
+    ]
+    return np.array([at for at, _ in rows]), np.array([resident for _, resident in rows])
+
+
+def _free_on_host(case: Case, host: str) -> float | None:
+    """By the newest sample that tells it: of the control group where that has a limit."""
+    for sample in reversed(case.host_samples):
+        used, whole = sample.memory_used, sample.memory_total
+        if used is not None and whole and sample.host in (None, host):
+            return float(max(0, whole - used))
+    return None
+
+
+def _within_limits(case: Case, one: MemoryGrowth) -> MemoryGrowth:
+    """Whatever is full first: the host, or what the process itself may have."""
+    pid, host = one.rank.pid, one.rank.host
+    for sample in reversed(case.host_samples):
+        task = sample.tasks.get(pid) if pid is not None and sample.host in (None, host) else None
+        if pid is None or task is None:
+            continue
+        if task.room is None:
+            return one
+        since = one.growth.last - sample.processes.get(pid, (0.0, one.growth.last))[1]
+        own = replace(one, free=max(0.0, task.room - since), together=1.0, limited=True)
+        return min((one, own), key=lambda each: each.left[0] if each.left else np.inf)
+    return one
+
+
+def _key(rank: Rank, placed: Mapping[int, Placement]) -> Key | None:
+    at = placed.get(rank.rank) if rank.rank is not None else None
+    return at.device if at is not None else None
+
+
+def _free_on_devices(case: Case) -> dict[Key, float]:
+    """What the device has left, and what the ranks there keep for themselves unused."""
+    placed = placements(case)
+    found = {}
+    for key, device in devices(recent(case)).items():
+        if device.memory_total is not None and device.memory_used is not None:
+            here = (one for one in case.ranks if _key(one, placed) == key)
+            cached = sum(_cached(here))
+            found[key] = float(max(0, device.memory_total - device.memory_used) + cached)
+    return found
+
+
+def _cached(ranks: Iterable[Rank]) -> Iterable[int]:
+    for rank in ranks:
+        memory = allocator(rank)
+        if memory.reserved is not None and memory.allocated is not None:
+            yield max(0, memory.reserved - memory.allocated)
+
+
+MOST_POINTS = 200
+"""All pairs of 200 points take 2 ms; longer series are thinned evenly."""
+LEAST_POINTS = 30
+SURE = 4.0
+"""Standard deviations of Mann's and Kendall's statistic: with 200 healthy series of each kind there
+was no false alarm."""
+CONFIDENCE = 1.96
+"""Standard deviations of the slope's interval: 95 %."""
+LASTING = 0.25
+"""Of the whole slope, that each third must have."""
+THIRDS = 3
+STEADY = 0.7
+"""Of the first third's slope, that the last must have: less will come to rest. An exponential
+approach to a limit has as much up to 41 % of its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """In the unit of the values by the unit of the places; `low` and `high` bound it by 95 %."""
+
+    slope: float
+    low: float
+    high: float
+    last: float
+    """Where the line stands at the end."""
+    places: float
+    """From the first to the last."""
+
+    @property
+    def sure(self) -> float:
+        """What it has grown at least."""
+        return self.low * self.places
+
+    def until(self, full: float) -> float | None:
+        """Places from the end until the line reaches `full`; None: never."""
+        return max(0.0, full - self.last) / self.slope if self.slope > 0 else None
+
+
+def fit_growth(places: Floats, values: Floats) -> Growth | None:
+    """None: it does not grow, or not for sure, or not throughout. `places` ascend."""
+    known = np.isfinite(values)
+    places, values = _thinned(places[known]), _thinned(values[known])
+    if len(values) < LEAST_POINTS or places[-1] <= places[0]:
+        return None
+    slopes = _slopes(places, values)
+    count = len(values)
+    spread = np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    if _concordance(values) / spread <= SURE:
+        return None
+    slope = float(np.median(slopes))
+    reach = CONFIDENCE * spread
+    low = float(slopes[max(0, int((len(slopes) - reach) / 2))])
+    high = float(slopes[min(len(slopes) - 1, int((len(slopes) + reach) / 2))])
+    parts = zip(np.array_split(places, THIRDS), np.array_split(values, THIRDS), strict=True)
+    each = [float(np.median(_slopes(*part))) for part in parts]
+    if low <= 0 or min(each) < LASTING * slope or each[-1] < STEADY * each[0]:
+        return None
+    intercept = float(np.median(values - slope * places))
+    last = intercept + slope * float(places[-1])
+    return Growth(slope, low, high, last, float(places[-1] - places[0]))
+
+
+def _thinned(values: Floats) -> Floats:
+    if len(values) <= MOST_POINTS:
+        return values
+    chosen: Floats = values[np.linspace(0, len(values) - 1, MOST_POINTS).astype(int)]
+    return chosen
+
+
+def _slopes(places: Floats, values: Floats) -> Floats:
+    """Of all pairs, ascending."""
+    first, second = np.triu_indices(len(values), 1)
+    apart = places[second] - places[first]
+    good = apart > 0
+    slopes: Floats = np.sort((values[second] - values[first])[good] / apart[good])
+    return slopes
+
+
+def _concordance(values: Floats) -> float:
+    """Pairs that rise, less those that fall, corrected for continuity."""
+    first, second = np.triu_indices(len(values), 1)
+    sum_ = float(np.sign(values[second] - values[first]).sum())
+    return sum_ - float(np.sign(sum_))

@@ -1,0 +1,199 @@
+"""What ranks usually call at a place, and a rank whose calls shifted by one. Pure.
+
+A rank that omits a collective, or makes one too many, pairs all later calls with the wrong ones of
+the other ranks; `find_shift` finds where that began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from mgpu_doctor.analysis.collectives.process_groups import Slot
+from mgpu_doctor.case.flights import Collective, Flight
+
+Key = Hashable
+FAR = 128
+"""The most collectives that a rank is looked for to have left out or to have made too many."""
+WINDOW = 24
+"""Collectives after a place by which its explanation is judged."""
+MATCHED, UNMATCHED = 0.9, 0.5
+"""A shift explains a window where so many of its collectives fit, and without it at most so many
+do: a loop may call the same collective several times in a row."""
+MOST_PAIRS = 64
+"""Rank-dependent pairs of calls that are looked into; a job with more of them is no loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """From `sequence` on, a rank's calls are the others' of `by` numbers later (it left `by` of
+    them out) or, where `by` is negative, earlier (it made more)."""
+
+    sequence: int
+    by: int
+    agreed: int
+    """Calls before it that were the others' in everything, their place in the code, too."""
+    fitting: int
+    """Its calls since then that fit the shift."""
+    distinct: int
+    """How many different ones these are."""
+
+
+@dataclass(slots=True)
+class _Alike:
+    """Pairs of calls that are one for all we know: rank-dependent branches that meet."""
+
+    pairs: set[tuple[Key, Key]] = field(default_factory=set)
+
+    def __call__(self, mine: Key, theirs: Key) -> bool:
+        return mine == theirs or (mine, theirs) in self.pairs
+
+
+def key_of(slot: Slot) -> Key:
+    """What a call is and where it stands in the code. Folders are left out but the last: hosts may
+    keep their code in different places."""
+    return tuple(
+        (
+            one.operation,
+            one.inputs if one.operation != "scatter" else (),
+            one.outputs if one.operation != "gather" else (),
+            one.dtypes,
+            _places(one.frames),
+        )
+        for one in slot
+    )
+
+
+@lru_cache(maxsize=4096)
+def _places(frames: tuple[tuple[str, int | None, str], ...]) -> tuple[tuple[str, int | None], ...]:
+    return tuple(("/".join(file.rsplit("/", 2)[-2:]), line) for file, line, _ in frames)
+
+
+def find_shift(mine: Mapping[int, Key], theirs: Mapping[int, Key]) -> Shift | None:
+    """Where a rank's calls began to be shifted against the others', by sequence number.
+
+    `theirs` is continued beyond its end by what it always did before. None where nothing, or
+    something else, explains the differences.
+    """
+    alike = _Alike()
+    agreed = 0
+    for sequence in sorted(mine.keys() & theirs.keys()):
+        if mine[sequence] == theirs[sequence]:
+            agreed += 1
+        elif not alike(mine[sequence], theirs[sequence]):
+            found = _explain(sequence, agreed, mine, theirs, alike)
+            if found is not None or len(alike.pairs) >= MOST_PAIRS:
+                return found
+            alike.pairs.add((mine[sequence], theirs[sequence]))
+    return None
+
+
+def _explain(
+    sequence: int, agreed: int, mine: Mapping[int, Key], theirs: Mapping[int, Key], alike: _Alike
+) -> Shift | None:
+    window = _from(mine, sequence)
+    expected = _continued(theirs, sequence, FAR + WINDOW)
+    if _share(window, expected, alike) > UNMATCHED:
+        return None
+    for by in range(1, FAR + 1):
+        if _share(window, expected[by:], alike) >= MATCHED:
+            return Shift(sequence, by, agreed, len(window), len(set(window)))
+        later = _from(mine, sequence + by)
+        if _share(later, expected, alike) >= MATCHED:
+            return Shift(sequence, -by, agreed, len(later), len(set(later)))
+    return None
+
+
+def _from(calls: Mapping[int, Key], sequence: int) -> list[Key]:
+    return [calls[k] for k in range(sequence, sequence + WINDOW) if k in calls]
+
+
+def _share(window: Sequence[Key], expected: Sequence[Key], alike: _Alike) -> float:
+    """Share of the window that fits; what reaches beyond the expectation does not."""
+    if not window:
+        return 0.0
+    fitting = sum(alike(mine, other) for mine, other in zip(window, expected, strict=False))
+    return fitting / len(window)
+
+
+def _continued(theirs: Mapping[int, Key], sequence: int, count: int) -> list[Key]:
+    """Their calls from `sequence` on, continued by what followed the same call the last time."""
+    found: list[Key] = []
+    at = sequence
+    while at in theirs and len(found) < count:
+        found.append(theirs[at])
+        at += 1
+    if not found:
+        return found
+    last = at - 1
+    before = (
+        k
+        for k in range(last - 1, min(theirs, default=last) - 1, -1)
+        if theirs.get(k) == theirs[last] and theirs.get(k - 1) == theirs.get(last - 1)
+    )
+    earlier = next(before, None)
+    if earlier is None:
+        return found
+    period = [theirs[k] for k in range(earlier + 1, last + 1) if k in theirs]
+    while period and len(found) < count:
+        found += period
+    return found[:count]
+
+
+LEAST = 3
+"""Times that one call must always have followed others before, for it to be expected."""
+LONGEST = 8
+"""Calls before a place that are looked at, the fewest first that were always followed alike."""
+
+
+def habit(calls: Sequence[Key], at: int) -> int | None:
+    """Where what always came in this place was called last; None where it varied or was seldom."""
+    for length in range(1, min(LONGEST, at) + 1):
+        context = calls[at - length : at]
+        alike = [i for i in range(length, at) if calls[i - length : i] == context]
+        if len(alike) < LEAST:
+            return None
+        if len({calls[i] for i in alike}) == 1:
+            return alike[-1]
+    return None
+
+
+def is_habit(called: Mapping[int, Key], sequence: int) -> bool:
+    """Whether a group's call is what always came after those before it."""
+    numbers = range(min(called, default=0), sequence + 1)
+    calls = [called.get(number) for number in numbers]
+    found = habit(calls, len(calls) - 1)
+    return found is not None and calls[found] == calls[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A call of a rank, in whatever group, and what it had always called there before."""
+
+    called: Collective
+    usual: Collective
+
+    @property
+    def strays(self) -> bool:
+        """Whether it is another call than usual."""
+        one, other = self.called, self.usual
+        return one.group != other.group or key_of(_slot(one)) != key_of(_slot(other))
+
+
+def last_known_step(flight: Flight, entry: Collective) -> Step | None:
+    """The call itself, or the last before it, of which the rank's habit is known: where it has
+    strayed, nothing that follows is habit. None: it varied, or was too seldom."""
+    calls = [(one.group, key_of(_slot(one))) for one in flight.collectives]
+    at = next((i for i, one in enumerate(flight.collectives) if one is entry), -1)
+    for i in range(at, max(-1, at - LONGEST), -1):
+        found = habit(calls, i)
+        if found is not None and (i == at or calls[found] != calls[i]):
+            return Step(flight.collectives[i], flight.collectives[found])
+        if found is not None:
+            return None
+    return None
+
+
+def _slot(one: Collective) -> Slot:
+    return (one,)

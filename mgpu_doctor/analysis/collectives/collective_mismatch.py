@@ -1,0 +1,246 @@
+"""Ranks that called different collectives under one sequence number. Pure.
+
+A rank that omits one collective pairs all later ones with the wrong calls of the other ranks. They
+may well succeed, step after step, until a shape, an operation or the end of the loop blocks the
+job; what the time-out names is then far from the fault. So calls are compared together with their
+place in the code, and a mismatch is traced back to where a rank's calls began to be shifted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from math import prod
+
+from mgpu_doctor.analysis.collectives.call_patterns import Key, Shift, find_shift, is_habit, key_of
+from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
+from mgpu_doctor.analysis.collectives.process_groups import Circle, Slot
+from mgpu_doctor.case.flights import Collective
+
+SAME_SIZE = frozenset(
+    {
+        "all_reduce",
+        "allreduce",
+        "allreduce_coalesced",
+        "all_reduce_coalesced",
+        "broadcast",
+        "_broadcast_oop",
+        "reduce",
+        "_reduce_oop",
+        "_all_gather_base",
+        "_allgather_base",
+        "all_gather_single",
+        "all_gather_into_tensor_coalesced",
+        "allgather_into_tensor_coalesced",
+        "_reduce_scatter_base",
+        "reduce_scatter_single",
+        "reduce_scatter_tensor_coalesced",
+    }
+)
+"""Every rank must give and take as many elements as the others: the operations of
+torch.distributed that its documentation (and torch.distributed.flight_recorder) holds to equal
+sizes. gather, scatter, all_to_all and the uneven forms may differ."""
+SAME_OUTPUT = frozenset({"all_gather", "all_gather_v", "allgather"})
+"""Ranks may give unequal tensors, but all list the same results."""
+SAME_INPUT = frozenset({"reduce_scatter", "reduce_scatter_v"})
+
+
+class Clash(str, Enum):
+    OPERATION = "operation"
+    DTYPE = "dtype"
+    SHAPE = "shape"
+
+
+def clash(one: Slot, other: Slot) -> Clash | None:
+    """What keeps two ranks' calls from being one collective; None where they may be.
+
+    A slot that is still being filled is compared as far as it goes.
+    """
+    for a, b in zip(one, other, strict=False):
+        found = _clash(a, b)
+        if found is not None:
+            return found
+    return None
+
+
+def _clash(a: Collective, b: Collective) -> Clash | None:
+    if a.operation != b.operation:
+        return Clash.OPERATION
+    if a.dtypes and b.dtypes and set(a.dtypes) != set(b.dtypes):
+        return Clash.DTYPE
+    operation = a.operation
+    inputs = operation in SAME_SIZE or operation in SAME_INPUT
+    outputs = operation in SAME_SIZE or operation in SAME_OUTPUT
+    if (inputs and _differ(a.inputs, b.inputs)) or (outputs and _differ(a.outputs, b.outputs)):
+        return Clash.SHAPE
+    return None
+
+
+def _differ(a: tuple[tuple[int, ...], ...], b: tuple[tuple[int, ...], ...]) -> bool:
+    """Unequal numbers of elements; [4, 2] and [8] are one size to every backend."""
+    return bool(a and b) and sum(map(prod, a)) != sum(map(prod, b))
+
+
+LEAST_FITTING, LEAST_DISTINCT, LEAST_AGREED = 8, 2, 8
+"""What a shift must explain in a job that still moves to be believed: so many calls, of so many
+kinds, after so many that agreed in everything."""
+
+
+def first_clash(circle: Circle) -> Divergence | None:
+    """The first number at which the calls cannot be one collective, traced back to its origin."""
+    for sequence in sorted({k for lane in circle.lanes.values() for k in lane.slots}):
+        slots = {r: slot for r, lane in circle.lanes.items() if (slot := lane.slots.get(sequence))}
+        parties = _parties(slots)
+        if len(parties) > 1:
+            return _told(circle, sequence, parties, slots)
+    return None
+
+
+def silent_shift(circle: Circle) -> Divergence | None:
+    """A rank whose calls are shifted against the others' while all of them go on: they exchange
+    the wrong tensors. Told where three ranks or more leave no doubt of it."""
+    if len(circle.lanes) < 3:
+        return None
+    keys = keys_of(circle)
+    usual = common(keys)
+    for rank, mine in keys.items():
+        shift = find_shift(mine, usual)
+        if (
+            shift is not None
+            and shift.fitting >= LEAST_FITTING
+            and shift.distinct >= LEAST_DISTINCT
+            and shift.agreed >= LEAST_AGREED
+        ):
+            most = [one for one in keys if keys[one].get(shift.sequence) == usual[shift.sequence]]
+            if 2 * len(most) > len(circle.members):
+                return _shifted(circle, shift, [rank], most)
+    return None
+
+
+def traced(
+    found: Divergence, circle: Circle, others: Iterable[int], most: Iterable[int]
+) -> Divergence:
+    """The same, told as what began it, where one shift of these other ranks explains it."""
+    most = list(most)
+    shifts = {rank: shift_of(circle, rank, most) for rank in others}
+    known = [shift for shift in shifts.values() if shift is not None]
+    if not known or len(known) < len(shifts) or len({shift.by > 0 for shift in known}) > 1:
+        return found
+    first = min(known, key=lambda shift: shift.sequence)
+    if first.sequence > found.sequence:
+        return found
+    origin = _shifted(circle, first, list(shifts), most)
+    return replace(
+        origin,
+        culprits=found.culprits,
+        waiting=found.waiting,
+        seconds=found.seconds,
+        stands=found.stands,
+        beyond=found.beyond,
+        by_routine=found.by_routine,
+    )
+
+
+def shift_of(circle: Circle, rank: int, most: Iterable[int]) -> Shift | None:
+    """Where a rank's calls began to be shifted against those of the others."""
+    theirs = common(keys_of(circle, [one for one in most if one != rank]))
+    return find_shift(keys_of(circle, [rank])[rank], theirs)
+
+
+def left_habits(others: Iterable[int], party: Sequence[int], circle: Circle) -> bool:
+    """Whether all of them left out what had always been called there, and the party did not."""
+    theirs = common(keys_of(circle, party))
+    shifts = [shift_of(circle, rank, party) for rank in others]
+    return all(
+        shift is not None and shift.by > 0 and is_habit(theirs, shift.sequence) for shift in shifts
+    )
+
+
+def keys_of(circle: Circle, ranks: Iterable[int] | None = None) -> dict[int, dict[int, Key]]:
+    """What ranks called, by sequence number, in a form that can be compared."""
+    return {
+        rank: {k: key_of(slot) for k, slot in circle.lanes[rank].slots.items()}
+        for rank in (circle.lanes if ranks is None else ranks)
+    }
+
+
+def common(keys: Mapping[int, Mapping[int, Key]]) -> dict[int, Key]:
+    """What most of them called, by sequence number."""
+    votes: dict[int, Counter[Key]] = {}
+    for called in keys.values():
+        for sequence, key in called.items():
+            votes.setdefault(sequence, Counter())[key] += 1
+    return {sequence: votes[sequence].most_common(1)[0][0] for sequence in sorted(votes)}
+
+
+def agreed(circle: Circle, sequence: int) -> int:
+    """Sequence numbers before this one that at least two dumps hold."""
+    held = Counter(k for lane in circle.lanes.values() for k in lane.slots if k < sequence)
+    return sum(count > 1 for count in held.values())
+
+
+def _parties(slots: Mapping[int, Slot]) -> list[list[int]]:
+    """Ranks whose calls fit together, the largest party first."""
+    found: list[list[int]] = []
+    for rank, slot in slots.items():
+        home = next((one for one in found if clash(slots[one[0]], slot) is None), None)
+        if home is None:
+            found.append([rank])
+        else:
+            home.append(rank)
+    return sorted(found, key=len, reverse=True)
+
+
+def _told(
+    circle: Circle, sequence: int, parties: list[list[int]], slots: Mapping[int, Slot]
+) -> Divergence:
+    most, by_routine = parties[0], False
+    decided = 2 * len(most) > len(circle.members)
+    if not decided and len(parties) == 2:
+        faithful = [
+            party for party, other in (parties, parties[::-1]) if left_habits(other, party, circle)
+        ]
+        if len(faithful) == 1:
+            most, by_routine = faithful[0], True
+    others = [rank for rank in slots if rank not in most]
+    beyond = min(lane.last for lane in circle.lanes.values()) - sequence
+    wrong = clash(slots[most[0]], slots[others[0]]) or Clash.OPERATION
+    found = Divergence(
+        kind=Kind(wrong.value),
+        group=circle.group,
+        members=circle.members,
+        sequence=sequence,
+        expected=slots[most[0]][0],
+        expecting=tuple(sorted(most)),
+        deviating={rank: slots[rank][0] for rank in others},
+        culprits=tuple(sorted(others)) if decided or by_routine else (),
+        waiting=(),
+        missing=circle.missing,
+        agreed=agreed(circle, sequence),
+        beyond=max(0, beyond),
+        by_routine=by_routine,
+    )
+    return traced(found, circle, others, most)
+
+
+def _shifted(circle: Circle, shift: Shift, others: list[int], most: list[int]) -> Divergence:
+    entries = {rank: circle.lanes[rank].entry(shift.sequence) for rank in most}
+    expected = next((one for one in entries.values() if one is not None), None)
+    return Divergence(
+        kind=Kind.SKIPPED if shift.by > 0 else Kind.EXTRA,
+        group=circle.group,
+        members=circle.members,
+        sequence=shift.sequence,
+        expected=expected,
+        expecting=tuple(sorted(rank for rank, one in entries.items() if one is not None)),
+        deviating={rank: circle.lanes[rank].entry(shift.sequence) for rank in others},
+        culprits=tuple(sorted(others)),
+        waiting=(),
+        missing=circle.missing,
+        agreed=agreed(circle, shift.sequence),
+        calls=abs(shift.by),
+        stands=False,
+        beyond=max(0, min(lane.last for lane in circle.lanes.values()) - shift.sequence),
+    )

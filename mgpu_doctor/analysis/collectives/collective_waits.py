@@ -1,0 +1,170 @@
+"""Who waits for whom, according to flight recorders: calls that were made and are not over.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mgpu_doctor.analysis.collectives.process_groups import Circle, Lane, is_over
+from mgpu_doctor.case.flights import Collective, Flight
+
+LEAST_WAIT = 5.0
+"""Seconds that a wait must have lasted: the dumps of ranks are not made at one moment."""
+GAPS = 2.0
+"""Times the longest pause between calls that was usual before."""
+BEYOND_TIMEOUT = 120.0
+"""A wait longer than the collective's timeout and this would have been ended: then the file was
+written (copied) later than the dump was made."""
+ONE_WAY = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
+"""May be over on one rank before another has called them; the rest may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A rank that is in a collective which others have not called."""
+
+    rank: int
+    circle: Circle
+    sequence: int
+    entry: Collective
+    lacking: tuple[int, ...]
+    """Members whose dumps show that they have not called it."""
+    seconds: float | None
+    """For how long at least; None: the dumps do not tell when they were made."""
+    usual: float
+    """The longest pause between calls of this rank that was usual before, seconds."""
+    at_most: float | None
+    """The same without the doubt when the dumps were made."""
+    timed_out: bool
+
+    @property
+    def lasting(self) -> bool:
+        """Longer than a moving job would wait."""
+        if self.timed_out:
+            return True
+        return self.seconds is not None and self.seconds >= max(LEAST_WAIT, GAPS * self.usual)
+
+
+def find_waits(circles: Iterable[Circle]) -> tuple[Wait, ...]:
+    """Every rank that is in a collective, with those that have not called it."""
+    found = []
+    for circle in circles:
+        settled = _settled(circle)
+        for lane in circle.lanes.values():
+            wait = _wait(circle, lane, settled)
+            if wait is not None:
+                found.append(wait)
+    return tuple(found)
+
+
+def awaited(waits: Iterable[Wait]) -> tuple[int, ...]:
+    """Ranks that others wait for and that wait for nobody: where the waiting ends."""
+    found = list(waits)
+    waiting = {wait.rank for wait in found}
+    return tuple(sorted({rank for wait in found for rank in wait.lacking} - waiting))
+
+
+def cycle(waits: Iterable[Wait]) -> tuple[Wait, ...]:
+    """Ranks that wait for each other in a ring, each in another group; empty: there is none.
+
+    Calls that all ranks make in one order give none, whenever the dumps were made: each link says
+    that a call came before another, and a ring would have one before itself.
+    """
+    links: dict[int, list[tuple[Wait, int]]] = {}
+    for wait in waits:
+        for rank in wait.lacking:
+            links.setdefault(wait.rank, []).append((wait, rank))
+    done: set[int] = set()
+    for start in sorted(links):
+        found = _ring(start, links, done)
+        if found:
+            return found
+    return ()
+
+
+def _ring(
+    start: int, links: Mapping[int, list[tuple[Wait, int]]], done: set[int]
+) -> tuple[Wait, ...]:
+    """Depth first, without recursion: there may be thousands of ranks."""
+    path: list[tuple[Wait, int]] = []
+    ranks = [start]
+    open_links = [iter(links[start])]
+    while open_links:
+        link = next(open_links[-1], None)
+        if link is None:
+            open_links.pop()
+            done.add(ranks.pop())
+            del path[-1:]
+            continue
+        _, onward = link
+        if onward in ranks:
+            ring = [*path, link][ranks.index(onward) :]
+            return tuple(wait for wait, _ in ring)
+        if onward in links and onward not in done:
+            path.append(link)
+            ranks.append(onward)
+            open_links.append(iter(links[onward]))
+    return ()
+
+
+def _wait(circle: Circle, lane: Lane, settled: int) -> Wait | None:
+    entry = None if lane.pending is None else lane.entry(lane.pending)
+    if entry is None or lane.pending is None:
+        return None
+    lacking = tuple(
+        sorted(
+            other.rank for other in circle.lanes.values() if settled <= other.last < lane.pending
+        )
+    )
+    moments = [_moment(circle.lanes[rank].flight) for rank in (lane.rank, *lacking)]
+    return Wait(
+        rank=lane.rank,
+        circle=circle,
+        sequence=lane.pending,
+        entry=entry,
+        lacking=lacking,
+        seconds=_seconds(entry, lane.flight, moments),
+        usual=_usual_pause(lane.flight),
+        at_most=_seconds(entry, lane.flight, [lane.flight.at]),
+        timed_out=entry.retired is True and entry.state in ("started", "scheduled"),
+    )
+
+
+def _settled(circle: Circle) -> int:
+    """The last call that is over somewhere and that nobody can have missed: a dump that lacks it
+    was made earlier, and tells of no delay."""
+    return max(
+        (
+            sequence
+            for lane in circle.lanes.values()
+            for sequence, slot in lane.slots.items()
+            if all(one.operation not in ONE_WAY and is_over(one, lane.tells) for one in slot)
+        ),
+        default=-1,
+    )
+
+
+def _moment(flight: Flight) -> float | None:
+    """When the dump was made at the earliest; None: unknown."""
+    if flight.at is None:
+        return None
+    return flight.at - flight.slack
+
+
+def _seconds(entry: Collective, flight: Flight, moments: list[float | None]) -> float | None:
+    since = entry.created if entry.started is None else entry.started
+    if since is None or flight.at is None or any(one is None for one in moments):
+        return None
+    if entry.timeout is not None and flight.at - since > entry.timeout + BEYOND_TIMEOUT:
+        return None
+    return min(one for one in moments if one is not None) - since
+
+
+def _usual_pause(flight: Flight) -> float:
+    """The second longest pause between its calls: the longest may be a warm-up."""
+    times = sorted(one.created for one in flight.collectives if one.created is not None)
+    pauses = sorted(b - a for a, b in pairwise(times))
+    return pauses[-2] if len(pauses) > 1 else 0.0

@@ -1,0 +1,116 @@
+"""The first divergence of ranks' collectives in flight-recorder dumps, or why there is none.
+Pure.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from mgpu_doctor.analysis.collectives.collective_mismatch import first_clash, silent_shift
+from mgpu_doctor.analysis.collectives.collective_waits import LEAST_WAIT, Wait, awaited, find_waits
+from mgpu_doctor.analysis.collectives.divergence import Divergence
+from mgpu_doctor.analysis.collectives.process_groups import circles, newest_dumps, pairs
+from mgpu_doctor.analysis.collectives.stuck_collectives import apart, behind, in_ring, undumped
+from mgpu_doctor.case.flights import Flight
+
+
+def diverged(flights: Iterable[Flight]) -> Divergence | None:
+    """The first divergence; None where there is none, or where it may be mere delay.
+
+    Dumps of several ranks are never made at one moment: that one rank is some calls ahead of
+    another means nothing until it has waited longer than it usually does.
+    """
+    newest = newest_dumps(flights)
+    if len(newest) < 2:
+        return None
+    around = circles(newest)
+    waits = find_waits((*around, *pairs(newest)))
+    clashes = [found for circle in around if (found := first_clash(circle)) is not None]
+    if clashes:
+        return _with_waits(min(clashes, key=_created), waits)
+    standing = in_ring(waits) or behind(waits) or undumped(around, waits) or apart(around, waits)
+    if standing is not None:
+        return standing
+    return next((found for circle in around if (found := silent_shift(circle)) is not None), None)
+
+
+def _created(found: Divergence) -> float:
+    expected = found.expected
+    return float("inf") if expected is None or expected.created is None else expected.created
+
+
+def _with_waits(found: Divergence, waits: Sequence[Wait]) -> Divergence:
+    inside = [wait for wait in waits if wait.circle.group == found.group]
+    seconds = [wait.seconds for wait in inside if wait.lasting and wait.seconds is not None]
+    return replace(
+        found,
+        waiting=tuple(sorted({wait.rank for wait in waits})),
+        seconds=max(seconds, default=None),
+        stands=any(wait.lasting for wait in inside),
+    )
+
+
+ALL_TOGETHER = (
+    "hand over the dumps of all ranks together, each under a name that ends with its rank "
+    "(`nccl_trace_rank_3`)"
+)
+LATER = "dump all ranks again half a minute later, if the job still stands there"
+MOST_NAMED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    reason: str
+    remedy: str
+
+
+def doubt(flights: Iterable[Flight]) -> Doubt | None:
+    """Why the dumps, in which no divergence was found, are not the whole truth; None where they
+    are, or where there are none."""
+    listed = list(flights)
+    if not listed:
+        return None
+    newest = newest_dumps(listed)
+    if not newest:
+        return Doubt("the dumps do not tell of which ranks they are", ALL_TOGETHER)
+    if len(newest) == 1:
+        return Doubt("only one rank's dump is here, and one cannot be compared", ALL_TOGETHER)
+    if sum(bool(flight.collectives) for flight in newest.values()) < 2:
+        reason = "the dumps hold no collectives: the recorder was off, or had seen none"
+        return Doubt(reason, "let TORCH_FR_BUFFER_SIZE be 2000 or more")
+    around = circles(newest)
+    missing = sorted({rank for circle in around for rank in circle.missing})
+    if missing:
+        return Doubt(f"there is no dump of rank {_named(missing)}", ALL_TOGETHER)
+    return _in_passing(find_waits(around))
+
+
+def _in_passing(waits: Iterable[Wait]) -> Doubt | None:
+    """A wait that may be a hang, or a moment of a job that moves."""
+    listed = list(waits)
+    late = set(awaited(listed))
+    for wait in listed:
+        behind = sorted(late & set(wait.lacking))
+        if behind and wait.at_most is not None and wait.at_most >= LEAST_WAIT:
+            known = max(0.0, wait.seconds or 0.0)
+            return Doubt(
+                f"rank {wait.rank} was in {_call(wait)}, which rank {_named(behind)} had not "
+                f"called, for {known:.0f} to {wait.at_most:.0f} s: that may be a moment of a job "
+                "that moves",
+                LATER,
+            )
+    return None
+
+
+def _call(wait: Wait) -> str:
+    site = wait.entry.site
+    line = f":{site[1]}" if site is not None and site[1] is not None else ""
+    at = f" at {os.path.basename(site[0])}{line}" if site is not None else ""
+    return f"{wait.entry.operation}{at}"
+
+
+def _named(ranks: list[int]) -> str:
+    more = " and more" if len(ranks) > MOST_NAMED else ""
+    return ", ".join(map(str, ranks[:MOST_NAMED])) + more

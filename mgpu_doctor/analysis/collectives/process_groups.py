@@ -1,0 +1,170 @@
+"""Flight-recorder dumps side by side: per process group, what each rank called. Pure.
+
+Sends and receives form groups of two: the n-th send of a rank meets the n-th receive of the other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from mgpu_doctor.case.flights import Collective, Flight
+
+Slot = tuple[Collective, ...]
+"""The entries of one sequence number: several where operations were coalesced."""
+DEFAULT_GROUP = "0"
+"""torch's name of the group of all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """What one rank called in one group, by sequence number."""
+
+    rank: int
+    flight: Flight
+    slots: Mapping[int, Slot]
+    last: int
+    """The last sequence number that it has called; -1: none."""
+    pending: int | None
+    """The first that was not over when the dump was made."""
+    tells: bool = True
+    """Its recorder follows its operations, see `is_over`."""
+
+    def entry(self, sequence: int) -> Collective | None:
+        """The first operation of a sequence number."""
+        slot = self.slots.get(sequence)
+        return slot[0] if slot else None
+
+
+@dataclass(frozen=True, slots=True)
+class Circle:
+    """A process group. `members`: its ranks; where torch does not tell them (gloo's sub-groups),
+    those that have called something in it, and `complete` is False."""
+
+    group: str
+    backend: str | None
+    members: tuple[int, ...]
+    complete: bool
+    lanes: Mapping[int, Lane]
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Members that left no dump."""
+        return tuple(rank for rank in self.members if rank not in self.lanes)
+
+
+def newest_dumps(flights: Iterable[Flight]) -> dict[int, Flight]:
+    """The newest dump of each rank."""
+    newest: dict[int, Flight] = {}
+    for flight in flights:
+        if flight.rank is not None:
+            known = newest.get(flight.rank)
+            if known is None or (flight.at or 0.0) >= (known.at or 0.0):
+                newest[flight.rank] = flight
+    return newest
+
+
+def circles(newest: Mapping[int, Flight]) -> tuple[Circle, ...]:
+    """The groups of a job, by name. `newest`: rank -> its dump."""
+    calls = {rank: _by_group(flight) for rank, flight in newest.items()}
+    keys = {key for called in calls.values() for key in called}
+    found: list[Circle] = []
+    for group, backend in sorted(keys, key=lambda key: (key[0], key[1] or "")):
+        for members in _memberships(group, newest):
+            lanes = {
+                rank: lane(rank, newest[rank], calls[rank].get((group, backend), []))
+                for rank in (members or newest)
+                if rank in newest and (members or (group, backend) in calls[rank])
+            }
+            if lanes:
+                ranks = members or tuple(sorted(lanes))
+                found.append(Circle(group, backend, ranks, bool(members), lanes))
+    return tuple(found)
+
+
+def lane(rank: int, flight: Flight, called: Iterable[Collective]) -> Lane:
+    """One rank's calls in a group; the first number is left out where the ring may have lost a
+    part of it."""
+    ordered = sorted(
+        (one for one in called if one.sequence is not None), key=lambda one: one.sequence or 0
+    )
+    slots = {
+        sequence: tuple(same)
+        for sequence, same in groupby(ordered, key=lambda one: one.sequence or 0)
+    }
+    if flight.lost and len(slots) > 1:
+        del slots[min(slots)]
+    tells = any(one.state in ("started", "completed") for one in flight.collectives)
+    pending = (k for k, slot in slots.items() if not all(is_over(one, tells) for one in slot))
+    return Lane(rank, flight, slots, max(slots, default=-1), next(pending, None), tells)
+
+
+def is_over(one: Collective, tells: bool) -> bool:
+    """Whether it had ended. `tells`: the recorder follows its operations, as NCCL's does; then
+    what is retired but not completed has timed out. gloo's (torch 2.13) only retires them."""
+    return one.state == "completed" or (not tells and one.retired is True)
+
+
+def _by_group(flight: Flight) -> dict[tuple[str, str | None], list[Collective]]:
+    found: dict[tuple[str, str | None], list[Collective]] = defaultdict(list)
+    for one in flight.collectives:
+        if not one.p2p:
+            found[one.group, one.backend].append(one)
+    return found
+
+
+def _memberships(group: str, flights: Mapping[int, Flight]) -> list[tuple[int, ...]]:
+    """The rank lists that go by this name: torch.distributed.split_group gives several groups one
+    name. An empty one: nobody tells."""
+    told = {flight.groups[group] for flight in flights.values() if flight.groups.get(group)}
+    if told:
+        return sorted(told)
+    if group == DEFAULT_GROUP:
+        known = [ranks for flight in flights.values() for ranks in flight.groups.values()]
+        world = max([*(rank for ranks in known for rank in ranks), *flights]) + 1
+        return [tuple(range(world))]
+    return [()]
+
+
+_SEND = re.compile(r"send (\d{1,7})->(\d{1,7})")
+_RECEIVE = re.compile(r"recv (\d{1,7})<-(\d{1,7})")
+_Way = tuple[str, str | None, int, int]
+"""Group, backend, and the ranks (of the job) from and to."""
+
+
+def pairs(newest: Mapping[int, Flight]) -> tuple[Circle, ...]:
+    """One circle for each direction between two ranks, where both dumps hold all that there was:
+    a ring that has lost its beginning does not tell how many there were."""
+    ways: dict[_Way, dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
+    whole = {rank for rank, flight in newest.items() if not flight.lost}
+    for rank in whole:
+        for one in newest[rank].collectives:
+            way = _way(one, newest[rank]) if one.p2p else None
+            if way is not None and rank in way[2:] and whole.issuperset(way[2:]):
+                calls = ways[way][rank]
+                calls.append(replace(one, sequence=len(calls) + 1))
+    return tuple(_circle(way, ways[way], newest) for way in sorted(ways, key=str))
+
+
+def _way(one: Collective, flight: Flight) -> _Way | None:
+    """Torch counts within the group; the group's own list tells who that is."""
+    ranks = flight.groups.get(one.group)
+    sent, received = _SEND.fullmatch(one.operation), _RECEIVE.fullmatch(one.operation)
+    ends = sent.groups() if sent else received.groups()[::-1] if received else None
+    if ranks is None or ends is None:
+        return None
+    source, target = (int(end) for end in ends)
+    if max(source, target) >= len(ranks):
+        return None
+    return one.group, one.backend, ranks[source], ranks[target]
+
+
+def _circle(
+    way: _Way, calls: Mapping[int, Iterable[Collective]], newest: Mapping[int, Flight]
+) -> Circle:
+    group, backend, source, target = way
+    lanes = {rank: lane(rank, newest[rank], calls.get(rank, ())) for rank in (source, target)}
+    return Circle(group, backend, (source, target), True, lanes)

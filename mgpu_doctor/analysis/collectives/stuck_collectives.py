@@ -1,0 +1,160 @@
+"""A blocked job whose collectives fit together: who never arrived, who waits in a ring. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from mgpu_doctor.analysis.collectives.call_patterns import is_habit, last_known_step
+from mgpu_doctor.analysis.collectives.collective_mismatch import (
+    agreed,
+    common,
+    keys_of,
+    left_habits,
+    traced,
+)
+from mgpu_doctor.analysis.collectives.collective_waits import LEAST_WAIT, Wait, awaited, cycle
+from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
+from mgpu_doctor.analysis.collectives.process_groups import Circle
+from mgpu_doctor.case.flights import Flight
+
+
+def in_ring(waits: Sequence[Wait]) -> Divergence | None:
+    """Ranks that wait for each other in a ring: no order of their calls can end it."""
+    ring = cycle(waits)
+    if not ring or any(wait.at_most is not None and wait.at_most < LEAST_WAIT for wait in ring):
+        return None
+    first = min(ring, key=lambda wait: wait.entry.created or 0.0)
+    found = replace(
+        _of(first, Kind.DEADLOCK, (), ring, waits),
+        deviating={wait.rank: wait.entry for wait in ring},
+        expecting=(),
+        members=tuple(sorted({wait.rank for wait in ring})),
+        stands=all(wait.timed_out or wait.at_most is not None for wait in ring),
+    )
+    steps = {wait.rank: last_known_step(_flight(wait), wait.entry) for wait in ring}
+    strayed = {rank: step for rank, step in steps.items() if step is not None and step.strays}
+    if not strayed or None in steps.values():
+        return found
+    return replace(
+        found,
+        expected=next(iter(strayed.values())).usual,
+        deviating={**found.deviating, **{rank: step.called for rank, step in strayed.items()}},
+        culprits=tuple(sorted(strayed)),
+        by_routine=True,
+    )
+
+
+def _flight(wait: Wait) -> Flight:
+    return wait.circle.lanes[wait.rank].flight
+
+
+def behind(waits: Sequence[Wait]) -> Divergence | None:
+    """Ranks that others wait for, and that are in no collective themselves."""
+    ends = set(awaited(waits))
+    ending = [wait for wait in waits if ends & set(wait.lacking)]
+    if not ending:
+        return None
+    first = min(ending, key=lambda wait: wait.entry.created or 0.0)
+    circle, sequence = first.circle, first.sequence
+    there = [wait for wait in ending if wait.circle is circle and wait.sequence == sequence]
+    culprits = tuple(sorted(ends & set(first.lacking)))
+    if not _lasts(there, circle, culprits):
+        return None
+    margin = len(circle.members) - 2 * len(culprits)
+    decided = margin > 0 or (margin == 0 and _expected(first))
+    if any(circle.lanes[rank].flight.unseen for rank in culprits):
+        decided = False  # it may be in a receive, which is not recorded
+    found = _of(first, Kind.BEHIND if decided else Kind.AHEAD, culprits, there, waits)
+    found = replace(found, culprits=culprits if decided else (), by_routine=decided and not margin)
+    waiting = tuple(wait.rank for wait in there)
+    for few_ranks, most in ((culprits, waiting), (waiting, culprits)):
+        if 2 * len(most) > len(circle.members):
+            told = traced(replace(found, culprits=few_ranks), circle, few_ranks, most)
+            return found if told.kind in (Kind.AHEAD, Kind.BEHIND) else told
+    if not margin:
+        told = traced(found, circle, culprits, waiting)
+        left = told.kind is Kind.SKIPPED and left_habits(culprits, waiting, circle)
+        if told.kind in (Kind.SKIPPED, Kind.EXTRA):
+            return replace(told, culprits=culprits if left else (), by_routine=left)
+    return found
+
+
+def undumped(circles: Iterable[Circle], waits: Sequence[Wait]) -> Divergence | None:
+    """All that left a dump wait in one collective: it must be those that left none."""
+    for circle in circles:
+        inside = [wait for wait in waits if wait.circle is circle]
+        together = len({wait.sequence for wait in inside}) == 1
+        if (
+            circle.missing
+            and circle.complete
+            and together
+            and len(inside) == len(circle.lanes)
+            and 2 * len(circle.missing) < len(circle.members)
+            and all(wait.lasting for wait in inside)
+        ):
+            return _of(inside[0], Kind.BEHIND, circle.missing, inside, waits)
+    return None
+
+
+def apart(circles: Iterable[Circle], waits: Sequence[Wait]) -> Divergence | None:
+    """All are in one collective that does not end, and some called it from another place in the
+    code, as they never did before."""
+    for circle in circles:
+        inside = [wait for wait in waits if wait.circle is circle]
+        if circle.missing or len(inside) < len(circle.members) or not inside:
+            continue
+        sequence = inside[0].sequence
+        if any(wait.sequence != sequence or not wait.lasting for wait in inside):
+            continue
+        keys = keys_of(circle)
+        usual = common(keys)
+        others = [rank for rank in keys if keys[rank][sequence] != usual[sequence]]
+        met = {(usual[k], called[k]) for called in keys.values() for k in called if k < sequence}
+        new = [rank for rank in others if (usual[sequence], keys[rank][sequence]) not in met]
+        if others and new == others and 2 * len(others) < len(circle.members):
+            first = next(wait for wait in inside if wait.rank not in others)
+            found = _of(first, Kind.SITE, tuple(sorted(others)), inside, waits)
+            return replace(found, expecting=tuple(r for r in found.expecting if r not in others))
+    return None
+
+
+def _lasts(there: Sequence[Wait], circle: Circle, culprits: tuple[int, ...]) -> bool:
+    """Long enough; or, where nothing tells how long, everybody else is there."""
+    if any(wait.seconds is None and not wait.timed_out for wait in there):
+        present = {wait.rank for wait in there} | set(culprits)
+        return present == set(circle.members)
+    return all(wait.lasting for wait in there)
+
+
+def _expected(wait: Wait) -> bool:
+    """Whether what the rank waits in is what it always called there."""
+    called = keys_of(wait.circle, [wait.rank])[wait.rank]
+    return is_habit(called, wait.sequence)
+
+
+def _of(
+    wait: Wait, kind: Kind, culprits: tuple[int, ...], there: Sequence[Wait], waits: Sequence[Wait]
+) -> Divergence:
+    """`there`: the waits that are told of."""
+    circle = wait.circle
+    seconds = [one.seconds for one in there]
+    known = [one for one in seconds if one is not None]
+    return Divergence(
+        kind=kind,
+        group=circle.group,
+        members=circle.members,
+        sequence=wait.sequence,
+        expected=wait.entry,
+        expecting=tuple(sorted(one.rank for one in there)),
+        deviating={
+            rank: circle.lanes[rank].entry(wait.sequence) if rank in circle.lanes else None
+            for rank in culprits
+        },
+        culprits=culprits,
+        waiting=tuple(sorted({one.rank for one in waits})),
+        missing=circle.missing,
+        agreed=agreed(circle, wait.sequence),
+        seconds=min(known) if known and len(known) == len(seconds) else None,
+        stands=all(one.lasting for one in there),
+    )

@@ -1,1 +1,0 @@
-"""What data that moves costs, and how gradients are exchanged."""

@@ -1,0 +1,380 @@
+"""One run of a comparison: its settings, step time with a noise bound, phases and peak memory.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import PurePath
+
+import numpy as np
+from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
+
+from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level, median_level
+from mgpu_doctor.analysis.comparing.time_to_loss import Losses, losses_of
+from mgpu_doctor.analysis.machines.cpu_contention import ON_HOST, surroundings
+from mgpu_doctor.analysis.machines.oversubscription import crowds
+from mgpu_doctor.analysis.measures import LEAST_RECORDS
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.analysis.steps.step_alignment import Floats, UnjoinableError, join
+from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
+from mgpu_doctor.analysis.structure.job_structure import structure_of
+from mgpu_doctor.analysis.structure.replica_checks import compare as compare_replicas
+from mgpu_doctor.case.birth import data_parallel_devices
+from mgpu_doctor.case.files import Json, whole
+from mgpu_doctor.case.job import LAUNCHERS
+from mgpu_doctor.case.model import Case, Rank, Records
+from mgpu_doctor.case.phase_clock import host_stamped
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of each rank at its largest; ranks of which nothing is known are left out."""
+
+    kind: str
+    """`allocated on the device`, `used on the device`, `resident on the host`"""
+    ranks: Mapping[int, int]
+
+    @property
+    def most(self) -> int:
+        return max(self.ranks.values())
+
+
+def memory_of(case: Case) -> Memory | str:
+    """By the step records, else by device samples, else by host samples; or why it is unknown."""
+    sources = (
+        ("allocated on the device", _allocated),
+        ("used on the device", _on_devices),
+        ("resident on the host", _resident),
+    )
+    for kind, source in sources:
+        known = source(case)
+        if known:
+            return Memory(kind, known)
+    return "no step record tells of memory, and the recording has no sample of the ranks' processes"
+
+
+def _allocated(case: Case) -> dict[int, int]:
+    return {
+        number: int(rank.steps["device_bytes"].max())
+        for number, rank in _numbered(case).items()
+        if len(rank.steps) and rank.steps["device_bytes"].any()
+    }
+
+
+def _on_devices(case: Case) -> dict[int, int]:
+    ranks = {rank.pid: number for number, rank in _numbered(case).items() if rank.pid is not None}
+    found: dict[int, int] = {}
+    for sample in case.device_samples:
+        for device in sample.devices:
+            for process in device.processes:
+                number = ranks.get(process.pid)
+                if number is not None and process.memory:
+                    found[number] = max(found.get(number, 0), process.memory)
+    return found
+
+
+def _resident(case: Case) -> dict[int, int]:
+    """Of the rank's own process; what it shares with others is counted for each."""
+    places = {
+        (rank.host, rank.pid): number
+        for number, rank in _numbered(case).items()
+        if rank.pid is not None
+    }
+    found: dict[int, int] = {}
+    for sample in case.host_samples:
+        for pid, (_, resident) in sample.processes.items():
+            number = places.get((sample.host or "", pid))
+            if number is not None and resident:
+                found[number] = max(found.get(number, 0), resident)
+    return found
+
+
+def _numbered(case: Case) -> dict[int, Rank]:
+    return {rank.rank: rank for rank in case.ranks if rank.rank is not None}
+
+
+MOST = 64
+LONGEST = 200
+TOLD = ("framework", "framework_version", "strategy", "backend", "precision", "device_name")
+"""Of the birth certificate, as the settings are called."""
+NUMBERS = ("threads",)
+TRAINERS = "mgpu_trainers."
+OUR_LAUNCHERS = (
+    "mgpu_trainers.apart",
+    "mgpu_trainers.pytorch.ray_cluster",
+    "mgpu_trainers.tensorflow.launcher",
+)
+"""They are given the module that trains as a word of their own."""
+ON = "on"
+PROGRAM, ARGUMENTS = "program", "arguments"
+
+
+def settings_of(case: Case) -> dict[str, str]:
+    """Name -> value, texts of somebody else: program, births' facts, then the program's options."""
+    found: dict[str, str] = {}
+    program, words = program_of(case.job.command)
+    if program:
+        found[PROGRAM] = program
+    for name, value in (("framework", case.job.framework), ("strategy", case.job.strategy)):
+        if value:
+            found[name] = value
+    birth = next((rank.birth for rank in case.ranks if rank.birth), {})
+    found.update(_told(birth))
+    for name, value in islice(options_of(words), MOST):
+        found.setdefault(name, value)
+    return {name[:LONGEST]: value[:LONGEST] for name, value in found.items()}
+
+
+def _told(birth: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+    for name in TOLD:
+        value = birth.get(name)
+        if isinstance(value, str) and value:
+            yield name.replace("_", " "), value
+    for name in NUMBERS:
+        value = birth.get(name)
+        if isinstance(value, int):
+            yield name, str(value)
+
+
+def program_of(command: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """The script or module that trains, and the words after it; launchers are passed over."""
+    before = ""
+    ours = False
+    for place, word in enumerate(command):
+        module = before in ("-m", "--module")
+        if module and word in OUR_LAUNCHERS:
+            ours = True
+        elif (module and word not in LAUNCHERS) or (ours and word.startswith(TRAINERS)):
+            return word, command[place + 1 :]
+        elif word.endswith(".py"):
+            return PurePath(word).name, command[place + 1 :]
+        before = word
+    return None, ()
+
+
+def options_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """`--key value`, `--key=value` and `--flag` as pairs; what is no option comes last."""
+    rest = list(words)
+    loose = []
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("--") or word == "--":
+            loose.append(word)
+            continue
+        name, given, value = word[2:].partition("=")
+        if not given:
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else ON
+        yield name, value
+    if loose:
+        yield ARGUMENTS, " ".join(loose)
+
+
+def differing(settings: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
+    """Names whose values are not the same in all runs, in the order in which they were found."""
+    names = dict.fromkeys(name for each in settings for name in each)
+    return tuple(name for name in names if len({each.get(name) for each in settings}) > 1)
+
+
+SAMPLES, TOKENS, STEPS = "samples", "tokens", "steps"
+MOST_REPLICAS = 65_536
+HALF = 0.5
+"""A rank with fewer steps than this share of the most of any rank is left out (it died early)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one step of the whole job does. None: unknown."""
+
+    samples: float | None = None
+    tokens: float | None = None
+
+    def of(self, unit: str) -> float | None:
+        return {SAMPLES: self.samples, TOKENS: self.tokens, STEPS: 1.0}[unit]
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A host on which more threads compute than there are cores."""
+
+    host: str
+    ranks: int
+    threads: int
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run's measures, over the steps after warm-up."""
+
+    name: str
+    settings: Mapping[str, str]
+    ranks: int
+    """Or replicas, where a process drives several devices."""
+    steps: int
+    """That were measured."""
+    mean: Level
+    median: Level
+    work: Work
+    phases: Mapping[str, float | None]
+    """Mean seconds a step, of all ranks; what is measured adds up to the mean step. `wait` is wait
+    for other ranks and `communication` data that moves, where comparing ranks could tell them
+    apart; else `wait` is both and `communication` None."""
+    standing: float | None
+    """Wait and communication as a share of the time, 0..1; None: not measured."""
+    standing_reason: str | None
+    memory: Memory | None
+    memory_reason: str | None
+    shared: tuple[Shared, ...] = ()
+    losses: Losses | None = None
+    echoing: int = 0
+    """Ranks that saw the batches of another one, whose samples count once."""
+
+    def rate(self, unit: str) -> float | None:
+        """Samples, tokens or steps a second, of the whole job."""
+        work = self.work.of(unit)
+        return None if work is None or self.mean.seconds <= 0 else work / self.mean.seconds
+
+
+def measured(name: str, case: Case) -> Run | str:
+    """The run, or a sentence why it cannot be compared."""
+    ranks = _lasting(case.ranks)
+    if not ranks:
+        return "it has no step after warm-up on record"
+    series = _series(ranks)
+    if float(series.mean()) <= 0:
+        return "its steps took no time by its record"
+    phases, why = _phases(case.ranks, ranks)
+    echoing = _echoing(case.ranks)
+    standing = _standing(phases, float(series.mean()))
+    memory = memory_of(case)
+    return Run(
+        name=name,
+        settings=settings_of(case),
+        ranks=_width(case),
+        steps=len(series),
+        mean=mean_level(series),
+        median=median_level(series),
+        work=_work(case.ranks, ranks, echoing),
+        phases=phases,
+        standing=standing,
+        standing_reason=why if standing is None else None,
+        memory=memory if isinstance(memory, Memory) else None,
+        memory_reason=None if isinstance(memory, Memory) else memory,
+        shared=tuple(_shared(case)),
+        losses=losses_of(case.ranks),
+        echoing=len(echoing),
+    )
+
+
+def _width(case: Case) -> int:
+    told = (whole(rank.birth.get("replicas"), 1, MOST_REPLICAS) for rank in case.ranks)
+    split = (data_parallel_devices(rank) for rank in case.ranks)
+    ranks = max(len(case.ranks), case.job.world_size or 1)
+    return max([ranks, *(count for count in (*told, *split) if count is not None)])
+
+
+def _lasting(ranks: Sequence[Rank]) -> list[tuple[Rank, Records]]:
+    """Ranks and their newest records after warm-up, equally many of each."""
+    found = [(rank, after_warm_up(rank.steps)) for rank in ranks if len(rank.steps)]
+    most = max((len(records) for _, records in found), default=0)
+    kept = [one for one in found if most and len(one[1]) >= HALF * most]
+    common = min((len(records) for _, records in kept), default=0)
+    return [(rank, records[-common:]) for rank, records in kept] if common else []
+
+
+def _series(ranks: Sequence[tuple[Rank, Records]]) -> Floats:
+    """Seconds of each step, the mean of the ranks: they take as long on average, whoever waits."""
+    total = np.zeros(len(ranks[0][1]))
+    for _, records in ranks:
+        total += records["wall_ns"] * 1e-9
+    return np.asarray(total / len(ranks))
+
+
+def _phases(
+    everybody: Sequence[Rank], ranks: Sequence[tuple[Rank, Records]]
+) -> tuple[dict[str, float | None], str | None]:
+    """Seconds a step of each phase, and why standing in collectives is not known, if it is not."""
+    if host_stamped(everybody):
+        return dict.fromkeys(PHASES), "the host's clock does not show what devices do or wait for"
+    means = np.array([_known_means(records) for _, records in ranks])
+    known = ~np.isnan(means)
+    sums = np.where(known, means, 0.0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
+    phases: dict[str, float | None] = {
+        name: float(value) if any_known else None
+        for name, value, any_known in zip(PHASES, sums, known.any(axis=0), strict=True)
+    }
+    if len(everybody) < 2:
+        phases[PHASES[WAIT]] = phases[PHASES[WAIT]] or 0.0  # one rank alone waits for nobody
+        return phases, None
+    divided = _divided(everybody)
+    if divided is not None:
+        phases[PHASES[WAIT]], phases[PHASES[COMMUNICATION]] = divided
+    unknown = phases[PHASES[WAIT]] is None and phases[PHASES[COMMUNICATION]] is None
+    return phases, "the wait for other ranks was not measured" if unknown else None
+
+
+def _known_means(records: Records) -> Floats:
+    """(10) mean of each phase over the steps in which it was measured; NaN: in none."""
+    values = records["phases"]
+    known = ~np.isnan(values)
+    counts = known.sum(axis=0)
+    sums = np.where(known, values, 0.0).sum(axis=0, dtype=np.float64)
+    return np.where(counts, sums / np.maximum(1, counts), np.nan)
+
+
+def _divided(ranks: Sequence[Rank]) -> tuple[float, float] | None:
+    """Wait and communication, seconds a step; None where only their sum is known: ranks that cannot
+    be compared, stages of a pipeline (what even the busiest stands is its bubble, too)."""
+    if not structure_of(ranks).alike:
+        return None
+    try:
+        told = attribute(join(ranks, least=LEAST_RECORDS))
+    except (UnjoinableError, UnattributableError):
+        return None
+    known = ~np.isnan(told.communication)
+    if not known.any():
+        return None
+    moving = float(told.communication[known].mean(dtype=np.float64))
+    return float(told.standing[known].mean(dtype=np.float64)) - moving, moving
+
+
+def _standing(phases: Mapping[str, float | None], seconds: float) -> float | None:
+    parts = [phases[PHASES[WAIT]], phases[PHASES[COMMUNICATION]]]
+    known = [part for part in parts if part is not None]
+    return min(1.0, sum(known) / seconds) if known else None
+
+
+def _echoing(everybody: Sequence[Rank]) -> frozenset[int]:
+    """All but the first of those that saw the same batches (they share each, as in tensor parallel,
+    or were fed so by mistake)."""
+    alike = compare_replicas(everybody).alike
+    return frozenset(number for group in alike for number in sorted(group)[1:])
+
+
+def _work(
+    everybody: Sequence[Rank],
+    ranks: Sequence[tuple[Rank, Records]],
+    echoing: frozenset[int],
+) -> Work:
+    if len(ranks) < len([rank for rank in everybody if rank.rank is not None]):
+        return Work()
+    once = [records for rank, records in ranks if rank.rank not in echoing]
+    return Work(_total(once, "samples"), _total(once, "tokens"))
+
+
+def _total(ranks: Iterable[Records], name: str) -> float | None:
+    """Of a step, all ranks together; None where none tells. A rank that fetches nothing (a later
+    stage of a pipeline, a parameter server) adds nothing."""
+    means = [float(records[name].mean(dtype=np.float64)) for records in ranks]
+    return sum(means) or None
+
+
+def _shared(case: Case) -> Iterable[Shared]:
+    if any(rank.birth.get("clock") != ON_HOST for rank in case.ranks):
+        return  # devices compute
+    for one in crowds(case, surroundings(case)):
+        if one.full and one.cores is not None:
+            yield Shared(one.host, len(one.ranks), one.threads, one.cores)

@@ -1,0 +1,120 @@
+"""What communication costs beside waiting: the time in which data really moves. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mgpu_doctor.analysis.machines.cpu_contention import ON_HOST, Surroundings
+from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS, estimate
+from mgpu_doctor.analysis.steps.step_alignment import Joined
+from mgpu_doctor.analysis.steps.work_and_wait import Attribution
+from mgpu_doctor.case.model import Rank
+
+CROWDED = 0.5
+"""Threads beside the main one that stood ready without a core for this share of the time that
+communication takes explain it: it is they who move data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Exposed communication, with the wait for other ranks taken out."""
+
+    seconds: float
+    """A step, mean without the tenth of the steps at either end."""
+    share: float
+    """Of the step time, 0..1."""
+
+
+def moving(joined: Joined, attribution: Attribution) -> Moving | None:
+    """What even the rank that came last spent in collectives; None: too few steps."""
+    series = attribution.communication[~np.isnan(attribution.communication)]
+    if len(series) < LEAST_STEPS:
+        return None
+    seconds = max(0.0, estimate(series.astype(np.float64)).mean)
+    return Moving(seconds, min(1.0, seconds / joined.step_seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class Crowding:
+    """Whether the cores that compute are also short of time to move data."""
+
+    crowded: bool
+    ranks: int
+    """On the fullest host."""
+    cores: int | None
+    """That these may use."""
+    queueing: float | None = None
+    """Seconds a second in which the mean rank's threads beside the main one stood ready and no core
+    was free; None: not measured, so ranks and cores were counted; or these compute, too."""
+    outside: float | None = None
+    """Cores that were busy with other things than this job."""
+    moving: float | None = None
+    """CPU seconds a second of the mean rank's threads beside the main one, where none of them
+    computes."""
+    filled: bool = False
+    """Ranks fill the cores, and what these threads ran and queued explains communication: a core
+    moved the data that a main thread wanted."""
+
+    @property
+    def short(self) -> bool:
+        """Whether cores rather than a link are what communication waits for."""
+        return self.crowded or self.filled or self.ranks > (self.cores or self.ranks)
+
+
+def _on_host(rank: Rank) -> bool:
+    """Whether cores move its data; a loop without a backward pass does not show where it computes,
+    but gloo on a rank without a device tells."""
+    gloo = rank.birth.get("backend") == "gloo" and rank.birth.get("device") in (None, "cpu")
+    return rank.birth.get("clock") == ON_HOST or gloo
+
+
+def crowding(
+    ranks: Sequence[Rank], around: Mapping[int, Surroundings], share: float
+) -> Crowding | None:
+    """None where no rank's collectives are the CPU's work. `share`, 0..1, is what communication
+    takes of the step."""
+    if not ranks or not all(_on_host(rank) for rank in ranks):
+        return None
+    ((fullest, _),) = Counter(rank.host for rank in ranks).most_common(1)
+    there = [rank for rank in ranks if rank.host == fullest]
+    known = [many for rank in there if isinstance(many := rank.birth.get("affinity"), int)]
+    cores = max(known, default=None)
+    queued = [
+        max(0.0, one.all_queueing - (one.queueing or 0.0))
+        for one in around.values()
+        if one.all_queueing is not None
+    ]
+    if not queued:
+        return Crowding(cores is None or len(there) >= cores, len(there), cores)
+    mean = float(np.mean(queued))
+    moved = _moved_by_others(ranks, around)
+    full = cores is not None and len(there) >= cores
+    outside = [one.outside for one in around.values() if one.outside is not None]
+    return Crowding(
+        mean >= CROWDED * share,
+        len(there),
+        cores,
+        None if _pooled(around) else mean,
+        max(outside) if outside else None,
+        moved,
+        full and mean + (moved or 0.0) >= CROWDED * share,
+    )
+
+
+def _moved_by_others(ranks: Sequence[Rank], around: Mapping[int, Surroundings]) -> float | None:
+    if any(rank.birth.get("threads") != 1 for rank in ranks) or _pooled(around):
+        return None
+    used = [
+        max(0.0, one.running - one.main_running)
+        for one in around.values()
+        if one.running is not None and one.main_running is not None
+    ]
+    return float(np.mean(used)) if used else None
+
+
+def _pooled(around: Mapping[int, Surroundings]) -> bool:
+    return any(one.pooled for one in around.values())

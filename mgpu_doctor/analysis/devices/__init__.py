@@ -1,1 +1,0 @@
-"""How the GPUs did, which rank is on which, and how they reach each other."""

@@ -1,1 +1,0 @@
-"""What surrounds a rank on its host while it works."""

@@ -1,0 +1,331 @@
+"""What surrounds a rank on its host: its share of the CPU, its quota, its neighbours. Pure.
+
+All rates are seconds (or page faults) per second of wall time, from counters at the first and the
+last sample within the rank's steps after warm-up (or since a later moment).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import isnan
+
+import numpy as np
+from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
+
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.case.host import Group, HostSample, Task
+from mgpu_doctor.case.model import Case, Rank
+
+
+def idle(own: float | None, ran: float | None, step: float, around: Surroundings) -> float | None:
+    """Seconds of a step's own work without those in which the main thread ran or stood ready.
+
+    `own`: without collectives, in which some backends sleep and others spin; `ran`: CPU seconds of
+    the main thread, all of which count as own work. None where it cannot be told: also where the
+    work is a device's, as the host idles while that computes."""
+    if own is None or ran is None or around.queueing is None or not around.computes_here:
+        return None
+    return max(0.0, own - ran - around.queueing * step)
+
+
+def idle_of(rank: Rank, around: Surroundings) -> float | None:
+    """The same of a rank by itself, medians after warm-up."""
+    records = after_warm_up(rank.steps)
+    if not len(records):
+        return None
+    wall = records["wall_ns"] * 1e-9
+    standing = np.nan_to_num(records["phases"][:, [WAIT, COMMUNICATION]]).sum(axis=1)
+    ran = float(np.median(records["cpu_s"]))
+    own, step = float(np.median(wall - standing)), float(np.median(wall))
+    return idle(own, None if isnan(ran) else ran, step, around)
+
+
+MOST_GENERATIONS = 8
+LEAST_READINGS = 2
+ON_HOST = "cpu"
+"""`clock` of a rank whose work is done by the CPU (birth certificate)."""
+POOLING = "tensorflow"
+"""The framework whose main thread hands a step to a pool of threads and waits for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """Processes that a rank started, such as its loader's workers; each of them, on average."""
+
+    count: int
+    running: float | None
+    queueing: float | None
+    on_disk: float
+    """Share of looks at which one slept so that nothing could wake it: mostly for a disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One look at a rank. Counters in seconds since its process began."""
+
+    at: float
+    task: Task
+    cpu: float | None
+    throttled: float | None
+    group: str | None
+    """The one above it with the least quota."""
+    quota: float | None
+    outside: float | None
+    """CPU seconds so far of everything on the host but this job."""
+    children: Mapping[int, tuple[float | None, Task]]
+    """pid -> CPU seconds so far, and the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """One rank's; seconds a second of wall time after warm-up, None: not measured."""
+
+    running: float | None = None
+    """On a CPU, all threads together (may exceed 1)."""
+    queueing: float | None = None
+    """Its main thread stood ready to run and no core was free, or its group had no quota left."""
+    all_queueing: float | None = None
+    """The same of its threads together (may exceed 1), also of those that only communicate."""
+    throttled: float | None = None
+    """Its control group had used up its CPU quota: of all cores together (may exceed 1)."""
+    main_running: float | None = None
+    """On a CPU, the main thread alone: it is what a step waits for."""
+    faulting: float | None = None
+    """Pages of memory a second that the kernel had to give it anew, all threads together."""
+    in_kernel: float | None = None
+    """In the kernel, all threads together (may exceed 1)."""
+    on_disk: float | None = None
+    """Share of looks, 0..1, at which the main thread slept so that nothing could wake it."""
+    cores: frozenset[int] | None = None
+    """Where it may run."""
+    quota: float | None = None
+    """Cores' worth of time that its control group may use."""
+    group: str | None = None
+    """The control group that gives it this."""
+    threads: int | None = None
+    """Of its process, whatever they do."""
+    outside: float | None = None
+    """Cores that were busy with other things than this job."""
+    children: Children | None = None
+    computes_here: bool = False
+    """Its forward and backward passes are the CPU's work."""
+    pooled: bool = False
+    """They are the work of threads that its main thread waits for."""
+    readings: tuple[Reading, ...] = ()
+
+    @property
+    def without_core(self) -> float | None:
+        """What its step waits for stood ready and no core was free, or its group had no quota left:
+        its main thread, or of a pool all threads together (may exceed 1)."""
+        return self.all_queueing if self.pooled else self.queueing
+
+    def since(self, at: float) -> Surroundings:
+        """The same from a moment on (seconds since the epoch), or from the look before it where
+        fewer than two came later."""
+        later = sum(one.at >= at for one in self.readings)
+        first = len(self.readings) - later - (later < LEAST_READINGS)
+        readings = self.readings[max(0, first) :]
+        return _seen(readings, computes_here=self.computes_here, pooled=self.pooled)
+
+
+UNSEEN = Surroundings()
+
+
+def surroundings(case: Case) -> Mapping[int, Surroundings]:
+    """Rank -> what surrounds it; ranks of which nothing was sampled are left out."""
+    by_host: dict[str | None, list[HostSample]] = defaultdict(list)
+    for sample in case.host_samples:
+        if sample.tasks:
+            by_host[sample.host].append(sample)
+    there: dict[str | None, list[Rank]] = defaultdict(list)
+    for rank in case.ranks:
+        if rank.rank is not None:
+            there[rank.host].append(rank)
+    found = {}
+    for host, samples in by_host.items():
+        ranks = there[host]
+        own = {rank.pid for rank in ranks if rank.pid is not None}
+        outside = _outside(samples)
+        offspring = [_offspring(sample.tasks, own) for sample in samples]
+        for rank in ranks:
+            readings = _readings(rank, samples, outside, offspring)
+            if len(readings) >= LEAST_READINGS and rank.rank is not None:
+                on_host = rank.birth.get("clock") == ON_HOST
+                pooled = on_host and rank.birth.get("framework") == POOLING
+                found[rank.rank] = _seen(readings, computes_here=on_host, pooled=pooled)
+    return found
+
+
+def _readings(
+    rank: Rank,
+    samples: Sequence[HostSample],
+    outside: Sequence[float | None],
+    offspring: Sequence[Mapping[int, Sequence[int]]],
+) -> list[Reading]:
+    ends = after_warm_up(rank.steps)["end_ns"]
+    if not len(ends) or rank.pid is None:
+        return []
+    begin, end = (float(ends[at]) * 1e-9 + rank.clock_offset for at in (0, -1))
+    found = []
+    for sample, others, children in zip(samples, outside, offspring, strict=True):
+        task = sample.tasks.get(rank.pid)
+        if task is None or not begin <= sample.at <= end:
+            continue
+        if rank.birth.get("main_thread_trains") is False:  # the main thread's times tell nothing
+            task = replace(task, ran=None, queued=None)
+        groups = {name: sample.groups[name] for name in task.limits or () if name in sample.groups}
+        quotas = {name: one.quota for name, one in groups.items() if one.quota}
+        group = min(quotas, key=lambda name: quotas[name], default=None)
+        found.append(
+            Reading(
+                at=sample.at,
+                task=task,
+                cpu=_cpu(sample, rank.pid),
+                throttled=_throttled(task, groups.values()),
+                group=group,
+                quota=None if group is None else quotas[group],
+                outside=others,
+                children={
+                    pid: (_cpu(sample, pid), sample.tasks[pid])
+                    for pid in children.get(rank.pid, ())
+                },
+            )
+        )
+    return found
+
+
+def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> Surroundings:
+    if len(readings) < LEAST_READINGS:
+        return replace(UNSEEN, computes_here=computes_here, pooled=pooled)
+    last = readings[-1]
+
+    def rate(values: Iterable[float | None]) -> float | None:
+        return _rate(zip((one.at for one in readings), values, strict=True))
+
+    return Surroundings(
+        running=rate(one.cpu for one in readings),
+        queueing=rate(one.task.queued for one in readings),
+        all_queueing=rate(one.task.all_queued for one in readings),
+        throttled=_held_up(readings),
+        main_running=rate(one.task.ran for one in readings),
+        faulting=rate(one.task.faults for one in readings),
+        in_kernel=rate(one.task.kernel for one in readings),
+        on_disk=_share_on_disk([one.task for one in readings]),
+        cores=last.task.cores,
+        quota=last.quota,
+        group=last.group,
+        threads=last.task.threads,
+        outside=rate(one.outside for one in readings),
+        children=_children(readings),
+        computes_here=computes_here,
+        pooled=pooled,
+        readings=tuple(readings),
+    )
+
+
+def _held_up(readings: Sequence[Reading]) -> float | None:
+    """By the group with the least quota, while that was the same one."""
+    total = _Sum()
+    for before, now in pairwise(readings):
+        if before.group == now.group:
+            total.add((one.at, one.throttled) for one in (before, now))
+    return total.rate
+
+
+def _children(readings: Sequence[Reading]) -> Children | None:
+    pids = {pid for one in readings for pid in one.children}
+    if not pids:
+        return None
+    present: list[Task] = []
+    running, queueing = _Sum(), _Sum()
+    for pid in pids:
+        looks = [(one.at, *one.children[pid]) for one in readings if pid in one.children]
+        present += [task for _, _, task in looks]
+        age = looks[0][2].age
+        start = looks[0][0] - age if age is not None else 0.0
+        # It started while it was watched, from nothing: most workers live for an epoch only.
+        born = [(start, 0.0)] if start >= readings[0].at else []
+        running.add([*born, *((at, cpu) for at, cpu, _ in looks)])
+        queueing.add([*born, *((at, task.queued) for at, _, task in looks)])
+    return Children(
+        count=max(1, round(len(present) / len(readings))),
+        running=running.rate,
+        queueing=queueing.rate,
+        on_disk=_share_on_disk(present),
+    )
+
+
+class _Sum:
+    """How fast counters grew, over the time in which they were seen."""
+
+    def __init__(self) -> None:
+        self._grown = self._seconds = 0.0
+
+    def add(self, counter: Iterable[tuple[float, float | None]]) -> None:
+        """A counter at moments. Where it fell, or was not read, its process or thread is another
+        one: that time does not count."""
+        for (before, old), (at, new) in pairwise(counter):
+            if old is not None and new is not None and new >= old and at > before:
+                self._grown += new - old
+                self._seconds += at - before
+
+    @property
+    def rate(self) -> float | None:
+        return self._grown / self._seconds if self._seconds else None
+
+
+def _rate(counter: Iterable[tuple[float, float | None]]) -> float | None:
+    total = _Sum()
+    total.add(counter)
+    return total.rate
+
+
+def _share_on_disk(tasks: Sequence[Task]) -> float:
+    return sum(task.state == "D" for task in tasks) / len(tasks)
+
+
+def _throttled(task: Task, groups: Iterable[Group]) -> float | None:
+    """Of groups within groups, the one that was held up longest."""
+    if task.limits == ():
+        return 0.0
+    return max((one.throttled for one in groups if one.throttled is not None), default=None)
+
+
+def _cpu(sample: HostSample, pid: int) -> float | None:
+    known = sample.processes.get(pid)
+    return None if known is None else known[0]
+
+
+def _outside(samples: Sequence[HostSample]) -> list[float | None]:
+    """CPU seconds since the first sample of everything but the job, at each sample."""
+    total: float | None = 0.0
+    found: list[float | None] = [total] if samples else []
+    for before, now in pairwise(samples):
+        if total is None or before.busy is None or now.busy is None:
+            total = None
+        else:
+            own = sum(
+                max(0.0, cpu - before.processes[pid][0])
+                for pid, (cpu, _) in now.processes.items()
+                if pid in before.processes
+            )
+            total += max(0.0, now.busy - before.busy - own)
+        found.append(total)
+    return found
+
+
+def _offspring(tasks: Mapping[int, Task], ranks: set[int]) -> dict[int, list[int]]:
+    """Rank's pid -> pids of the processes below it that are no ranks themselves."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for pid in tasks.keys() - ranks:
+        above: int | None = pid
+        for _ in range(MOST_GENERATIONS):
+            task = tasks.get(above) if above is not None else None
+            above = task.parent if task is not None else None
+            if above in ranks:
+                found[above].append(pid)
+                break
+    return found

@@ -1,0 +1,102 @@
+"""How many threads of a job want to compute on a host, and how many cores they have. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
+from mgpu_doctor.case import birth
+from mgpu_doctor.case.files import whole
+from mgpu_doctor.case.model import Case, Rank
+
+Around = Mapping[int, Surroundings]
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """The ranks of one host, all of whose threads are known."""
+
+    host: str
+    ranks: tuple[int, ...]
+    threads: int
+    """That compute, of all ranks together."""
+    most_threads: int
+    """Of one rank."""
+    workers: float
+    """Cores' worth of time that loader workers use; 0 where they were not seen."""
+    cores: float | None
+    """Cores' worth of time that the ranks may use together."""
+    queueing: float | None
+    """Share of time in which a main thread stood ready without a core, median of the ranks."""
+    outside: float | None
+    """Cores that were busy with other things than this job."""
+
+    @property
+    def full(self) -> bool:
+        """Whether more wants to compute than can."""
+        return self.cores is not None and self.threads + round(self.workers) > self.cores
+
+    @property
+    def alone(self) -> bool:
+        """Whether the threads are more than the cores without any workers."""
+        return self.cores is not None and self.threads > self.cores
+
+
+def crowds(case: Case, around: Around) -> tuple[Crowd, ...]:
+    """Hosts in order of their names; those where a rank's threads are unknown are left out."""
+    by_host: dict[str, list[Rank]] = {}
+    for rank in case.ranks:
+        if rank.rank is not None and rank.pid is not None:
+            by_host.setdefault(rank.host, []).append(rank)
+    found = [_crowd(host, by_host[host], around) for host in sorted(by_host)]
+    return tuple(one for one in found if one is not None)
+
+
+def _crowd(host: str, ranks: Sequence[Rank], around: Around) -> Crowd | None:
+    threads = [whole(rank.birth.get("threads"), 1) for rank in ranks]
+    known = [count for count in threads if count is not None]
+    if len(known) < len(ranks):
+        return None
+    seen = [around.get(rank.rank, UNSEEN) if rank.rank is not None else UNSEEN for rank in ranks]
+    queues = [one.queueing for one in seen if one.queueing is not None]
+    outside = [one.outside for one in seen if one.outside is not None]
+    return Crowd(
+        host=host,
+        ranks=tuple(rank.rank for rank in ranks if rank.rank is not None),
+        threads=sum(known),
+        most_threads=max(known),
+        workers=sum(_busy_workers(rank, one) for rank, one in zip(ranks, seen, strict=True)),
+        cores=_room(ranks, seen),
+        queueing=float(np.median(queues)) if queues else None,
+        outside=max(outside, default=None),
+    )
+
+
+def _busy_workers(rank: Rank, around: Surroundings) -> float:
+    """Children that only sleep want no core."""
+    children = around.children
+    loads = any(loader.workers for loader in birth.loaders(rank))
+    if not loads or children is None or children.running is None:
+        return 0.0
+    return children.count * min(1.0, children.running + (children.queueing or 0.0))
+
+
+def _room(ranks: Sequence[Rank], seen: Sequence[Surroundings]) -> float | None:
+    """What affinity leaves, or the quotas of their groups if that is less."""
+    allowed = [one.cores for one in seen if one.cores]
+    told = [whole(rank.birth.get("affinity"), 1) for rank in ranks]
+    cores: float | None
+    if len(allowed) == len(seen):
+        cores = len(frozenset().union(*allowed))
+    else:
+        # Without the cores themselves nobody knows which of them are the same.
+        alike = {count for count in told if count is not None}
+        cores = alike.pop() if len(alike) == 1 and None not in told else None
+    quotas = {one.group: one.quota for one in seen if one.group and one.quota}
+    if any(one.group is None for one in seen) or not quotas:
+        return cores
+    quota = sum(quotas.values())
+    return quota if cores is None else min(cores, quota)

@@ -1,0 +1,286 @@
+"""Which GPU each rank uses, and how that GPU did while the rank trained. Pure.
+
+Three witnesses place a rank, the surest first:
+
+- the UUID that the rank read;
+- its pid in the device's list. NVML reports host pids also inside a container, so the list counts
+  only if *every* rank with a GPU is found in it; a lone match may be chance;
+- the index that the rank uses. It starts at the first visible device, counts as CUDA does (fastest
+  first, unless CUDA_DEVICE_ORDER says otherwise) and, if a scheduler hides devices from each rank,
+  is `cuda:0` in all of them. So it counts only among devices of one model, and only if no two
+  ranks claim the same one.
+
+Pids and indices mean nothing across hosts: there only UUIDs count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.case.accelerator import Accelerator, accelerator
+from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.model import Case, Rank, Unexamined
+
+Key = str
+"""A device: its UUID, or its index where it told none."""
+MOST_SAMPLES = 600
+"""Samples of a host that are looked at, the newest: ten minutes at one a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    device: Key
+    known_by: str
+    """`uuid`, `pid` or `index`"""
+
+
+def placements(case: Case) -> dict[int, Placement]:
+    """Rank -> where it computes; ranks of which it is not sure are left out."""
+    if not case.device_samples:
+        return {}
+    seen = devices(recent(case))
+    gpus = _gpus(case.ranks)
+    holding = held(case)
+    one_host = len({rank.host for rank in case.ranks}) == 1
+    found: dict[int, Placement] = {}
+    guessed: dict[int, Key] = {}
+    for number, gpu in gpus.items():
+        own = holding.get(number, ())
+        by_index = _nth(gpu, gpu.index, seen) if one_host and gpu.index is not None else None
+        if gpu.uuid is not None:
+            if gpu.uuid in seen:
+                found[number] = Placement(gpu.uuid, "uuid")
+        elif len(own) == 1:
+            found[number] = Placement(own[0], "pid")
+        elif by_index is not None and by_index in own:
+            found[number] = Placement(by_index, "pid")
+        elif by_index is not None and not own:
+            guessed[number] = by_index
+    claims = Counter([*guessed.values(), *(one.device for one in found.values())])
+    for number, device in guessed.items():
+        if claims[device] == 1:
+            found[number] = Placement(device, "index")
+    return dict(sorted(found.items()))
+
+
+def recent(case: Case) -> list[DeviceSample]:
+    """The newest samples, in order of time."""
+    hosts = {rank.host for rank in case.ranks}
+    return sorted(case.device_samples, key=lambda one: one.at)[-MOST_SAMPLES * len(hosts) :]
+
+
+def devices(samples: Iterable[DeviceSample]) -> dict[Key, Device]:
+    """Every GPU that was sampled, as it was seen last."""
+    return {key_of(device): device for sample in samples for device in sample.devices}
+
+
+def key_of(device: Device) -> Key:
+    """What a device is known by in here."""
+    return device.uuid or f"#{device.index}"
+
+
+def held(case: Case) -> dict[int, tuple[Key, ...]]:
+    """Rank -> the devices that list its pid, of ranks on one host; empty unless every rank with a
+    GPU is found, as the list may number processes otherwise than the rank does."""
+    if not case.device_samples:
+        return {}
+    gpus = _gpus(case.ranks)
+    ranks = [rank for rank in case.ranks if rank.rank in gpus]
+    if len({rank.host for rank in ranks}) != 1:
+        return {}
+    listed: dict[int, dict[Key, None]] = defaultdict(dict)
+    for sample in recent(case):
+        for device in sample.devices:
+            for pid in device.pids:
+                listed[pid][key_of(device)] = None
+    pids = {rank.rank: rank.pid for rank in ranks if rank.rank is not None}
+    found = {number: tuple(listed.get(pid, ())) for number, pid in pids.items() if pid is not None}
+    return found if len(found) == len(pids) and all(found.values()) else {}
+
+
+def shared(placed: Mapping[int, Placement]) -> dict[Key, tuple[int, ...]]:
+    """Device -> the ranks that compute on it, where these are several."""
+    ranks: dict[Key, list[int]] = defaultdict(list)
+    for number, placement in placed.items():
+        ranks[placement.device].append(number)
+    return {device: tuple(known) for device, known in ranks.items() if len(known) > 1}
+
+
+def _gpus(ranks: Iterable[Rank]) -> dict[int, Accelerator]:
+    found = ((rank.rank, accelerator(rank)) for rank in ranks)
+    return {number: gpu for number, gpu in found if number is not None and gpu is not None}
+
+
+def _nth(gpu: Accelerator, place: int, seen: Mapping[Key, Device]) -> Key | None:
+    """The device that the process calls number `place`; None: not sure."""
+    if not gpu.by_bus and len({one.name for one in seen.values()}) > 1:
+        return None
+    entry = str(place)
+    if gpu.visible is not None:
+        entry = gpu.visible[place] if place < len(gpu.visible) else ""
+    if entry.isdecimal():
+        known = [key for key, one in seen.items() if one.index == int(entry)]
+    else:
+        known = [key for key in seen if entry.startswith("GPU-") and key.startswith(entry)]
+    return known[0] if len(known) == 1 else None
+
+
+LEAST_SAMPLES = 10
+"""Samples of a device below which nothing is said of it: at one a second, ten seconds."""
+
+Series = Sequence[tuple[float, Device]]
+"""(seconds since the epoch, the device then), in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One device over a span of time; None: not known."""
+
+    index: int
+    """NVML's."""
+    name: str | None
+    samples: int
+    utilization: float | None = None
+    """Mean share, 0..1, of time in which any kernel ran."""
+    utilization_high: float | None = None
+    """Its 95th percentile."""
+    memory_used: int | None = None
+    """The most bytes in use, by anybody."""
+    memory_total: int | None = None
+    clock: float | None = None
+    """Median MHz of the SMs, of samples in which the device was not idle."""
+    clock_most: float | None = None
+    """What the device can do."""
+    reasons: Mapping[str, float] = field(default_factory=dict)
+    """What kept the clock down -> share, 0..1, of samples."""
+    power: float | None = None
+    """Median watts."""
+    power_limit: float | None = None
+    temperature: float | None = None
+    """The highest, degrees Celsius."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """A rank on its GPU, from its first step after warm-up to its last."""
+
+    known_by: str
+    use: Use
+    series: Series
+    beside: tuple[int, ...] = ()
+    """Other ranks on the same device."""
+    foreign: bool | None = None
+    """Processes that are no ranks are on the device too; None: pids cannot be compared."""
+    replicas: tuple[Use, ...] = ()
+    """Devices that its process holds, by NVML's index, where these are several."""
+
+
+def on_devices(case: Case) -> dict[int, OnDevice]:
+    """Rank -> its device; ranks whose device is not surely known, or was sampled too few times
+    while they trained, are left out."""
+    placed = placements(case)
+    neighbours, holding = shared(placed), held(case)
+    own = {rank.pid for rank in case.ranks}
+    sampled = _by_device(recent(case)) if placed else {}
+    found = {}
+    for number, placement in placed.items():
+        span = _span(next(rank for rank in case.ranks if rank.rank == number))
+        series = within(sampled[placement.device], *span) if span else ()
+        if span is None or len(series) < LEAST_SAMPLES:
+            continue
+        replicas = [within(sampled[key], *span) for key in holding.get(number, ())]
+        beside = neighbours.get(placement.device, ())
+        found[number] = OnDevice(
+            known_by=placement.known_by,
+            use=use_of(series),
+            series=series,
+            beside=tuple(other for other in beside if other != number),
+            foreign=_foreign(series, own) if holding else None,
+            replicas=_uses(replicas) if len(replicas) > 1 else (),
+        )
+    return found
+
+
+def why_unknown(case: Case) -> Unexamined | None:
+    """Why nothing is known of the devices of a job that computes on GPUs; None: it does not."""
+    if not any(accelerator(rank) for rank in case.ranks):
+        return None
+    told = next((one.trouble for one in reversed(case.device_samples) if one.trouble), None)
+    if not any(sample.devices for sample in case.device_samples):
+        why = told or "no device samples were recorded"
+        remedy = "run the job under `mgpu-doctor run` on a host whose driver answers `nvidia-smi`"
+    elif not placements(case):
+        why = "which GPU each rank computes on is not known for sure"
+        remedy = (
+            "let the ranks run under `mgpu-doctor run` with a torch that tells a device's UUID, or "
+            "set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        )
+    else:
+        why = f"fewer than {LEAST_SAMPLES} samples of a device were taken while its rank trained"
+        remedy = "let the job run for some tens of seconds"
+    return Unexamined("GPU samples", why, remedy)
+
+
+def within(series: Series, start: float, end: float) -> Series:
+    """The samples of a span of seconds since the epoch."""
+    return tuple(one for one in series if start <= one[0] <= end)
+
+
+def use_of(series: Series) -> Use:
+    """Sums a device's samples up; there must be one at least."""
+    known = [device for _, device in series]
+    busy = [one for one in known if "idle" not in (one.clock_reasons or ())]
+    utilization = [one.utilization for one in known if one.utilization is not None]
+    told = [one.clock_reasons for one in known if one.clock_reasons is not None]
+    names = sorted({name for reasons in told for name in reasons})
+    return Use(
+        index=known[-1].index,
+        name=known[-1].name,
+        samples=len(known),
+        utilization=float(np.mean(utilization)) if utilization else None,
+        utilization_high=float(np.quantile(utilization, 0.95)) if utilization else None,
+        memory_used=max((one.memory_used for one in known if one.memory_used), default=None),
+        memory_total=max((one.memory_total for one in known if one.memory_total), default=None),
+        clock=_median(one.sm_clock_mhz for one in busy),
+        clock_most=_median(one.max_sm_clock_mhz for one in known),
+        reasons={name: float(np.mean([name in one for one in told])) for name in names},
+        power=_median(one.power_watts for one in busy),
+        power_limit=_median(one.power_limit_watts for one in known),
+        temperature=max((one.temperature for one in known if one.temperature), default=None),
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
+
+
+def _span(rank: Rank) -> tuple[float, float] | None:
+    """From the begin of the rank's first step after warm-up to the end of its last."""
+    records = after_warm_up(rank.steps)
+    if not len(records):
+        return None
+    begin = (int(records["end_ns"][0]) - int(records["wall_ns"][0])) * 1e-9
+    return begin + rank.clock_offset, int(records["end_ns"][-1]) * 1e-9 + rank.clock_offset
+
+
+def _by_device(samples: Iterable[DeviceSample]) -> dict[Key, list[tuple[float, Device]]]:
+    found: dict[Key, list[tuple[float, Device]]] = defaultdict(list)
+    for sample in samples:
+        for device in sample.devices:
+            found[key_of(device)].append((sample.at, device))
+    return found
+
+
+def _foreign(series: Series, own: set[int | None]) -> bool:
+    return any(pid not in own for _, device in series for pid in device.pids)
+
+
+def _uses(sampled: Iterable[Series]) -> tuple[Use, ...]:
+    found = [use_of(series) for series in sampled if len(series) >= LEAST_SAMPLES]
+    return tuple(sorted(found, key=lambda one: one.index))

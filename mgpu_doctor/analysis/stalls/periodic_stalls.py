@@ -1,0 +1,248 @@
+"""Stalls now and then: on which rank, how often, how long, in what, and what they cost.
+
+What a probe saw itself (the garbage collector, a checkpoint, an evaluation) is told by its cost
+alone. A stall that nothing explains needs more: see `sporadic`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION
+
+from mgpu_doctor.analysis.cost.what_if import saved_without_share
+from mgpu_doctor.analysis.stalls.rare_stalls import find_seldom
+from mgpu_doctor.analysis.stalls.unexplained_stalls import (
+    CULPRIT,
+    OUTLIER,
+    RECURS,
+    Grounds,
+    Series,
+    find_series,
+    likely,
+    struck,
+    waited,
+)
+from mgpu_doctor.analysis.statistics.medians import median_of_others
+from mgpu_doctor.analysis.statistics.significance import period
+from mgpu_doctor.analysis.steps.step_alignment import Joined
+from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
+from mgpu_doctor.analysis.steps.work_and_wait import Attribution
+from mgpu_doctor.analysis.structure.load_imbalance import without_load
+from mgpu_doctor.case.model import Rank
+
+ALONE = 2.0
+"""A rank evaluates alone while it takes this many times as long as the median of the others."""
+WORTH = 0.005
+"""Share of the total time below which nothing is told; rules have limits of their own above it."""
+LATE = 1.5
+"""The first stall came late if it did after so many times the mean distance between them."""
+PHASES_SEEN = {"checkpoint": CHECKPOINT, "evaluation": EVALUATION}
+MOSTLY = 0.5
+"""Share of its stalls that come in the steps of others, above which they are a part of those."""
+KEPT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """Steps that took much longer because of one thing that recurs."""
+
+    ranks: tuple[int, ...]
+    """Who stalled, the one that did most first."""
+    phase: str
+    """The phase that explains most of the time; `gc` where it is the garbage collector."""
+    steps: tuple[int, ...]
+    """Step numbers, at most 100, the newest."""
+    count: int
+    period: float | None
+    """Steps between two, where they are regular."""
+    seconds: float
+    """Median length of one."""
+    saved: float
+    """Share of the total time, 0..1, that is saved without them."""
+    since: int | None = None
+    """Step of the first, where it came later than usual; None: so it was from the start."""
+    compared: int = 0
+    """Steps that were looked at."""
+    total: float = 0.0
+    """Seconds of the culprit with most, in all those steps together."""
+    waited: float | None = None
+    """Median seconds that the others stood longer in collectives because of one."""
+    running: float | None = None
+    """Share of a stall, 0..1, in which the main thread ran on a CPU; None: not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is compared. Seconds; T steps × R ranks."""
+
+    joined: Joined
+    own: Floats
+    communication: Floats
+    known: Ints
+    """Rows in which the own work of every rank is known"""
+
+    def saved(self, removed: Floats) -> float:
+        return saved_without_share(self.own, self.communication, removed)
+
+    def since(self, steps: Ints) -> int | None:
+        """The first of these steps, if it came later than they do from each other."""
+        late = steps[0] - self.joined.steps[0] > LATE * np.diff(steps).mean()
+        return int(steps[0]) if late else None
+
+
+def find_stalls(
+    joined: Joined, attribution: Attribution, ranks: Sequence[Rank]
+) -> tuple[Stalls, ...]:
+    """What recurs, the dearest first; empty where nothing does."""
+    work = _work(joined, attribution)
+    seen = {name: np.nan_to_num(joined.phases[:, :, phase]) for name, phase in PHASES_SEEN.items()}
+    seen["gc"] = np.nan_to_num(joined.collecting)
+    seen = {name: seconds for name, seconds in seen.items() if seconds.any()}
+    rest = work.own
+    found = []
+    for name, seconds in seen.items():
+        found.append(_attributed(work, name, _alone(seconds) if name == "evaluation" else seconds))
+        rest = np.maximum(rest - seconds, 0)
+    told = {one.phase for one in found if one is not None}
+    found += [
+        _seldom(work, ranks, name, phase) for name, phase in PHASES_SEEN.items() if name not in told
+    ]
+    explained = [one for one in found if one is not None]
+    other = _unexplained(work, attribution, without_load(joined, rest))
+    if other is not None and not any(_is_fringe(other, one) for one in explained):
+        explained.append(other)
+    recurring = [one for one in explained if one.saved >= WORTH]
+    return tuple(sorted(recurring, key=lambda one: -one.saved))
+
+
+def _work(joined: Joined, attribution: Attribution) -> _Work:
+    known = np.flatnonzero(~np.isnan(attribution.own).any(axis=1))
+    return _Work(joined, attribution.own, attribution.communication, known)
+
+
+def _alone(seconds: Floats) -> Floats:
+    """What ranks do that the others do not at the same time, nor all in all: on busy cores now one
+    rank and now another takes long for what all do."""
+    others = median_of_others(seconds)
+    whole = seconds.sum(axis=0, keepdims=True)
+    more = (seconds >= ALONE * others) & (whole >= ALONE * median_of_others(whole))
+    return np.where(more, seconds - others, 0.0)
+
+
+def _is_fringe(other: Stalls, explained: Stalls) -> bool:
+    """Whether this is what the same code does around what the probe saw: opening and closing the
+    file of a checkpoint, making room for it."""
+    together = len({*other.steps} & {*explained.steps})
+    return (
+        other.seconds < explained.seconds
+        and {*other.ranks} <= {*explained.ranks}
+        and together >= MOSTLY * len(other.steps)
+    )
+
+
+def _attributed(work: _Work, name: str, seconds: Floats) -> Stalls | None:
+    """Stalls that a probe itself saw, if they recur. What is far shorter than the third longest is
+    no stall of the same kind."""
+    longest = seconds[work.known].max(axis=1)
+    typical = float(np.partition(longest, -RECURS)[-RECURS]) if len(longest) >= RECURS else 0.0
+    if typical <= 0:
+        return None
+    bounded = np.minimum(seconds, OUTLIER * typical)
+    totals = bounded[work.known].sum(axis=0)
+    order = np.argsort(-totals, kind="stable")
+    at = work.known[longest >= typical / OUTLIER]
+    steps = work.joined.steps[at]
+    regular = period(steps)
+    who = seconds[at].argmax(axis=1)
+    lengths = seconds[at, who]
+    return Stalls(
+        ranks=tuple(work.joined.ranks[c] for c in order if totals[c] >= CULPRIT * totals.max()),
+        phase=name,
+        steps=tuple(steps[-KEPT:].tolist()),
+        count=len(at),
+        period=regular.steps if regular else None,
+        seconds=float(np.median(lengths)),
+        saved=work.saved(bounded),
+        since=work.since(steps),
+        compared=len(work.known),
+        total=float(totals.max()),
+        running=_running(work.joined, at, who, lengths),
+    )
+
+
+def _seldom(work: _Work, ranks: Sequence[Rank], name: str, phase: int) -> Stalls | None:
+    """Stalls that the step records hold too few of, by the sums over the whole run. In lockstep
+    what one rank does takes that time of the whole job; what all do, they do together."""
+    found = find_seldom(ranks, phase, name, len(work.known))
+    if found is None or len(found.ranks) < 2:
+        return None
+    totals = found.totals
+    if name == "evaluation":
+        totals = _alone(totals[None])[0]
+    order = np.argsort(-totals, kind="stable")
+    return Stalls(
+        ranks=tuple(found.ranks[at] for at in order if totals[at] >= CULPRIT * totals.max()),
+        phase=name,
+        steps=found.steps_seen[-KEPT:],
+        count=found.count,
+        period=found.period.steps if found.period else None,
+        seconds=found.seconds,
+        saved=float(min(1.0, totals.max() / found.wall)) if found.wall > 0 else 0.0,
+        compared=found.steps,
+        total=float(totals.max()),
+    )
+
+
+def _unexplained(work: _Work, attribution: Attribution, rest: Floats) -> Stalls | None:
+    """Stalls of which only their regularity, their place or their rank tells: the series that a
+    machine is least likely to cause."""
+    joined, rows = work.joined, work.known
+    standing = attribution.standing[rows]
+    told = []
+    for series in find_series(Grounds(joined.steps[rows], rest[rows], standing)):
+        columns = np.unique(series.runs.column)
+        phase, in_phase = struck(joined.phases[:, columns][rows], series.runs, columns)
+        told.append((series.chance * in_phase, phase, series))
+    chance, phase, best = min(told, key=lambda one: one[0], default=(1.0, "", None))
+    if best is None or likely(chance):
+        return None
+    waits = waited(standing, best.runs)
+    return None if waits is None else _described(work, rest, best, phase, waits)
+
+
+def _described(work: _Work, rest: Floats, series: Series, phase: str, waits: float) -> Stalls:
+    joined, runs = work.joined, series.runs
+    start = work.known[runs.first]
+    counted = np.repeat(np.minimum(1, runs.bound / runs.seconds), runs.length)
+    rows, columns = runs.cells
+    removed = np.zeros_like(rest)
+    removed[work.known[rows], columns] = series.longer[rows, columns] * counted
+    steps = joined.steps[np.unique(start)]
+    return Stalls(
+        ranks=tuple(joined.ranks[column] for column in series.culprits),
+        phase=phase,
+        steps=tuple(steps[-KEPT:].tolist()),
+        count=len(steps),
+        period=series.period.steps if series.period else None,
+        seconds=float(np.median(runs.seconds)),
+        saved=work.saved(removed),
+        since=work.since(steps),
+        compared=len(work.known),
+        total=float(removed.sum(axis=0).max()),
+        waited=waits,
+        running=_running(joined, start, runs.column, runs.seconds),
+    )
+
+
+def _running(joined: Joined, rows: Ints, columns: Ints, seconds: Floats) -> float | None:
+    """Share of the stalls in which the main thread was on a CPU."""
+    mine = joined.running[:, np.unique(columns)]
+    if np.isnan(mine).all(axis=0).any():
+        return None
+    usual = np.nanmedian(mine, axis=0)[np.searchsorted(np.unique(columns), columns)]
+    shares = (joined.running[rows, columns] - usual) / np.maximum(seconds, 1e-9)
+    shares = shares[~np.isnan(shares)]
+    return float(np.clip(np.median(shares), 0, 1)) if len(shares) else None

@@ -1,0 +1,77 @@
+"""What comes too seldom for the step records to hold three of it, found in the whole run's history.
+
+A checkpoint every ten thousand steps, or an evaluation at the end of long epochs, may still cost a
+tenth of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from mgpu_probes.inprocess.layout import WARM_UP
+
+from mgpu_doctor.analysis.statistics.significance import Period, period
+from mgpu_doctor.analysis.steps.step_cells import Floats
+from mgpu_doctor.case.model import Rank
+
+LONGER = 1.5
+"""The history must cover this many times the steps that the records hold."""
+RECURS = 3
+"""Windows of time in which a rank did it."""
+OUTLIER = 4.0
+"""The third longest window stands for all: longer ones count 4 times as much at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seldom:
+    ranks: tuple[int, ...]
+    """Ranks with a history, in ascending order."""
+    totals: Floats
+    """(R) seconds of the whole run"""
+    wall: float
+    """Seconds of the whole run, mean of the ranks."""
+    steps: int
+    count: int
+    """Of the rank with the largest total."""
+    seconds: float
+    """Median length of one."""
+    steps_seen: tuple[int, ...]
+    """Of those of which events are still on record."""
+    period: Period | None
+
+
+def find_seldom(ranks: Sequence[Rank], phase: int, event: str, compared: int) -> Seldom | None:
+    """What ranks did in a phase in the whole run; None where the `compared` steps are most of it,
+    or where it does not recur."""
+    known = [rank for rank in ranks if rank.rank is not None and len(rank.history)]
+    if len(known) < len(ranks) or not known:
+        return None
+    if not any((rank.history["phases"][:, phase] > 0).any() for rank in known):
+        return None  # as mostly
+    windows = [rank.history[(rank.history["flags"] & WARM_UP) == 0] for rank in known]
+    steps = min(int(window["micro_batches"].sum()) for window in windows)
+    if steps < LONGER * compared:
+        return None
+    seconds = [np.nan_to_num(window["phases"][:, phase].astype(float)) for window in windows]
+    if min(len(one) for one in seconds) < RECURS:
+        return None
+    typical = max(float(np.partition(one, -RECURS)[-RECURS]) for one in seconds)
+    if typical <= 0:
+        return None
+    totals = np.array([np.minimum(one, OUTLIER * typical).sum() for one in seconds])
+    most = int(totals.argmax())
+    events = [one for one in known[most].events if one.kind == event]
+    lengths = [one.seconds for one in events] or seconds[most][seconds[most] > 0].tolist()
+    seen = np.array([one.step for one in events], dtype=np.int64)
+    return Seldom(
+        ranks=tuple(rank.rank for rank in known if rank.rank is not None),
+        totals=totals,
+        wall=float(np.mean([window["wall_ns"].sum() for window in windows])) * 1e-9,
+        steps=steps,
+        count=max(len(events), int((seconds[most] > 0).sum())),
+        seconds=float(np.median(lengths)),
+        steps_seen=tuple(seen.tolist()),
+        period=period(seen),
+    )

@@ -1,0 +1,258 @@
+"""Stalls that nothing explains, told from what any machine does to any rank.
+
+A machine interrupts all ranks alike, at random moments, and in each phase in proportion to its
+duration. Stalls are told where that is unlikely: they come to the same rank, or at a regular
+distance, or in a phase that is short by itself. The chances are multiplied and must stay below
+`FALSE_ALARMS`, as the other tests of an examination do, whatever size of stall is looked for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.inprocess.layout import COMMUNICATION, INPUT, PHASES, WAIT
+
+from mgpu_doctor.analysis.statistics.medians import median_of_others
+from mgpu_doctor.analysis.statistics.significance import FALSE_ALARMS, Period, period, tail_bound
+from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
+
+Indices = npt.NDArray[np.intp]
+
+SPREADS = 2.5
+LEAST = 0.10
+"""A stall is longer than the usual by 3 standard deviations and a tenth of the step."""
+CLEAR = 1.25
+"""The median stall is this many times the least that counts as slow: noise at its edge is less."""
+BACK = 1 / 3
+"""Around its stalls a rank is back at what is usual: its median step then is longer by this share
+of a stall at most. Else its level wavers about a limit, or rises, and nothing stalls."""
+RECURS = 3
+"""What happened less often is no pattern."""
+OUTLIER = 4.0
+"""The third longest stands for all: longer ones count 4 times as much at most, so that one or two
+long ones are not taken for what recurs."""
+CULPRIT = 0.5
+"""Ranks with this share of the most seconds are culprits, too."""
+STANDS_OUT = 1 / 3
+"""No other rank has more than this share of the least culprit's seconds."""
+ONE_RUN = 0.5
+"""Share of the seconds above which one long run is no recurrence but a change of level."""
+WAITED = 0.5
+"""The others must have waited for this share of the stall."""
+REGULAR = 0.05
+"""Chance of its distances above which a series on many ranks is what machines do."""
+INTERRUPTED = 0.10
+FETCHING = 0.25
+"""Chance that an interruption strikes a short phase, at least; that of input is more, as it waits
+for processes that can be interrupted, too."""
+MANY_CELLS = 1_000_000
+SAMPLED = 256
+"""Of so many cells, the levels of ranks are estimated from so many steps, drawn at random."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """What is looked at, without NaN. Seconds; T steps × R ranks."""
+
+    steps: Ints
+    own: Floats
+    """(T, R) own work without what is explained already"""
+    standing: Floats
+    """(T, R) in collectives"""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Neighbouring slow steps of one rank: one entry a run. Rows and columns of the grounds."""
+
+    column: Indices
+    first: Indices
+    length: Indices
+    seconds: Floats
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    def __getitem__(self, chosen: npt.NDArray[np.bool_]) -> Runs:
+        return Runs(
+            self.column[chosen], self.first[chosen], self.length[chosen], self.seconds[chosen]
+        )
+
+    @property
+    def cells(self) -> tuple[Indices, Indices]:
+        """Rows and columns of all their steps."""
+        ends = np.cumsum(self.length)
+        within = np.arange(ends[-1]) - np.repeat(ends - self.length, self.length)
+        return np.repeat(self.first, self.length) + within, np.repeat(self.column, self.length)
+
+    @property
+    def bound(self) -> float:
+        """Seconds that one run may count."""
+        return OUTLIER * float(np.partition(self.seconds, -RECURS)[-RECURS])
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Stalls that belong together."""
+
+    culprits: tuple[int, ...]
+    """Columns, the one with most seconds first."""
+    runs: Runs
+    longer: Floats
+    """(T, R) seconds that a slow step took longer than usual."""
+    period: Period | None
+    chance: float
+    """That a machine does this to healthy ranks, wherever in the step it strikes."""
+
+
+def find_series(grounds: Grounds) -> tuple[Series, ...]:
+    """What may be stalls, for each size that may be looked for; `struck` and `waited` decide."""
+    beyond, slow, least = _beyond_usual(grounds)
+    longer = np.where(slow, beyond, 0.0)
+    runs = _runs(longer, grounds.steps)
+    if len(runs) < RECURS or least <= 0:
+        return ()
+    sizes = least * 2.0 ** np.arange(int(math.log2(runs.bound / OUTLIER / least)) + 1)
+    found = []
+    for size in sizes:
+        one = _series(grounds, runs[runs.seconds >= size], size)
+        if one is not None and _goes_back(beyond, one[1]):
+            culprits, of_them, regular, chance = one
+            found.append(Series(culprits, of_them, longer, regular, chance * len(sizes)))
+    return tuple(found)
+
+
+def _beyond_usual(grounds: Grounds) -> tuple[Floats, npt.NDArray[np.bool_], float]:
+    """(T, R) seconds that a rank's steps took longer than usual for it, (T, R) whether they are
+    slow, and the least that counts as slow.
+
+    What is usual is taken from the quiet half of the steps, so that a stall in every second step
+    stays one. A step that is slow for the others, too, is nobody's; nor is a rank slow that only
+    was not slow when the other was.
+    """
+    own = grounds.own
+    others = median_of_others(own)
+    beyond, spread = _beyond_quiet(own - others)
+    step = float(np.median(own.max(axis=1) + grounds.standing.min(axis=1)))
+    least = np.maximum(SPREADS * spread, LEAST * step)
+    slow = beyond > least
+    slow &= beyond >= others - np.median(_sample(others), axis=0)
+    slow &= _beyond_quiet(own)[0] >= beyond / 2
+    return beyond, slow, float(least.min())
+
+
+def _beyond_quiet(values: Floats) -> tuple[Floats, Floats]:
+    """(T, R) values beyond the upper end of what is usual, and (R) the standard deviation."""
+    by_rank = np.ascontiguousarray(_sample(values).T)  # what lies together is sorted much faster
+    q5, q25, q75, q95 = np.quantile(by_rank, (0.05, 0.25, 0.75, 0.95), axis=1)
+    spread = np.minimum(q25 - q5, q95 - q75) / 0.97  # the distance of these quantiles of a normal
+    spread = np.maximum(spread, np.median(spread))
+    return values - (q25 + 0.67 * spread), spread
+
+
+def _sample(values: Floats) -> Floats:
+    """Rows enough to tell levels."""
+    if values.size <= MANY_CELLS or len(values) <= SAMPLED:
+        return values
+    return values[np.random.default_rng(0).permutation(len(values))[:SAMPLED]]
+
+
+def _runs(longer: Floats, steps: Ints) -> Runs:
+    """Neighbouring slow steps; those that are only a little slow beside a long one are left out."""
+    column, row = np.nonzero(longer.T)
+    seconds = longer[row, column].astype(np.float64)
+    first, length = _neighbours(column, row, steps)
+    if len(row):
+        longest = np.repeat(np.maximum.reduceat(seconds, first), length)
+        kept = seconds >= longest / OUTLIER
+        column, row, seconds = column[kept], row[kept], seconds[kept]
+        first, length = _neighbours(column, row, steps)
+    sums = np.add.reduceat(seconds, first) if len(row) else seconds
+    return Runs(column[first], row[first], length, sums)
+
+
+def _neighbours(column: Indices, row: Indices, steps: Ints) -> tuple[Indices, Indices]:
+    """Where runs begin in the sorted cells, and how long they are."""
+    begins = np.ones(len(row), dtype=np.bool_)
+    begins[1:] = (np.diff(column) != 0) | (np.diff(row) != 1) | (np.diff(steps[row]) != 1)
+    first = np.flatnonzero(begins)
+    return first, np.diff(np.append(first, len(row)))
+
+
+def _series(
+    grounds: Grounds, runs: Runs, size: float
+) -> tuple[tuple[int, ...], Runs, Period | None, float] | None:
+    """The stalls of at least `size` as one series: whose, which, how regular, the chance of it."""
+    if len(runs) < RECURS:
+        return None
+    ranks = grounds.own.shape[1]
+    totals = np.bincount(runs.column, np.minimum(runs.seconds, runs.bound), minlength=ranks)
+    order = np.argsort(-totals, kind="stable")
+    leading = int(np.sum(totals >= CULPRIT * totals.max()))
+    least, rest = totals[order[leading - 1]], totals[order[leading:]].max(initial=0.0)
+    alone = 2 * leading <= ranks and rest <= STANDS_OUT * least
+    culprits = order[:leading] if alone else order[totals[order] > 0]
+    found = runs[np.isin(runs.column, culprits)] if alone else runs
+    regular = period(grounds.steps[np.unique(found.first)])
+    if (
+        len(found) < RECURS
+        or np.median(found.seconds) < CLEAR * size
+        or found.seconds.max() > ONE_RUN * found.seconds.sum()
+        or not (alone or (regular is not None and regular.chance < REGULAR))
+    ):
+        return None
+    chance = regular.chance if regular else 1.0
+    if alone:
+        same = tail_bound(len(found), len(runs), leading / ranks)
+        chance *= min(1.0, math.comb(ranks, leading) * same)
+    return tuple(int(column) for column in culprits), found, regular, chance
+
+
+def _goes_back(beyond: Floats, runs: Runs) -> bool:
+    """Whether the ranks are quiet in the steps around their stalls."""
+    ends = runs.first + runs.length
+    rows = np.concatenate((runs.first - 2, runs.first - 1, ends, ends + 1))
+    columns = np.tile(runs.column, 4)
+    inside = (rows >= 0) & (rows < len(beyond))
+    cells, stalled = (column * len(beyond) + row for row, column in ((rows, columns), runs.cells))
+    quiet = inside & ~np.isin(cells, stalled)
+    level = np.median(beyond[rows[quiet], columns[quiet]]) if quiet.any() else 0.0
+    return bool(level <= BACK * np.median(runs.seconds / runs.length))
+
+
+def struck(phases: Floats, runs: Runs, columns: Indices) -> tuple[str, float]:
+    """The phase that explains most of the stalls, and the chance that interruptions at random
+    moments strike it so often. `phases`: (T, k, 10) of these columns."""
+    own = [phase for phase in range(len(PHASES)) if phase not in (WAIT, COMMUNICATION)]
+    seconds = np.nan_to_num(phases[:, :, own])
+    usual = np.median(seconds, axis=0)
+    place = np.searchsorted(columns, runs.column)
+    extra = np.maximum(seconds[runs.first, place] - usual[place], 0)
+    best = int(extra.sum(axis=0).argmax())
+    hits = int((extra.argmax(axis=1) == best).sum())
+    floor = FETCHING if own[best] == INPUT else INTERRUPTED
+    share = max(floor, float(usual[:, best].sum() / max(usual.sum(), 1e-12)))
+    return PHASES[own[best]], min(1.0, len(own) * tail_bound(hits, len(runs), min(1.0, share)))
+
+
+def waited(standing: Floats, runs: Runs) -> float | None:
+    """Median seconds that the others stood longer in collectives than the rank that stalled, in
+    the same step or (where it stalled after its collectives) in the next one; None where that is
+    not comparable with the stalls: then nobody waited for them."""
+    gap = median_of_others(standing) - standing
+    gap = gap - np.quantile(_sample(gap), 0.25, axis=0)
+    last = len(standing) - 1
+    waits = [
+        float(gap[first : min(first + length, last) + 1, column].sum())
+        for column, first, length in zip(runs.column, runs.first, runs.length, strict=True)
+    ]
+    middle = float(np.median(waits))
+    return middle if middle >= WAITED * np.median(runs.seconds) else None
+
+
+def likely(chance: float) -> bool:
+    """Whether a machine does it too often to blame anybody."""
+    return chance > FALSE_ALARMS

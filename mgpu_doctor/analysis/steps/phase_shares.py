@@ -1,0 +1,131 @@
+"""What single ranks spend their time on, without comparing them: shares, coverage, epochs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.inprocess.layout import INPUT, OTHER, WARM_UP
+
+from mgpu_doctor.analysis.steps.step_alignment import (
+    FIRST_STEPS,
+    LEADING,
+    LEADING_FACTOR,
+    warming_up,
+)
+from mgpu_doctor.case.model import Rank, Records
+from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums
+
+Rows = slice | npt.NDArray[np.bool_]
+
+_KNOWN: WeakKeyDictionary[Columns, Columns] = WeakKeyDictionary()
+"""A dozen measures and rules ask for the same."""
+
+
+def after_warm_up(records: Records) -> Records:
+    """The records of one rank that are no warm-up."""
+    if not len(records):
+        return records
+    if not isinstance(records, Columns):
+        return records[_warm(records)]
+    kept = _KNOWN.get(records)
+    if kept is None:
+        kept = _KNOWN[records] = records[_warm(records)]
+    return kept
+
+
+def _warm(records: Records) -> Rows:
+    steps, flags, wall = records["step"], records["flags"], records["wall_ns"]
+    if not (flags & WARM_UP).any() and wall[:LEADING].max() <= LEADING_FACTOR * wall.min():
+        return _rows(steps >= FIRST_STEPS)  # as of most ranks: nothing else to find
+    steps, flags = steps.astype(np.int64), flags.astype(np.int64)
+    return _rows(~warming_up(steps, wall * 1e-9, flags))
+
+
+def only(records: Records, kept: npt.NDArray[np.bool_]) -> Records:
+    """Some of the records; no copy where they are all from some one on."""
+    return records[_rows(kept)]
+
+
+def _rows(kept: npt.NDArray[np.bool_]) -> Rows:
+    first = int(kept.argmax()) if len(kept) else 0
+    return slice(first, None) if kept[first:].all() else kept
+
+
+def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
+    """Rank -> share, 0..1, of its wall time after warm-up in a phase; ranks without a measurement
+    are left out; None where no rank has one."""
+    shares = {}
+    for rank in ranks:
+        records = after_warm_up(rank.steps)
+        if isinstance(records, Columns) and not records.measured(phase):
+            continue
+        seconds, wall_ns = phase_of(records, phase).astype(float), records["wall_ns"]
+        unknown = np.isnan(seconds)
+        if unknown.any():
+            seconds, wall_ns = seconds[~unknown], wall_ns[~unknown]
+        wall = wall_ns.sum() * 1e-9
+        if rank.rank is not None and wall > 0:
+            shares[rank.rank] = float(seconds.sum() / wall)
+    return shares or None
+
+
+def step_seconds(ranks: Sequence[Rank]) -> float | None:
+    """Mean seconds a step after warm-up, over steps and ranks; None: no such step."""
+    walls = [after_warm_up(rank.steps)["wall_ns"] for rank in ranks]
+    count = sum(len(wall) for wall in walls)
+    return sum(float(wall.sum()) for wall in walls) * 1e-9 / count if count else None
+
+
+def coverage(ranks: Sequence[Rank]) -> float | None:
+    """Share, 0..1, of the ranks' wall time after warm-up that phases other than `other` explain;
+    None where no rank has a step. Time between one step's end and the next one's begin counts as
+    not explained."""
+    parts = [_seconds(rank.steps) for rank in ranks]
+    wall = sum(part[1] for part in parts)
+    return min(1.0, sum(part[0] for part in parts) / wall) if wall > 0 else None
+
+
+def _seconds(records: Records) -> tuple[float, float]:
+    """Explained and whole seconds."""
+    warming_up = records["flags"] & WARM_UP
+    if warming_up.any():
+        records = only(records, warming_up == 0)
+    if not len(records):
+        return 0.0, 0.0
+    phases = phase_sums(records)
+    wall, end = records["wall_ns"], records["end_ns"]
+    between = np.maximum(end[1:] - wall[1:] - end[:-1], 0)
+    next_to = records["seq"][1:] - records["seq"][:-1] == 1
+    explained = phases.sum() - phases[OTHER]
+    if not next_to.all():
+        between = between[next_to]
+    return float(explained), float(wall.sum() + between.sum()) * 1e-9
+
+
+FEWEST = 3
+"""Epochs that must begin, and steps that each must have, before a pattern is one."""
+
+
+def at_epoch_starts(rank: Rank, batches: int | None) -> tuple[float, float] | None:
+    """The share (0..1) of a rank's wait for data that falls on the first step of each epoch beyond
+    what a step usually waits, and the median seconds of such a first wait.
+
+    `batches`: of the loader, an epoch. None: not known, or too few epochs on record.
+    """
+    records = after_warm_up(rank.steps)
+    if not batches or not len(records):
+        return None
+    each = max(1, int(np.median(records["micro_batches"])))
+    distance = batches // each
+    if distance < FEWEST or batches % each:
+        return None
+    waits = np.nan_to_num(records["phases"][:, INPUT].astype(float))
+    place = records["step"].astype(np.int64) % distance
+    if len(waits) < FEWEST * distance or waits.sum() <= 0:
+        return None
+    first = place == np.bincount(place, waits, minlength=distance).argmax()
+    extra = np.maximum(waits[first] - np.median(waits), 0.0)
+    return float(extra.sum() / waits.sum()), float(np.median(waits[first]))

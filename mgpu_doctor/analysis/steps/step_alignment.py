@@ -1,0 +1,264 @@
+"""Joins the step records of ranks: which records of different ranks are the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, reduce
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.inprocess.layout import WARM_UP
+
+from mgpu_doctor.analysis.steps.step_cells import Cells, Floats, Ints, Phases, Rows
+from mgpu_doctor.case.model import Rank, Records
+
+__all__ = ["Floats", "Ints", "Joined", "UnjoinableError", "join", "warming_up"]
+
+Result = TypeVar("Result")
+
+FIRST_STEPS = 5
+"""The first steps of a run fill caches and compile; they are never compared."""
+LEADING = 20
+LEADING_FACTOR = 5.0
+"""Among the first 20 steps, one longer than 5 times the median is still warming up."""
+MATCHED = 0.5
+"""Share of the shortest rank's steps that must be found in every rank for a join to stand."""
+IN_STEP = 0.8
+"""Share of joined steps over which all ranks' own counters must have advanced alike."""
+CELLS = 10_000_000
+"""Most (step, rank) cells compared, 40 MB a measure: 1,000 steps of 10,000 ranks, all that a box
+holds of 1,000 ranks. Of larger jobs the newest steps are compared."""
+
+
+class UnjoinableError(ValueError):
+    """The ranks' steps cannot be compared; the message says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Joined:
+    """The same steps of several ranks, side by side. Seconds; T steps × R ranks.
+
+    What is not a field of the dataclass is read from the records when it is first asked for.
+    """
+
+    ranks: tuple[int, ...]
+    steps: Ints
+    """(T) step numbers as the first of the ranks counted them."""
+    wall: Floats
+    """(T, R)"""
+    phases: Phases
+    """(T, R, 10), NaN: not measured; reads what is asked for: `phases[:, :, INPUT]`"""
+    joined_by: str
+    """"collective sequence" or "step number"."""
+    left_out: tuple[int, ...]
+    """Ranks with too few records to be compared."""
+    counted_from: int
+    """First step number that the records still hold."""
+    cells: Cells
+    offsets: tuple[float, ...]
+    """(R) seconds from each rank's monotonic clock to the epoch."""
+
+    @property
+    def step_seconds(self) -> float:
+        """Mean seconds a step, over steps and ranks."""
+        return float(np.mean(self.wall, dtype=np.float64))
+
+    def between(self, start: int, stop: int) -> Joined:
+        """Some neighbouring steps, by their place among the joined ones; `counted_from` stays."""
+        cells = self.cells.between(start, stop)
+        steps, wall = self.steps[start:stop], self.wall[start:stop]
+        return replace(self, steps=steps, wall=wall, phases=Phases(cells), cells=cells)
+
+    @cached_property
+    def end(self) -> Floats:
+        """(T, R) seconds since the epoch, by each host's own clock"""
+        return np.asarray(self.cells.field("end_ns", np.float64) * 1e-9 + self.offsets)
+
+    @cached_property
+    def flags(self) -> Ints:
+        """(T, R)"""
+        return self.cells.field("flags", np.int64)
+
+    @cached_property
+    def samples(self) -> Floats:
+        """(T, R) samples fetched, NaN: unknown"""
+        return _unknown_where_zero(self.cells.field("samples"))
+
+    @cached_property
+    def tokens(self) -> Floats:
+        """(T, R) the same in tokens"""
+        return _unknown_where_zero(self.cells.field("tokens"))
+
+    @cached_property
+    def collecting(self) -> Floats:
+        """(T, R) seconds in Python's garbage collector, NaN: not measured"""
+        return self.cells.field("gc_s")
+
+    @cached_property
+    def running(self) -> Floats:
+        """(T, R) CPU seconds of the main thread, NaN: not measured"""
+        return self.cells.field("cpu_s")
+
+
+def _unknown_where_zero(values: Floats) -> Floats:
+    if not values.any():
+        return np.broadcast_to(np.float32(np.nan), values.shape)
+    return np.where(values > 0, values, np.float32(np.nan))
+
+
+def join(ranks: Sequence[Rank], *, least: int = 1) -> Joined:
+    """Joins the records of `ranks` that hold at least `least` steps after warm-up.
+
+    By the default group's collective sequence number, which is equal in all ranks at the end of
+    the same step of a data-parallel job. Where it is unknown or does not match (point-to-point
+    pipelines count differently), by step number, if the ranks' counters agree. Raises
+    `UnjoinableError`.
+    """
+    named = {rank.rank: rank for rank in ranks if rank.rank is not None}
+    enough = {number: rank for number, rank in named.items() if len(rank.steps) >= least}
+    if len(enough) < 2:
+        raise UnjoinableError(
+            f"{len(enough)} of {len(ranks)} ranks recorded at least {least} steps; two are needed"
+        )
+    left_out = tuple(sorted(set(named) - set(enough)))
+    records = [enough[number].steps for number in sorted(enough)]
+    rows, joined_by = _matching_rows(records)
+    offsets = [enough[number].clock_offset for number in sorted(enough)]
+    return _assemble(
+        records,
+        rows,
+        numbers=sorted(enough),
+        offsets=offsets,
+        joined_by=joined_by,
+        left_out=left_out,
+    )
+
+
+def _matching_rows(records: Sequence[Records]) -> tuple[list[Ints], str]:
+    """For each rank, the rows of the steps that every rank has."""
+    for field, keys_of, joined_by in (
+        ("group_seq", _sequence_keys, "collective sequence"),
+        ("step", _step_keys, "step number"),
+    ):
+        numbers = _shared([one[field] for one in records])
+        rows = _rows_of_common(_each_once(numbers, keys_of))
+        if rows is not None and _in_step(records, rows):
+            return rows, joined_by
+    raise UnjoinableError("neither collective sequence numbers nor step counts of the ranks agree")
+
+
+def _step_keys(steps: Ints) -> Ints:
+    return steps
+
+
+def _sequence_keys(sequence: Ints) -> Ints:
+    """Collective sequence and, where several steps share one, the occurrence."""
+    if not len(sequence) or np.mean(sequence > 0) < MATCHED:
+        return np.empty(0, dtype=np.int64)
+    fresh = np.concatenate(([True], sequence[1:] != sequence[:-1]))
+    starts = np.flatnonzero(fresh)
+    occurrence = np.arange(len(sequence)) - np.repeat(starts, np.diff([*starts, len(sequence)]))
+    keys = sequence * (1 << 20) + np.minimum(occurrence, (1 << 20) - 1)
+    return np.where(sequence > 0, keys, -np.arange(1, len(keys) + 1))
+
+
+def _shared(arrays: Sequence[npt.NDArray[np.integer[Any]]]) -> list[Ints]:
+    """The same numbers, equal arrays being one object: most ranks of a fleet count alike."""
+    known: dict[bytes, Ints] = {}
+
+    def shared(one: npt.NDArray[np.integer[Any]]) -> Ints:
+        whole = one.astype(np.int64)
+        return known.setdefault(whole.tobytes(), whole)
+
+    return _each_once(arrays, shared)
+
+
+def _each_once(arrays: Sequence[Any], change: Callable[[Any], Result]) -> list[Result]:
+    """`change` of every array, which may be the same object many times."""
+    changed = {key: change(one) for key, one in {id(one): one for one in arrays}.items()}
+    return [changed[id(one)] for one in arrays]
+
+
+def _rows_of_common(keys: Sequence[Ints]) -> list[Ints] | None:
+    shortest = min(len(one) for one in keys)
+    if shortest == 0:
+        return None
+    distinct = {id(one): one for one in keys}
+    first = {key: np.unique(one, return_index=True) for key, one in distinct.items()}
+    common = reduce(
+        lambda a, b: np.intersect1d(a, b, assume_unique=True),
+        (unique for unique, _ in first.values()),
+    )
+    common = common[common >= 0]
+    if len(common) < MATCHED * shortest:
+        return None
+    rows = {key: index[np.searchsorted(unique, common)] for key, (unique, index) in first.items()}
+    return [rows[id(one)] for one in keys]
+
+
+def _in_step(records: Sequence[Records], rows: Sequence[Ints]) -> bool:
+    """Whether the ranks' own counters advance alike over the joined steps."""
+    if len(rows[0]) < 2:
+        return True
+    numbers = [one["step"] for one in records]
+    by_both = {
+        (id(one), id(row)): one[row].astype(np.int64)
+        for one, row in zip(numbers, rows, strict=True)
+    }
+    counted = _shared(list(by_both.values()))
+    first, *others = {id(one): np.diff(one) for one in counted}.values()
+    alike = np.ones(len(first), dtype=bool)
+    for advances in others:
+        alike &= advances == first
+    return bool(np.mean(alike) >= IN_STEP)
+
+
+def _assemble(
+    records: Sequence[Records],
+    rows: Sequence[Ints],
+    *,
+    numbers: Sequence[int],
+    offsets: Sequence[float],
+    joined_by: str,
+    left_out: tuple[int, ...],
+) -> Joined:
+    newest = max(1, CELLS // len(records))
+    rows = _each_once(rows, lambda row: row[-newest:])
+    steps = records[0]["step"][rows[0]].astype(np.int64)
+    longest = np.zeros(len(steps))
+    flags = np.zeros(len(steps), dtype=np.int64)
+    for one, row in zip(records, _each_once(rows, _as_slice), strict=True):
+        np.maximum(longest, one["wall_ns"][row], out=longest)
+        flags |= one["flags"][row]
+    longest *= 1e-9
+    kept = np.flatnonzero(~warming_up(steps, longest, flags))
+    if not len(kept):
+        raise UnjoinableError("every step that the ranks have in common belongs to the warm-up")
+    cells = Cells(records, _each_once(rows, lambda row: _as_slice(row[kept])), len(kept))
+    return Joined(
+        ranks=tuple(numbers),
+        steps=steps[kept],
+        wall=cells.seconds("wall_ns"),
+        phases=Phases(cells),
+        joined_by=joined_by,
+        left_out=left_out,
+        counted_from=int(steps[0]),
+        cells=cells,
+        offsets=tuple(offsets),
+    )
+
+
+def _as_slice(row: Ints) -> Rows:
+    contiguous = row[-1] - row[0] == len(row) - 1 and bool(np.all(np.diff(row) == 1))
+    return slice(int(row[0]), int(row[-1]) + 1) if contiguous else row
+
+
+def warming_up(steps: Ints, longest: Floats, flags: Ints) -> npt.NDArray[np.bool_]:
+    """(T) which steps belong to the warm-up: flagged, the first steps of the run, or far longer
+    than the median near the start of the records. `longest`: seconds of the slowest rank; `flags`:
+    those of all ranks together."""
+    slow_start = longest > LEADING_FACTOR * np.median(longest)
+    slow_start[LEADING:] = False
+    return np.asarray((flags & WARM_UP != 0) | (steps < FIRST_STEPS) | slow_start)

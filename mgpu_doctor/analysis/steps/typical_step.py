@@ -1,0 +1,80 @@
+"""What a typical step of each rank spends in each phase. Pure."""
+
+from __future__ import annotations
+
+from math import isnan
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.statistics.medians import column_medians
+from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.case.model import Records
+from mgpu_doctor.case.phase_clock import is_host_stamped
+from mgpu_doctor.recording.columns import Columns
+
+
+def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
+    """Of each rank of the case, phase -> median seconds a step; None: not known, as of ranks whose
+    devices only the host's clock timed. Time in
+    collectives is divided into wait and communication if the ranks could be compared, else all of
+    it is `wait` and `communication` unknown."""
+    found: list[dict[str, float | None]] = [
+        dict.fromkeys(PHASES)
+        if is_host_stamped(rank)
+        else dict(zip(PHASES, _of_records(after_warm_up(rank.steps)), strict=True))
+        for rank in measures.case.ranks
+    ]
+    joined, attribution = measures.joined, measures.attribution
+    if joined is None or attribution is None:
+        return found
+    if not measures.structure.alike:
+        return found  # what even the busiest stage stands is a pipeline's bubble, too
+    moving = _median(attribution.communication)
+    waits = dict(zip(joined.ranks, column_medians(attribution.wait).tolist(), strict=True))
+    for rank, medians in zip(measures.case.ranks, found, strict=True):
+        wait = waits.get(rank.rank) if rank.rank is not None else None
+        if wait is not None:
+            medians[PHASES[WAIT]] = None if isnan(wait) else wait
+            medians[PHASES[COMMUNICATION]] = moving
+    return found
+
+
+def _of_records(records: Records) -> list[float | None]:
+    """Of each phase; where a phase is the same in all records there is nothing to look for."""
+    if not isinstance(records, Columns):
+        return _medians(records["phases"])
+    if not len(records):
+        return [None] * len(PHASES)
+    found = [None if isnan(same) else same for same in records.common_phases()]
+    differing = records.phases_that_differ()
+    if differing:
+        together = np.array([records.phase(phase) for phase in differing])
+        for phase, median in zip(differing, _medians(together.T), strict=True):
+            found[phase] = median
+    return found
+
+
+def _medians(seconds: npt.NDArray[np.floating[Any]]) -> list[float | None]:
+    """Of each column of (T, 10) what is known of it: all at once where that is everything."""
+    count = len(seconds)
+    if not count:
+        return [None] * seconds.shape[1]
+    ranked = np.array(seconds.T, order="C")
+    partly = np.isnan(ranked).any(axis=1).tolist()
+    ranked.partition(count // 2, axis=1)
+    upper = ranked[:, count // 2].astype(np.float64)
+    lower = upper if count % 2 else ranked[:, : count // 2].max(axis=1)
+    medians = ((lower + upper) / 2).tolist()
+    return [
+        _median(seconds[:, place].astype(float)) if lacking else median
+        for place, (lacking, median) in enumerate(zip(partly, medians, strict=True))
+    ]
+
+
+def _median(values: npt.NDArray[np.floating[Any]]) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else None

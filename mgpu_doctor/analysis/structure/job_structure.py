@@ -1,0 +1,203 @@
+"""How the ranks of a job depend on each other: same work, stages, parameter servers. Pure.
+
+Data-parallel, sharded and tensor-parallel ranks all do the same and meet in collectives. The
+stages of a pipeline do different work and hand it on point to point: activations to the next
+stage, gradients back. So a pipeline is a chain of ranks that send to each other in both
+directions, and a job of several pipelines is several chains of one length. A parameter server
+updates weights with the gradients of other ranks and has none of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+from mgpu_probes.inprocess.layout import NO_OPTIMIZER
+
+from mgpu_doctor.case import birth
+from mgpu_doctor.case.model import Rank
+
+Neighbours = Mapping[int, frozenset[int]]
+
+MOST_NEIGHBOURS = 2
+"""Of a rank in a chain: the stage before it and the one behind it."""
+NO_BUBBLE = ("ZeroBubble", "DualPipe")
+"""In the names of schedules that fill it with the gradients of weights."""
+AVERAGED = frozenset({"ddp", "fsdp", "zero1", "localsgd"})
+"""Words of births whose ranks all hold the same model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """Roles of ranks. Ranks of one role do the same work and can be compared."""
+
+    roles: Mapping[int, int] = field(default_factory=dict)
+    """Rank -> role: its pipeline stage; empty where all ranks do the same."""
+    micro_batches: int | None = None
+    """In which a batch passes through a pipeline; None: unknown."""
+    passes: float | None = None
+    """In how many parts a rank does its work of a batch: those of each of its stages. Infinite
+    where the schedule leaves no bubble."""
+    parameters: Mapping[int, int] = field(default_factory=dict)
+    """Rank -> parameters that its optimizers update; ranks whose number is unknown are left out."""
+
+    @property
+    def alike(self) -> bool:
+        """Whether all ranks do the same work."""
+        return len(set(self.roles.values())) < 2
+
+    @property
+    def stages(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each role; empty where all do the same."""
+        if self.alike:
+            return ()
+        return tuple(
+            tuple(sorted(rank for rank, role in self.roles.items() if role == each))
+            for each in sorted(set(self.roles.values()))
+        )
+
+
+def structure_of(ranks: Sequence[Rank]) -> Structure:
+    """What births and records tell of the structure.
+
+    The stage that a rank itself knows comes first, then its place in the chain of those who send to
+    each other. Where not every rank has such a place, all count as alike: a message now and then is
+    no pipeline, nor is one in a single direction (ring attention, a parameter server).
+    """
+    roles = _told(ranks) or _placed(ranks)
+    if not roles:
+        return Structure()
+    return Structure(roles, *_batches(ranks), dict(_parameters(ranks)))
+
+
+def _told(ranks: Sequence[Rank]) -> dict[int, int]:
+    stages = {one.rank: one.stage for one in ranks if one.rank is not None}
+    known = {number: stage for number, stage in stages.items() if stage is not None and stage >= 0}
+    return known if len(known) == len(stages) else {}
+
+
+def _placed(ranks: Sequence[Rank]) -> dict[int, int]:
+    neighbours = _neighbours(ranks)
+    chains = list(_chains(neighbours))
+    lengths = {len(chain) for chain in chains}
+    placed = {rank for chain in chains for rank in chain}
+    everybody = {one.rank for one in ranks if one.rank is not None}
+    if len(lengths) != 1 or not everybody <= placed:
+        return {}
+    if len(chains) == 1 and (_hold_one_model(ranks) or _some_only_hand_out(ranks)):
+        return {}
+    return {rank: place for chain in chains for place, rank in enumerate(chain)}
+
+
+def _hold_one_model(ranks: Sequence[Rank]) -> bool:
+    """Whether all ranks average their gradients, and what they send each other is something else
+    (ring attention between two ranks goes both ways)."""
+    words = {word for one in ranks for word in str(one.birth.get("strategy")).split("+")}
+    averaged = words & AVERAGED or any(birth.ddp(one) is not None for one in ranks)
+    return "pipeline" not in words and bool(averaged)
+
+
+def _neighbours(ranks: Sequence[Rank]) -> Neighbours:
+    """Rank -> the ranks with which it exchanges messages in both directions, as either tells."""
+    sent = set[tuple[int, int]]()
+    for one in ranks:
+        if one.rank is not None:
+            sent |= {(one.rank, other) for other in birth.sends_to(one)}
+            sent |= {(other, one.rank) for other in birth.receives_from(one)}
+    mutual: dict[int, set[int]] = {}
+    for sender, receiver in sent:
+        if sender != receiver and (receiver, sender) in sent:
+            mutual.setdefault(sender, set()).add(receiver)
+    return {rank: frozenset(others) for rank, others in mutual.items()}
+
+
+def _chains(neighbours: Neighbours) -> Iterable[tuple[int, ...]]:
+    """The paths and rings among the ranks, from the end (of a ring: the rank) with the lowest
+    number; a rank with more than two neighbours is part of none."""
+    seen = set[int]()
+    for start in sorted(neighbours, key=lambda rank: (len(neighbours[rank]), rank)):
+        if start in seen:
+            continue
+        chain, ahead = [start], set(neighbours[start])
+        seen.add(start)
+        while ahead := {rank for rank in ahead if rank not in seen}:
+            chain.append(min(ahead))
+            seen.add(chain[-1])
+            ahead = set(neighbours[chain[-1]])
+        if len(chain) > 1 and all(len(neighbours[rank]) <= MOST_NEIGHBOURS for rank in chain):
+            yield tuple(chain)
+
+
+def _some_only_hand_out(ranks: Sequence[Rank]) -> bool:
+    """Whether some ranks have no backward pass of their own and others have: parameter servers."""
+    if any(birth.pipeline(one) is not None for one in ranks):
+        return False
+    passes = _backward_passes(ranks)
+    return min(passes, default=0) < 1 <= max(passes, default=0)
+
+
+def _batches(ranks: Sequence[Rank]) -> tuple[int | None, float | None]:
+    """Micro-batches, and parts of a rank's work. Where no schedule tells, there is a backward pass
+    for each, if all stages are alone on their ranks."""
+    told = [one for rank in ranks if (one := birth.pipeline(rank)) is not None]
+    known = [one.micro_batches for one in told if one.micro_batches is not None]
+    if not known:
+        count = int(min(_backward_passes(ranks), default=0)) or None
+        return count, count
+    if any(word in (one.schedule or "") for one in told for word in NO_BUBBLE):
+        return min(known), inf
+    return min(known), min(known) * min(one.held or 1 for one in told)
+
+
+def _backward_passes(ranks: Sequence[Rank]) -> list[float]:
+    """Of a step of each rank, medians."""
+    return [backward_passes(one) for one in ranks if len(one.steps)]
+
+
+def _parameters(ranks: Sequence[Rank]) -> Iterable[tuple[int, int]]:
+    for one in ranks:
+        counts = [optimizer.parameters for optimizer in birth.optimizers(one)]
+        if one.rank is not None and counts and None not in counts:
+            yield one.rank, sum(count or 0 for count in counts)
+
+
+_NEWEST = 128
+"""Steps of each rank that are looked at."""
+
+
+def servers(ranks: Sequence[Rank]) -> frozenset[int]:
+    """The ranks that only serve: they update in most of their steps, never run backward, and
+    exchange messages with ranks that do."""
+    if any(birth.pipeline(one) is not None for one in ranks):
+        return frozenset()  # a schedule without bubbles runs no backward pass that counts as one
+    idle = [one for one in ranks if one.rank is not None and _only_updates(one)]
+    if not idle:
+        return frozenset()
+    workers = [one for one in ranks if len(one.steps) and backward_passes(one) >= 1]
+    numbers = {one.rank for one in workers}
+    asked = {other for one in workers for other in birth.sends_to(one)}
+    return frozenset(
+        one.rank
+        for one in idle
+        if one.rank is not None
+        and (one.rank in asked or not numbers.isdisjoint(birth.sends_to(one)))
+    )
+
+
+def without(ranks: Sequence[Rank], serving: frozenset[int]) -> tuple[Rank, ...]:
+    """The ranks that do not serve."""
+    return tuple(one for one in ranks if one.rank not in serving)
+
+
+def backward_passes(one: Rank) -> float:
+    """Of a step, the median."""
+    return float(np.median(one.steps["micro_batches"]))
+
+
+def _only_updates(one: Rank) -> bool:
+    newest = one.steps[-_NEWEST:]
+    if not len(newest) or newest["micro_batches"].any():
+        return False
+    return bool(np.median(newest["flags"] & NO_OPTIMIZER) == 0)

@@ -1,0 +1,206 @@
+"""Do ranks get unequal amounts of data, and does that make them slow.
+
+The load of a step is its samples or tokens as the probe counted them at the loader. Work can at
+most be proportional to it: a rank with a tenth more samples and twice the work is slow for
+another reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mgpu_doctor.analysis.cost.what_if import saved_without_share
+from mgpu_doctor.analysis.statistics.medians import median_of_others
+from mgpu_doctor.analysis.steps.step_alignment import Joined
+from mgpu_doctor.analysis.steps.step_cells import Floats
+from mgpu_doctor.analysis.steps.work_and_wait import Attribution
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+
+MORE = 1.05
+"""A rank has more data from 5 % more on."""
+EXPLAINS = 0.5
+"""Share of a rank's excess that its load must explain (as any other cause)."""
+COUNTED = 0.9
+"""Share of the steps whose load must be known on all ranks."""
+VARIES = 0.02
+"""Least spread of the load over ranks, as a share of its mean."""
+SURE = 6.0
+"""Least t of the correlation of load and work over all steps and ranks."""
+TOGETHER = 0.3
+"""Least correlation: below, it explains less than a tenth of the differences in work."""
+EXTREMES = 0.01
+"""Of the differences in work, this share at both ends is clipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Uneven:
+    """Stragglers that are such because they have more data than the others, step after step."""
+
+    ranks: tuple[int, ...]
+    unit: str
+    """`samples` or `tokens`."""
+    load: float
+    """A step, mean over them."""
+    load_of_others: float
+    explained: float
+    """Share of their excess."""
+    saved: float
+    """Share of the step time, 0..1, without their excess."""
+    saved_level: float
+    """The same if all ranks had equal shares of the same total."""
+
+
+@dataclass(frozen=True, slots=True)
+class Varying:
+    """Ranks that have more data by turns, in different steps."""
+
+    unit: str
+    most: float
+    """Mean over steps of the largest load as a multiple of the mean load."""
+    correlation: float
+    slowest_has_most: float
+    """Share of steps in which the rank with the most work had the most data."""
+    seconds: float
+    """A step, that the differences cost."""
+    saved: float
+    """Share of the step time, 0..1, if all ranks had equal loads in each step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    uneven: Uneven | None = None
+    varying: Varying | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """Work follows load: seconds a unit, and how surely."""
+
+    unit: str
+    load: Floats
+    slope: float
+    correlation: float
+
+
+def find_loads(joined: Joined, attribution: Attribution, stragglers: Sequence[Straggler]) -> Loads:
+    """What unequal data explains."""
+    uneven = [_uneven(joined, attribution, stragglers, unit, load) for unit, load in _loads(joined)]
+    most = max((one for one in uneven if one), key=lambda one: one.explained, default=None)
+    return Loads(most, _varying(joined, attribution))
+
+
+def without_load(joined: Joined, own: Floats) -> Floats:
+    """(T, R) own work as it would be with equal loads in each step, where loads explain it."""
+    line = _line(joined, own)
+    if line is None:
+        return own
+    return np.maximum(own - line.slope * _beyond_mean(line.load), 0)
+
+
+def _loads(joined: Joined) -> Iterator[tuple[str, Floats]]:
+    """Unit and (T, R) loads, of which steps that are not known count as equal. None of those that
+    are the same everywhere: they explain nothing."""
+    for unit, load in (("tokens", joined.tokens), ("samples", joined.samples)):
+        known = np.asarray(~np.isnan(load).any(axis=1))
+        counted = load[known]
+        if known.mean() >= COUNTED and counted.min() < counted.max():
+            usual = float(np.mean(counted))
+            yield unit, np.where(known[:, None], load, usual)
+
+
+def _beyond_mean(values: Floats) -> Floats:
+    return np.asarray(values - values.mean(axis=1, keepdims=True))
+
+
+def _evened(values: Floats, known: npt.NDArray[np.bool_]) -> Floats:
+    """The known steps, without the mean of each step and then of each rank."""
+    some: Floats = _beyond_mean(values)[known]
+    some -= some.mean(axis=0)
+    return some
+
+
+def _uneven(
+    joined: Joined,
+    attribution: Attribution,
+    stragglers: Sequence[Straggler],
+    unit: str,
+    load: Floats,
+) -> Uneven | None:
+    """The stragglers whose load explains most of their excess."""
+    found = []
+    if not stragglers:
+        return None
+    others = median_of_others(load)
+    for one in stragglers:
+        column = joined.ranks.index(one.rank)
+        start = 0 if one.since is None else int(np.searchsorted(joined.steps, one.since))
+        mine, usual = float(load[start:, column].mean()), float(others[start:, column].mean())
+        if mine >= MORE * usual:
+            explained = one.own_of_others * (mine / usual - 1) / max(one.excess, 1e-12)
+            found.append((one, mine, usual, min(1.0, explained)))
+    found = [one for one in found if one[3] >= EXPLAINS]
+    if not found:
+        return None
+    culprits, loads, usual_loads, shares = zip(*found, strict=True)
+    a_unit = np.mean([one.excess / (m - u) for one, m, u, _ in found])
+    level = saved_without_share(
+        attribution.own, attribution.communication, a_unit * _beyond_mean(load)
+    )
+    return Uneven(
+        ranks=tuple(one.rank for one in culprits),
+        unit=unit,
+        load=float(np.mean(loads)),
+        load_of_others=float(np.mean(usual_loads)),
+        explained=float(np.mean(shares)),
+        saved=sum(one.saved for one in culprits),
+        saved_level=level,
+    )
+
+
+def _varying(joined: Joined, attribution: Attribution) -> Varying | None:
+    line = _line(joined, attribution.own)
+    if line is None:
+        return None
+    load, own = line.load, attribution.own
+    saved = saved_without_share(own, attribution.communication, line.slope * _beyond_mean(load))
+    known = np.asarray(~np.isnan(own).any(axis=1))
+    most = load == load.max(axis=1, keepdims=True)
+    slowest = np.where(known[:, None], own, 0).argmax(axis=1)
+    hits = most[np.arange(len(load)), slowest] & ~most.all(axis=1)
+    return Varying(
+        unit=line.unit,
+        most=float(np.mean(load.max(axis=1) / load.mean(axis=1))),
+        correlation=line.correlation,
+        slowest_has_most=float(hits[known].mean()),
+        seconds=saved * joined.step_seconds,
+        saved=saved,
+    )
+
+
+def _line(joined: Joined, own: Floats) -> _Line | None:
+    """How work follows load over steps and ranks, each without its own mean; None: it does not.
+    The unit that goes best with it counts."""
+    known = np.asarray(~np.isnan(own).any(axis=1))
+    found = []
+    for unit, load in _loads(joined):
+        mean = float(load.mean())
+        x = _evened(load, known)
+        if len(x) < 3 or x.std() < VARIES * mean:
+            continue
+        y = _evened(own, known)
+        np.clip(y, *np.quantile(y, (EXTREMES, 1 - EXTREMES)), out=y)
+        if y.std() == 0:
+            continue
+        correlation = float(np.mean(x * y) / (x.std() * y.std()))
+        freedom = len(x) * (x.shape[1] - 1) - 2
+        sureness = correlation * math.sqrt(freedom / max(1 - correlation**2, 1e-12))
+        if sureness < SURE or correlation < TOGETHER:
+            continue
+        slope = min(float(np.sum(x * y) / np.sum(x * x)), float(own[known].mean()) / mean)
+        found.append(_Line(unit, load, slope, correlation))
+    return max(found, key=lambda line: line.correlation, default=None)

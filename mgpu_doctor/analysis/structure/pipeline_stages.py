@@ -1,0 +1,136 @@
+"""The stages of a pipeline: how much each works, and what equal ones would save.
+
+Of m micro-batches the first passes all stages, the others follow at the pace of the slowest one: a
+step takes (sum of the stages' work + (m - 1) x the most work of a stage) / m, which is
+(m + p - 1) x the work per micro-batch where p stages are equal (GPipe, arXiv 1811.06965; 1F1B has
+the same, PipeDream-Flush, arXiv 2006.09503). With v stages a rank, in turn, the bubble is v times
+smaller, as if there were m v micro-batches (arXiv 2104.04473); schedules that fill it leave the
+work of the slowest. What is not a stage's work comes on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, TRANSFER
+
+from mgpu_doctor.analysis.statistics.significance import persistent
+from mgpu_doctor.analysis.steps.step_alignment import Floats, Joined
+from mgpu_doctor.analysis.steps.work_and_wait import Attribution
+from mgpu_doctor.analysis.structure.job_structure import Structure
+
+WORK = (TRANSFER, FORWARD, BACKWARD)
+"""Phases that pass through the pipeline, micro-batch by micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """A pipeline's stages. Seconds are of a step, medians."""
+
+    ranks: tuple[tuple[int, ...], ...]
+    """By stage."""
+    work: tuple[float, ...]
+    """By stage: its own forward and backward work, of all micro-batches together."""
+    slowest: int
+    """Stage with the most work."""
+    steady: bool
+    """It has the most from the start, significantly and on most steps."""
+    positive: float
+    """Share of steps in which it worked longer than the stages' mean."""
+    micro_batches: int | None
+    passes: float | None
+    """Parts in which a rank does its work: `structure.Structure`."""
+    bubble: float
+    """Share of the step, 0..1, in which the ranks stand for others, mean."""
+    step_seconds: float
+    saved: float | None
+    """Share of the step time, 0..1, that equal stages save; None: micro-batches unknown."""
+    saved_like_others: float | None
+    """The same if the slowest stage worked like the median of the others."""
+    saved_by_more: float | None
+    """The same of twice as many micro-batches, the stages as they are."""
+
+    @property
+    def mean(self) -> float:
+        """Work of a stage if all were equal."""
+        return sum(self.work) / len(self.work)
+
+    @property
+    def imbalance(self) -> float:
+        """How much more the slowest works than the mean, as a share of the mean."""
+        return self.work[self.slowest] / self.mean - 1 if self.mean > 0 else 0.0
+
+    @property
+    def bubble_of_equal(self) -> float | None:
+        """What the bubble is by the formula where all stages are equal."""
+        if self.passes is None:
+            return None
+        behind = len(self.ranks) - 1
+        return behind / (self.passes + behind)
+
+
+def stage_work(joined: Joined, structure: Structure) -> Floats:
+    """(T, P) seconds of work of each stage: that of its slowest rank, for which the others wait;
+    NaN: no rank of it was compared."""
+    phases = [np.nan_to_num(joined.phases[:, :, phase]) for phase in WORK]
+    work = np.sum(phases, axis=0)
+    columns = [
+        [joined.ranks.index(rank) for rank in stage if rank in joined.ranks]
+        for stage in structure.stages
+    ]
+    return np.stack(
+        [
+            np.max(work[:, own], axis=1) if own else np.full(len(joined.steps), np.nan)
+            for own in columns
+        ],
+        axis=1,
+    )
+
+
+def pipeline_seconds(work: Floats, passes: float) -> Floats:
+    """(T) seconds that (T, P) work of stages takes as a pipeline, done in so many parts."""
+    slowest = work.max(axis=1)
+    return np.asarray(slowest + (work.sum(axis=1) - slowest) / passes)
+
+
+def measure_stages(joined: Joined, attribution: Attribution, structure: Structure) -> Stages | None:
+    """None where there is no pipeline or a stage's work was not measured."""
+    if structure.alike:
+        return None
+    work = stage_work(joined, structure)
+    levels = np.median(work, axis=0)
+    step = joined.step_seconds
+    if np.isnan(levels).any() or step <= 0:
+        return None
+    slowest = int(levels.argmax())
+    beyond = work[:, slowest] - work.mean(axis=1)
+    found = persistent(beyond, comparisons=len(levels), floor=0.0)
+    m = structure.passes
+    saved = like_others = more = None
+    if m is not None:
+        equal = np.repeat(work.mean(axis=1, keepdims=True), len(levels), axis=1)
+        mended = work.copy()
+        mended[:, slowest] = np.median(np.delete(work, slowest, axis=1), axis=1)
+        now = pipeline_seconds(work, m)
+        saved = _share(now - pipeline_seconds(equal, m), step)
+        like_others = _share(now - pipeline_seconds(mended, m), step)
+        more = _share(now - pipeline_seconds(work, 2 * m), step)
+    return Stages(
+        ranks=structure.stages,
+        work=tuple(float(level) for level in levels),
+        slowest=slowest,
+        steady=found is not None and found.onset == 0,
+        positive=float(np.mean(beyond > 0)),
+        micro_batches=structure.micro_batches,
+        passes=m,
+        bubble=float(np.nanmean(attribution.standing) / step),
+        step_seconds=step,
+        saved=saved,
+        saved_like_others=like_others,
+        saved_by_more=more,
+    )
+
+
+def _share(seconds: Floats, step: float) -> float:
+    return min(1.0, max(0.0, float(np.median(seconds)) / step))

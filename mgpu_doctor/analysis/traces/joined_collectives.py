@@ -1,0 +1,221 @@
+"""Collectives of several traces, joined by group and number: nobody's clock is needed.
+
+All ranks leave a collective together, so what a rank stood in it beyond the one that came last is
+waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.outside.traces.facts import Events, Kind
+
+from mgpu_doctor.analysis.traces import event_names
+from mgpu_doctor.analysis.traces.time_split import step_starts
+from mgpu_doctor.case.traces import Trace
+
+Floats = npt.NDArray[np.float64]
+
+
+class UnjoinableError(Exception):
+    """Why the ranks cannot be compared, as part of a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Seconds; a row a unit, a column a rank."""
+
+    ranks: tuple[int, ...]
+    waits: Floats
+    unit: str
+    """`step`, or `stretch` (of some collectives) where no steps are marked."""
+    collectives: int
+    """Joined altogether."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """A rank's collectives of one group, in order."""
+
+    families: tuple[str, ...]
+    sequence: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    length: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Collectives that several ranks took part in."""
+
+    columns: tuple[int, ...]
+    start: npt.NDArray[np.int64]
+    """On the first of these ranks."""
+    length: npt.NDArray[np.int64]
+    """A row a collective, a column a rank."""
+
+
+MOST_STRETCHES = 20
+
+
+def join(traces: Sequence[Trace]) -> Waits:
+    """How long each rank waited in each step. Raises UnjoinableError."""
+    numbered = {one.rank: one for one in traces if one.rank is not None}
+    whole = {rank: one for rank, one in numbered.items() if one.cut is None}
+    numbered = whole if len(whole) > 1 else numbered
+    if len(numbered) < 2:
+        raise UnjoinableError("traces of two ranks at least are needed, with their numbers")
+    ranks = tuple(sorted(numbered))
+    called = [dict(_called(numbered[rank])) for rank in ranks]
+    hosts = {numbered[rank].host for rank in ranks}
+    groups = list(_groups(called, one_clock=len(hosts) == 1 and None not in hosts))
+    if not groups:
+        raise UnjoinableError(_why_not(called))
+    steps = step_starts(numbered[ranks[0]])
+    if len(steps) < 2 or any(one.columns[0] for one in groups):
+        return _by_stretch(ranks, groups)
+    waits = np.zeros((len(steps), len(ranks)))
+    for one in groups:
+        unit = np.searchsorted(steps, one.start, side="right") - 1
+        _add(waits, one, np.maximum(0, unit))
+    return Waits(ranks, waits, "step", sum(len(one.start) for one in groups))
+
+
+def _by_stretch(ranks: tuple[int, ...], groups: Sequence[_Group]) -> Waits:
+    """Each group's collectives in equal parts, by number."""
+    least = min(len(one.start) for one in groups)
+    count = max(1, min(MOST_STRETCHES, least))
+    waits = np.zeros((count, len(ranks)))
+    for one in groups:
+        _add(waits, one, np.arange(len(one.start)) * count // len(one.start))
+    whole = sum(len(one.start) for one in groups)
+    return Waits(ranks, waits, "stretch", whole)
+
+
+def _add(waits: Floats, group: _Group, unit: npt.NDArray[np.int64]) -> None:
+    beyond = (group.length - group.length.min(axis=1, keepdims=True)) * 1e-9
+    for place, column in enumerate(group.columns):
+        waits[:, column] += np.bincount(unit, beyond[:, place], minlength=len(waits))
+
+
+def _called(trace: Trace) -> Iterator[tuple[str, _Called]]:
+    """By the group's name; collectives only, sends and receives are between two ranks."""
+    events = collectives(trace)
+    families = np.array(event_names.families(trace.names), dtype=object)
+    if not len(events):
+        return
+    events = events[families[events["name"]] != ""]
+    for group in np.unique(events["group"]):
+        some = events[events["group"] == group]
+        yield (
+            trace.names[group] if group >= 0 else "",
+            _Called(
+                tuple(families[some["name"]]),
+                some["sequence"].astype(np.int64),
+                some["start"],
+                some["length"],
+            ),
+        )
+
+
+def collectives(trace: Trace) -> Events:
+    """Kernels that exchange data, else what the host says of its own collectives."""
+    events: Events = trace.events
+    if trace.on_device:
+        wanted = (events["kind"] == Kind.KERNEL) & event_names.moves(trace)
+    else:
+        wanted = (events["kind"] == Kind.NOTE) & event_names.hosted(trace)
+    found: Events = events[wanted]
+    return found
+
+
+def _groups(called: Sequence[dict[str, _Called]], *, one_clock: bool) -> Iterator[_Group]:
+    """Those groups whose members all called the same. `one_clock`: all ran on one host."""
+    for name in dict.fromkeys(name for one in called for name in one):
+        columns = tuple(place for place, one in enumerate(called) if name in one)
+        if len(columns) < 2:
+            continue
+        same = _same([called[place][name] for place in columns], one_clock=one_clock)
+        if same is not None:
+            yield _Group(
+                columns,
+                same[0].start,
+                np.stack([one.length for one in same], axis=1),
+            )
+
+
+def _same(members: Sequence[_Called], *, one_clock: bool) -> list[_Called] | None:
+    """What all of them called, in one order; None where that cannot be told."""
+    numbers = [one.sequence for one in members]
+    if all(len(one) and one.min() >= 0 and len(np.unique(one)) == len(one) for one in numbers):
+        shared = numbers[0]
+        for one in numbers[1:]:
+            shared = np.intersect1d(shared, one)
+        members = [_only(one, shared) for one in members]
+    elif one_clock:
+        members = _by_clock(members)
+    first = members[0].families
+    return [*members] if first and all(one.families == first for one in members) else None
+
+
+def _by_clock(members: Sequence[_Called]) -> Sequence[_Called]:
+    """Those that all of them left together, where some began or stopped writing a few collectives
+    earlier than others (a trace for some seconds does); without a pattern, all of them."""
+    ends = [one.start + one.length for one in members]
+    apart = np.median(np.diff(ends[0])) if len(ends[0]) > 1 else 0.0
+    shifts = [_shift(ends[0], other, float(apart) / 4) for other in ends]
+    known = [one for one in shifts if one is not None]
+    if len(known) < len(members):
+        return members
+    first = max(-one for one in known)
+    last = min(len(end) - one for end, one in zip(ends, known, strict=True))
+    return [
+        _Called(
+            one.families[first + shift : last + shift],
+            one.sequence[first + shift : last + shift],
+            one.start[first + shift : last + shift],
+            one.length[first + shift : last + shift],
+        )
+        for one, shift in zip(members, known, strict=True)
+    ]
+
+
+def _shift(ends: npt.NDArray[np.int64], others: npt.NDArray[np.int64], near: float) -> int | None:
+    """How many places later in `others` stands what ended together with one of `ends`: within
+    `near` nanoseconds, for most of them. None: no such number."""
+    if not len(ends) or not len(others):
+        return None
+    after = np.clip(np.searchsorted(others, ends), 1, max(1, len(others) - 1))
+    last = len(others) - 1
+    after = np.minimum(after, last)
+    before = np.maximum(after - 1, 0)
+    nearest = np.where(abs(others[before] - ends) <= abs(others[after] - ends), before, after)
+    shift = int(np.median(nearest - np.arange(len(ends))))
+    places = np.arange(len(ends)) + shift
+    both = (places >= 0) & (places <= last)
+    if both.sum() * 2 < len(ends):
+        return None
+    gaps = abs(others[places[both]] - ends[both])
+    return shift if float(np.median(gaps)) <= near else None
+
+
+def _only(one: _Called, shared: npt.NDArray[np.int64]) -> _Called:
+    order = np.argsort(one.sequence, kind="stable")
+    places = order[np.isin(one.sequence[order], shared)]
+    return _Called(
+        tuple(one.families[place] for place in places),
+        one.sequence[places],
+        one.start[places],
+        one.length[places],
+    )
+
+
+def _why_not(called: Sequence[dict[str, _Called]]) -> str:
+    if not any(called):
+        return "the traces hold no collective"
+    return (
+        "the ranks' traces do not hold the same collectives in the same order (they were not taken "
+        "over the same steps, or are cut)"
+    )

@@ -1,0 +1,231 @@
+"""Metrics of the job, its findings, the host and the exporter itself.
+
+An unknown value has no series; foreign text becomes one printable label.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from functools import lru_cache
+from itertools import islice
+from typing import Protocol
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    StateSetMetricFamily,
+)
+
+from mgpu_doctor import __version__
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.export.sampling import Sample, Sampler
+from mgpu_doctor.findings import Culprit, Diagnosis, Finding
+from mgpu_doctor.live.frame import Going
+from mgpu_doctor.report import text
+
+MOST_LABEL = 200
+"""Characters of a label's value; of a longer one the middle is left out."""
+
+
+class Family(Protocol):
+    """A gauge's or a counter's family."""
+
+    def add_metric(self, labels: Sequence[str], value: float, /) -> None: ...
+
+
+@lru_cache(4096)
+def label(value: str | int | None) -> str:
+    """`value` on one line; the empty label is how Prometheus writes that there is none."""
+    return "" if value is None else text.cut(text.line(str(value)), MOST_LABEL)
+
+
+def put(family: Family, labels: Sequence[str], value: float | None) -> None:
+    """One series, unless its value is unknown."""
+    if value is not None and math.isfinite(value):
+        family.add_metric(labels, value)
+
+
+def distinct(families: Iterable[Metric]) -> list[Metric]:
+    """Those that have series, each series once: a scraper refuses a page that has one twice."""
+    kept = []
+    for family in families:
+        seen = {(one.name, *one.labels.values()): one for one in reversed(family.samples)}
+        family.samples = list(reversed(seen.values()))
+        if family.samples:
+            kept.append(family)
+    return kept
+
+
+def host_families(sample: HostSample | None, host: str) -> Iterator[Metric]:
+    if sample is None:
+        return
+    labels = (label(host),)
+    cpu = None if sample.cpu_percent is None else sample.cpu_percent / 100
+    for name, told, value in (
+        ("mgpu_host_cpu_ratio", "Use of all cores together.", cpu),
+        ("mgpu_host_cores", "Cores that may be used.", sample.cores),
+        ("mgpu_host_load1", "Load average over a minute.", sample.load1),
+        ("mgpu_host_memory_used_bytes", "Memory in use.", sample.memory_used),
+        ("mgpu_host_memory_size_bytes", "Memory that may be used.", sample.memory_total),
+    ):
+        gauge = GaugeMetricFamily(name, told, labels=("host",))
+        put(gauge, labels, value)
+        yield gauge
+    pressure = CounterMetricFamily(
+        "mgpu_host_pressure_seconds",
+        "Time in which some task stood still for want of it.",
+        labels=("host", "resource"),
+    )
+    for resource, seconds in sample.pressure.items():
+        put(pressure, (*labels, label(resource)), seconds)
+    yield pressure
+
+
+MOST_FINDINGS = 128
+MOST_CULPRITS = 64
+"""Series of one finding."""
+
+
+def job_families(diagnosis: Diagnosis, going: Going) -> Iterator[Metric]:
+    job = diagnosis.case.job
+    yield InfoMetricFamily(
+        "mgpu_job",
+        "The job that is watched. Its command is not told: commands hold secrets.",
+        value={
+            "id": label(job.id),
+            "framework": label(job.framework),
+            "strategy": label(job.strategy),
+            "launcher": label(job.launcher),
+        },
+    )
+    outcome = StateSetMetricFamily("mgpu_job_outcome", "How the job stands or ended.", labels=())
+    outcome.add_metric((), {one.value: one is job.outcome for one in Outcome})
+    yield outcome
+    for name, told, value in (
+        ("mgpu_job_world_size", "Ranks that the job should have.", job.world_size),
+        ("mgpu_job_start_time_seconds", "When it began, since the epoch.", job.started),
+        ("mgpu_job_steps_per_second", "Steps a second of late.", going.rate),
+        ("mgpu_job_samples_per_second", "Samples of all ranks a second, of late.", going.samples),
+        ("mgpu_job_tokens_per_second", "Tokens of all ranks a second, of late.", going.tokens),
+        ("mgpu_job_loss", "Mean loss of late; +Inf: it is no number.", going.loss),
+        ("mgpu_job_probe_ratio", "Share of a step that the probe takes.", going.probe),
+        ("mgpu_job_step_seconds", "Time of a step, mean.", diagnosis.step_seconds),
+        (
+            "mgpu_job_ideal_step_seconds",
+            "The same if every rank always worked like the median rank.",
+            diagnosis.ideal_step_seconds,
+        ),
+        (
+            "mgpu_job_waste_ratio",
+            "Share of the time that goes into waiting for whoever is slowest.",
+            diagnosis.waste_fraction,
+        ),
+        (
+            "mgpu_job_load_balance_ratio",
+            "Mean over greatest own work of the ranks (POP); 1 is even.",
+            diagnosis.load_balance,
+        ),
+        (
+            "mgpu_job_communication_efficiency_ratio",
+            "Greatest own work over the time of the step (POP).",
+            diagnosis.communication_efficiency,
+        ),
+        (
+            "mgpu_job_coverage_ratio",
+            "Share of the ranks' time that measured phases explain.",
+            diagnosis.coverage,
+        ),
+    ):
+        gauge = GaugeMetricFamily(name, told, labels=())
+        put(gauge, (), value)
+        yield gauge
+    yield from _findings(diagnosis.findings)
+
+
+def _findings(findings: Sequence[Finding]) -> Iterator[Metric]:
+    active = GaugeMetricFamily(
+        "mgpu_finding_active",
+        "1 for each culprit of a finding; the series ends when the finding is gone.",
+        labels=("rule", "severity", "rank", "host", "device"),
+    )
+    cost = GaugeMetricFamily(
+        "mgpu_finding_cost_ratio",
+        "Share of step time that mending it would save; of several findings of a rule the most.",
+        labels=("rule",),
+    )
+    dearest: dict[str, float] = {}
+    for finding in findings[:MOST_FINDINGS]:
+        rule = label(finding.code)
+        for culprit in islice(finding.culprits or (Culprit(None),), MOST_CULPRITS):
+            names = (culprit.rank, culprit.host, culprit.device)
+            active.add_metric((rule, finding.severity.value, *map(label, names)), 1)
+        if finding.cost.step_fraction is not None:
+            dearest[rule] = max(dearest.get(rule, 0.0), finding.cost.step_fraction)
+    for rule, share in dearest.items():
+        put(cost, (rule,), share)
+    yield from (active, cost)
+
+
+class Answer(str, Enum):
+    """How a request was answered."""
+
+    OK = "ok"
+    UNAUTHORIZED = "unauthorized"
+    REFUSED = "refused"
+    """A wrong host, method, path, or no HTTP."""
+    FAILED = "failed"
+    """There was no sample."""
+    BUSY = "busy"
+    """Too many at once."""
+    BROKEN = "broken"
+    """The client was too slow, went away, or had to make room."""
+
+
+class Answers:
+    """Counts; for many threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[Answer] = Counter()
+
+    def count(self, answer: Answer) -> None:
+        with self._lock:
+            self._counts[answer] += 1
+
+    def family(self) -> Metric:
+        family = CounterMetricFamily(
+            "mgpu_exporter_requests",
+            "Requests answered so far; this one is not among them.",
+            labels=("answer",),
+        )
+        with self._lock:
+            for answer in Answer:
+                family.add_metric((answer.value,), self._counts[answer])
+        return family
+
+
+def exporter_families(sampler: Sampler, sample: Sample, answers: Answers) -> Iterator[Metric]:
+    for name, told, value in (
+        ("mgpu_exporter_sample_seconds", "How long the sample took to make.", sample.took),
+        ("mgpu_exporter_sample_age_seconds", "How old the sample is.", sampler.age(sample)),
+        (
+            "mgpu_exporter_sample_late_seconds",
+            "By how much it is older than the interval allows.",
+            sampler.late(sample),
+        ),
+    ):
+        yield GaugeMetricFamily(name, told, value=value)
+    yield answers.family()
+    yield InfoMetricFamily(
+        "mgpu_exporter_build",
+        "The exporter's version.",
+        value={"version": __version__, "python": platform.python_version()},
+    )

@@ -1,0 +1,95 @@
+"""A frame as OpenMetrics text, from this machine and the observed job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.openmetrics.exposition import (
+    ALLOWUTF8,
+    CONTENT_TYPE_LATEST,
+    generate_latest,
+)
+
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.export import gpu_metrics, job_metrics, rank_metrics
+from mgpu_doctor.export.gpu_metrics import Xids
+from mgpu_doctor.export.job_metrics import distinct
+from mgpu_doctor.live.frame import Frame
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+END = b"# EOF\n"
+
+
+class _Once:
+    """What the library writes is something that can be collected."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families
+
+
+def families(frame: Frame, here: str) -> Iterator[Metric]:
+    """All that a frame tells; `here`: the name of this host."""
+    yield from gpu_metrics.gpu_families(frame.devices, here)
+    yield from job_metrics.host_families(frame.host, here)
+    if frame.diagnosis is not None:
+        yield from job_metrics.job_families(frame.diagnosis, frame.going)
+        yield from rank_metrics.rank_families(frame.diagnosis, frame.host, frame.devices, here)
+        yield GaugeMetricFamily(
+            "mgpu_diagnosis_age_seconds",
+            "How old the findings are; ranks and steps are newer.",
+            value=frame.age,
+        )
+    yield GaugeMetricFamily(
+        "mgpu_jobs_unwatched",
+        "Jobs under observation on this host of which this exporter does not tell.",
+        value=frame.others,
+    )
+
+
+def lines(made: Iterable[Metric]) -> bytes:
+    """The families as text, without the mark of its end (`END`)."""
+    # Our names need no escaping; the default looks at each of their letters, in half of the time.
+    whole = _Once(distinct(made))
+    written: bytes = generate_latest(whole, ALLOWUTF8)  # type: ignore[no-untyped-call]
+    return written.removesuffix(END)
+
+
+class Source(Protocol):
+    """`mgpu_doctor.live.here.Live`, as far as it is needed."""
+
+    def frame(self, passed: float, /) -> Frame: ...
+
+    def next_job(self) -> None: ...
+
+
+class Watching:
+    """For one thread. `fixed`: the job was named, so no other one takes its place."""
+
+    def __init__(self, source: Source, here: str, *, fixed: bool) -> None:
+        self._source = source
+        self._here = here
+        self._fixed = fixed
+        self._xids = Xids()
+
+    def text(self) -> bytes:
+        """A sample. Where the job is over and another one runs here, it is of that one."""
+        frame = self._source.frame(0)
+        self._xids.count(frame.devices, self._here)
+        if not self._fixed and _over(frame) and frame.others:
+            self._source.next_job()
+            frame = self._source.frame(0)
+            self._xids.count(frame.devices, self._here)
+        return lines([*families(frame, self._here), self._xids.family()])
+
+
+def _over(frame: Frame) -> bool:
+    diagnosis = frame.diagnosis
+    if diagnosis is None:
+        return False
+    job = diagnosis.case.job
+    return job.ended is not None or job.outcome not in (Outcome.RUNNING, Outcome.HUNG)

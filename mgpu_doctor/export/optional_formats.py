@@ -1,0 +1,115 @@
+"""Recorded steps as Parquet (needs pyarrow) and as TensorBoard scalars (needs tensorboardX)."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.summary import scalar
+
+from mgpu_doctor.case.model import Case, Rank, Records
+from mgpu_doctor.export.step_table import columns, draft
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.recording.box import STEP_DTYPE
+from mgpu_doctor.recording.write import private_folder
+from mgpu_doctor.report import text
+
+
+def write_parquet(path: Path, case: Case) -> int:
+    """Bytes written. Raises `OSError` and leaves no debris. A job without steps gives a file
+    with the columns and no row."""
+    nothing = _steps(np.zeros(0, STEP_DTYPE), 0.0)
+    schema = pa.table({**_of(None, 0), **nothing}).schema
+    with draft(path) as file:
+        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            for rank in (*case.earlier, *case.ranks):
+                if len(rank.steps):
+                    same = _of(rank, len(rank.steps))
+                    writer.write_table(
+                        pa.table({**same, **_steps(rank.steps, rank.clock_offset)}, schema)
+                    )
+        return int(file.tell())
+
+
+def _of(rank: Rank | None, count: int) -> dict[str, Any]:
+    """What is the same in all rows of a rank."""
+    kinds = {"rank": pa.int64(), "host": pa.string(), "pid": pa.int64(), "attempt": pa.int64()}
+    values = {name: getattr(rank, name, None) for name in kinds}
+    if values["host"] is not None:
+        values["host"] = text.line(values["host"])
+    return {name: pa.repeat(pa.scalar(value, kinds[name]), count) for name, value in values.items()}
+
+
+def _steps(steps: Records, clock_offset: float) -> dict[str, Any]:
+    return {
+        name: pa.array(np.ascontiguousarray(column.data), mask=np.ma.getmaskarray(column))
+        for name, column in columns(steps, clock_offset).items()
+    }
+
+
+MOST_RANKS = 64
+"""More curves than that nobody tells apart; whom findings blame comes first."""
+LEFT_OUT = ("step", "ended", "warm_up", "collectives", "micro_batches")
+
+
+def write_scalars(folder: Path, diagnosis: Diagnosis) -> tuple[int, int]:
+    """Ranks written and ranks there are. Raises `OSError`, also where the folder is not empty:
+    TensorBoard would join what lies there with this run."""
+    if folder.exists() and any(folder.iterdir()):
+        raise FileExistsError(17, "it holds something already; name a folder of its own")
+    chosen, made = _chosen(diagnosis), not folder.exists()
+    private_folder(folder)
+    try:
+        for rank in chosen:
+            _write(folder / f"rank-{rank.rank}", rank)
+    except OSError:
+        _clear(folder, chosen, itself=made)
+        raise
+    return len(chosen), len(diagnosis.case.ranks)
+
+
+def _write(folder: Path, rank: Rank) -> None:
+    """In this thread: a SummaryWriter waits for ever for its own, which a full disk has ended."""
+    private_folder(folder)
+    writer = EventsWriter(str(folder / "events"))
+    for tag, value, step, at in _scalars(rank):
+        writer.write_event(Event(wall_time=at, step=step, summary=scalar(tag, value)))
+    writer.close()
+
+
+def _clear(folder: Path, ranks: Iterable[Rank], *, itself: bool) -> None:
+    """Of what was written by us alone."""
+    for rank in ranks:
+        shutil.rmtree(folder / f"rank-{rank.rank}", ignore_errors=True)
+    if itself:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _chosen(diagnosis: Diagnosis) -> list[Rank]:
+    blamed = {one.rank for finding in diagnosis.findings for one in finding.culprits}
+    known = [rank for rank in diagnosis.case.ranks if rank.rank is not None and len(rank.steps)]
+    return sorted(known, key=lambda rank: rank.rank not in blamed)[:MOST_RANKS]
+
+
+def _scalars(rank: Rank) -> Iterator[tuple[str, float, int, float]]:
+    """Tag, value, step and seconds since the epoch of all that is known."""
+    found = columns(rank.steps, rank.clock_offset)
+    steps, ends = found["step"].tolist(), found["ended"].tolist()
+    for name, column in found.items():
+        if name in LEFT_OUT:
+            continue
+        tag = f"phases/{name}" if name.endswith("_seconds") and name != "step_seconds" else name
+        values: Iterable[float | None] = column.tolist()
+        for value, step, at in zip(values, steps, ends, strict=True):
+            if value is not None and math.isfinite(value):
+                yield tag, value, step, at

@@ -1,0 +1,137 @@
+"""The ranks: how far each is, where the time of its steps goes, how it does."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import State
+from mgpu_doctor.export.gpu_metrics import LABELS as GPU_LABELS
+from mgpu_doctor.export.gpu_metrics import labels as gpu_labels
+from mgpu_doctor.export.job_metrics import label, put
+from mgpu_doctor.findings import Diagnosis, RankSummary
+
+LABELS = ("rank", "host")
+MOST_RANKS = 1024
+"""Of a larger job those that findings blame come first, then those with the lowest numbers."""
+NOT_WORK = ("wait", "communication")
+
+
+def rank_families(
+    diagnosis: Diagnosis, host: HostSample | None, devices: DeviceSample | None, here: str
+) -> Iterator[Metric]:
+    """`here`: the host that was sampled; memory and GPUs are known of its ranks only."""
+    told = _told(diagnosis)
+    yield _states(diagnosis.ranks)
+    yield GaugeMetricFamily(
+        "mgpu_ranks_left_out",
+        f"Ranks without series of their own: beyond {MOST_RANKS}, or of unknown number.",
+        value=len(diagnosis.ranks) - len(told),
+    )
+    yield from _steps(told)
+    yield _state(told)
+    local = [rank for rank in told if rank.host == here and rank.pid is not None]
+    yield _resident(local, host)
+    yield _allocated(diagnosis, told)
+    yield _placed(local, devices, here)
+
+
+def _told(diagnosis: Diagnosis) -> list[RankSummary]:
+    blamed = {culprit.rank for finding in diagnosis.findings for culprit in finding.culprits}
+    known = {rank.rank: rank for rank in reversed(diagnosis.ranks) if rank.rank is not None}
+    first = sorted(known, key=lambda number: (number not in blamed, number))[:MOST_RANKS]
+    return [known[number] for number in sorted(first)]
+
+
+def _labels(rank: RankSummary) -> tuple[str, str]:
+    return str(rank.rank), label(rank.host)
+
+
+def _states(ranks: Sequence[RankSummary]) -> Metric:
+    gauge = GaugeMetricFamily("mgpu_ranks", "Ranks of the job by state.", labels=("state",))
+    many = Counter(rank.state for rank in ranks)
+    for state in State:
+        gauge.add_metric((state.value,), many[state.value])
+    return gauge
+
+
+def _steps(ranks: Sequence[RankSummary]) -> Iterator[Metric]:
+    done = CounterMetricFamily("mgpu_steps", "Steps that the rank finished.", labels=LABELS)
+    whole = GaugeMetricFamily("mgpu_step_seconds", "Time of a step, median.", labels=LABELS)
+    own = GaugeMetricFamily(
+        "mgpu_step_own_seconds",
+        "The rank's own work in a step: its phases but wait and communication, median.",
+        labels=LABELS,
+    )
+    phase = GaugeMetricFamily(
+        "mgpu_step_phase_seconds", "Time of a step by phase, median.", labels=(*LABELS, "phase")
+    )
+    for rank in ranks:
+        labels = _labels(rank)
+        put(done, labels, None if rank.last_step is None else rank.last_step + 1)
+        put(whole, labels, rank.step_seconds_median)
+        work = [
+            value
+            for name, value in rank.phases.items()
+            if name not in NOT_WORK and value is not None
+        ]
+        put(own, labels, sum(work) if work else None)
+        for name, value in rank.phases.items():
+            put(phase, (*labels, label(name)), value)
+    yield from (done, whole, own, phase)
+
+
+def _state(ranks: Sequence[RankSummary]) -> Metric:
+    gauge = GaugeMetricFamily(
+        "mgpu_rank_state", "1 for the state that the rank is in.", labels=(*LABELS, "state")
+    )
+    for rank in ranks:
+        gauge.add_metric((*_labels(rank), label(rank.state)), 1)
+    return gauge
+
+
+def _resident(ranks: Sequence[RankSummary], host: HostSample | None) -> Metric:
+    gauge = GaugeMetricFamily(
+        "mgpu_rank_resident_bytes", "Host memory of the rank's process.", labels=LABELS
+    )
+    processes = host.processes if host else {}
+    for rank in ranks:
+        if rank.pid is not None and rank.pid in processes:
+            put(gauge, _labels(rank), processes[rank.pid][1])
+    return gauge
+
+
+def _allocated(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> Metric:
+    """As the framework counts it at the end of a step; in a step record 0 is unknown."""
+    gauge = GaugeMetricFamily(
+        "mgpu_rank_device_bytes",
+        "Device memory that the framework had allocated at the end of the last step.",
+        labels=LABELS,
+    )
+    steps = {rank.rank: rank.steps for rank in diagnosis.case.ranks}
+    for rank in ranks:
+        records = steps.get(rank.rank)
+        if records is not None and len(records) and "device_bytes" in (records.dtype.names or ()):
+            put(gauge, _labels(rank), int(records["device_bytes"][-1]) or None)
+    return gauge
+
+
+def _placed(ranks: Sequence[RankSummary], devices: DeviceSample | None, here: str) -> Metric:
+    info = InfoMetricFamily(
+        "mgpu_rank_gpu", "Which rank runs on which GPU.", labels=(*LABELS, *GPU_LABELS)
+    )
+    by_pid = {rank.pid: rank for rank in ranks}
+    for device in devices.devices if devices else ():
+        for pid in device.pids:
+            if pid in by_pid:
+                info.add_metric((*_labels(by_pid[pid]), *gpu_labels(device, here)), {})
+    return info

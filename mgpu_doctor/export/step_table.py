@@ -1,0 +1,180 @@
+"""Recorded steps as a table, line by line, so that no job is too large; and the CSV file."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.inprocess.layout import PHASES, WARM_UP
+
+from mgpu_doctor.case.model import Case, Rank, Records
+from mgpu_doctor.report import text
+
+AT_ONCE = 1024
+
+
+def rows(rank: Rank) -> Iterator[dict[str, Any]]:
+    """Name of each field -> its value; `phases` is a list of seconds."""
+    names = rank.steps.dtype.names or ()
+    for begin in range(0, len(rank.steps), AT_ONCE):
+        some = rank.steps[begin : begin + AT_ONCE]
+        for record, phases in zip(some.copy().tolist(), some["phases"].tolist(), strict=True):
+            yield {**dict(zip(names, record, strict=True)), "phases": phases}
+
+
+Column = np.ma.MaskedArray[Any, np.dtype[Any]]
+
+UNKNOWN_IF_ZERO = ("samples", "tokens", "device_bytes")
+COUNTED = ("collectives", "micro_batches")
+SECONDS = {"gc_seconds": "gc_s", "cpu_seconds": "cpu_s"}
+
+
+def columns(steps: Records, clock_offset: float) -> dict[str, Column]:
+    """Name, as in the CSV file -> one value a step; seconds, bytes, counts; `ended` is seconds
+    since the epoch."""
+    found: dict[str, Column] = {
+        "step": _all(steps["step"]),
+        "ended": _all(steps["end_ns"] * 1e-9 + clock_offset),
+        "step_seconds": _all(steps["wall_ns"] * 1e-9),
+    }
+    for place, phase in enumerate(PHASES):
+        found[f"{phase}_seconds"] = np.ma.masked_invalid(steps["phases"][:, place])
+    found["warm_up"] = _all(steps["flags"] & WARM_UP != 0)
+    found["loss"] = np.ma.masked_invalid(steps["loss"])
+    for name, field in SECONDS.items():
+        found[name] = np.ma.masked_invalid(steps[field])
+    for name in UNKNOWN_IF_ZERO:
+        found[name] = np.ma.masked_equal(steps[name].astype(np.int64), 0)
+    for name in COUNTED:
+        found[name] = _all(steps[name].astype(np.int64))
+    return found
+
+
+def _all(values: npt.NDArray[Any]) -> Column:
+    return np.ma.masked_array(np.ascontiguousarray(values), mask=np.ma.nomask)
+
+
+STARTS = "=+\\-@＝＋－＠﹦﹢﹣﹫⁼⁺⁻−"
+"""What a formula begins with (OWASP, CSV injection), also full-width, small and raised; tab and
+carriage return are no part of a cell. Inside of a regular expression's brackets."""
+_RISKY = re.compile(rf"(^|[,;|])(?=[^\w,;|{STARTS}]*[{STARTS}])")
+"""A place where a cell begins, or begins for a program that splits at other separators than ours,
+if what comes there first, but for white space, quotes and other marks, starts a formula."""
+
+
+def cell(words: str | None) -> str | None:
+    """`words` on one line without control characters, with `'` before what starts a formula."""
+    return None if words is None else _RISKY.sub(r"\1'", text.line(words))
+
+
+MANY = 1 << 20
+"""Characters that are written at once."""
+
+
+def write(path: Path, pieces: Iterable[str]) -> int:
+    """Bytes written. Raises `OSError` and leaves no debris."""
+    with draft(path) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(path.stem, "wb", 6, file, mtime=0) as packed:
+                for block in _blocks(pieces):
+                    packed.write(block)
+        else:
+            file.writelines(_blocks(pieces))
+        return file.tell()
+
+
+@contextmanager
+def draft(path: Path) -> Iterator[BinaryIO]:
+    """A private file that becomes `path` when all went well, and is gone when not."""
+    made = path.with_name(f".{path.name}.{os.getpid()}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(made, flags, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            yield file
+        made.replace(path)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
+def _blocks(pieces: Iterable[str]) -> Iterable[bytes]:
+    held: list[str] = []
+    length = 0
+    for piece in pieces:
+        held.append(piece)
+        length += len(piece)
+        if length >= MANY:
+            yield "".join(held).encode("utf-8", "replace")
+            held, length = [], 0
+    yield "".join(held).encode("utf-8", "replace")
+
+
+COLUMNS = (
+    "rank",
+    "host",
+    "pid",
+    "attempt",
+    "step",
+    "ended",
+    "step_seconds",
+    *(f"{phase}_seconds" for phase in PHASES),
+    "warm_up",
+    "samples",
+    "tokens",
+    "loss",
+    "gc_seconds",
+    "cpu_seconds",
+    "collectives",
+    "micro_batches",
+    "device_bytes",
+)
+"""`ended`: seconds since the epoch; `cpu_seconds`: of the main thread."""
+
+
+def lines(case: Case) -> Iterator[str]:
+    """The file, line by line."""
+    yield _line(tuple(map(cell, COLUMNS)))
+    for rank in (*case.earlier, *case.ranks):
+        who = (rank.rank, cell(rank.host), rank.pid, rank.attempt)
+        yield from (_line((*who, *cells)) for cells in _steps(rank))
+
+
+def _steps(rank: Rank) -> Iterator[tuple[object, ...]]:
+    for record in rows(rank):
+        yield (
+            record["step"],
+            f"{record['end_ns'] * 1e-9 + rank.clock_offset:.6f}",
+            f"{record['wall_ns'] * 1e-9:.9f}",
+            *(_known(seconds) for seconds in record["phases"]),
+            int(bool(record["flags"] & WARM_UP)),
+            record["samples"] or None,
+            record["tokens"] or None,
+            _known(record["loss"]),
+            _known(record["gc_s"]),
+            _known(record["cpu_s"]),
+            record["collectives"],
+            record["micro_batches"],
+            record["device_bytes"] or None,
+        )
+
+
+def _known(value: float) -> str | None:
+    return None if math.isnan(value) else f"{value:.9g}"
+
+
+def _line(cells: tuple[object, ...]) -> str:
+    """All cells are numbers or made by `cell`."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\n").writerow(cells)
+    return out.getvalue()

@@ -1,0 +1,106 @@
+"""Where live black boxes lie, and how they get into the recording.
+
+A box is mapped into its rank, and no store into it may fail, so a network file system will not do.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mgpu_probes.inprocess.filesystem import file_system, keeps_reserved_space
+from mgpu_probes.inprocess.layout import BOX_SUFFIX
+
+from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.live_boxes import make_outside
+from mgpu_doctor.recording.write import private_folder, write_whole
+
+SHARED_MEMORY = Path("/dev/shm")
+MUCH_SHARED_MEMORY = 1 << 30
+"""Bytes that must be free there: data loaders and NCCL need it, too. A choice."""
+
+
+class NoLocalStorageError(OSError):
+    """No folder is known in which a box can be mapped without harm."""
+
+
+@dataclass(frozen=True, slots=True)
+class BoxesPlace:
+    """`key`: of a folder outside of the recording (`recording.live_boxes`); None: it is inside."""
+
+    folder: Path
+    key: str | None = None
+
+
+def boxes_place(
+    recording: Path, host: str, environment: Mapping[str, str] = os.environ
+) -> BoxesPlace:
+    """The folder (made, 0700) for the live boxes. Raises `OSError`, and `NoLocalStorageError`
+    where boxes can be mapped neither in the recording nor in any local folder."""
+    inside = private_folder(layout.boxes(recording, host))
+    if can_map_boxes(inside):
+        return BoxesPlace(inside)
+    for place in local_places(environment):
+        if can_map_boxes(place):
+            return BoxesPlace(*make_outside(place))
+    raise NoLocalStorageError(errno.EOPNOTSUPP, "no local file system for black boxes")
+
+
+def local_places(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Where folders of this host alone are, best first."""
+    named = (environment.get("SLURM_TMPDIR"), environment.get("TMPDIR"), "/tmp", "/var/tmp")
+    yield from (Path(name) for name in named if name)
+    try:
+        room = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return
+    if room.f_bavail * room.f_frsize >= MUCH_SHARED_MEMORY:
+        yield SHARED_MEMORY
+
+
+def can_map_boxes(folder: Path) -> bool:
+    """Whether a rank can map a file here without harm; False, too, where none can be written."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as trial:
+            return keeps_reserved_space(trial.fileno())
+    except OSError:
+        return False
+
+
+def file_system_of(folder: Path) -> str:
+    """Type of the file system that a folder lies on, `unknown` where that cannot be read."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return "unknown"
+    try:
+        return file_system(descriptor) or "unknown"
+    finally:
+        os.close(descriptor)
+
+
+LARGEST = 32 << 20
+MOST = 1024
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy every box of `source`. A box may be copied while it
+    is written: its checksums tell a reader which records are whole. Raises `OSError`."""
+    boxes = [entry for entry in os.scandir(source) if entry.name.endswith(BOX_SUFFIX)]
+    for entry in boxes[:MOST]:
+        state = entry.stat(follow_symlinks=False)
+        if entry.is_file(follow_symlinks=False) and state.st_size <= LARGEST:
+            with open(entry.path, "rb") as box:
+                write_whole(target / entry.name, box.read(LARGEST))
+
+
+def move(source: Path, target: Path) -> None:
+    """`copy` for the last time: then the private folder `source` goes. Raises `OSError`, and
+    leaves everything where it is, if not all could be copied."""
+    copy(source, target)
+    shutil.rmtree(source)

@@ -1,0 +1,104 @@
+"""The evidence kept of a hung job: snapshots of its processes, and torch's flight recorder.
+
+Loaded only for a hang. It loads numpy, whose threads must not exist before `observe` has blocked
+the signals that it takes: they would receive them and end the doctor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mgpu_probes.outside import jobs
+from mgpu_probes.outside.flight.gather import gather
+from mgpu_probes.outside.jobs import FoundJob
+from mgpu_probes.outside.jobs.found import RANK
+from mgpu_probes.outside.look import look
+from mgpu_probes.outside.stacks.reading import Aid
+
+from mgpu_doctor.analysis.stacks.hang_analysis import stand
+from mgpu_doctor.case.looking import look_of
+from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.box import BadBox, read_box
+from mgpu_doctor.recording.write import Lines, private_folder, write_json
+
+LOOKS = 3
+LOOKS_LIMIT = 8 << 20
+FLIGHT_PATIENCE = 15.0
+"""Seconds; torch takes up to 7 to look up call sites for the first time."""
+MOST = 64
+"""Boxes that are read."""
+
+
+def longest_step(boxes: Path) -> float | None:
+    """The 99th percentile of the steps on record, in seconds; None where there are none."""
+    walls = []
+    for path in list(boxes.glob("*.box"))[:MOST]:
+        try:
+            walls.append(read_box(path).steps["wall_ns"] * 1e-9)
+        except (BadBox, OSError):
+            continue
+    known = np.concatenate(walls) if walls else np.empty(0)
+    return float(np.quantile(known, 0.99)) if len(known) else None
+
+
+def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
+    """Looks at the job of this process some times; whether it stands and somebody waits. Then what
+    was seen is recorded, with what torch recorded of the collectives.
+
+    `unchanged`: waits until it is time for the next look; False once the job moves again.
+    """
+    job = jobs.find(pid)
+    if job is None or notebook.folder is None or notebook.boxes is None:
+        return False
+    job = _numbered(job, notebook.boxes)
+    sockets = _sockets(job, notebook.boxes)
+    aids = {pid: Aid(worker_socket=path) for pid, path in sockets.items()}
+    lines = []
+    for number in range(LOOKS):
+        if number and not unchanged():
+            return False
+        lines.append(look(job, aids=aids))
+    seen = [one for line in lines if (one := look_of(line)) is not None]
+    standing = stand(seen)
+    if standing is None or not standing.waiting:
+        return False  # of a rank that nobody waits for, nobody can tell what it may wait for
+    host = notebook.folder / layout.HOSTS / notebook.host
+    book = Lines(host / layout.LOOKS, LOOKS_LIMIT, samples=False)
+    for line in lines:
+        notebook.guarded(partial(book.append, line))
+    for form in gather(job, sockets, timeout=FLIGHT_PATIENCE).forms:
+        notebook.guarded(partial(_write, host / layout.FLIGHT, form))
+    return True
+
+
+def _numbered(job: FoundJob, boxes: Path) -> FoundJob:
+    """The job with the numbers that ranks tell in their boxes alone, as those of Ray Train do."""
+    if all(one.rank is not None for one in job.ranks):
+        return job
+    told = {}
+    for path in list(boxes.glob("*.box"))[:MOST]:
+        with suppress(BadBox, OSError):
+            identity = read_box(path).identity
+            told[identity.pid] = identity.rank
+    numbered = (
+        replace(one, rank=told.get(one.pid)) if one.role == RANK and one.rank is None else one
+        for one in job.processes
+    )
+    return replace(job, processes=tuple(numbered))
+
+
+def _sockets(job: FoundJob, boxes: Path) -> dict[int, str]:
+    """pid -> where an instrumented rank answers."""
+    found = {one.pid: next(boxes.glob(f"*.{one.pid}.*.sock"), None) for one in job.ranks}
+    return {pid: str(path) for pid, path in found.items() if path is not None}
+
+
+def _write(folder: Path, form: Mapping[str, Any]) -> None:
+    write_json(private_folder(folder) / f"{form['pid']}.json", form)

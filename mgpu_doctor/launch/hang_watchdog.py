@@ -1,0 +1,93 @@
+"""Notices that an observed job makes no progress, and has the evidence kept while it is there.
+
+The ranks' black boxes show that nothing moves; their stacks show whether it is a hang: a rank that
+compiles, loads or computes uses CPU time. The job itself is left alone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.recording.pulse import Pulse, pulses
+
+EVERY = 1.0
+LEAST = 5.0
+"""Seconds without a sign of life before anybody looks, at least."""
+STEPS = 3.0
+"""So many of the longest steps (99th percentile) of the job before that, if that is more."""
+START = 30.0
+"""The same while no rank has taken a step: starting takes its time."""
+LASTING = 30.0
+"""Seconds after which a hang will not end by itself, as far as anybody can tell."""
+LONGEST = 600.0
+"""Seconds until the next look, at most, where the last one saw no hang."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """What to do about a hang; each is called once, with the seconds that it has lasted."""
+
+    hung: Callable[[float], None]
+    lasts: Callable[[float], None]
+    """It has lasted for LASTING."""
+
+
+class Stillness:
+    """Watches one job from a thread of its own."""
+
+    def __init__(self, notebook: Notebook, pid: int, over: threading.Event, alarm: Alarm) -> None:
+        self._notebook, self._pid, self._over, self._alarm = notebook, pid, over, alarm
+        self._thread = threading.Thread(target=self._run, name="stillness", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _run(self) -> None:
+        last = self._pulses()
+        while not self._over.wait(EVERY):
+            now = self._pulses()
+            if now == last and any(not one.over for one in now.values()):
+                self._while_still(last)
+                last = self._pulses()
+            else:
+                last = now
+
+    def _while_still(self, last: Mapping[str, Pulse]) -> None:
+        """Until something moves. Whoever is told, the job was seen to stand just before."""
+        since = time.monotonic() - EVERY
+        alarms = [self._alarm.hung, self._alarm.lasts]
+        look_at: float | None = None
+        while alarms and not self._over.wait(EVERY) and self._pulses() == last:
+            still = time.monotonic() - since
+            if still >= LEAST and look_at is None:
+                look_at = max(LEAST, self._patience())
+            if look_at is None or still < look_at:
+                continue
+            look_at = still + min(still, LONGEST)
+            if self._stands(last):
+                alarms.pop(0)(time.monotonic() - since)
+                look_at = max(LASTING, still + EVERY)
+        while not self._over.wait(EVERY) and self._pulses() == last:
+            pass  # all is said
+
+    def _pulses(self) -> Mapping[str, Pulse]:
+        return {} if self._notebook.boxes is None else pulses(self._notebook.boxes)
+
+    def _patience(self) -> float:
+        """Seconds without a sign of life before anybody looks."""
+        from mgpu_doctor.launch.hang_evidence import longest_step
+
+        longest = None if self._notebook.boxes is None else longest_step(self._notebook.boxes)
+        return START if longest is None else STEPS * longest
+
+    def _stands(self, last: Mapping[str, Pulse]) -> bool:
+        from mgpu_doctor.launch.hang_evidence import keep
+
+        def unchanged() -> bool:
+            return not self._over.wait(EVERY) and self._pulses() == last
+
+        return keep(self._notebook, self._pid, unchanged)

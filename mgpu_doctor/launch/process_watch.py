@@ -1,0 +1,276 @@
+"""Watches a running job's processes from outside, in a thread of its own.
+
+A disk that hangs must not keep the job's signals from being passed on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mgpu_probes.outside import processes
+from mgpu_probes.outside.host import Host
+
+from mgpu_doctor.launch import box_storage, exits
+from mgpu_doctor.launch.exits import EndingsWatch
+from mgpu_doctor.launch.hang_watchdog import Alarm, Stillness
+from mgpu_doctor.launch.notebook import Notebook
+from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.device_lines import DeviceLines
+from mgpu_doctor.recording.write import Lines
+
+if TYPE_CHECKING:
+    from mgpu_probes.outside.devices import Devices
+
+MOST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    pid: int
+    start_ticks: int
+    pidfd: int | None
+    """Readable when the process has ended; None where the kernel gives none."""
+
+    def ending(self) -> tuple[int | None, str]:
+        """The wait status of the ended process, None where unknown, and how it was learnt."""
+        status = exits.of_zombie(self.pid, self.start_ticks)
+        if status is not None or self.pidfd is None:
+            return status, "zombie"
+        return exits.of_pidfd(self.pidfd), "pidfd"
+
+
+class Family:
+    """Finds members as they come: a look costs one listing of /proc and a read per new pid."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.members: dict[int, Member] = {}
+        self._strangers: set[int] = set()
+        if process := processes.read(first):
+            self._join(process)
+
+    def _join(self, process: processes.Process) -> None:
+        self.members[process.pid] = Member(process.pid, process.start_ticks, _pidfd(process))
+
+    def look(self) -> None:
+        """Take in the members that came since the last look."""
+        present = {int(name) for name in os.listdir("/proc") if name.isdecimal()}
+        self._strangers &= present
+        parents = {}
+        for pid in present - self._strangers - self.members.keys():
+            if process := processes.read(pid):
+                parents[pid] = process
+        while len(self.members) < MOST:
+            related = [process for process in parents.values() if process.parent in self.members]
+            if not related:
+                break
+            for process in related:
+                del parents[process.pid]
+                self._join(process)
+        self._strangers |= parents.keys()
+
+    def gone(self) -> Iterator[Member]:
+        """Members without a pidfd that run no more."""
+        for member in list(self.members.values()):
+            if member.pidfd is None and not processes.alive(member.pid, member.start_ticks):
+                yield member
+
+    def forget(self, member: Member) -> None:
+        del self.members[member.pid]
+        self._strangers.add(member.pid)  # a zombie that nobody reaps would come back at each look
+        if member.pidfd is not None:
+            os.close(member.pidfd)
+
+
+def _pidfd(process: processes.Process) -> int | None:
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    if processes.start_ticks(process.pid) in (process.start_ticks, None):
+        return pidfd
+    os.close(pidfd)  # the pid went to somebody else meanwhile
+    return None
+
+
+SLOWEST = 15.0
+COPY_EVERY = 30.0
+CONSOLE_EVERY = 5.0
+PATIENCE = 2.0
+SAMPLED_PIDS = 512
+EXITS_LIMIT = 1 << 20
+_FIRST_LOOK = 0.05
+
+
+def interval(elapsed: float) -> float:
+    """Seconds until the next sample, `elapsed` seconds into the run: a second for ten minutes,
+    then a six-hundredth of the run's age, so that long runs are neither costly nor large."""
+    return min(SLOWEST, max(1.0, elapsed / 600))
+
+
+class Watch:
+    """Records how processes end, host and device samples, and copies boxes and console text from
+    elsewhere.
+
+    `alarm`: for a job that has come to stand. `copy_console`: copies what it printed since."""
+
+    def __init__(
+        self,
+        notebook: Notebook,
+        pid: int,
+        alarm: Alarm | None = None,
+        copy_console: Callable[[], None] = lambda: None,
+    ) -> None:
+        assert notebook.folder is not None
+        host = notebook.folder / layout.HOSTS / notebook.host
+        self._notebook = notebook
+        self._copy_console = copy_console
+        self._family = Family(pid)
+        self._exits = Lines(host / layout.EXITS, EXITS_LIMIT, samples=False)
+        self._samples = Lines(host / layout.HOST_SAMPLES, samples=True)
+        self._device_samples = DeviceLines(host / layout.DEVICE_SAMPLES)
+        self._poll = select.poll()
+        self._by_pidfd: dict[int, Member] = {}
+        self._wake, self._waker = os.pipe()
+        self._poll.register(self._wake, select.POLLIN)
+        self._over = threading.Event()
+        self._status: int | None = None
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._devices = threading.Thread(target=self._watch_devices, name="devices", daemon=True)
+        self._stillness = Stillness(notebook, pid, self._over, alarm) if alarm else None
+        self._endings = EndingsWatch(notebook, host / layout.ENDING, self._pids, interval)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._devices.start()
+        self._endings.start()
+        if self._stillness is not None:
+            self._stillness.start()
+
+    def knows(self, pid: int) -> bool:
+        """Whether the process is one of the job's."""
+        return pid in self._family.members
+
+    def finish(self, status: int) -> None:
+        """The job's first process has ended with this wait status: write what is left to write.
+        Waits for a disk or a driver, but not for ever."""
+        self._status = status
+        self._over.set()
+        os.write(self._waker, b".")
+        self._thread.join(PATIENCE)
+        self._endings.finish(PATIENCE)
+
+    def _run(self) -> None:
+        started = time.monotonic()
+        host = Host(closely=True)
+        look_at, sample_at, copy_at = started, started, started + COPY_EVERY
+        console_at = started + CONSOLE_EVERY
+        step = _FIRST_LOOK
+        while True:
+            now = time.monotonic()
+            if now >= look_at:
+                self._look()
+                step = min(2 * step, interval(now - started))
+                look_at = now + step
+            if now >= sample_at:
+                self._write(self._samples, host.sample(self._pids()))
+                sample_at = now + interval(now - started)
+            if now >= copy_at:
+                self._bring_boxes(box_storage.copy)
+                copy_at = time.monotonic() + COPY_EVERY
+            if now >= console_at:
+                self._notebook.guarded(self._copy_console)
+                console_at = time.monotonic() + CONSOLE_EVERY
+            self._note_ends(min(look_at, sample_at, copy_at, console_at) - time.monotonic())
+            if self._over.is_set():
+                break
+        self._notebook.guarded(self._copy_console)
+        self._look()
+        self._note_ends(0)
+        if not self._jobs_go_on():
+            self._remove_sockets()
+        self._bring_boxes(box_storage.copy if self._jobs_go_on() else box_storage.move)
+
+    def _remove_sockets(self) -> None:
+        """Those of ranks that were killed: nobody answers there any more."""
+        if self._notebook.boxes is not None:
+            for path in self._notebook.boxes.glob("*.sock"):
+                self._notebook.guarded(partial(path.unlink, missing_ok=True))
+
+    def _pids(self) -> list[int]:
+        return list(self._family.members)[:SAMPLED_PIDS]
+
+    def _jobs_go_on(self) -> bool:
+        """Whether something the job started still runs, and may still write its box."""
+        return bool(self._family.members)
+
+    def _look(self) -> None:
+        self._family.look()
+        for member in self._family.members.values():
+            if member.pidfd is not None and member.pidfd not in self._by_pidfd:
+                self._by_pidfd[member.pidfd] = member
+                self._poll.register(member.pidfd, select.POLLIN)
+        for member in self._family.gone():
+            self._note_end(member)
+
+    def _note_ends(self, seconds: float) -> None:
+        """Wait for so long at most, and record who has ended."""
+        for descriptor, _ in self._poll.poll(max(0.0, 1000 * seconds)):
+            if descriptor == self._wake:
+                os.read(self._wake, 64)
+                continue
+            self._poll.unregister(descriptor)
+            self._note_end(self._by_pidfd.pop(descriptor))
+
+    def _note_end(self, member: Member) -> None:
+        at = time.time()
+        if member.pid == self._family.first:
+            self._over.wait(PATIENCE)  # our own child: the exact answer is on its way
+            status, how = self._status, "wait"
+        else:
+            status, how = member.ending()
+        self._family.forget(member)
+        self._endings.someone_ended()
+        line = {"pid": member.pid, "start_ticks": member.start_ticks, **exits.told(status)}
+        self._write(self._exits, {**line, "at": at, "how": how})
+
+    def _bring_boxes(self, bring: Callable[[Path, Path], None]) -> None:
+        book = self._notebook
+        if book.folder is not None and book.boxes is not None and book.boxes_elsewhere:
+            source, target = book.boxes, layout.boxes(book.folder, book.host)
+            book.guarded(lambda: bring(source, target))
+
+    def _watch_devices(self) -> None:
+        """Apart from the rest, because a driver may hang on a GPU that fell off the bus."""
+        devices = _devices()
+        started = time.monotonic()
+        while devices is not None:
+            self._write(self._device_samples, devices.sample())
+            if self._over.wait(interval(time.monotonic() - started)):
+                devices.close()
+                return
+
+    def _write(self, lines: Lines | DeviceLines, content: dict[str, Any]) -> None:
+        self._notebook.guarded(lambda: lines.append(content))
+
+
+def _devices() -> Devices | None:
+    """None where there is no driver library: then not even its bindings are imported."""
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        if importlib.util.find_spec("amdsmi") is None:
+            return None
+    from mgpu_probes.outside.devices import Devices
+
+    return Devices(stays=True)

@@ -1,0 +1,179 @@
+"""Traces the step by the best method that can: fake tensors, a small real run, or a formula.
+
+For TensorFlow the first is the graph that it makes of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import Enum
+from queue import SimpleQueue
+
+from mgpu_doctor.analysis.memory.settings import Framework, Optimizer, Settings
+from mgpu_doctor.analysis.memory.stream import Allocated, Event, Freed, Kind, Phase, Stream
+from mgpu_doctor.analysis.memory.stream_edits import offload_optimizer
+from mgpu_doctor.analysis.memory.traces import Traces
+from mgpu_doctor.plan.fork_server import ForkServer, Worker
+from mgpu_doctor.plan.wire import Answer, Refusal
+
+SMALL = (2, 4)
+"""Batches of a real run: with a single sample, operators take short cuts."""
+SIDE_BY_SIDE = 3
+"""As many traces as fixes ask for, beside the plan's own and that of another batch."""
+_STATES = {Optimizer.SGD: 0, Optimizer.ADAM: 2, Optimizer.ADAMW: 2}
+_FLOAT = 4
+
+
+class Method(Enum):
+    FAKE = "traced with fake tensors"
+    GRAPH = "from the graph that TensorFlow makes of the step: each tensor's first and last use"
+    REAL = "a small real run on the CPU"
+    FORMULA = "from the number of parameters alone"
+
+
+_TRACED = {Framework.TORCH: Method.FAKE, Framework.TENSORFLOW: Method.GRAPH}
+_BEST = {Framework.TORCH: "fake tensors", Framework.TENSORFLOW: "its graph"}
+
+
+class CannotPlanError(Exception):
+    """Nothing could be examined; the message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSteps:
+    """`reasons`: why no better method would do; `parameters`: their number; `values_read`: numbers
+    that the step asked tensors for and that were made up. `notes`: what the step itself gave
+    reason to say of the numbers."""
+
+    traces: Traces
+    method: Method
+    reasons: tuple[str, ...]
+    parameters: int
+    values_read: int = 0
+    framework: Framework = Framework.TORCH
+    notes: tuple[str, ...] = ()
+
+
+class StepTracer:
+    """Processes side by side, children of one that has loaded torch.
+
+    `limit`: seconds that one trace may take.
+    """
+
+    def __init__(self, target: str, limit: float, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._server = ForkServer(target)
+        self._workers = tuple(Worker(self._server, limit) for _ in range(SIDE_BY_SIDE))
+        self._idle: SimpleQueue[Worker] = SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._pool = ThreadPoolExecutor(len(self._workers))
+
+    def __enter__(self) -> StepTracer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for worker in self._workers:
+            worker.close()  # what is still under way ends with it
+        self._server.close()
+
+    def trace(self, settings: Settings, other: Settings | None) -> TracedSteps:
+        """`other`: a batch that tells how the step grows, where anybody asks. Raises
+        CannotPlanError."""
+        self._tell("tracing the step")
+        asked = [settings] if other is None else [settings, other]
+        answers = dict(zip(asked, self._pool.map(self._ask, asked), strict=True))
+        own = answers[settings]
+        if isinstance(own, Answer):
+            return _traced_steps(_add_answers(answers, Traces({})), _TRACED[own.framework], (), own)
+        if own.target:
+            raise CannotPlanError(own.why)
+        reasons = [f"{_BEST[own.framework]} could not follow the step: {own.why.rstrip('.')}"]
+        self._tell("running two small steps on the CPU")
+        small = self._run_small(settings, own.framework)
+        if isinstance(small, tuple):
+            return _traced_steps(small[0], Method.REAL, tuple(reasons), small[1])
+        reasons.append(f"it could not be run on the CPU: {small.why.rstrip('.')}")
+        parameters = own.parameters or small.parameters or 0
+        if small.target or not parameters:
+            if small.why == own.why and not small.target:
+                reasons = [f"the function or the step fails by itself: {own.why.rstrip('.')}"]
+            raise CannotPlanError(small.why if small.target else f"{'; '.join(reasons)}.")
+        traces = Traces({settings: estimate_states(parameters, settings)})
+        way = Method.FORMULA
+        return TracedSteps(traces, way, tuple(reasons), parameters, framework=own.framework)
+
+    def trace_more(self, followed: TracedSteps, wanted: Iterable[Settings]) -> TracedSteps:
+        """With whatever else can be traced."""
+        if followed.method not in _TRACED.values():
+            return followed
+        self._tell("tracing what would help")
+        known = followed.traces
+        derived = {
+            each: offload_optimizer(found.stream)  # what SGD takes; tests hold it against traces
+            for each in wanted
+            if followed.method is Method.FAKE
+            and each.optimizer is Optimizer.SGD
+            and (found := known.find(replace(each, optimizer=Optimizer.ADAMW)))
+        }
+        asked = [each for each in wanted if each not in derived and each not in known.streams]
+        answers = dict(zip(asked, self._pool.map(self._ask, asked), strict=True))
+        traced = _add_answers(answers, known)
+        return replace(followed, traces=replace(traced, streams={**traced.streams, **derived}))
+
+    def _run_small(
+        self, settings: Settings, framework: Framework
+    ) -> tuple[Traces, Answer] | Refusal:
+        answers: dict[Settings, Answer] = {}
+        for batch in _small_batches(settings.batch, framework):
+            asked = replace(settings, batch=batch)
+            answer = self._ask(asked, real=True)
+            if isinstance(answer, Refusal):
+                return answer
+            answers[asked] = answer
+        streams = {asked: said.stream for asked, said in answers.items()}
+        return Traces(streams), next(iter(answers.values()))
+
+    def _ask(self, settings: Settings, real: bool = False) -> Answer | Refusal:
+        worker = self._idle.get()
+        try:
+            return worker.trace(settings, real=real)
+        finally:
+            self._idle.put(worker)
+
+
+def _small_batches(asked: int, framework: Framework) -> tuple[int, int]:
+    """Of TensorFlow's steps only the peak is told, which at small batches may lie elsewhere: so
+    nearer to what was asked for."""
+    if framework is Framework.TORCH:
+        return SMALL
+    return max(SMALL[0], asked // 4), max(SMALL[1], asked // 2)
+
+
+def _traced_steps(
+    traces: Traces, way: Method, reasons: tuple[str, ...], said: Answer
+) -> TracedSteps:
+    parameters, framework = said.stream.parameters, said.framework
+    return TracedSteps(traces, way, reasons, parameters, said.values_read, framework, said.notes)
+
+
+def _add_answers(answers: Mapping[Settings, Answer | Refusal], known: Traces) -> Traces:
+    good = {each: said for each, said in answers.items() if isinstance(said, Answer)}
+    streams = {each: said.stream for each, said in good.items()}
+    flops = {each: said.flops for each, said in good.items()}
+    return Traces({**known.streams, **streams}, {**known.flops, **flops})
+
+
+def estimate_states(parameters: int, settings: Settings) -> Stream:
+    """A step of a model of which only the number of parameters is known, in float32: weights,
+    gradients and optimizer states. What lies between forward and backward is not in it."""
+    size = parameters * _FLOAT
+    weights, gradients, *states = range(2 + _STATES[settings.optimizer])
+    events: list[Event] = [Allocated(weights, size, Kind.WEIGHTS, Phase.SETUP)]
+    events.append(Allocated(gradients, size, Kind.GRADIENTS, Phase.BACKWARD))
+    events += [Allocated(state, size, Kind.OPTIMIZER, Phase.OPTIMIZER) for state in states]
+    events.append(Freed(gradients, Phase.OPTIMIZER))
+    return Stream(tuple(events), (1,), settings.batch, parameters)

@@ -1,0 +1,287 @@
+"""A few training steps of a PyTorch model, watched: with fake tensors, or run on the CPU.
+
+Also what the user's function returned, and activation checkpointing of the blocks a model repeats.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
+
+from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Precision, Settings
+from mgpu_doctor.analysis.memory.stream import Kind, Phase, Stream
+from mgpu_doctor.plan.tracing.fake_devices import (
+    LikeCuda,
+    gpus_pretended,
+    weights_replaced_on_conversion,
+)
+from mgpu_doctor.plan.tracing.storage_watcher import StorageWatcher, UnfollowableError
+from mgpu_doctor.plan.tracing.user_function import APART, StepError, TargetError, describe_error
+from mgpu_doctor.plan.wire import Answer
+
+STEPS = 2
+"""The first makes the optimizer's states, the second finds them there."""
+
+_EVERY = {Checkpointing.FULL: 1, Checkpointing.HALF: 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """`flops`: of a step, matrix products and convolutions alone; `values_read`: numbers that the
+    step asked tensors for and that were made up; `notes`: what the stream does not hold."""
+
+    stream: Stream
+    flops: int
+    values_read: int
+    notes: tuple[str, ...] = ()
+
+
+def load() -> None:
+    """What is loaded with the first trace, torch._dynamo above all."""
+    FakeTensorMode()
+
+
+def answer(function: Callable[[], Any], settings: Settings, *, real: bool) -> Answer:
+    """As `trace`, to be sent."""
+    traced = trace(function, settings, real=real)
+    return Answer(traced.stream, traced.flops, traced.values_read, notes=traced.notes)
+
+
+def trace(function: Callable[[], Any], settings: Settings, *, real: bool) -> Traced:
+    """The step that `function` describes; `real`: computed in earnest, on the CPU.
+
+    Raises TargetError where it describes none, StepError where it fails.
+    """
+    watcher = StorageWatcher(fake=not real)
+    fake = nullcontext() if real else FakeTensorMode(allow_non_fake_inputs=True)
+    parameters = None
+    try:
+        with fake, _garbage_collection_off(), gpus_pretended():
+            with LikeCuda(), nullcontext() if real else weights_replaced_on_conversion():
+                trained = read_target(function())
+            parameters = sum(each.numel() for each in trained.model.parameters())
+            _prepare(trained.model, settings)
+            optimizer = _make_optimizer(trained.model, settings.optimizer)
+            for tensor in (*trained.model.parameters(), *trained.model.buffers()):
+                watcher.label(tensor, Kind.WEIGHTS)
+            with watcher:
+                _steps(trained, optimizer, watcher, settings)
+            stream = watcher.stream(settings.batch, parameters)
+    except TargetError:
+        raise
+    except UnfollowableError as error:
+        raise StepError(str(error), parameters) from None
+    except Exception as error:
+        raise StepError(describe_error(error), parameters) from error
+    return Traced(stream, watcher.flops, watcher.values_read, watcher.notes)
+
+
+def _steps(
+    trained: Trained, optimizer: torch.optim.Optimizer, watcher: StorageWatcher, settings: Settings
+) -> None:
+    batch = None
+    for _ in range(STEPS):
+        watcher.step()
+        for _ in range(settings.accumulate):
+            with LikeCuda():
+                batch = _next_batch(trained, watcher, settings.batch)
+                watcher.forward()
+                with _autocast(settings.precision):
+                    loss = trained.loss(trained.model, batch)
+                _check_loss(loss)
+                if settings.accumulate > 1:
+                    loss = loss / settings.accumulate
+                watcher.backward()
+                _backward(loss)
+            for parameter in trained.model.parameters():
+                if parameter.grad is not None:
+                    watcher.label(parameter.grad, Kind.GRADIENTS)
+        watcher.phase = Phase.OPTIMIZER
+        optimizer.step()
+        for state in optimizer.state.values():
+            for name, tensor in state.items():
+                if name == "step" and isinstance(tensor, torch.Tensor):
+                    watcher.stays_on_host(tensor)
+                elif isinstance(tensor, torch.Tensor):
+                    watcher.label(tensor, Kind.OPTIMIZER)
+        optimizer.zero_grad()
+
+
+def _backward(loss: torch.Tensor) -> None:
+    """As `loss.backward()`, which would run with `LikeCuda` switched off."""
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        (loss,),
+        (torch.ones_like(loss),),
+        False,
+        False,
+        (),
+        allow_unreachable=True,
+        accumulate_grad=True,
+    )
+
+
+def _next_batch(trained: Trained, watcher: StorageWatcher, samples: int) -> Any:
+    """A batch as it comes from the host: what making it took is not on the device."""
+    watcher.phase = Phase.FORWARD
+    with watcher.paused():
+        batch = trained.batch(samples)
+    found = list(find_tensors(batch))
+    if not found:
+        raise TargetError("the batch holds no tensors: let it be one, or a tuple or dict of some.")
+    for tensor in found:
+        watcher.label(tensor, Kind.BATCH)
+    return batch
+
+
+def _check_loss(loss: Any) -> None:
+    if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+        known = isinstance(loss, torch.Tensor)
+        what = f"one of shape {tuple(loss.shape)}" if known else type(loss).__name__
+        raise TargetError(f"the loss must be a tensor of one number, not {what}.")
+    if not loss.requires_grad:
+        raise TargetError("the loss depends on no parameter of the model that is trained.")
+
+
+def _prepare(model: nn.Module, settings: Settings) -> None:
+    if not any(each.requires_grad for each in model.parameters()):
+        raise TargetError("the model has no parameters to train.")
+    if settings.checkpointing in _EVERY and not recompute_blocks(
+        model, _EVERY[settings.checkpointing]
+    ):
+        raise TargetError(
+            "nothing in the model is repeated (a ModuleList or Sequential of equal blocks), so "
+            "--checkpointing cannot tell what to compute again: build it into the model."
+        )
+
+
+def _make_optimizer(model: nn.Module, which: Optimizer) -> torch.optim.Optimizer:
+    """With its lists of tensors in one go, as torch does on GPUs."""
+    trained = [each for each in model.parameters() if each.requires_grad]
+    if which is Optimizer.SGD:
+        return torch.optim.SGD(trained, lr=1e-3, foreach=True)
+    kind = torch.optim.Adam if which is Optimizer.ADAM else torch.optim.AdamW
+    return kind(trained, lr=1e-3, foreach=True)
+
+
+def _autocast(precision: Precision) -> AbstractContextManager[Any]:
+    if precision is Precision.BF16:
+        return torch.autocast("cpu", torch.bfloat16)
+    return nullcontext()
+
+
+@contextmanager
+def _garbage_collection_off() -> Iterator[None]:
+    """What only the garbage collector frees, it frees at a moment that nobody can foresee."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+PROTOCOL = (
+    "return (model, batch) or (model, batch, loss): a module, a function of the number of samples "
+    "that makes a batch, and a function of model and batch that gives the loss (docs/plan.md)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a step is made of. `batch`: of so many samples; `loss`: a scalar."""
+
+    model: nn.Module
+    batch: Callable[[int], Any]
+    loss: Callable[[nn.Module, Any], torch.Tensor]
+
+
+def refuse_groups() -> None:
+    """What trains with others is planned alone."""
+    torch.distributed.init_process_group = _refuse_group
+
+
+def read_target(returned: Any) -> Trained:
+    """What the function returned. Raises TargetError where it is something else."""
+    parts = returned if isinstance(returned, tuple) else (returned,)
+    if type(parts[0]).__module__.partition(".")[0] in ("keras", "tensorflow"):
+        raise TargetError(
+            "the function returned a model of Keras, but its file does not import keras or "
+            "tensorflow, or torch as well: name one that imports it and not torch."
+        )
+    if len(parts) not in (2, 3) or not isinstance(parts[0], nn.Module):
+        what = ", ".join(type(part).__name__ for part in parts)
+        raise TargetError(f"the function returned ({what}); let it {PROTOCOL}.")
+    if not all(callable(part) for part in parts[1:]):
+        raise TargetError(f"batch and loss must be functions; let it {PROTOCOL}.")
+    return Trained(parts[0], parts[1], parts[2] if len(parts) == 3 else _model_loss)
+
+
+def find_tensors(batch: Any) -> Iterable[torch.Tensor]:
+    """All tensors inside a batch, however it is nested."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, dict):
+        yield from (tensor for each in batch.values() for tensor in find_tensors(each))
+    elif isinstance(batch, (tuple, list)):
+        yield from (tensor for each in batch for tensor in find_tensors(each))
+
+
+def _model_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+    """Of a model that computes its loss by itself."""
+    if isinstance(batch, dict):
+        made = model(**batch)
+    else:
+        made = model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
+    loss = made.get("loss") if isinstance(made, dict) else getattr(made, "loss", made)
+    if isinstance(loss, torch.Tensor) and loss.ndim == 0:
+        return loss
+    raise TargetError(f"the model gives no loss by itself; let the function {PROTOCOL}.")
+
+
+def _refuse_group(*_: Any, **__: Any) -> None:
+    raise TargetError(f"your code starts a process group, which no plan can join: {APART}.")
+
+
+_CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
+
+
+def recompute_blocks(model: nn.Module, every: int) -> bool:
+    """Each so-manieth of the repeated blocks keeps its inputs alone, and computes the rest again
+    in backward. False: nothing in the model is repeated."""
+    found = list(find_repeated_blocks(model))
+    for block in found[::every]:
+        again = partial(checkpoint, block.forward, use_reentrant=False)
+        block.forward = again
+    return bool(found)
+
+
+def find_repeated_blocks(module: nn.Module) -> Iterator[nn.Module]:
+    """The members of containers that hold several modules of one kind, each of several layers.
+
+    The outermost such containers; where their members are such containers (a ResNet's stages),
+    these.
+    """
+    members = list(module.children())
+    alike = len(members) > 1 and len({type(member) for member in members}) == 1
+    if isinstance(module, _CONTAINERS) and alike and all(map(_has_children, members)):
+        for member in members:
+            inner = list(find_repeated_blocks(member)) if isinstance(member, _CONTAINERS) else []
+            yield from inner or [member]
+    else:
+        for member in members:
+            yield from find_repeated_blocks(member)
+
+
+def _has_children(module: nn.Module) -> bool:
+    return next(module.children(), None) is not None

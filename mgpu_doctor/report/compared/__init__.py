@@ -1,1 +1,0 @@
-"""A comparison of runs as text, JSON, Markdown or a page."""

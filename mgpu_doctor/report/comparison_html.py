@@ -1,0 +1,106 @@
+"""A comparison as one self-contained page, in the style of the reports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+from mgpu_doctor.analysis.comparing.comparison import Comparison
+from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.report import comparison_text, phase_bars, text
+from mgpu_doctor.report.html.page import page
+from mgpu_doctor.report.html.sections import MARKS, say
+
+
+def render_comparison_html(compared: Comparison) -> str:
+    """The whole document."""
+    said = comparison_text.headline(compared)
+    heading = f'<h1><span class="mark">{MARKS[said.tone]}</span> {say(said.sentence)}</h1>'
+    pairs = map(comparison_text.told, compared.pairs) if len(compared.pairs) > 1 else ()
+    sections = [
+        f"<header>{heading}</header>",
+        _about(compared),
+        f"<h2>Figures</h2>\n{_html_figures(compared)}",
+        f"<h2>Where a step's time goes</h2>\n{_html_phases(compared)}",
+        _html_list("Differences", pairs),
+        _html_list("What it costs and gains", comparison_text.gains(compared)),
+        _html_list("To keep in mind", comparison_text.notes(compared)),
+    ]
+    title = f"{text.cut(said.sentence, 80)} – mgpu-doctor"
+    return page(title, said.tone.value, "\n".join(section for section in sections if section))
+
+
+def _about(compared: Comparison) -> str:
+    pairs = (
+        f"<dt>{name}</dt><dd>{say(facts)}</dd>" for name, facts in comparison_text.about(compared)
+    )
+    return f"<dl>{''.join(pairs)}</dl>"
+
+
+def _html_figures(compared: Comparison) -> str:
+    columns = comparison_text.columns(compared)
+    kinds = [' class="number"' if column.number else "" for column in columns]
+    heads = "".join(
+        f"<th{kind}>{say(column.head)}</th>" for kind, column in zip(kinds, columns, strict=True)
+    )
+    rows = (
+        "".join(f"<td{kind}>{say(cell)}</td>" for kind, cell in zip(kinds, cells, strict=True))
+        for cells in zip(*(column.cells for column in columns), strict=True)
+    )
+    return _html_table(heads, rows)
+
+
+def _html_phases(compared: Comparison) -> str:
+    spent = comparison_text.spent(compared)
+    scale = max(sum(one.phases.values()) for one in spent)
+    heads = (
+        '<th></th><th class="number">waits</th><th class="number">memory</th>'
+        f"<th>0 to {say(format_seconds(scale))}</th>"
+    )
+    rows = (
+        f'<td>{one.letter}</td><td class="number">{say(one.standing)}</td>'
+        f'<td class="number">{say(one.memory)}</td><td class="bar">{_bar(one, scale)}</td>'
+        for one in spent
+    )
+    used = [name for name in phase_bars.LOOKS if any(name in one.phases for one in spent)]
+    legend = "".join(f"<span>{_swatch(name)}{escape(name)}</span>" for name in used)
+    return f'{_html_table(heads, rows, "ranks")}\n<p class="legend small">{legend}</p>'
+
+
+def _html_table(heads: str, rows: Iterable[str], kind: str = "") -> str:
+    body = "\n".join(f"<tr>{row}</tr>" for row in rows)
+    return (
+        f'<div class="wide"><table class="{kind}"><thead><tr>{heads}</tr></thead>\n'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _bar(one: comparison_text.Spent, scale: float) -> str:
+    if scale <= 0:
+        return ""
+    at = 0.0
+    drawn = []
+    for name, seconds in one.phases.items():
+        width = seconds / scale * 1000
+        drawn.append(
+            f'<rect class="{name}" x="{at:.1f}" y="0" width="{width:.1f}" height="16">'
+            f"<title>{escape(name)} {escape(format_seconds(seconds))}</title></rect>"
+        )
+        at += width
+    spoken = ", ".join(f"{name} {format_seconds(value)}" for name, value in one.phases.items())
+    return (
+        '<svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(spoken)}">{"".join(drawn)}</svg>'
+    )
+
+
+def _swatch(name: str) -> str:
+    return (
+        f'<svg viewBox="0 0 10 10" aria-hidden="true"><rect class="{name}" width="10" height="10">'
+        "</rect></svg>"
+    )
+
+
+def _html_list(title: str, sentences: Iterable[str]) -> str:
+    items = "\n".join(f"<li>{say(sentence)}</li>" for sentence in sentences)
+    return f"<h2>{title}</h2>\n<ul>{items}</ul>" if items else ""

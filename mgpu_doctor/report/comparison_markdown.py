@@ -1,0 +1,61 @@
+"""A comparison for a ticket: GitHub's Markdown. Host names and paths are not in it, but for what
+settings and names of runs hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mgpu_doctor.analysis.comparing.comparison import Comparison
+from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.report import comparison_text, phase_bars
+from mgpu_doctor.report.markdown import MARKS, escape
+
+
+def render_comparison_markdown(compared: Comparison) -> str:
+    """The text, ending in a newline."""
+    said = comparison_text.headline(compared)
+    parts = [
+        f"## {MARKS[said.tone]} {escape(said.sentence)}",
+        _markdown_list(
+            f"**{name}** {escape(facts)}" for name, facts in comparison_text.about(compared)
+        ),
+        _markdown_figures(compared),
+        _markdown_phases(compared),
+    ]
+    if len(compared.pairs) > 1:
+        parts.append(_markdown_list(escape(comparison_text.told(one)) for one in compared.pairs))
+    further = comparison_text.further(compared)
+    parts.append(_markdown_list(escape(sentence) for sentence in further))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_figures(compared: Comparison) -> str:
+    columns = comparison_text.columns(compared)
+    cells = [
+        column.cells if column.number else [escape(cell) for cell in column.cells]
+        for column in columns
+    ]
+    return _markdown_table([column.head for column in columns], zip(*cells, strict=True))
+
+
+def _markdown_phases(compared: Comparison) -> str:
+    spent = comparison_text.spent(compared)
+    used = [name for name in phase_bars.LOOKS if any(name in one.phases for one in spent)]
+    rows = (
+        [one.letter, one.standing, one.memory]
+        + [format_seconds(one.phases[name]) if name in one.phases else "" for name in used]
+        for one in spent
+    )
+    return _markdown_table(["", "waits", "memory", *used], rows)
+
+
+def _markdown_list(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
+
+
+def _markdown_table(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """Of cells that are escaped, or figures of ours."""
+    lines = [[cell or " " for cell in head], ["---"] * len(head)]
+    lines += [list(row) for row in body]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -1,0 +1,362 @@
+"""The figures and sentences of a comparison, the same in every view. Runs are called A, B, …
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from mgpu_doctor.analysis.comparing.compared_run import STEPS, Run
+from mgpu_doctor.analysis.comparing.comparison import Comparison
+from mgpu_doctor.analysis.comparing.run_pairs import Change, Pair
+from mgpu_doctor.analysis.comparing.scaling import Best, Growth
+from mgpu_doctor.analysis.comparing.step_time_noise import Interval, Level
+from mgpu_doctor.formatting import (
+    UNKNOWN,
+    format_bytes,
+    format_count,
+    format_number,
+    format_seconds,
+    format_share,
+)
+from mgpu_doctor.report import phase_bars, text
+from mgpu_doctor.report.verdict import Tone, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    head: str
+    cells: tuple[str, ...]
+    needed: int
+    """Those with the lowest are left out first where there is no room."""
+    number: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Where a run's step goes."""
+
+    letter: str
+    standing: str
+    memory: str
+    seconds: float
+    phases: Mapping[str, float]
+
+
+def columns(compared: Comparison) -> tuple[Column, ...]:
+    """A row a run. What is the same in all of them has no column."""
+    runs, scaled = compared.runs, compared.scaling.runs
+    several = len({run.ranks for run in runs}) > 1
+    found = [Column("", tuple(letter(place) for place in range(len(runs))), 9, number=False)]
+    if several:
+        found.append(Column("ranks", tuple(str(run.ranks) for run in runs), 8))
+    if "strategy" in compared.differs:
+        names = (text.line(run.settings.get("strategy", UNKNOWN)) for run in runs)
+        found.append(Column("strategy", tuple(text.cut(name, 14) for name in names), 5, False))
+    found.append(Column("usual step", tuple(format_seconds(run.median.seconds) for run in runs), 2))
+    found.append(Column("mean step", tuple(_bounded(run.mean) for run in runs), 7))
+    rates = tuple(_rate(run, compared.unit) for run in runs)
+    found.append(Column(f"{compared.unit}/s", rates, 6))
+    speed_ups = tuple(
+        UNKNOWN if one.speed_up is None else f"{one.speed_up.ratio:.3g}" for one in scaled
+    )
+    found.append(Column("speed-up", speed_ups, 4))
+    if several:
+        reached = tuple(format_share(one.efficiency) for one in scaled)
+        found.append(Column("of ideal", reached, 3))
+    return tuple(found)
+
+
+def spent(compared: Comparison) -> tuple[Spent, ...]:
+    return tuple(
+        Spent(
+            letter=letter(place),
+            standing=format_share(run.standing),
+            memory=UNKNOWN if run.memory is None else format_bytes(run.memory.most),
+            seconds=run.mean.seconds,
+            phases=phase_bars.known(run.phases),
+        )
+        for place, run in enumerate(compared.runs)
+    )
+
+
+def _bounded(level: Level) -> str:
+    bound = level.bound
+    wide = ""
+    if bound is not None:
+        wide = f" ±{format_share(bound)}" if bound < 1 else " ±>100 %"
+    return f"{format_seconds(level.seconds)}{wide}"
+
+
+def _rate(run: Run, unit: str) -> str:
+    rate = run.rate(unit)
+    return UNKNOWN if rate is None else format_number(rate)
+
+
+TONES = {
+    Change.FASTER: Tone.GOOD,
+    Change.SLOWER: Tone.WARNING,
+    Change.NONE: Tone.INFO,
+    Change.UNKNOWN: Tone.UNKNOWN,
+}
+WORTHLESS = 0.5
+"""A law with such a margin predicts nothing."""
+WIDE = 0.2
+"""A noise bound worth a word."""
+SHOWN = 64
+"""Characters of a setting's value."""
+
+
+def letter(place: int) -> str:
+    """A, B, …, Z, AA, …"""
+    more, last = divmod(place, 26)
+    return (letter(more - 1) if more else "") + chr(ord("A") + last)
+
+
+def headline(compared: Comparison) -> Verdict:
+    """The first line: of two runs their difference, of more the one to take."""
+    if len(compared.pairs) == 1:
+        return Verdict(TONES[compared.pairs[0].change], told(compared.pairs[0]))
+    found = compared.best
+    if found is None:
+        return Verdict(Tone.UNKNOWN, compared.scaling.reason or "nobody can tell which is best")
+    return _best(compared, found)
+
+
+def told(one: Pair) -> str:
+    """`B is slower than A: 12 % more time for the same work (10 to 14 %)`."""
+    first, second = letter(one.first), letter(one.second)
+    if one.whole is None:
+        return f"{second} and {first} cannot be told apart: {one.reason}"
+    what = "a step" if one.unit == STEPS else "for the same work"
+    if one.change is Change.NONE:
+        low, high = _signed(one.whole.low), _signed(one.whole.high)
+        return f"no difference shown between {first} and {second} ({low} to {high} time {what})"
+    shown = one.decided
+    assert shown is not None
+    sentence = f"{second} is {one.change.value} than {first}: {_change(shown)} time {what}"
+    if shown is not one.whole:
+        return (
+            f"{sentence} in the usual step ({_range(shown)}); pauses hide it in the whole time "
+            f"({_signed(one.whole.low)} to {_signed(one.whole.high)})"
+        )
+    return f"{sentence} ({_range(shown)})"
+
+
+def _change(one: Interval) -> str:
+    return f"{format_share(abs(one.ratio - 1))} {'more' if one.ratio > 1 else 'less'}"
+
+
+def _range(one: Interval) -> str:
+    ends = sorted((abs(one.low - 1), abs(one.high - 1)))
+    return f"{format_share(ends[0]).removesuffix(' %')} to {format_share(ends[1])}"
+
+
+def _signed(ratio: float) -> str:
+    return f"{'+' if ratio >= 1 else '-'}{format_share(abs(ratio - 1))}"
+
+
+def _named(compared: Comparison, place: int) -> str:
+    run = compared.runs[place]
+    if len({one.ranks for one in compared.runs}) > 1:
+        return f"{letter(place)} ({format_count(run.ranks, 'rank')})"
+    return letter(place)
+
+
+def _best(compared: Comparison, found: Best) -> Verdict:
+    """Which run to take, and whether noise could have made it that."""
+    reference, unit = compared.scaling.reference, compared.unit
+    named, other = _named(compared, found.place), _named(compared, found.fastest)
+    speed_up = compared.scaling.runs[found.place].speed_up
+    if found.place == reference or speed_up is None:
+        return Verdict(Tone.INFO, f"no run is shown to do more {unit} a second than {named}")
+    times = format_number(speed_up.ratio)
+    sentence = f"{named} does {times} times the {unit} a second of {_named(compared, reference)}"
+    if found.place != found.fastest:
+        sentence += f", and {other} is not shown to do more"
+    if speed_up.shown:
+        return Verdict(Tone.GOOD, sentence)
+    return Verdict(Tone.INFO, f"{sentence}; noise may explain it")
+
+
+def about(compared: Comparison) -> Iterator[tuple[str, str]]:
+    """Letter, and the run's name with the settings that are not the same in all runs."""
+    for place, run in enumerate(compared.runs):
+        yield letter(place), "; ".join([text.line(run.name), *_settings(compared, run)])
+
+
+def _settings(compared: Comparison, run: Run) -> Iterator[str]:
+    counts = {one.ranks for one in compared.runs}
+    if len(counts) > 1:
+        yield format_count(run.ranks, "rank")
+    told = {"strategy", "program"} if "strategy" in compared.differs else set()
+    for name in (name for name in compared.differs if name not in told):  # a column tells
+        value = run.settings.get(name)
+        shown = "not set" if value is None else text.cut(text.line(value), SHOWN)
+        yield f"{text.cut(text.line(name), SHOWN)} {shown}"
+
+
+def costs(compared: Comparison) -> Iterator[str]:
+    """What a step of each other run has more of than the reference's: where scaling is lost."""
+    reference = compared.scaling.reference
+    if len({run.ranks for run in compared.runs}) < 2:
+        return
+    before = _parts(compared.runs[reference])
+    for place, run in enumerate(compared.runs):
+        efficiency = compared.scaling.runs[place].efficiency
+        times = run.ranks / compared.runs[reference].ranks
+        if times == 1 or efficiency is None:
+            continue
+        after = _parts(run)
+        grown = [
+            f"{name} from {format_seconds(before[name])} to {format_seconds(after[name])}"
+            for name in after
+            if name in before and abs(after[name] - before[name]) > 0.02 * run.mean.seconds
+        ]
+        lost = f"; a step's {', '.join(grown)}" if grown else ""
+        yield (
+            f"{_named(compared, place)} reaches {format_share(efficiency)} of what "
+            f"{format_number(times)} times the ranks of "
+            f"{letter(reference)} could do{lost}"
+        )
+
+
+def loss(compared: Comparison) -> Iterator[str]:
+    """How soon each run came down to a loss that all reach."""
+    target = compared.loss
+    if target is None:
+        return
+    found = [run.losses.seconds_to(target) if run.losses else None for run in compared.runs]
+    reached = ", ".join(
+        f"{letter(place)} after {format_seconds(seconds)}" for place, seconds in enumerate(found)
+    )
+    yield f"a loss of {format_number(target)} is reached by {reached} (of one run each)"
+
+
+def _parts(run: Run) -> dict[str, float]:
+    """Seconds of a step, as far as they are known."""
+    wait, moving = run.phases.get("wait"), run.phases.get("communication")
+    if run.standing is None:
+        return {}
+    standing = (wait or 0.0) + (moving or 0.0)
+    parts = {"own work": run.mean.seconds - standing}
+    if wait is not None:
+        parts["wait"] = wait
+    if moving is not None or run.ranks == 1:
+        parts["communication"] = moving or 0.0
+    return parts
+
+
+def laws(compared: Comparison) -> Iterator[str]:
+    """What the next rank counts would do, by the law."""
+    for fitted in compared.laws:
+        runs = [compared.runs[place] for place in fitted.places]
+        letters = ", ".join(letter(place) for place in fitted.places)
+        if fitted.law is None:
+            if len({run.ranks for run in runs}) > 2:
+                yield f"no law of scaling for {letters}: {fitted.reason}"
+            continue
+        law = fitted.law
+        if law.margin > WORTHLESS:
+            yield (
+                f"no law of scaling fits {letters}: it misses one of them by "
+                f"{format_share(law.margin)}, so nothing is said of more ranks"
+            )
+            continue
+        scaled = "strong" if law.growth is Growth.STRONG else "weak"
+        ahead = "; ".join(
+            f"{format_count(point.ranks, 'rank')}: a step of {format_seconds(point.total)}"
+            + _rate_ahead(compared, runs, point.ranks, point.total, law.growth)
+            for point in law.predicted
+        )
+        place = " on cores that ranks share" if any(run.shared for run in runs) else ""
+        yield (
+            f"if it goes on so{place} ({scaled} scaling, fitted to {letters}, within "
+            f"{format_share(law.margin)}): {ahead}"
+        )
+
+
+def _rate_ahead(
+    compared: Comparison, runs: Sequence[Run], ranks: int, seconds: float, growth: Growth
+) -> str:
+    work = runs[0].work.of(compared.unit)
+    if work is None or seconds <= 0:
+        return ""
+    if growth is Growth.WEAK:
+        work *= ranks / runs[0].ranks
+    return f", {format_number(work / seconds)} {compared.unit}/s"
+
+
+def _shared(runs: Sequence[Run]) -> Iterator[str]:
+    """Those alike in one sentence."""
+    alike: dict[str, list[str]] = {}
+    for place, run in enumerate(runs):
+        for one in run.shared:
+            ranks, threads = format_count(one.ranks, "rank"), format_count(one.threads, "thread")
+            words = f"{ranks} with {threads} share {format_number(one.cores)} cores"
+            alike.setdefault(words, []).append(letter(place))
+    for words, letters in alike.items():
+        told = "its step time tells" if len(letters) == 1 else "their step times tell"
+        yield (
+            f"{', '.join(letters)}: {words}: {told} of this machine, not of how the job scales "
+            "where each rank has a device of its own"
+        )
+
+
+def _unsteady(run: Run) -> bool:
+    bound = run.mean.bound
+    return bound is not None and bound > WIDE
+
+
+def further(compared: Comparison) -> Iterator[str]:
+    """All sentences below the figures."""
+    yield from gains(compared)
+    yield from notes(compared)
+
+
+def gains(compared: Comparison) -> Iterator[str]:
+    """Where scaling is lost, when a loss is reached, and what more ranks would do."""
+    yield from costs(compared)
+    yield from loss(compared)
+    yield from laws(compared)
+
+
+def notes(compared: Comparison) -> Iterator[str]:
+    """What to keep in mind, and what this comparison cannot show."""
+    yield from _shared(compared.runs)
+    unsteady = [letter(place) for place, run in enumerate(compared.runs) if _unsteady(run)]
+    if unsteady:
+        yield (
+            f"the steps of {', '.join(unsteady)} were longer for some time than at others, which "
+            "makes the bounds wide: more steps narrow them, and a machine with nothing else to do"
+        )
+    for place, run in enumerate(compared.runs):
+        if run.echoing:
+            verb = "sees" if run.echoing == 1 else "see"
+            yield (
+                f"{letter(place)}: {run.echoing} of {format_count(run.ranks, 'rank')} {verb} the "
+                "batches of another one: such samples count once"
+            )
+    if compared.scaling.reason:
+        yield f"no speed-up is told: {compared.scaling.reason}"
+    for place, run in enumerate(compared.runs):
+        if run.standing_reason:
+            yield f"{letter(place)}: {run.standing_reason}"
+    for reason in dict.fromkeys(r.memory_reason for r in compared.runs if r.memory_reason):
+        yield f"memory is not known: {reason}"
+    kinds = {run.memory.kind for run in compared.runs if run.memory is not None}
+    if kinds:
+        yield f"memory: the largest of any rank, {', '.join(sorted(kinds))}"
+    for one in compared.left_out:
+        yield f"{text.line(one.name)} is left out: {one.reason}"
+    if compared.spread is None:
+        yield (
+            "bounds are of the noise within a run; on a shared machine two runs of one script can "
+            "differ by more: compare two of each to see by how much"
+        )
+    else:
+        yield (
+            f"runs of equal settings differ by up to {format_share(compared.spread)}: smaller "
+            "differences between others may be chance"
+        )

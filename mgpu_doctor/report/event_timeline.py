@@ -1,0 +1,83 @@
+"""All events of a job and its machine up to a moment, latest first. Pure."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.findings import Diagnosis, Followed
+from mgpu_doctor.formatting import UNKNOWN, format_seconds
+from mgpu_doctor.report.job_events import Kind, TimelineEvent, came_and_went, told_by_ranks
+from mgpu_doctor.report.machine_events import exceptions, findings, of_gpus, signs
+
+MOST = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    events: tuple[TimelineEvent, ...] = ()
+    """Those of which nobody knows when come first."""
+    left_out: int = 0
+    """Older ones that are not kept."""
+
+
+def events_of(
+    diagnosis: Diagnosis | None,
+    devices: DeviceSample | None = None,
+    followed: Sequence[Followed] = (),
+    until: float = math.inf,
+) -> Timeline:
+    """The newest events. `devices`: newer than those of the job; `followed`: findings as they came
+    and went; `until`: seconds since the epoch, what comes later is not told."""
+    known = [
+        event
+        for event in _all(diagnosis, devices, followed)
+        if event.at is None or event.at <= until
+    ]
+    known.sort(key=_newest_first)
+    return Timeline(tuple(known[:MOST]), max(0, len(known) - MOST))
+
+
+def _newest_first(event: TimelineEvent) -> tuple[float, bool]:
+    """Of a moment, who came or went is older than what that did to others."""
+    return -math.inf if event.at is None else -event.at, event.kind is Kind.RANKS
+
+
+def _all(
+    diagnosis: Diagnosis | None, devices: DeviceSample | None, followed: Sequence[Followed]
+) -> Iterator[TimelineEvent]:
+    if diagnosis is None:
+        yield from of_gpus(None, devices)
+    else:
+        case = diagnosis.case
+        yield from findings(diagnosis, followed)
+        yield from of_gpus(case, devices)
+        yield from came_and_went(case)
+        yield from exceptions(case)
+        yield from signs(case)
+        yield from told_by_ranks(case)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    events: tuple[TimelineEvent, ...]
+    left_out: int
+    """Earlier ones."""
+
+
+def shown(diagnosis: Diagnosis, most: int) -> Shown:
+    """Without findings: those have sections of their own. How it ended matters most."""
+    known = [one for one in events_of(diagnosis).events if one.kind is not Kind.FINDINGS]
+    return Shown(tuple(known[:most][::-1]), max(0, len(known) - most))
+
+
+def since(at: float | None, started: float | None) -> str:
+    """After the start; the clock where that is not known."""
+    if at is None:
+        return UNKNOWN
+    if started is None:
+        return time.strftime("%H:%M:%S", time.gmtime(at)) + " UTC"
+    return f"+{format_seconds(max(0.0, at - started))}"

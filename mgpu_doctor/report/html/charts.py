@@ -1,0 +1,305 @@
+"""Inline SVG of the HTML report: step time, host and GPUs over time, and the heat map of ranks."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
+
+from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.formatting import format_seconds
+from mgpu_doctor.report import text
+from mgpu_doctor.report.job_events import TimelineEvent
+from mgpu_doctor.report.redaction.redact import Redactor, as_it_is
+from mgpu_doctor.report.verdict import Tone
+
+Floats = npt.NDArray[np.float64]
+WIDTH, HEIGHT = 600, 90
+GRAPH_COLUMNS = 300
+"""Points of a curve."""
+MOST_GPUS, MOST_HOSTS = 32, 4
+LEAST = 2
+"""Samples that make a curve."""
+MOST_MARKS, LONGEST_MARK = 12, 80
+"""Of every curve, so that a page of many GPUs stays small; characters of what one tells."""
+GRAVE = (Tone.CRITICAL, Tone.WARNING)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """`at`: seconds since the epoch; `most`: what the top of the graph stands for, in `unit`."""
+
+    title: str
+    at: Floats
+    values: Floats
+    most: float
+    told: str
+    """What the top is, in words."""
+    ranged: bool = False
+
+
+def graphs(case: Case, hide: Redactor | None = None, events: Sequence[TimelineEvent] = ()) -> str:
+    """Markup; empty where nothing was sampled twice. `events` of a grave tone are lines across."""
+    curves = [*_steps(case), *_host(case), *_gpus(case)]
+    if not curves:
+        return ""
+    start = min(float(one.at[0]) for one in curves)
+    end = max(float(one.at[-1]) for one in curves)
+    if not end > start:
+        return ""
+    hide = hide or as_it_is()
+    marks = [one for one in hide(tuple(events)) if one.tone in GRAVE and one.at is not None]
+    lines = _marks([one for one in marks if start <= (one.at or 0.0) <= end], start, end)
+    drawn = "\n".join(_graph(replace(c, title=hide(c.title)), start, end, lines) for c in curves)
+    across = (
+        " Lines across: since when a finding holds, and what is marked ! or ✗ below."
+        if lines
+        else ""
+    )
+    return (
+        f'<h2>The whole run</h2>\n<div class="graphs">{drawn}</div>\n'
+        f'<p class="soft small">Each from the first sign of life to the last, '
+        f"{escape(format_seconds(end - start))} later. A gap: not sampled.{across}</p>"
+    )
+
+
+def _marks(events: Sequence[TimelineEvent], start: float, end: float) -> str:
+    return "".join(_mark(one, start, end) for one in events[:MOST_MARKS])
+
+
+def _mark(one: TimelineEvent, start: float, end: float) -> str:
+    place = ((one.at or start) - start) / (end - start) * WIDTH
+    told = text.cut(f"{one.who}: {one.sentence}", LONGEST_MARK)
+    return (
+        f'<rect class="event {one.tone.value}" x="{place:.1f}" y="0" width="2" height="{HEIGHT}">'
+        f"<title>{escape(told)}</title></rect>"
+    )
+
+
+def _steps(case: Case) -> Iterator[Curve]:
+    """Of the rank with the most steps: they end together."""
+    ranks = [
+        rank
+        for rank in case.ranks
+        if len(rank.steps) >= LEAST and {"end_ns", "wall_ns"} <= {*(rank.steps.dtype.names or ())}
+    ]
+    if not ranks:
+        return
+    rank = max(ranks, key=lambda one: len(one.steps))
+    at = rank.steps["end_ns"] * 1e-9 + rank.clock_offset
+    took = rank.steps["wall_ns"] * 1e-9
+    # One step of warm-up must not flatten all others.
+    most = float(np.quantile(took, 0.99)) * 1.1
+    if most > 0:
+        yield Curve("time of a step", at, took, most, format_seconds(most), ranged=True)
+
+
+def _host(case: Case) -> Iterator[Curve]:
+    by_host: dict[str, list[tuple[float, float | None, float | None]]] = {}
+    for one in case.host_samples:
+        used, whole = one.memory_used, one.memory_total
+        share = used / whole if used is not None and whole else None
+        cpu = None if one.cpu_percent is None else one.cpu_percent / 100
+        by_host.setdefault(one.host or "", []).append((one.at, cpu, share))
+    for host, rows in sorted(by_host.items())[:MOST_HOSTS]:
+        name = f"host {host}" if host else "host"
+        yield from _shares(f"{name}: cores in use", [(at, cpu) for at, cpu, _ in rows])
+        yield from _shares(f"{name}: memory in use", [(at, share) for at, _, share in rows])
+
+
+def _gpus(case: Case) -> Iterator[Curve]:
+    """Of several hosts only devices whose host is known: others would be drawn as one."""
+    hosts = {rank.host for rank in case.ranks} | {one.host or "" for one in case.host_samples}
+    several = len((hosts | {one.host or "" for one in case.device_samples}) - {""}) > 1
+    busy: dict[tuple[str, int], list[tuple[float, float | None]]] = {}
+    memory: dict[tuple[str, int], list[tuple[float, float | None]]] = {}
+    for sample in case.device_samples:
+        if several and sample.host is None:
+            continue
+        for device in sample.devices:
+            key = (sample.host if several and sample.host else "", device.index)
+            used, whole = device.memory_used, device.memory_total
+            share = used / whole if used is not None and whole else None
+            busy.setdefault(key, []).append((sample.at, device.utilization))
+            memory.setdefault(key, []).append((sample.at, share))
+    for host, index in sorted(busy)[:MOST_GPUS]:
+        name = f"host {host}, GPU {index}" if host else f"GPU {index}"
+        yield from _shares(f"{name}: busy", busy[host, index])
+        yield from _shares(f"{name}: memory in use", memory[host, index])
+
+
+def _shares(title: str, rows: Sequence[tuple[float, float | None]]) -> Iterator[Curve]:
+    values = np.array([np.nan if value is None else value for _, value in rows])
+    if np.isfinite(values).sum() >= LEAST:
+        yield Curve(title, np.array([at for at, _ in rows]), values, 1.0, "100 %")
+
+
+def _graph(curve: Curve, start: float, end: float, marks: str) -> str:
+    columns = np.minimum(
+        (curve.at - start) / (end - start) * GRAPH_COLUMNS, GRAPH_COLUMNS - 1
+    ).astype(int)
+    good = np.isfinite(curve.values) & (columns >= 0)
+    columns, values = columns[good], np.clip(curve.values[good] / curve.most, 0.0, 1.0)
+    many = np.bincount(columns, minlength=GRAPH_COLUMNS)
+    sums = np.bincount(columns, values, GRAPH_COLUMNS)
+    means = np.divide(sums, many, out=np.full(GRAPH_COLUMNS, np.nan), where=many > 0)
+    parts = [_lines(_bridged(means, _usual_gap(np.flatnonzero(many))))]
+    if curve.ranged:
+        parts.insert(0, _range(columns, values))
+    label = f"{curve.title}, at most {curve.told} at the top"
+    return (
+        f'<figure><figcaption class="small">{escape(curve.title)} '
+        f'<span class="soft">0 to {escape(curve.told)}</span></figcaption>'
+        f'<svg class="graph" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(label)}">{"".join(parts)}{marks}</svg></figure>'
+    )
+
+
+def _usual_gap(seen: npt.NDArray[np.intp]) -> int:
+    """Columns between two samples: a longer one is a gap."""
+    return int(2 * np.median(np.diff(seen))) + 1 if len(seen) > 1 else 1
+
+
+def _bridged(means: Floats, reach: int) -> Mapping[int, float]:
+    """Column -> height; between columns no further apart than `reach` a line is drawn."""
+    seen = np.flatnonzero(np.isfinite(means))
+    found = {int(column): float(means[column]) for column in seen}
+    for left, right in zip(seen[:-1].tolist(), seen[1:].tolist(), strict=True):
+        if right - left <= reach:
+            for column in range(left + 1, right):
+                share = (column - left) / (right - left)
+                found[column] = float(means[left] * (1 - share) + means[right] * share)
+    return dict(sorted(found.items()))
+
+
+def _lines(heights: Mapping[int, float]) -> str:
+    runs = groupby(enumerate(heights), key=lambda pair: pair[1] - pair[0])
+    made = []
+    for _, run in runs:
+        points = [f"{_x(column)},{_y(heights[column])}" for _, column in run]
+        if len(points) == 1:
+            points.append(points[0])
+        made.append(f'<polyline points="{" ".join(points)}"/>')
+    return "".join(made)
+
+
+def _range(columns: npt.NDArray[np.int64], values: Floats) -> str:
+    """From the least to the most of each column."""
+    low, high = np.full(GRAPH_COLUMNS, np.inf), np.full(GRAPH_COLUMNS, -np.inf)
+    np.minimum.at(low, columns, values)
+    np.maximum.at(high, columns, values)
+    wide = WIDTH / GRAPH_COLUMNS
+    return "".join(
+        f'<rect x="{_x(column)}" y="{_y(high[column])}" width="{wide:g}" '
+        f'height="{max(0.0, (high[column] - low[column]) * HEIGHT):.1f}"/>'
+        for column in np.flatnonzero(np.isfinite(low)).tolist()
+    )
+
+
+def _x(column: int) -> str:
+    return f"{column * WIDTH / GRAPH_COLUMNS:g}"
+
+
+def _y(height: float) -> str:
+    return f"{(1 - height) * HEIGHT:.1f}"
+
+
+ROWS, HEATMAP_COLUMNS = 256, 240
+SLOW, FAST, GAP = (0xD5, 0x5E, 0x00), (0x00, 0x72, 0xB2), (0x80, 0x80, 0x80)
+GAP_ALPHA = 60
+
+Grid = npt.NDArray[np.float64]
+_OWN = [i for i in range(len(PHASES)) if i not in (WAIT, COMMUNICATION)]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    png: bytes
+    rows: int
+    columns: int
+    ranks_a_row: int
+    first_step: int
+    last_step: int
+
+
+def heat_map(ranks: Sequence[Rank]) -> HeatMap | None:
+    """None where fewer than two steps of two ranks were recorded."""
+    recorded = [(rank.steps["step"].astype(np.int64), _own(rank)) for rank in ranks]
+    ends = [(int(step.min()), int(step.max())) for step, _ in recorded if step.size]
+    if len(ends) < 2:
+        return None
+    first, last = min(start for start, _ in ends), max(end for _, end in ends)
+    if last <= first:
+        return None
+    columns = min(HEATMAP_COLUMNS, last - first + 1)
+    each = -(-len(ranks) // ROWS)
+    lines = [_buckets(step, own, first, last, columns) for step, own in recorded]
+    grid = np.stack([_slowest(lines[i : i + each]) for i in range(0, len(lines), each)])
+    return HeatMap(_png(_pixels(_against_median(grid))), len(grid), columns, each, first, last)
+
+
+def _own(rank: Rank) -> Grid:
+    phases = rank.steps["phases"][:, _OWN].astype(np.float64)
+    own: Grid = np.nansum(phases, axis=1)
+    own[np.isnan(phases).all(axis=1) | (own <= 0)] = np.nan
+    return own
+
+
+def _buckets(step: npt.NDArray[np.int64], own: Grid, first: int, last: int, columns: int) -> Grid:
+    """Mean own work of the steps that share a column; NaN where there is none."""
+    good = np.isfinite(own)
+    column = (step[good] - first) * columns // (last - first + 1)
+    many = np.bincount(column, minlength=columns)
+    total = np.bincount(column, weights=own[good], minlength=columns)
+    mean: Grid = np.divide(total, many, out=np.full(columns, np.nan), where=many > 0)
+    return mean
+
+
+def _slowest(lines: Sequence[Grid]) -> Grid:
+    """The longest of several ranks that share a row: a slow one must not drown."""
+    slowest: Grid = np.fmax.reduce(np.stack(lines))
+    return slowest
+
+
+def _against_median(grid: Grid) -> Grid:
+    known = np.isfinite(grid).any(axis=0)
+    median = np.full(grid.shape[1], np.nan)
+    median[known] = np.nanmedian(grid[:, known], axis=0)
+    ratio: Grid = grid / median
+    return ratio
+
+
+def _pixels(ratio: Grid) -> npt.NDArray[np.uint8]:
+    """RGBA: the opacity is the binary logarithm of the ratio, full at half and double."""
+    pixels = np.zeros((*ratio.shape, 4), np.uint8)
+    known = np.isfinite(ratio)
+    distance = np.log2(ratio, out=np.zeros_like(ratio), where=known)
+    pixels[..., :3] = np.where((distance >= 0)[..., None], SLOW, FAST)
+    pixels[..., 3] = np.clip(np.abs(distance), 0, 1) * 255
+    pixels[~known] = (*GAP, GAP_ALPHA)
+    return pixels
+
+
+def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
+    """The PNG format (W3C, third edition): signature, header, one data chunk, end."""
+    height, width = pixels.shape[:2]
+    filtered = np.zeros((height, 1 + width * 4), np.uint8)
+    filtered[:, 1:] = pixels.reshape(height, -1)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        (
+            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)),
+            _chunk(b"IDAT", zlib.compress(filtered.tobytes(), 9)),
+            _chunk(b"IEND", b""),
+        )
+    )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

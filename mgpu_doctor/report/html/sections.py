@@ -1,0 +1,323 @@
+"""The sections of the HTML report. Every function returns markup; all text goes through `say`."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from mgpu_doctor.findings import Diagnosis, Evidence, Finding, Fix
+from mgpu_doctor.formatting import UNKNOWN, format_count, format_ranks, format_seconds, format_share
+from mgpu_doctor.report import phase_bars, text
+from mgpu_doctor.report.event_timeline import shown, since
+from mgpu_doctor.report.html.charts import heat_map
+from mgpu_doctor.report.job_card import facts
+from mgpu_doctor.report.job_events import TimelineEvent
+from mgpu_doctor.report.last_minute import HEADS, TITLE, Stop, cells, last_minute, told, whose
+from mgpu_doctor.report.rank_rows import Row, evidence_table, rows
+from mgpu_doctor.report.redaction.redact import Redactor, as_it_is
+from mgpu_doctor.report.stack_tree import tree_lines
+from mgpu_doctor.report.verdict import Tone, Verdict, cost, gains, job_line, who
+
+RANK_ROWS = 64
+LONGEST = 4000
+"""Characters of one sentence or block of code."""
+TREE_WIDTH, TREE_HEIGHT = 200, 64
+HEAT_HEIGHT = 360
+"""Pixels of the highest picture; a row has between 2 and 18 of them."""
+
+MARKS = {
+    Tone.CRITICAL: "✗",
+    Tone.WARNING: "!",
+    Tone.INFO: "i",
+    Tone.GOOD: "✓",
+    Tone.UNKNOWN: "?",
+}
+
+
+def say(words: str) -> str:
+    """One line of anybody's words as markup."""
+    return escape(text.cut(text.line(words), LONGEST))
+
+
+def prose(words: str) -> str:
+    """The same, but what stands between backticks is code."""
+    told = text.cut(text.line(words), LONGEST)
+    return text.with_code(told, escape, lambda code: f"<code>{escape(code)}</code>")
+
+
+def header(diagnosis: Diagnosis, said: Verdict) -> str:
+    return (
+        f'<header><h1><span class="mark">{MARKS[said.tone]}</span> {prose(said.sentence)}</h1>\n'
+        f'<p class="soft">{say(job_line(diagnosis))}</p></header>'
+    )
+
+
+def main_finding(diagnosis: Diagnosis, finding: Finding) -> str:
+    return "\n".join(
+        [
+            _facts(finding),
+            _fixes(diagnosis, finding),
+            f"<h2>Evidence</h2>\n{_evidence(finding.evidence)}" if finding.evidence else "",
+        ]
+    )
+
+
+def further(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
+    if not findings:
+        return ""
+    folded = []
+    for finding in findings:
+        mark = MARKS[Tone(finding.severity.value)]
+        fixes = _fixes(diagnosis, finding)
+        evidence = _evidence(finding.evidence) if finding.evidence else ""
+        folded.append(
+            f'<details class="{escape(finding.severity.value)}"><summary>'
+            f'<span class="mark">{mark}</span> {say(finding.title)}</summary>\n'
+            f'<div class="card">{_facts(finding)}{evidence}{fixes}</div></details>'
+        )
+    return "<h2>Also found</h2>\n" + "\n".join(folded)
+
+
+def rank_table(diagnosis: Diagnosis) -> str:
+    table = rows(diagnosis, RANK_ROWS)
+    if not table:
+        return ""
+    several = len({row.host for row in table}) > 1
+    scale = max(sum(phase_bars.known(row.phases).values()) for row in table)
+    heads = ['<th class="number">rank</th>', "<th>host</th>" if several else "", "<th>state</th>"]
+    heads += ['<th class="number step">last step</th>', '<th class="number">a step</th>']
+    heads.append(f"<th>where a step's time goes{_up_to(scale)}</th>")
+    body = "\n".join(_rank(row, several, scale) for row in table)
+    used = [
+        name for name in phase_bars.LOOKS if any(name in phase_bars.known(r.phases) for r in table)
+    ]
+    legend = "".join(f"<span>{_swatch(name)}{escape(name)}</span>" for name in used)
+    return (
+        f'<h2>Ranks</h2>\n<div class="wide"><table class="ranks"><thead><tr>{"".join(heads)}</tr>'
+        f'</thead>\n<tbody>{body}</tbody></table></div>\n<p class="legend small">{legend}</p>\n'
+        f'<p class="soft small">{say(_coverage(diagnosis))}</p>'
+    )
+
+
+def heat(diagnosis: Diagnosis) -> str:
+    drawn = heat_map(diagnosis.case.ranks)
+    if drawn is None:
+        return ""
+    height = max(2, min(18, HEAT_HEIGHT // drawn.rows)) * drawn.rows
+    data = base64.b64encode(drawn.png).decode()
+    several = (
+        f" ({drawn.ranks_a_row} ranks a row: the slowest shows)" if drawn.ranks_a_row > 1 else ""
+    )
+    return (
+        "<h2>Own work, ranks by steps</h2>\n"
+        f'<img class="heat" height="{height}" src="data:image/png;base64,{data}" '
+        'alt="Ranks by steps: how long each rank worked, against the median of the ranks">\n'
+        f'<p class="ends soft small"><span>step {drawn.first_step}</span>'
+        f"<span>step {drawn.last_step}</span></p>\n"
+        f'<p class="soft small">A row is a rank, rank 0 on top{several}. Orange: its own work '
+        "takes longer than the median rank's, full colour at twice as long; blue: shorter; "
+        "grey: no record.</p>"
+    )
+
+
+def stacks(diagnosis: Diagnosis) -> str:
+    lines = tree_lines(diagnosis.tree, TREE_WIDTH, TREE_HEIGHT)
+    if not lines:
+        return ""
+    told = "\n".join(
+        f"<b>{escape(one.text)}</b>" if one.culprit else escape(one.text) for one in lines
+    )
+    return f'<h2>Where the ranks stood</h2>\n<div class="wide"><pre>{told}</pre></div>'
+
+
+def unseen(diagnosis: Diagnosis) -> str:
+    if not diagnosis.unexamined:
+        return ""
+    items = "\n".join(
+        f"<li><strong>{say(gap.probe)}</strong>: {prose(gap.reason)}"
+        + (f'<br><span class="soft">{prose(gap.remedy)}</span>' if gap.remedy else "")
+        + "</li>"
+        for gap in diagnosis.unexamined
+    )
+    return f"<h2>Not examined</h2>\n<ul>{items}</ul>"
+
+
+def job_card(diagnosis: Diagnosis, hide: Redactor) -> str:
+    return f"<h2>Job</h2>\n{_definitions(facts(diagnosis, hide))}"
+
+
+def _facts(finding: Finding) -> str:
+    since = f", since step {finding.since_step}" if finding.since_step else ""
+    known = {
+        "who": who(finding),
+        "suffers": format_ranks(finding.victims) if finding.victims else "",
+        "why": finding.cause,
+        "costs": cost(finding.cost) or "",
+        "finding": f"{finding.code}, {finding.severity.value}, "
+        f"confidence {format_share(finding.confidence)}{since}",
+    }
+    return _definitions({name: fact for name, fact in known.items() if fact})
+
+
+def _definitions(known: dict[str, str]) -> str:
+    pairs = (f"<dt>{escape(name)}</dt><dd>{prose(fact)}</dd>" for name, fact in known.items())
+    return f"<dl>{''.join(pairs)}</dl>"
+
+
+def _fixes(diagnosis: Diagnosis, finding: Finding) -> str:
+    return "\n".join(
+        _fix(fix, "Or" if i else "Fix", gains(diagnosis, finding, fix))
+        for i, fix in enumerate(finding.fixes)
+    )
+
+
+def _fix(fix: Fix, label: str, gained: Sequence[str]) -> str:
+    how = text.cut(text.details(fix.how, fix.summary), LONGEST)
+    told = f"<p>{prose(how)}</p>" if text.is_prose(how) else f"<pre>{escape(how)}</pre>"
+    code = told if how.strip() else ""
+    good = "".join(f'<p class="gain">{say(one)}</p>' for one in gained)
+    return (
+        f'<div class="card"><p><strong>{label}</strong> {prose(fix.summary)}</p>{code}{good}</div>'
+    )
+
+
+def _evidence(evidence: Sequence[Evidence]) -> str:
+    heads, body = evidence_table(evidence)
+    return folding(heads, [("", [say(cell) for cell in row]) for row in body])
+
+
+def folding(heads: Sequence[str], body: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """A table whose rows become blocks on a phone: of each row its class, and its cells as markup;
+    a cell says then what its column says."""
+    lines = "\n".join(
+        f"<tr{f' class={chr(34)}{kind}{chr(34)}' if kind else ''}>"
+        + "".join(
+            f'<td class="long" data-head="{escape(name)}">{cell}</td>'
+            for name, cell in zip(heads, cells, strict=True)
+        )
+        + "</tr>"
+        for kind, cells in body
+    )
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    return (
+        f'<div class="wide"><table class="folds"><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _rank(row: Row, several: bool, scale: float) -> str:
+    kind = ' class="culprit"' if row.culprit else ""
+    host = f"<td>{say(text.cut(row.host, 24))}</td>" if several else ""
+    step = UNKNOWN if row.step is None else str(row.step)
+    label = f"▸ {row.label}" if row.culprit else row.label
+    where = f'<span class="small">in {say(text.cut(row.where, 200))}</span>' if row.where else ""
+    return (
+        f'<tr{kind}><td class="number">{say(label)}</td>{host}<td>{say(row.state)}</td>'
+        f'<td class="number step">{step}</td><td class="number">{format_seconds(row.seconds)}</td>'
+        f'<td class="bar">{_bar(row, scale)}{where}</td></tr>'
+    )
+
+
+def _bar(row: Row, scale: float) -> str:
+    spent = phase_bars.known(row.phases)
+    if not spent or scale <= 0:
+        return ""
+    at = 0.0
+    rects = []
+    for name, value in spent.items():
+        width = value / scale * 1000
+        tip = f"{name} {format_seconds(value)}"
+        rects.append(
+            f'<rect class="{name}" x="{at:.1f}" y="0" width="{width:.1f}" height="16">'
+            f"<title>{escape(tip)}</title></rect>"
+        )
+        at += width
+    told = ", ".join(f"{name} {format_seconds(value)}" for name, value in spent.items())
+    return (
+        f'<svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(told)}">{"".join(rects)}</svg>'
+    )
+
+
+def _swatch(name: str) -> str:
+    return (
+        f'<svg viewBox="0 0 10 10" aria-hidden="true"><rect class="{name}" width="10" height="10">'
+        "</rect></svg>"
+    )
+
+
+def _up_to(scale: float) -> str:
+    return f", 0 to {escape(format_seconds(scale))}" if scale > 0 else ""
+
+
+def _coverage(diagnosis: Diagnosis) -> str:
+    if diagnosis.coverage is None:
+        reason = diagnosis.coverage_reason or "no reason given"
+        return f"How much of the time the phases explain is not known: {reason}"
+    return f"The phases explain {format_share(diagnosis.coverage)} of the ranks' time."
+
+
+MOST_EVENTS = 60
+
+
+def happened(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
+    """Markup; empty where nothing is known to have happened."""
+    found = shown(diagnosis, MOST_EVENTS)
+    if not found.events:
+        return ""
+    events = (hide or as_it_is())(found.events)
+    rows = "\n".join(_event_row(one, diagnosis.case.job.started) for one in events)
+    left = found.left_out
+    more = f'<p class="soft small">{format_count(left, "earlier event")} left out.</p>' * bool(left)
+    table = f'<table class="events"><tbody>{rows}</tbody></table>'
+    return f'<h2>What happened</h2>\n{more}<div class="wide">{table}</div>'
+
+
+def _event_row(event: TimelineEvent, started: float | None) -> str:
+    tone = escape(event.tone.value)
+    return (
+        f'<tr class="{tone}"><td class="number soft">{say(since(event.at, started))}</td>'
+        f'<td class="mark">{MARKS[event.tone]}</td><td class="who">{say(event.who)}</td>'
+        f'<td class="long">{say(event.sentence)}</td></tr>'
+    )
+
+
+MOST_RANKS = 32
+"""Ranks; of more, the first to stop and the culprits are among them."""
+MOST_PRINTED = 4
+"""Ranks whose last lines are shown."""
+
+
+def the_last_minute(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
+    """Markup; empty where the job ended well or goes on."""
+    known = last_minute(diagnosis)
+    if known is None:
+        return ""
+    known = (hide or as_it_is())(known)
+    shown = known.newest(MOST_RANKS)
+    rows = [_last_minute_row(one, several=known.hosts > 1) for one in shown]
+    left = len(known.stops) - len(shown)
+    more = f'<p class="soft small">{format_count(left, "more rank")}.</p>' if left else ""
+    printed = [(whose(one), one.printed) for one in _tellers(shown)]
+    printed.append(("The job printed last", known.printed))
+    return (
+        f"<h2>{TITLE}</h2>\n<p>{say(told(known))}</p>\n"
+        f"{folding(HEADS, rows)}\n{more}" + "\n".join(_block(*one) for one in printed if one[1])
+    )
+
+
+def _tellers(shown: tuple[Stop, ...]) -> list[Stop]:
+    """Whose last words matter most, of those who printed any."""
+    ordered = sorted(shown, key=lambda one: not (one.first or one.culprit))
+    return [one for one in ordered if one.printed][:MOST_PRINTED]
+
+
+def _last_minute_row(stop: Stop, *, several: bool) -> tuple[str, list[str]]:
+    kind = "culprit" if stop.culprit or stop.first else ""
+    return kind, [say(cell) for cell in cells(stop, several=several)]
+
+
+def _block(title: str, lines: tuple[str, ...]) -> str:
+    said = "\n".join(escape(text.line(line)) for line in lines)
+    return f"<details><summary>{escape(title)}</summary><pre>{said}</pre></details>"

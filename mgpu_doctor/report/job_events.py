@@ -1,0 +1,314 @@
+"""Events of ranks and of the job: joined, ended, checkpoints, evaluations, pauses. Pure.
+
+Similar events are merged: a job that saves every hundred steps is one line, and a save that took
+much longer than the others another.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
+from statistics import median
+from typing import TypeVar
+
+import numpy as np
+from mgpu_probes.inprocess.layout import EVALUATION, EVENT_CAPACITY
+
+from mgpu_doctor.case.model import Case, Event, Outcome, Rank, State
+from mgpu_doctor.case.model import Event as Told
+from mgpu_doctor.formatting import format_count, format_ranks, format_seconds
+from mgpu_doctor.report import text
+from mgpu_doctor.report.last_minute import fell_at
+from mgpu_doctor.report.text import line
+from mgpu_doctor.report.verdict import Tone, signal_name
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineEvent:
+    kind: Kind
+    at: float | None
+    """Seconds since the epoch; None: nobody knows when."""
+    who: str
+    sentence: str
+    tone: Tone = Tone.INFO
+
+
+LONGEST = 400
+"""Characters of a sentence."""
+
+TOGETHER = 5.0
+"""Seconds between two ranks' events of the same kind that are told as one."""
+
+
+class Kind(str, Enum):
+    """What an event is about."""
+
+    RANKS = "ranks"
+    SAVING = "saving"
+    PAUSES = "pauses"
+    COMPILING = "compiling"
+    ERRORS = "errors"
+    FINDINGS = "findings"
+    GPUS = "GPUs"
+
+
+T = TypeVar("T")
+
+
+def said(words: str) -> str:
+    """Somebody's words as part of a sentence."""
+    return text.cut(text.line(words), LONGEST)
+
+
+def together(moments: Iterable[tuple[float, T]], gap: float = TOGETHER) -> Iterator[list[T]]:
+    """What belongs to moments that follow each other within `gap` seconds."""
+    group: list[T] = []
+    last = 0.0
+    for at, what in sorted(moments, key=lambda moment: moment[0]):
+        if group and at - last > gap:
+            yield group
+            group = []
+        group.append(what)
+        last = at
+    if group:
+        yield group
+
+
+ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which a process is asked to end: mostly by its launcher, as another rank fell."""
+
+
+def named(ranks: Iterable[Rank], hosts: int = 1) -> str:
+    """`ranks 0-3`, with their host where the job has several and they have one."""
+    ranks = list(ranks)
+    numbers = [rank.rank for rank in ranks if rank.rank is not None]
+    who = format_ranks(numbers, limit=3) if numbers else f"pid {ranks[0].pid}"
+    on = {line(rank.host) for rank in ranks}
+    return f"{who} {on.pop()}" if hosts > 1 and len(on) == 1 else who
+
+
+def hosts_of(case: Case) -> int:
+    return len({rank.host for rank in (*case.ranks, *case.earlier)})
+
+
+def came_and_went(case: Case) -> Iterator[TimelineEvent]:
+    ranks = (*case.earlier, *case.ranks)
+    hosts, fell = hosts_of(case), fell_at(case)
+    joined: dict[int, list[tuple[float, Rank]]] = defaultdict(list)
+    ended: dict[tuple[str, Tone], list[tuple[float, Rank]]] = defaultdict(list)
+    for rank in ranks:
+        if rank.started is not None:
+            joined[rank.attempt].append((rank.started, rank))
+        if rank.ended is not None and rank.state in (State.EXITED, State.DEAD):
+            ended[_how(rank)].append((fell.get((rank.rank, rank.pid), rank.ended), rank))
+    first = min(joined, default=0)
+    for attempt, moments in joined.items():
+        restart = f", restart {attempt - first}" if attempt > first else ""
+        for group in together(moments):
+            at = max(rank.started or 0.0 for rank in group)
+            yield TimelineEvent(Kind.RANKS, at, named(group, hosts), f"joined{restart}")
+    for (how, tone), moments in ended.items():
+        when = {id(rank): at for at, rank in moments}
+        for group in together(moments):
+            at = min(when[id(rank)] for rank in group)
+            yield TimelineEvent(Kind.RANKS, at, named(group, hosts), how, tone)
+    yield from _job(case)
+
+
+def _how(rank: Rank) -> tuple[str, Tone]:
+    """How it ended, and how bad that is."""
+    if rank.signal is not None:
+        tone = Tone.INFO if rank.signal in ASKED else Tone.CRITICAL
+        return f"ended by {signal_name(rank.signal)}", tone
+    if rank.exit_code:
+        return f"ended with exit code {rank.exit_code}", Tone.CRITICAL
+    if rank.state is State.DEAD:
+        return "died, and nobody saw how", Tone.CRITICAL
+    return "ended in good order", Tone.GOOD
+
+
+def _job(case: Case) -> Iterator[TimelineEvent]:
+    job = case.job
+    if job.started is not None:
+        command = said(" ".join(job.command)) or "its command is not known"
+        yield TimelineEvent(Kind.RANKS, job.started, "the job", f"was started: {command}")
+    if job.ended is not None and job.outcome is not Outcome.RUNNING:
+        code = "" if job.exit_code is None else f", exit code {job.exit_code}"
+        asked = f", asked by {line(job.asked)}" if job.asked else ""
+        good = job.outcome is Outcome.COMPLETED
+        tone = Tone.GOOD if good else Tone.INFO if job.asked else Tone.CRITICAL
+        how = f"ended: {job.outcome.value}{code}{asked}"
+        yield TimelineEvent(Kind.RANKS, job.ended, "the job", how, tone)
+
+
+LEAST = 0.05
+"""Seconds of a step from which its evaluation is told: a batch or two looked at beside is none."""
+MOST = 16
+"""Of one rank, the newest."""
+
+
+def evaluations(rank: Rank) -> tuple[Event, ...]:
+    """Of a rank that does not tell of them itself, by its step records: each was over when the step
+    was over in which it was counted."""
+    names = rank.steps.dtype.names or ()
+    if not len(rank.steps) or not {"phases", "end_ns", "step"} <= {*names}:
+        return ()
+    seconds = rank.steps["phases"][:, EVALUATION]
+    found = np.flatnonzero(np.nan_to_num(seconds) >= LEAST)[-MOST:].tolist()
+    ends = rank.steps["end_ns"]
+    return tuple(
+        Event(
+            "evaluation",
+            float(ends[place]) * 1e-9 + rank.clock_offset,
+            int(rank.steps["step"][place]),
+            float(seconds[place]),
+            0.0,
+            "",
+        )
+        for place in found
+    )
+
+
+def is_cut(rank: Rank) -> bool:
+    """Whether there may have been more of them."""
+    return rank.lost_records > 0 or len(evaluations(rank)) >= MOST
+
+
+LONG_PAUSE = 0.05
+"""Seconds from which a pause of the garbage collector is told: half a step of a usual job."""
+ALONE = 2
+"""So many of a kind are told one by one."""
+TIMES, LATER = 3.0, 0.5
+"""How many times as long as usual, and how many seconds longer, is worth a line of its own."""
+ELSEWHERE = ("joined", "left", "exception")
+"""Kinds that others tell better."""
+WORDS = {
+    "checkpoint": (Kind.SAVING, "saved a checkpoint", "saved {} checkpoints"),
+    "evaluation": (Kind.SAVING, "evaluated", "evaluated {} times"),
+    "gc": (Kind.PAUSES, "Python's garbage collector paused it", "{} pauses of garbage collection"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """The same event on some ranks. Seconds; `took` is that of the slowest."""
+
+    at: float
+    step: int
+    took: float
+
+
+def told_by_ranks(case: Case) -> Iterator[TimelineEvent]:
+    by_kind: dict[str, list[tuple[Rank, list[Told]]]] = defaultdict(list)
+    for rank in (*case.earlier, *case.ranks):
+        own: dict[str, list[Told]] = defaultdict(list)
+        for event in rank.events:
+            if event.kind not in ELSEWHERE and (event.kind != "gc" or event.seconds >= LONG_PAUSE):
+                own[event.kind].append(event)
+        if "evaluation" not in own and (seen := evaluations(rank)):
+            own["evaluation"] = list(seen)
+        for kind, events in own.items():
+            by_kind[kind].append((rank, events))
+    hosts = hosts_of(case)
+    for kind, tellers in by_kind.items():
+        if kind in WORDS:
+            for ranks, turns in _in_step(tellers, alike=kind != "gc"):
+                yield from _series(kind, named(ranks, hosts), turns, _is_cut(kind, ranks))
+        else:
+            about = _compiled if kind == "recompile" else _other
+            for rank, events in tellers:
+                yield from about(named([rank], hosts), events)
+
+
+def _in_step(
+    tellers: Sequence[tuple[Rank, list[Told]]], *, alike: bool
+) -> Iterator[tuple[list[Rank], list[_Turn]]]:
+    """`alike`: ranks that did it at the same steps are told together; else all of them are."""
+    groups: dict[tuple[int, ...], list[tuple[Rank, list[Told]]]] = defaultdict(list)
+    for rank, events in tellers:
+        steps = [event.step for event in events] if alike else []
+        same = (rank.attempt, *steps)
+        groups[same].append((rank, events))
+    for members in groups.values():
+        ranks = [rank for rank, _ in members]
+        if alike:
+            rows = zip(*(events for _, events in members), strict=True)
+            turns = [
+                _Turn(max(one.at for one in row), row[0].step, max(one.seconds for one in row))
+                for row in rows
+            ]
+        else:
+            each = (event for _, events in members for event in events)
+            turns = [_Turn(one.at, one.step, one.seconds) for one in each]
+        yield ranks, sorted(turns, key=lambda turn: turn.at)
+
+
+def _series(kind: str, who: str, turns: Sequence[_Turn], cut: bool) -> Iterator[TimelineEvent]:
+    about, once, often = WORDS[kind]
+    usual = median(turn.took for turn in turns)
+    single = [
+        turn
+        for turn in turns
+        if len(turns) <= ALONE
+        or (kind != "gc" and turn.took > TIMES * usual and turn.took > usual + LATER)
+    ]
+    for turn in single:
+        beside = f", usually {format_seconds(usual)}" if len(turns) > ALONE else ""
+        sentence = f"{once}: {format_seconds(turn.took)} at step {turn.step}{beside}"
+        yield TimelineEvent(about, turn.at, who, sentence, Tone.WARNING if beside else Tone.INFO)
+    if len(turns) > ALONE:
+        many = f"at least {len(turns)}" if cut else str(len(turns))
+        longest = max(turn.took for turn in turns)
+        took = (
+            f"the longest {format_seconds(longest)}, "
+            f"{format_seconds(sum(turn.took for turn in turns))} in all"
+            if kind == "gc"
+            else f"{format_seconds(usual)} each{_every(turns)}"
+        )
+        sentence = f"{often.format(many)}, {took}, the last at step {turns[-1].step}"
+        yield TimelineEvent(about, turns[-1].at, who, sentence)
+
+
+def _every(turns: Sequence[_Turn]) -> str:
+    gaps = {after.step - before.step for before, after in pairwise(turns)}
+    return f", every {format_count(gaps.pop(), 'step')}" if len(gaps) == 1 and min(gaps) > 0 else ""
+
+
+def _is_cut(kind: str, ranks: Iterable[Rank]) -> bool:
+    """Whether a rank's ring may have lost its first events."""
+    return any(
+        len(rank.events) >= EVENT_CAPACITY or (kind == "evaluation" and is_cut(rank))
+        for rank in ranks
+    )
+
+
+def _compiled(who: str, events: Sequence[Told]) -> Iterator[TimelineEvent]:
+    """By function: `name file:line: reason`."""
+    functions: dict[str, list[Told]] = defaultdict(list)
+    for event in events:
+        functions[event.text.partition(": ")[0]].append(event)
+    for name, times in functions.items():
+        last = times[-1]
+        why = last.text.partition(": ")[2]
+        spent = format_seconds(sum(one.seconds for one in times))
+        often = "" if len(times) == 1 else f" {len(times)} times"
+        reason = f", the last time because {why}" if why else f", the last at step {last.step}"
+        what = name or "a function"
+        sentence = said(f"torch compiled {what}{often}, {spent}{reason}")
+        tone = Tone.WARNING if len(times) > ALONE else Tone.INFO
+        yield TimelineEvent(Kind.COMPILING, last.at, who, sentence, tone)
+
+
+def _other(who: str, events: Sequence[Told]) -> Iterator[TimelineEvent]:
+    """Notes, memory pressure and kinds of newer probes."""
+    texts: dict[tuple[str, str], list[Told]] = defaultdict(list)
+    for event in events:
+        texts[event.kind, event.text].append(event)
+    for (kind, words), times in texts.items():
+        often = "" if len(times) == 1 else f", {len(times)} times"
+        sentence = said(f"{kind}: {words}{often}" if words else f"{kind}{often}")
+        yield TimelineEvent(Kind.PAUSES, times[-1].at, who, sentence)

@@ -1,0 +1,329 @@
+"""The last minute of a job that failed, rank by rank, as facts and as text. Pure.
+
+Facts are ordered as they happened; the rank that failed first comes before its consequences.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from mgpu_probes.outside.logs.split import numbered_style, split
+
+from mgpu_doctor.case.model import Case, Outcome, Rank, State
+from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_ranks, format_seconds
+from mgpu_doctor.report import text
+from mgpu_doctor.report.rank_rows import NO_PHASE, state
+from mgpu_doctor.report.verdict import leading
+from mgpu_doctor.rules.falls.echoes import is_echo
+from mgpu_doctor.rules.falls.first import first_falls
+
+SEEN_LATE = 2.0
+"""Seconds by which a process may be gone before that is seen from outside: the kernel first closes
+its connections, which others notice, and takes down its memory (0.5 s seen on a busy machine)."""
+
+
+def fell_at(case: Case) -> Mapping[tuple[int | None, int | None], float]:
+    """(rank, pid) -> when it ended at the latest (seconds since the epoch), for ranks that fell
+    first and left no error of their own: seen from outside, or by others of its host, who lost
+    their connection to it."""
+    found = {}
+    for fall in first_falls(case):
+        if fall.at is None or (fall.error is not None and fall.error.at is not None):
+            continue
+        lost = [
+            rank.error.at
+            for rank in case.ranks
+            if rank.host == fall.host
+            and rank.error is not None
+            and rank.error.at is not None
+            and fall.at - SEEN_LATE <= rank.error.at < fall.at
+            and is_echo(rank.error)
+        ]
+        found[fall.rank, fall.pid] = min([fall.at, *lost])
+    return found
+
+
+MINUTE = 60.0
+LINES, LINES_OF_NOBODY = 5, 12
+"""That were printed last by each rank, and by nobody knows whom."""
+APART = 0.5
+"""Seconds between the first to stand still and the next, from which that is told: ranks that wait
+for each other may come to stand in any order."""
+WIDEST = 240
+"""Characters of one."""
+TOLD = (Outcome.FAILED, Outcome.HUNG, Outcome.KILLED, Outcome.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """How one rank stopped. Durations are seconds; None: not known."""
+
+    rank: int | None
+    host: str
+    how: str
+    """`SIGKILL`, `exit code 1`, `hung`, …"""
+    before_end: float | None
+    """From its fall, or else from the moment since which it stands, to the end of the job."""
+    step: int | None
+    """The last one that it finished."""
+    took: float | None
+    usual: float | None
+    """Its last step, and the median of its steps."""
+    steps: int | None
+    """Finished in the last minute."""
+    where: str | None
+    stood: float | None
+    """For so long before the end."""
+    resident: int | None
+    """Bytes on the host, when it was sampled last, else at its last step."""
+    on_device: int | None
+    """Bytes that it had allocated there at its last step."""
+    printed: tuple[str, ...] = ()
+    first: bool = False
+    """It fell first, or where nobody did, it was the first to stand still."""
+    fell: bool = False
+    culprit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LastMinute:
+    stops: tuple[Stop, ...]
+    """Those that stopped first come first."""
+    printed: tuple[str, ...]
+    """Last lines of the console of which nobody can tell whose they are."""
+    hosts: int
+
+    @property
+    def first(self) -> tuple[Stop, ...]:
+        return tuple(one for one in self.stops if one.first)
+
+    def newest(self, most: int) -> tuple[Stop, ...]:
+        """The first, the culprits and as many of the others as there is room for, in order."""
+        if len(self.stops) <= most:
+            return self.stops
+        marked = [place for place, one in enumerate(self.stops) if one.first or one.culprit]
+        rest = [place for place in range(len(self.stops)) if place not in {*marked}]
+        return tuple(self.stops[place] for place in sorted([*marked, *rest][:most]))
+
+
+def last_minute(diagnosis: Diagnosis) -> LastMinute | None:
+    """None where the job ended well or goes on, or of no rank it is known when it stopped."""
+    case = diagnosis.case
+    if case.job.outcome not in TOLD:
+        return None
+    facts = {(rank.rank, rank.pid): rank for rank in case.ranks}
+    pairs = [(one, facts.get((one.rank, one.pid))) for one in diagnosis.ranks]
+    fallen, ended = {(fall.rank, fall.pid) for fall in first_falls(case)}, fell_at(case)
+    fell = {id(one) for one, _ in pairs if (one.rank, one.pid) in fallen}
+    stopped = {
+        id(one): ended.get((one.rank, one.pid), _stopped(rank, id(one) in fell))
+        for one, rank in pairs
+    }
+    if all(at is None for at in stopped.values()):
+        return None
+    end = case.job.ended if case.job.ended is not None else case.observed
+    own, nobodys = _printed(case)
+    resident = _resident(case)
+    lead = leading(diagnosis)
+    blamed = {one.rank for one in lead.culprits} if lead is not None else set()
+    first = fell or _first_to_stand(stopped)
+    pairs.sort(key=lambda pair: (id(pair[0]) not in first, *_order(stopped[id(pair[0])])))
+    stops = tuple(
+        _stop(
+            summary,
+            rank,
+            stopped[id(summary)],
+            end,
+            resident.get((rank.host if rank is not None else summary.host, summary.pid)),
+            printed=tuple(own.get(summary.rank, ())),
+            first=id(summary) in first,
+            fell=id(summary) in fell,
+            culprit=summary.rank is not None and summary.rank in blamed,
+        )
+        for summary, rank in pairs
+    )
+    return LastMinute(stops, tuple(nobodys), len({one.host for one in stops}))
+
+
+def _stop(
+    summary: RankSummary,
+    rank: Rank | None,
+    stopped: float | None,
+    end: float,
+    resident: int | None,
+    *,
+    printed: tuple[str, ...],
+    first: bool,
+    fell: bool,
+    culprit: bool,
+) -> Stop:
+    records = rank.steps if rank is not None else None
+    names = {*(records.dtype.names or ())} if records is not None and len(records) else set()
+    took = on_device = steps = stood = None
+    if rank is not None and records is not None and {"end_ns", "wall_ns"} <= names:
+        took = float(records["wall_ns"][-1]) * 1e-9
+        ends = records["end_ns"] * 1e-9 + rank.clock_offset
+        steps = int(np.count_nonzero(ends > end - MINUTE))
+    if records is not None and "device_bytes" in names:
+        on_device = int(records["device_bytes"][-1]) or None
+    if records is not None and resident is None and "resident_bytes" in names:
+        resident = int(records["resident_bytes"][-1]) or None
+    if rank is not None and rank.now is not None and 0 < rank.now.since <= end:
+        stood = end - rank.now.since
+    return Stop(
+        rank=summary.rank,
+        host=text.line(summary.host),
+        how=f"exit code {summary.exit_code}" if _left(summary) else state(summary),
+        before_end=None if stopped is None else max(0.0, end - stopped),
+        step=summary.last_step,
+        took=took,
+        usual=summary.step_seconds_median,
+        steps=steps,
+        where=text.line(summary.where) if summary.where else None,
+        stood=stood,
+        resident=resident,
+        on_device=on_device,
+        printed=printed,
+        first=first,
+        fell=fell,
+        culprit=culprit,
+    )
+
+
+def _left(one: RankSummary) -> bool:
+    return bool(one.exit_code) and not one.signal
+
+
+def _stopped(rank: Rank | None, fell: bool) -> float | None:
+    """Where it fell by itself, then; else since when it is where it is: others end it later."""
+    if rank is None:
+        return None
+    if fell and rank.error is not None and rank.error.at is not None:
+        return rank.error.at
+    if (fell or rank.state is State.EXITED) and rank.ended is not None:
+        return rank.ended
+    if rank.now is not None and rank.now.since > 0:
+        return rank.now.since
+    if len(rank.steps) and "end_ns" in (rank.steps.dtype.names or ()):
+        return float(rank.steps["end_ns"][-1]) * 1e-9 + rank.clock_offset
+    return rank.ended
+
+
+def _first_to_stand(stopped: Mapping[int, float | None]) -> set[int]:
+    """Empty where it is not clear, or not known of somebody."""
+    known = sorted((at, who) for who, at in stopped.items() if at is not None)
+    clear = len(known) == len(stopped) > 1 and known[1][0] - known[0][0] >= APART
+    return {known[0][1]} if clear else set()
+
+
+def _order(stopped: float | None) -> tuple[bool, float]:
+    return stopped is None, stopped or 0.0
+
+
+def _resident(case: Case) -> Mapping[tuple[str, int | None], int]:
+    """(host, pid) -> bytes, the newest. A process that is dead and still listed has none left."""
+    found: dict[tuple[str, int | None], int] = {}
+    for sample in case.host_samples:
+        for pid, (_, resident) in sample.processes.items():
+            if resident:
+                found[sample.host or "", pid] = resident
+    return found
+
+
+def _printed(case: Case) -> tuple[Mapping[int | None, Sequence[str]], Sequence[str]]:
+    """The last lines by rank, and those of which nobody knows whose they are."""
+    lines = case.console.tail
+    style = numbered_style(lines)
+    alone = case.ranks[0].rank if len(case.ranks) == 1 else None
+    local = _by_local_rank(case.ranks)
+    own: dict[int | None, list[str]] = defaultdict(list)
+    for one in lines:
+        label = split(one, style)
+        rank = label.rank if label.rank is not None else local.get(label.local_rank, alone)
+        own[rank].append(text.cut(text.clean(one).replace("\n", " ").rstrip(), WIDEST))
+    nobodys = own.pop(None, [])[-LINES_OF_NOBODY:]
+    return {rank: printed[-LINES:] for rank, printed in own.items()}, nobodys
+
+
+def _by_local_rank(ranks: Iterable[Rank]) -> Mapping[int | None, int | None]:
+    known = [one for one in ranks if one.local_rank is not None]
+    return {one.local_rank: one.rank for one in known} if len({o.host for o in known}) == 1 else {}
+
+
+TITLE = "The last minute"
+HEADS = ("rank", "state", "stopped", "last steps", "where", "memory")
+
+
+def told(known: LastMinute) -> str:
+    """Who stopped first, in a sentence or two."""
+    first = known.first
+    clocks = f" Times are by the clocks of {known.hosts} hosts." if known.hosts > 1 else ""
+    if not first:
+        return f"Who stopped first is not known.{clocks}"
+    numbers = [one.rank for one in first if one.rank is not None]
+    who = format_ranks(numbers) if numbers else "a process that is no rank"
+    when = _before(first[0].before_end)
+    if not first[0].fell:
+        blame = "" if any(one.culprit for one in first) else "; it need not be to blame for that"
+        return f"The first to stand still was {who}, {when}{blame}.{clocks}"
+    return f"First fell {who} ({first[0].how}), {when}.{clocks}"
+
+
+def cells(stop: Stop, *, several: bool) -> tuple[str, ...]:
+    """One for each of `HEADS`. `several`: the job has several hosts."""
+    name = UNKNOWN if stop.rank is None else str(stop.rank)
+    if several:
+        name = f"{name} {stop.host}"
+    notes = [note for note, holds in (("first", stop.first), ("culprit", stop.culprit)) if holds]
+    return (
+        f"{name} ({', '.join(notes)})" if notes else name,
+        stop.how,
+        _before(stop.before_end),
+        _steps(stop),
+        _where(stop),
+        _memory(stop),
+    )
+
+
+def whose(stop: Stop) -> str:
+    """Title of what it printed."""
+    who = "A process" if stop.rank is None else f"Rank {stop.rank}"
+    return f"{who} printed last"
+
+
+def _before(seconds: float | None) -> str:
+    if seconds is None:
+        return "nobody knows when"
+    shown = round(seconds, 1) if seconds < MINUTE else seconds
+    return f"{format_seconds(shown)} before the end" if shown else "at the end"
+
+
+def _steps(stop: Stop) -> str:
+    if stop.step is None:
+        return "none was finished"
+    parts = [f"up to {stop.step}"]
+    if stop.took is not None:
+        usual = f", usually {format_seconds(stop.usual)}" if stop.usual is not None else ""
+        parts.append(f"the last took {format_seconds(stop.took)}{usual}")
+    if stop.steps is not None:
+        parts.append(f"{stop.steps} in the last minute")
+    return "; ".join(parts)
+
+
+def _where(stop: Stop) -> str:
+    if stop.where is None:
+        return UNKNOWN
+    where = "in no known phase" if stop.where == NO_PHASE else stop.where
+    return where if stop.stood is None else f"{where}, for {format_seconds(stop.stood)}"
+
+
+def _memory(stop: Stop) -> str:
+    known = (
+        (f"{format_bytes(stop.on_device)} on the device", stop.on_device),
+        (f"{format_bytes(stop.resident)} resident", stop.resident),
+    )
+    return ", ".join(words for words, value in known if value is not None) or UNKNOWN

@@ -1,1 +1,0 @@
-"""The last minute before the end, rank by rank."""

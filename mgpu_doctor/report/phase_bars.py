@@ -1,0 +1,156 @@
+"""How the phases of a step are drawn: a letter and a colour each, and a bar per rank on one
+scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from mgpu_probes.inprocess.layout import PHASES
+from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+from rich.text import Text
+
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.formatting import UNKNOWN, format_seconds
+from mgpu_doctor.report import text
+from mgpu_doctor.report.rank_rows import Row, rows
+
+
+class Look(NamedTuple):
+    letter: str
+    colour: str
+    """Told apart by colour-blind readers (Okabe and Ito, 2008), greys for what is not work."""
+    dark: bool = False
+    """Whether light text stands on it."""
+
+
+LOOKS: Mapping[str, Look] = {
+    "input": Look("i", "#e69f00"),
+    "transfer": Look("t", "#cc79a7"),
+    "forward": Look("f", "#56b4e9"),
+    "backward": Look("b", "#0072b2", dark=True),
+    "wait": Look("·", "#c8c8c8"),
+    "communication": Look("c", "#d55e00", dark=True),
+    "optimizer": Look("o", "#009e73", dark=True),
+    "checkpoint": Look("k", "#f0e442"),
+    "evaluation": Look("e", "#8c6bb1", dark=True),
+    "other": Look("-", "#808080", dark=True),
+}
+
+
+def known(phases: Mapping[str, float | None]) -> dict[str, float]:
+    """The measured phases that took time, in the order of a step."""
+    return {name: value for name in PHASES if (value := phases.get(name)) and value > 0}
+
+
+def cells(values: Sequence[float], scale: float, width: int) -> list[int]:
+    """Cells for each value when `scale` is `width` cells; the largest remainders are rounded up,
+    so that a bar is as long as its sum."""
+    if scale <= 0 or width <= 0:
+        return [0] * len(values)
+    exact = [value / scale * width for value in values]
+    whole = [int(part) for part in exact]
+    missing = min(width, round(sum(exact))) - sum(whole)
+    by_remainder = sorted(range(len(exact)), key=lambda i: whole[i] - exact[i])
+    for i in by_remainder[: max(0, missing)]:
+        whole[i] += 1
+    return whole
+
+
+ROWS = 16
+SHORTEST_BAR = 16
+"""Columns are left out, least needed first, before a bar gets shorter than this."""
+
+
+def rank_lines(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """A header, a line a rank (or a group of ranks), and a legend, each at most `width` cells."""
+    table = rows(diagnosis, ROWS)
+    columns = _columns(table, width)
+    left = sum(size + 2 for size in columns.values()) + 2
+    room = max(0, width - left)
+    scale = max((sum(known(row.phases).values()) for row in table), default=0.0)
+    header = Text("  " + _line({name: name for name in columns}, columns), style="dim")
+    header.append("where a step's time goes" if scale else "")
+    lines = [header]
+    used: set[str] = set()
+    for row in table:
+        shown = Text("▸ " if row.culprit else "  ", style="bold red")
+        style = "bold default" if row.culprit else "not bold default"
+        shown.append(_line(_facts(row), columns), style=style)
+        if row.where:
+            shown.append(text.cut(f"in {row.where}", room), style="not bold yellow")
+        else:
+            spent = known(row.phases)
+            used.update(spent)
+            shown.append(bar(spent, scale, room))
+        shown.truncate(width)
+        lines.append(shown)
+    if used:
+        lines += _legend([name for name in LOOKS if name in used], width)
+    return lines
+
+
+def bar(spent: Mapping[str, float], scale: float, width: int) -> Text:
+    """The phases of a step, `width` cells for `scale` seconds. A segment is its letter repeated, on
+    its colour; waiting is dots on nothing."""
+    drawn = Text(style="not bold default")
+    for name, size in zip(spent, cells(list(spent.values()), scale, width), strict=True):
+        look = LOOKS[name]
+        if name == "wait":
+            drawn.append(look.letter * size, style="not bold dim default")
+        elif size:
+            # With colours one letter a segment is enough: the others are there for plain text.
+            ink = "#ffffff" if look.dark else "#000000"
+            drawn.append(look.letter, style=Style(color=ink, bgcolor=look.colour))
+            same = Style(color=look.colour, bgcolor=look.colour)
+            drawn.append(look.letter * (size - 1), style=same)
+    return drawn
+
+
+def _legend(names: Sequence[str], width: int) -> list[Text]:
+    lines = [Text("  ")]
+    for name in names:
+        look = LOOKS[name]
+        entry = Text(f"{look.letter} ", style="dim" if name == "wait" else Style(color=look.colour))
+        entry.append(f"{name}  ", style="not bold dim default")
+        if lines[-1].cell_len + entry.cell_len > width:
+            lines.append(Text("  "))
+        lines[-1].append_text(entry)
+    return lines
+
+
+def _facts(row: Row) -> dict[str, str]:
+    return {
+        "rank": row.label,
+        "host": row.host,
+        "state": row.state,
+        "step": UNKNOWN if row.step is None else str(row.step),
+        "a step": format_seconds(row.seconds),
+    }
+
+
+def _columns(table: Sequence[Row], width: int) -> dict[str, int]:
+    """The columns that fit, each with its width in cells. The host is shown where there are
+    several."""
+    facts = [_facts(row) for row in table]
+    sizes = {
+        name: min(14, max(cell_len(name), *(cell_len(fact[name]) for fact in facts)))
+        for name in ("rank", "host", "state", "step", "a step")
+    }
+    if len({row.host for row in table}) < 2:
+        del sizes["host"]
+    for name in ("host", "step", "a step"):
+        if sum(size + 2 for size in sizes.values()) + 2 + SHORTEST_BAR > width:
+            sizes.pop(name, None)
+    return sizes
+
+
+def _line(facts: Mapping[str, str], columns: Mapping[str, int]) -> str:
+    left = {"host", "state"}
+    parts = []
+    for name, size in columns.items():
+        fact = text.cut(facts[name], size)
+        parts.append(set_cell_size(fact, size) if name in left else fact.rjust(size))
+    return "".join(f"{part}  " for part in parts)

@@ -1,1 +1,0 @@
-"""What a report for strangers leaves out: addresses, and names of hosts and users."""

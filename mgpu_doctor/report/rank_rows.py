@@ -1,0 +1,146 @@
+"""The rows of the rank table: a few ranks one by one, a thousand folded into groups. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from mgpu_probes.inprocess.layout import PHASES
+
+from mgpu_doctor.findings import Diagnosis, Evidence, RankSummary, Severity
+from mgpu_doctor.formatting import UNKNOWN, format_count
+from mgpu_doctor.report import text
+from mgpu_doctor.report.verdict import leading, signal_name
+
+TRACED = "traced"
+NO_PHASE = "other"
+"""That a rank stood there says nothing of where it stood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    label: str
+    host: str
+    state: str
+    step: int | None
+    seconds: float | None
+    phases: Mapping[str, float | None]
+    where: str | None
+    """What a rank that stands still did last, where the job is stopped: that says more than its
+    phases. None for every other rank."""
+    culprit: bool
+
+
+def rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
+    """A row a rank; beyond `limit` ranks the culprits and the ranks in an unusual state (at most
+    `limit`), then one row of medians for each state of all the others."""
+    found = _rows(diagnosis, limit)
+    if diagnosis.case.subject.kind != "trace":
+        return found
+    # What a rank of which only a trace is at hand does now is not known.
+    return tuple(
+        replace(row, state=TRACED if row.state == "running" else row.state) for row in found
+    )
+
+
+def _rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
+    lead = leading(diagnosis)
+    halted = lead is not None and lead.severity is Severity.CRITICAL
+    blamed = {(c.rank, c.pid) for c in lead.culprits} if lead else set()
+    ranks = {rank for rank, _ in blamed if rank is not None}
+
+    def guilty(rank: RankSummary) -> bool:
+        return rank.rank in ranks if rank.rank is not None else (None, rank.pid) in blamed
+
+    if len(diagnosis.ranks) <= limit:
+        return tuple(_single(rank, guilty(rank), halted) for rank in diagnosis.ranks)
+    states: dict[str, list[RankSummary]] = {}
+    for rank in diagnosis.ranks:
+        states.setdefault(state(rank), []).append(rank)
+    usual = max(states.values(), key=len)
+    shown = [rank for rank in diagnosis.ranks if guilty(rank)][:limit]
+    shown += [
+        rank
+        for group in states.values()
+        if group is not usual
+        for rank in group
+        if not guilty(rank)
+    ][: limit - len(shown)]
+    alone = {id(rank) for rank in shown}
+    folded = (
+        _many([rank for rank in group if id(rank) not in alone], halted)
+        for group in states.values()
+    )
+    return tuple(
+        _single(rank, guilty(rank), halted) for rank in diagnosis.ranks if id(rank) in alone
+    ) + tuple(row for row in folded if row)
+
+
+def state(rank: RankSummary) -> str:
+    """`running`, `exited 1`, `SIGKILL`, …"""
+    if rank.signal:
+        return signal_name(rank.signal)
+    word = getattr(rank.state, "value", rank.state)
+    return f"{word} {rank.exit_code}" if rank.exit_code else str(word)
+
+
+def _stands(rank: RankSummary) -> bool:
+    return rank.state not in {"running", "exited"} or bool(rank.exit_code)
+
+
+def _single(rank: RankSummary, guilty: bool, halted: bool) -> Row:
+    return Row(
+        label=UNKNOWN if rank.rank is None else str(rank.rank),
+        host=text.line(rank.host),
+        state=state(rank),
+        step=rank.last_step,
+        seconds=rank.step_seconds_median,
+        phases=rank.phases,
+        where=text.line(rank.where)
+        if halted and rank.where and rank.where != NO_PHASE and _stands(rank)
+        else None,
+        culprit=guilty,
+    )
+
+
+def _many(group: Sequence[RankSummary], halted: bool) -> Row | None:
+    if not group:
+        return None
+    first = _single(group[0], False, halted)
+    places = {rank.where for rank in group}
+    hosts = {rank.host for rank in group}
+    return Row(
+        label=f"{len(group)} others",
+        host=first.host if len(hosts) == 1 else format_count(len(hosts), "host"),
+        state=first.state,
+        step=min((rank.last_step for rank in group if rank.last_step is not None), default=None),
+        seconds=_median(rank.step_seconds_median for rank in group),
+        phases={name: _median(rank.phases.get(name) for rank in group) for name in PHASES},
+        where=first.where if len(places) == 1 else None,
+        culprit=False,
+    )
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+HEADS = ("measure", "value", "against", "where", "source")
+
+
+def evidence_table(evidence: Sequence[Evidence]) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows; anybody's words."""
+    rows = [
+        (
+            one.measure,
+            text.quantity(one.value, one.unit),
+            "" if one.baseline is None else text.quantity(one.baseline, one.unit),
+            one.where or "",
+            one.source,
+        )
+        for one in evidence
+    ]
+    used = [place for place in range(len(HEADS)) if any(row[place] for row in rows)]
+    return [HEADS[place] for place in used], [[row[place] for place in used] for row in rows]

@@ -1,0 +1,100 @@
+"""The recordings kept, as a table, as one's card, and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+
+from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_count, format_seconds
+from mgpu_doctor.recording.kept import Kept
+from mgpu_doctor.report import text
+
+SCHEMA = "mgpu-doctor/runs/1"
+
+
+def table(kept: Sequence[Kept], width: int) -> str:
+    """One line each, and what they take together. An id tells when it was started."""
+    rows = [
+        (text.line(one.id), _lasted(one), one.state, str(one.boxes), format_bytes(one.size))
+        for one in kept
+    ]
+    head = ("recording", "took", "ended", "boxes", "size")
+    widths = [max(map(cell_len, column)) for column in zip(head, *rows, strict=True)]
+    lines = []
+    for row, one in zip([head, *rows], [None, *kept], strict=True):
+        cells = "  ".join(
+            cell + " " * (wide - cell_len(cell)) for cell, wide in zip(row, widths, strict=True)
+        )
+        what = "command" if one is None else _command(one, short=True)
+        room = width - sum(widths) - 2 * len(widths)
+        lines.append(f"{cells}  {text.cut(what, room)}".rstrip() if room >= 8 else cells.rstrip())
+    lines.append(f"{format_count(len(kept), 'recording')}, {_together(kept)}")
+    return "\n".join(lines) + "\n"
+
+
+def card(one: Kept, reference: str) -> str:
+    """All that is known without a diagnosis. `reference`: by which other verbs find it, too."""
+    rows = (
+        ("recording", str(one.folder)),
+        ("command", _command(one)),
+        ("in", one.cwd or UNKNOWN),
+        ("host", one.host or UNKNOWN),
+        ("started", _clock(one.started)),
+        ("took", _lasted(one)),
+        ("ended", one.state),
+        ("boxes", str(one.boxes)),
+        ("size", format_bytes(one.size)),
+    )
+    told = "".join(f"{name:<11}{text.line(value)}\n" for name, value in rows)
+    name = text.line(shlex.quote(reference))
+    return f"{told}\nmgpu-doctor diagnose {name}\nmgpu-doctor top --replay {name}\n"
+
+
+def as_json(kept: Sequence[Kept]) -> str:
+    """One object: `schema` and `runs`, newest first; null is unknown."""
+    listed = [
+        {
+            "id": one.id,
+            "folder": str(one.folder),
+            "kind": one.kind,
+            "command": list(one.command),
+            "cwd": one.cwd,
+            "host": one.host,
+            "started": one.started,
+            "ended": one.ended,
+            "exit_code": one.exit_code,
+            "signal": one.signal,
+            "running": one.alive,
+            "boxes": one.boxes,
+            "bytes": one.size,
+        }
+        for one in kept
+    ]
+    return json.dumps({"schema": SCHEMA, "runs": listed}, indent=2) + "\n"
+
+
+def _together(kept: Sequence[Kept]) -> str:
+    return f"{format_bytes(sum(one.size for one in kept))} on the disk"
+
+
+def _command(one: Kept, *, short: bool = False) -> str:
+    """`short`: without the program's folder, which tells little and takes the room."""
+    if not one.command:
+        return "GPUs and host" if one.kind == "watch" else UNKNOWN
+    program = os.path.basename(one.command[0]) if short else one.command[0]
+    return text.line(shlex.join([program, *one.command[1:]]))
+
+
+def _clock(at: float | None) -> str:
+    return UNKNOWN if at is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
+def _lasted(one: Kept) -> str:
+    if one.started is None or one.ended is None:
+        return UNKNOWN
+    return format_seconds(max(0.0, one.ended - one.started))

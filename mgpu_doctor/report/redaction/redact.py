@@ -1,0 +1,212 @@
+"""A diagnosis that can be shown to strangers: no names of hosts and users, no addresses, no home
+and no working directory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from functools import cache
+from typing import Any, Protocol, TypeVar
+
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.report import text
+from mgpu_doctor.report.redaction.addresses import hide_addresses, parse_address
+from mgpu_doctor.report.redaction.hosts import find_hosts
+from mgpu_doctor.report.redaction.known_names import (
+    find_domains,
+    is_plain,
+    make_names,
+    make_relatives,
+    number_hosts,
+)
+from mgpu_doctor.report.redaction.users import COMMON, find_users, fold, hide_homes, hide_logins
+
+T = TypeVar("T")
+
+_SHOWN = ("job", "subject", "ranks", "earlier", "console", "signs", "endings", "unexamined")
+"""Parts of a case of which reports show words, beside samples."""
+_OURS = {"code", "state", "unit", "kind", "doing"}
+"""Fields of dataclasses that hold words of the doctor alone."""
+_NO_WORDS = re.compile(r"(?:(?:int|float|bool|None|Records|Outcome|State|Severity)(?: \| )?)+")
+MOST_ODD = 64
+"""Hosts with names that no host has of which a text may hold more than the name."""
+
+
+class _Placed(Protocol):
+    @property
+    def host(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Redactor:
+    """Hides in anything made of text, tuples, lists, mappings and dataclasses."""
+
+    _hide: Callable[[str], str]
+
+    def __call__(self, value: T) -> T:
+        hidden: T = _map_texts(value, self._hide)
+        return hidden
+
+
+def as_it_is() -> Redactor:
+    """Hides nothing."""
+    return Redactor(str)
+
+
+def redacted(diagnosis: Diagnosis, hide: Redactor | None = None) -> Diagnosis:
+    """The same in its judgement and in all that reports show of it, with hosts as `host-1`,
+    `host-2`, …, addresses as `address`, homes as `~`, the job's working directory as `.` and users
+    as `user`. Looks, dumps, traces and snapshots stay: reports show no words of them. `hide`: what
+    `redactor` gave, where it was asked before."""
+    hide = hide or redactor(diagnosis)
+    case = diagnosis.case
+    shown: dict[str, Any] = {name: hide(getattr(case, name)) for name in _SHOWN}
+    shown["host_samples"] = tuple(replace(one, host=hide(one.host)) for one in case.host_samples)
+    shown["device_samples"] = tuple(_redact_sample(one, hide) for one in case.device_samples)
+    return replace(
+        diagnosis,
+        ranks=hide(diagnosis.ranks),
+        findings=hide(diagnosis.findings),
+        unexamined=hide(diagnosis.unexamined),
+        tree=hide(diagnosis.tree),
+        coverage_reason=hide(diagnosis.coverage_reason),
+        efficiency_reason=hide(diagnosis.efficiency_reason),
+        case=replace(case, **shown),
+    )
+
+
+def _redact_sample(sample: DeviceSample, hide: Redactor) -> DeviceSample:
+    devices = sample.devices
+    if any(one.trouble for one in devices):
+        devices = tuple(replace(one, trouble=hide(one.trouble)) for one in devices)
+    return replace(sample, host=hide(sample.host), trouble=hide(sample.trouble), devices=devices)
+
+
+def redactor(diagnosis: Diagnosis, home: str | None = None) -> Redactor:
+    """Hides what must not be shown of a diagnosis that is not redacted yet. `home`: one that need
+    not look like a home."""
+    texts = {text.clean(words) for words in _collect_texts(diagnosis)}
+    recorded = _collect_hosts(diagnosis)
+    named = {fold(name) for words in texts for name in find_hosts(hide_addresses(words, {}))}
+    hosts = {name for name in named if is_plain(name)} | recorded
+    domains = find_domains(hosts)
+    relatives = make_relatives(hosts, domains)
+    hosts |= {name for words in texts for name in relatives.find(words)}
+    labels = number_hosts(recorded, hosts)
+    addresses = {at: label for name, label in labels.items() if (at := parse_address(name))}
+    plain = {name: label for name, label in labels.items() if is_plain(name)}
+    odd = {name: label for name, label in labels.items() if name not in plain}
+    parts = [(re.compile(re.escape(name), re.IGNORECASE), odd[name]) for name in _select_odd(odd)]
+    names = make_names(plain, _collect_users(diagnosis, texts, home), domains - plain.keys())
+    folders = [*_match_folder(diagnosis.case.job.cwd, "."), *_match_folder(home, "~")]
+
+    @cache
+    def hide(words: str) -> str:
+        words = text.clean(words)
+        if label := odd.get(fold(words)):
+            return label
+        for folder, sign in folders:
+            words = folder.sub(sign, words)
+        words = hide_homes(words)
+        for part, label in parts:
+            words = part.sub(label, words)
+        return hide_logins(hide_addresses(names.hide(words), addresses))
+
+    return Redactor(hide)
+
+
+def _select_odd(odd: Iterable[str]) -> list[str]:
+    names = (name for name in odd if parse_address(name) is None)
+    return sorted(names, key=len, reverse=True)[:MOST_ODD]
+
+
+def _match_folder(path: str | None, sign: str) -> Iterator[tuple[re.Pattern[str], str]]:
+    """What finds a folder, and what comes in its place."""
+    folder = text.clean(path or "").rstrip("/")
+    if folder:
+        yield re.compile(rf"{re.escape(folder)}(?![\w.-])"), sign
+
+
+def _collect_hosts(diagnosis: Diagnosis) -> set[str]:
+    """Those that were recorded, folded."""
+    case = diagnosis.case
+    groups: Iterable[Iterable[_Placed]] = (
+        *(case.ranks, case.earlier, case.host_samples, case.device_samples, case.endings),
+        *(case.flights, case.traces, diagnosis.ranks),
+        *(finding.culprits for finding in diagnosis.findings),
+    )
+    hosts = {*case.job.hosts, *(fact.host or "" for group in groups for fact in group)}
+    names = {fold(text.line(host)) for host in hosts} - {"", "localhost"}
+    addresses = {name: parse_address(name) for name in names}
+    return {name for name, at in addresses.items() if at is None or not at.is_loopback}
+
+
+def _collect_users(diagnosis: Diagnosis, texts: Iterable[str], home: str | None) -> dict[str, bool]:
+    """Folded name -> whether it can be nothing else."""
+    looks = diagnosis.case.looks
+    users = {(process.user or "", True) for look in looks for process in look.processes}
+    users |= {((home or "").rstrip("/").rpartition("/")[2], True)}
+    users |= {user for words in texts for user in find_users(words)}
+    folded = sorted((fold(name), sure) for name, sure in users)
+    private = {name: sure for name, sure in folded if name not in COMMON and not name.isdigit()}
+    return {name: sure for name, sure in private.items() if is_plain(name)}
+
+
+def _collect_texts(diagnosis: Diagnosis) -> Iterator[str]:
+    case = diagnosis.case
+    yield from _walk_texts([getattr(case, name) for name in _SHOWN])
+    yield from _walk_texts(
+        [diagnosis.ranks, diagnosis.findings, diagnosis.unexamined, diagnosis.tree]
+    )
+    yield from _walk_texts([diagnosis.coverage_reason, diagnosis.efficiency_reason])
+    commands = {process.command for look in case.looks for process in look.processes}
+    yield from (" ".join(command) for command in {*commands, case.job.command})
+
+
+def _walk_texts(value: Any) -> Iterator[str]:
+    """All in which `_map_texts` hides something."""
+    if isinstance(value, Enum):
+        return
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _walk_texts(item)
+    elif isinstance(value, Mapping):
+        yield from _walk_texts([*value.values()])
+    elif is_dataclass(value) and not isinstance(value, type):
+        yield from _walk_texts([getattr(value, name) for name in _list_text_fields(type(value))])
+
+
+def _map_texts(value: Any, hide: Callable[[str], str]) -> Any:
+    """The very same value where there is nothing to hide: most of a long run is numbers."""
+    if isinstance(value, Enum):
+        return value
+    if isinstance(value, str):
+        return hide(value)
+    if isinstance(value, (tuple, list)):
+        items = [_map_texts(item, hide) for item in value]
+        same = all(new is old for new, old in zip(items, value, strict=True))
+        return value if same else type(value)(items)
+    if isinstance(value, Mapping):
+        return {key: _map_texts(item, hide) for key, item in value.items()}
+    if is_dataclass(value) and not isinstance(value, type):
+        old = {name: getattr(value, name) for name in _list_text_fields(type(value))}
+        new = {name: _map_texts(item, hide) for name, item in old.items()}
+        changed = {name: item for name, item in new.items() if item is not old[name]}
+        return replace(value, **changed) if changed else value
+    return value
+
+
+@cache
+def _list_text_fields(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass that may hold somebody's words."""
+    return tuple(
+        field.name
+        for field in fields(kind)
+        if field.name not in _OURS and not _NO_WORDS.fullmatch(str(field.type))
+    )

@@ -1,0 +1,132 @@
+"""A rule explained: for the terminal, and as the reference in docs/findings.md."""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from mgpu_doctor.formatting import format_bytes
+from mgpu_doctor.rules.rule import Limit, Rule
+
+WIDTH = 88
+FAMILIES = {
+    "hang": "Hang and stall",
+    "slow": "Slow",
+    "training": "What is being trained",
+    "failed": "Failed",
+    "doctor": "About the doctor itself",
+}
+"""Families in the order of the reference; others follow."""
+PREFACE = """\
+# Findings
+
+What `mgpu-doctor diagnose`, `top` and `report` can say. This page is made of the rules themselves:
+`mgpu-doctor explain --markdown`; `mgpu-doctor explain CODE` prints one of them.
+
+Limits can be set in the `pyproject.toml` of the folder in which the doctor is started, or of one
+above it, and findings that are not wanted can be left out:
+
+```toml
+[tool.mgpu-doctor]
+ignore = ["lr-unscaled"]
+
+[tool.mgpu-doctor.input-bound]
+share = 0.15
+```
+
+[Whose file is used](guide.md#change-limits-or-ignore-a-finding), and whose is not.
+
+The phases of a step on a GPU are stamped by the host, which runs ahead of the device. Such phases
+are not compared: no rank is called a straggler by them, no job `input-bound`, and the report lists
+what was not examined.
+"""
+
+_fill = functools.partial(textwrap.fill, break_on_hyphens=False)
+
+
+def listed(rules: Iterable[Rule]) -> str:
+    """A line or two for each rule."""
+    ordered = _ordered(rules)
+    width = max(len(rule.code) for rule in ordered)
+    indent = " " * (width + 2)
+    return "\n".join(
+        _fill(f"{rule.code:<{width}}  {rule.summary}", WIDTH, subsequent_indent=indent)
+        for rule in ordered
+    )
+
+
+def explained(rule: Rule) -> str:
+    """All that a rule says of itself."""
+    parts = [f"{rule.code} ({rule.family})\n{_fill(rule.summary, WIDTH)}"]
+    for title, text in _sections(rule):
+        parts.append(f"{title}\n{textwrap.indent(_fill(text, WIDTH - 2), '  ')}")
+        if title == "Thresholds" and rule.limits:
+            told = "\n".join(
+                _fill(_limit(limit), WIDTH - 2, subsequent_indent="    ") for limit in rule.limits
+            )
+            parts.append(f"Limits, to be set in [tool.mgpu-doctor.{rule.code}]\n{_indented(told)}")
+    return "\n\n".join(parts)
+
+
+def reference(rules: Sequence[Rule]) -> str:
+    """Every rule as Markdown."""
+    parts = [PREFACE]
+    families = list(FAMILIES) + sorted({rule.family for rule in rules} - set(FAMILIES))
+    for family in families:
+        members = [rule for rule in _ordered(rules) if rule.family == family]
+        if members:
+            parts.append(f"## {FAMILIES.get(family, family.capitalize())}\n")
+            parts += [_markdown(rule) for rule in members]
+    return "\n".join(parts)
+
+
+def _ordered(rules: Iterable[Rule]) -> list[Rule]:
+    return sorted(rules, key=lambda rule: (rule.family, rule.code))
+
+
+def _sections(rule: Rule) -> list[tuple[str, str]]:
+    sections = [
+        ("How it is measured", rule.measured),
+        ("Thresholds", rule.thresholds),
+        ("What to do", rule.fixes),
+    ]
+    if rule.replaces:
+        sections.append(("Given instead of", f"{', '.join(rule.replaces)} (for the same rank)."))
+    if rule.unverified:
+        sections.append(("Not yet verified", rule.unverified))
+    return sections
+
+
+def _limit(limit: Limit) -> str:
+    default, unit = _default(limit)
+    return f"{limit.name} = {default} ({unit}): {limit.meaning}"
+
+
+def _default(limit: Limit) -> tuple[str, str]:
+    """As it is set, and its unit."""
+    if limit.unit == "bytes":
+        return f"{limit.default:.0f}", f"bytes: {format_bytes(limit.default)}"
+    return f"{limit.default:g}", limit.unit
+
+
+def _indented(text: str) -> str:
+    return textwrap.indent(text, "  ")
+
+
+def _markdown(rule: Rule) -> str:
+    lines = [f"### `{rule.code}`\n", f"{rule.summary}\n"]
+    for title, text in _sections(rule):
+        lines.append(f"**{title}.** {text}\n")
+        if title == "Thresholds" and rule.limits:
+            lines += ["| limit | default | unit | meaning |", "|---|---|---|---|"]
+            lines += [
+                f"| `{limit.name}` | {' | '.join(_default(limit))} | {_cell(limit.meaning)} |"
+                for limit in rule.limits
+            ]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,110 @@
+"""The ranks' stacks as a tree of lines that fit: common calls once, then who parts where.
+
+4 ranks  <module> train.py:90 → main train.py:81 → train train.py:60
+├─ 0, 2-3  step train.py:48 → all_reduce torch/distributed/distributed_c10d.py:3252  (collective)
+└▸ 1  load data.py:17  (lock)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mgpu_doctor.findings import Branch
+from mgpu_doctor.formatting import format_count, format_rank_numbers
+from mgpu_doctor.report import text
+
+HEIGHT = 16
+ARROW = " → "
+LONGEST_LABEL = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    text: str
+    culprit: bool
+
+
+def tree_lines(tree: Sequence[Branch], width: int, height: int = HEIGHT) -> list[Line]:
+    """At most `height` lines of at most `width` characters. What does not fit is counted; the
+    culprits' branches, and those that lead there, are kept first."""
+    kept = _kept(tree, height)
+    lines = []
+    for at, branch in enumerate(kept):
+        start = "" if not branch.depth else _rails(kept, at)
+        lines.append(Line(_line(branch, start, width), branch.culprit))
+    left_out = len(tree) - len(kept)
+    if left_out:
+        lines.append(Line(text.cut(f"… {left_out} more branches", width), False))
+    return lines
+
+
+def _kept(tree: Sequence[Branch], height: int) -> list[Branch]:
+    if len(tree) <= height:
+        return list(tree)
+    wanted: set[int] = set()
+    for at in sorted(range(len(tree)), key=lambda at: (not tree[at].culprit, tree[at].depth, at)):
+        way = _way(tree, at) - wanted
+        if len(wanted) + len(way) < height:
+            wanted |= way
+    return [branch for at, branch in enumerate(tree) if at in wanted]
+
+
+def _way(tree: Sequence[Branch], at: int) -> set[int]:
+    """The branch and those that lead to it."""
+    found = {at}
+    depth = tree[at].depth
+    for earlier in range(at - 1, -1, -1):
+        if tree[earlier].depth < depth:
+            found.add(earlier)
+            depth = tree[earlier].depth
+    return found
+
+
+def _rails(tree: Sequence[Branch], at: int) -> str:
+    branch = tree[at]
+    rails = "".join(
+        "│  " if _goes_on(tree, at, level) else "   " for level in range(1, branch.depth)
+    )
+    corner = "├" if _goes_on(tree, at, branch.depth) else "└"
+    return f"{rails}{corner}{'▸' if branch.culprit else '─'} "
+
+
+def _goes_on(tree: Sequence[Branch], at: int, level: int) -> bool:
+    """Whether another branch of this depth follows from the same one."""
+    for later in tree[at + 1 :]:
+        if later.depth <= level:
+            return later.depth == level
+    return False
+
+
+def _line(branch: Branch, start: str, width: int) -> str:
+    label = text.cut(_ranks(branch), LONGEST_LABEL)
+    what = branch.operation if branch.doing == "collective" else branch.doing
+    end = f"  ({text.cut(text.line(what), 32)})" if what else ""
+    room = width - len(start) - len(label) - 2 - len(end)
+    if room < 12 or not branch.calls:
+        return text.cut(f"{start}{label}{end}", width)
+    return f"{start}{label}  {_calls(branch.calls, room)}{end}"
+
+
+def _ranks(branch: Branch) -> str:
+    unknown = branch.processes - len(branch.ranks)
+    if not branch.depth and not unknown:
+        return format_count(len(branch.ranks), "rank")
+    if unknown:
+        return f"{branch.processes} process{'' if branch.processes == 1 else 'es'}"
+    return format_rank_numbers(branch.ranks, limit=4)
+
+
+def _calls(calls: Sequence[str], room: int) -> str:
+    """The innermost calls that fit; what is left out before them is counted."""
+    shown: list[str] = []
+    for at in range(len(calls) - 1, -1, -1):
+        words = text.line(calls[at])
+        before = f"… {at} more{ARROW}" if at else ""
+        trial = ARROW.join([words, *shown])
+        if shown and len(before) + len(trial) > room:
+            return text.cut(f"… {at + 1} more{ARROW}{ARROW.join(shown)}", room)
+        shown.insert(0, words)
+    return text.cut(ARROW.join(shown), room)

@@ -1,1 +1,0 @@
-"""What happened to a job, newest first."""

@@ -1,1 +1,0 @@
-"""One GPU: chosen in the panel of GPUs, and its page."""

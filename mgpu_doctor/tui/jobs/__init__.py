@@ -1,0 +1,1 @@
+"""Starting, attaching to, examining and stopping jobs from the screen."""

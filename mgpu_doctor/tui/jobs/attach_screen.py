@@ -1,0 +1,346 @@
+"""The list of training jobs on this machine, and attaching to one of them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from mgpu_probes.outside import jobs, processes
+from mgpu_probes.outside.jobs import FoundJob
+from mgpu_probes.outside.stacks import permission
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import DataTable, Footer, Static
+
+from mgpu_doctor.case.files import read_object
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.formatting import UNKNOWN, format_seconds
+from mgpu_doctor.recording.layout import INFO
+from mgpu_doctor.recording.living import living
+from mgpu_doctor.report import text
+from mgpu_doctor.tui.jobs.opening import offer_stop
+
+MOST_LISTED = 64
+MOST_MAPS = 1 << 20
+"""Bytes of proc_pid_maps(5) in which a framework's library is looked for."""
+MOST_ABOVE = 16
+TICKS = os.sysconf("SC_CLK_TCK")
+LIBRARIES = {b"/libtorch": "torch", b"tensorflow": "tensorflow", b"/libjax": "jax"}
+MOST_KNOWN = 512
+_FRAMEWORKS: dict[tuple[int, int], str] = {}
+"""(pid, start ticks) of a rank -> what it has loaded."""
+NOT_OBSERVED = (
+    "It was not started under observation: its steps and its output cannot be seen, its processes "
+    "and their stacks can. Start it with `mgpu-doctor run -- COMMAND` next time."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A job that runs here. `recording`: where it is observed; None: it is not."""
+
+    pid: int
+    command: str
+    recording: Path | None = None
+    ranks: int | None = None
+    """Ranks seen on this host; None: not known yet."""
+    world_size: int | None = None
+    framework: str | None = None
+    launcher: str | None = None
+    user: str | None = None
+    container: str | None = None
+    age: float | None = None
+    """Seconds since it started."""
+    pids: frozenset[int] = frozenset()
+    unseen: tuple[str, ...] = ()
+    """What cannot be seen of it, why, and what to do: a sentence each."""
+
+    @property
+    def subject(self) -> str:
+        """What `mgpu-doctor diagnose` calls it."""
+        return str(self.recording) if self.recording is not None else str(self.pid)
+
+
+def jobs_here() -> tuple[Listed, ...]:
+    """Every training job of this machine, those under observation first. One pass over /proc."""
+    found = list(jobs.find_all())
+    listed = []
+    for recording in living():
+        info = _info(recording)
+        pid = info.get("job_pid")
+        if isinstance(pid, int):
+            own = next((one for one in found if _belongs(one, pid)), None)
+            if own is not None:
+                found.remove(own)
+            listed.append(_recorded(recording, info, pid, own))
+    listed += [_outside(job) for job in found]
+    return tuple(listed[:MOST_LISTED])
+
+
+def gpus_of(job: Listed, devices: DeviceSample | None) -> str:
+    """The numbers of the GPUs on which its processes are; empty: none, or not known."""
+    known = devices.devices if devices is not None else ()
+    return ",".join(str(one.index) for one in known if job.pids.intersection(one.pids))
+
+
+def _belongs(job: FoundJob, pid: int) -> bool:
+    """Whether the process is of the job, or stands above it (a shell script, `uv run`)."""
+    if any(one.pid == pid for one in job.processes):
+        return True
+    above = job.processes[0].parent if job.processes else 0
+    for _ in range(MOST_ABOVE):
+        if above == pid:
+            return True
+        found = processes.read(above) if above > 1 else None
+        if found is None:
+            return False
+        above = found.parent
+    return False
+
+
+def _recorded(recording: Path, info: dict[str, object], pid: int, found: FoundJob | None) -> Listed:
+    words, started = info.get("command"), info.get("started")
+    command = [str(word) for word in words] if isinstance(words, list) else []
+    own = os.geteuid()
+    return Listed(
+        pid=pid,
+        command=shlex.join(command),
+        recording=recording,
+        ranks=len(found.ranks) if found is not None else None,
+        world_size=found.world_size if found is not None else None,
+        framework=_framework(found) if found is not None else None,
+        launcher=found.launcher if found is not None else None,
+        user=permission.user(own),
+        container=_container(found) if found is not None else None,
+        age=max(0.0, time.time() - started) if isinstance(started, (int, float)) else None,
+        pids=_pids(found) if found is not None else frozenset(),
+    )
+
+
+def _outside(job: FoundJob) -> Listed:
+    first = next((one for one in job.processes if one.pid == job.launcher_pid), job.processes[0])
+    oldest = min(one.start_ticks for one in job.processes)
+    return Listed(
+        pid=first.pid,
+        command=shlex.join(first.command) or first.name,
+        ranks=len(job.ranks),
+        world_size=job.world_size,
+        framework=_framework(job),
+        launcher=job.launcher,
+        user=first.user or (permission.user(first.uid) if first.uid is not None else None),
+        container=_container(job),
+        age=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - oldest / TICKS),
+        pids=_pids(job),
+        unseen=(*_untold(job), NOT_OBSERVED),
+    )
+
+
+def _untold(job: FoundJob) -> tuple[str, ...]:
+    """Each reason once: most hold for every rank."""
+    sentences = (f"{one.source}: {one.reason}; {one.remedy}." for one in job.untold)
+    return tuple(dict.fromkeys(sentences))
+
+
+def _pids(job: FoundJob) -> frozenset[int]:
+    """As this host numbers them, which is how NVML does."""
+    return frozenset(one.pid for one in job.processes)
+
+
+def _container(job: FoundJob) -> str | None:
+    return next((one.container for one in job.processes if one.container is not None), None)
+
+
+def _framework(job: FoundJob) -> str | None:
+    """By the libraries that its first rank has loaded."""
+    key = next(((one.pid, one.start_ticks) for one in job.ranks), None)
+    if key is None:
+        return None
+    if key not in _FRAMEWORKS and (found := _mapped(key[0])) is not None:
+        if len(_FRAMEWORKS) >= MOST_KNOWN:
+            _FRAMEWORKS.clear()
+        _FRAMEWORKS[key] = found  # what is loaded stays loaded; what is not yet is asked again
+    return _FRAMEWORKS.get(key)
+
+
+def _mapped(pid: int) -> str | None:
+    seen = b""
+    try:
+        with open(f"/proc/{pid}/maps", "rb", buffering=0) as file:
+            while len(seen) < MOST_MAPS and (part := file.read(1 << 16)):
+                seen += part
+    except OSError:
+        return None
+    return next((name for library, name in LIBRARIES.items() if library in seen), None)
+
+
+def _info(recording: Path) -> dict[str, object]:
+    try:
+        return read_object(recording / INFO, root=recording)
+    except (OSError, ValueError):
+        return {}
+
+
+EVERY = 2.0
+"""Seconds between two looks at the machine."""
+LEAST_REST = 50.0
+"""Rests so many times as long as a look took: 2 % of a core at most."""
+NOBODY = "No training job runs on this machine. n on the first screen starts one."
+COLUMNS = {
+    "seen": 4, "pid": 7, "user": 8, "ranks": 6, "by": 9, "in": 10, "age": 10, "GPUs": 6,
+}  # fmt: skip
+"""Titles and widths; the command takes what is left. `seen`: whether it is under observation."""
+
+
+class AttachScreen(ModalScreen[Listed | None]):
+    """Gives the job that was chosen. `find`: lists them, in a thread; `devices`: the GPUs as they
+    were last seen."""
+
+    DEFAULT_CSS = """
+    AttachScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
+    AttachScreen DataTable { height: 1fr; overflow-x: hidden; }
+    AttachScreen VerticalScroll { height: 8; border-top: solid $primary-darken-1; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "attach", "attach", priority=True),
+        Binding("x", "stop", "stop it"),
+        Binding("escape,q", "leave", "back"),
+    ]
+
+    def __init__(
+        self,
+        find: Callable[[], tuple[Listed, ...]] = jobs_here,
+        devices: Callable[[], DeviceSample | None] = lambda: None,
+        *,
+        readonly: bool = False,
+    ) -> None:
+        super().__init__()
+        self._find = find
+        self._devices = devices
+        self._readonly = readonly
+        self._listed: tuple[Listed, ...] | None = None
+        self._leaving = threading.Event()
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as page:
+            page.border_title = "Training jobs on this machine"
+            yield DataTable(cursor_type="row", cell_padding=0)
+            with VerticalScroll(can_focus=False):
+                yield Static("looking…", id="told", markup=False)
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        table = self._table
+        for title, width in COLUMNS.items():
+            table.add_column(title, width=width + 1, key=title)
+        table.add_column("command", key="command")
+        table.focus()
+        self._look()
+
+    def on_unmount(self) -> None:
+        self._leaving.set()
+
+    @property
+    def _table(self) -> DataTable[Text]:
+        return self.query_one(DataTable)
+
+    @work(thread=True, name="jobs", exit_on_error=False)
+    def _look(self) -> None:
+        while not self._leaving.is_set():
+            began = time.thread_time()
+            listed = self._find()
+            took = time.thread_time() - began
+            if self._leaving.is_set():
+                return
+            self.app.call_from_thread(self._show, listed)
+            self._leaving.wait(max(EVERY, LEAST_REST * took))
+
+    def _show(self, listed: tuple[Listed, ...]) -> None:
+        if not self.is_attached:
+            return
+        chosen = self._chosen
+        self._listed = listed
+        table = self._table
+        devices = self._devices()
+        table.clear()
+        for job in listed:
+            table.add_row(*_cells(job, gpus_of(job, devices)), key=job.subject)
+        subjects = [job.subject for job in listed]
+        if chosen is not None and chosen.subject in subjects:
+            table.move_cursor(row=subjects.index(chosen.subject))
+        self._tell()
+
+    @property
+    def _chosen(self) -> Listed | None:
+        listed = self._listed or ()
+        row = self._table.cursor_row
+        return listed[row] if 0 <= row < len(listed) else None
+
+    def on_data_table_row_highlighted(self) -> None:
+        self._tell()
+
+    def on_data_table_row_selected(self) -> None:
+        self.action_attach()
+
+    def _tell(self) -> None:
+        if self._listed is not None:
+            told = self.query_one("#told", Static)
+            told.update(details(self._chosen) if self._chosen is not None else Text(NOBODY))
+
+    def action_attach(self) -> None:
+        if self._chosen is not None:
+            self.dismiss(self._chosen)
+
+    def action_stop(self) -> None:
+        if self._chosen is not None:
+            offer_stop(self.app, self._chosen.subject, readonly=self._readonly)
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+
+def details(job: Listed) -> Text:
+    """All that is known of a job that has no room in its line, and what cannot be seen."""
+    told = Text(text.line(job.command), style="bold")
+    if job.recording is not None:
+        told.append(f"\nunder observation: {text.line(str(job.recording))}", style="not bold")
+    if job.container is not None:
+        told.append(f"\nin container {text.line(job.container)}", style="not bold")
+    for sentence in job.unseen:
+        told.append(f"\n{text.line(sentence)}", style="not bold yellow")
+    return told
+
+
+def _cells(job: Listed, gpus: str) -> list[Text]:
+    known = {
+        "seen": "yes" if job.recording is not None else "no",
+        "pid": str(job.pid),
+        "user": job.user,
+        "ranks": _ranks(job),
+        "by": job.launcher,
+        "in": job.framework,
+        "age": None if job.age is None else format_seconds(float(int(job.age))),
+        "GPUs": gpus or "-",
+    }
+    cells = [
+        Text(text.cut(text.line(known[title] or UNKNOWN), width))
+        for title, width in COLUMNS.items()
+    ]
+    program, _, rest = text.line(job.command).partition(" ")
+    return [*cells, Text(text.cut(f"{program.rpartition('/')[2]} {rest}", 200))]
+
+
+def _ranks(job: Listed) -> str | None:
+    if job.ranks is None:
+        return None
+    world = job.world_size
+    return f"{job.ranks}" if world in (None, job.ranks) else f"{job.ranks} of {world}"

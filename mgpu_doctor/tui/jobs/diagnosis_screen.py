@@ -1,0 +1,190 @@
+"""The full diagnosis of a job on a screen, and saving its report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
+from textual.screen import ModalScreen
+from textual.widgets import Footer, Input, Static
+
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.examine.live import Tell
+from mgpu_doctor.examine.subjects import UnknownSubject
+from mgpu_doctor.examine.together import cases
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.recording.write import write_whole
+from mgpu_doctor.report import diagnosis_json, html, markdown, terminal, text
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
+
+Examine = Callable[[str, Tell], Diagnosis]
+
+
+def examination(settings: Settings = DEFAULTS) -> Examine:
+    """What `mgpu-doctor diagnose` does with one subject. Raises `UnknownSubject`."""
+
+    def examine(subject: str, tell: Tell) -> Diagnosis:
+        return diagnose(cases([subject], tell)[0], settings)
+
+    return examine
+
+
+class DiagnosisScreen(ModalScreen[None]):
+    """`subject`: as `mgpu-doctor diagnose` takes it. `examine`: looks at it, in a thread."""
+
+    DEFAULT_CSS = """
+    DiagnosisScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
+    DiagnosisScreen VerticalScroll { height: 1fr; scrollbar-gutter: stable; }
+    DiagnosisScreen #said { height: auto; max-height: 3; }
+    DiagnosisScreen Input { display: none; }
+    DiagnosisScreen.-naming Input { display: block; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "save", "save"),
+        Binding("y", "overwrite", "overwrite", show=False),
+        Binding("escape,q,d", "leave", "close"),
+    ]
+
+    def __init__(self, subject: str, examine: Examine) -> None:
+        super().__init__()
+        self._subject = subject
+        self._examine = examine
+        self._diagnosis: Diagnosis | None = None
+        self._occupied: Path | None = None
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as page:
+            page.border_title = "Diagnosis"
+            with VerticalScroll():
+                yield Static("", id="report", markup=False)
+            yield Static("looking at the job…", id="said", markup=False)
+            yield Input(compact=True, placeholder="a name that ends in .html, .md or .json")
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one(VerticalScroll).focus()
+        self._look()
+
+    @work(thread=True, name="diagnosis", exit_on_error=False)
+    def _look(self) -> None:
+        def tell(sentence: str) -> None:
+            self.app.call_from_thread(self._say, f"{sentence}…")
+
+        try:
+            diagnosis = self._examine(self._subject, tell)
+        except UnknownSubject as reason:
+            self.app.call_from_thread(self._say, str(reason))
+        except Exception as error:  # told, never fatal: the dashboard goes on
+            failed = f"the diagnosis failed ({type(error).__name__}: {error})."
+            self.app.call_from_thread(self._say, failed)
+        else:
+            self.app.call_from_thread(self._show, diagnosis)
+
+    def _show(self, diagnosis: Diagnosis) -> None:
+        if self.is_attached:
+            self._diagnosis = diagnosis
+            self._say("")
+            self._draw()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._draw)
+
+    def _draw(self) -> None:
+        if self._diagnosis is not None:
+            width = self.query_one(VerticalScroll).scrollable_content_region.width
+            drawn = terminal.render(self._diagnosis, width=width, colour=True)
+            self.query_one("#report", Static).update(Text.from_ansi(drawn))
+
+    def _say(self, sentence: str) -> None:
+        if self.is_attached:
+            self.query_one("#said", Static).update(Text(text.line(sentence)))
+
+    def action_save(self) -> None:
+        if self._diagnosis is not None:
+            name = self.query_one(Input)
+            name.value = name.value or default_name(self._diagnosis)
+            self.add_class("-naming")
+            name.focus()
+            self._say("save the report as (enter; escape: not)")
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self._save(event.value, overwrite=False)
+
+    def _save(self, name: str, *, overwrite: bool) -> None:
+        assert self._diagnosis is not None
+        self._occupied = None
+        try:
+            path = check(name)
+            if path.exists() and not overwrite:
+                self._occupied = path
+                self._close_name()
+                self._say(f"{path} is there already: overwrite it? y: yes, escape: no")
+                return
+            save(self._diagnosis, path, overwrite=overwrite)
+        except NotSavedError as reason:
+            self._say(str(reason))
+            return
+        self._close_name()
+        self._say(f"the report is in {path.absolute()}")
+
+    def action_overwrite(self) -> None:
+        if self._occupied is not None:
+            self._save(str(self._occupied), overwrite=True)
+
+    def _close_name(self) -> None:
+        self.remove_class("-naming")
+        self.query_one(VerticalScroll).focus()
+
+    def action_leave(self) -> None:
+        if self.has_class("-naming") or self._occupied is not None:
+            self._occupied = None
+            self._close_name()
+            self._say("")
+        else:
+            self.dismiss(None)
+
+
+ENDINGS = (".html", ".md", ".json")
+
+
+class NotSavedError(Exception):
+    """Its text is one sentence that says why."""
+
+
+def default_name(diagnosis: Diagnosis) -> str:
+    """A name that the working folder is likely not to have yet."""
+    told = "".join(one if one.isalnum() or one in "-_" else "-" for one in diagnosis.case.job.id)
+    return f"mgpu-doctor-{text.cut(told, 60).replace('…', '-') or 'job'}.html"
+
+
+def check(name: str) -> Path:
+    """Where a report of that name goes. Raises `NotSavedError`."""
+    path = Path(name.strip()).expanduser()
+    if path.suffix.lower() not in ENDINGS or not path.stem:
+        raise NotSavedError("the name must end in .html, .md or .json.")
+    if path.is_dir():
+        raise NotSavedError(f"{path} is a folder.")
+    return path
+
+
+def save(diagnosis: Diagnosis, path: Path, *, overwrite: bool) -> None:
+    """Write the report (0600). Raises `NotSavedError`, also where the file is there and may not be
+    overwritten."""
+    if path.exists() and not overwrite:
+        raise NotSavedError(f"{path} is there already.")
+    try:
+        write_whole(path, _rendered(diagnosis, path.suffix.lower()).encode())
+    except OSError as error:
+        raise NotSavedError(f"{path} cannot be written ({error.strerror}).") from None
+
+
+def _rendered(diagnosis: Diagnosis, ending: str) -> str:
+    if ending == ".html":
+        return html.render(diagnosis)
+    return diagnosis_json.render(diagnosis) if ending == ".json" else markdown.render(diagnosis)

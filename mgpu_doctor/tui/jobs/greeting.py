@@ -1,0 +1,111 @@
+"""What an empty machine greets with: the keys that start something, and what it has."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_count
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.recording.home import latest
+from mgpu_doctor.report import text
+from mgpu_doctor.tui.panels.table_cells import DIM
+from mgpu_doctor.tui.view import View
+
+FRAMEWORKS = (
+    "torch",
+    "tensorflow",
+    "tensorflow-cpu",
+    "jax",
+    "lightning",
+    "accelerate",
+    "deepspeed",
+)
+LABEL = 12
+KEY = "bold cyan"
+KEYS = (
+    ("n", "start a built-in trainer, if wanted with a fault planted on purpose"),
+    ("a", "attach to a training job that runs here, under observation or not"),
+)
+REPLAY_KEY = "p"
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """Draws the greeting. `frameworks`: of this Python, with their versions; `last`: the name of
+    the newest recording."""
+
+    frameworks: tuple[str, ...]
+    last: str | None
+
+    @classmethod
+    def of_this_machine(cls) -> Greeting:
+        """Looked up once: nothing is imported for it."""
+        last = latest()
+        return cls(_frameworks(), last.name if last is not None else None)
+
+    def lines(self, frame: Frame, width: int, _view: View) -> list[Text]:
+        """Nothing while there is a job to show. The keys come first: a small screen full of GPUs
+        shows no more."""
+        if frame.diagnosis is not None:
+            return []
+        again = () if self.last is None else (f"play the last recording again: {self.last}",)
+        keys = (*KEYS, *((REPLAY_KEY, does) for does in again))
+        facts = (
+            ("elsewhere", "what mgpu-doctor run -- COMMAND starts shows up here by itself"),
+            ("", ""),
+            ("GPUs", _gpus(frame)),
+            ("host", _host(frame)),
+            (
+                "frameworks",
+                ", ".join(self.frameworks) or "none in this Python; jobs may use another",
+            ),
+        )
+        made = [_row(*row, style) for rows, style in ((keys, KEY), (facts, DIM)) for row in rows]
+        for line in made:
+            line.truncate(max(1, width), overflow="ellipsis")
+        return made
+
+
+def _row(label: str, told: str, style: str) -> Text:
+    return Text.assemble((f"{label:<{LABEL}}", style), text.line(told))
+
+
+def _gpus(frame: Frame) -> str:
+    sample = frame.devices
+    if sample is None:
+        return "not looked for yet"
+    names: dict[str, int] = {}
+    for one in sample.devices:
+        name = one.name or "a GPU of unknown name"
+        names[name] = names.get(name, 0) + 1
+    if names:
+        return ", ".join(f"{many} x {name}" if many > 1 else name for name, many in names.items())
+    return sample.trouble or "none"
+
+
+def _host(frame: Frame) -> str:
+    host = frame.host
+    if host is None:
+        return "not looked at yet"
+    cores = f"{UNKNOWN} cores" if host.cores is None else format_count(host.cores, "core")
+    return f"{cores}, {format_bytes(host.memory_total)} of memory"
+
+
+def _frameworks() -> tuple[str, ...]:
+    """By the names of their metadata's folders, `NAME-VERSION.dist-info`: to ask
+    `importlib.metadata` would take a tenth of the time to the first frame."""
+    found: dict[str, str] = {}
+    for folder in sys.path:
+        with suppress(OSError):
+            for entry in os.listdir(folder or os.curdir):
+                if entry.endswith((".dist-info", ".egg-info")):
+                    name, _, version = entry.rpartition(".")[0].partition("-")
+                    if version:
+                        project = name.lower().replace("_", "-")
+                        found.setdefault(project, version.partition("-")[0])
+    return tuple(f"{name} {found[name]}" for name in FRAMEWORKS if name in found)

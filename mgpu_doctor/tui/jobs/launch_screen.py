@@ -1,0 +1,360 @@
+"""The form that starts a built-in trainer with options and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from mgpu_trainers import catalogue
+from mgpu_trainers.catalogue import Trainer, UsageError
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.suggester import SuggestFromList
+from textual.widgets import Footer, Input, Select, Static
+
+from mgpu_doctor.report import text
+from mgpu_doctor.tui.jobs.starting import NotStartedError, Started, Starter, shown, start
+
+FAULT = "fault"
+RANKS = "ranks"
+DIRECTORY = "dir"
+MOST_RANKS = 1024
+"""More than that is a slip of the finger: each is a process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """The form as it stands; what is empty is left to its default."""
+
+    trainer: str
+    ranks: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+    directory: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """`words`: what `mgpu-doctor` is to be told."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """`place`: the name of the option that is wrong."""
+
+    place: str
+    sentence: str
+
+
+def check(filled: Filled) -> Ready | Refused:
+    """The command that the form asks for, or what is wrong first."""
+    try:
+        trainer = catalogue.find(filled.trainer)
+    except UsageError as error:
+        return Refused("trainer", _sentence(error))
+    ranks = _ranks(trainer, filled.ranks)
+    if isinstance(ranks, Refused):
+        return ranks
+    given = {name: typed.strip() for name, typed in filled.options.items() if typed.strip()}
+    words = ["train", trainer.name]
+    if filled.ranks.strip():
+        words += ["--ranks", str(ranks)]
+    try:
+        catalogue.command(trainer, ranks, {**given, FAULT: filled.faults})
+    except UsageError as error:
+        return Refused(error.option or "trainer", _sentence(error))
+    for name, value in (*given.items(), *((FAULT, fault) for fault in filled.faults)):
+        words += [f"--{name}", value]
+    if filled.directory.strip():
+        words += ["--dir", filled.directory.strip()]
+    return Ready((*words, "--quiet"))
+
+
+def fault_text(kind: str, values: Mapping[str, str]) -> str:
+    """A fault as the command line spells it, of the keys that are given."""
+    given = ",".join(f"{key}={typed.strip()}" for key, typed in values.items() if typed.strip())
+    return f"{kind}:{given}" if given else kind
+
+
+def _ranks(trainer: Trainer, typed: str) -> int | Refused:
+    try:
+        ranks = int(typed.strip() or str(trainer.ranks.default))
+    except ValueError:
+        return Refused(RANKS, f"--ranks takes a whole number, not {typed!r}.")
+    if not 1 <= ranks <= MOST_RANKS:
+        return Refused(RANKS, f"--ranks must be 1 to {MOST_RANKS}, not {ranks}.")
+    return ranks
+
+
+def _sentence(error: UsageError) -> str:
+    return f"{str(error).rstrip('.')}."
+
+
+MOST_TYPED = 400
+
+
+class Row(Horizontal):
+    """An option. `default`: shown while nothing is typed."""
+
+    DEFAULT_CSS = """
+    Row { height: 1; }
+    Row .name { width: 14; color: $text-muted; }
+    Row Input { width: 18; }
+    Row .note {
+        width: 1fr; margin-left: 2; color: $text-muted;
+        text-wrap: nowrap; text-overflow: ellipsis;
+    }
+    Row.-wide Input { width: 2fr; }
+    Row.-wrong .name { color: $text-error; text-style: bold; }
+    """
+
+    def __init__(
+        self, option: str, default: str, note: str, choices: Sequence[str] = (), wide: bool = False
+    ) -> None:
+        super().__init__()
+        self.option = option
+        self._note = f"{', '.join(choices)}: {note}" if choices else note
+        suggester = SuggestFromList(choices) if choices else None
+        self._input = Input(
+            placeholder=default, compact=True, max_length=MOST_TYPED, suggester=suggester
+        )
+        self.set_class(wide, "-wide")
+
+    def compose(self) -> ComposeResult:
+        yield Static(self.option, classes="name", markup=False)
+        yield self._input
+        yield Static(Text(text.line(self._note), no_wrap=True, overflow="ellipsis"), classes="note")
+
+    @property
+    def typed(self) -> str:
+        """What was typed so far."""
+        return self._input.value
+
+    def clear(self) -> None:
+        """Back to the default."""
+        self._input.value = ""
+
+    def mark(self, wrong: bool) -> None:
+        """Show whether this is what is wrong."""
+        self.set_class(wrong, "-wrong")
+
+
+class FaultRows(Vertical):
+    """Faults that were added, and the one that is being built."""
+
+    DEFAULT_CSS = """
+    FaultRows { height: auto; }
+    FaultRows #added { height: auto; color: $text-warning; display: none; }
+    FaultRows.-several #added { display: block; }
+    FaultRows Select { width: 40; }
+    FaultRows #keys { height: auto; }
+    """
+
+    class Changed(Message):
+        """Something was typed or chosen."""
+
+    def __init__(self) -> None:
+        super().__init__(id="faults")
+        self._added: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield Static("", id="added", markup=False)
+        kinds = [(kind, kind) for kind in catalogue.fault_keys()]
+        yield Select(kinds, prompt="no fault: choose one to plant", compact=True, id="kind")
+        yield Vertical(id="keys")
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All faults as the command line spells them, that in the making last."""
+        draft = self._draft()
+        return (*self._added, *([draft] if draft else []))
+
+    def add(self) -> None:
+        """Keep the fault that was built, and begin another; where none is, begin the first."""
+        choice = self.query_one("#kind", Select)
+        if draft := self._draft():
+            self._added.append(draft)
+            choice.clear()
+            self._tell()
+        choice.focus()
+
+    def drop(self) -> None:
+        """Take all faults away."""
+        self._added = []
+        self.query_one("#kind", Select).clear()
+        self._tell()
+
+    def _draft(self) -> str | None:
+        kind = self.query_one("#kind", Select).value
+        if not isinstance(kind, str):
+            return None
+        rows = self.query("#keys Row").results(Row)
+        return fault_text(kind, {row.option: row.typed for row in rows})
+
+    async def on_select_changed(self, event: Select.Changed) -> None:
+        event.stop()
+        keys = self.query_one("#keys", Vertical)
+        await keys.remove_children()
+        if isinstance(event.value, str):
+            defaults = catalogue.fault_defaults(event.value)
+            await keys.mount_all(Row(key, default, "") for key, default in defaults.items())
+        self.post_message(self.Changed())
+
+    def _tell(self) -> None:
+        self.set_class(bool(self._added), "-several")
+        self.query_one("#added", Static).update("\n".join(f"+ {one}" for one in self._added))
+        self.post_message(self.Changed())
+
+
+READONLY = "nothing is started: this dashboard is --readonly. The command can be copied (ctrl+y)."
+
+
+class LaunchScreen(ModalScreen[Started | None]):
+    """Gives what was started; None: nothing. `starter`: starts it, in a thread."""
+
+    DEFAULT_CSS = """
+    LaunchScreen > Vertical { background: $surface; border: round $accent; padding: 0 1; }
+    LaunchScreen VerticalScroll { height: 1fr; }
+    LaunchScreen #trainer { width: 40; }
+    LaunchScreen #summary { height: 1; color: $text-muted; margin-bottom: 1; }
+    LaunchScreen FaultRows { margin-top: 1; }
+    LaunchScreen #said { height: auto; max-height: 4; }
+    LaunchScreen #command { height: auto; max-height: 4; text-style: bold; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+s,f5", "start", "start", key_display="^s", priority=True),
+        Binding("ctrl+y", "copy", "copy command", priority=True),
+        Binding("ctrl+n", "add_fault", "another fault", priority=True),
+        Binding("ctrl+r", "drop_faults", "no faults", priority=True),
+        Binding("escape", "leave", "back"),
+        # With priority, or else what is typed at once on a busy machine is still the old field's.
+        Binding("tab", "app.focus_next", show=False, priority=True),
+        Binding("shift+tab", "app.focus_previous", show=False, priority=True),
+    ]
+
+    def __init__(self, starter: Starter = start, *, readonly: bool = False) -> None:
+        super().__init__()
+        self._starter = starter
+        self._readonly = readonly
+        self._starting = False
+        self._trainer = catalogue.TRAINERS[0]
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as page:
+            page.border_title = "Start a trainer"
+            names = [(one.name, one.name) for one in catalogue.TRAINERS]
+            with VerticalScroll(can_focus=False):
+                yield Select(
+                    names, value=self._trainer.name, allow_blank=False, compact=True, id="trainer"
+                )
+                yield Static("", id="summary", markup=False)
+                yield Vertical(*self._rows(), id="options")
+                yield FaultRows()
+            yield Static("", id="said", markup=False)
+            yield Static("", id="command", markup=False)
+        yield Footer(compact=True)
+
+    def _rows(self) -> list[Row]:
+        ranks = self._trainer.ranks
+        own = [option for option in self._trainer.options if option.name != FAULT]
+        return [
+            Row(RANKS, str(ranks.default), ranks.help),
+            *(
+                Row(
+                    option.name,
+                    "" if option.default is None else str(option.default),
+                    option.help,
+                    option.choices,
+                )
+                for option in own
+            ),
+            Row(DIRECTORY, "in the doctor's home", "recording: a new folder", wide=True),
+        ]
+
+    def on_mount(self) -> None:
+        self.query_one("#options", Vertical).styles.height = "auto"
+        self.query("#options Input").first().focus()
+        self._check()
+
+    async def on_select_changed(self, event: Select.Changed) -> None:
+        if isinstance(event.value, str) and event.value != self._trainer.name:
+            self._trainer = catalogue.find(event.value)
+            options = self.query_one("#options", Vertical)
+            await options.remove_children()
+            await options.mount_all(self._rows())
+        self._check()
+
+    def on_input_changed(self) -> None:
+        self._check()
+
+    def on_fault_rows_changed(self) -> None:
+        self._check()
+
+    def _filled(self) -> Filled:
+        typed = {row.option: row.typed for row in self.query("#options Row").results(Row)}
+        ranks, directory = typed.pop(RANKS, ""), typed.pop(DIRECTORY, "")
+        faults = self.query_one(FaultRows).texts
+        return Filled(self._trainer.name, ranks, typed, faults, directory)
+
+    def _check(self) -> Ready | None:
+        """Show the command, or what is wrong, and mark where."""
+        self.query_one("#summary", Static).update(self._trainer.summary)
+        found = check(self._filled())
+        place = None if isinstance(found, Ready) else found.place
+        for row in self.query("#options Row").results(Row):
+            row.mark(row.option == place)
+        if isinstance(found, Ready):
+            self._say(READONLY if self._readonly else "")
+            self.query_one("#command", Static).update(shown(found.words))
+            return found
+        self._say(found.sentence)
+        self.query_one("#command", Static).update("")
+        return None
+
+    def _say(self, sentence: str, mark: str = "! ") -> None:
+        told = Text.assemble((mark, "bold yellow"), text.line(sentence)) if sentence else Text("")
+        self.query_one("#said", Static).update(told)
+
+    def action_copy(self) -> None:
+        if ready := self._check():
+            self.app.copy_to_clipboard(shown(ready.words))
+            self._say("copied, where the terminal allows it (OSC 52); it stands below, too.", "✓ ")
+
+    def action_add_fault(self) -> None:
+        if self._check():
+            self.query_one(FaultRows).add()
+
+    def action_drop_faults(self) -> None:
+        self.query_one(FaultRows).drop()
+
+    def action_start(self) -> None:
+        ready = self._check()
+        if ready is not None and not self._readonly and not self._starting:
+            self._starting = True
+            self._say("starting…", "")
+            self._start(ready.words)
+
+    @work(thread=True, name="start", exit_on_error=False)
+    def _start(self, words: tuple[str, ...]) -> None:
+        try:
+            started = self._starter(words)
+        except NotStartedError as reason:
+            self.app.call_from_thread(self._failed, str(reason))
+        else:
+            self.app.call_from_thread(self.dismiss, started)
+
+    def _failed(self, sentence: str) -> None:
+        self._starting = False
+        self._say(sentence, "✗ ")
+
+    def action_leave(self) -> None:
+        if not self._starting:
+            self.dismiss(None)

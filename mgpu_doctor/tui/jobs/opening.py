@@ -1,0 +1,89 @@
+"""Opens the screens of this room over a live screen, which then turns to what was chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from textual.app import App
+
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
+
+if TYPE_CHECKING:
+    from mgpu_doctor.case.gpu import DeviceSample
+    from mgpu_doctor.findings import Diagnosis
+    from mgpu_doctor.live.recorder import Recorder
+    from mgpu_doctor.live.source import Source
+
+Job = Path | int
+"""A recording, or a process of a job that nobody observes."""
+Turn = Callable[[Job], None]
+READONLY = "nothing is stopped: this dashboard is --readonly."
+GONE = "There is no job to look at: n starts one, a lists those that run here."
+
+
+def open_launch(app: App[Any], turn: Turn, *, readonly: bool = False) -> None:
+    """The launch form; what it starts is shown from then on."""
+    from mgpu_doctor.tui.jobs.launch_screen import LaunchScreen
+    from mgpu_doctor.tui.jobs.starting import Started
+
+    def started(found: Started | None) -> None:
+        if found is not None:
+            turn(found.recording)
+
+    app.push_screen(LaunchScreen(readonly=readonly), started)
+
+
+def open_attach(
+    app: App[Any],
+    turn: Turn,
+    devices: Callable[[], DeviceSample | None],
+    *,
+    readonly: bool = False,
+) -> None:
+    """The list of jobs; the one that is chosen is shown from then on."""
+    from mgpu_doctor.tui.jobs.attach_screen import AttachScreen, Listed
+
+    def chosen(job: Listed | None) -> None:
+        if job is not None:
+            turn(job.recording or job.pid)
+
+    app.push_screen(AttachScreen(devices=devices, readonly=readonly), chosen)
+
+
+def source_of(job: Job, settings: Settings = DEFAULTS, recorder: Recorder | None = None) -> Source:
+    """The frames of a job. `recorder`: goes on taking down what the machine does."""
+    from mgpu_doctor.live.here import Live
+    from mgpu_doctor.live.outside import Outside
+
+    if isinstance(job, Path):
+        return Live(job, settings=settings, recorder=recorder)
+    return Outside(job, settings, recorder=recorder)
+
+
+def open_diagnosis(
+    app: App[Any], diagnosis: Diagnosis | None, settings: Settings = DEFAULTS
+) -> None:
+    """The full examination of the job that is shown."""
+    from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen, examination
+
+    if diagnosis is None:
+        app.notify(GONE, markup=False)
+    else:
+        app.push_screen(DiagnosisScreen(diagnosis.case.subject.ref, examination(settings)))
+
+
+def offer_stop(app: App[Any], subject: str | None, *, readonly: bool = False) -> None:
+    """Ask whether to stop the job: a recording's folder, or the pid of a process."""
+    from mgpu_doctor.tui.jobs.stopping import StopScreen, aim_at_process, aim_at_recording
+
+    if readonly or subject is None:
+        app.notify(READONLY if readonly else GONE, markup=False)
+        return
+    process = subject.isdecimal()
+    aim = aim_at_process(int(subject)) if process else aim_at_recording(Path(subject))
+    if isinstance(aim, str):
+        app.notify(aim, markup=False)
+    else:
+        app.push_screen(StopScreen(aim))

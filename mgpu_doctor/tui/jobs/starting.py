@@ -1,0 +1,150 @@
+"""Starts a job under observation that has nothing to do with the process that starts it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from mgpu_probes.outside import processes
+
+from mgpu_doctor.case.files import read_object
+from mgpu_doctor.recording.home import runs
+from mgpu_doctor.recording.layout import END, INFO
+from mgpu_doctor.report.text import line
+from mgpu_doctor.report.verdict import signal_name
+
+PATIENCE = 30.0
+"""Seconds for the recording to be there: Python may start slowly from a network file system."""
+GLANCE = 0.05
+NEWEST = 64
+MOST_WORDS = 16 << 10
+OWN = "mgpu-doctor: "
+
+
+class NotStartedError(Exception):
+    """The job does not run, or nobody can watch it; its text is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A job that was started. `pid`: of the doctor that observes it."""
+
+    recording: Path
+    pid: int
+
+
+def run_words(command: Sequence[str]) -> tuple[str, ...]:
+    """What `mgpu-doctor` is told so that it runs `command`; its diagnosis is on the screen."""
+    return ("run", "--quiet", "--", *command)
+
+
+def shown(words: Sequence[str]) -> str:
+    """The command line as one would type it."""
+    return shlex.join(["mgpu-doctor", *words])
+
+
+def start(words: Sequence[str], *, patience: float = PATIENCE) -> Started:
+    """Start `mgpu-doctor WORDS…` (`run` or `train`) in a session of its own, with nothing on
+    standard input and its output in its recording alone; return when the job runs, or has ended.
+
+    Raises `NotStartedError` with the sentence of whoever refused."""
+    with tempfile.TemporaryFile() as voice:
+        starter = [sys.executable, "-m", "mgpu_doctor.tui.jobs.detached_start", str(voice.fileno())]
+        try:
+            subprocess.run(
+                [*starter, *words],
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(voice.fileno(),),
+                start_new_session=True,
+                timeout=patience,
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NotStartedError(f"the job was not started: {line(str(error))}.") from None
+        return _wait(voice, _folder(words), patience)
+
+
+def _wait(voice: IO[bytes], folder: Path | None, patience: float) -> Started:
+    deadline = time.monotonic() + patience
+    pid: int | None = None
+    while True:
+        told = os.pread(voice.fileno(), MOST_WORDS, 0).decode("utf-8", "replace")
+        first, ended, words = told.partition("\n")
+        if ended and first.isdecimal():
+            pid = int(first)
+        over = pid is not None and not processes.alive(pid)  # asked before its files are read
+        recording = _recording(pid, folder) if pid is not None else None
+        if pid is not None and recording is not None:
+            return Started(recording, pid)
+        if over or time.monotonic() > deadline:
+            raise NotStartedError(_reason(words, over=over))
+        time.sleep(GLANCE)
+
+
+def _folder(words: Sequence[str]) -> Path | None:
+    """What `--dir` asks for, of the doctor's own words."""
+    own = words[: words.index("--")] if "--" in words else words
+    return Path(own[own.index("--dir") + 1]).absolute() if "--dir" in own[:-1] else None
+
+
+def _recording(doctor: int, folder: Path | None) -> Path | None:
+    """The recording in which this doctor has noted its job's process."""
+    try:
+        names = sorted(os.listdir(runs()), reverse=True)[:NEWEST] if folder is None else []
+    except OSError:
+        return None
+    for one in [folder] if folder is not None else [runs() / name for name in names]:
+        info = _object(one / INFO)
+        if info.get("doctor_pid") == doctor and info.get("host") == os.uname().nodename:
+            return one if isinstance(info.get("job_pid"), int) else None
+    return None
+
+
+def _reason(words: str, *, over: bool) -> str:
+    """The last sentence that the doctor said, else the last line."""
+    lines = [one for one in map(line, words.splitlines()) if one]
+    said = [one.removeprefix(OWN) for one in lines if one.startswith(OWN)] or lines
+    if said:
+        return said[-1]
+    return "it ended and said nothing." if over else "no recording of it has appeared in time."
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        return read_object(path, root=path.parent)
+    except (OSError, ValueError):
+        return {}
+
+
+def farewell(started: Started) -> str:
+    """For whoever leaves the dashboard: how the job ended, or how to come back to it."""
+    own = started.recording.parent == runs()
+    name = started.recording.name if own else shlex.quote(str(started.recording))
+    if not (started.recording / END).exists():
+        if processes.alive(started.pid):
+            return f"the job goes on; `mgpu-doctor top {name}` shows it again."
+        return f"the job's end was not recorded; `mgpu-doctor diagnose {name}` tells what is known."
+    end = _object(started.recording / END)
+    code, signal, asked = end.get("exit_code"), end.get("signal"), end.get("asked")
+    if isinstance(asked, str):
+        how = f"has ended as asked by {line(asked)}"
+    elif isinstance(signal, int):
+        how = f"was ended by {signal_name(signal)}"
+    elif isinstance(code, int):
+        how = "has completed" if code == 0 else f"has ended with exit code {code}"
+    else:
+        how = "has ended"
+    return f"the job {how}; `mgpu-doctor diagnose {name}` tells more of it."
+
+
+Starter = Callable[[Sequence[str]], Started]

@@ -1,0 +1,251 @@
+"""Stopping a job: SIGINT, then SIGTERM, and SIGKILL only if asked again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from mgpu_probes.outside import jobs, processes
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from mgpu_doctor.case.files import read_object
+from mgpu_doctor.recording.layout import INFO
+from mgpu_doctor.report import text
+
+ANOTHERS = "the job belongs to another user: only its owner stops it."
+TERM_AFTER = 10.0
+"""Seconds from SIGINT to SIGTERM: time for a checkpoint that a handler writes, as torchrun gives
+its workers 30 s from SIGTERM on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """One process. `start_ticks`: clock ticks since boot, which tells a reused pid apart."""
+
+    pid: int
+    start_ticks: int
+
+    @property
+    def alive(self) -> bool:
+        return processes.alive(self.pid, self.start_ticks)
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """A job to be ended. `asked`: who gets SIGINT and SIGTERM and passes them on; `roots`: whose
+    families SIGKILL ends."""
+
+    name: str
+    asked: tuple[Who, ...]
+    roots: tuple[Who, ...]
+
+    @property
+    def alive(self) -> bool:
+        """Whether something of it still runs."""
+        return any(one.alive for one in (*self.asked, *self.roots))
+
+
+def aim_at_recording(recording: Path) -> Aim | str:
+    """The job of a recording, or a sentence why it cannot be stopped."""
+    try:
+        info = read_object(recording / INFO, root=recording)
+    except (OSError, ValueError):
+        return f"{recording.name} does not tell which process its job is."
+    if info.get("host") != os.uname().nodename:
+        return "the job runs on another host: stop it there."
+    if recording.stat().st_uid != os.geteuid():
+        return ANOTHERS
+    if info.get("boot_id") != processes.boot_id():
+        return "the job ran before this machine was started."
+    job = _who(info.get("job_pid"), info.get("job_start_ticks"))
+    if job is None:
+        return "the job has ended."
+    doctor = processes.read(parent) if (parent := _parent(job.pid)) else None
+    observed = doctor is not None and doctor.pid == info.get("doctor_pid")
+    asked = (Who(doctor.pid, doctor.start_ticks),) if doctor and observed else (job,)
+    return _ours(Aim(recording.name, asked, (job,)))
+
+
+def aim_at_process(pid: int) -> Aim | str:
+    """The job that a process belongs to, or a sentence why it cannot be stopped."""
+    job = jobs.find(pid)
+    if job is None:
+        return f"{jobs.unseen(pid)}."
+    ranks = [one for one in job.ranks if one.state not in "ZX"]
+    first = [one for one in job.processes if one.pid == job.launcher_pid] or ranks
+    asked = tuple(Who(one.pid, one.start_ticks) for one in first)
+    if not asked:
+        return "no process of the job is left."
+    rest = tuple(Who(one.pid, one.start_ticks) for one in ranks if one not in first)
+    return _ours(Aim(f"process {pid}", asked, (*asked, *rest)))
+
+
+def send(aim: Aim, number: signal.Signals) -> str | None:
+    """Send SIGINT or SIGTERM to who is asked, SIGKILL to all; a sentence where that fails."""
+    whom = _families(aim.roots) if number is signal.SIGKILL else aim.asked
+    try:
+        for one in whom:
+            _send(one, number)
+    except OSError as error:
+        return f"{number.name} cannot be sent to {aim.name} ({error.strerror})."
+    return None
+
+
+def _send(one: Who, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        descriptor = os.pidfd_open(one.pid)
+        try:
+            if one.alive:  # asked while the descriptor holds the pid: it is no reused one
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+
+def _families(roots: Iterable[Who]) -> list[Who]:
+    found = {}
+    for root in roots:
+        if root.alive:
+            found[root.pid] = root
+            for child in processes.descendants(root.pid):
+                found[child.pid] = Who(child.pid, child.start_ticks)
+    return list(found.values())
+
+
+def _ours(aim: Aim) -> Aim | str:
+    for one in (*aim.asked, *aim.roots):
+        try:
+            owner = os.stat(f"/proc/{one.pid}").st_uid
+        except OSError:
+            continue
+        if owner != os.geteuid():
+            return ANOTHERS
+    return aim
+
+
+def _who(pid: object, ticks: object) -> Who | None:
+    if not isinstance(pid, int) or pid <= 0 or not isinstance(ticks, int):
+        return None
+    return Who(pid, ticks) if processes.alive(pid, ticks) else None
+
+
+def _parent(pid: int) -> int | None:
+    found = processes.read(pid)
+    return found.parent if found is not None and found.parent > 1 else None
+
+
+GLANCE = 0.25
+Send = Callable[[Aim, signal.Signals], str | None]
+
+
+class StopScreen(ModalScreen[bool]):
+    """Gives whether the job has ended. `after`: seconds from SIGINT to SIGTERM, and from that to
+    the offer of SIGKILL."""
+
+    DEFAULT_CSS = """
+    StopScreen { align: center middle; }
+    StopScreen > Vertical {
+        width: 90%; max-width: 76; height: auto;
+        background: $surface; border: round $error; padding: 0 1;
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "yes", "yes"),
+        Binding("k", "kill", "SIGKILL"),
+        Binding("escape,n,q", "leave", "leave"),
+    ]
+
+    def __init__(self, aim: Aim, *, after: float = TERM_AFTER, sender: Send = send) -> None:
+        super().__init__()
+        self._aim = aim
+        self._after = after
+        self._send = sender
+        self._sent: list[tuple[signal.Signals, float]] = []
+        self._wants_kill = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical() as page:
+            page.border_title = "Stop a job"
+            yield Static(id="said", markup=False)
+
+    def on_mount(self) -> None:
+        self._tell(
+            f"Stop {text.line(self._aim.name)}?\n\n"
+            f"It gets SIGINT, as by Ctrl-C; if it still runs after {self._after:.0f} s, SIGTERM.\n"
+            "y: stop it   escape: leave it alone"
+        )
+
+    def action_yes(self) -> None:
+        if self._wants_kill:
+            self._wants_kill = False
+            self._signal(signal.SIGKILL)
+        elif not self._sent:
+            self.set_interval(GLANCE, self._watch)
+            self._signal(signal.SIGINT)
+
+    def action_kill(self) -> None:
+        if self._may_kill:
+            self._wants_kill = True
+            self._tell(
+                "Kill every process of the job now? Nothing of it can save its work, and what it "
+                "shares with others (files, GPUs' memory) is left as it is.\n\n"
+                "y: SIGKILL   escape: leave"
+            )
+
+    def action_leave(self) -> None:
+        if self._wants_kill:
+            self._wants_kill = False
+            self._watch()
+        else:
+            self.dismiss(not self._aim.alive)
+
+    @property
+    def _may_kill(self) -> bool:
+        return bool(self._sent) and self._sent[-1][0] is not signal.SIGINT and self._rest <= 0
+
+    @property
+    def _rest(self) -> float:
+        """Seconds until more may be done."""
+        return self._after - (time.monotonic() - self._sent[-1][1])
+
+    def _signal(self, number: signal.Signals) -> None:
+        wrong = self._send(self._aim, number)
+        if wrong is not None:
+            self._tell(wrong)
+            self._sent.append((number, float("inf")))
+            return
+        self._sent.append((number, time.monotonic()))
+        self._watch()
+
+    def _watch(self) -> None:
+        number, at = self._sent[-1]
+        if self._wants_kill or at == float("inf"):
+            return
+        if not self._aim.alive:
+            self.dismiss(True)
+        elif self._rest > 0:
+            following = "SIGTERM" if number is signal.SIGINT else "SIGKILL can be asked for"
+            self._tell(
+                f"{number.name} was sent; the job still runs.\n\n"
+                f"{following} in {self._rest:.0f} s   escape: leave it at {number.name}"
+            )
+        elif number is signal.SIGINT:
+            self._signal(signal.SIGTERM)
+        else:
+            self._tell(
+                f"The job still runs, {self._after:.0f} s after {number.name}.\n\n"
+                "k: kill it with SIGKILL   escape: leave"
+            )
+
+    def _tell(self, sentence: str) -> None:
+        self.query_one("#said", Static).update(Text(sentence))

@@ -1,0 +1,194 @@
+"""The list of findings, and one finding in full at any width. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
+
+from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Followed
+from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
+from mgpu_doctor.live.followed import recent
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.report import text
+from mgpu_doctor.report.verdict import Tone, cost, gain, who
+from mgpu_doctor.tui.filter.matching import kept
+from mgpu_doctor.tui.panels.job_summary import TONE_MARKS
+from mgpu_doctor.tui.panels.table_cells import DIM, ends
+from mgpu_doctor.tui.view import View
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions, RenderResult
+
+
+def finding_lines(frame: Frame, width: int, view: View) -> list[Text]:
+    diagnosis = frame.diagnosis
+    if diagnosis is None:
+        return []
+    gone = [_gone(one, frame.at, width) for one in recent(frame.followed)]
+    if not diagnosis.findings:
+        return [Text("no finding", style=DIM), *gone]
+    selected = min(view.finding, len(diagnosis.findings) - 1)
+    there = [
+        _line(finding, width, place == selected) for place, finding in enumerate(diagnosis.findings)
+    ]
+    return there + gone
+
+
+def _line(finding: Finding, width: int, selected: bool) -> Text:
+    mark, style = TONE_MARKS[Tone(finding.severity.value)]
+    shown = Text.assemble(
+        ("> " if selected else "  ", "bold"),
+        (f"{mark} ", style),
+        (f"{finding.code}  ", "bold"),
+        (text.line(finding.title), ""),
+    )
+    spent = cost(finding.cost)
+    return ends(shown, Text(spent or "", style=DIM), width)
+
+
+def _gone(one: Followed, now: float, width: int) -> Text:
+    """A finding that has resolved itself."""
+    mark, style = TONE_MARKS[Tone.GOOD]
+    shown = Text.assemble(
+        (f"  {mark} ", style), (f"{one.finding.code}  {text.line(one.finding.title)}", DIM)
+    )
+    ago = format_seconds(max(0.0, round(now - (one.resolved or now))))
+    return ends(shown, Text(f"resolved {ago} ago", style=DIM), width)
+
+
+def selected_finding_lines(diagnosis: Diagnosis, width: int, view: View) -> list[Text]:
+    """The lines of the selected finding's details."""
+    selected = diagnosis.findings[min(view.finding, len(diagnosis.findings) - 1)]
+    return finding_details(diagnosis, selected).lines(width)
+
+
+def finding_details(diagnosis: Diagnosis, finding: Finding) -> FindingDetails:
+    """Everything about a finding, in whatever width it is shown."""
+    pass  # no part of one frame as text
+
+    return FindingDetails(finding, diagnosis.step_seconds)
+
+
+LABEL = 10
+"""Cells of `evidence` and what stands beside it."""
+LONGEST_FACT = 28
+"""Cells of two quantities; a longer fact is somebody's words and gets lines of its own."""
+LEAST = 12
+"""Cells of a column of words, however narrow the screen is."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindingDetails:
+    """Can be printed by Rich, which tells it the width."""
+
+    finding: Finding
+    step_seconds: float | None
+    """Of the job, from which a gain is told."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        del console
+        yield from self.lines(options.max_width)
+
+    def lines(self, width: int) -> list[Text]:
+        return _lines(self.finding, self.step_seconds, width)
+
+
+@kept
+def _lines(finding: Finding, step_seconds: float | None, width: int) -> list[Text]:
+    """The screen draws the same many times."""
+    return [
+        *_head(finding, width),
+        Text(),
+        *_body(finding, width),
+        *_fixes(finding, step_seconds, width),
+    ]
+
+
+def _head(finding: Finding, width: int) -> Iterator[Text]:
+    mark, style = TONE_MARKS[Tone(finding.severity.value)]
+    yield from hanging(Text(f"{mark} ", style=style), Text(text.line(finding.title)), width, style)
+    since = f", since step {finding.since_step}" if finding.since_step else ""
+    sure = format_share(finding.confidence)
+    known = f"{finding.code}, {finding.severity.value}, confidence {sure}{since}"
+    yield from hanging(Text(), Text(known), width, DIM)
+
+
+def _body(finding: Finding, width: int) -> Iterator[Text]:
+    suffers = format_ranks(finding.victims) if finding.victims else ""
+    yield from _labelled("who", who(finding), width)
+    yield from _labelled("suffers", suffers, width)
+    yield from _labelled("why", finding.cause, width)
+    yield from _labelled("costs", cost(finding.cost) or "", width)
+    for place, fact in enumerate(_evidence(finding.evidence, finding.culprits, width - LABEL)):
+        yield Text.assemble((f"{'' if place else 'evidence':{LABEL}}", "cyan"), fact)
+
+
+def _fixes(finding: Finding, step_seconds: float | None, width: int) -> Iterator[Text]:
+    """What several of them gain is told of the first."""
+    told = None
+    for place, fix in enumerate(finding.fixes):
+        yield Text()
+        yield from _labelled("or" if place else "fix", fix.summary, width, "bold")
+        for line in text.details(fix.how, fix.summary).splitlines():
+            bar = Text(f"{'':{LABEL}}│ ", style="bold cyan")
+            yield from hanging(bar, Text(line), width, "bold cyan", again=bar)
+        gained = gain(fix.predicted, step_seconds)
+        yield from _labelled("gain", gained or "" if gained != told else "", width, "green")
+        told = gained or told
+
+
+def _evidence(
+    evidence: Sequence[Evidence], culprits: Sequence[Culprit], width: int
+) -> Iterator[Text]:
+    """The numbers first, in a column; a source that all share is named once, below."""
+    facts = [_fact(one) for one in evidence]
+    longest = min(LONGEST_FACT, width // 2)
+    column = max((len(fact) for fact in facts if len(fact) <= longest), default=0)
+    obvious = {f"rank {culprit.rank}" for culprit in culprits}
+    sources = list(dict.fromkeys(text.line(one.source) for one in evidence if one.source))
+    for fact, one in zip(facts, evidence, strict=True):
+        words = Text(text.line(one.measure))
+        if one.where and one.where not in obvious:
+            words.append(f", {text.line(one.where)}")
+        if one.source and len(sources) > 1:
+            words.append(f"  {text.line(one.source)}", style=DIM)
+        if len(fact) <= longest:
+            yield from hanging(Text(f"{fact:{column}}  ", style="bold"), words, width)
+        else:
+            yield from hanging(Text(), words.append(":"), width)
+            yield from hanging(Text("  "), Text(fact), width, "bold")
+    if len(sources) == 1:
+        yield from hanging(Text(), Text(f"({sources[0]})"), width, DIM)
+
+
+def _fact(one: Evidence) -> str:
+    value = text.quantity(one.value, one.unit)
+    return value if one.baseline is None else f"{value} vs {text.quantity(one.baseline, one.unit)}"
+
+
+def _labelled(label: str, content: str, width: int, style: str = "") -> Iterator[Text]:
+    if content:
+        head = Text(f"{label:{LABEL}}", style="cyan")
+        yield from hanging(head, Text(text.line(content)), width, style)
+
+
+def hanging(
+    head: Text, words: Text, width: int, style: str = "", *, again: Text | None = None
+) -> Iterator[Text]:
+    """`words` beside `head`, wrapped; the lines below begin with `again`, else with blanks."""
+    words.stylize(style)
+    room = max(LEAST, width - head.cell_len)
+    below = again if again is not None else Text(" " * head.cell_len)
+    for place, part in enumerate(words.wrap(_console(), room)):
+        yield Text.assemble(below if place else head, part)
+
+
+@cache
+def _console() -> Console:
+    """Rich wants one to wrap; nothing is printed on it."""
+    return Console()

@@ -1,0 +1,249 @@
+"""The columns of the GPU table. Pure.
+
+A column without a value for any GPU is left out; a single unknown value is a question mark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from mgpu_doctor.case.clockreasons import HARD, WORDS
+from mgpu_doctor.case.gpu import Device, MigInstance
+from mgpu_doctor.formatting import UNKNOWN
+from mgpu_doctor.report import text
+from mgpu_doctor.tui.panels.table_cells import DIM, EMPTY, FULL, Column, gauge
+
+GIB = 1 << 30
+ALARM = "yellow"
+SPINS = "w"
+BAR = 7
+LOADED = 0.5
+"""Utilization, 0..1, from which a narrow PCIe link is told: an idle one sleeps."""
+SHORT = {
+    "hw_thermal": "too hot",
+    "sw_thermal": "too hot",
+    "hw_power_brake": "power brake",
+    "hw_slowdown": "slowed down",
+}
+"""Those of `HARD` where their words have no room."""
+HOST = "host"
+LONGEST_HOST = 20
+NO_MEMORY = "the host's memory"
+
+
+class Shown(NamedTuple):
+    """A device, the share of its time, 0..1, that its ranks wait, and its host; None: not known."""
+
+    device: Device
+    waits: float | None = None
+    host: str | None = None
+
+
+Cell = Callable[[Shown], str | Text]
+
+
+def memory(used: int | None, total: int | None) -> Text:
+    """Bytes as a bar and in GiB."""
+    share = used / total if used is not None and total else None
+    in_use = UNKNOWN if used is None else f"{used / GIB:.1f}"
+    of = UNKNOWN if total is None else f"{total / GIB:.1f}"
+    return gauge(share, 8, alarm=True).append(f" {in_use}/{of} GiB")
+
+
+def part(instance: MigInstance) -> str:
+    """`MIG 2/0`: GPU instance and compute instance."""
+    numbers = (instance.gpu_instance, instance.compute_instance)
+    return "MIG " + "/".join(UNKNOWN if one is None else str(one) for one in numbers)
+
+
+def host_cells(hosts: Iterable[str | None], width: int) -> dict[Column, Cell]:
+    """The column that tells different hosts apart; of none or one there is none."""
+    listed = list(hosts)
+    if len(listed) < 2:
+        return {}
+    bare = _without_domain([text.line(host or UNKNOWN) for host in listed])
+    names = dict(zip(listed, bare, strict=True))
+    longest = max(map(cell_len, bare))
+    column = Column(HOST, max(len(HOST), min(longest, LONGEST_HOST, width // 8)))
+    return {column: lambda shown: text.cut(names[shown.host], column.width)}
+
+
+def _without_domain(names: Sequence[str]) -> list[str]:
+    """Without that part of their domain which they share. An address has none."""
+    labels = [name.split(".") for name in names]
+    while (
+        min(map(len, labels)) > 1
+        and len({one[-1] for one in labels}) == 1
+        and not labels[0][-1].isdecimal()
+    ):
+        labels = [one[:-1] for one in labels]
+    return [".".join(one) for one in labels]
+
+
+def _name(shown: Shown) -> Text:
+    return Text(text.line(shown.device.name or UNKNOWN).removeprefix("NVIDIA "), style=DIM)
+
+
+def _utilization(shown: Shown) -> Text:
+    device = shown.device
+    if device.utilization is None and device.mig:
+        return Text("in parts", style=DIM)
+    told = UNKNOWN if device.utilization is None else f"{device.utilization:.0%}"
+    return _bar(device.utilization, shown.waits).append(f" {told:>4}")
+
+
+def _bar(busy: float | None, waits: float | None) -> Text:
+    """Work, then waiting, then rest."""
+    if busy is None or waits is None:
+        return gauge(busy, BAR)
+    filled = max(0, min(BAR, round(busy * BAR)))
+    spins = min(filled, max(1, round(min(busy, waits) * BAR)))
+    return Text.assemble(
+        (FULL * (filled - spins), "green"), (SPINS * spins, ALARM), (EMPTY * (BAR - filled), DIM)
+    )
+
+
+def _memory(shown: Shown) -> str | Text:
+    device = shown.device
+    if device.unified_memory and device.memory_total is None:
+        known = [one.memory for one in device.processes if one.memory is not None]
+        return f"{sum(known) / GIB:.1f} GiB of the host's" if known else NO_MEMORY
+    return memory(device.memory_used, device.memory_total)
+
+
+def _watts(shown: Shown) -> str:
+    now, most = shown.device.power_watts, shown.device.power_limit_watts
+    return f"{_whole(now)}/{_whole(most)} W"
+
+
+def _temperature(shown: Shown) -> str:
+    known = shown.device.temperature
+    return UNKNOWN if known is None else f"{known:.0f} °C"
+
+
+def _clock(shown: Shown) -> str | Text:
+    device = shown.device
+    if device.sm_clock_mhz is None:
+        return UNKNOWN
+    told = f"{device.sm_clock_mhz:.0f} MHz"
+    slowed = set(HARD) & set(device.clock_reasons or ())
+    return Text(f"!{told}".rjust(9), style=ALARM) if slowed else told
+
+
+def _reasons(shown: Shown) -> str | Text:
+    given = shown.device.clock_reasons
+    if given is None:
+        return UNKNOWN
+    grave = [WORDS[name] for name in WORDS if name in given]
+    if set(HARD) & set(given):
+        return Text(f"!{', '.join(grave)}", style=ALARM)
+    if grave:
+        return ", ".join(grave)
+    return Text(text.line(", ".join(given).replace("_", " ")) or "-", style=DIM)
+
+
+def _fan(shown: Shown) -> str:
+    known = shown.device.fan
+    return UNKNOWN if known is None else f"{known:.0%}"
+
+
+def _pcie(shown: Shown) -> str | Text:
+    link = shown.device.pcie
+    if link is None:
+        return UNKNOWN
+    now, most = (link.generation, link.width), (link.generation_most, link.width_most)
+    told = Text(_by(now))
+    narrow = any(a is not None and b is not None and a < b for a, b in zip(now, most, strict=True))
+    if narrow and (shown.device.utilization or 0.0) >= LOADED:
+        told = Text(f"!{_by(now)}/{_by(most)}", style=ALARM)
+    return told.append(f" {_rate(link.sent)}/{_rate(link.received)}", style="")
+
+
+def _nvlink(shown: Shown) -> str | Text:
+    device = shown.device
+    if not device.nvlinks:
+        return "-"
+    up = sum(link.up is True for link in device.nvlinks)
+    down = any(link.up is False for link in device.nvlinks)
+    told = Text(f"!{up}/{len(device.nvlinks)} up" if down else f"{up} up")
+    told.stylize(ALARM if down else "")
+    return told.append(f" {_rate(device.nvlink_sent)}/{_rate(device.nvlink_received)}", style="")
+
+
+def _ecc(shown: Shown) -> str | Text:
+    ecc = shown.device.ecc
+    if ecc is None:
+        return UNKNOWN
+    told = f"{_whole(ecc.corrected)}/{_whole(ecc.uncorrected)}"
+    if ecc.failed or ecc.pending:
+        why = "remap failed" if ecc.failed else "reset due"
+        return Text(f"!{told} {why}", style=ALARM)
+    return Text(f"!{told}", style=ALARM) if ecc.uncorrected else told
+
+
+def _by(link: tuple[int | None, int | None]) -> str:
+    return "x".join(UNKNOWN if one is None else str(one) for one in link)
+
+
+def _rate(known: float | None) -> str:
+    """Bytes a second in few cells: `1.2Gi`, `24Gi`."""
+    value, unit = known or 0.0, ""
+    for larger in ("Ki", "Mi", "Gi", "Ti"):
+        if value < 1000:
+            break
+        value, unit = value / 1024, larger
+    return f"{value:.1f}{unit}" if unit and value < 9.95 else f"{_whole(known and value)}{unit}"
+
+
+def _whole(known: float | None) -> str:
+    return UNKNOWN if known is None else f"{known:.0f}"
+
+
+INDEX = Column("gpu", 3, right=True)
+HELD = Column("held down by", 22, rank=6)
+RATES = " out/in B/s"
+UTIL = Column("util", 12)
+MEMORY = Column("memory", 24)
+CELLS: Mapping[Column, Cell] = {
+    INDEX: lambda shown: Text(f"{shown.device.index:3}", style="bold"),
+    Column("name", 22, rank=5): _name,
+    UTIL: _utilization,
+    MEMORY: _memory,
+    Column("power", 11, right=True, rank=2): _watts,
+    Column("temp", 6, right=True, rank=3): _temperature,
+    Column("clock", 9, right=True, rank=4): _clock,
+}
+MORE: Sequence[tuple[Column, Cell, Callable[[Device], object]]] = (
+    (HELD, _reasons, lambda one: one.clock_reasons),
+    (Column(f"PCIe{RATES}", 21, rank=7), _pcie, lambda one: one.pcie),
+    (Column(f"NVLink{RATES}", 19, rank=8), _nvlink, lambda one: one.nvlinks),
+    (Column("ECC corr/uncorr", 15, rank=9), _ecc, lambda one: one.ecc),
+    (Column("fan", 5, right=True, rank=10), _fan, lambda one: one.fan is not None),
+)
+"""Columns for wide screens, with what a device must tell for them to be of use."""
+
+
+def cells_for(
+    devices: Sequence[Device], hosts: Iterable[str | None], width: int
+) -> dict[Column, Cell]:
+    """The columns of which any of these devices tells something, for a screen of this width."""
+    told = {column: cell for column, cell, of in MORE if any(of(one) for one in devices)}
+    return {INDEX: CELLS[INDEX], **host_cells(hosts, width), **CELLS, **told}
+
+
+def alarm(column: Column, content: str | Text, device: Device) -> str:
+    """What a column that does not fit would warn of, in few words; empty: nothing. Warnings begin
+    with `!`."""
+    told = content.plain if isinstance(content, Text) else content
+    if not told.strip().startswith("!"):
+        return ""
+    told = told.strip().removeprefix("!")
+    if column.title.endswith(RATES):
+        told = told.rpartition(" ")[0]
+    if column is HELD:
+        return next(SHORT[one] for one in HARD if one in (device.clock_reasons or ()))
+    return f"{column.title.split()[0]} {told}"

@@ -1,0 +1,283 @@
+"""The table of GPUs with their MIG instances, or one sentence why there are none. Pure.
+
+A kernel that waits in a collective counts as busy. How much of a GPU's utilization is waiting is
+known for ranks that have been in one collective for seconds, and for ranks whose phases were timed
+on the device; a host clock says nothing about a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.text import Text
+
+from mgpu_doctor.case.gpu import Device, MigInstance
+from mgpu_doctor.formatting import UNKNOWN, format_ranks
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.gpu import Gpu, Which
+from mgpu_doctor.report import text
+from mgpu_doctor.tui.filter.matching import gpus, kept_by, pids, shown, told, used
+from mgpu_doctor.tui.panels import gpu_columns
+from mgpu_doctor.tui.panels.gpu_columns import HOST, INDEX, MEMORY, UTIL, Cell, Shown
+from mgpu_doctor.tui.panels.table_cells import (
+    DIM,
+    NOTE,
+    Column,
+    Rows,
+    begun,
+    cell,
+    ends,
+    fitting,
+    sentence,
+)
+from mgpu_doctor.tui.view import View
+
+if TYPE_CHECKING:
+    from mgpu_doctor.case.model import Now, Rank
+    from mgpu_doctor.findings import RankSummary
+
+
+WHO = 14
+"""Cells kept for who runs on a device."""
+UNLISTED = "processes"
+"""Among the words of a device's trouble: its processes could not be read."""
+LEGEND = UTIL._replace(title="util w=waits")
+
+
+def _made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
+    """Of very many GPUs not every frame tells anew."""
+    return (
+        frame.devices,
+        frame.elsewhere,
+        frame.diagnosis,
+        frame if view.filter else None,
+        width,
+        view,
+    )
+
+
+@kept_by(_made_of)
+def gpu_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
+    there = gpus(frame)
+    if not there:
+        return sentence(f"No GPU seen: {_none(frame)}", width)
+    ranks = ranks_on(frame)
+    waits = waiting_shares(frame, ranks)
+    sheet = _Sheet.fit(there, width)
+    head = [sheet.head(spins=bool(waits))]
+    if sheet.common:
+        head.insert(0, Text(text.cut(f"All GPUs: {sheet.common}", width), style=gpu_columns.ALARM))
+    if bare := _bare(frame):
+        head.insert(0, Text(text.cut(bare, width), style=DIM))
+    left = shown(frame, view.filter).gpus
+    if view.filter is not None:
+        note = told(len(left), len(there), "GPU", view.filter)
+        head.insert(0, Text(text.cut(note, width), style=NOTE))
+    rows = rows_of(left)
+
+    def make(place: int) -> Text:
+        gpu, part = rows[place]
+        on = ranks.get(gpu.which, ())
+        if part is not None:
+            return sheet.part(part, on)
+        made = sheet.row(Shown(gpu.device, waits.get(gpu.which), gpu.host), on)
+        if gpu.which == view.gpu:
+            made.stylize("reverse", 0, INDEX.width)
+        return made
+
+    chosen = (place for place, (one, part) in enumerate(rows) if one.which == view.gpu and not part)
+    return Rows(head, len(rows), make, next(chosen, None))
+
+
+def rows_of(gpus: Sequence[Gpu]) -> list[tuple[Gpu, MigInstance | None]]:
+    """What stands in each row: a GPU, or a part of it below."""
+    return [(gpu, part) for gpu in gpus for part in (None, *gpu.device.instances)]
+
+
+def _bare(frame: Frame) -> str:
+    """Which of several hosts show none, and why; empty: each shows some."""
+    samples = [one for one in (frame.devices, *frame.elsewhere) if one is not None]
+    without = [one for one in samples if not one.devices]
+    if len(without) == 1:
+        host = text.line(without[0].host or UNKNOWN)
+        return f"No GPU seen on {host}: {text.line(without[0].trouble or 'none found')}"
+    return f"No GPU seen on {len(without)} of {len(samples)} hosts" if without else ""
+
+
+def _none(frame: Frame) -> str:
+    """Why there are no GPUs."""
+    if frame.devices is None:
+        return "devices were not sampled"
+    return text.line(frame.devices.trouble or "none found")
+
+
+class _Sheet(NamedTuple):
+    """The table's columns, in a width."""
+
+    cells: Mapping[Column, Cell]
+    hidden: Mapping[Column, Cell]
+    """Those for wide screens, where it is none: they are told only where they warn."""
+    width: int
+    whose: Set[Column]
+    """Columns that name the GPU, whatever is known of it."""
+    common: str
+    """The trouble that all have alike, which no row repeats; empty: none."""
+
+    @classmethod
+    def fit(cls, gpus: Sequence[Gpu], width: int) -> _Sheet:
+        devices = [gpu.device for gpu in gpus]
+        known = gpu_columns.cells_for(devices, dict.fromkeys(gpu.host for gpu in gpus), width)
+        fit = fitting((*known,), width, WHO)
+        more = known.keys() - gpu_columns.CELLS.keys() - set(fit)
+        hidden = {column: draw for column, draw in known.items() if column in more}
+        cells = {column: known[column] for column in fit}
+        whose = {one for one in fit if one.title in (INDEX.title, HOST)}
+        return cls(cells, hidden, width, whose, _common(devices))
+
+    def head(self, *, spins: bool) -> Text:
+        columns = [LEGEND if spins and one is UTIL else one for one in self.cells]
+        made = Text(" ").join(cell(one.title, one, DIM) for one in columns)
+        return made.append(" used by", style=DIM)
+
+    def row(self, what: Shown, ranks: Sequence[RankSummary]) -> Text:
+        device = what.device
+        if device.trouble is not None and _silent(device):
+            return self._silent_row(what, ranks)
+        made = Text(" ").join(cell(draw(what), one) for one, draw in self.cells.items())
+        made.append(f" {_users(device, ranks)}")
+        alarms = [gpu_columns.alarm(one, draw(what), device) for one, draw in self.hidden.items()]
+        for words in filter(None, alarms):
+            made.append(f"  {begun(words, self._left(made), least=1) or '!'}", gpu_columns.ALARM)
+        told = "" if self.common else begun(_trouble(device), self._left(made))
+        made.append(f"  {told}" if told else "", style=gpu_columns.ALARM)
+        made.truncate(self.width, overflow="ellipsis")
+        return made
+
+    def _left(self, made: Text) -> int:
+        """Cells for words at the end of the row; the GPU's page tells all."""
+        return self.width - made.cell_len - 2
+
+    def part(self, part: MigInstance, ranks: Sequence[RankSummary]) -> Text:
+        """NVML tells a part's memory and processes, and nothing else."""
+        own = [rank for rank in ranks if rank.pid in part.pids]
+        known: dict[Column, str | Text] = {
+            INDEX: Text("  └", style=DIM),
+            UTIL: gpu_columns.part(part),
+            MEMORY: gpu_columns.memory(part.memory_used, part.memory_total),
+        }
+        made = Text(" ").join(cell(known.get(one, ""), one) for one in self.cells)
+        made.append(f" {_who(part.pids, own)}")
+        made.truncate(self.width, overflow="ellipsis")
+        return made
+
+    def _silent_row(self, what: Shown, ranks: Sequence[RankSummary]) -> Text:
+        device = what.device
+        name = f" {text.line(device.name)}" if device.name else ""
+        why = device.trouble or ""
+        mark, style = ("?", DIM) if "not supported" in why else ("✗", "bold red")
+        numbers = [rank.rank for rank in ranks if rank.rank is not None]
+        told = "" if self.common else text.line(why)
+        ran = f"{format_ranks(numbers)} ran on it" if numbers else ""
+        whose = (cell(draw(what), one) for one, draw in self.cells.items() if one in self.whose)
+        made = Text.assemble(
+            *(part for one in whose for part in (one, " ")),
+            (f"{mark} ", style),
+            (told, style),
+            ", " if told and ran else "",
+            ran,
+        )
+        return ends(made, Text(name, style=DIM), self.width)
+
+
+def _common(devices: Sequence[Device]) -> str:
+    """The trouble of each of several devices."""
+    told = {_trouble(device) for device in devices}
+    return told.pop() if len(told) == 1 < len(devices) else ""
+
+
+def _silent(device: Device) -> bool:
+    known = (device.utilization, device.memory_used, device.power_watts, device.temperature)
+    return all(value is None for value in known)
+
+
+def _trouble(device: Device) -> str:
+    """What the row itself does not show."""
+    why = text.line(device.trouble or "")
+    return "" if device.mig and why in ("MIG mode", "MIG mode; not supported: utilization") else why
+
+
+def ranks_on(frame: Frame) -> dict[Which, list[RankSummary]]:
+    """GPU -> the ranks that compute on it."""
+    found: dict[Which, list[RankSummary]] = {}
+    if frame.diagnosis is not None:
+        there = gpus(frame)
+        for place, on in used(frame).items():
+            for at in on:
+                found.setdefault(there[at].which, []).append(frame.diagnosis.ranks[place])
+    return found
+
+
+def _users(device: Device, ranks: Sequence[RankSummary]) -> str:
+    if device.instances:
+        return "-"
+    listed = pids(device)
+    hidden = not listed and not ranks and UNLISTED in (device.trouble or "")
+    return UNKNOWN if hidden else _who(listed, ranks)
+
+
+def _who(listed: Sequence[int], ranks: Sequence[RankSummary]) -> str:
+    """`rank 3, pid 91`: ranks, and processes that are none."""
+    ours = [rank.rank for rank in ranks if rank.rank is not None]
+    numbered = {rank.pid for rank in ranks if rank.rank is not None}
+    others = [pid for pid in listed if pid not in numbered]
+    parts = [format_ranks(ours)] if ours else []
+    parts += [f"pid {others[0]}"] if len(others) == 1 else []
+    parts += [f"{len(others)} processes"] if len(others) > 1 else []
+    return ", ".join(parts) or "-"
+
+
+STANDS = 5.0
+"""Seconds in one collective from which all that the device does is waiting."""
+LEAST = 0.1
+"""Share of a step below which waiting is not worth a mark."""
+WAITS = ("waiting", "hung")
+"""States of a rank."""
+
+
+def waiting_shares(
+    frame: Frame, ranks_on: Mapping[Which, Sequence[RankSummary]]
+) -> dict[Which, float]:
+    """GPU -> share, 0..1, of the time that its ranks wait for others, where that is
+    known of all that runs there. `ranks_on`: who computes there."""
+    if frame.diagnosis is None:
+        return {}
+    facts = {(rank.rank, rank.pid): rank for rank in frame.diagnosis.case.ranks}
+    found = {}
+    for gpu in gpus(frame):
+        ranks = ranks_on.get(gpu.which, ())
+        if not ranks or len(pids(gpu.device)) > len(ranks):
+            continue  # somebody else may be at work on it
+        shares = [_share(one, facts.get((one.rank, one.pid)), frame.at) for one in ranks]
+        known = [share for share in shares if share is not None]
+        if len(known) == len(ranks) and min(known) >= LEAST:
+            found[gpu.which] = min(known)
+    return found
+
+
+def _share(told: RankSummary, rank: Rank | None, at: float) -> float | None:
+    if rank is None:
+        return None
+    if told.state in WAITS and _stands(rank.now, at):
+        return 1.0
+    if rank.birth.get("clock") != "device":
+        return None
+    from mgpu_doctor.report import phase_bars  # not for a machine without a job
+
+    spent = phase_bars.known(told.phases)
+    total = sum(spent.values())
+    return spent.get("wait", 0.0) / total if total else None
+
+
+def _stands(now: Now | None, at: float) -> bool:
+    return now is not None and now.phase == "wait" and at - now.since >= STANDS

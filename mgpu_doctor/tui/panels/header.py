@@ -1,0 +1,128 @@
+"""The first lines of the screen (job and machine), and the titles of panels. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from rich.text import Text
+
+from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_seconds
+from mgpu_doctor.live.frame import Frame, Position
+from mgpu_doctor.report import text
+from mgpu_doctor.report.text import cut, line
+from mgpu_doctor.tui.filter.matching import gpus as gpus_of
+from mgpu_doctor.tui.panels.table_cells import DIM, ends, gauge
+from mgpu_doctor.tui.view import View
+
+LATE = 0.25
+"""Seconds from which lateness is shown in colour."""
+BARS = ((120, 24), (100, 12), (76, 6), (0, 0))
+"""From how many columns on a replay's bar has how many cells."""
+CLOCK_FROM = 100
+
+
+def header_lines(frame: Frame, width: int, _view: View) -> list[Text]:
+    title = Text.assemble(
+        ("mgpu-doctor", "bold"), ("  ", ""), (text.line(frame.source), "bold cyan")
+    )
+    if frame.others:
+        title.append(f"  +{frame.others} more (j)", style=DIM)
+    made = [ends(title, _clock(frame, width), width)]
+    if frame.diagnosis is None:
+        told = (frame.hint or "").splitlines()
+        return made + [ends(Text(text.line(line)), Text(""), width) for line in told]
+    from mgpu_doctor.tui.panels import job_summary  # not for a machine without a job
+
+    return [
+        *made,
+        *job_summary.job_lines(frame, frame.diagnosis, width),
+        job_summary.verdict_line(frame.diagnosis, width),
+    ]
+
+
+def _clock(frame: Frame, width: int) -> Text:
+    at = time.strftime("%H:%M:%S", time.localtime(frame.at))
+    if frame.replay is not None:
+        return _position(frame.replay, at, width)
+    late = "bold yellow" if frame.late >= LATE else DIM
+    return Text.assemble((f"late {frame.late:.1f} s  ", late), (at, ""))
+
+
+def _position(replay: Position, at: str, width: int) -> Text:
+    """Where it stands, which is told on the narrowest screen; the time of day is not."""
+    passed, span = replay.at - replay.start, replay.end - replay.start
+    cells = next(cells for least, cells in BARS if width >= least)
+    done = round(cells * max(0.0, min(1.0, passed / max(1e-9, span))))
+    sign = "paused" if replay.paused else f"x{replay.speed:g}"
+    return Text.assemble(
+        (f"replay {sign} ", "bold magenta"),
+        ("━" * done, "magenta"),
+        ("─" * (cells - done), DIM),
+        (f" {format_seconds(passed)} of {format_seconds(span)}", ""),
+        (f"  {at}" if width >= CLOCK_FROM else "", DIM),
+    )
+
+
+def host_lines(frame: Frame, width: int, _view: View) -> list[Text]:
+    host = frame.host
+    if host is None:
+        return [Text("host  not sampled", style=DIM)]
+    bar = max(3, min(20, (width - 72) // 2))
+    shown = Text("host  ", style=DIM)
+    shown.append("cpu ")
+    shown.append_text(gauge(None if host.cpu_percent is None else host.cpu_percent / 100, bar))
+    shown.append(" ?   " if host.cpu_percent is None else f" {host.cpu_percent:3.0f} %")
+    shown.append("  memory ")
+    used, total = host.memory_used, host.memory_total
+    share = used / total if used is not None and total else None
+    shown.append_text(gauge(share, bar, alarm=True))
+    shown.append(f" {format_bytes(used)} of {format_bytes(total)}")
+    cores = UNKNOWN if host.cores is None else str(host.cores)
+    load = UNKNOWN if host.load1 is None else f"{host.load1:.1f}"
+    return [ends(shown, Text(f"load {load} on {cores} cores", style=DIM), width)]
+
+
+Title = Callable[[Frame], str]
+
+LONGEST_HOST = 30
+OLD = 2.5
+"""Seconds from which the age of what is shown is told; as many intervals where those are longer.
+Half of one beyond two: what comes with every other frame is not told by turns."""
+
+
+def gpus_title(frame: Frame) -> str:
+    return _aged(_whose(frame), frame.gpus_age, frame)
+
+
+def gpu_title(frame: Frame) -> str:
+    return _aged("GPU", frame.gpus_age, frame)
+
+
+def ranks_title(frame: Frame) -> str:
+    return _aged("Ranks", frame.ranks_age, frame)
+
+
+def rank_title(frame: Frame) -> str:
+    return _aged("Rank", frame.ranks_age, frame)
+
+
+def steps_title(frame: Frame) -> str:
+    return _aged("Steps", frame.ranks_age, frame)
+
+
+def _aged(name: str, age: float, frame: Frame) -> str:
+    return f"{name}, {age:.0f} s ago" if age > OLD * max(1.0, frame.interval) else name
+
+
+def _whose(frame: Frame) -> str:
+    """By host, where there are several."""
+    hosts = {one.host for one in gpus_of(frame)}
+    ranks = frame.diagnosis.ranks if frame.diagnosis is not None else ()
+    of_job = {rank.host for rank in ranks}
+    if len(hosts) > 1:
+        among = f" of {len(hosts | of_job)}" if of_job - hosts else ""
+        return f"GPUs of {len(hosts)}{among} hosts"
+    host = next(iter(hosts), frame.devices.host if frame.devices is not None else None)
+    several = bool(frame.elsewhere) or len(of_job) > 1
+    return f"GPUs of {cut(line(host), LONGEST_HOST)}" if host and several else "GPUs"

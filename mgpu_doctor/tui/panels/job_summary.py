@@ -1,0 +1,210 @@
+"""The job in three lines: what runs, how fast it is, and what is wrong. Pure.
+
+Parts that do not fit are dropped by their rank.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from mgpu_doctor.case import birth
+from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.formatting import (
+    UNKNOWN,
+    format_count,
+    format_number,
+    format_seconds,
+    format_share,
+)
+from mgpu_doctor.live.frame import Frame, Going
+from mgpu_doctor.report import text
+from mgpu_doctor.report.verdict import Tone, outcome, verdict
+from mgpu_doctor.tui.filter.matching import kept
+from mgpu_doctor.tui.panels.table_cells import DIM, Column, ends, fitting
+
+BAD = "bold yellow"
+PROBE = "in-process probe"
+"""What `unexamined` calls it."""
+OLD = 1.5
+"""Seconds from which the age of a judgement is told."""
+THOUSANDS = 1000
+LONGEST_WORDS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Of a line: `rank` 0 is never dropped; of the others the highest goes first."""
+
+    shown: Text
+    rank: int = 0
+
+
+def job_lines(frame: Frame, diagnosis: Diagnosis, width: int) -> list[Text]:
+    """The second only where a step was measured."""
+    measured = _measured(diagnosis, frame.age)
+    what = [ends(_fitted(_what(diagnosis), width - measured.cell_len - 2), measured, width)]
+    how = _fitted([*_how(frame.going), *_together(diagnosis), *_probe(frame)], width - 1)
+    return what if frame.going.step_seconds is None else [*what, ends(how, Text(), width)]
+
+
+def _fitted(parts: Sequence[Part], width: int) -> Text:
+    """The parts that fit, two cells between."""
+    columns = [
+        Column(str(at), part.shown.cell_len + 1, rank=part.rank) for at, part in enumerate(parts)
+    ]
+    return Text("  ").join(parts[int(one.title)].shown for one in fitting(columns, width + 2))
+
+
+@kept
+def _what(diagnosis: Diagnosis) -> Sequence[Part]:
+    """Made anew with each diagnosis: it looks at all ranks."""
+    return [*_words(diagnosis)]
+
+
+def _words(diagnosis: Diagnosis) -> Iterator[Part]:
+    job, seen = diagnosis.case.job, len(diagnosis.ranks)
+    if named := describe_strategy(diagnosis):
+        yield Part(Text(named, style="bold"), 2)
+    if seen:
+        world = job.world_size
+        many = f"{seen} of {world} ranks" if world and seen < world else format_count(seen, "rank")
+        yield Part(Text(many))
+    if len(job.hosts) > 1:
+        yield Part(Text(f"{len(job.hosts)} hosts", style=DIM), 4)
+    elif job.hosts:
+        yield Part(Text(f"on {_short(job.hosts[0])}", style=DIM), 4)
+    software = [_short(word) for word in (_framework(diagnosis), job.launcher) if word]
+    if software:
+        yield Part(Text(" under ".join(software), style=DIM), 3)
+    if (step := diagnosis.furthest_step) is not None:
+        yield Part(Text(f"step {step}"), 1)
+    ended = outcome(diagnosis).removeprefix("is ").removeprefix("still ").removeprefix("was ")
+    yield Part(Text(ended))
+
+
+def _framework(diagnosis: Diagnosis) -> str | None:
+    """With its version, where a rank tells it."""
+    versions = (rank.birth.get("framework_version") for rank in diagnosis.case.ranks)
+    version = next((one for one in versions if isinstance(one, str)), "")
+    name = diagnosis.case.job.framework
+    return f"{name} {version}".strip() if name else None
+
+
+def _short(words: str) -> str:
+    return text.cut(text.line(words), LONGEST_WORDS)
+
+
+def _measured(diagnosis: Diagnosis, age: float) -> Text:
+    told = f"coverage {format_share(diagnosis.coverage)}"
+    return Text(f"judged {age:.0f} s ago  {told}" if age >= OLD else told, style=DIM)
+
+
+def _how(going: Going) -> Iterator[Part]:
+    if going.idle is not None:
+        yield Part(Text(f"no step for {format_seconds(round(going.idle))}", style=BAD))
+    elif going.rate is not None:
+        yield Part(Text(f"{format_number(going.rate)} steps/s", style="bold"))
+    yield Part(Text(f"{format_seconds(going.step_seconds)} a step"), 6)
+    if going.idle is None:
+        rates = [(going.tokens, "tokens"), (going.samples, "samples")]
+        known = [(value, unit) for value, unit in rates if value is not None]
+        for rank, (value, unit) in enumerate(known, start=3):
+            yield Part(Text(f"{_many(value)} {unit}/s"), rank)
+        if not known:
+            yield Part(Text(f"{UNKNOWN} samples/s"), 7)
+    broken = going.loss is not None and not math.isfinite(going.loss)
+    loss = "is no number" if broken else _loss(going.loss)
+    yield Part(_labelled("loss", loss, BAD if broken else ""), 0 if broken else 2)
+
+
+def _together(diagnosis: Diagnosis) -> Iterator[Part]:
+    """How well the ranks work together; nothing of one rank alone."""
+    if len(diagnosis.ranks) < 2 and diagnosis.parallel_efficiency is None:
+        return
+    yield Part(_labelled("efficiency", format_share(diagnosis.parallel_efficiency)), 1)
+    if diagnosis.load_balance is not None:
+        balance = format_share(diagnosis.load_balance)
+        moved = format_share(diagnosis.communication_efficiency)
+        yield Part(Text(f"(load balance {balance}, communication {moved})", style=DIM), 5)
+    elif diagnosis.efficiency_reason:
+        yield Part(Text(f"({text.line(diagnosis.efficiency_reason)})", style=DIM), 8)
+
+
+def _probe(frame: Frame) -> Iterator[Part]:
+    """What it costs, and what went wrong with it."""
+    if frame.going.probe is not None:
+        yield Part(_labelled("probe", format_share(frame.going.probe)), 7)
+    missing = frame.diagnosis.unexamined if frame.diagnosis else ()
+    off = next((one for one in missing if one.probe == PROBE), None)
+    if off is not None:
+        yield Part(Text("probe off", style=BAD), 1)
+        yield Part(Text(f"({text.cut(text.line(off.reason), 2 * LONGEST_WORDS)})", style=DIM), 9)
+
+
+def _labelled(label: str, value: str, style: str = "") -> Text:
+    return Text.assemble((f"{label} ", style or DIM), (value, style))
+
+
+def _loss(value: float | None) -> str:
+    return UNKNOWN if value is None else format_number(value)
+
+
+def _many(value: float) -> str:
+    """A large number with its thousands apart."""
+    return format_number(value) if value < THOUSANDS else f"{value:,.0f}"
+
+
+NAMES = {
+    "ddp": "DDP",
+    "fsdp": "FSDP",
+    "dp": "DataParallel",
+    "zero1": "ZeRO-1",
+    "zero2": "ZeRO-2",
+    "zero3": "ZeRO-3",
+    "deepspeed": "DeepSpeed",
+    "localsgd": "local SGD",
+    "mp": "model parallel",
+    "tensor": "tensor parallel",
+    "ps": "parameter server",
+    "manual": "own collectives",
+    "single": "one process",
+}
+"""By the words of a birth certificate; others are shown as they are."""
+OF_PIPELINES = ("pipeline", "manual")
+"""Words that say nothing more where the stages are known."""
+LONGEST_STRATEGY = 40
+
+
+def describe_strategy(diagnosis: Diagnosis) -> str:
+    """`DDP`, `FSDP × tensor parallel`, `pipeline 4 × DDP 2`; empty where it is not known."""
+    told = (diagnosis.case.job.strategy or "").split("+")
+    stages = diagnosis.stages
+    words = [word for word in told if word and not (stages and word in OF_PIPELINES)]
+    names = [text.cut(text.line(NAMES.get(word, word)), LONGEST_STRATEGY) for word in words]
+    if stages:
+        pipelines = len(stages[0])
+        names = [f"pipeline {len(stages)}", *([] if pipelines == 1 else names or ["data"])]
+        return " × ".join(names) + (f" {pipelines}" if pipelines > 1 else "")
+    devices = birth.data_parallel_devices(next(iter(diagnosis.case.ranks), None))
+    over = f" over {format_count(devices, 'device')}" if devices else ""
+    return " × ".join(names) + over
+
+
+TONE_MARKS = {
+    Tone.CRITICAL: ("✗", "bold red"),
+    Tone.WARNING: ("!", "bold yellow"),
+    Tone.INFO: ("i", "bold cyan"),
+    Tone.GOOD: ("✓", "bold green"),
+    Tone.UNKNOWN: ("?", "bold magenta"),
+}
+
+
+@kept
+def verdict_line(diagnosis: Diagnosis, width: int) -> Text:
+    said = verdict(diagnosis)
+    mark, style = TONE_MARKS[said.tone]
+    return ends(Text.assemble((f"{mark} ", style), (said.sentence, "bold")), Text(""), width)

@@ -1,0 +1,203 @@
+"""The table of ranks: state, step, and where a step's time goes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from functools import lru_cache
+
+from mgpu_probes.inprocess.layout import PHASES
+from rich.style import Style
+from rich.text import Text
+
+from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_seconds
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.report import phase_bars, text
+from mgpu_doctor.report.phase_bars import bar
+from mgpu_doctor.report.rank_rows import state
+from mgpu_doctor.report.verdict import leading
+from mgpu_doctor.tui.filter.matching import kept, kept_by, shown, told, used
+from mgpu_doctor.tui.panels.table_cells import DIM, NOTE, Column, Rows, cell, fitting
+from mgpu_doctor.tui.rank_order import Memory, memory_of, ordered
+from mgpu_doctor.tui.view import Order, View, Who
+
+HOST = Column("host", 12, rank=6)
+COLUMNS = (
+    Column("", 1),
+    Column("rank", 4, right=True),
+    HOST,
+    Column("pid", 7, right=True, rank=4),
+    Column("state", 9, rank=1),
+    Column("step", 7, right=True),
+    Column("a step", 7, right=True, rank=2),
+    Column("memory", 8, right=True),
+)
+SHORTEST_BAR = 20
+WHERE_FROM = 100
+"""Width from which the place where a running rank stands gets a column of its own."""
+MEMORY_FROM = 140
+"""Width from which their memory is shown however they are sorted."""
+FIRST = 16
+"""Ranks of which one must tell its memory for that."""
+MOVING = ("running", "waiting", "exited")
+"""States in which a step's phases say more than the place where the rank was last seen."""
+STATES = {"running": "green", "waiting": "yellow", "exited": DIM}
+
+
+def made_of(frame: Frame, width: int, view: View) -> tuple[object, ...]:
+    """Ranks are examined less often than the screen is drawn, and what they hold is read so."""
+    memory = frame.devices if used(frame) else frame.host and frame.host.processes
+    return (frame.diagnosis, memory, frame.elsewhere, frame if view.filter else None, width, view)
+
+
+@kept_by(made_of)
+def rank_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
+    """A rank that is blamed is brought into view unless another one is selected."""
+    diagnosis = frame.diagnosis
+    if diagnosis is None:
+        return []
+    if not diagnosis.ranks:
+        return [Text("no rank has joined yet", style=DIM)]
+    ranks = listed_ranks(frame, view)
+    memory = _memory(frame, ranks, width, view)
+    spent_in, longest = _spent(diagnosis.ranks)
+    sheet = _Sheet.fit(diagnosis, width, memory, longest)
+    head = [legend(spent_in), sheet.head()]
+    if view.filter is not None:
+        note = told(len(ranks), len(diagnosis.ranks), "rank", view.filter)
+        head.insert(0, Text(text.cut(note, width), style=NOTE))
+    chosen = row_of_rank(view.rank, ranks)
+    marked = row_of_culprit(diagnosis, ranks) if chosen is None else chosen
+
+    def row(place: int) -> Text:
+        return sheet.row(ranks[place], chosen=place == chosen)
+
+    return Rows(head, len(ranks), row, marked)
+
+
+@kept
+def _spent(ranks: Sequence[RankSummary]) -> tuple[frozenset[str], float]:
+    """The phases that occur, and the seconds of the longest step."""
+    spent = [phase_bars.known(rank.phases) for rank in ranks]
+    return frozenset(name for one in spent for name in one), max(sum(one.values()) for one in spent)
+
+
+def _memory(frame: Frame, ranks: Sequence[RankSummary], width: int, view: View) -> Memory | None:
+    """Where ranks are sorted by it, or there is room and it is known."""
+    if view.order is Order.MEMORY:
+        return memory_of(frame)
+    if width < MEMORY_FROM:
+        return None
+    memory = memory_of(frame)
+    return memory if any(memory(rank) is not None for rank in ranks[:FIRST]) else None
+
+
+@kept
+def listed_ranks(frame: Frame, view: View) -> list[RankSummary]:
+    """The ranks as they stand on the screen."""
+    memory = memory_of(frame) if view.order is Order.MEMORY else None
+    return ordered(shown(frame, view.filter).ranks, view, memory)
+
+
+def row_of_rank(who: Who | None, ranks: Sequence[RankSummary]) -> int | None:
+    """The row of a rank; None where it is not among them."""
+    if who is None:
+        return None
+    return next((place for place, rank in enumerate(ranks) if Who.of(rank) == who), None)
+
+
+def row_of_culprit(diagnosis: Diagnosis, ranks: Sequence[RankSummary]) -> int | None:
+    """The row of the first rank that is blamed."""
+    blamed = _blamed(diagnosis)
+    return next((place for place, rank in enumerate(ranks) if rank.rank in blamed), None)
+
+
+def legend(used: Set[str]) -> Text:
+    """The letters and colours of the phases that occur."""
+    shown = Text()
+    for name, look in phase_bars.LOOKS.items():
+        if name in used:
+            shown.append(look.letter, style=DIM if name == "wait" else Style(color=look.colour))
+            shown.append(f" {name}  ", style=DIM)
+    return shown if used else Text("no step was measured yet", style=DIM)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """The table's measures: columns, cells for the bar and the place, seconds of a full bar."""
+
+    columns: Sequence[Column]
+    room: int
+    where: int
+    scale: float
+    blamed: Set[int | None]
+    memory: Memory | None
+    """None: not shown."""
+
+    @classmethod
+    def fit(cls, diagnosis: Diagnosis, width: int, memory: Memory | None, scale: float) -> _Sheet:
+        several = len({rank.host for rank in diagnosis.ranks}) > 1
+        dropped = {"" if several else "host", "" if memory else "memory"} - {""}
+        wanted = [column for column in COLUMNS if column.title not in dropped]
+        columns = fitting(wanted, width, SHORTEST_BAR)
+        room = max(0, width - sum(column.width + 1 for column in columns))
+        placed = any(rank.where and state(rank) != "exited" for rank in diagnosis.ranks)
+        where = room // 3 if placed and width >= WHERE_FROM else 0
+        return cls(
+            columns=columns,
+            room=room - where - bool(where),
+            where=where,
+            scale=scale,
+            blamed=_blamed(diagnosis),
+            memory=memory,
+        )
+
+    def head(self) -> Text:
+        shown = Text(" ").join(cell(column.title, column, DIM) for column in self.columns)
+        shown.append_text(cell(" where the time of a step goes", Column("", self.room + 1), DIM))
+        if self.where:
+            shown.append(" stands in", style=DIM)
+        return shown
+
+    def row(self, rank: RankSummary, *, chosen: bool) -> Text:
+        guilty = rank.rank in self.blamed
+        doing = state(rank)
+        cells: dict[str, str | Text] = {
+            "": Text("▸" if guilty else " ", style="bold red"),
+            "rank": UNKNOWN if rank.rank is None else str(rank.rank),
+            "host": text.cut(text.line(rank.host), HOST.width),
+            "pid": "-" if rank.pid is None else str(rank.pid),
+            "state": Text(doing, style=STATES.get(doing, "bold red")),
+            "step": UNKNOWN if rank.last_step is None else str(rank.last_step),
+            "a step": format_seconds(rank.step_seconds_median),
+            "memory": format_bytes(self.memory(rank)) if self.memory else "",
+        }
+        style = "bold" if guilty else ""
+        shown = Text(" ").join(cell(cells[one.title], one, style) for one in self.columns)
+        if chosen:
+            shown.stylize("reverse")
+        shown.append(" ")
+        place = text.line(rank.where) if rank.where and doing != "exited" else ""
+        stands = bool(place) and doing not in MOVING
+        if stands and not self.where:
+            how = "in" if place in PHASES else "at"
+            shown.append(text.cut(f"{how} {place}", self.room), style="yellow")
+        else:
+            shown.append_text(
+                _bar((*phase_bars.known(rank.phases).items(),), self.scale, self.room)
+            )
+        if self.where and place:
+            shown.append(f" {text.cut(place, self.where)}", style="yellow" if stands else DIM)
+        return shown
+
+
+@lru_cache(1024)
+def _bar(known: tuple[tuple[str, float], ...], scale: float, room: int) -> Text:
+    """Phases change with each diagnosis, which is less often than the screen is drawn."""
+    return cell(bar(dict(known), scale, room), Column("", room))
+
+
+def _blamed(diagnosis: Diagnosis) -> set[int | None]:
+    lead = leading(diagnosis)
+    return {culprit.rank for culprit in lead.culprits} - {None} if lead else set()

@@ -1,0 +1,115 @@
+"""Pieces of text that panels share: gauges, columns, lines of a fixed width. Pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, overload
+
+from rich.cells import cell_len, set_cell_size
+from rich.text import Text
+
+FULL, EMPTY = "█", "·"
+DIM = "dim"
+NOTE = "cyan"
+HIGH, FULLEST = 0.85, 0.95
+
+
+def gauge(share: float | None, width: int, *, alarm: bool = False) -> Text:
+    """A bar of `width` cells for a share 0..1; unknown is a run of question marks, not 0."""
+    if share is None:
+        return Text("?" * width, style=DIM)
+    filled = max(0, min(width, round(share * width)))
+    style = "green"
+    if alarm and share >= HIGH:
+        style = "red" if share >= FULLEST else "yellow"
+    return Text.assemble((FULL * filled, style), (EMPTY * (width - filled), DIM))
+
+
+class Column(NamedTuple):
+    """A column of a table: `rank` 0 is never dropped; of the others the highest goes first."""
+
+    title: str
+    width: int
+    right: bool = False
+    rank: int = 0
+
+
+def fitting(columns: Sequence[Column], width: int, spare: int = 0) -> list[Column]:
+    """The columns that fit in `width` cells with one cell between, leaving `spare` over."""
+    kept = list(columns)
+    while kept and sum(column.width + 1 for column in kept) + spare > width:
+        dispensable = [column for column in kept if column.rank]
+        if not dispensable:
+            break
+        kept.remove(max(dispensable, key=lambda column: column.rank))
+    return kept
+
+
+def cell(content: str | Text, column: Column, style: str = "") -> Text:
+    """`content` cut or padded to the column's width."""
+    plain = content.plain if isinstance(content, Text) else content
+    if cell_len(plain) > column.width:
+        cut = content.copy() if isinstance(content, Text) else Text(content, style=style)
+        cut.truncate(column.width, overflow="ellipsis")
+        return cut
+    if isinstance(content, Text):
+        padded = content.copy()
+        padded.append(" " * (column.width - cell_len(plain)))
+        return padded
+    filled = plain.rjust(column.width) if column.right else set_cell_size(plain, column.width)
+    return Text(filled, style=style)
+
+
+def begun(words: str, room: int, least: int = 8) -> str:
+    """`words` in `room` cells: as many whole ones as fit and an ellipsis; empty where those would
+    fill fewer than `least` cells and so tell nothing."""
+    if cell_len(words) <= room:
+        return words
+    parts = words.split(" ")
+    fit = (" ".join(parts[:many]) for many in range(len(parts) - 1, 0, -1))
+    told = next((one for one in fit if cell_len(one) + 2 <= room), "")
+    return f"{told.rstrip(':,;')} …" if cell_len(told) >= least else ""
+
+
+def sentence(words: str, width: int) -> list[Text]:
+    """What is said in place of a table, wrapped."""
+    return [Text(line, style=DIM) for line in textwrap.wrap(words, max(1, width))]
+
+
+def ends(left: Text, right: Text, width: int) -> Text:
+    """`left` and `right` at the two ends of a line; `left` is cut where both do not fit."""
+    room = width - right.cell_len - 1
+    if room < width // 3:
+        room, right = width, Text("")
+    shown = left.copy()
+    shown.truncate(max(0, room), overflow="ellipsis")
+    shown.append(" " * max(0, width - shown.cell_len - right.cell_len))
+    return shown.append_text(right)
+
+
+class Rows(Sequence[Text]):
+    """`head`: lines that stay where they are while the rows below scroll. `make` gives row 0 to
+    `many - 1`. `marked`: the row that shall be on the screen."""
+
+    def __init__(
+        self,
+        head: Sequence[Text],
+        many: int,
+        make: Callable[[int], Text],
+        marked: int | None = None,
+    ) -> None:
+        self.head, self.many, self.make, self.marked = head, many, make, marked
+
+    def __len__(self) -> int:
+        return len(self.head) + self.many
+
+    @overload
+    def __getitem__(self, place: int) -> Text: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Text]: ...
+    def __getitem__(self, place: int | slice) -> Text | Sequence[Text]:
+        if isinstance(place, slice):
+            return [self[one] for one in range(len(self))[place]]
+        line = range(len(self))[place]
+        return self.head[line] if line < len(self.head) else self.make(line - len(self.head))

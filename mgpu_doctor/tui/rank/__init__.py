@@ -1,1 +1,0 @@
-"""One rank: chosen in the panel of ranks, and its page."""

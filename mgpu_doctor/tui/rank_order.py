@@ -1,0 +1,80 @@
+"""How ranks are sorted on the screen. Unknown values come last, also in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.findings import RankSummary
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.report.rank_rows import state
+from mgpu_doctor.tui.filter.fields import own_seconds, wait_seconds
+from mgpu_doctor.tui.filter.matching import gpus, used
+from mgpu_doctor.tui.view import Order, Row, View
+
+URGENT = ("hung", "dead", "missing", "exited", "waiting", "running")
+"""States in the order in which somebody should look."""
+Memory = Callable[[RankSummary], float | None]
+
+
+def ordered(
+    ranks: Sequence[RankSummary], view: View, memory: Memory | None = None
+) -> list[RankSummary]:
+    """By the view's order: most own work, wait and memory first, fewest steps first."""
+    key: dict[Order, Callable[[RankSummary], Any]] = {
+        Order.RANK: lambda rank: rank.rank,
+        Order.OWN: lambda rank: _negative(own_work(rank)),
+        Order.WAIT: lambda rank: _negative(_only(wait_seconds(Row(rank)))),
+        Order.STEP: lambda rank: rank.last_step,
+        Order.MEMORY: lambda rank: _negative(memory(rank)) if memory else None,
+        Order.STATE: _urgency,
+        Order.HOST: lambda rank: rank.host or None,
+    }
+    by = key[view.order]
+    known = [rank for rank in ranks if by(rank) is not None]
+    unknown = [rank for rank in ranks if by(rank) is None]
+    return sorted(known, key=by, reverse=view.reversed) + unknown
+
+
+def own_work(rank: RankSummary) -> float | None:
+    """Seconds a step that the rank worked itself, as far as measured."""
+    return _only(own_seconds(Row(rank)))
+
+
+def memory_of(frame: Frame) -> Memory:
+    """Bytes that a rank holds: on its GPUs where any rank has one, else in the host's memory."""
+    diagnosis, there = frame.diagnosis, gpus(frame)
+    placed = used(frame)
+    if diagnosis is None or not placed:
+        return lambda rank: _resident(frame.host, rank)
+    held: dict[int, float] = {}
+    for place, on in placed.items():
+        pid = diagnosis.ranks[place].pid
+        devices = [there[at].device for at in on]
+        own = [one.memory for device in devices for one in device.processes if one.pid == pid]
+        parts = own or [device.memory_used for device in devices]
+        if all(part is not None for part in parts):
+            held[id(diagnosis.ranks[place])] = sum(part for part in parts if part is not None)
+    return lambda rank: held.get(id(rank))
+
+
+def _resident(host: HostSample | None, rank: RankSummary) -> float | None:
+    if host is None or rank.pid is None or host.host not in (None, rank.host):
+        return None
+    _, resident = host.processes.get(rank.pid, (None, None))
+    return resident
+
+
+def _urgency(rank: RankSummary) -> tuple[int, str]:
+    told = str(getattr(rank.state, "value", rank.state))
+    place = URGENT.index(told) if told in URGENT else len(URGENT)
+    return place, state(rank)
+
+
+def _only(values: Sequence[float]) -> float | None:
+    return values[0] if values else None
+
+
+def _negative(value: float | None) -> float | None:
+    return None if value is None else -value

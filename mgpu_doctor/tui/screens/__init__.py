@@ -1,0 +1,1 @@
+"""Full screens and pages that keys open over the main screen."""

@@ -1,0 +1,149 @@
+"""Base classes of pages that open over the main screen, and the help page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.strip import Strip
+from textual.widget import Widget
+from textual.widgets import Static
+
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.keys import REPLAY_ACTIONS, told
+from mgpu_doctor.tui.view import View
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+ELSE = (
+    ("tab", "Next panel; arrows and page keys move in it, and so does the mouse."),
+    ("↑ ↓", "Select a finding, a rank or a GPU: enter opens it. Digits find a rank."),
+    ("s S", "On a rank's page: its stack, and those of all ranks."),
+    ("^p", "Palette: everything above, found by typing a few letters."),
+)
+READING = (
+    "Ranks: a bar is a step's time, its letters are the phases of the legend. The rank whose bar "
+    "holds work while the others' hold dots (wait) is the one they wait for.",
+    "Steps: each cell is one rank's own work in one step beyond the median of the others. The "
+    "taller, the worse. An empty cell was not measured. A question mark is not known.",
+    "Late: how much later than the interval asks this screen was renewed. A busy machine and a "
+    "large job make it so: it takes a fifth of a core at most.",
+)
+
+
+class FollowingScreen(Screen[None]):
+    """A page that shows what is newest."""
+
+    def show(self, frame: Frame) -> None:
+        """Draw this from now on."""
+        raise NotImplementedError
+
+
+TURNING: list[BindingType] = [
+    Binding("n", "turn(1)", "next", tooltip="The next one (or →)."),
+    Binding("p", "turn(-1)", "previous", tooltip="The one before (or ←)."),
+    Binding("left", "turn(-1)", show=False, priority=True),
+    Binding("right", "turn(1)", show=False, priority=True),
+    Binding("escape,q", "close", "close"),
+]
+
+
+class SubjectScreen(FollowingScreen):
+    """A page of one rank or one GPU, in panels. `view` says which is shown, and among which one
+    goes on to the next."""
+
+    # Of the page alone: Textual puts the page's name before each rule. Not DEFAULT_CSS, over which
+    # the rules of the app for all panels would win.
+    CSS = """
+    Panel {
+        height: auto;
+        scrollbar-size-vertical: 1;
+        scrollbar-size-horizontal: 0;
+        border-top: solid $primary-darken-1;
+        border-title-color: $text-muted;
+    }
+    Panel:focus { border-top: heavy $accent; border-title-color: $text; }
+    """
+
+    def __init__(self, frame: Frame, view: View) -> None:
+        super().__init__()
+        self.view = view
+        self._frame = frame
+
+    def action_turn(self, by: int) -> None:
+        """To the one that comes so many places later."""
+        raise NotImplementedError
+
+    def action_close(self) -> None:
+        self.dismiss()
+
+
+class Page(ModalScreen[None]):
+    """Text to read, closed by escape, q or enter."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter,question_mark", "app.pop_screen", "close"),
+    ]
+
+    def __init__(self, title: str, content: RenderableType) -> None:
+        super().__init__()
+        self._page_title = title
+        self._content = content
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll() as page:
+            page.border_title = self._page_title
+            page.border_subtitle = "escape: close"
+            yield Static(self._content, markup=False)
+
+
+def help_page(app: App[Any]) -> Page:
+    """The keys of the page that is open, then those of the live screen, and how to read it. Those
+    of a replay come last where there is none."""
+    from rich.console import Group  # no part of the first frame
+    from rich.table import Table
+
+    everywhere = told()
+    if not app.check_action("pause", ()):
+        everywhere.sort(key=lambda one: one.action.partition("(")[0] in REPLAY_ACTIONS)
+    listed = [*_of_page(app.screen), *everywhere]
+    keys = Table.grid(padding=(0, 2, 0, 0))
+    for key, does in (*((app.get_key_display(one), one.tooltip) for one in listed), *ELSE):
+        keys.add_row(Text(key, style="bold"), does)
+    return Page("Keys", Group(keys, *(Text(f"\n{told}") for told in READING)))
+
+
+def _of_page(screen: Screen[Any]) -> list[Binding]:
+    """With one key each."""
+    return [
+        replace(one, key=one.key.partition(",")[0])
+        for one in (type(screen).BINDINGS if isinstance(screen, FollowingScreen) else ())
+        if isinstance(one, Binding) and one.tooltip
+    ]
+
+
+class DrawnLines(Widget):
+    DEFAULT_CSS = "DrawnLines { width: 1fr; height: 1fr; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._strips: list[Strip] = []
+
+    def put(self, lines: Iterable[Text]) -> None:
+        """Show these from now on."""
+        console = self.app.console
+        self._strips = [Strip(line.render(console), line.cell_len) for line in lines]
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        style = self.rich_style
+        if y >= len(self._strips):
+            return Strip.blank(self.size.width, style)
+        return self._strips[y].adjust_cell_length(self.size.width, style).apply_style(style)

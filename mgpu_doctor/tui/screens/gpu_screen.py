@@ -1,0 +1,90 @@
+"""The page of one GPU: all that it tells, and the processes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from mgpu_probes.outside.owner import Owner, owners
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.message import Message
+from textual.widgets import Footer
+
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.tui.filter.matching import pids, shown
+from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panels import header
+from mgpu_doctor.tui.screens import gpu_details
+from mgpu_doctor.tui.screens.base import TURNING, SubjectScreen
+from mgpu_doctor.tui.screens.gpu_details import IN_A_CONTAINER, REPLAYED, Owners
+from mgpu_doctor.tui.view import View
+
+Look = Callable[[Sequence[int]], Sequence[Owner] | None]
+
+
+class GpuScreen(SubjectScreen):
+    """Opens over the screen. `show` brings it the newest frame, live or replayed."""
+
+    CSS = f"""
+    {SubjectScreen.CSS}
+    GpuScreen #portrait {{ max-height: 70%; }}
+    GpuScreen #users {{ height: 1fr; min-height: 3; }}
+    """
+    BINDINGS: ClassVar[list[BindingType]] = TURNING
+
+    class Known(Message):
+        def __init__(self, found: Owners) -> None:
+            super().__init__()
+            self.found = found
+
+    def __init__(self, frame: Frame, view: View, *, look: Look = owners) -> None:
+        super().__init__(frame, view)
+        self._look = look
+        self._owners = Owners()
+        self._asked: tuple[int, ...] | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Panel(gpu_details.gpu_page_lines, "GPU", id="portrait", entitle=header.gpu_title)
+        yield Panel(self._user_lines, "Processes", id="users")
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#portrait").focus()
+        self.show(self._frame)
+
+    def show(self, frame: Frame) -> None:
+        """The newest frame."""
+        self._frame = frame
+        for panel in self.query(Panel):
+            panel.show(frame, self.view)
+        gpu = gpu_details.gpu_of(frame, self.view)
+        listed = pids(gpu.device) if gpu is not None else ()
+        if frame.replay is not None:
+            self._owners = Owners(reason=REPLAYED)
+        elif listed != self._asked:
+            self._asked = listed
+            self._ask(listed)
+
+    def _user_lines(self, frame: Frame, width: int, view: View) -> Sequence[Text]:
+        return gpu_details.process_lines(frame, width, view, self._owners)
+
+    @work(thread=True, name="owners", exclusive=True)
+    def _ask(self, listed: Sequence[int]) -> None:
+        known = self._look(listed)
+        found = Owners(reason=IN_A_CONTAINER) if known is None else Owners(tuple(known))
+        self.post_message(self.Known(found))
+
+    def on_gpu_screen_known(self, message: Known) -> None:
+        self._owners = message.found
+        self.show(self._frame)
+
+    def action_turn(self, by: int) -> None:
+        there = [one.which for one in shown(self._frame, self.view.filter).gpus]
+        if not there:
+            return
+        place = there.index(self.view.gpu) + by if self.view.gpu in there else 0
+        self.view = self.view._replace(gpu=there[place % len(there)])
+        self.show(self._frame)

@@ -1,0 +1,245 @@
+"""What the graphs show: subject, measure and time window. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.live.history import steps
+from mgpu_doctor.live.history.collect import History, HostPast
+from mgpu_doctor.live.history.measures import (
+    OF_DEVICE,
+    OF_HOST,
+    OF_JOB,
+    OF_PRESSURE,
+    OF_RANK,
+    Measure,
+)
+from mgpu_doctor.live.history.series import EMPTY
+from mgpu_doctor.live.history.spans import NONE, Spans
+from mgpu_doctor.report.text import cut, line
+
+LONGEST_HOST = 20
+
+
+class Kind(Enum):
+    GPUS = "all GPUs"
+    GPU = "GPU"
+    HOST = "host"
+    JOB = "job"
+    RANKS = "all ranks"
+    RANK = "rank"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`number`: index of the GPU or number of the rank. `host`: whose it is; None: there is but
+    one, or it is the job's."""
+
+    kind: Kind
+    number: int | None = None
+    host: str | None = None
+
+    @property
+    def title(self) -> str:
+        numbered = self.kind.value if self.number is None else f"{self.kind.value} {self.number}"
+        return f"{numbered}, {cut(line(self.host), LONGEST_HOST)}" if self.host else numbered
+
+    @property
+    def is_many(self) -> bool:
+        """One measure of all of a kind, not all measures of one."""
+        return self.kind in (Kind.GPUS, Kind.RANKS)
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        return MEASURES[self.kind]
+
+
+MEASURES = {
+    Kind.GPUS: tuple(OF_DEVICE),
+    Kind.GPU: tuple(OF_DEVICE),
+    Kind.HOST: (*OF_HOST, *OF_PRESSURE),
+    Kind.JOB: OF_JOB,
+    Kind.RANKS: OF_RANK,
+    Kind.RANK: OF_RANK,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One graph: a measure of a single subject."""
+
+    subject: Subject
+    measure: Measure
+    title: str
+
+
+def subjects(history: History) -> tuple[Subject, ...]:
+    """Those that there are, in the order in which one goes through them."""
+    several = len(_hosts(history)) > 1
+    gpus = [Subject(Kind.GPU, index, host if several else None) for host, index in history.devices]
+    hosts = [Subject(Kind.HOST, host=host if several else None) for host in _hosts(history)]
+    numbers = sorted({rank.rank for rank in history.ranks if rank.rank is not None})
+    ranks = [Subject(Kind.RANK, number) for number in numbers]
+    return (
+        *([Subject(Kind.GPUS)] if gpus else []),
+        *gpus,
+        *hosts,
+        *([Subject(Kind.JOB), Subject(Kind.RANKS)] if ranks else []),
+        *ranks,
+    )
+
+
+def lanes(history: History, subject: Subject, measure: Measure) -> list[Lane]:
+    """The graphs of a subject: one a measure, or `measure` of each of many."""
+    if not subject.is_many:
+        return [Lane(subject, one, one.name) for one in subject.measures]
+    single = Kind.GPU if subject.kind is Kind.GPUS else Kind.RANK
+    return [Lane(one, measure, one.title) for one in subjects(history) if one.kind is single]
+
+
+def spans(history: History, lane: Lane) -> Spans:
+    """What is known of it up to the moment shown."""
+    return _all(history, lane.subject, lane.measure).until(history.at)
+
+
+def _all(history: History, subject: Subject, measure: Measure) -> Spans:
+    host = subject.host or _hosts(history)[0]
+    if subject.kind is Kind.GPU and subject.number is not None:
+        trace = history.devices.get((host, subject.number), EMPTY)
+        return trace.spans(tuple(OF_DEVICE).index(measure))
+    if subject.kind is Kind.HOST:
+        past = history.hosts.get(host, HostPast())
+        if measure in OF_HOST:
+            return past.use.spans(tuple(OF_HOST).index(measure))
+        return past.pressure.spans(OF_PRESSURE.index(measure))
+    if subject.kind is Kind.JOB:
+        told = [steps.spans(_of(history, number), measure) for number in _tellers(history)]
+        return next((one for one in told if len(one)), NONE)
+    if subject.kind is Kind.RANK:
+        return steps.spans(_of(history, subject.number), measure)
+    return NONE
+
+
+def _hosts(history: History) -> Sequence[str | None]:
+    """Those that anything was sampled of; one at least."""
+    of_devices = (host for host, _ in history.devices)
+    return [*dict.fromkeys((*of_devices, *history.hosts))] or [None]
+
+
+MOST_ASKED = 16
+"""Ranks asked for the job's loss: the last stage of a pipeline alone knows it."""
+
+
+def _tellers(history: History) -> Sequence[int]:
+    numbers = sorted({rank.rank for rank in history.ranks if rank.rank is not None})
+    return [*numbers[: MOST_ASKED // 2], *numbers[MOST_ASKED // 2 :][-MOST_ASKED // 2 :]]
+
+
+def _of(history: History, number: int | None) -> list[Rank]:
+    return [rank for rank in history.ranks if rank.rank == number]
+
+
+LENGTHS = (60.0, 300.0, 900.0, 3600.0, 3 * 3600.0, 6 * 3600.0)
+"""Seconds: the time bases."""
+PAN = 0.25
+"""Of the window: one step to the side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """`base`: place in `LENGTHS`. `end`: seconds since the epoch; None: it follows the present."""
+
+    base: int = 1
+    end: float | None = None
+
+    @property
+    def length(self) -> float:
+        """Seconds."""
+        return LENGTHS[self.base]
+
+    def span(self, now: float) -> tuple[float, float]:
+        """From when to when."""
+        end = now if self.end is None else min(self.end, now)
+        return end - self.length, end
+
+    def zoom(self, by: int, now: float, first: float | None, share: float = 0.5) -> Window:
+        """So many bases longer. What is at the `share` of the width stays there, unless the
+        present is followed."""
+        base = max(0, min(len(LENGTHS) - 1, self.base + by))
+        if self.end is None:
+            return replace(self, base=base)
+        start, _ = self.span(now)
+        still = start + share * self.length
+        return Window(base, still + (1 - share) * LENGTHS[base]).clamped(now, first)
+
+    def pan(self, by: float, now: float, first: float | None) -> Window:
+        """So many steps later (or earlier)."""
+        _, end = self.span(now)
+        return replace(self, end=end + by * PAN * self.length).clamped(now, first)
+
+    def follow(self) -> Window:
+        """The present again."""
+        return replace(self, end=None)
+
+    def clamped(self, now: float, first: float | None) -> Window:
+        """Not beyond the present, which is then followed, and not before `first`, the beginning of
+        what is known."""
+        if self.end is None or first is None:
+            return self.follow()
+        end = max(self.end, first + self.length)
+        return self.follow() if end >= now else replace(self, end=end)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`measure`: place among the subject's measures. `scrolled`: graphs above the first shown."""
+
+    window: Window = field(default_factory=Window)
+    subject: Subject | None = None
+    measure: int = 0
+    scrolled: int = 0
+
+    def shown(self, history: History) -> Subject:
+        """The subject, or the first one where it is not chosen yet or gone."""
+        there = subjects(history)
+        return self.subject if self.subject in there and self.subject else there[0]
+
+    def measured(self, history: History) -> Measure:
+        """The measure that stands out."""
+        measures = self.shown(history).measures
+        return measures[self.measure % len(measures)]
+
+    def turned(self, history: History, by: int) -> Choice:
+        """So many subjects on; round the corner."""
+        there = subjects(history)
+        return self.on(there[(there.index(self.shown(history)) + by) % len(there)])
+
+    def on(self, subject: Subject) -> Choice:
+        """Another subject; the same measure where it has it."""
+        kept = self.measure if self.subject is None else self._same(subject)
+        return replace(self, subject=subject, measure=kept, scrolled=0)
+
+    def _same(self, subject: Subject) -> int:
+        assert self.subject is not None
+        measure = self.subject.measures[self.measure % len(self.subject.measures)]
+        return subject.measures.index(measure) if measure in subject.measures else 0
+
+    def next_measure(self, history: History, by: int) -> Choice:
+        """So many measures on; round the corner."""
+        count = len(self.shown(history).measures)
+        return replace(self, measure=(self.measure + by) % count, scrolled=0)
+
+    def picked(self, history: History, lane: Lane) -> Choice:
+        """A graph was pointed at: of many its subject, of one its measure."""
+        shown = self.shown(history)
+        if shown.is_many:
+            here = replace(self, subject=shown)
+            return here.on(lane.subject)
+        return replace(self, subject=shown, measure=shown.measures.index(lane.measure), scrolled=0)
+
+    def scrolled_by(self, by: int, most: int) -> Choice:
+        """So many graphs down, `most` at most."""
+        return replace(self, scrolled=max(0, min(most, self.scrolled + by)))

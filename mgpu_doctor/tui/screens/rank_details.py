@@ -1,0 +1,221 @@
+"""A rank's identity, state, findings and phases, compared with the median rank. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+from mgpu_probes.inprocess.layout import PHASES
+from rich.style import Style
+from rich.text import Text
+
+from mgpu_doctor.case.files import Json
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Diagnosis, Finding, RankSummary
+from mgpu_doctor.formatting import UNKNOWN, format_count, format_rank_numbers, format_seconds
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.report import phase_bars, text
+from mgpu_doctor.report.rank_rows import state
+from mgpu_doctor.report.verdict import Tone
+from mgpu_doctor.tui.filter.matching import gpus, used
+from mgpu_doctor.tui.panels.finding_list import hanging
+from mgpu_doctor.tui.panels.job_summary import TONE_MARKS
+from mgpu_doctor.tui.panels.table_cells import DIM, ends
+from mgpu_doctor.tui.screens.rank_memory import forecast_lines, memory_lines, peak_lines
+from mgpu_doctor.tui.view import View, Who
+
+MOST_GROUPS = 4
+
+
+def rank_page_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
+    diagnosis, rank = frame.diagnosis, rank_of(frame, view)
+    if diagnosis is None or rank is None:
+        return [Text(f"{name(view.rank)} is not there at this moment.", style="yellow")]
+    made = [_who(frame, rank), *_doing(diagnosis, rank)]
+    known = _facts(frame, rank)
+    made += memory_lines(frame, rank, known)
+    made += forecast_lines(diagnosis, known)
+    blamed = [one for one in diagnosis.findings if _blames(one, rank)]
+    suffered = [one for one in diagnosis.findings if one not in blamed and rank.rank in one.victims]
+    for finding in blamed:
+        made += _accusation(finding, width)
+    made += [_suffering(finding) for finding in suffered]
+    made += phase_lines(diagnosis, rank, blamed, width)
+    made += peak_lines(known, width)
+    for line in made:
+        line.truncate(width, overflow="ellipsis")
+    here = len(diagnosis.ranks)
+    place = next(place for place, one in enumerate(diagnosis.ranks) if one is rank) + 1
+    return [ends(made[0], Text(f"{place} of {here}", style=DIM), width), *made[1:]]
+
+
+def rank_of(frame: Frame | None, view: View) -> RankSummary | None:
+    """The rank that is selected; None where the frame does not have it."""
+    ranks = frame.diagnosis.ranks if frame is not None and frame.diagnosis is not None else ()
+    return next((rank for rank in ranks if Who.of(rank) == view.rank), None)
+
+
+def name(who: Who | None) -> str:
+    if who is None:
+        return "No rank"
+    return f"rank {who.rank}" if who.rank is not None else f"process {who.pid}"
+
+
+def _who(frame: Frame, rank: RankSummary) -> Text:
+    known = _facts(frame, rank)
+    parts = [f"on {text.line(rank.host)}"] if rank.host else []
+    parts += [f"pid {rank.pid}"] if rank.pid is not None else ["no process"]
+    if known is not None and known.local_rank is not None:
+        parts.append(f"local rank {known.local_rank}")
+    if known is not None and known.attempt:
+        parts.append(f"started {format_count(known.attempt + 1, 'time')}")
+    gpus = _gpus(frame, rank)
+    parts += [gpus or text.line(rank.device or "")] if gpus or rank.device else []
+    return Text.assemble((name(Who.of(rank)), "bold"), ("  " + "  ".join(parts), ""))
+
+
+def _facts(frame: Frame, rank: RankSummary) -> Rank | None:
+    ranks = frame.diagnosis.case.ranks if frame.diagnosis else ()
+    return next((one for one in ranks if (one.rank, one.pid) == (rank.rank, rank.pid)), None)
+
+
+def _gpus(frame: Frame, rank: RankSummary) -> str:
+    if frame.diagnosis is None:
+        return ""
+    place = next(place for place, one in enumerate(frame.diagnosis.ranks) if one is rank)
+    on = [gpus(frame)[at].device for at in used(frame).get(place, ())]
+    return ", ".join(f"GPU {one.index} ({text.line(one.name or UNKNOWN)})" for one in on)
+
+
+def _doing(diagnosis: Diagnosis, rank: RankSummary) -> Iterator[Text]:
+    step = UNKNOWN if rank.last_step is None else str(rank.last_step)
+    told = Text.assemble((state(rank), "bold"), (f", step {step}", ""))
+    if rank.step_seconds_median is not None:
+        told.append(f", {format_seconds(rank.step_seconds_median)} a step")
+    if rank.where and rank.state != "exited":
+        told.append(f", in {text.line(rank.where)}")
+    yield told
+    birth = next((one.birth for one in diagnosis.case.ranks if one.rank == rank.rank), {})
+    groups = _groups(birth.get("groups"))
+    if groups:
+        yield Text.assemble(("groups ", DIM), ("; ".join(groups), ""))
+
+
+def _groups(told: Json) -> list[str]:
+    """`data: 0-3`, those that have more than a name."""
+    listed = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    found = []
+    for one in listed[:MOST_GROUPS]:
+        members, kind = one.get("ranks"), one.get("kind") or one.get("name")
+        numbers = members if isinstance(members, list) else []
+        whole = [number for number in numbers if isinstance(number, int)]
+        among = "all ranks" if members is None else format_rank_numbers(whole, limit=4)
+        found.append(f"{text.cut(text.line(str(kind)), 24)}: {among}")
+    more = len(listed) - MOST_GROUPS
+    return [*found, f"{more} more"] if more > 0 else found
+
+
+def _blames(finding: Finding, rank: RankSummary) -> bool:
+    return any(
+        one.rank == rank.rank if one.rank is not None else one.pid == rank.pid is not None
+        for one in finding.culprits
+    )
+
+
+def _accusation(finding: Finding, width: int) -> Iterator[Text]:
+    """In full: it is what the page is opened for."""
+    mark, style = TONE_MARKS[Tone(finding.severity.value)]
+    words = Text.assemble((f"{finding.code}  ", "bold"), text.line(finding.title))
+    return hanging(Text(f"{mark} ", style=style), words, width)
+
+
+def _suffering(finding: Finding) -> Text:
+    return Text(f"suffers from {finding.code}: {text.line(finding.title)}", style=DIM)
+
+
+LABEL = 14
+VALUE = 10
+"""Cells of a phase's name, and of a time."""
+SAME = 0.005
+"""Of the longer one, in which two times differ that are shown as equal."""
+
+
+def phase_lines(
+    diagnosis: Diagnosis, rank: RankSummary, accused: Sequence[Finding], width: int
+) -> Iterator[Text]:
+    """A line a phase. `accused`: the findings that blame the rank; what one of them measured beyond
+    the others is told as it tells it."""
+    others = peers(diagnosis, rank)
+    usual = {phase: _median(others, phase) for phase in PHASES}
+    known = [one for one in PHASES if rank.phases.get(one) or usual[one]]
+    if not known:
+        yield Text("No step of it was measured.", style=DIM)
+        return
+    measured = _beyond(accused, rank) if others else {}
+    yield _head(others, measured, next((one.since_step for one in accused if one.since_step), None))
+    most = max(max(rank.phases.get(one) or 0.0, usual[one] or 0.0) for one in known)
+    room = max(0, width - LABEL - (3 if others else 1) * VALUE - 2)
+    for phase in known:
+        own, look = rank.phases.get(phase), phase_bars.LOOKS[phase]
+        colour = DIM if phase == "wait" else Style(color=look.colour)
+        shown = Text.assemble((f"{look.letter} ", colour), (f"{phase:{LABEL - 2}}", ""))
+        shown.append(f"{format_seconds(own):>{VALUE}}")
+        if others:
+            more = measured.get(phase, _more(own, usual[phase]))
+            shown.append(f"{format_seconds(usual[phase]):>{VALUE}}")
+            shown.append(f"{_told(more, own, usual[phase]):>{VALUE}}")
+        shown.append("  ").append(look.letter * round((own or 0.0) / most * room), style=colour)
+        yield shown
+
+
+def peers(diagnosis: Diagnosis, rank: RankSummary) -> list[RankSummary]:
+    """The other ranks that do the same work: of the same stage of a pipeline, where it is one. A
+    parameter server is like nobody."""
+    if rank.rank in diagnosis.servers:
+        return []
+    stage = next((stage for stage in diagnosis.stages if rank.rank in stage), None)
+    return [
+        one
+        for one in diagnosis.ranks
+        if one is not rank
+        and one.rank not in diagnosis.servers
+        and (stage is None or one.rank in stage)
+    ]
+
+
+def _head(others: Sequence[RankSummary], measured: Mapping[str, float], since: int | None) -> Text:
+    """Times are medians over all steps; what a finding measured is of the steps since then."""
+    head = f"{'phase':{LABEL}}{'this rank':>{VALUE}}"
+    if not others:
+        return Text(f"{head}  no other rank does the same work", style=DIM)
+    told = f"median of {format_count(len(others), 'other rank')}"
+    if measured and since:
+        told = f"beyond since step {since}: {', '.join(measured)}"
+    return Text(f"{head}{'others':>{VALUE}}{'beyond':>{VALUE}}  {told}", style=DIM)
+
+
+def _beyond(accused: Sequence[Finding], rank: RankSummary) -> Mapping[str, float]:
+    """Phase -> seconds beyond the others, as findings measured it."""
+    found: dict[str, float] = {}
+    for one in (evidence for finding in accused for evidence in finding.evidence):
+        phase = one.measure.partition(" beyond ")[0]
+        if phase in PHASES and one.where == f"rank {rank.rank}" and isinstance(one.value, float):
+            found.setdefault(phase, one.value)
+    return found
+
+
+def _median(ranks: Sequence[RankSummary], phase: str) -> float | None:
+    known = [value for rank in ranks if (value := rank.phases.get(phase)) is not None]
+    return median(known) if known else None
+
+
+def _more(own: float | None, usual: float | None) -> float | None:
+    return None if own is None or usual is None else own - usual
+
+
+def _told(more: float | None, own: float | None, usual: float | None) -> str:
+    if more is None:
+        return UNKNOWN
+    if abs(more) < SAME * max(own or 0.0, usual or 0.0):
+        return "="
+    return f"+{format_seconds(more)}" if more > 0 else format_seconds(more)

@@ -1,0 +1,163 @@
+"""A rank's output and stacks as lines. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from rich.cells import chop_cells
+from rich.text import Text
+
+from mgpu_doctor.analysis.stacks import frames
+from mgpu_doctor.analysis.stacks.thread_states import postures
+from mgpu_doctor.analysis.stacks.wait_classifier import WAITING, Doing
+from mgpu_doctor.case.looks import Frame, Look, Stack, Thread
+from mgpu_doctor.formatting import UNKNOWN, format_count
+from mgpu_doctor.live.rank.output import Output
+from mgpu_doctor.live.rank.stacks import Standing
+from mgpu_doctor.report import text
+from mgpu_doctor.report.stack_tree import tree_lines
+from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panels.table_cells import DIM, Rows
+
+NOBODYS = "dim: no label tells which rank printed it"
+LEAST = 8
+
+
+def output_lines(output: Output, width: int, *, follow: bool) -> Rows:
+    """`follow`: the last line shall be on the screen."""
+    shown: list[tuple[str, str]] = []
+    if output.reason is not None:
+        shown = [(one, DIM) for one in _folded(output.reason, width)]
+    for stream in output.streams:
+        foreign = any(not one.own for one in stream.lines)
+        name = text.line(stream.name)
+        title = f"{name}  {NOBODYS}" if foreign else name
+        shown.append((text.cut(title, width), "cyan"))
+        for one in stream.lines:
+            style = "" if one.own else DIM
+            shown += [(piece, style) for piece in _folded(one.text, width)]
+
+    def make(place: int) -> Text:
+        words, style = shown[place]
+        return Text(words, style=style)
+
+    return Rows((), len(shown), make, len(shown) - 1 if follow and output.streams else None)
+
+
+def _folded(words: str, width: int) -> list[str]:
+    """Indents are kept: they are what makes a traceback readable."""
+    return chop_cells(text.clean(words).replace("\n", " "), max(LEAST, width)) or [""]
+
+
+MOST_BRANCHES = 200
+MOST_THREADS = 24
+MOST_FRAMES = 64
+OTHERS_FRAMES = 8
+"""Of a thread that is not the main one, the innermost."""
+MOST_UNTOLD = 3
+
+
+def stack_lines(told: Standing | str, width: int) -> list[Text]:
+    if isinstance(told, str):
+        return [Text(text.line(told), style="yellow")]
+    made = list(_all(told, width) if told.pid is None else _one(told.look, told.pid))
+    made += _untold(told.look)
+    for line in made:
+        line.truncate(width, overflow="ellipsis")
+    return made
+
+
+def _all(told: Standing, width: int) -> Iterator[Text]:
+    many = len({stack.pid for stack in told.look.stacks})
+    read = f"{many} process{'' if many == 1 else 'es'} read"
+    yield Text(f"{_clock(told.look)}, {read}", style=DIM)
+    if not told.tree:
+        yield Text("No stack could be read.", style="yellow")
+    for line in tree_lines(told.tree, width, MOST_BRANCHES):
+        yield Text(line.text, style="bold red" if line.culprit else "")
+
+
+def _one(look: Look, pid: int) -> Iterator[Text]:
+    stacks = [look.stack(one) for one in dict.fromkeys(stack.pid for stack in look.stacks)]
+    own = look.stack(pid)
+    if own is None:
+        yield Text(f"{_clock(look)}: its stack could not be read.", style="yellow")
+    workers = [
+        stack
+        for stack in stacks
+        if stack is not None and any(p.parent == pid and p.pid == stack.pid for p in look.processes)
+    ]
+    if own is not None:
+        yield Text(f"{_clock(look)}, by {text.line(own.source)}{_doing(look, pid)}", style=DIM)
+        yield from _threads(own)
+    for worker in workers:
+        yield Text(f"data-loader worker, pid {worker.pid}", style="cyan")
+        yield from _frames(worker.main.frames if worker.main else (), OTHERS_FRAMES)
+
+
+def _doing(look: Look, pid: int) -> str:
+    posture = next((one for one in postures(look) if one.pid == pid), None)
+    if posture is None:
+        return ""
+    waits = posture.operation if posture.doing in WAITING else None
+    what = waits or ("works" if posture.doing is Doing.OWN else posture.doing.value)
+    place = frames.told(posture.place)
+    return f": {text.line(what)}" + (f", at {text.line(place)}" if place else "")
+
+
+def _threads(stack: Stack) -> Iterator[Text]:
+    ordered = sorted(stack.threads, key=lambda one: (not one.main, not one.gil, not one.active))
+    for thread in ordered[:MOST_THREADS]:
+        signs = ["runs"] if thread.active else []
+        signs += ["holds Python's lock"] if thread.gil else []
+        title = "main thread" if thread.main else f"thread {text.line(thread.name or '?')}"
+        yield Text.assemble((title, "cyan"), (f"  {', '.join(signs)}", DIM))
+        if thread.main:
+            yield from _frames(_without_wrappers(thread), MOST_FRAMES)
+        else:
+            yield from _frames(thread.frames, OTHERS_FRAMES)
+    if len(ordered) > MOST_THREADS:
+        yield Text(f"{len(ordered) - MOST_THREADS} more threads", style=DIM)
+
+
+def _without_wrappers(thread: Thread) -> Sequence[Frame]:
+    return frames.trail(thread.frames)[::-1] or thread.frames
+
+
+def _frames(listed: Sequence[Frame], most: int) -> Iterator[Text]:
+    """Innermost first; the code that is trained with stands out."""
+    for frame in listed[:most]:
+        yield _frame(frame)
+    if len(listed) > most:
+        yield Text(f"    {format_count(len(listed) - most, 'frame')} more", style=DIM)
+
+
+def _frame(frame: Frame) -> Text:
+    place = frames.told(frame) or UNKNOWN
+    style = "bold" if frames.own(frame) else ""
+    return Text.assemble(
+        (f"    {text.line(frame.function)}  ", style), (text.line(place), style or DIM)
+    )
+
+
+def _untold(look: Look) -> Iterator[Text]:
+    for one in look.untold[:MOST_UNTOLD]:
+        who = f"pid {one.pid}: " if one.pid is not None else ""
+        remedy = f" ({one.remedy})" if one.remedy else ""
+        yield Text(f"{who}{text.line(one.source)}: {text.line(one.reason + remedy)}", "yellow")
+    if len(look.untold) > MOST_UNTOLD:
+        yield Text(f"{len(look.untold) - MOST_UNTOLD} more could not be read", style="yellow")
+
+
+def _clock(look: Look) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(look.at))
+
+
+class Tail(Panel):
+    follows = True
+    """Whether who looks at it wants to see the newest line."""
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        self.follows = new_value >= self.max_scroll_y

@@ -1,0 +1,189 @@
+"""The page of one rank: who it is, its phases, its stacks, and what it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ClassVar, Protocol
+
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widgets import Footer
+
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.rank.output import Output, output_of
+from mgpu_doctor.live.rank.stacks import Standing, stand
+from mgpu_doctor.tui.panel import Panel
+from mgpu_doctor.tui.panels import header
+from mgpu_doctor.tui.panels.rank_table import listed_ranks, row_of_rank
+from mgpu_doctor.tui.screens import rank_details, rank_output
+from mgpu_doctor.tui.screens.base import TURNING, SubjectScreen
+from mgpu_doctor.tui.screens.rank_output import Tail
+from mgpu_doctor.tui.view import View, Who
+
+KEYS = (
+    ("s", "read the rank's stack, and those of its data-loader workers; nothing is paused"),
+    ("S", "read the stacks of all ranks, as one tree"),
+    ("n p", "the next, the previous rank (also right and left where nothing is replayed)"),
+    ("tab", "phases, stacks, output: arrows and page keys scroll"),
+    ("escape", "close"),
+)
+"""For the help page."""
+READING = Output(reason="reading…")
+
+Read = Callable[[Case, RankSummary, bool], Output]
+Told = Standing | str
+
+
+class Look(Protocol):
+    def __call__(
+        self, frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], None]
+    ) -> Told: ...
+
+
+def _read(case: Case, rank: RankSummary, replayed: bool) -> Output:
+    return output_of(case, rank, replayed=replayed)
+
+
+def _look(frame: Frame, rank: RankSummary, alone: bool, tell: Callable[[str], None]) -> Told:
+    diagnosis = frame.diagnosis
+    assert diagnosis is not None  # it has the rank
+    return stand(
+        diagnosis.case,
+        (rank,) if alone else (rank, *diagnosis.ranks),
+        diagnosis.findings,
+        alone=alone,
+        replayed=frame.replay is not None,
+        tell=tell,
+    )
+
+
+class RankScreen(SubjectScreen):
+    """Opens over the screen. `show` brings it the newest frame, live or replayed."""
+
+    CSS = f"""
+    {SubjectScreen.CSS}
+    RankScreen #portrait {{ max-height: 50%; }}
+    RankScreen #stacks {{ max-height: 50%; }}
+    RankScreen #output {{ height: 1fr; min-height: 3; }}
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("s", "stacks(True)", "stack", tooltip="What it does now: its stack."),
+        Binding("S", "stacks(False)", "all stacks", tooltip="The stacks of all ranks, as a tree."),
+        *TURNING,
+    ]
+
+    class Printed(Message):
+        def __init__(self, who: Who, output: Output) -> None:
+            super().__init__()
+            self.who, self.output = who, output
+
+    class Stood(Message):
+        """`who`: the rank whose stack it is, None: of all. `done`: else it is only said."""
+
+        def __init__(self, who: Who | None, told: Told, done: bool) -> None:
+            super().__init__()
+            self.who, self.told, self.done = who, told, done
+
+    def __init__(self, frame: Frame, view: View, *, read: Read = _read, look: Look = _look) -> None:
+        super().__init__(frame, view)
+        self._read, self._look = read, look
+        self._output = READING
+        self._told: Told | None = None
+        self._reading = self._looking = False
+
+    def compose(self) -> ComposeResult:
+        yield Panel(rank_details.rank_page_lines, "Rank", id="portrait", entitle=header.rank_title)
+        yield Panel(self._stack_lines, "Stacks", id="stacks")
+        yield Tail(self._output_lines, "Output", id="output")
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#output").focus()
+        self.show(self._frame)
+
+    def show(self, frame: Frame) -> None:
+        """The newest frame."""
+        self._frame = frame
+        self._draw()
+        rank = self._rank
+        if rank is not None and not self._reading and frame.diagnosis is not None:
+            self._reading = True
+            self._read_output(frame.diagnosis, rank, frame.replay is not None)
+
+    @property
+    def _rank(self) -> RankSummary | None:
+        return rank_details.rank_of(self._frame, self.view)
+
+    def _draw(self) -> None:
+        for panel in self.query(Panel):
+            panel.show(self._frame, self.view)
+
+    def _stack_lines(self, _frame: Frame, width: int, _view: View) -> Sequence[Text]:
+        return [] if self._told is None else rank_output.stack_lines(self._told, width)
+
+    def _output_lines(self, _frame: Frame, width: int, _view: View) -> Sequence[Text]:
+        return rank_output.output_lines(self._output, width, follow=self.query_one(Tail).follows)
+
+    @work(thread=True, name="output", exit_on_error=False)
+    def _read_output(self, diagnosis: Diagnosis, rank: RankSummary, replayed: bool) -> None:
+        try:
+            output = self._read(diagnosis.case, rank, replayed)
+        except Exception as error:  # told, never fatal: the dashboard goes on
+            output = Output(reason=f"It cannot be read ({type(error).__name__}: {error}).")
+        self.post_message(self.Printed(Who.of(rank), output))
+
+    def on_rank_screen_printed(self, message: Printed) -> None:
+        self._reading = False
+        if message.who != self.view.rank:
+            self.show(self._frame)
+        elif message.output != self._output:
+            if self._output is READING:
+                self.query_one(Tail).follows = True
+            self._output = message.output
+            self._draw()
+
+    def action_stacks(self, alone: bool) -> None:
+        rank = self._rank
+        if rank is not None and not self._looking:
+            self._looking = True
+            self._stand(self._frame, rank, alone)
+
+    @work(thread=True, name="stacks", exit_on_error=False)
+    def _stand(self, frame: Frame, rank: RankSummary, alone: bool) -> None:
+        who = Who.of(rank) if alone else None
+        tell = partial(self._say, who)
+        tell(f"reading the stack{'' if alone else 's of all ranks'}…")
+        try:
+            told = self._look(frame, rank, alone, tell)
+        except Exception as error:  # told, never fatal: the dashboard goes on
+            told = f"The stacks cannot be read ({type(error).__name__}: {error})."
+        self.post_message(self.Stood(who, told, done=True))
+
+    def _say(self, who: Who | None, sentence: str) -> None:
+        self.post_message(self.Stood(who, sentence, done=False))
+
+    def on_rank_screen_stood(self, message: Stood) -> None:
+        self._looking = self._looking and not message.done
+        if message.who in (None, self.view.rank):
+            self._told = message.told
+            self._draw()
+            if message.done:
+                self.query_one("#stacks").focus()
+
+    def action_turn(self, by: int) -> None:
+        ranks = listed_ranks(self._frame, self.view)
+        place = row_of_rank(self.view.rank, ranks)
+        if not ranks:
+            return
+        following = ranks[0 if place is None else (place + by) % len(ranks)]
+        self.view = self.view._replace(rank=Who.of(following))
+        if not (isinstance(self._told, Standing) and self._told.pid is None):
+            self._told = None
+        self._output = READING
+        self.show(self._frame)

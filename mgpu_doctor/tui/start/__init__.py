@@ -1,1 +1,0 @@
-"""Starting, finding, examining and stopping jobs from inside the live screen."""

@@ -1,0 +1,98 @@
+"""The line of peaks over batches, and the tail of batch sizes: truth that is known is found, and
+where there is none nothing is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mgpu_doctor.analysis.capacity.long_batches import chance_beyond, fit_line
+from mgpu_doctor.analysis.steps.step_alignment import Floats
+
+MIB = float(1 << 20)
+LEAST = 64 * MIB
+
+bases = st.floats(0, 1e11)
+slopes = st.floats(1e4, 1e8)
+loads = st.lists(st.integers(1, 100_000), min_size=7, max_size=32, unique=True).map(sorted)
+
+
+@given(bases, slopes, loads)
+def test_an_exact_line_is_found_and_bounds_the_batch(
+    base: float, slope: float, sizes: list[int]
+) -> None:
+    sizes = [sizes[0], *(sizes[0] + 20_000 + size for size in sizes[1:])]  # none near the first
+    peaks = [base + max(slope, 1e5) * size for size in sizes]
+    found = fit_line(sizes, peaks, 0.0)
+    if sizes[-1] - sizes[1] < 0.2 * sizes[-1]:
+        assert found is None, "they differ by too little"
+        return
+    assert found is not None
+    assert found.rungs == len(sizes) - 1
+    assert found.slope == pytest.approx(max(slope, 1e5), rel=1e-3)
+    assert found.full(found.peak(2.0 * sizes[-1])) == pytest.approx(2 * sizes[-1], rel=1e-2)
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.001, 0.02))
+def test_what_does_not_fit_for_sure_lies_beyond_the_line(seed: int, noise: float) -> None:
+    random = np.random.default_rng(seed)
+    sizes = np.sort(random.uniform(100, 1000, 12))
+    peaks = np.sort(4e9 + sizes * 8e6 * (1 + random.normal(0, noise, 12)))
+    found = fit_line(list(sizes), list(peaks), LEAST)
+    if found is not None:
+        room = found.peak(2000.0)
+        assert (found.full(room) or np.inf) >= 2000.0
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_peaks_that_rise_by_themselves_are_no_line_over_batches(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    sizes = np.maximum.accumulate(random.lognormal(6, 0.6, 12))
+    peaks = np.cumsum(random.exponential(100 * MIB, 12))
+    constant = [512.0] * 12
+    assert fit_line(constant, list(peaks), LEAST) is None, "batches do not vary"
+    assert fit_line(list(sizes), [4e9] * 12, LEAST) is None, "peaks do not"
+    assert fit_line(list(sizes[:4]), list(peaks[:4]), LEAST) is None, "too few"
+
+
+def test_what_the_first_rungs_hide_is_left_out() -> None:
+    sizes = [100, 200, 300, 400, 500, 600, 700, 800]
+    hidden = [max(5e9, 4e9 + 5e6 * size) for size in sizes]
+    found = fit_line(sizes, hidden, LEAST)
+    assert found is not None
+    assert found.rungs == 6
+    assert found.slope == pytest.approx(5e6)
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from(["exponential", "uniform", "normal"]))
+def test_a_rare_batch_is_not_told_to_be_common(seed: int, kind: str) -> None:
+    random = np.random.default_rng(seed)
+    draws: dict[str, Callable[[int], Floats]] = {
+        "exponential": lambda count: random.exponential(500, count),
+        "uniform": lambda count: random.uniform(0, 1000, count),
+        "normal": lambda count: random.normal(2000, 300, count),
+    }
+    draw = draws[kind]
+    rare = float(np.quantile(draw(20_000), 0.999))
+    told = chance_beyond(draw(1000), rare)
+    assert told is not None
+    assert told < 0.02
+
+
+def test_exponential_sizes_are_foretold_within_a_factor() -> None:
+    random = np.random.default_rng(3)
+    told = chance_beyond(random.exponential(500, 2000), 500 * np.log(10_000))
+    assert told == pytest.approx(1e-4, rel=0.9)
+
+
+def test_a_size_that_is_a_bound_is_never_passed() -> None:
+    random = np.random.default_rng(1)
+    cut = np.minimum(random.lognormal(6, 1, 500), 1024.0)
+    assert chance_beyond(cut, 1025.0) == 0.0
+    assert chance_beyond(cut, 600.0) == pytest.approx((cut > 600).mean())
+    assert chance_beyond(np.full(500, 64.0), 65.0) is None
+    assert chance_beyond(random.lognormal(6, 1, 100), 5000.0) is None, "too few"
