@@ -49,7 +49,7 @@ def test_ranks_join_fall_and_are_started_again() -> None:
         ("the job", "was started: torchrun --max-restarts 1 train.py"),
         ("ranks 0-3", "joined"),
         ("rank 2", "ended with exit code 1"),
-        ("ranks 0-1, 3", "ended by SIGTERM"),
+        ("ranks 0, 1 and 3", "ended by SIGTERM"),
         ("ranks 0-3", "joined, restart 1"),
     ]
     assert ("rank 2", "ValueError: loss is not finite, train.py:87") in told(EVENTFUL, Kind.ERRORS)
@@ -90,7 +90,7 @@ def test_evaluations_are_told_by_the_steps_in_which_they_were_counted() -> None:
     records["phases"][5, EVALUATION] = 0.001
     ranks = [rank(number, steps=records) for number in range(2)]
     assert told(frame(case(ranks)), Kind.SAVING) == [
-        ("ranks 0-1", "evaluated 3 times, 12 s each, every 300 steps, the last at step 900")
+        ("ranks 0 and 1", "evaluated 3 times, 12 s each, every 300 steps, the last at step 900")
     ]
     once = replace(ranks[0], steps=records[:400])
     event_ = only(frame(case([once])), Kind.SAVING)
@@ -103,7 +103,7 @@ def test_ranks_that_save_together_are_told_together() -> None:
     ranks = [rank(number, events=saves(slow=None)) for number in range(256)]
     ranks[7] = replace(ranks[7], events=saves(3, slow=None))
     made = told(frame(case(ranks)), Kind.SAVING)
-    assert [who for who, _ in made] == ["rank 7", "ranks 0-6, 8-255"]
+    assert [who for who, _ in made] == ["rank 7", "ranks 0-6 and 8-255"]
     assert told(frame(case([rank(0, events=saves(2))])), Kind.SAVING) == [
         ("rank 0", "saved a checkpoint: 1.2 s at step 100"),
         ("rank 0", "saved a checkpoint: 1.2 s at step 200"),
