@@ -35,6 +35,13 @@ def test_plain_values_come_through_in_every_protocol(value: object, protocol: in
     assert unpickle(pickle.dumps(value, protocol)) == value
 
 
+@pytest.mark.parametrize("count", [511, 512, 513, 1025, 5000])
+def test_a_long_run_of_plain_values_is_read_whole(count: int) -> None:
+    """The reader takes up to 512 values in one go; an honest pickle may hold more in a row."""
+    value = [list(range(count)), [2**40 + n for n in range(count)], [1.5, None, True] * count]
+    assert unpickle(pickle.dumps(value, 2)) == value
+
+
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_a_value_or_refused(raw: bytes) -> None:
     with suppress(NotAFlightError):  # any other error fails
