@@ -19,7 +19,7 @@ from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.rules import in_deepspeed, in_tensorflow
 from mgpu_doctor.rules.catalogue import OWN, catalogue
-from mgpu_doctor.rules.hang.branches import branches, places_of
+from mgpu_doctor.rules.hang.stack_branches import branches, places_of
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 

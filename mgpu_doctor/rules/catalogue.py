@@ -11,16 +11,23 @@ from mgpu_doctor.rules import doctor
 from mgpu_doctor.rules.communication import accumulation, buckets, communication, syncs, unused
 from mgpu_doctor.rules.device import device
 from mgpu_doctor.rules.falls import asked, exhausted, failed, full, rendezvous
-from mgpu_doctor.rules.hang import hang, mismatch, standing
+from mgpu_doctor.rules.hang import dead_rank_hang, mismatch, rank_behind, rendezvous_hang
 from mgpu_doctor.rules.hardware.family import RULES as HARDWARE
 from mgpu_doctor.rules.hardware.xid import with_xids
 from mgpu_doctor.rules.input import input
-from mgpu_doctor.rules.memory import death, leaks, places, risk, share, snapshot
+from mgpu_doctor.rules.memory import (
+    death,
+    gpu_memory_use,
+    gpu_occupants,
+    leaks,
+    memory_snapshots,
+    oom_risk,
+)
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.signs.signs import with_signs
 from mgpu_doctor.rules.slow import framework, host, imbalance, stages, stalls, straggler, workers
 from mgpu_doctor.rules.traces.traces import with_traces
-from mgpu_doctor.rules.training import training
+from mgpu_doctor.rules.training import data_sharding, loss, replica_divergence, update_batch
 
 GROUP = "mgpu_doctor.rules"
 """Entry points of this group name a tuple of `Rule`."""
@@ -31,18 +38,19 @@ OWN: tuple[Rule, ...] = with_xids(
             (
                 *failed.RULES,
                 *death.RULES,
-                *snapshot.RULES,
+                *memory_snapshots.RULES,
                 *leaks.RULES,
-                *risk.RULES,
-                *places.RULES,
-                *share.RULES,
+                *oom_risk.RULES,
+                *gpu_occupants.RULES,
+                *gpu_memory_use.RULES,
                 *full.RULES,
                 *exhausted.RULES,
                 *asked.RULES,
                 *rendezvous.RULES,
                 *mismatch.RULES,
-                *hang.RULES,
-                *standing.RULES,
+                *dead_rank_hang.RULES,
+                *rank_behind.RULES,
+                *rendezvous_hang.RULES,
                 *straggler.RULES,
                 *workers.RULES,
                 *input.RULES,
@@ -58,7 +66,10 @@ OWN: tuple[Rule, ...] = with_xids(
                 *framework.RULES,
                 *device.RULES,
                 *HARDWARE,
-                *training.RULES,
+                *data_sharding.RULES,
+                *update_batch.RULES,
+                *loss.RULES,
+                *replica_divergence.RULES,
                 *doctor.RULES,
             )
         )

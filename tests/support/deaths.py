@@ -23,7 +23,7 @@ from mgpu_doctor.case.model import (
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.rules.falls import failed, rendezvous
-from mgpu_doctor.rules.hang import hang
+from mgpu_doctor.rules.hang import dead_rank_hang
 from tests.support.synthetic import make_case, make_rank
 
 AT = 1500.0
@@ -32,7 +32,7 @@ AT = 1500.0
 
 def find(case: Case) -> list[Finding]:
     """What these families find, each rule once."""
-    rules = (*failed.RULES, *rendezvous.RULES, *hang.RULES)
+    rules = (*failed.RULES, *rendezvous.RULES, *dead_rank_hang.RULES)
     return [finding for rule in rules for finding in rule.examine(Measures(case), rule.defaults)]
 
 

@@ -21,13 +21,13 @@ from mgpu_doctor.case.model import Case, ProcessEnd
 from mgpu_doctor.diagnose import folded
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.rules.falls import asked, exhausted, failed, full, rendezvous
-from mgpu_doctor.rules.hang import hang
+from mgpu_doctor.rules.hang import dead_rank_hang
 from mgpu_doctor.rules.memory import death
 from tests.support.deaths import AT
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/jobs/training"
-FAMILIES = (failed, death, full, exhausted, asked, rendezvous, hang)
+FAMILIES = (failed, death, full, exhausted, asked, rendezvous, dead_rank_hang)
 
 
 def diagnosed(case: Case) -> list[Finding]:

@@ -15,7 +15,7 @@ from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.looks import Look
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Branch, Finding, RankSummary
-from mgpu_doctor.rules.hang.branches import branches
+from mgpu_doctor.rules.hang.stack_branches import branches
 
 AT_ONCE = 16
 """Ranks that are read before it is told how many are done."""

@@ -15,7 +15,7 @@ from mgpu_doctor.rules.falls.fallen import fallen
 from mgpu_doctor.rules.falls.falls import Fall, Kind, falls
 from mgpu_doctor.rules.falls.first import first_falls, undecided, victims_of
 from mgpu_doctor.rules.falls.rendezvous import absentees
-from mgpu_doctor.rules.hang.stood import gave_up, judged
+from mgpu_doctor.rules.hang.stack_evidence import gave_up, judged
 from mgpu_doctor.rules.rule import Limits, Rule
 
 CODES = {

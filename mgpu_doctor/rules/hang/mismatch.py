@@ -14,9 +14,9 @@ from mgpu_doctor.findings import Culprit, Evidence, Finding, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.falls.falls import last_step
-from mgpu_doctor.rules.hang.parted_fixes import fixes
-from mgpu_doctor.rules.hang.parted_words import (
+from mgpu_doctor.rules.hang.mismatch_text import (
     cause,
+    fixes,
     goes_on,
     group_name,
     other_call,

@@ -31,7 +31,7 @@ from mgpu_doctor.rules.signs.fit import (
     rank_of,
     says,
 )
-from mgpu_doctor.rules.training.parallel import is_flat
+from mgpu_doctor.rules.training.replication import is_flat
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 

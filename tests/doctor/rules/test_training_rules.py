@@ -12,10 +12,11 @@ from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.case.model import Case, Console, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
-from mgpu_doctor.rules.training.training import RULES
+from mgpu_doctor.rules.training import data_sharding, loss, replica_divergence, update_batch
 from tests.support.deaths import dead, echo, error, failed_job
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 
+RULES = (*data_sharding.RULES, *update_batch.RULES, *loss.RULES, *replica_divergence.RULES)
 STEPS = records(Synthetic(ranks=4, steps=60))
 LOADER = {
     "sampler": "DistributedSampler",

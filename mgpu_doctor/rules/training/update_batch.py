@@ -8,12 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case import birth
 from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.advice import LARGER_BATCH
-from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.training.parallel import is_flat, loaders_of, takes_its_part
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.training.replication import (
+    DATA_PARALLEL,
+    is_flat,
+    loaders_of,
+    strategies,
+    takes_its_part,
+)
 
 BIRTH = "birth certificate"
 
@@ -113,6 +120,60 @@ def _mistaken(asked: _Asked, batch: int, samples: int, world: int, meant: int) -
     )
 
 
+RULE_OF_SCALE = frozenset({"SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "RMSprop"})
+"""Optimizers whose learning rate is known to depend on the batch size."""
+LEAST_TOLD = 20
+
+
+def _unscaled(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    ranks = measures.case.ranks
+    if not is_flat(measures) or not strategies(measures) <= DATA_PARALLEL:
+        return
+    known = [birth.optimizers(rank) for rank in ranks]
+    if not all(len(one) == 1 for one in known):
+        return
+    first = known[0][0]
+    default = all(one.lr and one.lr == one.lr_default == one.lr_now for (one,) in known)
+    fetched = [_samples_an_update(rank) for rank in ranks]
+    update = sum(one for one in fetched if one is not None)
+    if not default or first.kind not in RULE_OF_SCALE or None in fetched:
+        return
+    if update < limits["samples"]:
+        return
+    yield Finding(
+        code="lr-unscaled",
+        severity=Severity.INFO,
+        confidence=0.7,
+        title=f"The learning rate is {first.kind}'s default, {first.lr:g}, for {update} samples an "
+        "update",
+        cause="A learning rate that fits one device's batch is small for the batch of "
+        f"{len(ranks)} of them: training then takes more epochs than it need. Whether a "
+        "larger one serves this model, only its validation loss tells.",
+        victims=tuple(rank.rank for rank in ranks if rank.rank is not None),
+        evidence=(
+            Evidence("learning rate", first.lr, "", first.lr_default, "birth certificate"),
+            Evidence("samples of an update", update, "samples", limits["samples"], "step records"),
+        ),
+        since_step=0,
+        fixes=(
+            Fix(
+                "scale-the-rate",
+                "Scale the learning rate with the batch, after a warm-up",
+                f"Start from {first.lr:g} and rise over some hundred updates: linearly with the "
+                f"number of ranks for SGD (towards {(first.lr or 0) * len(ranks):g}), by its "
+                f"square root for Adam (towards {(first.lr or 0) * len(ranks) ** 0.5:g}); watch "
+                "the validation loss.",
+            ),
+        ),
+    )
+
+
+def _samples_an_update(rank: Rank) -> int | None:
+    if len(rank.steps) < LEAST_TOLD or not rank.steps["samples"].any():
+        return None
+    return int(np.median(rank.steps["samples"]))
+
+
 RULES = (
     Rule(
         code="batch-confusion",
@@ -126,5 +187,27 @@ RULES = (
         "n-th part of it (or is the n-th part where it should be equal), on every rank.",
         fixes="Divide the global batch by the number of ranks, or pass the rank's own batch on.",
         examine=_confused,
+    ),
+    Rule(
+        code="lr-unscaled",
+        family="training",
+        summary="The learning rate is the optimizer's default, though many ranks make the batch of "
+        "an update large.",
+        measured="The first parameter group's learning rate at the first step and now, against the "
+        "default of the optimizer's class; samples of a step over all ranks.",
+        thresholds="Both rates equal the default, for optimizers with a known rule of scale.",
+        fixes="A larger learning rate, reached in a warm-up: linear with the batch for SGD (Goyal "
+        "et al. 2017, arXiv 1706.02677), its square root for Adam (Malladi et al. 2022, arXiv "
+        "2205.10287).",
+        examine=_unscaled,
+        limits=(
+            Limit(
+                "samples",
+                512,
+                "samples",
+                "of an update over all ranks: twice the batch of 256 to which Goyal et al. refer "
+                "their learning rate",
+            ),
+        ),
     ),
 )

@@ -11,11 +11,9 @@ from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, MAJORITY, N
 from mgpu_doctor.analysis.stacks.progress import Motion
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
-from mgpu_doctor.rules.hang import stuck
-from mgpu_doctor.rules.hang.apart import apart
-from mgpu_doctor.rules.hang.stall import LEAST_SECONDS as LONG
-from mgpu_doctor.rules.hang.stall import LEAST_STEPS
-from mgpu_doctor.rules.hang.stood import (
+from mgpu_doctor.rules.hang import blocked_rank
+from mgpu_doctor.rules.hang.split_hang import apart
+from mgpu_doctor.rules.hang.stack_evidence import (
     UNRECORDED,
     culprit,
     is_long,
@@ -27,7 +25,8 @@ from mgpu_doctor.rules.hang.stood import (
     suffering,
     whereabouts,
 )
-from mgpu_doctor.rules.hang.unjoined import unjoined
+from mgpu_doctor.rules.hang.stall import LEAST_SECONDS as LONG
+from mgpu_doctor.rules.hang.stall import LEAST_STEPS
 from mgpu_doctor.rules.rule import Limits, Rule
 
 LONG_CONFIDENCE = 0.93
@@ -54,11 +53,11 @@ def late(standing: Standing, measures: Measures, code: str) -> Iterable[Finding]
     if not lasting and not long and _may_all_work(standing):
         return
     many = len(standing.culprits)
-    first = max(standing.culprits, key=lambda one: stuck.gravity(one.posture.point.doing))
+    first = max(standing.culprits, key=lambda one: blocked_rank.gravity(one.posture.point.doing))
     name = names(one.posture for one in standing.culprits)
     victims = numbers(standing.waiting)
-    act = stuck.does(first)
-    alike = len({stuck.does(one) for one in standing.culprits}) == 1
+    act = blocked_rank.does(first)
+    alike = len({blocked_rank.does(one) for one in standing.culprits}) == 1
     verb = act if many == 1 else f"stand: {'each' if alike else 'the first'} {act}"
     certain = lasting or long
     yield Finding(
@@ -70,7 +69,10 @@ def late(standing: Standing, measures: Measures, code: str) -> Iterable[Finding]
         culprits=tuple(culprit(measures, one.posture) for one in standing.culprits),
         victims=victims,
         evidence=(*whereabouts(standing), seen_standing(standing, case)),
-        fixes=(*stuck.fixes(first), *_later(lasting, first, over=case.job.ended is not None)),
+        fixes=(
+            *blocked_rank.fixes(first),
+            *_later(lasting, first, over=case.job.ended is not None),
+        ),
     )
 
 
@@ -89,11 +91,11 @@ def _may_all_work(standing: Standing) -> bool:
     )
 
 
-def _grade(one: Motion, standing: Standing, long: bool) -> stuck.Grade | None:
-    found = stuck.grade(one, standing.looks, {other.pid for other in standing.waiting})
+def _grade(one: Motion, standing: Standing, long: bool) -> blocked_rank.Grade | None:
+    found = blocked_rank.grade(one, standing.looks, {other.pid for other in standing.waiting})
     if not long or (found is not None and found.lasting):
         return found
-    return stuck.Grade(False, LONG_CONFIDENCE if found is not None else 0.7)
+    return blocked_rank.Grade(False, LONG_CONFIDENCE if found is not None else 0.7)
 
 
 def _cause(standing: Standing, first: Motion, *, certain: bool, seconds: float) -> str:
@@ -119,7 +121,7 @@ def _later(lasting: bool, first: Motion, *, over: bool) -> tuple[Fix, ...]:
     if lasting or first.posture.point.doing is Doing.STOPPED:
         return ()
     if over:
-        place = (stuck.site(first.posture) or "that place").rpartition("/")[2]
+        place = (blocked_rank.site(first.posture) or "that place").rpartition("/")[2]
         return (
             Fix(
                 "look-there",
@@ -137,17 +139,6 @@ def _later(lasting: bool, first: Motion, *, over: bool) -> tuple[Fix, ...]:
             "will hardly end.",
         ),
     )
-
-
-def _joining(measures: Measures, _: Limits) -> Iterable[Finding]:
-    standing = judged(measures, Kind.JOINING)
-    if standing is None:
-        return
-    elsewhere = [one for one in standing.culprits if one.posture.doing is not Doing.DEAD]
-    if elsewhere and len(elsewhere) == len(standing.culprits) and not standing.missing:
-        yield from late(standing, measures, "hang-rendezvous")
-    else:
-        yield from unjoined(standing, measures)
 
 
 RULES: tuple[Rule, ...] = (
@@ -174,16 +165,5 @@ RULES: tuple[Rule, ...] = (
         fixes="By what it does: release the lock, bound the wait, mend the data set, `kill -CONT`.",
         examine=_behind,
         needs=("standing",),
-    ),
-    Rule(
-        code="hang-rendezvous",
-        family="hang",
-        summary="The job never starts: ranks wait for others that do not join.",
-        measured="Ranks stand in init_process_group, by their stacks. The processes of the job are "
-        "counted against WORLD_SIZE; a rank that runs but stands elsewhere is named with its line.",
-        thresholds=f"They must stand for {LEAST_SECONDS:g} s. Where all that are missing belong to "
-        f"other hosts, {UNRECORDED:.0f} s.",
-        fixes="Start the missing ranks; compare WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
-        examine=_joining,
     ),
 )

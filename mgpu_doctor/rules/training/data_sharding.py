@@ -10,7 +10,12 @@ from mgpu_doctor.case.files import whole
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks, format_share
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.training.parallel import fed_as_replicas, is_flat, loaders_of, takes_its_part
+from mgpu_doctor.rules.training.replication import (
+    fed_as_replicas,
+    is_flat,
+    loaders_of,
+    takes_its_part,
+)
 
 BIRTH = "birth certificate"
 SHARD = (

@@ -14,7 +14,7 @@ from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence
 from mgpu_doctor.formatting import format_count, format_ranks
-from mgpu_doctor.rules.hang import stuck
+from mgpu_doctor.rules.hang import blocked_rank
 from mgpu_doctor.rules.hang.stall import LEAST_SECONDS as LONG
 from mgpu_doctor.rules.hang.stall import LEAST_STEPS
 
@@ -93,11 +93,11 @@ def whereabouts(standing: Standing) -> tuple[Evidence, ...]:
     for one in standing.culprits[:EVIDENCE_RANKS]:
         posture = one.posture
         source = TABLE if posture.doing in (Doing.DEAD, Doing.STOPPED) else SOURCE
-        told, site = stuck.does(one), stuck.site(posture)
+        told, site = blocked_rank.does(one), blocked_rank.site(posture)
         rows.append(Evidence(label(posture), told, "text", None, source, site))
     places: dict[tuple[str | None, str | None], list[Posture]] = {}
     for waiter in standing.waiting:
-        places.setdefault((waiter.operation, stuck.site(waiter)), []).append(waiter)
+        places.setdefault((waiter.operation, blocked_rank.site(waiter)), []).append(waiter)
     for (operation, site), those in list(places.items())[:EVIDENCE_RANKS]:
         who = names(those, small=True)
         rows.append(Evidence(who, f"in {operation or 'a wait'}", "text", None, SOURCE, site))

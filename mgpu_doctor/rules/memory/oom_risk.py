@@ -16,8 +16,7 @@ from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
 from mgpu_doctor.rules import advice
-from mgpu_doctor.rules.memory import brim, long_batch
-from mgpu_doctor.rules.memory.leak_slows import with_slowness
+from mgpu_doctor.rules.memory import full_host, long_batch_risk
 from mgpu_doctor.rules.memory.leaks import (
     FIRST_EPOCH,
     GROWN,
@@ -30,6 +29,7 @@ from mgpu_doctor.rules.memory.leaks import (
     steepest,
     sureness,
     who,
+    with_slowness,
 )
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
@@ -168,21 +168,21 @@ RULES: tuple[Rule, ...] = (
         "and leak-host; held against what the device, the process' own limits (`ulimit -v`, `-d`), "
         "the control group or the host has left. All ranks that grow on it are added up. Also, "
         "running or not, how often torch had to give "
-        f"back all the memory it kept. {long_batch.MEASURED} {brim.MEASURED}",
+        f"back all the memory it kept. {long_batch_risk.MEASURED} {full_host.MEASURED}",
         thresholds="Full within a day; what is full later is leak-device or leak-host. The "
         "interval is that of the slope (Sen, 95 %), not of what else may happen. For a long batch: "
         "five peaks at least by four sizes that differ by a fifth, of which a line explains 95 %; "
         "150 batches, and no size that is the largest came three times (it is a bound then).",
         fixes="Detach what is kept from step to step; save before it is full; make room.",
         examine=_growing,
-        also=(_begging, long_batch.examine, brim.examine),
+        also=(_begging, long_batch_risk.examine, full_host.examine),
         limits=(
             GROWN,
             SOON,
             RETRIES,
-            long_batch.AHEAD,
-            brim.FULL,
-            brim.PRESSED,
+            long_batch_risk.AHEAD,
+            full_host.FULL,
+            full_host.PRESSED,
         ),
         unverified="on a GPU",
     ),

@@ -5,26 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.hang_analysis import Standing
+from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, Kind, Standing
 from mgpu_doctor.analysis.stacks.progress import Motion
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_ranks
-from mgpu_doctor.rules.hang.stood import (
+from mgpu_doctor.rules.hang.rank_behind import late
+from mgpu_doctor.rules.hang.stack_evidence import (
+    UNRECORDED,
     culprit,
     is_long,
+    judged,
     names,
     numbers,
     seen_standing,
     whereabouts,
 )
+from mgpu_doctor.rules.rule import Limits, Rule
 
 STARTED_LONG_AGO = 60.0
 """Seconds after which a rank has imported its libraries: 3 to 20 s on a quiet machine."""
 
 
-def unjoined(standing: Standing, measures: Measures) -> Iterable[Finding]:
+def _unjoined(standing: Standing, measures: Measures) -> Iterable[Finding]:
     """`hang-rendezvous` where ranks are gone or were never there, or where nobody is to blame."""
     dead = [one for one in standing.culprits if one.posture.doing is Doing.DEAD]
     elsewhere = [one for one in standing.culprits if one not in dead]
@@ -102,3 +106,29 @@ def _why_nobody_joins(absent: list[int], here: int, world: int | None) -> str:
             "ports or world sizes differ, or a firewall is between them."
         )
     return "The ranks of other hosts have not come: not started, or another address or port."
+
+
+def _joining(measures: Measures, _: Limits) -> Iterable[Finding]:
+    standing = judged(measures, Kind.JOINING)
+    if standing is None:
+        return
+    elsewhere = [one for one in standing.culprits if one.posture.doing is not Doing.DEAD]
+    if elsewhere and len(elsewhere) == len(standing.culprits) and not standing.missing:
+        yield from late(standing, measures, "hang-rendezvous")
+    else:
+        yield from _unjoined(standing, measures)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        code="hang-rendezvous",
+        family="hang",
+        summary="The job never starts: ranks wait for others that do not join.",
+        measured="Ranks stand in init_process_group, by their stacks. The processes of the job are "
+        "counted against WORLD_SIZE; a rank that runs but stands elsewhere is named with its line.",
+        thresholds=f"They must stand for {LEAST_SECONDS:g} s. Where all that are missing belong to "
+        f"other hosts, {UNRECORDED:.0f} s.",
+        fixes="Start the missing ranks; compare WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
+        examine=_joining,
+    ),
+)
