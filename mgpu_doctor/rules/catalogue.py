@@ -8,13 +8,17 @@ from importlib.metadata import EntryPoint, entry_points
 
 from mgpu_doctor.case.model import Unexamined
 from mgpu_doctor.rules import doctor
-from mgpu_doctor.rules.communication import accumulation, buckets, communication, syncs, unused
+from mgpu_doctor.rules.communication import (
+    communication_bound,
+    ddp_settings,
+    excess_synchronization,
+)
 from mgpu_doctor.rules.device import device
 from mgpu_doctor.rules.falls import asked, exhausted, failed, full, rendezvous
 from mgpu_doctor.rules.hang import dead_rank_hang, mismatch, rank_behind, rendezvous_hang
 from mgpu_doctor.rules.hardware.family import RULES as HARDWARE
 from mgpu_doctor.rules.hardware.xid import with_xids
-from mgpu_doctor.rules.input import input
+from mgpu_doctor.rules.input import input_wait
 from mgpu_doctor.rules.memory import (
     death,
     gpu_memory_use,
@@ -25,7 +29,16 @@ from mgpu_doctor.rules.memory import (
 )
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.signs.signs import with_signs
-from mgpu_doctor.rules.slow import framework, host, imbalance, stages, stalls, straggler, workers
+from mgpu_doctor.rules.slow import (
+    data_imbalance,
+    gc_and_checkpoints,
+    host_contention,
+    parameter_server_workers,
+    stage_imbalance,
+    straggler_phases,
+    torch_usage,
+    transient_stragglers,
+)
 from mgpu_doctor.rules.traces.traces import with_traces
 from mgpu_doctor.rules.training import data_sharding, loss, replica_divergence, update_batch
 
@@ -51,19 +64,18 @@ OWN: tuple[Rule, ...] = with_xids(
                 *dead_rank_hang.RULES,
                 *rank_behind.RULES,
                 *rendezvous_hang.RULES,
-                *straggler.RULES,
-                *workers.RULES,
-                *input.RULES,
-                *host.RULES,
-                *imbalance.RULES,
-                *stages.RULES,
-                *stalls.RULES,
-                *communication.RULES,
-                *accumulation.RULES,
-                *buckets.RULES,
-                *unused.RULES,
-                *syncs.RULES,
-                *framework.RULES,
+                *straggler_phases.RULES,
+                *parameter_server_workers.RULES,
+                *input_wait.RULES,
+                *host_contention.RULES,
+                *data_imbalance.RULES,
+                *stage_imbalance.RULES,
+                *gc_and_checkpoints.RULES,
+                *transient_stragglers.RULES,
+                *communication_bound.RULES,
+                *ddp_settings.RULES,
+                *excess_synchronization.RULES,
+                *torch_usage.RULES,
                 *device.RULES,
                 *HARDWARE,
                 *data_sharding.RULES,

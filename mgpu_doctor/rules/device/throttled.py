@@ -12,8 +12,8 @@ from mgpu_doctor.case.clockreasons import HARD, WORDS
 from mgpu_doctor.findings import Evidence, Finding, Fix
 from mgpu_doctor.rules.device.gpu import PRETEND, middle, uses_since
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.slow.straggler import COST, FAMILIES, MEASURED, THRESHOLDS, family_of
-from mgpu_doctor.rules.slow.straggler import straggler_finding as finding_of
+from mgpu_doctor.rules.slow.straggler_finding import COST, FAMILIES, MEASURED, THRESHOLDS, family_of
+from mgpu_doctor.rules.slow.straggler_finding import straggler_finding as finding_of
 
 RARE = 0.1
 """Share of samples in which the others may give a reason that still tells this device apart."""

@@ -20,7 +20,7 @@ from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
 from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.slow.host import cause_of
+from mgpu_doctor.rules.slow.host_contention import find_host_cause
 
 GROWN = Limit(
     "grown",
@@ -168,7 +168,7 @@ def _by_new_pages(measures: Measures, one: Straggler, slope: float) -> bool:
     """Whether pages taken anew explain its excess, and most of these are what it keeps. Where page
     faults were not sampled: whether those that it keeps are enough, nothing else does."""
     causes = measures.causes.get(one.rank, ())
-    cause = cause_of(causes, DECIDES)
+    cause = find_host_cause(causes, DECIDES)
     taken = measures.surroundings.get(one.rank, UNSEEN).faulting
     if taken is None:
         return cause is None and FAULT * slope / PAGE >= DECIDES * one.excess

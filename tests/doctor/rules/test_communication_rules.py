@@ -14,7 +14,7 @@ from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
-from mgpu_doctor.rules.communication import accumulation
+from mgpu_doctor.rules.communication import ddp_settings
 from tests.support.synthetic import Synthetic, synthetic_case
 
 MIB = 1 << 20
@@ -135,7 +135,7 @@ def test_on_busy_cores_what_backward_hides_is_not_free() -> None:
     saved = []
     for around in (busy, free):
         measures = replace(made, surroundings=dict.fromkeys(range(4), around))
-        (found,) = accumulation.RULES[0].examine(measures, {})
+        (found,) = ddp_settings.RULES[0].examine(measures, {})
         saved.append(found.cost.step_fraction or 0.0)
     # Of 12 ms, 10 are hidden; the threads that move data use 0.24 s of each second.
     assert saved[0] - saved[1] == pytest.approx(0.75 * 0.24 * 10 / 12, abs=1e-6)

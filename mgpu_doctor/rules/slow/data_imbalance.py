@@ -11,7 +11,7 @@ from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.slow.recurring import COST
+from mgpu_doctor.rules.slow.stall_finding import COST
 
 SURE = 0.95
 BUCKETS = (

@@ -24,7 +24,7 @@ from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.falls import afterwards, obituary
 from mgpu_doctor.rules.falls.first import first_falls
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.slow.straggler import COST
+from mgpu_doctor.rules.slow.straggler_finding import COST
 
 
 def _slow(measures: Measures, limits: Limits) -> Iterable[Finding]:

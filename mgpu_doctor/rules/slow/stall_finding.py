@@ -12,6 +12,11 @@ from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit
 
+RECURS = (
+    "At least 3 stalls; the third longest stands for all (longer ones count 4 times as much at "
+    "most), so that one or two long ones are not taken for what recurs."
+)
+
 COST = Limit(
     "cost",
     0.01,

@@ -17,8 +17,9 @@ from mgpu_doctor.findings import Evidence, Finding, Fix
 from mgpu_doctor.formatting import format_cores, format_count
 from mgpu_doctor.rules.advice import environment
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.slow import oversubscribed
-from mgpu_doctor.rules.slow.straggler import COST, MEASURED, THRESHOLDS, straggler_finding
+from mgpu_doctor.rules.slow import cpu_oversubscription
+from mgpu_doctor.rules.slow.cpu_oversubscription import OUTSIDE, crowded_out
+from mgpu_doctor.rules.slow.straggler_finding import COST, MEASURED, THRESHOLDS, straggler_finding
 
 OTHERS = ("data", "gc", "checkpoint", "evaluation")
 """Causes that have findings of their own; the host is blamed if it explains more."""
@@ -51,13 +52,13 @@ class _Place:
 
 def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for one in measures.stragglers or ():
-        cause = cause_of(measures.causes.get(one.rank, ()), limits["share"])
+        cause = find_host_cause(measures.causes.get(one.rank, ()), limits["share"])
         if one.saved < limits["cost"] or cause is None:
             continue
         if cause.name in (
             "host-contended",
             "host-cores",
-        ) and one.rank in oversubscribed.crowded_out(measures):
+        ) and one.rank in crowded_out(measures):
             continue  # the job takes its cores itself: `cpu-oversubscribed` says so
         place = _placed(measures, one, cause)
         found = straggler_finding(
@@ -73,7 +74,7 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
         yield replace(found, evidence=(*_evidence(place), *found.evidence))
 
 
-def cause_of(causes: Iterable[Cause], least: float) -> Cause | None:
+def find_host_cause(causes: Iterable[Cause], least: float) -> Cause | None:
     """What of its host explains the excess, if that explains enough and nothing else more."""
     known = {one.name: one for one in causes if one.seconds is not None}
     found = [known[name] for name in WHAT if name in known]
@@ -131,11 +132,11 @@ def _told(place: _Place) -> str:
             "every step differs from process to process with what lies beside them on the heap."
         )
     if place.cause.name == "host-contended":
-        if own.outside is not None and own.outside >= oversubscribed.OUTSIDE:
+        if own.outside is not None and own.outside >= OUTSIDE:
             told.append(f"Other work on this host kept {own.outside:.1f} cores busy meanwhile.")
         if own.cores and threads is not None and threads > len(own.cores):
             told.append(f"Its own {threads} computing threads share {_cores(own.cores)}.")
-        if own.children is not None and (want := _wanted(own.children)) >= oversubscribed.OUTSIDE:
+        if own.children is not None and (want := _wanted(own.children)) >= OUTSIDE:
             told.append(f"Processes that it started itself want {want:.1f} cores there.")
     return " ".join(told)
 
@@ -311,5 +312,5 @@ RULES = (
         unverified="A CPU quota was tried on a real version 1 control group; of version 2 only "
         "made-up files were read.",
     ),
-    oversubscribed.RULE,
+    cpu_oversubscription.RULE,
 )

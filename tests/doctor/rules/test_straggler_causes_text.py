@@ -7,7 +7,7 @@ import pytest
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.stragglers.straggler_causes import HOST, Cause
-from mgpu_doctor.rules.slow.reasons import EXPLAINED, NAMES, said
+from mgpu_doctor.rules.slow.straggler_finding import EXPLAINED, NAMES, said
 from tests.support.synthetic import Synthetic, synthetic_case
 
 EXCESS = 0.020

@@ -11,7 +11,7 @@ from mgpu_doctor.analysis.stacks.stack_sampling import Work
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules.blame import severity_of_cost
-from mgpu_doctor.rules.input.feeding import (
+from mgpu_doctor.rules.input.loader_bottleneck import (
     COMPUTES,
     MOSTLY,
     SATURATED,
@@ -19,11 +19,12 @@ from mgpu_doctor.rules.input.feeding import (
     Feeding,
     Why,
     feeding,
+    how_to_load_faster,
+    told,
 )
-from mgpu_doctor.rules.input.loader import how_to_load_faster, told
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.slow import by_stacks
-from mgpu_doctor.rules.slow.straggler import (
+from mgpu_doctor.rules.slow import sampled_stragglers
+from mgpu_doctor.rules.slow.straggler_finding import (
     COST,
     MEASURED,
     THRESHOLDS,
@@ -171,11 +172,11 @@ RULES = (
             phases="This code is given where input explains 80 % of the excess, or more than "
             "anything else."
         )
-        + f" {by_stacks.MEASURED}",
+        + f" {sampled_stragglers.MEASURED}",
         thresholds=THRESHOLDS,
         fixes="More loader workers and prefetching; equal shards; faster or cached storage.",
         examine=_straggler,
-        also=(by_stacks.examine(Work.INPUT),),
+        also=(sampled_stragglers.examine(Work.INPUT),),
         needs=("stragglers",),
         limits=(COST, SATURATED, COMPUTES, WAITS),
         replaces=("straggler-compute", "straggler-other"),

@@ -17,7 +17,7 @@ from mgpu_doctor.formatting import format_count, format_share
 from mgpu_doctor.rules.advice import environment
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.slow.reasons import cause_named, decides
+from mgpu_doctor.rules.slow.straggler_finding import cause_named, decides
 
 QUEUEING = 0.05
 OUTSIDE = 0.25

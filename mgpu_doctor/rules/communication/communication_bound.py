@@ -14,11 +14,15 @@ from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import in_deepspeed
 from mgpu_doctor.rules.advice import LARGER_BATCH
 from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost
-from mgpu_doctor.rules.communication import syncs
-from mgpu_doctor.rules.communication.accumulation import how_to_accumulate
-from mgpu_doctor.rules.communication.callers import is_own
-from mgpu_doctor.rules.communication.exposed import exchanged, exposed_share, needless, overlap_gain
-from mgpu_doctor.rules.communication.syncs import places, stood
+from mgpu_doctor.rules.communication.ddp_settings import how_to_accumulate
+from mgpu_doctor.rules.communication.excess_synchronization import RULES as SYNCHRONIZATION
+from mgpu_doctor.rules.communication.excess_synchronization import is_own, places, stood
+from mgpu_doctor.rules.communication.exposed_communication import (
+    exchanged,
+    exposed_share,
+    needless,
+    overlap_gain,
+)
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.settings import DEFAULTS
 
@@ -69,7 +73,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _said_better(measures: Measures, crowded: bool) -> float:
     """Share of the step time that findings with a better remedy account for."""
-    synchronizing = stood(measures, places(measures, DEFAULTS.limits(syncs.RULES[0])))
+    synchronizing = stood(measures, places(measures, DEFAULTS.limits(SYNCHRONIZATION[0])))
     gain = None if crowded else overlap_gain(measures)
     hidden = gain[0] if gain is not None and gain[0] >= WARNING_COST else 0.0
     return needless(measures) + (synchronizing or 0.0) + hidden

@@ -1,0 +1,290 @@
+"""The search for unused parameters where there are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from mgpu_doctor.analysis.cost.communication_cost import crowding
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.birth import Ddp, ddp, steps
+from mgpu_doctor.case.phase_clock import host_stamped
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.formatting import format_seconds, format_share
+from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost
+from mgpu_doctor.rules.communication.exposed_communication import (
+    DEFAULT_CAP_MIB,
+    HALF,
+    LOGGED,
+    MIB,
+    cost,
+    exchanged,
+    exposed_share,
+    needless,
+    overlap_gain,
+)
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
+
+COUNTED = "forward passes counted by the probe"
+
+
+def how_to_accumulate(batches: int) -> str:
+    """Code for DistributedDataParallel and the settings of what is built upon it."""
+    return (
+        "In the loop, with the forward pass inside, too:\n"
+        f"    last = (i + 1) % {batches} == 0\n"
+        "    with contextlib.nullcontext() if last else model.no_sync():\n"
+        f"        loss = criterion(model(inputs), targets) / {batches}\n"
+        "        loss.backward()\n"
+        "    if last:\n"
+        "        optimizer.step()\n"
+        "        optimizer.zero_grad()\n"
+        f"In Lightning: Trainer(accumulate_grad_batches={batches}). In Accelerate: "
+        f"Accelerator(gradient_accumulation_steps={batches}) and `with accelerator.accumulate"
+        f"(model):` around the body. In transformers: gradient_accumulation_steps={batches}."
+    )
+
+
+def _accumulation(measures: Measures, _: Limits) -> Iterable[Finding]:
+    often = exchanged(measures)
+    if often is None or often.passes < 2 or often.synced - often.updates < HALF:
+        return
+    step = measures.step_seconds
+    moved = exposed_share(measures, often)
+    saved = needless(measures) if moved is not None else None
+    spent = format_seconds(saved * step) if saved is not None and step else "time"
+    batches, most = round(often.passes), round(often.synced)
+    evidence = [
+        Evidence("exchanges of gradients a step", often.synced, "times", often.updates, COUNTED),
+        Evidence("backward passes a step", often.passes, "times", None, "step records"),
+    ]
+    predicted = None
+    if moved is not None and saved is not None:
+        share, source = moved
+        evidence.append(
+            Evidence("exposed communication, of the step", share, "fraction", None, source)
+        )
+        predicted = Predicted(
+            1 - saved,
+            None,
+            f"formula: {format_share(often.needless)} of the exposed communication, and of the "
+            "CPU time "
+            "that moving the rest takes where no core is free; within a fifth, and rather more, as "
+            "ranks would also wait for each other less often",
+        )
+    yield Finding(
+        code="accumulation-syncs",
+        severity=severity_of_cost(saved) if saved is not None else Severity.INFO,
+        confidence=0.95,
+        title=f"Gradients are exchanged {most} times for one update: {spent} a step for nothing",
+        cause=f"An update adds up the gradients of {batches} backward passes, and "
+        f"DistributedDataParallel exchanges them in {most} of these; only the last one needs it.",
+        evidence=tuple(evidence),
+        since_step=0,
+        cost=cost(saved, step),
+        fixes=(
+            Fix(
+                "no-sync",
+                "Exchange gradients in the last micro-batch only",
+                how_to_accumulate(batches),
+                predicted,
+            ),
+        ),
+    )
+
+
+def _overlap(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    found = overlap_gain(measures)
+    if found is None or found[0] < limits["gain"]:
+        return
+    gain, mib, logged = found
+    step = measures.step_seconds or 0.0
+    crowd = crowding(measures.case.ranks, measures.surroundings, gain)
+    crowded = crowd is not None and crowd.crowded
+    usual = logged.cap is not None and logged.cap <= DEFAULT_CAP_MIB * MIB
+    if crowded and usual:
+        return
+    default = ", which is torch's default: leave the argument out" if mib == DEFAULT_CAP_MIB else ""
+    largest = max(logged.buckets)
+    hidden = max(0.0, logged.communication - logged.exposed)
+    cause = (
+        f"DistributedDataParallel sends {largest / MIB:.0f} of {sum(logged.buckets) / MIB:.0f} MiB "
+        f"of gradients in one bucket, which can leave only when its last gradient is there"
+    )
+    cause += f" (bucket_cap_mb={logged.cap / MIB:.0f})." if logged.cap else "."
+    if crowded:
+        cause += (
+            " The cores that would have to move data meanwhile are busy with backward itself, so "
+            "other buckets may gain little on this machine."
+        )
+    yield Finding(
+        code="overlap-poor",
+        severity=Severity.INFO if crowded else severity_of_cost(gain),
+        confidence=0.6 if crowded else 0.8,
+        title=f"Backward hides only {format_share(hidden / max(logged.communication, 1e-12))} of "
+        "the "
+        f"communication: {format_seconds(logged.exposed)} of each pass are exposed",
+        cause=cause,
+        evidence=(
+            Evidence("communication, a pass", logged.communication, "s", None, LOGGED),
+            Evidence("of it exposed after backward", logged.exposed, "s", None, LOGGED),
+            Evidence("computing gradients, a pass", logged.backward, "s", None, LOGGED),
+            Evidence("largest bucket", largest, "bytes", sum(logged.buckets), LOGGED),
+        ),
+        since_step=0,
+        cost=Cost() if crowded else cost(gain, step),
+        fixes=(
+            Fix(
+                "smaller-buckets",
+                "Let buckets leave while backward still computes",
+                f"DistributedDataParallel(model, bucket_cap_mb={mib}){default}. A bucket is never "
+                "smaller than its largest parameter.",
+                None
+                if crowded
+                else Predicted(
+                    1 - gain,
+                    None,
+                    "formula: buckets one after the other, gradients ready evenly over backward; "
+                    "rough, as parameters differ in size and each bucket costs a latency",
+                ),
+            ),
+        ),
+    )
+
+
+TIMED = "timed by the probe"
+
+
+def _searching(measures: Measures) -> list[Ddp]:
+    """The first DistributedDataParallel of every rank; empty where a rank has none or none
+    searches."""
+    first = ddp(measures.case.ranks[0])
+    if first is None or not first.find_unused:
+        return []
+    found = [one for rank in measures.case.ranks if (one := ddp(rank)) is not None]
+    return found if len(found) == len(measures.case.ranks) else []
+
+
+def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
+    modules = _searching(measures)
+    if not modules or any(
+        not one.find_unused or one.static_graph or one.unused_bytes != 0 or one.graph_varies
+        for one in modules
+    ):
+        return
+    a_step = _seconds_a_step(measures, modules)
+    step = measures.step_seconds
+    saved = min(1.0, min(a_step) / step) if a_step and step else None
+    sure = all(one.graph_varies is False for one in modules)
+    spent = f"{format_seconds(min(a_step))} a step" if a_step else "time"
+    yield Finding(
+        code="unused-parameter-scan",
+        severity=severity_of_cost(saved or 0.0),
+        confidence=0.95 if sure else 0.7,
+        title=f"The search for unused parameters costs {spent} and finds none",
+        cause="find_unused_parameters=True makes DistributedDataParallel walk the whole autograd "
+        "graph before each backward pass, and keeps it from ordering its buckets as gradients "
+        "become ready. Every parameter took part "
+        + ("in every pass so far." if sure else "in every pass that was looked at."),
+        evidence=(
+            *(
+                Evidence(
+                    "searching, a step, on the rank where it is least", least, "s", None, TIMED
+                )
+                for least in sorted(a_step)[:1]
+            ),
+            Evidence("parameters that were unused", 0, "bytes", None, LOGGED),
+        ),
+        since_step=0,
+        cost=cost(saved, step),
+        fixes=(
+            Fix(
+                "no-search",
+                "Turn the search off",
+                "DistributedDataParallel(model, find_unused_parameters=False). Keep it where a "
+                "branch or layer is skipped now and then (layer dropout, mixture of experts): "
+                "without it such a pass ends in `RuntimeError: Expected to have finished "
+                "reduction in the prior iteration`, and never in wrong gradients. In Lightning: "
+                'strategy="ddp"; in transformers: ddp_find_unused_parameters=False; in Accelerate: '
+                "DistributedDataParallelKwargs(find_unused_parameters=False).",
+                None
+                if saved is None
+                else Predicted(
+                    1 - saved,
+                    None,
+                    "measured: the searches, which all ranks do at once, on the one that searched "
+                    "least; a lower bound, as buckets in the right order hide more communication",
+                ),
+            ),
+        ),
+    )
+
+
+def _seconds_a_step(measures: Measures, modules: list[Ddp]) -> list[float]:
+    """Of searching, by rank; empty where a rank does not say, or a device works meanwhile."""
+    if host_stamped(measures.case.ranks):
+        return []
+    taken = [steps(rank) for rank in measures.case.ranks]
+    times = [
+        one.scan_seconds / many
+        for one, many in zip(modules, taken, strict=True)
+        if one.scan_seconds is not None and many
+    ]
+    return times if len(times) == len(modules) else []
+
+
+RULES = (
+    Rule(
+        code="accumulation-syncs",
+        family="slow",
+        summary="Gradients of several micro-batches are added up for one update, and exchanged "
+        "between the ranks in each of them.",
+        measured="Backward passes a step, the share of DistributedDataParallel's forward passes "
+        "outside of `no_sync`, and optimizer steps a step. What the needless exchanges cost is "
+        "their share of the exposed communication.",
+        thresholds="At least two backward passes a step, and half an exchange a step more than "
+        "optimizer steps. With several optimizers whose steps were not counted, and with LBFGS, "
+        "nothing is said. Warning from 5 % of the step time.",
+        fixes="`with model.no_sync():` around forward and backward of all micro-batches but the "
+        "last.",
+        examine=_accumulation,
+        needs=("step_seconds",),
+    ),
+    Rule(
+        code="overlap-poor",
+        family="slow",
+        summary="Communication that backward could hide is exposed, because most gradients leave "
+        "in one bucket.",
+        measured="DistributedDataParallel's log: backward, communication and their overlap, bucket "
+        "sizes. The gain is a formula: buckets one after the other, gradients ready evenly.",
+        thresholds="One bucket with half of all bytes or more, of more than 2 MiB. On CPUs whose "
+        "cores have no time left, a gain is not promised (measured: buckets of 1 and of 1000 MiB "
+        "take equally long there).",
+        fixes="A smaller `bucket_cap_mb`.",
+        examine=_overlap,
+        needs=("step_seconds",),
+        limits=(
+            Limit(
+                "gain",
+                WARNING_COST,
+                "fraction",
+                "predicted share of the step time that other buckets save; 5 % is the cost of a "
+                "warning",
+            ),
+        ),
+        unverified="on GPUs",
+    ),
+    Rule(
+        code="unused-parameter-scan",
+        family="slow",
+        summary="DistributedDataParallel searches for unused parameters in every pass, and there "
+        "are none.",
+        measured="The flag, what the search found (torch's own log, and whether the set ever "
+        "changed), and the time of the searches. What they cost is their time on the rank that "
+        "searched least, as all do at once.",
+        thresholds="No unused parameter on any rank, in any pass that torch tells of. Warning from "
+        "5 % of the step time, worth knowing below.",
+        fixes="`find_unused_parameters=False`.",
+        examine=_unused,
+        needs=("step_seconds",),
+    ),
+)

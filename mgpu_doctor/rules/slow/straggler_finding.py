@@ -1,0 +1,273 @@
+"""A rank whose own work is slower than the others', step after step; they wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES, HOST, Cause
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.formatting import format_ranks, format_seconds
+from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.rules.rule import Limit, Limits
+
+FAMILIES = {
+    "input": ("input",),
+    "compute": ("transfer", "forward", "backward"),
+    "optimizer": ("optimizer",),
+    "other": ("other", "checkpoint", "evaluation"),
+}
+INPUT_SHARE = 0.8
+"""Input names the cause alone where it explains this share of the gap; below that it does only if
+nothing else explains more."""
+WAKE = 0.1
+"""Of what mending the worst straggler saves: with less, a further one may be in its wake, as a rank
+that shares its pipeline or its cores, and is told when it is still there afterwards. A choice."""
+COST = Limit(
+    "cost",
+    0.01,
+    "fraction",
+    "share of the step time that mending the rank saves, from which it is worth a line; a warning "
+    "from 5 % (what most people would not miss is told, what costs a twentieth disturbs).",
+)
+
+THRESHOLDS = (
+    "Its own work exceeds the median of the other ranks, paired step by step, by at least 2 % of "
+    "the step (3 % with two ranks) on at least 70 % of the steps; Yuen's trimmed mean with "
+    "autocorrelation-aware error must pass a limit that grows with the number of ranks and the "
+    "length of the job (benchmarks/detection.py); at least 20 compared steps; both halves agree; "
+    "the other ranks wait longer than the culprit by at least half the excess; and the excess is "
+    "at least 1.5 times the usual difference among the others (more where they are few). From 32 "
+    "ranks on, all of them together tell what is usual, and a rise of five steps can decide: the "
+    "limit is that of a likelihood-ratio scan looked at after every step (Siegmund & Venkatraman "
+    "1995)."
+)
+MEASURED = (
+    "Steps of all ranks are joined by collective sequence number. Own work is the step without "
+    "the time spent in collectives; the culprit is the rank that works longest and waits least "
+    "(never the one whose step or collective looks longest). {phases}"
+)
+
+
+def shares(one: Straggler) -> dict[str, float]:
+    """Family -> share of the rank's excess that the family's phases explain."""
+    gap = max(one.excess, 1e-12)
+    return {
+        family: sum(one.by_phase.get(phase) or 0.0 for phase in phases) / gap
+        for family, phases in FAMILIES.items()
+    }
+
+
+def family_of(one: Straggler) -> str:
+    """The family of phases that explains a straggler's excess best."""
+    explained = shares(one)
+    if explained["input"] >= INPUT_SHARE:
+        return "input"
+    return max(explained, key=lambda family: explained[family])
+
+
+def of_family(measures: Measures, family: str, limits: Limits) -> list[Straggler]:
+    """The stragglers of one family that are worth a line, the worst first."""
+    stragglers = measures.stragglers or ()
+    least = max([limits["cost"], *(WAKE * one.saved for one in stragglers)])
+    return [one for one in stragglers if one.saved >= least and family_of(one) == family]
+
+
+def straggler_finding(
+    measures: Measures,
+    one: Straggler,
+    *,
+    code: str,
+    what: str,
+    phases: Iterable[str],
+    cause: str,
+    fixes: list[Fix],
+    longer: float | None = None,
+) -> Finding:
+    """The finding that all straggler rules share; `what` takes longer: by what `phases` do, or by
+    `longer` seconds."""
+    if longer is None:
+        longer = sum(one.by_phase.get(phase) or 0.0 for phase in phases)
+    named = {other.rank for other in measures.stragglers or ()}
+    victims = tuple(rank for rank in compared_ranks(measures) if rank not in named)
+    gains = Predicted(
+        step_time_ratio=1 - one.saved,
+        memory_bytes=None,
+        basis=f"measured what-if: the same steps with this rank's own work at "
+        f"{reference_of(measures, one).level}",
+    )
+    since = "from the start" if one.since is None else f"since step {one.since}"
+    if one.since_before is not None:
+        since = f"since before step {one.since_before}"
+    return Finding(
+        code=code,
+        severity=severity_of_cost(one.saved),
+        confidence=round(min(0.99, max(0.5, one.positive)), 2),
+        title=f"Rank {one.rank} holds the others up: {what} takes {format_seconds(longer)} a step "
+        f"longer than {reference_of(measures, one).where}, {since}",
+        cause=f"{cause} {said(measures, one.rank)}".strip(),
+        culprits=(culprit_of(measures, one.rank),),
+        victims=victims,
+        evidence=_evidence(measures, one),
+        since_step=one.since if one.since is not None else 0,
+        cost=Cost(step_fraction=one.saved, seconds_per_step=one.saved * one.step_seconds),
+        fixes=tuple(Fix(fix.id, fix.summary, fix.how, fix.predicted or gains) for fix in fixes),
+    )
+
+
+def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
+    joined_by = measures.joined.joined_by if measures.joined else ""
+    source = f"{one.steps} steps joined by {joined_by}"
+    where = f"rank {one.rank}"
+    level = reference_of(measures, one).level
+    facts = [
+        Evidence(
+            f"own work a step, against {level}",
+            one.own,
+            "s",
+            one.own_of_others,
+            source,
+            where,
+        ),
+        Evidence(
+            f"time in collectives a step, against {level}",
+            one.standing,
+            "s",
+            one.standing_of_others,
+            source,
+            where,
+        ),
+        Evidence(
+            f"share of steps in which it was slower than {level}",
+            one.positive,
+            "fraction",
+            0.5,
+            source,
+            where,
+        ),
+    ]
+    floor = 0.1 * one.excess
+    for phase, extra in sorted(one.by_phase.items(), key=lambda item: -(item[1] or 0.0)):
+        if extra is not None and extra >= floor:
+            facts.append(Evidence(f"{phase} beyond {level}", extra, "s", 0.0, source, where))
+    return tuple(facts)
+
+
+def compared_ranks(measures: Measures) -> tuple[int, ...]:
+    return measures.joined.ranks if measures.joined else ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """With what a straggler was compared, in the words of a title, of evidence and of a cause."""
+
+    where: str
+    level: str
+    ranks: str
+
+
+def reference_of(measures: Measures, one: Straggler) -> Reference:
+    structure = measures.structure
+    equals = {rank for stage in structure.stages if one.rank in stage for rank in stage}
+    if len(equals) > 1:
+        stage = structure.roles[one.rank]
+        return Reference(
+            "on the other ranks of its pipeline stage",
+            "the median of the other ranks of its pipeline stage",
+            f"on {format_ranks(equals - {one.rank})}, which hold the same pipeline stage {stage}",
+        )
+    if equals and one.since is not None:
+        return Reference("before", "what it was before", "it was before")
+    return Reference(
+        "on the other ranks", "the median of the other ranks", f"on {other_ranks(measures, one)}"
+    )
+
+
+def other_ranks(measures: Measures, one: Straggler) -> str:
+    return format_ranks(rank for rank in compared_ranks(measures) if rank != one.rank)
+
+
+NOTHING = 0.2
+"""Share of the excess below which a cause is ruled out."""
+
+NAMES = {
+    "data": "more data",
+    "gc": "garbage collection",
+    "checkpoint": "saving",
+    "evaluation": "evaluation",
+    "host-contended": "others on its cores",
+    "host-throttled": "its CPU quota",
+    "host-cores": "fewer cores",
+    "host-paging": "memory that comes and goes",
+    "idle": "sleep or I/O",
+}
+EXPLAINED = {
+    "data": "its batches hold more samples or tokens than the others', which explains {}",
+    "gc": "Python's garbage collector explains {}",
+    "checkpoint": "saving explains {}",
+    "evaluation": "evaluation explains {}",
+    "host-contended": "its main thread stood ready while others had its cores for {}",
+    "host-throttled": "its control group had no CPU quota left for {}",
+    "host-cores": "its threads have fewer cores, which explains {}",
+    "host-paging": "its allocator hands memory back to the kernel and takes it anew in every step, "
+    "which explains {}",
+    "idle": "its main thread neither ran nor stood ready for {}: it slept, or waited for "
+    "storage, a lock or another process",
+}
+OF_A_POOL = {
+    "host-contended": "its threads stood ready without a core for {}",
+}
+"""The same of a rank whose main thread waits for those that compute."""
+COMPUTING = frozenset({*HOST, "idle"})
+"""Where all of these are ruled out, the CPU works for the rank all the time."""
+
+
+def said(measures: Measures, rank: int) -> str:
+    """Sentences about a straggler's causes; empty where none was looked at."""
+    causes = measures.causes.get(rank, ())
+    excess = next((one.excess for one in measures.stragglers or () if one.rank == rank), 0.0)
+    told = [one for one in causes if (one.share or 0.0) >= NOTHING]
+    ruled_out = [one.name for one in causes if one.share is not None and one.share < NOTHING]
+    unknown = [one.name for one in causes if one.seconds is None]
+    words = EXPLAINED | (OF_A_POOL if _pooled(measures, rank) else {})
+    sentences = [words[one.name].format(_part(one, excess)) for one in told]
+    if not told and set(ruled_out) >= COMPUTING:
+        sentences.append(
+            "its main thread computes all that time: its code does more, or its cores are slower"
+        )
+    if ruled_out:
+        sentences.append(f"ruled out: {_listed(ruled_out)}")
+    if unknown:
+        sentences.append(f"not measured: {_listed(unknown)}")
+    return " ".join(f"{one[0].upper()}{one[1:]}." for one in sentences)
+
+
+def _pooled(measures: Measures, rank: int) -> bool:
+    return measures.surroundings.get(rank, UNSEEN).pooled
+
+
+def cause_named(measures: Measures, rank: int, name: str) -> Cause | None:
+    """What one cause explains of a straggler's excess; None: it was not looked at."""
+    return next((one for one in measures.causes.get(rank, ()) if one.name == name), None)
+
+
+def decides(cause: Cause | None) -> bool:
+    """Whether it explains enough to be the cause."""
+    return cause is not None and cause.share is not None and cause.share >= DECIDES
+
+
+def _part(one: Cause, excess: float) -> str:
+    most = min(one.seconds or 0.0, excess)
+    return (
+        f"{format_seconds(most)} of the {format_seconds(excess)}"
+        if most < 0.9 * excess
+        else "all of it"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    known = [NAMES[name] for name in NAMES if name in set(names)]
+    return known[0] if len(known) == 1 else f"{', '.join(known[:-1])} and {known[-1]}"

@@ -1,0 +1,184 @@
+"""Ranks whose compute, optimizer or other work is slow in every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stacks.stack_sampling import Work
+from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+from mgpu_doctor.case.birth import hands_on
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.findings import Finding, Fix
+from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.slow import sampled_stragglers
+from mgpu_doctor.rules.slow.straggler_finding import (
+    COST,
+    FAMILIES,
+    MEASURED,
+    THRESHOLDS,
+    compared_ranks,
+    of_family,
+    other_ranks,
+    reference_of,
+    straggler_finding,
+)
+
+Examine = Callable[[Measures, Limits], Iterable[Finding]]
+
+
+def _biggest(one: Straggler, family: str) -> str:
+    return max(FAMILIES[family], key=lambda phase: one.by_phase.get(phase) or 0.0)
+
+
+def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_family(measures, "compute", limits):
+        parts = {p: one.by_phase.get(p) or 0.0 for p in FAMILIES["compute"]}
+        both = min(parts["forward"], parts["backward"]) >= 0.2 * one.excess
+        phase = "forward and backward" if both else _biggest(one, "compute")
+        how = f"Look at what only it does there (`if rank == {one.rank}`, hooks, larger batches)."
+        if hands_on(measures.rank(one.rank)):
+            how = (
+                "Count what all_to_all hands each rank: a router that prefers its experts gives it "
+                "more to compute (a balancing loss or a capacity evens that out)."
+            )
+        elif both:
+            how = (
+                "Both passes are slower, so the place is to blame before the code: compare clocks, "
+                "load and temperature of that rank's device and host with the others', and "
+                "its batch (samples, sequence length)."
+            )
+        how += f"\n{_compare_stacks(measures, one)}"
+        what = f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer"
+        cause = f"The rank's own {phase} work is slower than {reference_of(measures, one).ranks}"
+        if phase == "forward" and _has_bare_loop(measures.rank(one.rank)):
+            what = "its forward pass, or what runs between steps,"
+            cause += " (with no module, optimizer or loader nothing tells where forward begins)"
+        yield straggler_finding(
+            measures,
+            one,
+            code="straggler-compute",
+            what=what,
+            phases=("forward", "backward") if both else (phase,),
+            cause=f"{cause}.",
+            fixes=[Fix("mend-rank", f"Find what slows rank {one.rank}'s {phase} work", how)],
+        )
+
+
+def _has_bare_loop(rank: Rank | None) -> bool:
+    """Whether only backward passes or collectives showed where the rank's steps are."""
+    return rank is not None and rank.birth.get("step_sign") in ("backward", "collective")
+
+
+def _optimizer(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_family(measures, "optimizer", limits):
+        yield straggler_finding(
+            measures,
+            one,
+            code="straggler-optimizer",
+            what="its optimizer step",
+            phases=FAMILIES["optimizer"],
+            cause="The optimizer step of this rank takes longer than "
+            f"{reference_of(measures, one).ranks}: work that only this rank does in `step()`, its "
+            "hooks or gradient clipping, or a larger share of a sharded optimizer.",
+            fixes=[
+                Fix(
+                    "mend-optimizer",
+                    "Take the extra work out of the optimizer step",
+                    "Look for rank-dependent code around `optimizer.step()` (hooks, logging of "
+                    "norms, EMA copies); with ZeRO or ZeroRedundancyOptimizer give every rank an "
+                    "equal share of the parameters.",
+                )
+            ],
+        )
+
+
+def _other(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for one in of_family(measures, "other", limits):
+        phase = _biggest(one, "other")
+        place = "outside every phase" if phase == "other" else f"in {phase}"
+        only = f"`if rank == {one.rank}`"
+        yield straggler_finding(
+            measures,
+            one,
+            code="straggler-other",
+            what=f"its time {place}",
+            phases=(phase,),
+            cause=f"This rank, unlike {other_ranks(measures, one)}, does something {place} "
+            "(between steps, or in Python around the model): logging, metrics, saving, `.item()` "
+            "or printing.",
+            fixes=[
+                Fix(
+                    "move-work",
+                    "Do that work less often, or beside the training",
+                    f"Search the training loop for what only this rank does ({only}): do it every "
+                    "100th step (`if step % 100 == 0:`), or hand it to a background thread.\n"
+                    f"{_compare_stacks(measures, one)}",
+                )
+            ],
+        )
+
+
+def _compare_stacks(measures: Measures, one: Straggler) -> str:
+    """What to type to see which lines differ from those of a rank that is well."""
+    well = next((rank for rank in compared_ranks(measures) if rank != one.rank), None)
+    lines = []
+    for number in (one.rank, well):
+        rank = None if number is None else measures.rank(number)
+        pid = "PID" if rank is None or rank.pid is None else rank.pid
+        lines.append(f"py-spy record --pid {pid} --duration 30 -o rank{number}.svg")
+    return "While it runs, compare where the time goes:\n" + "\n".join(lines)
+
+
+def _rule(
+    code: str,
+    summary: str,
+    phases: str,
+    fixes: str,
+    examine: Examine,
+    *also: Examine,
+) -> Rule:
+    return Rule(
+        code=code,
+        family="slow",
+        summary=summary,
+        measured=MEASURED.format(phases=phases)
+        + (f" {sampled_stragglers.MEASURED}" if also else ""),
+        thresholds=THRESHOLDS,
+        fixes=fixes,
+        examine=examine,
+        also=also,
+        needs=("stragglers",),
+        limits=(COST,),
+    )
+
+
+RULES = (
+    _rule(
+        "straggler-compute",
+        "A rank's forward or backward pass, or its host-to-device copy, is slower on every step, "
+        "and all other ranks wait for it.",
+        "This code is given where transfer, forward and backward explain most of the excess.",
+        "If one pass is slow, look at code that only this rank runs. If all of its work is slow, "
+        "look at its device and host: clocks, temperature, a neighbour on its cores, its batch.",
+        _compute,
+        sampled_stragglers.examine(Work.COMPUTE),
+    ),
+    _rule(
+        "straggler-optimizer",
+        "A rank's optimizer step is slower on every step, and all other ranks wait for it.",
+        "This code is given where the optimizer phase explains most of the excess.",
+        "Take rank-dependent work out of the optimizer step; balance a sharded optimizer.",
+        _optimizer,
+    ),
+    _rule(
+        "straggler-other",
+        "A rank spends time outside of every phase (logging, metrics, saving, Python between "
+        "steps) on every step, and all other ranks wait for it.",
+        "This code is given where time outside of input, compute and optimizer explains most of "
+        "the excess.",
+        "Do that work every N steps, on all ranks alike, or in a background thread.",
+        _other,
+        sampled_stragglers.examine(Work.OTHER),
+    ),
+)
