@@ -10,6 +10,7 @@ from mgpu_probes.inprocess.layout import PHASES as PHASES_OF_A_BOX
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
+from tests.support.seeds import few_or_sweep
 from tests.support.synthetic import (
     BASE,
     Fault,
@@ -22,7 +23,6 @@ from tests.support.synthetic import (
 )
 
 PHASES = ("input", "transfer", "forward", "backward", "optimizer", "other")
-SEEDS = range(3)
 
 
 def stragglers(job: Synthetic) -> tuple[Straggler, ...]:
@@ -35,11 +35,12 @@ def main_phase(one: Straggler) -> str:
     return max(one.by_phase, key=lambda phase: one.by_phase[phase] or 0.0)
 
 
+@few_or_sweep(1, 3)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
-def test_twenty_milliseconds(make: type[Synthetic], phase: str, ranks: int) -> None:
-    for seed in SEEDS:
+def test_twenty_milliseconds(make: type[Synthetic], phase: str, ranks: int, seeds: range) -> None:
+    for seed in seeds:
         culprit = seed % ranks
         fault = Fault(culprit, phase, milliseconds=20)
         found = stragglers(make(ranks=ranks, steps=55, seed=seed, faults=[fault]))
@@ -49,11 +50,14 @@ def test_twenty_milliseconds(make: type[Synthetic], phase: str, ranks: int) -> N
         assert found[0].since is None
 
 
+@few_or_sweep(1, 3)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("meets", [2, 4, 10])
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
-def test_ranks_that_meet_now_and_then(make: type[Synthetic], meets: int, ranks: int) -> None:
-    for seed in SEEDS:
+def test_ranks_that_meet_now_and_then(
+    make: type[Synthetic], meets: int, ranks: int, seeds: range
+) -> None:
+    for seed in seeds:
         assert stragglers(make(ranks=ranks, seed=seed, meets=meets)) == ()
         fault = Fault(seed % ranks, "forward", milliseconds=20)
         (found,) = stragglers(make(ranks=ranks, seed=seed, meets=meets, faults=[fault]))
@@ -81,12 +85,13 @@ def test_waits_by_chance_are_no_meetings() -> None:
     assert measure(case).stragglers == ()
 
 
+@few_or_sweep(1, 3)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("factor", [1.3, 1.1])
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer", "input"])
-def test_a_phase_by_a_factor(phase: str, factor: float, ranks: int) -> None:
+def test_a_phase_by_a_factor(phase: str, factor: float, ranks: int, seeds: range) -> None:
     base = {**BASE, phase: 0.020}  # so that a tenth of it is worth finding
-    for seed in SEEDS:
+    for seed in seeds:
         culprit = seed % ranks
         fault = Fault(culprit, phase, factor=factor)
         found = stragglers(Synthetic(ranks=ranks, seed=seed, base=base, faults=[fault]))
@@ -94,29 +99,32 @@ def test_a_phase_by_a_factor(phase: str, factor: float, ranks: int) -> None:
         assert main_phase(found[0]) == phase
 
 
+@few_or_sweep(1, 3)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_thirty_percent_of_the_step_on_an_oversubscribed_machine(ranks: int) -> None:
-    for seed in SEEDS:
+def test_thirty_percent_of_the_step_on_an_oversubscribed_machine(ranks: int, seeds: range) -> None:
+    for seed in seeds:
         faults = [Fault(1, phase, factor=1.45) for phase in BASE]
         found = stragglers(oversubscribed(ranks=ranks, steps=75, seed=seed, faults=faults))
         assert [one.rank for one in found] == [1]
 
 
+@few_or_sweep(12, 70)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
-def test_silence_on_healthy_jobs(make: type[Synthetic], ranks: int) -> None:
+def test_silence_on_healthy_jobs(make: type[Synthetic], ranks: int, seeds: range) -> None:
     alarms = {
         seed: found
-        for seed in range(70)
+        for seed in seeds
         if (found := stragglers(make(ranks=ranks, steps=40 + 3 * seed, seed=seed)))
     }
     assert alarms == {}
 
 
+@few_or_sweep(8, 30)
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
-def test_silence_on_rank_0_logging_one_percent(make: type[Synthetic]) -> None:
+def test_silence_on_rank_0_logging_one_percent(make: type[Synthetic], seeds: range) -> None:
     logging = [Fault(0, "other", milliseconds=0.25)]
-    for seed in range(30):
+    for seed in seeds:
         assert stragglers(make(seed=seed, faults=logging)) == ()
 
 

@@ -17,9 +17,10 @@ from mgpu_doctor.analysis.stragglers.fleet import (
 )
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler, find_stragglers
 from tests.support.fleets import Fleet, Slow, case_of, simulate
+from tests.support.seeds import few_or_sweep
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
 
-SEEDS = range(70_000, 70_006)
+SEEDS = range(70_000, 70_002)
 NOISE = 0.03
 
 
@@ -76,11 +77,14 @@ def test_correlated_steps_are_worth_less() -> None:
     assert usual.variance > 5 * independent.variance
 
 
+@few_or_sweep(1, 6, first=70000)
 @pytest.mark.parametrize("start", [0, 150])
 @pytest.mark.parametrize("ranks", [LEAST_RANKS, 64, 300])
 @pytest.mark.parametrize(("by", "within"), [(0.05, 45), (0.10, 30)])
-def test_a_slow_rank_is_named_soon(ranks: int, start: int, by: float, within: int) -> None:
-    for seed in SEEDS:
+def test_a_slow_rank_is_named_soon(
+    ranks: int, start: int, by: float, within: int, seeds: range
+) -> None:
+    for seed in seeds:
         (found,) = named(Fleet(ranks, NOISE), start + within, seed, Slow(by, start))
         assert found.excess == pytest.approx(0.1 * by, rel=0.5)
         if start:
@@ -97,6 +101,7 @@ def test_few_steps_decide_where_the_fault_is_plain() -> None:
         assert abs(found.since - 100) <= 2
 
 
+@few_or_sweep(1, 6, first=70000)
 @pytest.mark.parametrize(
     "fleet",
     [
@@ -109,8 +114,8 @@ def test_few_steps_decide_where_the_fault_is_plain() -> None:
     ],
     ids=["plain", "quiet", "few", "correlated", "uneven", "drifting"],
 )
-def test_silence_on_healthy_fleets(fleet: Fleet) -> None:
-    for seed in SEEDS:
+def test_silence_on_healthy_fleets(fleet: Fleet, seeds: range) -> None:
+    for seed in seeds:
         simulated, _ = simulate(fleet, 300, seed)
         joined = join(case_of(simulated).ranks)
         attribution = attribute(joined)
@@ -119,8 +124,9 @@ def test_silence_on_healthy_fleets(fleet: Fleet) -> None:
             assert found == (), (seed, seen)
 
 
-def test_a_rank_that_is_noisier_than_the_others_is_not_slow() -> None:
-    for seed in SEEDS:
+@few_or_sweep(1, 6, first=70000)
+def test_a_rank_that_is_noisier_than_the_others_is_not_slow(seeds: range) -> None:
+    for seed in seeds:
         steps = records(Synthetic(ranks=40, steps=200, seed=seed))
         wide = 1 + 0.15 * np.random.default_rng(seed).standard_normal(200)
         extra = steps[3]["phases"][:, 3] * (wide - 1)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from tests.support.recurring import Seconds, healthy, job_of
+from tests.support.seeds import few_or_sweep
 from tests.support.synthetic import Synthetic, oversubscribed, synthetic_case
 
 
@@ -29,12 +30,13 @@ def interrupted(
     return work
 
 
+@few_or_sweep(8, 40)
 @pytest.mark.parametrize("ranks", [2, 4, 8, 32])
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
-def test_ordinary_noise(make: type[Synthetic], ranks: int) -> None:
+def test_ordinary_noise(make: type[Synthetic], ranks: int, seeds: range) -> None:
     alarms = {
         seed: found
-        for seed in range(40)
+        for seed in seeds
         if (
             found := measure(
                 synthetic_case(make(ranks=ranks, steps=30 + 7 * seed, seed=seed, spikes=0.02))
@@ -44,16 +46,17 @@ def test_ordinary_noise(make: type[Synthetic], ranks: int) -> None:
     assert alarms == {}
 
 
+@few_or_sweep(6, 40)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize(
     ("rate", "tail", "scale"),
     [(0.01, 1.5, 0.02), (0.03, 1.1, 0.05), (0.05, 2.0, 0.1), (0.1, 1.5, 0.02)],
 )
 def test_a_machine_that_interrupts_now_and_then(
-    rate: float, tail: float, scale: float, ranks: int
+    rate: float, tail: float, scale: float, ranks: int, seeds: range
 ) -> None:
     alarms: list[tuple[int, tuple[Stalls, ...]]] = []
-    for seed in range(40):
+    for seed in seeds:
         work = healthy(Synthetic(ranks=ranks, steps=40 + 9 * seed, seed=seed))
         found = measure(job_of(interrupted(work, rate, tail, scale, seed))).stalls
         if found:
@@ -85,7 +88,7 @@ MACHINES = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(MACHINES)
 def test_any_healthy_job(machine: Machine) -> None:
     job = machine.job
@@ -93,9 +96,10 @@ def test_any_healthy_job(machine: Machine) -> None:
     assert not measure(job_of(work)).stalls
 
 
+@few_or_sweep(10, 30)
 @pytest.mark.parametrize("steps", [20, 24, 30])
-def test_short_runs(steps: int) -> None:
-    for seed in range(30):
+def test_short_runs(steps: int, seeds: range) -> None:
+    for seed in seeds:
         work = healthy(Synthetic(ranks=2, steps=steps, seed=seed))
         found = measure(job_of(interrupted(work, 0.08, 1.2, 0.05, seed))).stalls
         assert not found
