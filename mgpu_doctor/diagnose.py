@@ -19,7 +19,7 @@ from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.rules import in_deepspeed, in_tensorflow
 from mgpu_doctor.rules.catalogue import OWN, catalogue
-from mgpu_doctor.rules.hang.stack_branches import branches, places_of
+from mgpu_doctor.rules.hang.stack_branches import build_branches, describe_places
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
@@ -39,7 +39,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     if hung is not None and case.job.outcome in (Outcome.RUNNING, Outcome.UNKNOWN):
         case = replace(case, job=replace(case.job, outcome=Outcome.HUNG))
     low = measures.missing.get("coverage")
-    places, phases = places_of(case), phase_medians(measures)
+    places, phases = describe_places(case), phase_medians(measures)
     even, together = _ideal(measures), _efficiency(measures)
     told = together if isinstance(together, Efficiency) else None
     return Diagnosis(
@@ -60,7 +60,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
         efficiency_reason=together if isinstance(together, str) else None,
         stages=measures.structure.stages,
         servers=measures.servers,
-        tree=branches(case, findings),
+        tree=build_branches(case, findings),
     )
 
 

@@ -30,7 +30,7 @@ from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process import GONE, case_of, unexamined_of, with_looks
 from mgpu_doctor.formatting import format_count
 from mgpu_doctor.recording.living import is_living, living
-from mgpu_doctor.rules.hang import blocked_rank
+from mgpu_doctor.rules.hang.blocked_rank import describe_activity
 
 CONFIRM = (0.9, 1.8)
 """Seconds after the first look: a second one tells whether the job stands, a third confirms it."""
@@ -187,7 +187,7 @@ def _first_word(seen: list[Look]) -> str:
     busy = [one for one in motions if not waits(one)]
     if not busy or len(busy) == len(motions) or len(busy) > MOST_NAMED:
         return format_count(len(motions), "rank") + " seen"
-    told = ", ".join(f"rank {one.posture.rank} {blocked_rank.does(one)}" for one in busy)
+    told = ", ".join(f"rank {one.posture.rank} {describe_activity(one)}" for one in busy)
     return f"{told}; {format_count(len(motions) - len(busy), 'other')} in a wait"
 
 

@@ -69,10 +69,10 @@ def live(folder: Path) -> tuple[Flight, ...]:
 
 
 FAULTS = {
-    "skip": ("left out all_reduce", "gradients"),
+    "skip": ("skipped all_reduce", "gradients"),
     "extra": ("which ranks 0, 1 and 3 did not", "the extra one"),
     "operation": ("called all_gather", "the wrong one"),
-    "silent": ("left out all_reduce", "second of three"),
+    "silent": ("skipped all_reduce", "second of three"),
 }
 
 

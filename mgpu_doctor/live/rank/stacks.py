@@ -15,7 +15,7 @@ from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.looks import Look
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Branch, Finding, RankSummary
-from mgpu_doctor.rules.hang.stack_branches import branches
+from mgpu_doctor.rules.hang.stack_branches import build_branches
 
 AT_ONCE = 16
 """Ranks that are read before it is told how many are done."""
@@ -86,7 +86,7 @@ def merged(case: Case, looks: Sequence[Look], findings: Sequence[Finding]) -> St
         stacks=tuple(stack for look in looks for stack in look.stacks),
         untold=tuple(dict.fromkeys(untold for look in looks for untold in look.untold)),
     )
-    return Standing(one, None, branches(replace(case, looks=(one,)), findings))
+    return Standing(one, None, build_branches(replace(case, looks=(one,)), findings))
 
 
 def _unreachable(rank: RankSummary, here: Container[object]) -> str | None:

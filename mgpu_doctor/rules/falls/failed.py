@@ -15,7 +15,7 @@ from mgpu_doctor.rules.falls.fallen import fallen
 from mgpu_doctor.rules.falls.falls import Fall, Kind, falls
 from mgpu_doctor.rules.falls.first import first_falls, undecided, victims_of
 from mgpu_doctor.rules.falls.rendezvous import absentees
-from mgpu_doctor.rules.hang.stack_evidence import gave_up, judged
+from mgpu_doctor.rules.hang.stack_evidence import hang_of_kind, have_timed_out
 from mgpu_doctor.rules.rule import Limits, Rule
 
 CODES = {
@@ -72,8 +72,8 @@ def _untold(measures: Measures) -> Iterable[Finding]:
         return
     echoes = falls(case)
     code = case.job.exit_code
-    standing = judged(measures, Stands.BEHIND)
-    if standing is not None and gave_up(standing, case):
+    standing = hang_of_kind(measures, Stands.BEHIND)
+    if standing is not None and have_timed_out(standing, case):
         return  # whom they waited for was seen
     parted = measures.divergence
     if echoes and parted is not None and parted.stands and parted.kind is not Parted.BEHIND:

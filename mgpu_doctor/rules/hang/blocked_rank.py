@@ -1,4 +1,4 @@
-"""How a rank that stands is told: what it does, whether that can end by itself, what to do."""
+"""A blocked rank in words: what it is doing, whether that can end by itself, and what to do."""
 
 from __future__ import annotations
 
@@ -13,146 +13,101 @@ from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.looks import Frame
 from mgpu_doctor.findings import Fix
 
-TURN_LOOKS = 3
-"""Looks from which a function that runs on is told at all."""
-_HELD = re.compile(r", (?:written|read|locked) by (.+)$")
-"""As the probe tells who is at the other end: `itself`, or `PID NAME`, several with commas."""
-_QUIET = frozenset({Doing.CHECKPOINT, Doing.IMPORTING, Doing.COMPILING, Doing.OWN})
-"""Rightly take a while: told only once they have lasted."""
-
-_DOES = {
-    Doing.STOPPED: "is stopped",
-    Doing.DEAD: "has ended",
-    Doing.NATIVE: "waits | in a C function that holds Python's lock (GIL)",
-    Doing.SLEEPING: "sleeps",
-    Doing.PROMPT: "waits | for somebody to type",
-    Doing.CHILD: "waits | for a process that it started",
-    Doing.CHECKPOINT: "saves or loads a checkpoint",
-    Doing.IMPORTING: "imports a module",
-    Doing.COMPILING: "compiles",
-    Doing.LOADER: "waits | for its data loader",
-    Doing.BLOCKED: "waits | in a call",
-    Doing.UNINTERRUPTIBLE: "waits | inside the kernel, where it cannot be woken",
-    Doing.OWN: "is in code of its own",
-    Doing.DEVICE: "waits | for its GPU",
-    Doing.BACKWARD: "is in the backward pass",
-    Doing.JOINING: "joins the process group",
-}
+LEAST_LOOP_SNAPSHOTS = 3
+"""Snapshots from which on a function that does not return is reported."""
+_OTHER_END = re.compile(r", (?:written|read|locked) by (.+)$")
+"""How the probe names the other end of a wait: `itself`, or `PID NAME`, several with commas."""
+_MAY_TAKE_LONG = frozenset({Doing.CHECKPOINT, Doing.IMPORTING, Doing.COMPILING, Doing.OWN})
+"""Reported only once they have lasted."""
+_PRIORITY = (Doing.SLEEPING, Doing.IO, Doing.LOCK, Doing.NATIVE, Doing.STOPPED, Doing.DEAD)
 
 
 @dataclass(frozen=True, slots=True)
-class Grade:
-    """How sure one may be after seconds that a rank keeps the others waiting for good."""
+class WaitAssessment:
+    """How certain it is that a rank blocks the others for good."""
 
-    lasting: bool
+    is_permanent: bool
     """It cannot end by itself."""
     confidence: float
 
 
-def grade(motion: Motion, looks: int, waiting: Collection[int] = ()) -> Grade | None:
-    """None: too early to tell it from a step that takes long. `waiting`: the processes that wait
-    for this one; what only they could bring about will not come."""
-    one = motion.posture.point
+_ASSESSMENTS = {
+    Doing.STOPPED: WaitAssessment(True, 0.97),
+    Doing.DEAD: WaitAssessment(True, 0.9),
+    Doing.PROMPT: WaitAssessment(True, 0.9),
+    Doing.SLEEPING: WaitAssessment(False, 0.6),
+}
+_UNSURE = WaitAssessment(False, 0.5)
+
+
+def assess_wait(
+    motion: Motion, snapshots: int, waiting: Collection[int] = ()
+) -> WaitAssessment | None:
+    """The assessment of what a rank is doing; None: it may just be a long step.
+
+    `waiting`: pids of the ranks that wait for this one. What only they could do will not happen.
+    """
+    state = motion.posture.point
     if motion.turning:
-        return Grade(False, 0.5) if looks >= TURN_LOOKS else None
-    if one.doing in _QUIET:
+        return _UNSURE if snapshots >= LEAST_LOOP_SNAPSHOTS else None
+    if state.doing in _MAY_TAKE_LONG:
         return None
-    held = _held(one, waiting)
-    if one.doing is Doing.LOCK:
-        return _of_lock(motion, one, held)
-    if (held and not one.busy) or (one.doing is Doing.NATIVE and motion.all_flat):
-        return Grade(True, 0.85)
-    return _FIXED.get(one.doing, Grade(False, 0.5))
+    is_own_doing = _waits_for_own_side(state, waiting)
+    if state.doing is Doing.LOCK:
+        return _assess_lock(motion, state, is_own_doing)
+    holds_gil = state.doing is Doing.NATIVE and motion.all_flat
+    if (is_own_doing and not state.busy) or holds_gil:
+        return WaitAssessment(True, 0.85)
+    return _ASSESSMENTS.get(state.doing, _UNSURE)
 
 
-def _held(one: Posture, waiting: Collection[int]) -> bool | None:
-    """Whether the other end of what it waits for is in its own hands, or in those of processes
-    that wait for it. None: not known."""
-    found = _HELD.search(one.operation or "")
-    if found is None:
+def _waits_for_own_side(state: Posture, waiting: Collection[int]) -> bool | None:
+    """Whether only this process, or processes that wait for it, could end its wait. None:
+    unknown."""
+    other_end = _OTHER_END.search(state.operation or "")
+    if other_end is None:
         return None
-    holders = [holder.partition(" ")[0] for holder in found[1].split(", ")]
+    holders = [holder.partition(" ")[0] for holder in other_end[1].split(", ")]
     return all(
         holder == "itself" or (holder.isdigit() and int(holder) in waiting) for holder in holders
     )
 
 
-_FIXED = {
-    Doing.STOPPED: Grade(True, 0.97),
-    Doing.DEAD: Grade(True, 0.9),
-    Doing.PROMPT: Grade(True, 0.9),
-    Doing.SLEEPING: Grade(False, 0.6),
+def _assess_lock(motion: Motion, state: Posture, is_own_doing: bool | None) -> WaitAssessment:
+    """A deadlock if no one can release the lock: no other thread of the process is working, and no
+    other process holds a file lock."""
+    is_file_lock = (state.operation or "").startswith(("flock", "fcntl"))
+    if state.busy or not motion.all_flat or (is_file_lock and not is_own_doing):
+        return WaitAssessment(False, 0.55)
+    return WaitAssessment(True, 0.85 if state.certain or is_file_lock else 0.75)
+
+
+def wait_priority(doing: Doing) -> int:
+    """Of several blocked ranks, the one with the highest priority is described: those that cannot
+    go on by themselves come first."""
+    return _PRIORITY.index(doing) if doing in _PRIORITY else -1
+
+
+# ------------------------------------------------------------------------------ what it is doing
+
+_PREDICATES = {
+    Doing.STOPPED: "is stopped",
+    Doing.DEAD: "has exited",
+    Doing.NATIVE: "is blocked | in a C function that holds the GIL",
+    Doing.SLEEPING: "is sleeping",
+    Doing.PROMPT: "waits | for keyboard input",
+    Doing.CHILD: "waits | for a child process",
+    Doing.CHECKPOINT: "is saving or loading a checkpoint",
+    Doing.IMPORTING: "is importing a module",
+    Doing.COMPILING: "is compiling",
+    Doing.LOADER: "waits | for its data loader",
+    Doing.BLOCKED: "is blocked | in a system call",
+    Doing.UNINTERRUPTIBLE: "is blocked | in the kernel (uninterruptible sleep)",
+    Doing.OWN: "is running",
+    Doing.DEVICE: "waits | for its GPU",
+    Doing.BACKWARD: "is in the backward pass",
+    Doing.JOINING: "is joining the process group",
 }
-
-
-def _of_lock(motion: Motion, one: Posture, held: bool | None) -> Grade:
-    """A deadlock, if nobody is there to let go: no other thread of the process is at work, and a
-    file's lock is no other process's."""
-    file = (one.operation or "").startswith(("flock", "fcntl"))
-    if one.busy or not motion.all_flat or (file and not held):
-        return Grade(False, 0.55)
-    return Grade(True, 0.85 if one.certain or file else 0.75)
-
-
-def gravity(doing: Doing) -> int:
-    """Of several that stand, the one to be told: who cannot go on by itself comes before others."""
-    return _GRAVITY.index(doing) if doing in _GRAVITY else -1
-
-
-_GRAVITY = (Doing.SLEEPING, Doing.IO, Doing.LOCK, Doing.NATIVE, Doing.STOPPED, Doing.DEAD)
-
-
-def does(motion: Motion) -> str:
-    """What it does, to follow its name: `waits for a lock in f at train.py:87`."""
-    posture = motion.posture
-    if posture.worker is not None:
-        worker = posture.worker
-        return f"waits for its data-loader worker {worker.pid}, which {_act(motion, worker)}"
-    return _act(motion, posture)
-
-
-def _act(motion: Motion, one: Posture) -> str:
-    where = _where(one)
-    if motion.turning:
-        return f"runs on{where} and does not return"
-    if one.doing is Doing.LOCK:
-        return f"waits{where} for {_lock(one)}"
-    if one.doing is Doing.IO:
-        return f"waits{where} to {_call(one)}"
-    if one.doing is Doing.COLLECTIVE:
-        return f"waits{where} in {one.operation}"
-    verb, _, rest = _DOES.get(one.doing, "stands").partition(" | ")
-    return f"{verb}{where}{f' {rest}' if rest else ''}"
-
-
-def _where(one: Posture) -> str:
-    if one.place is None:
-        return ""
-    library = frames.foreign(one.trail)
-    if library is not None and library != one.place:
-        return f"{_inside(library)}, called at {frames.told(one.place)},"
-    return _inside(one.place)
-
-
-def _inside(frame: Frame) -> str:
-    function = frames.name(frame)
-    inside = f" in {function}()" if function[:1] not in ("<", "") else ""
-    return f"{inside} at {frames.told(frame)}"
-
-
-def _lock(one: Posture) -> str:
-    operation = one.operation or ""
-    if operation.startswith(("flock", "fcntl")):
-        about = operation.partition(" ")[2]
-        return f"the lock of the file {about}" if about else "a file's lock"
-    return "a lock or another thread" if one.certain else "a lock, or in native code"
-
-
-def _call(one: Posture) -> str:
-    call, _, about = (one.operation or "read or write").partition(" ")
-    return f"{_VERBS.get(call, call)} {about}".strip()
-
-
 _VERBS = {
     "pread64": "read",
     "readv": "read",
@@ -166,107 +121,164 @@ _VERBS = {
 }
 
 
-def site(one: Posture) -> str | None:
-    """The whole path and the line, for evidence."""
-    place = one.point.place
+def describe_activity(motion: Motion) -> str:
+    """What a rank is doing, to follow its name: `waits in f() at train.py:87 for a lock`."""
+    worker = motion.posture.worker
+    if worker is not None:
+        activity = _describe_process(motion, worker)
+        return f"waits for its data-loader worker {worker.pid}, which {activity}"
+    return _describe_process(motion, motion.posture)
+
+
+def source_line(state: Posture) -> str | None:
+    """The full path and line where a rank is, for evidence."""
+    place = state.point.place
     if place is None:
         return None
     return place.file if place.line is None else f"{place.file}:{place.line}"
 
 
-def fixes(motion: Motion) -> tuple[Fix, ...]:
-    one = motion.posture.point
-    if motion.posture.doing is Doing.LOADER and one.doing is not Doing.STOPPED:
-        return (_for_loader(motion.posture),)
+def _describe_process(motion: Motion, state: Posture) -> str:
+    where = _describe_place(state)
     if motion.turning:
-        return (_LOOP,)
-    made = _FIXES.get(one.doing)
-    if one.doing is Doing.STOPPED:
+        return f"keeps running{where} and does not return"
+    if state.doing is Doing.LOCK:
+        return f"waits{where} for {_describe_lock(state)}"
+    if state.doing is Doing.IO:
+        return f"waits{where} to {_describe_call(state)}"
+    if state.doing is Doing.COLLECTIVE:
+        return f"waits{where} in {state.operation}"
+    verb, _, rest = _PREDICATES.get(state.doing, "is blocked").partition(" | ")
+    return f"{verb}{where}{f' {rest}' if rest else ''}"
+
+
+def _describe_place(state: Posture) -> str:
+    if state.place is None:
+        return ""
+    library = frames.foreign(state.trail)
+    if library is not None and library != state.place:
+        return f"{_describe_frame(library)}, called at {frames.told(state.place)},"
+    return _describe_frame(state.place)
+
+
+def _describe_frame(frame: Frame) -> str:
+    function = frames.name(frame)
+    inside = f" in {function}()" if function[:1] not in ("<", "") else ""
+    return f"{inside} at {frames.told(frame)}"
+
+
+def _describe_lock(state: Posture) -> str:
+    operation = state.operation or ""
+    if operation.startswith(("flock", "fcntl")):
+        file = operation.partition(" ")[2]
+        return f"the lock of the file {file}" if file else "a file lock"
+    return "a lock or another thread" if state.certain else "a lock or native code"
+
+
+def _describe_call(state: Posture) -> str:
+    call, _, file = (state.operation or "read or write").partition(" ")
+    return f"{_VERBS.get(call, call)} {file}".strip()
+
+
+# ------------------------------------------------------------------------------------ what to do
+
+
+def suggest_fixes(motion: Motion) -> tuple[Fix, ...]:
+    """What to do about a rank that is blocked like this; empty: no specific advice."""
+    state = motion.posture.point
+    if motion.posture.doing is Doing.LOADER and state.doing is not Doing.STOPPED:
+        return (_fix_loader(motion.posture),)
+    if motion.turning:
+        return (_END_THE_LOOP,)
+    if state.doing is Doing.STOPPED:
         return (
             Fix(
                 "continue",
-                "Let it go on",
-                f"`kill -CONT {one.pid}`. It was stopped by SIGSTOP, by Ctrl-Z in its terminal, or "
-                "by a debugger that is attached to it.",
+                "Continue the process",
+                f"`kill -CONT {state.pid}`. It was stopped by SIGSTOP, by Ctrl-Z in its terminal, "
+                "or by a debugger that is attached to it.",
             ),
         )
-    return (made,) if made is not None else ()
+    fix = _FIXES.get(state.doing)
+    return (fix,) if fix is not None else ()
 
 
-def _for_loader(posture: Posture) -> Fix:
-    worker = posture.worker
+def _fix_loader(state: Posture) -> Fix:
+    worker = state.worker
     if worker is None:
         how = (
             "Its workers are idle or gone, so a batch or its index was lost between them. Set "
-            "`DataLoader(…, timeout=60)`, so that this becomes an error that names the worker, and "
-            "try `num_workers=0`."
+            "`DataLoader(…, timeout=60)` to get an error that names the worker, and try "
+            "`num_workers=0`."
         )
     else:
-        where = frames.told(worker.place) or "its data set"
+        where = frames.told(worker.place) or "the dataset"
         how = (
-            f"Mend {where}, which stands in worker {worker.pid}. With `num_workers=0` it happens "
-            "in the rank itself, under a debugger; `DataLoader(…, timeout=60)` turns such a wait "
-            "into an error. A lock that was held while workers were forked is never released in "
-            "them: make it in `worker_init_fn`, or use `multiprocessing_context='spawn'`."
+            f"Fix {where}, where worker {worker.pid} is blocked. With `num_workers=0` the same "
+            "code runs in the rank itself, under a debugger; `DataLoader(…, timeout=60)` turns "
+            "such a wait into an error. A lock that was held while workers were forked is never "
+            "released in them: create it in `worker_init_fn`, or use "
+            "`multiprocessing_context='spawn'`."
         )
-    return Fix("mend-the-data-set", "Mend what the data-loader worker stands in", how)
+    return Fix("mend-the-data-set", "Fix what blocks the data-loader worker", how)
 
 
-_LOOP = Fix(
+_END_THE_LOOP = Fix(
     "end-the-loop",
-    "Look why the function does not return",
-    "A condition that never comes true on this rank, or far more work than the others have: print "
-    "what the loop counts, with the rank, and compare it with the others'.",
+    "Find out why the function does not return",
+    "Either a condition never becomes true on this rank, or it has far more work than the others. "
+    "Print the loop counter together with the rank and compare it across ranks.",
 )
 _FIXES = {
     Doing.LOCK: Fix(
         "release-the-lock",
-        "Find who holds the lock",
-        "A lock that is taken twice by one thread (use `threading.RLock`), taken in another order "
-        "by two, or held when the process was forked is never released. A file's lock is held by "
-        "the process that `lslocks` names: no rank may wait in a collective while it holds one.",
+        "Find out who holds the lock",
+        "A lock is never released if one thread takes it twice (use `threading.RLock`), if two "
+        "threads take two locks in different orders, or if it was held when the process was "
+        "forked. `lslocks` names the process that holds a file lock: no rank may wait in a "
+        "collective while it holds one.",
     ),
     Doing.PROMPT: Fix(
         "answer-or-remove",
-        "Answer it, or take the breakpoint out",
-        "`breakpoint()` and `input()` wait on each rank that comes there, and under a launcher "
-        "nobody can type. Guard them, or let all ranks wait: `if rank == 0: …` and then "
-        "`dist.barrier()` with a long timeout.",
+        "Answer the prompt, or remove the breakpoint",
+        "`breakpoint()` and `input()` wait on every rank that reaches them, and under a launcher "
+        "no one can type. Guard them with `if rank == 0: …`, followed by `dist.barrier()` on all "
+        "ranks with a long timeout.",
     ),
     Doing.SLEEPING: Fix(
         "no-sleep",
-        "Do not wait by sleeping on one rank alone",
-        "If it waits for a file or a condition that another rank brings about, that one must not "
-        "wait in a collective meanwhile: let all ranks wait in `dist.barrier()` instead.",
+        "Do not poll with sleep on a single rank",
+        "If it waits for a file or a condition that another rank provides, that rank must not wait "
+        "in a collective meanwhile. Let all ranks wait in `dist.barrier()` instead.",
     ),
     Doing.IO: Fix(
         "bound-the-wait",
-        "Bound the wait, and see to the other end",
-        "Whoever should write, read or answer at the other end does not: see what it does, and set "
-        "a timeout (`socket.setdefaulttimeout(60)`, `timeout=` of the call).",
+        "Set a timeout, and check the other end",
+        "Whatever should write, read or answer at the other end does not: check what it is doing, "
+        "and set a timeout (`socket.setdefaulttimeout(60)`, or `timeout=` of the call).",
     ),
     Doing.CHILD: Fix(
         "see-the-child",
-        "See what the started process does",
-        "`ps --ppid PID -o pid,stat,wchan,cmd` shows it; give `subprocess.run(…, timeout=60)` a "
-        "time limit, and read its output, or a full pipe stops it.",
+        "Check what the child process is doing",
+        "`ps --ppid PID -o pid,stat,wchan,cmd` shows it. Give `subprocess.run(…, timeout=60)` a "
+        "time limit, and read its output: a full pipe blocks it.",
     ),
     Doing.NATIVE: Fix(
         "release-the-gil",
-        "Let the C function release Python's lock while it waits",
+        "Release the GIL while the C function waits",
         "Call it through `ctypes.CDLL` rather than `PyDLL`, or put `Py_BEGIN_ALLOW_THREADS` around "
         "the wait (`py::gil_scoped_release` in pybind11). Until then no other thread of this rank "
-        "can run, also none that would end the wait.",
+        "can run, including the one that would end the wait.",
     ),
     Doing.CHECKPOINT: Fix(
         "see-the-storage",
-        "See to the storage",
-        "`df -h` and `dmesg -T` on that host: a full or lost file system stops whoever writes.",
+        "Check the storage",
+        "`df -h` and `dmesg -T` on that host: a full or lost file system blocks every writer.",
     ),
     Doing.UNINTERRUPTIBLE: Fix(
         "see-the-storage",
-        "See to the disk, the network file system or the driver",
-        "`cat /proc/PID/stack` (as root) and `dmesg -T` tell what the kernel waits for; such a "
+        "Check the disk, the network file system or the driver",
+        "`cat /proc/PID/stack` (as root) and `dmesg -T` show what the kernel waits for. Such a "
         "process cannot even be killed before that answers.",
     ),
 }

@@ -1,4 +1,4 @@
-"""The ranks' collectives part: who called what where, by torch's flight recorder."""
+"""Ranks call collectives that do not match: who called what and where, by the flight recorder."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.collectives.collective_waits import GAPS, LEAST_WAIT
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.hang_analysis import Kind as Stand
+from mgpu_doctor.analysis.stacks.hang_analysis import MAJORITY
+from mgpu_doctor.analysis.stacks.hang_analysis import Kind as HangKind
 from mgpu_doctor.case.flights import Collective
 from mgpu_doctor.case.model import State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Severity
@@ -15,20 +16,24 @@ from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.falls.falls import last_step
 from mgpu_doctor.rules.hang.mismatch_text import (
-    cause,
-    fixes,
-    goes_on,
-    group_name,
+    describe_cause,
+    format_group,
+    format_place,
+    innermost_difference,
     other_call,
-    place_of,
-    spot,
-    title,
+    ranks_went_on,
+    suggest_fixes,
+    write_title,
 )
+from mgpu_doctor.rules.hang.split_hang import find_split_hang
 from mgpu_doctor.rules.rule import Limits, Rule
 
 SOURCE = "flight recorder"
-ROWS = 4
-UNKNOWN_TIME, UNDECIDED, UNDUMPED = 0.5, 0.6, 0.6
+MOST_ROWS = 4
+"""Deviating ranks that the evidence lists."""
+MOST_NAMED = 16
+"""Ranks without a dump that the evidence names."""
+
 CONFIDENCE = {
     Kind.SKIPPED: 0.95,
     Kind.EXTRA: 0.95,
@@ -40,128 +45,143 @@ CONFIDENCE = {
     Kind.AHEAD: 0.6,
     Kind.SITE: 0.6,
 }
-BY_ROUTINE = 0.7
-DELAYS = (Kind.BEHIND, Kind.AHEAD, Kind.SITE, Kind.DEADLOCK)
-"""What is a fault only where the job stands."""
+IF_PERHAPS_NOT_BLOCKED, IF_CULPRIT_LEFT_NO_DUMP, IF_NO_CULPRIT, IF_BY_HABIT = 0.5, 0.6, 0.6, 0.7
+"""Confidence instead. `IF_BY_HABIT`: only the culprit's own earlier calls show that it is wrong."""
+ONLY_IF_BLOCKED = (Kind.BEHIND, Kind.AHEAD, Kind.SITE, Kind.DEADLOCK)
+"""No fault unless the job is blocked."""
 
 
-def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
-    found = measures.divergence
-    if found is None or (found.kind is Kind.BEHIND and _told_better(measures, found)):
+def _find_mismatch(measures: Measures, _: Limits) -> Iterable[Finding]:
+    divergence = measures.divergence
+    if divergence is None or divergence.kind is Kind.BEHIND:
         return
-    if _held_up(measures, found):
+    if not _are_all_blocked_elsewhere(measures, divergence):
+        yield _report(
+            measures,
+            divergence,
+            "hang-collective-mismatch",
+            replaces=("hang-collective-mismatch", "hang-rank-behind"),
+        )
+
+
+def find_rank_behind(measures: Measures, _: Limits) -> Iterable[Finding]:
+    """`hang-rank-behind` by the flight recorder. Silent if stacks show what the rank is doing, or
+    if it has ended."""
+    divergence, hang = measures.divergence, measures.standing
+    if divergence is None or divergence.kind is not Kind.BEHIND:
         return
-    late = found.kind is Kind.BEHIND
-    yield Finding(
-        code="hang-rank-behind" if late else "hang-collective-mismatch",
-        severity=_severity(found),
-        confidence=_confidence(found),
-        title=title(found),
-        cause=cause(found),
-        culprits=tuple(_culprit(measures, rank) for rank in found.culprits),
-        victims=_victims(found),
-        evidence=(*_calls(found), *_counts(found)),
-        since_step=_since(measures, found),
-        fixes=fixes(found),
-        replaces=() if late else ("hang-collective-mismatch", "hang-rank-behind"),
+    if hang is not None and hang.kind in (HangKind.BEHIND, HangKind.ABSENT):
+        return
+    ended = {rank.rank for rank in measures.case.ranks if rank.state in (State.DEAD, State.EXITED)}
+    if not ended & set(divergence.culprits):
+        yield _report(measures, divergence, "hang-rank-behind")
+
+
+def _report(
+    measures: Measures, divergence: Divergence, code: str, replaces: tuple[str, ...] = ()
+) -> Finding:
+    return Finding(
+        code=code,
+        severity=_severity(divergence),
+        confidence=_confidence(divergence),
+        title=write_title(divergence),
+        cause=describe_cause(divergence),
+        culprits=tuple(_find_culprit(measures, rank) for rank in divergence.culprits),
+        victims=_find_victims(divergence),
+        evidence=(*_call_rows(divergence), *_count_rows(divergence)),
+        since_step=_since_step(measures, divergence),
+        fixes=suggest_fixes(divergence),
+        replaces=replaces,
     )
 
 
-def _victims(found: Divergence) -> tuple[int, ...]:
-    """Where it is open who is wrong, no party that waits stands as the victim of one that does
-    not."""
-    waiting = {*found.expecting, *found.waiting} - set(found.culprits)
-    parties = {*found.expecting, *found.deviating}
-    if not found.culprits and not parties <= waiting:
-        waiting -= parties
+def _find_victims(divergence: Divergence) -> tuple[int, ...]:
+    """The ranks that wait. If it is unknown which side is wrong, a side that waits is no victim of
+    a side that does not."""
+    waiting = {*divergence.expecting, *divergence.waiting} - set(divergence.culprits)
+    sides = {*divergence.expecting, *divergence.deviating}
+    if not divergence.culprits and not sides <= waiting:
+        waiting -= sides
     return tuple(sorted(waiting))
 
 
-def _told_better(measures: Measures, found: Divergence) -> bool:
-    """Stacks tell what the rank does instead; a rank that has ended is no rank that is late."""
-    standing = measures.standing
-    if standing is not None and standing.kind in (Stand.BEHIND, Stand.ABSENT):
-        return True
-    ended = {rank.rank for rank in measures.case.ranks if rank.state in (State.DEAD, State.EXITED)}
-    return bool(ended & set(found.culprits))
-
-
-def _held_up(measures: Measures, found: Divergence) -> bool:
-    """The dumps leave open whether those without such a call are held up: by their stacks they are,
-    all of them."""
-    standing = measures.standing
-    if found.culprits or standing is None or standing.kind is not Stand.BEHIND:
+def _are_all_blocked_elsewhere(measures: Measures, divergence: Divergence) -> bool:
+    """Whether the dumps leave open why ranks made no such call, and stacks show that all of them
+    are blocked."""
+    hang = measures.standing
+    if divergence.culprits or hang is None or hang.kind is not HangKind.BEHIND:
         return False
-    held = {one.posture.rank for one in standing.culprits}
-    return {rank for rank, entry in found.deviating.items()} == held and not any(
-        found.deviating.values()
-    )
+    blocked = {motion.posture.rank for motion in hang.culprits}
+    return set(divergence.deviating) == blocked and not any(divergence.deviating.values())
 
 
-def _severity(found: Divergence) -> Severity:
-    if found.kind in DELAYS:
-        return Severity.CRITICAL if found.stands else Severity.INFO
-    return Severity.WARNING if goes_on(found) else Severity.CRITICAL
+def _severity(divergence: Divergence) -> Severity:
+    if divergence.kind in ONLY_IF_BLOCKED:
+        return Severity.CRITICAL if divergence.stands else Severity.INFO
+    return Severity.WARNING if ranks_went_on(divergence) else Severity.CRITICAL
 
 
-def _confidence(found: Divergence) -> float:
-    if found.kind in DELAYS and not found.stands:
-        return UNKNOWN_TIME
-    if found.kind is Kind.BEHIND and set(found.culprits) & set(found.missing):
-        return UNDUMPED
-    if found.kind is not Kind.DEADLOCK and not found.culprits:
-        return UNDECIDED
-    return BY_ROUTINE if found.by_routine else CONFIDENCE[found.kind]
+def _confidence(divergence: Divergence) -> float:
+    if divergence.kind in ONLY_IF_BLOCKED and not divergence.stands:
+        return IF_PERHAPS_NOT_BLOCKED
+    if divergence.kind is Kind.BEHIND and set(divergence.culprits) & set(divergence.missing):
+        return IF_CULPRIT_LEFT_NO_DUMP
+    if divergence.kind is not Kind.DEADLOCK and not divergence.culprits:
+        return IF_NO_CULPRIT
+    return IF_BY_HABIT if divergence.by_routine else CONFIDENCE[divergence.kind]
 
 
-def _since(measures: Measures, found: Divergence) -> int | None:
-    """The last step that a rank which waits has finished, where black boxes tell it."""
-    if not found.stands:
+def _since_step(measures: Measures, divergence: Divergence) -> int | None:
+    """The last step that a waiting rank finished, by the black boxes."""
+    if not divergence.stands:
         return None
-    waiting = [measures.rank(rank) for rank in found.waiting]
+    waiting = [measures.rank(rank) for rank in divergence.waiting]
     steps = [last_step(rank) for rank in waiting if rank is not None]
     return min((step for step in steps if step is not None), default=None)
 
 
-def _calls(found: Divergence) -> Iterable[Evidence]:
-    """The two places: what was expected, and what the others called."""
-    if found.expected is not None and found.expecting:
-        yield _call(format_ranks(found.expecting), found.expected, other_call(found))
-    if found.kind is Kind.DEADLOCK and found.expected is not None and found.culprits:
-        yield _call(f"rank {found.culprits[0]} before, always", found.expected, None)
-    for rank, entry in list(found.deviating.items())[:ROWS]:
-        if entry is None and rank in found.missing:
-            yield Evidence(f"rank {rank}", "left no dump", "text", None, SOURCE)
-        elif entry is None:
-            yield Evidence(f"rank {rank}", "no such call", "text", None, SOURCE)
+def _call_rows(divergence: Divergence) -> Iterable[Evidence]:
+    """The expected call, and what the other ranks called instead."""
+    expected = divergence.expected
+    if expected is not None and divergence.expecting:
+        yield _call_row(format_ranks(divergence.expecting), expected, other_call(divergence))
+    if divergence.kind is Kind.DEADLOCK and expected is not None and divergence.culprits:
+        yield _call_row(f"rank {divergence.culprits[0]} before, always", expected, None)
+    for rank, call in list(divergence.deviating.items())[:MOST_ROWS]:
+        if call is None:
+            left_no_dump = rank in divergence.missing
+            value = "left no dump" if left_no_dump else "no such call"
+            yield Evidence(f"rank {rank}", value, "text", None, SOURCE)
         else:
-            group = f", {group_name(entry.group)}" if found.kind is Kind.DEADLOCK else ""
-            yield _call(f"rank {rank}{group}", entry, found.expected)
+            is_ring = divergence.kind is Kind.DEADLOCK
+            group = f", {format_group(call.group)}" if is_ring else ""
+            yield _call_row(f"rank {rank}{group}", call, expected)
 
 
-def _call(who: str, entry: Collective, against: Collective | None) -> Evidence:
-    place = place_of(entry, against)
-    shapes = " ".join(str(list(shape)) for shape in entry.inputs[:3])
-    kinds = ", ".join(dict.fromkeys(entry.dtypes))
-    said = f"{entry.operation} {shapes} {kinds}".strip()
-    where = spot(place, whole=True) if place else None
-    return Evidence(who, " ".join(said.split()), "text", None, SOURCE, where)
+def _call_row(who: str, call: Collective, other: Collective | None) -> Evidence:
+    place = innermost_difference(call, other)
+    shapes = " ".join(str(list(shape)) for shape in call.inputs[:3])
+    dtypes = ", ".join(dict.fromkeys(call.dtypes))
+    value = " ".join(f"{call.operation} {shapes} {dtypes}".split())
+    where = format_place(place, full_path=True) if place else None
+    return Evidence(who, value, "text", None, SOURCE, where)
 
 
-def _counts(found: Divergence) -> Iterable[Evidence]:
-    name = f"collectives of {group_name(found.group)} before"
-    yield Evidence(name, found.agreed, "collectives", None, SOURCE)
-    if found.seconds is not None:
-        yield Evidence("stood when it was dumped", round(found.seconds, 1), "s", None, SOURCE)
-    if found.missing:
-        named = ", ".join(map(str, found.missing[:16]))
+def _count_rows(divergence: Divergence) -> Iterable[Evidence]:
+    name = f"matching collectives of {format_group(divergence.group)} before"
+    yield Evidence(name, divergence.agreed, "collectives", None, SOURCE)
+    if divergence.seconds is not None:
+        seconds = round(divergence.seconds, 1)
+        yield Evidence("time blocked when it was dumped", seconds, "s", None, SOURCE)
+    if divergence.missing:
+        named = ", ".join(map(str, divergence.missing[:MOST_NAMED]))
         yield Evidence("ranks without a dump", named, "ranks", None, SOURCE)
 
 
-def _culprit(measures: Measures, rank: int) -> Culprit:
-    """With what the dump itself tells of the process where the case knows no more."""
+def _find_culprit(measures: Measures, rank: int) -> Culprit:
+    """The rank, with host and pid from its dump if the case does not know them."""
     known = culprit_of(measures, rank)
-    flight = next((one for one in measures.case.flights if one.rank == rank), None)
+    flight = next((flight for flight in measures.case.flights if flight.rank == rank), None)
     if known.pid is not None or flight is None:
         return known
     return Culprit(rank, known.host or flight.host, known.device, flight.pid)
@@ -171,24 +191,28 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="hang-collective-mismatch",
         family="hang",
-        summary="Ranks wait in different collectives, or in one with other shapes, types or "
-        "places in the code.",
+        summary="Ranks wait in different collectives, or in one collective with different shapes, "
+        "types or call sites.",
         measured="torch's flight recorder keeps the last 2,000 collectives of each rank. The dumps "
-        "are laid side by side, by group and sequence number, and compared in operation, sizes, "
-        "types and call site. A rank that left out one call pairs all later ones with wrong "
-        "partners, which may go well for long: what stands is traced back to where its calls "
-        "began to be shifted, so that the first divergence is told, not the time-out. Ranks that "
-        "wait for each other across groups are followed to whoever waits for nobody, or to a ring.",
-        thresholds="Other operation, type or number of elements under one sequence number is a "
-        "fault wherever torch requires them to be equal; another call site alone is none. Who is "
-        "wrong is said where more than half of the group agree, or where what a rank left out had "
-        "always been called there before. Mere delay counts from "
-        f"{LEAST_WAIT:.0f} s and {GAPS:.0f} times the longest usual pause on, and where call "
-        "stacks were dumped, 15 s later: looking up their names takes torch so long.",
-        fixes="Call each collective on all ranks of its group, in one order, with equal sizes: "
-        "decide on one rank, tell the others by a broadcast, then branch.",
-        examine=_examine,
+        "are aligned by group and sequence number and compared in operation, sizes, types and call "
+        "site. A rank that skips one call pairs all later calls with the wrong partners, which can "
+        "go unnoticed for long: the finding is traced back to the first divergence, not to the "
+        "time-out. If ranks wait for each other across groups, the chain is followed to a rank "
+        "that waits for no one, or to a ring. Without dumps, the stacks show it: all ranks wait in "
+        "collectives, but in different ones.",
+        thresholds="A different operation, type or number of elements under one sequence number is "
+        "a fault if torch requires them to be equal; a different call site alone is not. A rank is "
+        "blamed if more than half of the group agree against it, or if the call that it skipped "
+        "had always been there before. A delay counts from "
+        f"{LEAST_WAIT:.0f} s and {GAPS:.0f} times the longest usual pause on, or 15 s later if "
+        "call stacks were dumped, because torch needs that long to look up their names. By stacks, "
+        f"a single rank is blamed against at least {MAJORITY} that agree, in a job without smaller "
+        "groups; otherwise both places are reported.",
+        fixes="Call each collective on all ranks of its group, in the same order and with equal "
+        "sizes: decide on one rank, broadcast the decision, then branch.",
+        examine=_find_mismatch,
         needs=("divergence",),
+        also=(find_split_hang,),
         unverified="NCCL's dumps: read by the format in torch's source, seen with gloo only.",
     ),
 )

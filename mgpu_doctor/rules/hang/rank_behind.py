@@ -1,5 +1,4 @@
-"""The job stands, by what its processes do: who is waited for. From stacks, with nothing installed
-in the job beforehand."""
+"""Ranks are blocked elsewhere while the others wait for them, by their stacks."""
 
 from __future__ import annotations
 
@@ -7,136 +6,144 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, MAJORITY, NAPS, Kind, Standing
+from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, NAPS, Kind, Standing
 from mgpu_doctor.analysis.stacks.progress import Motion
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
-from mgpu_doctor.rules.hang import blocked_rank
-from mgpu_doctor.rules.hang.split_hang import apart
+from mgpu_doctor.rules.hang import blocked_rank, mismatch, stall
+from mgpu_doctor.rules.hang.blocked_rank import WaitAssessment
 from mgpu_doctor.rules.hang.stack_evidence import (
-    UNRECORDED,
-    culprit,
+    LONG_WITHOUT_STEPS,
+    culprit_rows,
+    describe_waiters,
+    duration_row,
+    find_culprit,
+    hang_of_kind,
+    hang_seconds,
     is_long,
-    judged,
-    names,
-    numbers,
-    seen_standing,
-    stood,
-    suffering,
-    whereabouts,
+    name_ranks,
+    rank_numbers,
+    waiter_rows,
 )
-from mgpu_doctor.rules.hang.stall import LEAST_SECONDS as LONG
-from mgpu_doctor.rules.hang.stall import LEAST_STEPS
 from mgpu_doctor.rules.rule import Limits, Rule
 
-LONG_CONFIDENCE = 0.93
+CONFIDENCE_IF_LONG, CONFIDENCE_OF_LONG_WORK = 0.93, 0.7
+"""Of a rank that waits, and of one that may do legitimate work, once a hang is long."""
 
 
-def _behind(measures: Measures, _: Limits) -> Iterable[Finding]:
-    standing = judged(measures, Kind.BEHIND)
-    if standing is not None:
-        yield from late(standing, measures, "hang-rank-behind")
-    yield from apart(measures)
+def _find_rank_behind(measures: Measures, _: Limits) -> Iterable[Finding]:
+    hang = hang_of_kind(measures, Kind.BEHIND)
+    if hang is not None:
+        yield from report_blocked_ranks(hang, measures, "hang-rank-behind")
 
 
-def late(standing: Standing, measures: Measures, code: str) -> Iterable[Finding]:
-    """Ranks that stand, and others wait for them."""
+def report_blocked_ranks(hang: Standing, measures: Measures, code: str) -> Iterable[Finding]:
+    """A finding with this code about ranks that are blocked while others wait for them."""
     case = measures.case
-    long = is_long(standing, case)
-    grades = [_grade(one, standing, long) for one in standing.culprits]
-    known = [one for one in grades if one is not None]
-    if not known or len(known) < len(grades):
+    long = is_long(hang, case)
+    assessed = [_assess(motion, hang, long=long) for motion in hang.culprits]
+    known = [assessment for assessment in assessed if assessment is not None]
+    if not known or len(known) < len(assessed):
         return
-    lasting = all(one.lasting for one in known)
-    if not standing.waiting and not all(map(_alone, standing.culprits)):
+    is_permanent = all(assessment.is_permanent for assessment in known)
+    if not hang.waiting and not all(map(_is_wrong_alone, hang.culprits)):
         return
-    if not lasting and not long and _may_all_work(standing):
+    certain = is_permanent or long
+    if not certain and _may_all_work(hang):
         return
-    many = len(standing.culprits)
-    first = max(standing.culprits, key=lambda one: blocked_rank.gravity(one.posture.point.doing))
-    name = names(one.posture for one in standing.culprits)
-    victims = numbers(standing.waiting)
-    act = blocked_rank.does(first)
-    alike = len({blocked_rank.does(one) for one in standing.culprits}) == 1
-    verb = act if many == 1 else f"stand: {'each' if alike else 'the first'} {act}"
-    certain = lasting or long
+    worst = max(
+        hang.culprits, key=lambda motion: blocked_rank.wait_priority(motion.posture.point.doing)
+    )
     yield Finding(
         code=code,
         severity=Severity.CRITICAL if certain else Severity.WARNING,
-        confidence=min(one.confidence for one in known),
-        title=f"{name} {verb}{suffering(standing, certain, many)}",
-        cause=_cause(standing, first, certain=certain, seconds=stood(standing, case)),
-        culprits=tuple(culprit(measures, one.posture) for one in standing.culprits),
-        victims=victims,
-        evidence=(*whereabouts(standing), seen_standing(standing, case)),
+        confidence=min(assessment.confidence for assessment in known),
+        title=_title(hang, worst, certain=certain),
+        cause=_cause(hang, worst, certain=certain, seconds=hang_seconds(hang, case)),
+        culprits=tuple(find_culprit(measures, motion.posture) for motion in hang.culprits),
+        victims=rank_numbers(hang.waiting),
+        evidence=(*culprit_rows(hang), *waiter_rows(hang), duration_row(hang, case)),
         fixes=(
-            *blocked_rank.fixes(first),
-            *_later(lasting, first, over=case.job.ended is not None),
+            *blocked_rank.suggest_fixes(worst),
+            *_fix_if_unsure(worst, is_permanent=is_permanent, is_over=case.job.ended is not None),
         ),
     )
 
 
-def _alone(one: Motion) -> bool:
-    """Wrong by itself, though nobody is seen to wait: any other wait may be for work to do."""
-    doing = one.posture.point.doing
-    deadlock = one.posture.worker is not None and doing is Doing.LOCK
-    return deadlock or doing in (Doing.STOPPED, Doing.NATIVE)
+def _is_wrong_alone(motion: Motion) -> bool:
+    """Whether it is wrong even if no rank is seen to wait: other waits may be for work to do."""
+    state = motion.posture.point
+    is_worker_deadlock = motion.posture.worker is not None and state.doing is Doing.LOCK
+    return is_worker_deadlock or state.doing in (Doing.STOPPED, Doing.NATIVE)
 
 
-def _may_all_work(standing: Standing) -> bool:
-    """A wait for a GPU is no sign yet that others are waited for: the step may be a long one, and
-    who sleeps meanwhile may have no part in it."""
-    return bool(standing.waiting) and all(
-        one.doing in (Doing.DEVICE, Doing.OWN) for one in standing.waiting
+def _may_all_work(hang: Standing) -> bool:
+    """Whether the waiting ranks may be busy: a wait for a GPU can be a long step, in which a rank
+    that sleeps meanwhile may have no part."""
+    return bool(hang.waiting) and all(
+        state.doing in (Doing.DEVICE, Doing.OWN) for state in hang.waiting
     )
 
 
-def _grade(one: Motion, standing: Standing, long: bool) -> blocked_rank.Grade | None:
-    found = blocked_rank.grade(one, standing.looks, {other.pid for other in standing.waiting})
-    if not long or (found is not None and found.lasting):
-        return found
-    return blocked_rank.Grade(False, LONG_CONFIDENCE if found is not None else 0.7)
+def _assess(motion: Motion, hang: Standing, *, long: bool) -> WaitAssessment | None:
+    waiting = {state.pid for state in hang.waiting}
+    assessment = blocked_rank.assess_wait(motion, hang.looks, waiting)
+    if not long or (assessment is not None and assessment.is_permanent):
+        return assessment
+    return WaitAssessment(
+        False, CONFIDENCE_OF_LONG_WORK if assessment is None else CONFIDENCE_IF_LONG
+    )
 
 
-def _cause(standing: Standing, first: Motion, *, certain: bool, seconds: float) -> str:
-    one = first.posture.point
-    who = f"rank {first.posture.rank}" if first.posture.rank is not None else "it"
-    said = []
-    if one.doing is Doing.STOPPED:
-        said.append(f"The process of {who} is in state T and gets no processor time.")
-    elif one.trail:
-        calls = " → ".join(f"{frames.name(f)} {frames.told(f)}" for f in one.trail[-4:])
-        said.append(f"It came there by {calls}.")
-    if standing.waiting:
-        verb = "does not come to" if certain else "has not yet come to"
-        said.append(f"It {verb} what the others wait in.")
+def _title(hang: Standing, worst: Motion, *, certain: bool) -> str:
+    count = len(hang.culprits)
+    activity = blocked_rank.describe_activity(worst)
+    if count > 1:
+        activities = {blocked_rank.describe_activity(motion) for motion in hang.culprits}
+        activity = f"are blocked: {'each' if len(activities) == 1 else 'one'} {activity}"
+    name = name_ranks(motion.posture for motion in hang.culprits).capitalize()
+    return f"{name} {activity}{describe_waiters(hang, count, certain=certain)}"
+
+
+def _cause(hang: Standing, worst: Motion, *, certain: bool, seconds: float) -> str:
+    state, rank = worst.posture.point, worst.posture.rank
+    sentences = []
+    if state.doing is Doing.STOPPED:
+        who = "The process" if rank is None else f"The process of rank {rank}"
+        sentences.append(f"{who} is in state T (stopped) and gets no CPU time.")
+    elif state.trail:
+        calls = (f"{frames.name(frame)} {frames.told(frame)}" for frame in state.trail[-4:])
+        sentences.append(f"Call path: {' → '.join(calls)}.")
+    if hang.waiting:
+        verb = "does not reach" if certain else "has not yet reached"
+        sentences.append(f"It {verb} the call in which the other ranks wait.")
     if not certain:
-        said.append(
-            f"That was seen for {seconds:.1f} s, so it may still end by itself: look again."
+        sentences.append(
+            f"It has been there for only {seconds:.1f} s and may still go on: check again."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
-def _later(lasting: bool, first: Motion, *, over: bool) -> tuple[Fix, ...]:
-    if lasting or first.posture.point.doing is Doing.STOPPED:
+def _fix_if_unsure(worst: Motion, *, is_permanent: bool, is_over: bool) -> tuple[Fix, ...]:
+    if is_permanent or worst.posture.point.doing is Doing.STOPPED:
         return ()
-    if over:
-        place = (blocked_rank.site(first.posture) or "that place").rpartition("/")[2]
+    if is_over:
+        place = (blocked_rank.source_line(worst.posture) or "that line").rpartition("/")[2]
         return (
             Fix(
                 "look-there",
-                f"Read why it does not go on at {place}",
-                "Bound what it waits for or repeats there, and raise an error at the bound: that "
-                "ends the job at once, with a traceback. If it stands again, `mgpu-doctor "
-                "diagnose` meanwhile tells whether it has moved.",
+                f"Find out why it does not go on at {place}",
+                "Set a limit on what it waits for or repeats there, and raise an error at the "
+                "limit: that ends the job at once, with a traceback. If the job hangs again, run "
+                "`mgpu-doctor diagnose` meanwhile to see whether the rank still moves.",
             ),
         )
     return (
         Fix(
             "look-again",
-            "See whether it ends by itself",
-            "Run `mgpu-doctor diagnose` on the job again: what still stands in the same line then "
-            "will hardly end.",
+            "Check whether it goes on by itself",
+            "Run `mgpu-doctor diagnose` on the job again: a rank that is still blocked at the same "
+            "line is unlikely to go on.",
         ),
     )
 
@@ -145,25 +152,26 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="hang-rank-behind",
         family="hang",
-        summary="Ranks never come to a collective that the others wait in.",
-        measured="The stacks of all ranks and of their data-loader workers are read from outside, "
-        "several times. What stands in the same line and uses no processor time stands; what "
-        "waits in a collective, a receive or the backward pass waits for others, and whoever "
-        "stands elsewhere is the one they wait for, however many they are. What it does there is "
-        "told by its innermost frames, its system call and Python's lock (GIL). A stopped rank is "
-        "told at the first look. Where all wait in the same place, nobody is blamed.",
-        thresholds=f"All of the job must stand for {LEAST_SECONDS:g} s; one that sleeps again and "
-        f"again in one line may use {NAPS:.0%} of a core, if those who wait for it use none. A "
-        "rank that cannot go on by itself (stopped, deadlocked, holding the GIL while it waits) is "
-        "critical at once; one that sleeps, reads or runs on is a warning until it has stood for "
-        f"{LONG:.0f} s and {LEAST_STEPS:.0f} median steps, or for {UNRECORDED:.0f} s where steps "
-        "were not recorded; for how long a thread has not run, the scheduler tells "
-        "(/proc/PID/sched). Saving, compiling and importing are told only then. All in "
-        "collectives, but "
-        f"different ones: blamed is one alone against at least {MAJORITY} that "
-        "agree, where the job has no smaller groups; else both places are told.",
-        fixes="By what it does: release the lock, bound the wait, mend the data set, `kill -CONT`.",
-        examine=_behind,
+        summary="Ranks never reach a collective in which the others wait.",
+        measured="The stacks of all ranks and of their data-loader workers are sampled from "
+        "outside, several times. A process that stays at the same line and uses no CPU is blocked. "
+        "If it is blocked in a collective, a receive or the backward pass, it waits for other "
+        "ranks; if it is blocked anywhere else, the others wait for it. The innermost frames, the "
+        "system call and the GIL show what it is doing. A stopped rank is reported from the first "
+        "snapshot on. If all ranks wait at the same place, no one is blamed. torch's flight "
+        "recorder also shows it: ranks that never called a collective in which the others wait.",
+        thresholds=f"Every process of the job must be blocked for {LEAST_SECONDS:g} s; a rank that "
+        f"polls with sleep at one line may use {NAPS:.0%} of a core if the ranks that wait for it "
+        "use none. A rank that cannot go on by itself (stopped, deadlocked, holding the GIL while "
+        "it waits) is critical at once. A rank that sleeps, reads or loops is a warning until it "
+        f"has lasted for {stall.LEAST_SECONDS:.0f} s and {stall.LEAST_STEPS:.0f} median steps, or "
+        f"for {LONG_WITHOUT_STEPS:.0f} s if no steps were recorded. The scheduler says how long a "
+        "thread has not run (/proc/PID/sched). Saving, compiling and importing are reported only "
+        "after that time.",
+        fixes="Depends on what the rank is doing: release the lock, set a timeout, fix the "
+        "dataset, `kill -CONT`.",
+        examine=_find_rank_behind,
         needs=("standing",),
+        also=(mismatch.find_rank_behind,),
     ),
 )

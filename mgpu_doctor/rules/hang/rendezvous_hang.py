@@ -1,4 +1,4 @@
-"""Ranks wait for others that do not join, by their stacks and the process table. Pure."""
+"""Ranks wait in init_process_group for others, by their stacks and the process table."""
 
 from __future__ import annotations
 
@@ -11,112 +11,113 @@ from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_ranks
-from mgpu_doctor.rules.hang.rank_behind import late
+from mgpu_doctor.rules.hang.rank_behind import report_blocked_ranks
 from mgpu_doctor.rules.hang.stack_evidence import (
-    UNRECORDED,
-    culprit,
+    LONG_WITHOUT_STEPS,
+    culprit_rows,
+    duration_row,
+    find_culprit,
+    hang_of_kind,
     is_long,
-    judged,
-    names,
-    numbers,
-    seen_standing,
-    whereabouts,
+    name_ranks,
+    rank_numbers,
+    waiter_rows,
 )
 from mgpu_doctor.rules.rule import Limits, Rule
 
-STARTED_LONG_AGO = 60.0
+PAST_STARTUP = 60.0
 """Seconds after which a rank has imported its libraries: 3 to 20 s on a quiet machine."""
+START_ALL_RANKS = Fix(
+    "start-them-all",
+    "Start as many ranks as WORLD_SIZE says, all with the same address",
+    "Compare WORLD_SIZE, MASTER_ADDR and MASTER_PORT of all ranks (`tr '\\0' '\\n' < "
+    "/proc/PID/environ | grep -E 'WORLD_SIZE|MASTER_|^RANK'`); rank 0 listens at that address. "
+    "`torchrun --nproc-per-node N` sets them consistently; on several hosts its `--nnodes` and "
+    "`--rdzv-endpoint` must be the same everywhere.",
+)
 
 
-def _unjoined(standing: Standing, measures: Measures) -> Iterable[Finding]:
-    """`hang-rendezvous` where ranks are gone or were never there, or where nobody is to blame."""
-    dead = [one for one in standing.culprits if one.posture.doing is Doing.DEAD]
-    elsewhere = [one for one in standing.culprits if one not in dead]
-    case = measures.case
-    absent = sorted({*standing.missing, *numbers(one.posture for one in dead)})
-    long = is_long(standing, case)
-    if not absent and not long and not (standing.complete and _all_old(standing, case)):
-        return  # they may be finding each other, or others be on their way on other hosts
-    here = len(standing.waiting) + len(elsewhere)
-    world = standing.world_size
-    waiting = names(standing.waiting, small=True)
-    join = "waits" if len(standing.waiting) == 1 else "wait"
-    if absent:
-        gone = format_ranks(absent).capitalize()
-        title = f"{gone} {_are(absent, dead)}; {waiting} {join} in init_process_group"
+def _find_rendezvous_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
+    hang = hang_of_kind(measures, Kind.JOINING)
+    if hang is None:
+        return
+    alive = [motion for motion in hang.culprits if motion.posture.doing is not Doing.DEAD]
+    if alive and len(alive) == len(hang.culprits) and not hang.missing:
+        yield from report_blocked_ranks(hang, measures, "hang-rendezvous")
     else:
-        title = f"{waiting.capitalize()} {join} in init_process_group, and nobody joins"
+        yield from _report_absent_ranks(hang, measures)
+
+
+def _report_absent_ranks(hang: Standing, measures: Measures) -> Iterable[Finding]:
+    """Ranks have exited or were never started, or no rank is at fault."""
+    case = measures.case
+    dead = [motion for motion in hang.culprits if motion.posture.doing is Doing.DEAD]
+    absent = sorted({*hang.missing, *rank_numbers(motion.posture for motion in dead)})
+    long = is_long(hang, case)
+    if not absent and not long and not (hang.complete and _are_past_startup(hang, case)):
+        return  # they may be about to connect, or others may still start on other hosts
+    waiting = name_ranks(hang.waiting)
+    verb = "waits" if len(hang.waiting) == 1 else "wait"
+    if absent:
+        gone = f"{format_ranks(absent).capitalize()} {_describe_absence(absent, dead)}"
+        title = f"{gone}; {waiting} {verb} in init_process_group"
+    else:
+        title = f"{waiting.capitalize()} {verb} in init_process_group, and no other rank joins"
+    present = len(hang.waiting) + len(hang.culprits) - len(dead)
+    states = {motion.posture.rank: motion.posture for motion in dead}
     yield Finding(
         code="hang-rendezvous",
         severity=Severity.CRITICAL if absent or long else Severity.WARNING,
         confidence=0.9 if long else 0.75 if absent else 0.55,
         title=title,
-        cause=_why_nobody_joins(absent, here, world),
+        cause=_cause(absent, present, hang.world_size),
         culprits=tuple(
-            next(
-                (culprit(measures, one.posture) for one in dead if one.posture.rank == number),
-                Culprit(number),
-            )
-            for number in absent
+            find_culprit(measures, states[rank]) if rank in states else Culprit(rank)
+            for rank in absent
         ),
-        victims=numbers(standing.waiting),
+        victims=rank_numbers(hang.waiting),
         evidence=(
-            Evidence("processes of ranks", here, "ranks", world, "process table"),
-            *whereabouts(standing),
-            seen_standing(standing, case),
+            Evidence("running ranks", present, "ranks", hang.world_size, "process table"),
+            *culprit_rows(hang),
+            *waiter_rows(hang),
+            duration_row(hang, case),
         ),
-        fixes=(
-            Fix(
-                "start-them-all",
-                "Start as many ranks as WORLD_SIZE says, with the same address",
-                "Compare WORLD_SIZE, MASTER_ADDR and MASTER_PORT of all ranks (`tr '\\0' '\\n' < "
-                "/proc/PID/environ | grep -E 'WORLD_SIZE|MASTER_|^RANK'`); rank 0 listens there. "
-                "`torchrun --nproc-per-node N` sets them alike; on several hosts its `--nnodes` "
-                "and `--rdzv-endpoint` must be the same everywhere.",
-            ),
-        ),
+        fixes=(START_ALL_RANKS,),
     )
 
 
-def _are(absent: list[int], dead: Sequence[Motion]) -> str:
-    one = len(absent) == 1
-    if absent == sorted(numbers(motion.posture for motion in dead)):
-        return "has ended" if one else "have ended"
-    return "is not there" if one else "are not there"
+def _describe_absence(absent: list[int], dead: Sequence[Motion]) -> str:
+    is_one = len(absent) == 1
+    if absent == sorted(rank_numbers(motion.posture for motion in dead)):
+        return "has exited" if is_one else "have exited"
+    return "is not running" if is_one else "are not running"
 
 
-def _all_old(standing: Standing, case: Case) -> bool:
-    """Whether they have all run for so long that they are not just starting."""
-    pids = {one.pid for one in standing.waiting}
+def _are_past_startup(hang: Standing, case: Case) -> bool:
+    """Whether all of them have run for so long that they are not just starting."""
+    pids = {state.pid for state in hang.waiting}
     started = {rank.pid: rank.started for rank in case.ranks if rank.pid in pids}
     return len(started) == len(pids) and all(
-        at is not None and case.looks[-1].at - at >= STARTED_LONG_AGO for at in started.values()
+        at is not None and case.looks[-1].at - at >= PAST_STARTUP for at in started.values()
     )
 
 
-def _why_nobody_joins(absent: list[int], here: int, world: int | None) -> str:
+def _cause(absent: list[int], present: int, world_size: int | None) -> str:
     if absent:
         return (
-            f"WORLD_SIZE says {world or 'more'}, and {format_count(here, 'rank')} of them run "
-            "here: the others were never started, or have ended."
+            f"WORLD_SIZE is {world_size or 'larger'}, but only {format_count(present, 'rank')} "
+            f"{'runs' if present == 1 else 'run'} here: the others were never started or have "
+            "exited."
         )
-    if world is not None and here >= world:
+    if world_size is not None and present >= world_size:
         return (
-            "All ranks run and all of them wait: they do not find each other. Their addresses, "
+            "All ranks are running and waiting, but they do not find each other: their addresses, "
             "ports or world sizes differ, or a firewall is between them."
         )
-    return "The ranks of other hosts have not come: not started, or another address or port."
-
-
-def _joining(measures: Measures, _: Limits) -> Iterable[Finding]:
-    standing = judged(measures, Kind.JOINING)
-    if standing is None:
-        return
-    elsewhere = [one for one in standing.culprits if one.posture.doing is not Doing.DEAD]
-    if elsewhere and len(elsewhere) == len(standing.culprits) and not standing.missing:
-        yield from late(standing, measures, "hang-rendezvous")
-    else:
-        yield from _unjoined(standing, measures)
+    return (
+        "The ranks of other hosts have not joined: they were not started, or use another address "
+        "or port."
+    )
 
 
 RULES: tuple[Rule, ...] = (
@@ -124,11 +125,12 @@ RULES: tuple[Rule, ...] = (
         code="hang-rendezvous",
         family="hang",
         summary="The job never starts: ranks wait for others that do not join.",
-        measured="Ranks stand in init_process_group, by their stacks. The processes of the job are "
-        "counted against WORLD_SIZE; a rank that runs but stands elsewhere is named with its line.",
-        thresholds=f"They must stand for {LEAST_SECONDS:g} s. Where all that are missing belong to "
-        f"other hosts, {UNRECORDED:.0f} s.",
+        measured="By their stacks, ranks are blocked in init_process_group. The processes of the "
+        "job are counted and compared with WORLD_SIZE; a rank that runs but is blocked elsewhere "
+        "is named with its line.",
+        thresholds=f"They must be blocked for {LEAST_SECONDS:g} s, or for "
+        f"{LONG_WITHOUT_STEPS:.0f} s if all missing ranks belong to other hosts.",
         fixes="Start the missing ranks; compare WORLD_SIZE, MASTER_ADDR and MASTER_PORT.",
-        examine=_joining,
+        examine=_find_rendezvous_hang,
     ),
 )

@@ -1,4 +1,4 @@
-"""All ranks wait, but not for the same, by their stacks. Pure."""
+"""All ranks wait, but in different collectives, by their stacks."""
 
 from __future__ import annotations
 
@@ -12,93 +12,101 @@ from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, Doing
 from mgpu_doctor.case.looks import Frame
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.hang.stack_evidence import (
-    EVIDENCE_RANKS,
-    SOURCE,
-    culprit,
+    MOST_ROWS,
+    STACKS,
+    describe_operations,
+    duration_row,
+    find_culprit,
+    hang_of_kind,
     is_long,
-    judged,
-    names,
-    numbers,
-    operations_of,
-    seen_standing,
+    name_ranks,
+    rank_numbers,
+)
+from mgpu_doctor.rules.rule import Limits
+
+MOST_SIDES = 3
+"""Groups of ranks that a title names."""
+SAME_COLLECTIVES = Fix(
+    "same-collectives",
+    "Call the same collectives in the same order on all ranks",
+    "Compare the two places: whatever decides between them must have the same outcome on all ranks "
+    "(all_reduce the decision first). `TORCH_DISTRIBUTED_DEBUG=DETAIL` turns the first mismatch "
+    "into an error that names both calls.",
 )
 
 
-def apart(measures: Measures) -> Iterable[Finding]:
-    """`hang-collective-mismatch`. The flight recorder tells it better where it is there."""
-    standing = judged(measures, Kind.APART)
-    if standing is None or measures.divergence is not None:
+def find_split_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
+    """`hang-collective-mismatch` by stacks. Silent if the flight recorder shows the mismatch."""
+    hang = hang_of_kind(measures, Kind.APART)
+    if hang is None or measures.divergence is not None:
         return
-    everyone = [one for side in standing.sides for one in side]
-    operations = {one.operation for one in everyone}
-    between_two = operations & BETWEEN_TWO
-    if between_two and (between_two != operations or len({_verb(one) for one in operations}) > 1):
-        return  # a pipeline: stages rightly wait in different places
-    long = is_long(standing, measures.case)
-    sure = standing.complete and all(one.doing is Doing.COLLECTIVE for one in everyone)
-    different = len(operations) > 1 or bool(between_two)
-    confidence = (0.8 if sure else 0.55) if different else 0.45
-    accused = standing.culprits
-    marked = list(zip(standing.sides, _parting(standing.sides), strict=True))
-    if accused:
-        place = operations_of([accused[0].posture])
-        title = f"Rank {accused[0].posture.rank} waits in {place}, all others in "
-        title += operations_of(standing.sides[0])
-    elif between_two:
-        title = f"All ranks wait to {_verb(everyone[0].operation)}, and nobody is there to answer: "
-        title += operations_of(everyone)
+    everyone = [state for side in hang.sides for state in side]
+    operations = {state.operation for state in everyone}
+    point_to_point = operations & BETWEEN_TWO
+    if point_to_point and (
+        point_to_point != operations or len({_direction(name) for name in operations}) > 1
+    ):
+        return  # a pipeline, whose stages may wait in different places
+    in_collectives = all(state.doing is Doing.COLLECTIVE for state in everyone)
+    is_sure = hang.complete and in_collectives
+    is_mismatch = len(operations) > 1 or bool(point_to_point)
+    confidence = (0.8 if is_sure else 0.55) if is_mismatch else 0.45
+    sides = list(zip(hang.sides, _distinct_places(hang.sides), strict=True))
+    if hang.culprits:
+        culprit = hang.culprits[0].posture
+        title = f"Rank {culprit.rank} waits in {describe_operations([culprit])}, all others in "
+        title += describe_operations(hang.sides[0])
+    elif point_to_point:
+        title = f"All ranks wait to {_direction(everyone[0].operation)} and none answers: "
+        title += describe_operations(everyone)
     else:
-        said = [f"{names(side, small=True)} in {_what(side[0], at)}" for side, at in marked[:3]]
-        title = f"The ranks wait in different places: {'; '.join(said)}"
+        places = [f"{name_ranks(side)} in {_describe(side[0], at)}" for side, at in sides]
+        title = f"The ranks wait in different places: {'; '.join(places[:MOST_SIDES])}"
+    critical = is_mismatch and (is_sure or is_long(hang, measures.case))
     yield Finding(
         code="hang-collective-mismatch",
-        severity=Severity.CRITICAL if different and (sure or long) else Severity.WARNING,
-        confidence=min(confidence, 0.6) if accused else confidence,
+        severity=Severity.CRITICAL if critical else Severity.WARNING,
+        confidence=min(confidence, 0.6) if hang.culprits else confidence,
         title=title,
-        cause="All ranks stand, each in a collective that the others do not call: they wait for "
-        "each other. Usually a branch that depends on the rank, its data or its loss leads some "
-        "of them past a collective, or to another one.",
-        culprits=tuple(culprit(measures, one.posture) for one in accused),
-        victims=numbers(standing.waiting),
+        cause="Every rank is blocked in a collective that the others do not call, so they wait for "
+        "each other. Usually a branch that depends on the rank, its data or its loss makes some "
+        "ranks skip a collective or call a different one.",
+        culprits=tuple(find_culprit(measures, motion.posture) for motion in hang.culprits),
+        victims=rank_numbers(hang.waiting),
         evidence=(
             *(
                 Evidence(
-                    names(side, small=True),
+                    name_ranks(side),
                     f"in {side[0].operation or 'a wait'}",
                     "text",
                     None,
-                    SOURCE,
+                    STACKS,
                     None if at is None else f"{at.file}:{at.line}",
                 )
-                for side, at in marked[:EVIDENCE_RANKS]
+                for side, at in sides[:MOST_ROWS]
             ),
-            seen_standing(standing, measures.case),
+            duration_row(hang, measures.case),
         ),
-        fixes=(
-            Fix(
-                "same-collectives",
-                "Call the same collectives in the same order on all ranks",
-                "Compare the two places: whatever decides between them must come out alike on all "
-                "ranks (all_reduce the decision first). `TORCH_DISTRIBUTED_DEBUG=DETAIL` makes the "
-                "first mismatch an error that names both.",
-            ),
-        ),
+        fixes=(SAME_COLLECTIVES,),
     )
 
 
-def _verb(operation: str | None) -> str:
+def _direction(operation: str | None) -> str:
     return "receive" if (operation or "").startswith("recv") else "send"
 
 
-def _what(one: Posture, at: Frame | None) -> str:
-    return f"{one.operation or 'a wait'}{f' at {frames.told(at)}' if at is not None else ''}"
+def _describe(state: Posture, at: Frame | None) -> str:
+    place = f" at {frames.told(at)}" if at is not None else ""
+    return f"{state.operation or 'a wait'}{place}"
 
 
-def _parting(sides: Sequence[Sequence[Posture]]) -> list[Frame | None]:
-    """The line in which each side waits; where it is the same one, the line that led there."""
+def _distinct_places(sides: Sequence[Sequence[Posture]]) -> list[Frame | None]:
+    """The line in which each side waits; if it is the same line, the line that led there."""
     places = [side[0].place for side in sides]
     if len(set(places)) == len(places):
         return places
-    ways = [side[0].trail for side in sides]
-    apart = next((at for at, row in enumerate(zip(*ways, strict=False)) if len(set(row)) > 1), None)
-    return places if apart is None else [way[apart] for way in ways]
+    trails = [side[0].trail for side in sides]
+    for frames_there in zip(*trails, strict=False):
+        if len(set(frames_there)) > 1:
+            return list(frames_there)
+    return places

@@ -1,4 +1,4 @@
-"""What several rules say of a job that stands, by looks at its processes."""
+"""What the stack-based hang rules share: how long the job has hung, and the evidence in words."""
 
 from __future__ import annotations
 
@@ -14,130 +14,147 @@ from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence
 from mgpu_doctor.formatting import format_count, format_ranks
-from mgpu_doctor.rules.hang import blocked_rank
-from mgpu_doctor.rules.hang.stall import LEAST_SECONDS as LONG
-from mgpu_doctor.rules.hang.stall import LEAST_STEPS
+from mgpu_doctor.rules.hang import blocked_rank, stall
 
-EVIDENCE_RANKS = 4
-UNRECORDED = 30.0
-"""Seconds from which a stand is long where nobody knows how long a step takes. A choice: one write
-or answer seldom blocks a thread for so long without it ever running."""
+MOST_ROWS = 4
+"""Rows of evidence for the culprits, and as many for the ranks that wait for them."""
+LONG_WITHOUT_STEPS = 30.0
+"""Seconds after which a hang is long if no step was recorded. A choice: a single write or answer
+rarely blocks a thread for so long without it ever running."""
 _TIMED_OUT = ("timed out waiting", "application timeout caused pair closure")
-"""In what gloo raises where a collective or a message was not answered in time."""
-SOURCE, TABLE = "stacks", "process table"
+"""Parts of gloo's errors when a collective or message was not answered in time."""
+STACKS, PROCESS_TABLE = "stacks", "process table"
 
 
-def judged(measures: Measures, *kinds: Kind) -> Standing | None:
-    """The job's standing, if it is of these kinds."""
-    standing = measures.standing
-    return standing if standing is not None and standing.kind in kinds else None
+def hang_of_kind(measures: Measures, kind: Kind) -> Standing | None:
+    """The job's hang if it is of this kind."""
+    hang = measures.standing
+    return hang if hang is not None and hang.kind is kind else None
 
 
-def stood(standing: Standing, case: Case) -> float:
-    """Seconds for which the ranks that wait have waited: as seen, or as their boxes tell; those
-    that came out of it no more did so until they ended."""
-    pids = {one.pid for one in standing.waiting}
-    seen = case.looks[-1].at
-    told = [
-        (max(seen, rank.ended or seen) if rank.now.since <= seen else seen) - rank.now.since
+def hang_seconds(hang: Standing, case: Case) -> float:
+    """Seconds for which the waiting ranks have waited: as the snapshots show, or as their black
+    boxes say. A rank whose wait never returned waited until it ended."""
+    pids = {state.pid for state in hang.waiting}
+    newest = case.looks[-1].at
+    waited = [
+        (max(newest, rank.ended or newest) if rank.now.since <= newest else newest) - rank.now.since
         for rank in case.ranks
         if rank.pid in pids and rank.now is not None and rank.now.phase == "wait"
     ]
-    return max(standing.seconds, min(told, default=0.0))
+    return max(hang.seconds, min(waited, default=0.0))
 
 
-def is_long(standing: Standing, case: Case) -> bool:
-    """Longer than a step that takes its time: the limits of `hang-rank-dead` where steps were
-    recorded; or so long that those who waited gave up."""
-    if gave_up(standing, case):
+def is_long(hang: Standing, case: Case) -> bool:
+    """Whether it lasts longer than a slow step: the limits of `hang-rank-dead` if steps were
+    recorded, or so long that the waiting ranks timed out."""
+    if have_timed_out(hang, case):
         return True
     walls = [rank.steps["wall_ns"] for rank in case.ranks if len(rank.steps)]
     step = float(np.median(np.concatenate(walls))) * 1e-9 if walls else 0.0
-    least = max(LONG, LEAST_STEPS * step) if walls else UNRECORDED
-    return stood(standing, case) >= least
+    least = max(stall.LEAST_SECONDS, stall.LEAST_STEPS * step) if walls else LONG_WITHOUT_STEPS
+    return hang_seconds(hang, case) >= least
 
 
-def gave_up(standing: Standing, case: Case) -> bool:
-    """Whether everybody who was seen to wait ended by an error that says so."""
+def have_timed_out(hang: Standing, case: Case) -> bool:
+    """Whether every waiting rank ended with a timeout error."""
     errors = {rank.pid: rank.error.message for rank in case.ranks if rank.error is not None}
-    waited = [errors.get(one.pid, "") for one in standing.waiting]
-    return bool(waited) and all(
-        any(text in message.lower() for text in _TIMED_OUT) for message in waited
+    messages = [errors.get(state.pid, "") for state in hang.waiting]
+    return bool(messages) and all(
+        any(text in message.lower() for text in _TIMED_OUT) for message in messages
     )
 
 
-def suffering(standing: Standing, certain: bool, culprits: int) -> str:
-    if not standing.waiting:
+def find_culprit(measures: Measures, state: Posture) -> Culprit:
+    """The rank or process as a culprit, with its host if that is known."""
+    rank = measures.rank(state.rank) if state.rank is not None else None
+    hosts = measures.case.job.hosts
+    host = rank.host if rank is not None else hosts[0] if len(hosts) == 1 else None
+    return Culprit(state.rank, host=host, device=rank.device if rank else None, pid=state.pid)
+
+
+def rank_numbers(states: Iterable[Posture]) -> tuple[int, ...]:
+    """The known ranks, ascending."""
+    return tuple(sorted(state.rank for state in states if state.rank is not None))
+
+
+# ---------------------------------------------------------------------------------------- wording
+
+
+def name_ranks(states: Iterable[Posture]) -> str:
+    """`ranks 0 and 2`; `3 processes` if their ranks are unknown."""
+    listed = list(states)
+    known = rank_numbers(listed)
+    if known:
+        return format_ranks(known)
+    return "a process" if len(listed) == 1 else f"{len(listed)} processes"
+
+
+def name_process(state: Posture) -> str:
+    """`rank 2`, or `process 4711`."""
+    return f"process {state.pid}" if state.rank is None else f"rank {state.rank}"
+
+
+def describe_waiters(hang: Standing, culprits: int, *, certain: bool) -> str:
+    """`; ranks 0 and 1 wait for it in all_reduce at train.py:87`; empty if no one waits."""
+    if not hang.waiting:
         return ""
-    who = names(standing.waiting, small=True)
-    verb = "waits" if len(standing.waiting) == 1 else "wait"
-    operation = operations_of(standing.waiting)
-    now = "" if certain else " now"
+    is_one = len(hang.waiting) == 1
+    verb = ("waits" if is_one else "wait") if certain else f"{'is' if is_one else 'are'} waiting"
+    operation = describe_operations(hang.waiting)
     whom = "it" if culprits == 1 else "them"
-    return f"; {who} {verb} for {whom}{now}{f' in {operation}' if operation else ''}"
+    return (
+        f"; {name_ranks(hang.waiting)} {verb} for {whom}{f' in {operation}' if operation else ''}"
+    )
 
 
-def operations_of(waiting: Iterable[Posture]) -> str:
+def describe_operations(waiting: Iterable[Posture]) -> str:
     """Where they wait: `all_reduce at train.py:87`."""
-    found: dict[str, None] = {}
-    for one in waiting:
-        at = frames.told(one.place)
-        what = one.operation or "its own wait"
-        found[f"{what} at {at}" if at else what] = None
-    return " and ".join(list(found)[:2]) + (" and elsewhere" if len(found) > 2 else "")
+    places: dict[str, None] = {}
+    for state in waiting:
+        line = frames.told(state.place)
+        operation = state.operation or "a wait"
+        places[f"{operation} at {line}" if line else operation] = None
+    return " and ".join(list(places)[:2]) + (" and elsewhere" if len(places) > 2 else "")
 
 
-def whereabouts(standing: Standing) -> tuple[Evidence, ...]:
-    """What the culprits do, then what the others do."""
+# --------------------------------------------------------------------------------------- evidence
+
+
+def culprit_rows(hang: Standing) -> tuple[Evidence, ...]:
+    """What the culprits are doing."""
     rows = []
-    for one in standing.culprits[:EVIDENCE_RANKS]:
-        posture = one.posture
-        source = TABLE if posture.doing in (Doing.DEAD, Doing.STOPPED) else SOURCE
-        told, site = blocked_rank.does(one), blocked_rank.site(posture)
-        rows.append(Evidence(label(posture), told, "text", None, source, site))
-    places: dict[tuple[str | None, str | None], list[Posture]] = {}
-    for waiter in standing.waiting:
-        places.setdefault((waiter.operation, blocked_rank.site(waiter)), []).append(waiter)
-    for (operation, site), those in list(places.items())[:EVIDENCE_RANKS]:
-        who = names(those, small=True)
-        rows.append(Evidence(who, f"in {operation or 'a wait'}", "text", None, SOURCE, site))
+    for motion in hang.culprits[:MOST_ROWS]:
+        state = motion.posture
+        source = PROCESS_TABLE if state.doing in (Doing.DEAD, Doing.STOPPED) else STACKS
+        activity = blocked_rank.describe_activity(motion)
+        line = blocked_rank.source_line(state)
+        rows.append(Evidence(name_process(state), activity, "text", None, source, line))
     return tuple(rows)
 
 
-def seen_standing(standing: Standing, case: Case) -> Evidence:
-    """For how long, and how that was seen."""
-    told = stood(standing, case)
-    looked = case.looks[-1].at - case.looks[0].at
-    if told > standing.seconds:
-        return Evidence("that the others have waited", round(told, 1), "s", None, "black boxes")
-    if told > looked:
-        measure = "since the main threads last ran"
-        return Evidence(measure, round(told, 1), "s", None, "scheduler")
-    joins = any(one.doing is Doing.JOINING for one in standing.waiting)
-    turns = any(one.turning for one in standing.culprits)
-    how = "in the same place" if joins or turns else "without processor time"
-    measure = f"stood {how}, in {format_count(standing.looks, 'look')}"
-    return Evidence(measure, round(told, 3), "s", None, SOURCE)
+def waiter_rows(hang: Standing) -> tuple[Evidence, ...]:
+    """What the other ranks wait in, one row per place."""
+    places: dict[tuple[str | None, str | None], list[Posture]] = {}
+    for state in hang.waiting:
+        places.setdefault((state.operation, blocked_rank.source_line(state)), []).append(state)
+    return tuple(
+        Evidence(name_ranks(states), f"in {operation or 'a wait'}", "text", None, STACKS, line)
+        for (operation, line), states in list(places.items())[:MOST_ROWS]
+    )
 
 
-def culprit(measures: Measures, one: Posture) -> Culprit:
-    known = measures.rank(one.rank) if one.rank is not None else None
-    hosts = measures.case.job.hosts
-    host = known.host if known is not None else hosts[0] if len(hosts) == 1 else None
-    return Culprit(one.rank, host=host, device=known.device if known else None, pid=one.pid)
-
-
-def numbers(those: Iterable[Posture]) -> tuple[int, ...]:
-    return tuple(sorted(one.rank for one in those if one.rank is not None))
-
-
-def names(those: Iterable[Posture], *, small: bool = False) -> str:
-    listed = list(those)
-    known = numbers(listed)
-    many = "a process" if len(listed) == 1 else f"{len(listed)} processes"
-    name = format_ranks(known) if known else many
-    return name if small else f"{name[:1].upper()}{name[1:]}"
-
-
-def label(one: Posture) -> str:
-    return f"process {one.pid}" if one.rank is None else f"rank {one.rank}"
+def duration_row(hang: Standing, case: Case) -> Evidence:
+    """How long the job has hung, and what shows it."""
+    seconds = hang_seconds(hang, case)
+    if seconds > hang.seconds:
+        measure = "time the other ranks have waited"
+        return Evidence(measure, round(seconds, 1), "s", None, "black boxes")
+    if seconds > case.looks[-1].at - case.looks[0].at:
+        measure = "time since the main threads last ran"
+        return Evidence(measure, round(seconds, 1), "s", None, "scheduler")
+    is_polling = any(state.doing is Doing.JOINING for state in hang.waiting)
+    is_looping = any(motion.turning for motion in hang.culprits)
+    how = "at the same place" if is_polling or is_looping else "without using CPU"
+    measure = f"blocked {how}, in {format_count(hang.looks, 'snapshot')}"
+    return Evidence(measure, round(seconds, 3), "s", None, STACKS)

@@ -1,4 +1,4 @@
-"""What is said of a job that stands, or in which one rank keeps the others waiting."""
+"""Hangs found in stacks: which rank the others wait for, and how sure that is."""
 
 from __future__ import annotations
 
@@ -50,60 +50,74 @@ def lines(found: Finding) -> list[str | None]:
 
 
 CALL = (*LOOP, "work util.py:31")
-LASTING = {
-    "lock": (Seen(CALL), "a lock, or in native code"),
-    "thread": (Seen((*CALL, "join threading.py:9")), "a lock or another thread"),
-    "file": (Seen(CALL, syscall="flock /x, locked by itself"), "the lock of the file /x"),
-    "a victim's file": (Seen(CALL, syscall="flock /x, locked by 1000 python"), "locked by 1000"),
-    "gil": (Seen(CALL, syscall="pause", gil=True), "holds Python's lock (GIL)"),
-    "own pipe": (Seen(CALL, syscall="read pipe:[7], written by itself"), "to read pipe:[7]"),
-    "prompt": (Seen((*CALL, "interaction pdb.py:9")), "somebody to type"),
-    "stopped": (Seen(CALL, state="T"), "is stopped"),
+PERMANENT = {
+    "lock": (Seen(CALL), "release-the-lock", ""),
+    "thread": (Seen((*CALL, "join threading.py:9")), "release-the-lock", ""),
+    "file": (Seen(CALL, syscall="flock /x, locked by itself"), "release-the-lock", "/x"),
+    "a victim's file": (
+        Seen(CALL, syscall="flock /x, locked by 1000 python"),
+        "release-the-lock",
+        "locked by 1000",
+    ),
+    "gil": (Seen(CALL, syscall="pause", gil=True), "release-the-gil", "GIL"),
+    "own pipe": (
+        Seen(CALL, syscall="read pipe:[7], written by itself"),
+        "bound-the-wait",
+        "read pipe:[7]",
+    ),
+    "prompt": (Seen((*CALL, "interaction pdb.py:9")), "answer-or-remove", ""),
+    "stopped": (Seen(CALL, state="T"), "continue", ""),
 }
 PASSING = {
-    "sleep": (Seen(CALL, syscall="clock_nanosleep"), "sleeps"),
-    "pipe": (Seen(CALL, syscall="read pipe:[7], written by 12 sh"), "to read pipe:[7]"),
-    "child": (Seen((*CALL, "wait subprocess.py:9")), "a process that it started"),
-    "another's file": (Seen(CALL, syscall="flock /x, locked by 9 sh"), "locked by 9 sh"),
-    "nobody's file": (Seen(CALL, syscall="flock /x"), "the lock of the file /x"),
-    "helper at work": (Seen(CALL, helpers=[("upload util.py:4",)]), "a lock"),
+    "sleep": (Seen(CALL, syscall="clock_nanosleep"), "no-sleep", ""),
+    "pipe": (
+        Seen(CALL, syscall="read pipe:[7], written by 12 sh"),
+        "bound-the-wait",
+        "read pipe:[7]",
+    ),
+    "child": (Seen((*CALL, "wait subprocess.py:9")), "see-the-child", ""),
+    "another's file": (
+        Seen(CALL, syscall="flock /x, locked by 9 sh"),
+        "release-the-lock",
+        "locked by 9 sh",
+    ),
+    "no one's file": (Seen(CALL, syscall="flock /x"), "release-the-lock", "/x"),
+    "busy helper": (Seen(CALL, helpers=[("upload util.py:4",)]), "release-the-lock", ""),
 }
 
 
-@pytest.mark.parametrize("how", LASTING)
+@pytest.mark.parametrize("how", PERMANENT)
 def test_a_rank_that_cannot_go_on_is_critical_at_once(how: str) -> None:
-    seen, said = LASTING[how]
+    seen, fix, detail = PERMANENT[how]
     found = only(scene({2: [seen]}))
     assert (found.code, found.severity) == ("hang-rank-behind", Severity.CRITICAL)
     assert [(one.rank, one.pid, one.host) for one in found.culprits] == [(2, 1002, "node-a")]
     assert found.victims == (0, 1, 3)
-    assert said in found.title
-    assert "util.py:31" in found.title
-    assert "all_reduce at train.py:65" in found.title
+    assert found.fixes[0].id == fix
+    assert all(text in found.title for text in (detail, "util.py:31", "all_reduce at train.py:65"))
     assert lines(found) == [f"{looking.HOME}/util.py:31"]
-    assert found.fixes
     assert found.confidence >= 0.75
 
 
 @pytest.mark.parametrize("how", PASSING)
-def test_a_rank_that_may_go_on_holds_up_the_others_now(how: str) -> None:
-    seen, said = PASSING[how]
+def test_a_rank_that_may_go_on_is_a_warning(how: str) -> None:
+    seen, fix, detail = PASSING[how]
     found = only(scene({2: [seen]}))
     assert (found.code, found.severity) == ("hang-rank-behind", Severity.WARNING)
     assert found.confidence <= 0.6
-    assert said in found.title
-    assert "look again" in found.cause
+    assert (found.fixes[0].id, found.fixes[-1].id) == (fix, "look-again")
+    assert detail in found.title
 
 
 @pytest.mark.parametrize("how", PASSING)
-def test_what_has_lasted_long_is_a_hang(how: str) -> None:
+def test_a_long_wait_is_a_hang(how: str) -> None:
     job = scene({2: [PASSING[how][0]]})
     job.every = 20.0
     found = only(job)
     assert (found.severity, found.confidence) == (Severity.CRITICAL, 0.93)
 
 
-def test_the_scheduler_tells_how_long_nobody_has_run() -> None:
+def test_the_scheduler_shows_how_long_no_thread_has_run() -> None:
     waits = [Seen(collective(), rested=400.0)]
     sleeps = [replace(PASSING["sleep"][0], rested=300.0)]
     found = only(scene({2: sleeps}, others=waits))
@@ -112,7 +126,7 @@ def test_the_scheduler_tells_how_long_nobody_has_run() -> None:
     assert told.value == 300.0
 
 
-def test_black_boxes_tell_how_long_the_others_have_waited() -> None:
+def test_black_boxes_show_how_long_the_others_have_waited() -> None:
     job = scene({2: [PASSING["sleep"][0]]})
     waiting = tuple(boxed(number, since=42.0) for number in (0, 1, 3))
     found = only(job, (*waiting, boxed(2)))
@@ -120,8 +134,7 @@ def test_black_boxes_tell_how_long_the_others_have_waited() -> None:
     assert any(one.value == 42.0 for one in found.evidence)
 
 
-def test_who_waited_until_the_job_was_ended_waited_so_long() -> None:
-    """It was seen for some seconds only, and went on."""
+def test_a_rank_that_waited_until_the_job_was_ended_counts_until_then() -> None:
     job = scene({2: [PASSING["sleep"][0]]})
     over = looking.START + 42.0
     waiting = [boxed(number, since=5.0) for number in (0, 1, 3)]
@@ -132,7 +145,7 @@ def test_who_waited_until_the_job_was_ended_waited_so_long() -> None:
     assert any(one.value == 45.0 for one in found.evidence)
 
 
-def test_nobody_is_told_to_look_again_at_a_job_that_is_over() -> None:
+def test_a_job_that_is_over_is_not_to_be_checked_again() -> None:
     job = scene({2: [PASSING["sleep"][0]]})
     made = looking.case(job.looks())
     assert [fix.id for fix in diagnose(made).findings[0].fixes][-1] == "look-again"
@@ -140,7 +153,8 @@ def test_nobody_is_told_to_look_again_at_a_job_that_is_over() -> None:
     (found,) = (
         one for one in diagnose(replace(made, job=over)).findings if one.code == "hang-rank-behind"
     )
-    assert found.fixes[-1].summary == "Read why it does not go on at util.py:31"
+    assert found.fixes[-1].id == "look-there"
+    assert "util.py:31" in found.fixes[-1].summary
 
 
 def test_a_step_that_ended_meanwhile_shows_that_the_job_moves() -> None:
@@ -149,8 +163,8 @@ def test_a_step_that_ended_meanwhile_shows_that_the_job_moves() -> None:
     assert "hang-rank-behind" not in codes
 
 
-def test_a_second_hang_at_the_place_of_the_first_is_told() -> None:
-    """Looks of an earlier hang are in the recording, and steps have passed since."""
+def test_a_second_hang_at_the_place_of_the_first_is_reported() -> None:
+    """Snapshots of an earlier hang are in the recording, and steps have passed since."""
     job = scene({2: LOCKED}, ranks=4)
     earlier = tuple(replace(look, at=look.at - 3600) for look in job.looks())
     ranks = tuple(boxed(number, ended=60.0) for number in range(4))
@@ -160,7 +174,7 @@ def test_a_second_hang_at_the_place_of_the_first_is_told() -> None:
     assert not any(isinstance(one.value, float) and one.value > 3000 for one in found.evidence)
 
 
-def test_a_hang_that_the_job_has_outlived_is_told_no_more() -> None:
+def test_a_job_that_completed_has_no_hang() -> None:
     case = looking.case(scene({2: LOCKED}).looks())
     done = replace(case, job=replace(case.job, outcome=Outcome.COMPLETED))
     assert diagnose(case).findings
@@ -176,25 +190,26 @@ QUIET = {
 
 
 @pytest.mark.parametrize("how", QUIET)
-def test_what_rightly_takes_a_while_is_told_only_once_it_has_lasted(how: str) -> None:
+def test_legitimate_work_is_reported_only_after_a_long_time(how: str) -> None:
     job = scene({0: QUIET[how]})
     assert not examined(job).findings
     job.every = 30.0
     assert only(job).code == "hang-rank-behind"
 
 
-def test_a_loop_is_told_after_three_looks_and_not_before() -> None:
+def test_a_loop_is_reported_from_the_third_snapshot_on() -> None:
     spin = looking.moving((*LOOP, "spin util.py:9"), 3, step=1.0, active=True, gil=True)
     spin = [replace(one, syscall=None) for one in spin]
     job = scene({2: spin})
     found = only(job)
     assert (found.severity, found.confidence) == (Severity.WARNING, 0.5)
-    assert "runs on in spin() at util.py:9" in found.title
+    assert found.fixes[0].id == "end-the-loop"
+    assert "spin() at util.py:9" in found.title
     job.count = 2
     assert not examined(job).findings
 
 
-def test_a_data_loader_worker_is_where_its_rank_stands() -> None:
+def test_a_rank_that_waits_for_its_worker_is_at_the_line_of_the_worker() -> None:
     job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
     job.workers = {1: [Seen((*looking.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31"))]}
     found = only(job)
@@ -204,7 +219,7 @@ def test_a_data_loader_worker_is_where_its_rank_stands() -> None:
     assert found.fixes[0].id == "mend-the-data-set"
 
 
-def test_who_waits_for_a_gpu_may_just_compute() -> None:
+def test_ranks_that_wait_for_a_gpu_may_be_computing() -> None:
     device = [Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
     sleeps = scene({2: [PASSING["sleep"][0]]}, others=device)
     assert not examined(sleeps).findings
@@ -213,7 +228,7 @@ def test_who_waits_for_a_gpu_may_just_compute() -> None:
     assert only(scene({2: LOCKED}, others=device)).severity is Severity.CRITICAL
 
 
-def test_of_a_library_both_its_line_and_the_call_are_told() -> None:
+def test_a_library_is_named_with_its_line_and_the_call() -> None:
     inside = (*CALL, "on_step_end transformers/callback.py:88", "wait threading.py:3")
     found = only(scene({2: [Seen(inside)]}))
     place = "in on_step_end() at transformers/callback.py:88, called at util.py:31,"
@@ -221,21 +236,21 @@ def test_of_a_library_both_its_line_and_the_call_are_told() -> None:
     assert lines(found) == [f"{looking.HOME}/util.py:31"]
 
 
-def test_a_wait_that_nobody_suffers_from_is_no_hang() -> None:
+def test_a_wait_that_blocks_no_one_is_no_hang() -> None:
     assert not examined(scene({0: LOCKED}, ranks=1)).findings
     assert not examined(scene(dict.fromkeys(range(4), LOCKED))).findings
     alone = scene({0: stuck("f util.py:3", syscall="pause", gil=True)}, ranks=1)
     assert only(alone).code == "hang-rank-behind"
 
 
-def test_all_in_one_place_is_told_as_not_examined() -> None:
+def test_all_ranks_at_one_place_is_a_known_gap() -> None:
     diagnosis = examined(scene({}))
     assert not diagnosis.findings
     (gap,) = (one for one in diagnosis.unexamined if one.probe == "who is waited for")
     assert "all_reduce at train.py:65" in gap.reason
 
 
-def test_different_collectives_are_told_with_both_places() -> None:
+def test_different_collectives_are_reported_with_both_places() -> None:
     other = [Seen(collective("broadcast", 70))]
     found = only(scene({1: other}, ranks=2))
     assert (found.code, found.severity) == ("hang-collective-mismatch", Severity.CRITICAL)
@@ -253,25 +268,24 @@ def test_the_same_collective_in_another_line_is_a_suspicion() -> None:
     assert (found.severity, found.confidence) == (Severity.WARNING, 0.45)
 
 
-def test_one_line_that_is_reached_on_two_ways_is_told_by_what_led_there() -> None:
+def test_a_line_reached_on_two_paths_is_reported_with_the_callers() -> None:
     def way(number: int) -> list[Seen]:
         return [Seen((*LOOP, f"step train.py:{number}", *collective()[-3:]))]
 
     found = only(scene({1: way(41)}, ranks=2, others=way(40)))
-    assert "rank 0 in all_reduce at train.py:40; rank 1 in all_reduce at train.py:41" in found.title
     sites = [str(one.where).rpartition("/")[2] for one in found.evidence[:2]]
     assert sites == ["train.py:40", "train.py:41"]
 
 
-def test_stages_of_a_pipeline_that_wait_in_different_places_give_nothing() -> None:
+def test_pipeline_stages_may_wait_in_different_places() -> None:
     stages = {0: [Seen(collective("send", 50))], 1: [Seen(collective("recv", 52))]}
     assert not examined(Scene(stages)).findings
     found = only(scene({}, others=[Seen(collective("recv", 52))]))
     assert found.code == "hang-collective-mismatch"
-    assert "receive" in found.title
+    assert {one.value for one in found.evidence[:1]} == {"in recv"}
 
 
-def test_ranks_that_are_not_there_to_join_are_named() -> None:
+def test_ranks_that_never_start_are_named() -> None:
     job = Scene({rank: [Seen(looking.JOINING)] for rank in (0, 1, 3)}, missing=(2,))
     found = only(job)
     assert (found.code, found.severity) == ("hang-rendezvous", Severity.CRITICAL)
@@ -281,7 +295,7 @@ def test_ranks_that_are_not_there_to_join_are_named() -> None:
     assert found.evidence[0].baseline == 4
 
 
-def test_a_rank_that_does_something_else_before_it_joins_is_named_with_its_line() -> None:
+def test_a_rank_that_is_blocked_before_it_joins_is_named_with_its_line() -> None:
     late = [Seen((*looking.ROOT, "download util.py:4"), syscall="clock_nanosleep")]
     found = only(scene({1: late}, others=[Seen(looking.JOINING)]))
     assert found.code == "hang-rendezvous"
@@ -303,7 +317,7 @@ def test_ranks_that_all_wait_to_join_may_be_just_starting() -> None:
     assert found.culprits == ()
 
 
-def test_only_what_cannot_go_on_makes_the_job_hung() -> None:
+def test_only_a_permanent_wait_makes_the_job_hung() -> None:
     ranks = tuple(boxed(number) for number in range(4))
     lasting = examined(scene({2: LOCKED}), ranks)
     assert lasting.case.job.outcome is Outcome.HUNG
@@ -314,7 +328,7 @@ def test_only_what_cannot_go_on_makes_the_job_hung() -> None:
     assert passing.case.job.outcome is Outcome.RUNNING
 
 
-def test_a_child_that_works_is_waited_for_rightly() -> None:
+def test_a_busy_child_process_is_no_hang() -> None:
     calls = (*CALL, "wait subprocess.py:9")
     works = scene({2: [Seen(calls, child_cpu=at * 0.5) for at in range(3)]})
     assert not examined(works).findings
@@ -322,7 +336,7 @@ def test_a_child_that_works_is_waited_for_rightly() -> None:
     assert only(rests).code == "hang-rank-behind"
 
 
-def test_ranks_of_other_hosts_may_be_on_their_way() -> None:
+def test_ranks_of_other_hosts_may_still_start() -> None:
     job = scene({}, others=[Seen(looking.JOINING)])
     job.world_size = 8
     assert not examined(job).findings
@@ -331,7 +345,7 @@ def test_ranks_of_other_hosts_may_be_on_their_way() -> None:
     assert (found.code, found.culprits) == ("hang-rendezvous", ())
 
 
-def test_a_dead_rank_is_told_with_who_waits() -> None:
+def test_a_dead_rank_is_reported_with_those_that_wait() -> None:
     found = only(scene({0: [Seen(state="Z")]}))
     assert (found.code, found.severity) == ("hang-rank-dead", Severity.CRITICAL)
     assert [(one.rank, one.pid) for one in found.culprits] == [(0, 1000)]
@@ -340,7 +354,7 @@ def test_a_dead_rank_is_told_with_who_waits() -> None:
     assert (gone.code, [one.rank for one in gone.culprits]) == ("hang-rank-dead", [1])
 
 
-def test_a_straggler_is_told_by_samples_alone() -> None:
+def test_samples_alone_show_a_straggler() -> None:
     late = [
         Seen((*LOOP, "prepare util.py:3"), cpu=at * 0.1, active=True, gil=True, syscall=None)
         if at % 10
@@ -386,7 +400,7 @@ SEEN = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     ranks=st.dictionaries(st.integers(0, 5), st.lists(SEEN, min_size=1, max_size=3), max_size=5),
     workers=st.dictionaries(st.integers(0, 5), st.lists(SEEN, min_size=1, max_size=3), max_size=3),
@@ -394,7 +408,7 @@ SEEN = st.builds(
     count=st.integers(1, 14),
     every=st.sampled_from([0.1, 1.0, 20.0]),
 )
-def test_whatever_is_seen_can_be_told(
+def test_every_snapshot_can_be_reported(
     ranks: dict[int, list[Seen]],
     workers: dict[int, list[Seen]],
     missing: list[int],
@@ -411,7 +425,7 @@ def test_whatever_is_seen_can_be_told(
     assert diagnosis_json.render(diagnosis)
 
 
-def test_the_tree_marks_who_is_to_blame() -> None:
+def test_the_tree_marks_the_culprits() -> None:
     tree = examined(scene({1: LOCKED})).tree
     assert [(one.depth, one.ranks, one.culprit) for one in tree] == [
         (0, (0, 1, 2, 3), False),
