@@ -27,7 +27,7 @@ from mgpu_doctor.tui import keys, panel_layout, panels, terminal
 from mgpu_doctor.tui.frames import FrameMade, FrameMissed, Frames
 from mgpu_doctor.tui.jobs import opening
 from mgpu_doctor.tui.jobs.greeting import Greeting
-from mgpu_doctor.tui.panel import FindingsPanel, Panel
+from mgpu_doctor.tui.panel import FindingsPanel, Panel, Room
 from mgpu_doctor.tui.panels import gpu_table, header
 from mgpu_doctor.tui.screens.base import FollowingScreen, Page, help_page
 from mgpu_doctor.tui.selectable_panels import GpusPanel, RanksPanel
@@ -87,15 +87,23 @@ class TopApp(ThemedApp):
         self._missed: set[str] = set()
 
     def compose(self) -> ComposeResult:
+        """Weights are the lines on an 80 × 24 screen if all panels want more; the least number of
+        lines goes down to a panel's first row: title, legend, head."""
         yield Panel(header.header_lines, id="head")
         yield Panel(header.host_lines, id="host")
-        yield Panel(Greeting.of_this_machine().lines, id="greeting")
-        yield GpusPanel(gpu_table.gpu_lines, "GPUs", id="gpus", entitle=header.gpus_title)
+        yield Panel(Greeting.of_this_machine().lines, id="greeting", room=Room(1))
+        yield GpusPanel(
+            gpu_table.gpu_lines, "GPUs", id="gpus", entitle=header.gpus_title, room=Room(5, 3)
+        )
         with Container(id="work"):
-            yield RanksPanel(panels.draw_ranks, "Ranks", id="ranks", entitle=header.ranks_title)
-            yield Panel(panels.draw_heatmap, "Steps", id="heat", entitle=header.steps_title)
-        yield FindingsPanel(panels.draw_findings, "Findings", id="findings")
-        yield Panel(panels.draw_selected_finding, "Selected finding", id="details")
+            yield RanksPanel(
+                panels.draw_ranks, "Ranks", id="ranks", entitle=header.ranks_title, room=Room(7, 4)
+            )
+            yield Panel(
+                panels.draw_heatmap, "Steps", id="heat", entitle=header.steps_title, room=Room(3, 3)
+            )
+        yield FindingsPanel(panels.draw_findings, "Findings", id="findings", room=Room(3, 2))
+        yield Panel(panels.draw_selected_finding, "Selected finding", id="details", room=Room(0, 6))
         yield Footer(compact=True)
 
     def on_mount(self) -> None:

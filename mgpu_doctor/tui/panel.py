@@ -1,17 +1,14 @@
-"""Lines of a long table, of which only those on the screen are made.
+"""A panel of the screen: lines of text from a frozen frame, painted only where they change.
 
-A panel on the screen: lines of text, drawn as they are looked at. It sees frozen frames and
-nothing else.
-
-Textual's table of cells is about ten times dearer to update than lines (64 rows, Textual 8.2). To
-paint a line costs several times what it costs to make its text, and bytes to the terminal: a line
-that says the same as before is left as it is.
+Textual's DataTable takes about ten times as long to update as lines (64 rows, Textual 8.2).
+Painting a line takes several times as long as making its text, and sends bytes to the terminal, so
+a line that says the same as before is not painted again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
@@ -34,9 +31,22 @@ if TYPE_CHECKING:
 Draw = Callable[[Frame, int, View], Sequence[Text]]
 
 
+class Room(NamedTuple):
+    """A panel's part of the height that the panels of a screen share.
+
+    `weight`: its part of the lines where not all panels get what they wish; 0: only lines that the
+    others leave. `least`: with fewer lines it has nothing to show and is hidden.
+    """
+
+    weight: int
+    least: int = 1
+
+
 class Panel(ScrollView, inherit_bindings=False):
-    """Shows what `draw` makes of the newest frame; hidden while that is nothing. The head of `Rows`
-    stays at the top, and its marked row is brought into view whenever it is another one."""
+    """Shows the lines that `draw` makes of the newest frame; hidden while there are none.
+
+    The head of `Rows` stays at the top. When another row is marked, it is scrolled into view.
+    """
 
     _retitled = False
     """Its title is being set."""
@@ -52,10 +62,17 @@ class Panel(ScrollView, inherit_bindings=False):
     ]
 
     def __init__(
-        self, draw: Draw, title: str = "", *, id: str, entitle: Title | None = None
+        self,
+        draw: Draw,
+        title: str = "",
+        *,
+        id: str,
+        entitle: Title | None = None,
+        room: Room | None = None,
     ) -> None:
-        """`entitle`: what a frame makes of the title."""
-        super().__init__(id=id)
+        """`entitle` makes the title from a frame. `room`: None if it is always shown in full."""
+        super().__init__(id=id, classes="framed" if title and room else None)
+        self.room = room
         self._draw = draw
         self.border_title = self._title = title
         self._entitle = entitle

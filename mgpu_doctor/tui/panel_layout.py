@@ -10,14 +10,6 @@ from textual.screen import Screen
 from mgpu_doctor.tui.panel import Panel
 
 FOOTER = 1
-LEAST_OF_DETAILS = 6
-"""Lines left over from which the selected finding is shown in full below the others."""
-GPUS, RANKS, HEAT, FINDINGS = 5, 7, 3, 3
-"""Lines of a screen of 80 by 24 where everybody wants more; on others they grow alike."""
-GREETING = 1
-"""Beside GPUS: three lines of 80 by 24, which are its keys, where there are many GPUs."""
-LEAST_OF_TABLE, LEAST_OF_RANKS, LEAST_OF_LIST = 3, 4, 2
-"""Lines of a panel down to its first row: title, legend, head. With fewer it shows nothing."""
 
 
 class Wish(NamedTuple):
@@ -54,37 +46,32 @@ def useful(room: int, wishes: Sequence[Wish]) -> list[int]:
 
 
 def arrange(screen: Screen[object], *, side_by_side: bool) -> None:
-    """Give the panels their heights. `side_by_side`: the ranks and their steps."""
-    head, host, greeting, gpus, ranks, heat, findings, details = (
-        screen.query_one(f"#{name}", Panel)
-        for name in ("head", "host", "greeting", "gpus", "ranks", "heat", "findings", "details")
+    """Give the panels their heights. `side_by_side`: whether ranks and their steps are beside each
+    other, so that both take the lines of the taller one."""
+    rooms = [(panel, panel.room) for panel in screen.query(Panel) if panel.room is not None]
+    ranks, heat, findings = (
+        screen.query_one(f"#{name}", Panel) for name in ("ranks", "heat", "findings")
     )
-    # Beside each other a rank and its steps stand on one line.
+    # Side by side, a rank and its steps are on one line.
     heat.lower(max(0, ranks.stays - heat.stays) if side_by_side and heat.stays else 0)
-    above = head.wish + host.wish
-    room = screen.size.height - above - FOOTER
-    of_work = (
-        [Wish(max(ranks.wish, heat.wish), RANKS + HEAT, LEAST_OF_RANKS)]
-        if side_by_side
-        else [Wish(ranks.wish, RANKS, LEAST_OF_RANKS), Wish(heat.wish, HEAT, LEAST_OF_TABLE)]
-    )
-    wishes = [
-        Wish(greeting.wish, GREETING),
-        Wish(gpus.wish, GPUS, LEAST_OF_TABLE),
-        *of_work,
-        Wish(findings.wish, FINDINGS, LEAST_OF_LIST),
-    ]
-    given = useful(room, wishes)
-    left = room - sum(given)
-    details.wanted = bool(findings.wish) and left >= LEAST_OF_DETAILS
-    if given[-1] and not details.wanted:
-        given[-1] += left
-    for panel, lines in (
-        (greeting, given[0]),
-        (gpus, given[1]),
-        (ranks, given[2]),
-        (heat, given[-2]),
-        (findings, given[-1]),
-    ):
+    in_full = sum(panel.wish for panel in screen.query(Panel) if panel.room is None)
+    available = screen.size.height - in_full - FOOTER
+    wishes = {panel: Wish(panel.wish, *room) for panel, room in rooms if room.weight}
+    if side_by_side:
+        beside = wishes.pop(heat)
+        alone = wishes[ranks]
+        wishes[ranks] = Wish(
+            max(alone.lines, beside.lines), alone.weight + beside.weight, alone.least
+        )
+    given = dict(zip(wishes, useful(available, list(wishes.values())), strict=True))
+    if side_by_side:
+        given[heat] = given[ranks]
+    left = available - sum(given[panel] for panel in wishes)
+    for panel, room in rooms:
+        if not room.weight:
+            panel.wanted = bool(findings.wish) and left >= room.least
+            if given[findings] and not panel.wanted:
+                given[findings] += left
+            given[panel] = left
+    for panel, lines in given.items():
         panel.take(lines)
-    details.take(left)

@@ -11,7 +11,7 @@ from rich.style import Style
 from textual.app import App, ComposeResult
 from textual.widgets import DataTable, Footer, Input, Select
 
-from mgpu_doctor.tui.panel import FindingsPanel, Panel
+from mgpu_doctor.tui.panel import FindingsPanel, Panel, Room
 from mgpu_doctor.tui.panels import finding_list, gpu_table, header, heatmap, rank_table
 from mgpu_doctor.tui.themes import MONOCHROME, ROUND, ThemedApp, plain
 from mgpu_doctor.tui.view import View
@@ -31,10 +31,10 @@ class Everything(ThemedApp):
         yield DataTable[str](cursor_type="row")
         yield Select([("one", 1), ("two", 2)])
         yield Panel(header.header_lines, id="head")
-        yield Panel(gpu_table.gpu_lines, "GPUs", id="gpus")
-        yield Panel(rank_table.rank_lines, "Ranks", id="ranks")
-        yield Panel(heatmap.heatmap_lines, "Steps", id="heat")
-        yield FindingsPanel(finding_list.finding_lines, "Findings", id="findings")
+        yield Panel(gpu_table.gpu_lines, "GPUs", id="gpus", room=Room(1))
+        yield Panel(rank_table.rank_lines, "Ranks", id="ranks", room=Room(1))
+        yield Panel(heatmap.heatmap_lines, "Steps", id="heat", room=Room(1))
+        yield FindingsPanel(finding_list.finding_lines, "Findings", id="findings", room=Room(1))
         yield Footer()
 
     def on_mount(self) -> None:
