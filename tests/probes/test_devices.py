@@ -174,8 +174,8 @@ def test_no_library_says_so() -> None:
 def test_a_driver_that_comes_later_is_found(nvml: PretendNvml, tmp_path: Path) -> None:
     code = (
         "import os, sys, time\n"
-        "from mgpu_probes.outside.devices import Devices, nvidia\n"
-        "nvidia.LOOK_SECONDS = nvidia.RETRY_SECONDS = 0.0\n"
+        "from mgpu_probes.outside.devices import Devices, nvidia_gpus\n"
+        "nvidia_gpus.LOOK_SECONDS = nvidia.RETRY_SECONDS = 0.0\n"
         "devices = Devices(patience=60)\n"
         "print(devices.sample()['trouble'])\n"
         "os.symlink(sys.argv[1], sys.argv[2])\n"

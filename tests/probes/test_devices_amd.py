@@ -8,7 +8,7 @@ import types
 from typing import Any
 
 import pytest
-from mgpu_probes.outside.devices import Devices, amd
+from mgpu_probes.outside.devices import Devices, amd_gpus
 
 MIB = 1 << 20
 
@@ -86,7 +86,7 @@ def pretend(**other: Any) -> types.ModuleType:
 
 def sample(monkeypatch: pytest.MonkeyPatch, module: types.ModuleType) -> dict[str, Any]:
     monkeypatch.setitem(sys.modules, "amdsmi", module)
-    monkeypatch.setattr(amd, "installed", lambda: True)
+    monkeypatch.setattr(amd_gpus, "is_amdsmi_installed", lambda: True)
     devices = Devices(patience=60)
     try:
         return devices.sample()
@@ -149,7 +149,7 @@ def test_a_package_without_a_driver_shows_nothing(
 
 
 def test_amd_s_gpus_are_numbered_after_nvidia_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mgpu_probes.outside.devices.nvidia import Nvidia
+    from mgpu_probes.outside.devices.nvidia_gpus import NvidiaGpus
 
     nvidia = {
         "devices": [{"index": 0}, {"index": 1}],
@@ -157,7 +157,7 @@ def test_amd_s_gpus_are_numbered_after_nvidia_s(monkeypatch: pytest.MonkeyPatch)
         "driver": "570",
         "events": [],
     }
-    monkeypatch.setattr(Nvidia, "sample", lambda _: nvidia)
+    monkeypatch.setattr(NvidiaGpus, "sample", lambda _: nvidia)
     told = sample(monkeypatch, pretend())
     assert [one["index"] for one in told["devices"]] == [0, 1, 2, 3]
     assert told["driver"] == "570"

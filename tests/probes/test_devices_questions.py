@@ -10,12 +10,23 @@ from typing import Any
 
 import pynvml
 import pytest
-from mgpu_probes.outside.devices import identity
-from mgpu_probes.outside.devices.asleep import Sleep
-from mgpu_probes.outside.devices.errors import LostError
-from mgpu_probes.outside.devices.gpu import ASLEEP, MANY, Gpu, questions
-from mgpu_probes.outside.devices.questions import ONCE, SLOW_CALL, STALE, Question, Rate
-from mgpu_probes.outside.devices.rounds import Rounds
+from mgpu_probes.outside.devices import nvml_queries
+from mgpu_probes.outside.devices.driver_polling import (
+    ONCE,
+    SLOW_CALL,
+    STALE,
+    LostError,
+    PollingThread,
+    Question,
+    Rate,
+)
+from mgpu_probes.outside.devices.nvml_gpu import (
+    ASLEEP,
+    MANY_GPUS,
+    NvmlGpu,
+    RuntimePower,
+    list_questions,
+)
 
 LONG = 60.0
 """Seconds that nothing here takes."""
@@ -25,7 +36,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         monkeypatch.setattr(
-            "mgpu_probes.outside.devices.questions.time.monotonic", lambda: self.now
+            "mgpu_probes.outside.devices.driver_polling.time.monotonic", lambda: self.now
         )
 
     def taking(self, seconds: float) -> Callable[[Any], dict[str, Any]]:
@@ -114,11 +125,13 @@ def test_why_an_answer_is_missing(error: Exception, loud: bool, trouble: str | N
     assert told == trouble or (told is not None and trouble is not None and trouble in told)
 
 
-@pytest.mark.parametrize("among", [1, MANY - 1, MANY])
+@pytest.mark.parametrize("among", [1, MANY_GPUS - 1, MANY_GPUS])
 def test_of_many_devices_the_load_alone_is_asked_each_time(among: int) -> None:
-    each_time = {one.what for one in questions(10.0, among) if one.every == 0}
+    each_time = {one.what for one in list_questions(10.0, among) if one.every == 0}
     load = {"utilization", "memory", "power"}
-    assert each_time == load if among == MANY else {"temperature", "processes"} < each_time - load
+    assert (
+        each_time == load if among == MANY_GPUS else {"temperature", "processes"} < each_time - load
+    )
 
 
 def test_a_lost_device_is_no_answer() -> None:
@@ -141,7 +154,7 @@ def test_a_rate_needs_two_looks_and_a_counter_that_goes_on() -> None:
     ("cores", "told"), [([], ""), ([5], "5"), ([0, 1, 2, 8], "0-2,8"), ([1, 3], "1,3")]
 )
 def test_cores_are_written_as_the_kernel_does(cores: list[int], told: str) -> None:
-    assert identity.ranges(cores) == told
+    assert nvml_queries.format_ranges(cores) == told
 
 
 def power(folder: Path, control: str, status: str) -> None:
@@ -158,11 +171,11 @@ def test_the_kernel_tells_who_sleeps(
     tmp_path: Path, control: str, status: str, asleep: bool
 ) -> None:
     power(tmp_path, control, status)
-    assert Sleep("0000:18:00.0", tmp_path).now() is asleep
+    assert RuntimePower("0000:18:00.0", tmp_path).now() is asleep
 
 
 def test_a_device_that_the_kernel_does_not_know_is_awake(tmp_path: Path) -> None:
-    assert Sleep("0000:18:00.0", tmp_path).now() is False
+    assert RuntimePower("0000:18:00.0", tmp_path).now() is False
 
 
 def test_a_sleeping_device_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +191,7 @@ def test_a_sleeping_device_is_not_asked(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", lambda index: index)
     power(tmp_path, "auto", "active")
-    gpu = Gpu(0, questions, lambda bus: Sleep(bus, tmp_path))
+    gpu = NvmlGpu(0, questions, lambda bus: RuntimePower(bus, tmp_path))
     assert gpu.wake()
     gpu.put(1.0, lambda _: True)
     assert gpu.reading(1.0)["temperature"] == 40.0
@@ -197,7 +210,7 @@ def test_a_sleeping_device_is_not_asked(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_round_that_is_asked_for_begins_afterwards() -> None:
     seen: list[int] = []
-    rounds = Rounds(lambda: seen.append(len(seen)), "test")
+    rounds = PollingThread(lambda: seen.append(len(seen)), "test")
     assert rounds.wait(rounds.ask(), LONG)
     assert rounds.wait(rounds.ask(), LONG)
     assert len(seen) == 2
@@ -210,11 +223,11 @@ def test_nobody_waits_for_a_round_that_hangs() -> None:
     def hang() -> None:
         go.wait(LONG)
 
-    rounds = Rounds(hang, "test")
+    rounds = PollingThread(hang, "test")
     assert not rounds.wait(rounds.ask(), 0)
     go.set()
     assert rounds.stop(LONG)
 
 
 def test_rounds_that_were_never_asked_for_end_at_once() -> None:
-    assert Rounds(lambda: None, "test").stop(LONG)
+    assert PollingThread(lambda: None, "test").stop(LONG)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from mgpu_probes.outside.devices import Devices
-from mgpu_probes.outside.devices.xids import LoggedXids, Told
-from mgpu_probes.outside.kernel_xids import MOST_KEPT, KernelXids
+from mgpu_probes.outside.devices.xid_events import MOST_LOGGED, LoggedXids, XidLogThread, XidMerger
 
 FELL = "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python, GPU has fallen off the bus."
 IN_MIG = "NVRM: Xid (PCI:0000:1b:00 GPU-I:03): 31, pid=1, name=python, Ch 00000008, MMU Fault"
@@ -39,13 +38,13 @@ def kmsg(tmp_path: Path) -> Path:
     return path
 
 
-def found(log: KernelXids) -> list[tuple[int, str]]:
+def found(log: LoggedXids) -> list[tuple[int, str]]:
     log.look()
     return [(one["number"], one["bus_id"]) for one in log.take()]
 
 
 def test_what_comes_is_read_and_what_was_there_before_is_not(kmsg: Path) -> None:
-    log = KernelXids(kmsg, ())
+    log = LoggedXids(kmsg, ())
     assert (log.trouble, found(log)) == (None, [])
     write(kmsg, record("usb 1-1: new device") + record(FELL) + record(IN_MIG))
     assert found(log) == [(79, "0000:3b:00"), (31, "0000:1b:00")]
@@ -54,7 +53,7 @@ def test_what_comes_is_read_and_what_was_there_before_is_not(kmsg: Path) -> None
 
 def test_when_it_was_lies_between_two_looks(kmsg: Path) -> None:
     """The kernel's clock may have drifted: a stamp of before boot, and one of days to come."""
-    log = KernelXids(kmsg, ())
+    log = LoggedXids(kmsg, ())
     before = time.time()
     write(kmsg, record(FELL, 0) + record(FELL, time.monotonic() + 1e6))
     log.look()
@@ -74,19 +73,19 @@ def test_when_it_was_lies_between_two_looks(kmsg: Path) -> None:
     ],
 )
 def test_what_only_looks_like_one_is_none(kmsg: Path, text: str) -> None:
-    log = KernelXids(kmsg, ())
+    log = LoggedXids(kmsg, ())
     write(kmsg, record(text))
     assert found(log) == []
 
 
 def test_a_flood_is_bounded(kmsg: Path) -> None:
-    log = KernelXids(kmsg, ())
-    write(kmsg, record(FELL) * (3 * MOST_KEPT))
-    assert len(found(log)) == MOST_KEPT
+    log = LoggedXids(kmsg, ())
+    write(kmsg, record(FELL) * (3 * MOST_LOGGED))
+    assert len(found(log)) == MOST_LOGGED
 
 
 def test_a_log_that_may_not_be_read(tmp_path: Path) -> None:
-    log = KernelXids(tmp_path / "kmsg", (tmp_path / "kern.log",))
+    log = LoggedXids(tmp_path / "kmsg", (tmp_path / "kern.log",))
     assert found(log) == []
     assert log.trouble is not None
     assert "kmsg cannot be read" in log.trouble
@@ -95,7 +94,7 @@ def test_a_log_that_may_not_be_read(tmp_path: Path) -> None:
 def test_else_a_file_of_the_system_logger_is_followed_through_its_rotation(tmp_path: Path) -> None:
     file = tmp_path / "kern.log"
     file.write_text(f"Nov 22 15:00:00 node-a kernel: [  9.5] {FELL}\n")
-    log = KernelXids(tmp_path / "kmsg", (tmp_path / "missing", file))
+    log = LoggedXids(tmp_path / "kmsg", (tmp_path / "missing", file))
     assert (log.trouble, found(log)) == (None, [])
     write(file, f"2026-11-22T15:47:00+00:00 node-a kernel: {FELL}\nNov 22 15:47:01 node-a ker")
     assert found(log) == [(79, "0000:3b:00")]
@@ -111,20 +110,20 @@ def test_else_a_file_of_the_system_logger_is_followed_through_its_rotation(tmp_p
 
 
 def test_it_is_looked_at_from_a_thread_of_its_own(kmsg: Path) -> None:
-    logged = LoggedXids(kmsg)
+    logged = XidLogThread(kmsg)
     assert logged.take(patience=60) == []
     write(kmsg, record(FELL))
     assert [one["number"] for one in logged.take(patience=60)] == [79]
     logged.close(60)
 
 
-def told(*events: dict[str, Any], heard: bool, by: Told) -> list[tuple[Any, ...]]:
+def told(*events: dict[str, Any], heard: bool, by: XidMerger) -> list[tuple[Any, ...]]:
     new = by.new(events if heard else (), () if heard else events, DEVICES)
     return [(one["index"], one["number"], one.get("logged", False)) for one in new]
 
 
 def test_an_xid_is_told_once_by_whoever_is_first() -> None:
-    by = Told()
+    by = XidMerger()
     logged = {"at": 100.0, "number": 79, "bus_id": "0000:3b:00"}
     heard = {"at": 101.0, "number": 79, "index": 1}
     assert told(logged, heard=False, by=by) == [(1, 79, True)]
@@ -137,12 +136,12 @@ def test_an_xid_is_told_once_by_whoever_is_first() -> None:
 
 def test_one_source_may_tell_the_same_twice() -> None:
     logged = {"at": 100.0, "number": 31, "bus_id": "0000:3b:00"}
-    assert told(logged, logged, heard=False, by=Told()) == [(1, 31, True)] * 2
+    assert told(logged, logged, heard=False, by=XidMerger()) == [(1, 31, True)] * 2
 
 
 def test_a_device_that_is_not_listed_has_its_address_only() -> None:
     lost = {"at": 100.0, "number": 79, "bus_id": "0000:9a:00"}
-    (event,) = Told().new((), (lost,), DEVICES)
+    (event,) = XidMerger().new((), (lost,), DEVICES)
     assert event == {**lost, "index": None, "logged": True}
 
 

@@ -14,15 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from mgpu_probes.outside import (
-    console,
-    kernel_lines,
-    kernel_log,
-    kernel_xids,
-    launcher_report,
-    text,
-    tracebacks,
-)
+from mgpu_probes.outside import console, kernel_lines, kernel_log, launcher_report, text, tracebacks
+from mgpu_probes.outside.devices import xid_events
 from mgpu_probes.outside.flight import ras
 from mgpu_probes.outside.logs import block, names, scan, shapes, split, stamps
 
@@ -31,10 +24,10 @@ from tests.support.logs import scanned_text
 from tests.support.patterns import is_ambiguous, repeats_of, variants, work
 
 MODULES = (
-    *(block, console, kernel_lines, kernel_log, kernel_xids, launcher_report, names, scan, shapes),
+    *(block, console, kernel_lines, kernel_log, xid_events, launcher_report, names, scan, shapes),
     *(split, stamps, text, tracebacks, ras),
 )
-AS_TEXT = {kernel_xids: ("_XID", "_IN_A_FILE")}
+AS_TEXT = {xid_events: ("_XID", "_IN_A_FILE")}
 """Patterns that are not compiled where they are declared."""
 LONGEST = 8192
 """Bytes of a record of the kernel's log; console lines are cut at 4096."""

@@ -17,9 +17,9 @@ from tests.fakenvml.scenarios import Box
 
 _SAMPLE = """
 import json, os, sys, time
-from mgpu_probes.outside.devices import Devices, questions
+from mgpu_probes.outside.devices import Devices, driver_polling
 
-questions.SLOW_CALL = 60.0  # who asks may wait for a core: that is no slow driver
+driver_polling.SLOW_CALL = 60.0  # who asks may wait for a core: that is no slow driver
 
 def settled(sample):
     traffic = [(one["pcie"] or {}).get("sent") for one in sample["devices"]]

@@ -6,11 +6,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from mgpu_probes.outside.devices.amd import Amd
-from mgpu_probes.outside.devices.errors import Json
-from mgpu_probes.outside.devices.nvidia import Nvidia
-from mgpu_probes.outside.devices.questions import SLOWLY
-from mgpu_probes.outside.devices.xids import LoggedXids, Told
+from mgpu_probes.outside.devices.amd_gpus import AmdGpus
+from mgpu_probes.outside.devices.driver_polling import SLOW_PERIOD, Json
+from mgpu_probes.outside.devices.nvidia_gpus import NvidiaGpus
+from mgpu_probes.outside.devices.xid_events import XidLogThread, XidMerger
 from mgpu_probes.outside.kernel_lines import KMSG
 
 PATIENCE = 0.8
@@ -32,16 +31,16 @@ class Devices:
     def __init__(
         self,
         patience: float = PATIENCE,
-        slowly: float = SLOWLY,
+        slowly: float = SLOW_PERIOD,
         *,
         details: bool = True,
         stays: bool = False,
         kernel_log: Path = KMSG,
     ) -> None:
-        self._nvidia = Nvidia(patience, slowly, stays=stays, details=details)
-        self._amd = Amd(patience)
-        self._logged = LoggedXids(kernel_log)
-        self._told = Told()
+        self._nvidia = NvidiaGpus(patience, slowly, stays=stays, details=details)
+        self._amd = AmdGpus(patience)
+        self._logged = XidLogThread(kernel_log)
+        self._told = XidMerger()
         self._listens = stays
 
     def sample(self) -> Json:

@@ -1,14 +1,14 @@
-"""How a device is tied to the host (PCIe) and to other devices (NVLink)."""
+"""How GPUs are connected: to the host (PCIe), to each other (NVLink), and their topology."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pynvml
 
-from mgpu_probes.outside.devices.errors import Json, is_lacking
-from mgpu_probes.outside.devices.questions import Rate
+from mgpu_probes.outside.devices.driver_polling import Json, Rate, is_unsupported
 
 KILOBYTE, KIBIBYTE = 1000, 1024
 _ALL_LINKS = 0xFFFFFFFF
@@ -25,9 +25,28 @@ _ERRORS = {
     "crc_data": pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA,
     "ecc": pynvml.NVML_NVLINK_ERROR_DL_ECC_DATA,
 }
+UNKNOWN = "?"
+_LEVELS = {
+    pynvml.NVML_TOPOLOGY_INTERNAL: "PIX",
+    pynvml.NVML_TOPOLOGY_SINGLE: "PIX",
+    pynvml.NVML_TOPOLOGY_MULTIPLE: "PXB",
+    pynvml.NVML_TOPOLOGY_HOSTBRIDGE: "PHB",
+    pynvml.NVML_TOPOLOGY_NODE: "NODE",
+    pynvml.NVML_TOPOLOGY_SYSTEM: "SYS",
+}
+_STATUS = {
+    pynvml.NVML_P2P_STATUS_OK: "OK",
+    pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORED: "CNS",
+    pynvml.NVML_P2P_STATUS_GPU_NOT_SUPPORTED: "GNS",
+    pynvml.NVML_P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED: "TNS",
+    pynvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY: "DR",
+    pynvml.NVML_P2P_STATUS_NOT_SUPPORTED: "NS",
+}
+_READ, _NVLINK = 0, 2
+"""Capabilities of nvmlDeviceGetP2PStatus. (nvidia-ml-py's own name for the first is a tuple.)"""
 
 
-def pcie_most(handle: Any) -> Json:
+def query_greatest_pcie_link(handle: Any) -> Json:
     return {
         "pcie": {
             "generation_most": int(pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
@@ -36,7 +55,7 @@ def pcie_most(handle: Any) -> Json:
     }
 
 
-def pcie_now(handle: Any) -> Json:
+def query_pcie_link(handle: Any) -> Json:
     return {
         "pcie": {
             "generation": int(pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
@@ -45,11 +64,11 @@ def pcie_now(handle: Any) -> Json:
     }
 
 
-def pcie_replays(handle: Any) -> Json:
+def query_pcie_replays(handle: Any) -> Json:
     return {"pcie": {"replays": int(pynvml.nvmlDeviceGetPcieReplayCounter(handle))}}
 
 
-def pcie_traffic(handle: Any) -> Json:
+def query_pcie_traffic(handle: Any) -> Json:
     """The driver measures over 20 ms each time, and the caller waits."""
     sent = pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
     received = pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
@@ -75,7 +94,7 @@ class NvLinks:
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT:
                     break
-                if is_lacking(error):
+                if is_unsupported(error):
                     continue
                 raise
             remote = _remote(handle, link) if up and self._remotes else None
@@ -93,7 +112,7 @@ class NvLinks:
                 except pynvml.NVMLError as error:
                     if error.value == pynvml.NVML_ERROR_INVALID_ARGUMENT:
                         break
-                    if not is_lacking(error):
+                    if not is_unsupported(error):
                         raise
                     self._kinds.pop(kind)
                 else:
@@ -140,6 +159,38 @@ def _remote(handle: Any, link: int) -> str | None:
     try:
         return _REMOTE.get(int(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)))
     except (pynvml.NVMLError, AttributeError) as error:
-        if is_lacking(error):
+        if is_unsupported(error):
             return None
         raise
+
+
+def query_topology(handles: Sequence[Any]) -> Json:
+    """`levels` and `peer` between all devices by their order; None for a device out of reach."""
+    count = len(handles)
+    levels = [["SELF" if i == j else UNKNOWN for j in range(count)] for i in range(count)]
+    peer = [["OK" if i == j else UNKNOWN for j in range(count)] for i in range(count)]
+    for i, one in enumerate(handles):
+        for j, other in enumerate(handles):
+            if i != j and one is not None and other is not None:
+                peer[i][j] = _reaches(one, other, _READ)
+                if i < j:
+                    levels[i][j] = levels[j][i] = _level(one, other)
+    return {"levels": levels, "peer": peer}
+
+
+def _level(one: Any, other: Any) -> str:
+    if _reaches(one, other, _NVLINK) == "OK":
+        return "NVL"
+    try:
+        level = int(pynvml.nvmlDeviceGetTopologyCommonAncestor(one, other))
+    except (pynvml.NVMLError, AttributeError):
+        return UNKNOWN
+    return _LEVELS.get(level, UNKNOWN)
+
+
+def _reaches(one: Any, other: Any, capability: int) -> str:
+    try:
+        status = int(pynvml.nvmlDeviceGetP2PStatus(one, other, capability))
+    except (pynvml.NVMLError, AttributeError):
+        return UNKNOWN
+    return _STATUS.get(status, UNKNOWN)

@@ -1,80 +1,112 @@
-"""One GPU that NVML shows: what is asked of it, and what is known of it now."""
+"""One GPU that NVML shows: its questions, and the reading made of the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pynvml
 
-from mgpu_probes.outside.devices import health, identity, links, mig, processes, readings
-from mgpu_probes.outside.devices.asleep import Sleep
-from mgpu_probes.outside.devices.empty import IDENTITY, PARTS, empty, part
-from mgpu_probes.outside.devices.errors import GONE, Json, LostError, sentence
-from mgpu_probes.outside.devices.questions import ONCE, Question
+from mgpu_probes.outside.devices import gpu_links, nvml_queries
+from mgpu_probes.outside.devices.device_fields import (
+    IDENTITY,
+    PARTS,
+    join_part,
+    make_unknown_device,
+)
+from mgpu_probes.outside.devices.driver_polling import (
+    LOST_ERRORS,
+    ONCE,
+    Json,
+    LostError,
+    Question,
+    describe_error,
+)
 
+SYSFS = Path("/sys/bus/pci/devices")
 ASLEEP = "asleep: it is not asked, so that it stays so"
-MANY = 32
-"""Devices from which on what a second hardly changes is asked every `UNHURRIED` seconds."""
-UNHURRIED = 3.0
+MANY_GPUS = 32
+"""Devices from which on what a second hardly changes is asked every `RELAXED_PERIOD` seconds."""
+RELAXED_PERIOD = 3.0
 
 
-def questions(slowly: float, among: int = 1, *, details: bool = True) -> list[Question]:
+class RuntimePower:
+    """Of one device. Where it may not sleep (most servers), the first look is the last."""
+
+    def __init__(self, bus_id: str, devices: Path = SYSFS) -> None:
+        self._power = devices / bus_id / "power"
+        self._may = self._read("control") == "auto"
+
+    def now(self) -> bool:
+        return self._may and self._read("runtime_status") == "suspended"
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self._power / name).read_text().strip()
+        except OSError:
+            return None
+
+
+def list_questions(slowly: float, among: int = 1, *, details: bool = True) -> list[Question]:
     """Of one device `among` so many. `slowly`: seconds between questions of what changes slowly.
     Of many devices all but the load is asked at every third second: it takes most of the calls."""
-    soon = UNHURRIED if among >= MANY else 0.0
-    nvlinks = links.NvLinks(remotes=details)
+    soon = RELAXED_PERIOD if among >= MANY_GPUS else 0.0
+    nvlinks = gpu_links.NvLinks(remotes=details)
     asked = [
-        Question("name", identity.name, ONCE, loud=True),
-        Question("uuid", identity.uuid, ONCE, loud=True),
-        Question("PCI address", identity.bus_id, ONCE),
-        Question("utilization", readings.utilization, loud=True),
-        Question("memory", readings.memory, loud=True),
-        Question("power", readings.power, loud=True),
-        Question("power limit", readings.power_limit, slowly, loud=True),
-        Question("temperature", readings.temperature, soon, loud=True),
-        Question("clock", readings.clock, soon, loud=True),
-        Question("maximum clock", identity.max_clock, ONCE, loud=True),
-        Question("clock event reasons", readings.clock_reasons, soon, loud=True),
-        Question("processes", processes.processes, soon, loud=True),
-        Question("fan", readings.fan, slowly),
-        Question("PCIe link", links.pcie_now, slowly),
-        Question("greatest PCIe link", links.pcie_most, ONCE),
-        Question("ECC errors", health.errors, slowly),
-        Question("repaired memory", health.repairs, slowly),
+        Question("name", nvml_queries.query_name, ONCE, loud=True),
+        Question("uuid", nvml_queries.query_uuid, ONCE, loud=True),
+        Question("PCI address", nvml_queries.query_bus_id, ONCE),
+        Question("utilization", nvml_queries.query_utilization, loud=True),
+        Question("memory", nvml_queries.query_memory, loud=True),
+        Question("power", nvml_queries.query_power, loud=True),
+        Question("power limit", nvml_queries.query_power_limit, slowly, loud=True),
+        Question("temperature", nvml_queries.query_temperature, soon, loud=True),
+        Question("clock", nvml_queries.query_clock, soon, loud=True),
+        Question("maximum clock", nvml_queries.query_max_clock, ONCE, loud=True),
+        Question("clock event reasons", nvml_queries.query_clock_reasons, soon, loud=True),
+        Question("processes", nvml_queries.query_processes, soon, loud=True),
+        Question("fan", nvml_queries.query_fan, slowly),
+        Question("PCIe link", gpu_links.query_pcie_link, slowly),
+        Question("greatest PCIe link", gpu_links.query_greatest_pcie_link, ONCE),
+        Question("ECC errors", nvml_queries.query_ecc_errors, slowly),
+        Question("repaired memory", nvml_queries.query_repaired_memory, slowly),
         Question("NVLinks", nvlinks.states, slowly),
-        Question("MIG", mig.mode, slowly),
+        Question("MIG", nvml_queries.query_mig, slowly),
     ]
     more = [
-        Question("memory clock", readings.memory_clock, soon),
+        Question("memory clock", nvml_queries.query_memory_clock, soon),
         Question("NVLink traffic", nvlinks.traffic, soon),
-        Question("PCIe replays", links.pcie_replays, slowly),
-        Question("PCIe traffic", links.pcie_traffic, soon, slow=True),
+        Question("PCIe replays", gpu_links.query_pcie_replays, slowly),
+        Question("PCIe traffic", gpu_links.query_pcie_traffic, soon, slow=True),
         Question("NVLink errors", nvlinks.errors, slowly),
-        Question("memory affinity", identity.numa_node, ONCE),
-        Question("CPU affinity", identity.cores, ONCE),
+        Question("memory affinity", nvml_queries.query_numa_node, ONCE),
+        Question("CPU affinity", nvml_queries.query_cpu_affinity, ONCE),
     ]
     return asked + more if details else asked
 
 
-class _Found(NamedTuple):
+class _Attached(NamedTuple):
     """A device from when it was found until it is lost: what was learned before may be wrong."""
 
     handle: Any
     questions: tuple[Question, ...]
 
 
-class Gpu:
+class NvmlGpu:
     """For several threads: each keeps to its own questions."""
 
     def __init__(
-        self, index: int, make: Callable[[], list[Question]], sleep: Callable[[str], Sleep] = Sleep
+        self,
+        index: int,
+        make: Callable[[], list[Question]],
+        sleep: Callable[[str], RuntimePower] = RuntimePower,
     ) -> None:
         self._index = index
         self._make = make
         self._sleep_of = sleep
-        self._sleep: Sleep | None = None
-        self._found: _Found | None = None
+        self._sleep: RuntimePower | None = None
+        self._found: _Attached | None = None
         self._lost = "not read yet: the driver is slow"
         self._identity: Json = {}
         self._links = _Links()
@@ -110,7 +142,7 @@ class Gpu:
 
     def reading(self, now: float) -> Json:
         """All fields of the device, ready for JSON."""
-        told = {**empty(self._index), **self._identity}
+        told = {**make_unknown_device(self._index), **self._identity}
         found = self._found
         if found is None or self._asleep:
             return {**told, "trouble": ASLEEP if found else self._lost}
@@ -126,7 +158,7 @@ class Gpu:
             if trouble is not None:
                 troubles.setdefault(trouble, []).append(question.what)
         self._remember(found)
-        told.update({name: part(name, *known) for name, known in parts.items()})
+        told.update({name: join_part(name, *known) for name, known in parts.items()})
         told["nvlinks"] = self._links.joined(told["nvlinks"], told.pop("nvlink_errors", None))
         return _finished(told, troubles)
 
@@ -134,12 +166,12 @@ class Gpu:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
         except pynvml.NVMLError as error:
-            told = sentence(error)
-            self._lost = told if error.value in GONE else f"out of reach: {told}"
+            told = describe_error(error)
+            self._lost = told if error.value in LOST_ERRORS else f"out of reach: {told}"
             return
-        self._found = _Found(handle, tuple(self._make()))
+        self._found = _Attached(handle, tuple(self._make()))
 
-    def _remember(self, found: _Found) -> None:
+    def _remember(self, found: _Attached) -> None:
         """Who it is, for when it is lost."""
         for question in found.questions:
             if question.every == ONCE and question.answer is not None:

@@ -10,12 +10,16 @@ from typing import Any
 
 import pynvml
 
-from mgpu_probes.outside.devices.errors import Json, no_devices
-from mgpu_probes.outside.devices.events import Listener
-from mgpu_probes.outside.devices.gpu import Gpu, questions
-from mgpu_probes.outside.devices.questions import ONCE, Question
-from mgpu_probes.outside.devices.rounds import Rounds
-from mgpu_probes.outside.devices.topology import topology
+from mgpu_probes.outside.devices.driver_polling import (
+    ONCE,
+    Json,
+    PollingThread,
+    Question,
+    explain_no_devices,
+)
+from mgpu_probes.outside.devices.gpu_links import query_topology
+from mgpu_probes.outside.devices.nvml_gpu import NvmlGpu, list_questions
+from mgpu_probes.outside.devices.xid_events import XidListener
 
 LOOK_SECONDS = 5.0
 """Between looks for a driver where none is installed: each takes some 30 us and starts nothing."""
@@ -29,7 +33,7 @@ END_SECONDS = 1.0
 SILENT = "the NVIDIA driver does not answer"
 
 
-class Nvidia:
+class NvidiaGpus:
     """`patience`: seconds that a sample waits for the driver. `slowly`: seconds between questions
     of what changes slowly. `stays`: more than one sample will be taken. `details`: as in
     `Devices`."""
@@ -38,10 +42,10 @@ class Nvidia:
         self, patience: float, slowly: float, *, stays: bool = False, details: bool = True
     ) -> None:
         self._patience = patience
-        self._questions = partial(questions, slowly, details=details)
+        self._questions = partial(list_questions, slowly, details=details)
         self._stays = stays
         self._details = details
-        self._gpus: tuple[Gpu, ...] = ()
+        self._gpus: tuple[NvmlGpu, ...] = ()
         self._open = False
         self._retry_at = 0.0
         self._trouble: str | None = SILENT
@@ -51,10 +55,10 @@ class Nvidia:
         self._map_at = 0.0
         self._started = threading.Event()
         self._samples = 0
-        self._listener = Listener()
-        self._prompt = Rounds(self._read, "nvml")
-        self._slow = Rounds(self._read_slow, "nvml-slow")
-        self._map = Rounds(self._draw, "nvml-topology")
+        self._listener = XidListener()
+        self._prompt = PollingThread(self._read, "nvml")
+        self._slow = PollingThread(self._read_slow, "nvml-slow")
+        self._map = PollingThread(self._draw, "nvml-topology")
 
     def sample(self) -> Json:
         """`devices`, `trouble`, `driver`, `took`, `topology`, `events`, `events_trouble`."""
@@ -96,7 +100,7 @@ class Nvidia:
         self._gpus = tuple(
             self._gpus[index]
             if index < len(self._gpus)
-            else Gpu(index, partial(self._questions, among=count))
+            else NvmlGpu(index, partial(self._questions, among=count))
             for index in range(count)
         )
         self._started.set()
@@ -126,7 +130,7 @@ class Nvidia:
                 self._map.wait(round_, max(0.0, until - now))
 
     def _draw(self) -> None:
-        self._topology = topology([gpu.handle for gpu in self._gpus])
+        self._topology = query_topology([gpu.handle for gpu in self._gpus])
 
     def _count(self) -> int:
         if not self._open and time.monotonic() < self._retry_at:
@@ -141,7 +145,7 @@ class Nvidia:
             self._open = False
             absent = error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
             self._retry_at = time.monotonic() + (LOOK_SECONDS if absent else RETRY_SECONDS)
-            self._trouble = no_devices(error)
+            self._trouble = explain_no_devices(error)
             return 0
         self._trouble = None if count else "the NVIDIA driver shows no GPU"
         return count

@@ -1,4 +1,4 @@
-"""A device of which nothing is known. The names are those of the case's `Device`."""
+"""The fields of one GPU's reading, named as in the case's `Device`; all are unknown at first."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _UNKNOWN = (
 _NONE_KNOWN = ("pids", "processes", "nvlinks", "instances")
 
 
-def empty(index: int, vendor: str = "nvidia") -> dict[str, Any]:
+def make_unknown_device(index: int, vendor: str = "nvidia") -> dict[str, Any]:
     return {
         "index": index,
         "vendor": vendor,
@@ -65,7 +65,7 @@ def empty(index: int, vendor: str = "nvidia") -> dict[str, Any]:
     }
 
 
-def part(name: str, *known: dict[str, Any]) -> dict[str, Any] | None:
+def join_part(name: str, *known: dict[str, Any]) -> dict[str, Any] | None:
     """Such an object of what is known; None where that is nothing."""
     told: dict[str, Any] = dict.fromkeys(PARTS[name])
     for one in known:

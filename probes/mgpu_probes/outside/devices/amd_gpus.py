@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from mgpu_probes.outside.devices.empty import empty, part
-from mgpu_probes.outside.devices.errors import Json
-from mgpu_probes.outside.devices.processes import MOST_MEMORY, PID_LIMIT
-from mgpu_probes.outside.devices.rounds import Rounds
+from mgpu_probes.outside.devices.device_fields import join_part, make_unknown_device
+from mgpu_probes.outside.devices.driver_polling import Json, PollingThread
+from mgpu_probes.outside.devices.nvml_queries import MOST_PROCESS_MEMORY, PID_LIMIT
 
 MEBIBYTE = 1 << 20
 _MOST_WATTS = 1e5
@@ -22,11 +21,11 @@ _ABSENT = 0xFFFFFFFF
 """What the library's structures hold where a member is not supported."""
 
 
-def installed() -> bool:
+def is_amdsmi_installed() -> bool:
     return importlib.util.find_spec("amdsmi") is not None
 
 
-class Amd:
+class AmdGpus:
     """All GPUs that amdsmi shows, read in a thread of its own."""
 
     def __init__(self, patience: float) -> None:
@@ -35,7 +34,7 @@ class Amd:
         self._handles: list[Any] = []
         self._driver: str | None = None
         self._devices: list[Json] = []
-        self._rounds = Rounds(self._read, "amdsmi") if installed() else None
+        self._rounds = PollingThread(self._read, "amdsmi") if is_amdsmi_installed() else None
 
     def sample(self) -> list[Json]:
         """Devices numbered from 0 on; none where there is nothing to read them with."""
@@ -95,7 +94,7 @@ def _device(smi: Any, index: int, handle: Any) -> Json:
     if processes is None:
         troubles.append("processes")
     return {
-        **empty(index, "amd"),
+        **make_unknown_device(index, "amd"),
         "name": _text(asic.get("market_name")),
         "uuid": _text(_tried(lambda: smi.amdsmi_get_gpu_device_uuid(handle))),
         "bus_id": _text(_tried(lambda: smi.amdsmi_get_gpu_device_bdf(handle))),
@@ -179,7 +178,7 @@ def _temperature(smi: Any, handle: Any) -> float | None:
 def _ecc(told: Json) -> Json | None:
     corrected = _number(told.get("correctable_count"))
     uncorrected = _number(told.get("uncorrectable_count"))
-    return part(
+    return join_part(
         "ecc",
         {
             "corrected": None if corrected is None else int(corrected),
@@ -197,7 +196,7 @@ def _processes(told: Any) -> list[Json] | None:
         if pid is not None and 0 < pid <= PID_LIMIT:
             memory = _number(_object(_object(one).get("memory_usage")).get("vram_mem"))
             memory = _number(one.get("mem")) if memory is None else memory
-            known = memory is not None and memory <= MOST_MEMORY
+            known = memory is not None and memory <= MOST_PROCESS_MEMORY
             found[int(pid)] = {
                 "pid": int(pid),
                 "memory": int(memory) if known and memory is not None else None,

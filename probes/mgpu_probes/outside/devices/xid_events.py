@@ -1,0 +1,233 @@
+"""XIDs, the driver's error events of a GPU: from NVML's events and from the kernel's log.
+
+The log also has those that NVML reports to no listener: before NVML is open, of a GPU that it no
+longer lists, and where events are not supported or not permitted."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from mgpu_probes.outside.devices.driver_polling import (
+    LOST_ERRORS,
+    Json,
+    PollingThread,
+    describe_error,
+)
+from mgpu_probes.outside.kernel_lines import KMSG, LOG_FILES, LogFile, Records, first_readable
+
+MOST_LOGGED = 256
+_XID = r"NVRM: Xid \(PCI:(?P<bus_id>[0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (?P<number>\d{1,5})\b"
+"""As the driver has written it since 2013: `NVRM: Xid (PCI:0000:3b:00): 79, pid=…`; on MIG devices
+`(PCI:0000:3b:00 GPU-I:03)`."""
+_IN_A_FILE = r"\bkernel: (?:\[ *\d{1,12}\.\d{1,9}\] )?(?=NVRM: Xid )"
+"""Before it, as system loggers write it: other programs may write anything into these files."""
+_WAIT_MS = 200
+"""A bounded wait: the thread must end when it is told to."""
+_MOST_KEPT = 256
+SAME_SECONDS = 5.0
+"""Seconds between two tales of one XID: each is heard within a look."""
+_REMEMBERED = 256
+
+
+class LoggedXids:
+    """Reads them from now on. `trouble`: why it cannot; None where it can. For one thread."""
+
+    def __init__(self, path: Path = KMSG, files: tuple[Path, ...] = LOG_FILES) -> None:
+        self._records = Records(path)
+        self._file: LogFile | None = first_readable(files) if self._records.trouble else None
+        self._looked = time.time()
+        self._found: deque[dict[str, Any]] = deque(maxlen=MOST_LOGGED)
+
+    @property
+    def trouble(self) -> str | None:
+        return None if self._file is not None else self._records.trouble
+
+    def look(self) -> None:
+        """Read what was written since the call before."""
+        now = time.time()
+        booted = now - time.monotonic()
+        for since_boot, text in self._records.new():
+            if told := re.match(_XID, text):
+                # The kernel's clock drifts by seconds a day; our own looks bound that.
+                self._note(told, min(now, max(self._looked, booted + since_boot)))
+        for line in self._file.new() if self._file is not None else ():
+            begin = re.search(_IN_A_FILE, line)
+            if begin is not None and (told := re.match(_XID, line[begin.end() :])):
+                self._note(told, now)
+        self._looked = now
+
+    def take(self) -> list[dict[str, Any]]:
+        """What was found since the call before: `at`, `number`, `bus_id`."""
+        return [self._found.popleft() for _ in range(len(self._found))]
+
+    def close(self) -> None:
+        self._records.close()
+        if self._file is not None:
+            self._file.close()
+
+    def _note(self, told: re.Match[str], at: float) -> None:
+        self._found.append({"at": at, "number": int(told["number"]), "bus_id": told["bus_id"]})
+
+
+class XidListener:
+    """Hears XIDs in a thread of its own. `trouble`: why it does not, or not of every device."""
+
+    def __init__(self) -> None:
+        self.trouble: str | None = None
+        self._heard: deque[Json] = deque(maxlen=_MOST_KEPT)
+        self._set: Any = None
+        self._known: dict[int, int | None] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="xid", daemon=True)
+
+    def listen(self, handles: dict[int, Any]) -> None:
+        """From now on hear these devices, by index; those that are known already go on."""
+        for index in [index for index in self._known if index not in handles]:
+            del self._known[index]
+        for index, handle in handles.items():
+            if index not in self._known and not self._over.is_set():
+                self._register(index, handle)
+        if self._known and self._thread.ident is None and not self._over.is_set():
+            self._thread.start()
+
+    def take(self) -> list[Json]:
+        """What was heard since the call before: `at`, `index`, `number`."""
+        return [self._heard.popleft() for _ in range(len(self._heard))]
+
+    def stop(self, seconds: float) -> bool:
+        """Whether the thread has ended."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join(seconds)
+        ended = not self._thread.is_alive()
+        if ended and self._set is not None:
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlEventSetFree(self._set)
+            self._set = None
+        return ended
+
+    def _register(self, index: int, handle: Any) -> None:
+        try:
+            if self._set is None:
+                self._set = pynvml.nvmlEventSetCreate()
+            pynvml.nvmlDeviceRegisterEvents(handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
+        except (pynvml.NVMLError, AttributeError) as error:
+            if getattr(error, "value", None) not in LOST_ERRORS:
+                self.trouble = f"XIDs cannot be heard: {describe_error(error)}"
+                self._known[index] = None  # it would only be denied again
+        else:
+            self._known[index] = _address(handle)
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            try:
+                event = pynvml.nvmlEventSetWait_v2(self._set, _WAIT_MS)
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_TIMEOUT:
+                    continue
+                if error.value in LOST_ERRORS:  # one device is: the others are still heard
+                    self._over.wait(_WAIT_MS / 1000)
+                    continue
+                self.trouble = f"XIDs cannot be heard: {describe_error(error)}"
+                break
+            except AttributeError as error:
+                self.trouble = f"XIDs cannot be heard: {describe_error(error)}"
+                break
+            if event.eventType & pynvml.nvmlEventTypeXidCriticalError:
+                self._heard.append(
+                    {
+                        "at": time.time(),
+                        "index": self._index(event.device),
+                        "number": int(event.eventData),
+                    }
+                )
+
+    def _index(self, handle: Any) -> int | None:
+        wanted = _address(handle)
+        return next((index for index, one in list(self._known.items()) if one == wanted), None)
+
+
+def _address(handle: Any) -> int | None:
+    """Which device a handle means, without a question to it: it may be lost."""
+    return ctypes.cast(handle, ctypes.c_void_p).value
+
+
+class XidLogThread:
+    """Looks at the kernel's log in a thread of its own: its file may lie on a disk that hangs."""
+
+    def __init__(self, path: Path = KMSG) -> None:
+        self._path = path
+        self._log: LoggedXids | None = None
+        self._rounds = PollingThread(self._look, "kernel-xids")
+
+    @property
+    def trouble(self) -> str | None:
+        return self._log.trouble if self._log is not None else None
+
+    def take(self, patience: float = 0.0) -> list[Json]:
+        """What was found so far, while the next look begins. `patience`: seconds to wait for it."""
+        round_ = self._rounds.ask()
+        if patience > 0:
+            self._rounds.wait(round_, patience)
+        return self._log.take() if self._log is not None else []
+
+    def close(self, seconds: float) -> None:
+        if self._rounds.stop(seconds) and self._log is not None:
+            self._log.close()
+
+    def _look(self) -> None:
+        if self._log is None:
+            self._log = LoggedXids(self._path)
+        self._log.look()
+
+
+class XidMerger:
+    """Tells each XID once, whoever told it first."""
+
+    def __init__(self) -> None:
+        self._known: deque[Json] = deque(maxlen=_REMEMBERED)
+
+    def new(
+        self, heard: Iterable[Json], logged: Iterable[Json], devices: Iterable[Json]
+    ) -> list[Json]:
+        """`heard`: from the driver, with `index`; `logged`: with `bus_id`. Those of the log say
+        `logged`, and the index of the device that is at that address."""
+        places = {_pci_slot(one.get("bus_id")): one["index"] for one in devices}
+        events = [{**one, "logged": False} for one in heard]
+        events += [
+            {**one, "index": places.get(_pci_slot(one["bus_id"])), "logged": True} for one in logged
+        ]
+        found = []
+        for event in events:
+            if not any(_is_same(event, one) for one in self._known):
+                found.append(event)
+                self._known.append(event)
+        return [{name: value for name, value in one.items() if value is not False} for one in found]
+
+
+def _is_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether two who tell speak of the same."""
+    near = abs(float(str(one["at"])) - float(str(other["at"]))) <= SAME_SECONDS
+    device = one["index"] == other["index"] or None in (one["index"], other["index"])
+    same = one["number"] == other["number"] and one["logged"] is not other["logged"]
+    return near and device and same
+
+
+def _pci_slot(address: object) -> tuple[int, ...] | None:
+    """Domain, bus and slot of a PCI address, whatever its width: the driver writes none of the
+    function into the log."""
+    try:
+        numbers = tuple(int(part, 16) for part in str(address).partition(".")[0].split(":"))
+    except ValueError:
+        return None
+    return numbers if len(numbers) == 3 else None
