@@ -36,16 +36,17 @@ def run(code: str) -> dict[str, Any]:
     return names
 
 
-async def test_a_panel() -> None:
+async def test_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
     module, line = examples("Add a panel")
     names = run(module) | {"Panel": Panel, "Room": Room}
+    composed = TopApp.compose
 
-    class WithPower(TopApp):
-        def compose(self) -> ComposeResult:
-            yield eval(line.strip().removeprefix("yield "), names)
-            yield from super().compose()
+    def compose(app: TopApp) -> ComposeResult:
+        yield eval(line.strip().removeprefix("yield "), names)
+        yield from composed(app)
 
-    app = WithPower(Still(replace(STRAGGLER, devices=eight_gpus())), interval=3600)
+    monkeypatch.setattr(TopApp, "compose", compose)
+    app = TopApp(Still(replace(STRAGGLER, devices=eight_gpus())), interval=3600)
     async with app.run_test(size=(120, 50)) as pilot:
         await shown(pilot)
         watts = [gpu.power_watts for gpu in eight_gpus().devices if gpu.power_watts is not None]
