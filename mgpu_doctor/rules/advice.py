@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.findings import Fix
 
 LARGER_BATCH = (
     "The batch of an update grows: raise the learning rate with it (linearly for SGD, by the "
@@ -14,6 +15,12 @@ LARGER_BATCH = (
 )
 """The caveat of every fix that enlarges the global batch (Goyal et al. 2017, arXiv 1706.02677;
 Malladi et al. 2022, arXiv 2205.10287, for Adam)."""
+PLAN_MEMORY = Fix(
+    "plan-memory",
+    "See what would make it fit",
+    "`mgpu-doctor plan` with your model and this GPU ranks what helps: smaller micro-batches with "
+    "accumulation, activation checkpointing, bf16, sharding.",
+)
 
 MODULES = {
     "torch.distributed.run": "torchrun",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Culprit, Severity
 
 WARNING_COST = 0.05
@@ -12,9 +15,20 @@ WARNING_COST = 0.05
 def culprit_of(measures: Measures, rank: int) -> Culprit:
     """The rank with its host, device and pid as far as they are known."""
     known = measures.rank(rank)
-    if known is None:
-        return Culprit(rank)
-    return Culprit(rank, host=known.host, device=known.device, pid=known.pid)
+    return Culprit(rank) if known is None else culprit_from(known)
+
+
+def culprit_from(rank: Rank) -> Culprit:
+    """The rank as a culprit."""
+    return Culprit(rank.rank, host=rank.host, device=rank.device, pid=rank.pid)
+
+
+def culprits_among(measures: Measures, ranks: Iterable[Rank]) -> tuple[Culprit, ...]:
+    """These ranks as culprits, ascending; none if they are all ranks of a job with several."""
+    culprits = sorted(ranks, key=lambda rank: rank.rank or 0)
+    if len(culprits) == len(measures.case.ranks) > 1:
+        return ()
+    return tuple(map(culprit_from, culprits))
 
 
 def severity_of_cost(fraction: float) -> Severity:

@@ -94,7 +94,7 @@ def _by_leak(told: Finding, found: Sequence[MemoryGrowth]) -> Finding:
         f"{format_bytes(most.growth.slope)} a "
         f"step, to {format_bytes(most.growth.last)} in {most.growth.places:,.0f} steps. "
         f"{told.cause}",
-        evidence=(*leaks.evidence(leaking), *told.evidence),
+        evidence=(*leaks.growth_rows(leaking), *told.evidence),
         fixes=(leaks.ON_HOST, *(fix for fix in told.fixes if fix.id == "more-memory")),
         replaces=(*told.replaces, "leak-host"),
     )

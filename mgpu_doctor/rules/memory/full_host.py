@@ -1,4 +1,4 @@
-"""A host that the job fills nearly to the brim although nothing grows."""
+"""A host whose memory the job nearly fills all the time, although nothing grows."""
 
 from __future__ import annotations
 
@@ -17,84 +17,83 @@ FULL = Limit(
     "full",
     0.95,
     "fraction",
-    "of the host's memory, or of the control group's limit, that is in use without page cache in "
-    "80 % of a minute's samples: from there on a group counts as full in a post-mortem, too.",
+    "of the host's memory, or of the control group's limit, in use without page cache in 80 % of "
+    "the samples of a minute. Post-mortems use the same share.",
 )
 PRESSED = Limit(
     "pressed",
     0.01,
     "fraction",
-    "of the time in which tasks stood still for want of memory (the kernel's PSI, `some`), from "
-    "which it is a warning: none do where memory is enough.",
+    "of the time in which tasks were stalled on memory (the kernel's PSI, `some`), from which on "
+    "it is a warning. With enough memory there are no such stalls.",
 )
-BY_JOB = 0.5
-"""Share of what is in use that the job's processes must hold: else others fill the host."""
+SHARE_OF_JOB = 0.5
+"""Least share of the used memory that belongs to the job; otherwise others fill the host."""
+MOST_RANKS = 8
+"""Ranks whose memory is listed as evidence."""
 MEASURED = (
-    "A host that is full: `memory_used` of the host samples without page cache that the kernel "
-    "would drop, against the host's memory or the control group's limit, and what the job's "
-    "processes have resident of it."
+    "A full host: `memory_used` of the host samples without page cache that the kernel would drop, "
+    "compared with the host's memory or the control group's limit, and the resident memory of the "
+    "job's processes."
 )
-MOST_TOLD = 8
+MORE_MEMORY = Fix(
+    "more-memory",
+    "Give the job more host memory",
+    "Docker: `--memory=…`; Kubernetes: `resources.limits.memory`; Slurm: `--mem`; systemd: "
+    "`MemoryMax=`; or fewer ranks on this host.",
+)
 
 
-def examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    """Silent where it grows, as that is told with the time when it is full; and of a job that
-    failed, as its post-mortem tells then."""
+def find_full_host(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    """`oom-risk` of the fullest host. Silent if memory grows, or if the job failed: other findings
+    cover both."""
     case = measures.case
     if case.job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         return
-    found = [
-        one for one in find_full_hosts(case, limits["full"]) if one.of_job >= BY_JOB * one.used
+    hosts = [
+        host
+        for host in find_full_hosts(case, limits["full"])
+        if host.of_job >= SHARE_OF_JOB * host.used
     ]
-    if not found or find_growing_hosts(case, measures.step_seconds, limits["grown"]):
-        return
-    yield _finding(min(found, key=lambda one: one.total - one.used), limits)
+    if hosts and not find_growing_hosts(case, measures.step_seconds, limits["grown"]):
+        yield _report(min(hosts, key=lambda host: host.total - host.used), limits)
 
 
-def _finding(one: FullHost, limits: Limits) -> Finding:
-    pressed = one.pressure is not None and one.pressure >= limits["pressed"]
-    left = max(0, one.total - one.used)
-    told = [
-        "Nothing grows, but one larger batch, a checkpoint or an evaluation that takes more is "
+def _report(host: FullHost, limits: Limits) -> Finding:
+    is_pressed = host.pressure is not None and host.pressure >= limits["pressed"]
+    free = format_bytes(max(0, host.total - host.used))
+    sentences = [
+        "Nothing grows, but one larger batch, a checkpoint or an evaluation that needs more is "
         "enough for the kernel to kill a process."
     ]
-    if one.of_others >= one.of_job / 2:
-        told.append(
-            f"Worker processes of the job have {format_bytes(one.of_others)} resident (pages that "
-            "they "
-            "share count for each)."
+    if host.of_others >= host.of_job / 2:
+        sentences.append(
+            f"Worker processes of the job hold {format_bytes(host.of_others)} (shared pages count "
+            "for each of them)."
         )
-    if pressed:
-        told.append("Tasks already stand still while the kernel looks for memory.")
+    if is_pressed:
+        sentences.append("Tasks are already stalled while the kernel reclaims memory.")
     return Finding(
         code="oom-risk",
-        severity=Severity.WARNING if pressed else Severity.INFO,
+        severity=Severity.WARNING if is_pressed else Severity.INFO,
         confidence=0.8,
-        title=f"The host memory is {format_share(one.used / one.total)} full all the time: "
-        f"{format_bytes(left)} of {format_bytes(one.total)} are left",
-        cause=" ".join(told),
-        evidence=tuple(_evidence(one)),
-        fixes=(
-            fewer_workers(),
-            one_copy(),
-            Fix(
-                "more-memory",
-                "Give the job more host memory",
-                "Docker: `--memory=…`; Kubernetes: `resources.limits.memory`; Slurm: `--mem`; "
-                "systemd: `MemoryMax=`; or fewer ranks on this host.",
-            ),
-        ),
+        title=f"The host memory is {format_share(host.used / host.total)} full all the time: "
+        f"{free} of {format_bytes(host.total)} are free",
+        cause=" ".join(sentences),
+        evidence=tuple(_evidence(host)),
+        fixes=(fewer_workers(), one_copy(), MORE_MEMORY),
     )
 
 
-def _evidence(one: FullHost) -> Iterable[Evidence]:
-    source = f"host samples, the newest of {one.samples}"
-    yield Evidence("host memory in use, without page cache", one.used, "bytes", one.total, source)
-    if one.pressure is not None:
-        what = "share of time in which some task stood still for want of memory"
-        yield Evidence(what, one.pressure, "fraction", 0.0, "/proc/pressure/memory")
-    for rank, resident in sorted(one.of_ranks.items(), key=lambda told: -told[1])[:MOST_TOLD]:
+def _evidence(host: FullHost) -> Iterable[Evidence]:
+    source = f"host samples, the newest of {host.samples}"
+    yield Evidence("host memory in use, without page cache", host.used, "bytes", host.total, source)
+    if host.pressure is not None:
+        measure = "share of time in which a task was stalled on memory"
+        yield Evidence(measure, host.pressure, "fraction", 0.0, "/proc/pressure/memory")
+    largest = sorted(host.of_ranks.items(), key=lambda item: -item[1])[:MOST_RANKS]
+    for rank, resident in largest:
         yield Evidence(f"resident memory of rank {rank}", resident, "bytes", None, source)
-    if one.of_others:
-        what = "resident memory of the job's other processes"
-        yield Evidence(what, one.of_others, "bytes", None, source)
+    if host.of_others:
+        measure = "resident memory of the job's other processes"
+        yield Evidence(measure, host.of_others, "bytes", None, source)

@@ -1,4 +1,4 @@
-"""A batch larger than any so far would not fit, and batches vary enough that one may come."""
+"""A batch larger than any so far would not fit, and batch sizes vary enough for one to come."""
 
 from __future__ import annotations
 
@@ -8,125 +8,114 @@ from mgpu_doctor.analysis.capacity.long_batches import LongBatch, find_long_batc
 from mgpu_doctor.analysis.capacity.memory_growth import find_growing_devices, find_growing_hosts
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Outcome
-from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Predicted, Severity
+from mgpu_doctor.findings import Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
+from mgpu_doctor.rules.advice import PLAN_MEMORY
+from mgpu_doctor.rules.blame import culprits_among
 from mgpu_doctor.rules.rule import Limit, Limits
 
 AHEAD = Limit(
     "ahead",
     5.0,
     "ratio",
-    "batches that are looked ahead, as a multiple of those that were looked at: the sizes of rarer "
-    "ones are not in the data (in simulation the chance was told 0.4 times too small in the median "
-    "of log-normal lengths, seldom too large).",
+    "number of batches to look ahead, as a multiple of those seen so far. The data say nothing "
+    "about rarer sizes (in simulations with log-normal lengths the median estimate of the chance "
+    "was 0.4 times too small, and seldom too large).",
 )
 MEASURED = (
-    "A long batch to come: peaks of memory (torch's allocator; on the host the most that the "
-    "process was resident) as the largest batch so far rose, in tokens or samples a step; a "
-    "straight line through them, and how often larger batches than any so far are to be expected "
-    "by the tail of their sizes."
+    "A long batch to come: the memory peaks (torch's allocator; on the host the largest resident "
+    "size of the process) as the largest batch so far grew, in tokens or samples per step; a "
+    "straight line through them; and the tail of the batch sizes, which says how often larger "
+    "batches are to be expected."
 )
-MOST_TOLD = 8
+MOST_RANKS = 8
+"""Ranks for which the evidence is listed."""
 
 
-def examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    """Of a running job. Silent where memory grows by itself: peaks follow the time then."""
+def find_long_batch_risk(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    """`oom-risk` of a running job. Silent if memory grows by itself: peaks then follow time."""
     if measures.case.job.outcome is not Outcome.RUNNING:
         return
     for where in ("device", "host"):
-        found = find_long_batches(measures.case, where, limits["grown"])
-        likely = sum(one.chance for one in found)
-        looked = min((one.batches for one in found), default=0)
-        near = [one for one in found if one.chance >= likely / (2 * len(found)) > 0]
-        if not near or likely * limits["ahead"] * looked < 1 or _grows(measures, where, limits):
-            continue
-        yield _finding(measures, sorted(near, key=lambda one: -one.chance), where, likely)
+        batches = find_long_batches(measures.case, where, limits["grown"])
+        chance = sum(batch.chance for batch in batches)
+        seen = min((batch.batches for batch in batches), default=0)
+        likely = [b for b in batches if b.chance >= chance / (2 * len(batches)) > 0]
+        is_expected = chance * limits["ahead"] * seen >= 1
+        if likely and is_expected and not _is_growing(measures, where, limits):
+            likely.sort(key=lambda batch: -batch.chance)
+            yield _report(measures, likely, where, chance)
 
 
-def _grows(measures: Measures, where: str, limits: Limits) -> bool:
+def _is_growing(measures: Measures, where: str, limits: Limits) -> bool:
     if where == "device":
         return bool(find_growing_devices(measures.case, limits["grown"]))
     return bool(find_growing_hosts(measures.case, measures.step_seconds, limits["grown"]))
 
 
-def _finding(measures: Measures, near: Sequence[LongBatch], where: str, likely: float) -> Finding:
-    first, step = near[0], measures.step_seconds
-    often = f"one in about {1 / likely:,.0f} steps"
+def _report(measures: Measures, batches: Sequence[LongBatch], where: str, chance: float) -> Finding:
+    first, step = batches[0], measures.step_seconds
+    interval = f"every {1 / chance:,.0f} steps"
     if step is not None:
-        often += f" ({format_seconds(step / likely)})"
-    whose = format_ranks(one.rank.rank or 0 for one in near)
+        interval += f" ({format_seconds(step / chance)})"
+    ranks = format_ranks(batch.rank.rank or 0 for batch in batches)
     return Finding(
         code="oom-risk",
         severity=Severity.WARNING,
         confidence=0.7,
         title=f"A batch of more than {first.full:,.0f} {first.unit} does not fit into the {where} "
-        f"memory of {whose}; the largest so far had {first.largest:,.0f}, and {often} is larger",
-        cause=f"The peak follows the batch: {format_bytes(first.line.slope)} more for each of its "
-        f"{first.unit}. How often such a batch comes is reckoned from the tail of the sizes so "
-        "far; a bound that no batch has reached yet is not known here.",
-        culprits=() if len(near) == len(measures.case.ranks) > 1 else _culprits(near),
-        evidence=_evidence(near, where),
-        fixes=_fixes(first),
+        f"memory of {ranks}: the largest so far had {first.largest:,.0f}, and about one in "
+        f"{interval} is larger",
+        cause=f"The peak follows the batch size: {format_bytes(first.line.slope)} more for each of "
+        f"its {first.unit}. The chance of such a batch is estimated from the tail of the sizes so "
+        "far; a maximum length that no batch has reached yet is not known here.",
+        culprits=culprits_among(measures, (batch.rank for batch in batches)),
+        evidence=tuple(row for batch in batches[:MOST_RANKS] for row in _evidence(batch, where)),
+        fixes=(_bound_batch(first), PLAN_MEMORY),
     )
 
 
-def _culprits(near: Sequence[LongBatch]) -> tuple[Culprit, ...]:
-    ranks = sorted((one.rank for one in near), key=lambda rank: rank.rank or 0)
-    return tuple(Culprit(rank.rank, rank.host, rank.device, rank.pid) for rank in ranks)
+def _evidence(batch: LongBatch, where: str) -> Iterable[Evidence]:
+    rank = f"rank {batch.rank.rank}"
+    yield Evidence(
+        f"{where} memory at the peak of the largest batch so far, by the line",
+        batch.line.peak(batch.largest),
+        "bytes",
+        batch.capacity,
+        f"{batch.line.rungs} peaks; capacity: the newest samples",
+        rank,
+    )
+    yield Evidence(
+        "smallest batch that does not fit, against the largest so far",
+        round(batch.full),
+        batch.unit,
+        batch.largest,
+        "lower end of the line's 95 % interval",
+        rank,
+    )
+    yield Evidence(
+        "chance that a batch is larger than that",
+        batch.chance,
+        "fraction",
+        None,
+        f"generalized Pareto tail of {batch.batches} batches",
+        rank,
+    )
 
 
-def _evidence(near: Sequence[LongBatch], where: str) -> tuple[Evidence, ...]:
-    told: list[Evidence] = []
-    for one in near[:MOST_TOLD]:
-        whose = f"rank {one.rank.rank}"
-        told += (
-            Evidence(
-                f"{where} memory at the peak of the largest batch so far, by the line",
-                one.line.peak(one.largest),
-                "bytes",
-                one.capacity,
-                f"{one.line.rungs} peaks; what there is for it: the newest samples",
-                whose,
-            ),
-            Evidence(
-                "smallest batch that does not fit, against the largest so far",
-                round(one.full),
-                one.unit,
-                one.largest,
-                "lower end of the line's 95 % interval",
-                whose,
-            ),
-            Evidence(
-                "chance of one batch to be larger than that",
-                one.chance,
-                "fraction",
-                None,
-                f"generalized Pareto tail of {one.batches} batches",
-                whose,
-            ),
-        )
-    return tuple(told)
-
-
-def _fixes(one: LongBatch) -> tuple[Fix, ...]:
-    saved = one.line.peak(one.fits) - one.line.peak(one.full)
-    predicted = Predicted(None, round(min(0.0, saved)), "the line through measured peaks, ±95 %")
-    if one.unit == "tokens":
+def _bound_batch(batch: LongBatch) -> Fix:
+    saved = batch.line.peak(batch.fits) - batch.line.peak(batch.full)
+    if batch.unit == "tokens":
         how = (
-            f"Truncate or drop what is longer (`max_length` of the tokenizer), or fill batches by "
-            f"a budget of {one.fits:,.0f} tokens, padding included, instead of a number of "
-            "samples; sort by length first, so that little of it is padding."
+            "Truncate or drop longer samples (`max_length` of the tokenizer), or fill batches up "
+            f"to {batch.fits:,.0f} tokens, padding included, instead of a number of samples; sort "
+            "by length first to save padding."
         )
     else:
-        how = f"At most {one.fits:,.0f} samples a batch; split a larger one and accumulate."
-    return (
-        Fix(
-            "bound-batch", f"Let no batch have more than {one.fits:,.0f} {one.unit}", how, predicted
-        ),
-        Fix(
-            "plan-memory",
-            "See what would make room",
-            "`mgpu-doctor plan` with your model and this GPU ranks what helps: smaller "
-            "micro-batches with accumulation, checkpointing, bf16, sharding.",
-        ),
+        how = f"At most {batch.fits:,.0f} samples per batch; split a larger one and accumulate."
+    return Fix(
+        "bound-batch",
+        f"Limit every batch to {batch.fits:,.0f} {batch.unit}",
+        how,
+        Predicted(None, round(min(0.0, saved)), "the line through measured peaks, ±95 %"),
     )
