@@ -1,4 +1,4 @@
-"""How the ranks fill their devices: hardly, unevenly, or whole from the start."""
+"""How full the ranks' GPUs are: half empty, uneven, or full from the start."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ HALF = Limit(
     "used",
     0.5,
     "fraction",
-    "of the memory of every rank's device that was in use at most: with less twice the batch may "
-    "fit, as what does not grow with the batch is in it.",
+    "highest use of memory on every rank's GPU. Below it, twice the batch may fit, because part of "
+    "the memory does not grow with the batch.",
 )
 BEYOND = Limit(
     "beyond",
     0.2,
     "fraction",
-    "by which a rank's peak exceeds the median of the others: their allocators differ by some per "
-    "cent (rounding, and the order of requests).",
+    "by which a rank's peak exceeds the median of the others. Allocators differ by a few per cent "
+    "(rounding, and the order of requests).",
 )
 LEAST = Limit(
     "least",
     float(1 << 30),
     "bytes",
-    "by which it must exceed them: contexts and workspaces of libraries are smaller.",
+    "by which it must exceed them; contexts and library workspaces are smaller.",
 )
 WHOLE = Limit(
     "whole",
     0.85,
     "fraction",
-    "of the device's memory that is in use from the first sample to the last: TensorFlow takes "
-    "all but a few hundred MiB unless it is told to grow.",
+    "of the GPU's memory in use from the first sample to the last. TensorFlow takes all but a few "
+    "hundred MiB unless memory growth is enabled.",
 )
 STILL = 0.01
-"""Share of the device by which what is in use may move while it counts as taken at once."""
+"""Share of the memory by which its use may vary and still count as preallocated."""
 FULL = 0.9
-"""Share of its device from which the fullest rank is about to run out."""
+"""Share of its memory from which on the fullest rank is about to run out."""
 EXPLAINED = 0.5
-"""Share of what a rank holds more that more samples or tokens explain from this on."""
+"""Share of the additional memory from which on more samples or tokens explain it."""
 
 
-def _headroom(measures: Measures, limits: Limits) -> Iterable[Finding]:
+def _find_headroom(measures: Measures, limits: Limits) -> Iterable[Finding]:
     known = uses(measures)
     most = memory_share(measures)
     if most is None or most >= limits["used"]:
@@ -65,32 +65,31 @@ def _headroom(measures: Measures, limits: Limits) -> Iterable[Finding]:
         code="memory-headroom",
         severity=Severity.INFO,
         confidence=0.8,
-        title=f"No GPU had more than {format_share(most)} of its memory in use: a larger batch "
-        "fits",
-        cause="A larger batch makes kernels larger and collectives rarer, where the GPUs are not "
-        "busy with the small one already.",
+        title=f"No GPU used more than {format_share(most)} of its memory: a larger batch fits",
+        cause="A larger batch makes kernels larger and collectives rarer, unless the small one "
+        "already keeps the GPUs busy.",
         evidence=(
             Evidence(
-                "memory of the fullest GPU in use, at most",
+                "highest memory use of the fullest GPU",
                 most,
                 "fraction",
                 limits["used"],
-                f"NVML, {device.samples} samples a GPU; caches included",
+                f"NVML, {device.samples} samples per GPU; caches included",
             ),
         ),
         fixes=(
-            larger_batch(measures, "Use it for a larger batch"),
+            larger_batch(measures, "Use the memory for a larger batch"),
             Fix(
                 "plan-batch",
-                "Ask what fits before trying",
-                f"`mgpu-doctor plan SCRIPT.py:FUNCTION --ranks {ranks} --gpu {gpu}` tells the "
+                "Check what fits before you try",
+                f"`mgpu-doctor plan SCRIPT.py:FUNCTION --ranks {ranks} --gpu {gpu}` finds the "
                 "largest batch that fits (docs/plan.md).",
             ),
         ),
     )
 
 
-def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
+def _find_imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
     peaks = _peaks(measures)
     if len(peaks) < 2 or len(peaks) < len(measures.case.ranks) or not measures.structure.alike:
         return
@@ -109,10 +108,10 @@ def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
         severity=Severity.WARNING if full else Severity.INFO,
         confidence=0.75,
         title=f"Rank {fullest} holds {format_bytes(more)} more device memory than the others "
-        f"({format_share(more / usual)}), and not for more work",
-        cause="It sees as many samples as the others, as far as that is known. What only one rank "
-        "keeps is mostly what it gathers from the others, evaluates, logs or loads by itself. It "
-        "bounds the batch of all.",
+        f"({format_share(more / usual)}) for the same work",
+        cause="As far as known, it gets as many samples as the others. Usually such a rank keeps "
+        "what it gathers from the others, evaluates, logs or loads alone. It limits the batch size "
+        "of all ranks.",
         culprits=(culprit_of(measures, fullest),),
         victims=tuple(sorted(set(peaks) - {fullest})),
         evidence=tuple(
@@ -122,8 +121,8 @@ def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
         fixes=(
             Fix(
                 "share-it-out",
-                "Let no rank hold what the others do not",
-                "Move to the host what is only kept (`.cpu()`), gather metrics instead of outputs, "
+                "Do not keep more on one rank than on the others",
+                "Move what is only kept to the host (`.cpu()`), gather metrics instead of outputs, "
                 "load checkpoints with map_location='cpu', evaluate under torch.no_grad() on "
                 "every rank.",
             ),
@@ -135,7 +134,7 @@ _SOURCE = "torch's allocator, or NVML's memory of the process"
 
 
 def _peaks(measures: Measures) -> dict[int, int]:
-    """Rank -> the most bytes on its device: as its framework tells, else as NVML does."""
+    """Rank -> peak bytes on its GPU, by its framework's allocator, else by NVML."""
     told = {rank.rank: allocator(rank).allocated_peak for rank in measures.case.ranks}
     if all(told.values()):
         return {number: peak for number, peak in told.items() if number is not None and peak}
@@ -154,7 +153,7 @@ def _peaks(measures: Measures) -> dict[int, int]:
 
 
 def _works_more(measures: Measures, number: int, beyond: float) -> bool:
-    """Whether it has more samples or tokens a step, by as much as explains what it holds more."""
+    """Whether it gets so many more samples or tokens per step that they explain its memory."""
     for name in ("tokens", "samples"):
         loads = {rank.rank: _load(rank, name) for rank in measures.case.ranks}
         if None not in loads.values():
@@ -166,12 +165,12 @@ def _works_more(measures: Measures, number: int, beyond: float) -> bool:
 
 
 def _load(rank: Rank, name: str) -> float | None:
-    """The most of a step, as peaks are of the largest batch."""
+    """The largest number per step: peaks come from the largest batch."""
     known = after_warm_up(rank.steps)[name]
     return float(known.max()) if len(known) and known.any() else None
 
 
-def _preallocated(measures: Measures, limits: Limits) -> Iterable[Finding]:
+def _find_preallocation(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if measures.case.job.framework not in ("tensorflow", "keras"):
         return
     taken = {
@@ -185,11 +184,11 @@ def _preallocated(measures: Measures, limits: Limits) -> Iterable[Finding]:
         code="memory-preallocated",
         severity=Severity.INFO,
         confidence=0.7,
-        title=f"TensorFlow took {format_share(max(taken.values()))} of a GPU's memory at once; "
-        "how much "
-        "of it is needed cannot be seen",
-        cause="Unless it is told to grow, TensorFlow takes nearly all of each GPU that it sees as "
-        "it starts. Other processes there find none, and no tool can tell how full it is.",
+        title=f"TensorFlow took {format_share(max(taken.values()))} of a GPU's memory at the "
+        "start; how much it needs is unknown",
+        cause="Unless memory growth is enabled, TensorFlow takes nearly all memory of each GPU "
+        "that it sees at the start. Other processes find none there, and no tool can see how much "
+        "of it is in use.",
         culprits=tuple(culprit_of(measures, number) for number in sorted(taken)),
         evidence=(
             Evidence(
@@ -203,10 +202,10 @@ def _preallocated(measures: Measures, limits: Limits) -> Iterable[Finding]:
         fixes=(
             Fix(
                 "memory-growth",
-                "Let it take what it needs",
+                "Enable memory growth",
                 "Before anything else: for gpu in tf.config.list_physical_devices('GPU'): "
                 "tf.config.experimental.set_memory_growth(gpu, True); or "
-                "TF_FORCE_GPU_ALLOW_GROWTH=true in the environment. Memory may be in more pieces "
+                "TF_FORCE_GPU_ALLOW_GROWTH=true in the environment. Memory may fragment more "
                 "then.",
             ),
         ),
@@ -214,7 +213,7 @@ def _preallocated(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _taken_whole(series: Series, whole: float) -> float | None:
-    """The least share that was in use; None: not all of it, or it moved."""
+    """The least share that was in use; None: not nearly all, or it varied."""
     shares = [
         device.memory_used / device.memory_total
         for _, device in series
@@ -229,12 +228,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="memory-headroom",
         family="memory",
-        summary="Less than half of every GPU's memory is used all along.",
-        measured="The most memory in use on each rank's device while it trained, by NVML: caches "
-        "and other processes included, so that less is needed than that.",
-        thresholds="A rank whose GPU is not surely known keeps the rule silent.",
-        fixes="A larger batch; `mgpu-doctor plan` tells the largest that fits.",
-        examine=_headroom,
+        summary="No GPU ever uses more than half of its memory.",
+        measured="The highest memory use on each rank's GPU during training, by NVML. It includes "
+        "caches and other processes, so the job needs less than that.",
+        thresholds="Silent if the GPU of a rank is not known for sure.",
+        fixes="Use a larger batch; `mgpu-doctor plan` finds the largest that fits.",
+        examine=_find_headroom,
         needs=("devices",),
         limits=(HALF,),
         unverified=PRETEND,
@@ -242,27 +241,27 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="imbalance-memory",
         family="memory",
-        summary="A rank holds much more device memory than the others, and not for more work.",
-        measured="Each rank's peak by torch's allocator, else the most that NVML shows of its "
-        "process. Ranks of a pipeline do different work and are not compared; nor is a rank that "
-        "has more samples or tokens in its largest step, by half of the difference or more.",
-        thresholds=f"A warning where the fullest has {FULL:.0%} of its device, else for "
-        "information.",
-        fixes="Let no rank keep what the others do not.",
-        examine=_imbalance,
+        summary="A rank holds much more device memory than the others for the same work.",
+        measured="Each rank's peak by torch's allocator, else the most that NVML shows for its "
+        "process. Ranks of a pipeline do different work and are not compared; nor is a rank whose "
+        "largest step has so many more samples or tokens that they explain half of the difference.",
+        thresholds=f"A warning if the fullest rank uses {FULL:.0%} of its GPU's memory, otherwise "
+        "info.",
+        fixes="Do not keep more on one rank than on the others.",
+        examine=_find_imbalance,
         limits=(BEYOND, LEAST),
         unverified=PRETEND,
     ),
     Rule(
         code="memory-preallocated",
         family="memory",
-        summary="TensorFlow takes all of a GPU's memory at once.",
-        measured="A TensorFlow rank's device is nearly full from the first sample to the last, and "
-        "what is in use does not move.",
-        thresholds=f"It moves by {STILL:.0%} of the device at most.",
+        summary="TensorFlow takes all memory of a GPU at the start.",
+        measured="The GPU of a TensorFlow rank is nearly full from the first sample to the last, "
+        "and its use does not vary.",
+        thresholds=f"Its use varies by {STILL:.0%} of the memory at most.",
         fixes="`set_memory_growth(gpu, True)` for every GPU before it is used, or "
         "TF_FORCE_GPU_ALLOW_GROWTH=true.",
-        examine=_preallocated,
+        examine=_find_preallocation,
         limits=(WHOLE,),
         replaces=("failed-exception", "failed-killed", "failed-signal"),
         unverified=PRETEND,

@@ -1,4 +1,4 @@
-"""Who else is on a rank's device: other ranks that came there by mistake, or strangers."""
+"""Who else holds memory on a rank's GPU: other ranks by mistake, or processes of other jobs."""
 
 from __future__ import annotations
 
@@ -29,22 +29,24 @@ LASTING = Limit(
     "lasting",
     0.5,
     "fraction",
-    "share of the samples in which it must be there: a process that only comes by is no trouble.",
+    "least share of the samples in which it is there; a process that comes and goes does no harm.",
 )
 SHARE = Limit(
     "share",
     0.05,
     "fraction",
-    "of the device's memory that strangers hold: a context alone takes some 0.4 GiB.",
+    "least share of the GPU's memory that other processes hold; a context alone takes 0.4 GiB.",
 )
 FULL = 0.9
-"""Share of a device's memory in use from which strangers are in the way."""
+"""Share of a GPU's memory in use from which on other processes are a warning."""
 SEVERAL = frozenset({"dp", "mp", "mirrored"})
-"""Strategies in which a process is meant to hold several devices."""
+"""Strategies in which a process holds several devices on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Pile:
+class _Pileup:
+    """Ranks on a GPU that is not theirs."""
+
     gpu: Gpu
     owner: int | None
     guests: tuple[int, ...]
@@ -52,38 +54,39 @@ class _Pile:
     """Bytes that the guests hold there; None: unknown."""
 
 
-def _pileup(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for pile in _piles(measures, limits["lasting"]):
-        most = "" if pile.size is None else f" and take {format_bytes(pile.size)} there"
-        whose = "" if pile.owner is None else f", which is rank {pile.owner}'s"
+def _find_pileup(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    for pileup in _find_pileups(measures, limits["lasting"]):
+        of_owner = "" if pileup.owner is None else f" of rank {pileup.owner}"
+        amount = "memory" if pileup.size is None else format_bytes(pileup.size)
+        verb = "holds" if len(pileup.guests) == 1 else "hold"
         yield Finding(
             code="oom-rank0-pileup",
             severity=Severity.WARNING,
             confidence=0.85,
-            title=f"{format_ranks(pile.guests).capitalize()} hold memory on GPU {pile.gpu.index}"
-            f"{whose}{most}",
-            cause="A process that touches CUDA before it has chosen its device does so on the "
-            "first one, and checkpoints load to the device they were saved from: each such "
-            "context takes some hundred MiB, and the device runs out of memory before the others.",
-            culprits=tuple(culprit_of(measures, number) for number in pile.guests),
-            victims=() if pile.owner is None else (pile.owner,),
+            title=f"{format_ranks(pileup.guests).capitalize()} {verb} {amount} on GPU "
+            f"{pileup.gpu.index}{of_owner}",
+            cause="A process that uses CUDA before it selects its device uses the first one, and "
+            "checkpoints load to the device they were saved from. Each such context takes some "
+            "hundred MiB, and that GPU runs out of memory before the others.",
+            culprits=tuple(culprit_of(measures, number) for number in pileup.guests),
+            victims=() if pileup.owner is None else (pileup.owner,),
             evidence=(
                 Evidence(
-                    f"ranks on GPU {pile.gpu.index} that do not belong there",
-                    len(pile.guests),
+                    f"ranks on GPU {pileup.gpu.index} that do not belong there",
+                    len(pileup.guests),
                     "ranks",
                     0,
-                    f"NVML's processes, {format_count(len(pile.gpu.series), 'sample')}",
+                    f"NVML's processes, {format_count(len(pileup.gpu.series), 'sample')}",
                 ),
             ),
-            cost=Cost(bytes=pile.size),
+            cost=Cost(bytes=pileup.size),
             fixes=(
                 Fix(
                     "set-device",
-                    "Choose the device first of all",
-                    "At the top of each rank: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])),"
-                    " before anything else touches CUDA; init_process_group(device_id="
-                    "torch.device('cuda', local_rank)).",
+                    "Select the device before anything else",
+                    "At the start of each rank, before anything else uses CUDA: "
+                    "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])); then "
+                    "init_process_group(device_id=torch.device('cuda', local_rank)).",
                 ),
                 Fix(
                     "map-location",
@@ -94,7 +97,7 @@ def _pileup(measures: Measures, limits: Limits) -> Iterable[Finding]:
         )
 
 
-def _piles(measures: Measures, lasting: float) -> Iterable[_Pile]:
+def _find_pileups(measures: Measures, lasting: float) -> Iterable[_Pileup]:
     case = measures.case
     holding, placed = held(case), placements(case)
     single = {rank.rank: rank for rank in case.ranks if not _holds_several(rank)}
@@ -113,7 +116,7 @@ def _piles(measures: Measures, lasting: float) -> Iterable[_Pile]:
             if number != owner and _stays(gpu.series, single[number].pid, lasting)
         )
         if guests:
-            yield _Pile(gpu, owner, guests, _held_by(gpu, {single[one].pid for one in guests}))
+            yield _Pileup(gpu, owner, guests, _sum_memory(gpu, {single[one].pid for one in guests}))
 
 
 def _holds_several(rank: Rank) -> bool:
@@ -126,21 +129,21 @@ def _stays(series: Series, pid: int | None, share: float) -> bool:
     return bool(np.mean([pid in device.pids for _, device in series]) >= share)
 
 
-def _held_by(gpu: Gpu, pids: set[int | None]) -> int | None:
+def _sum_memory(gpu: Gpu, pids: set[int | None]) -> int | None:
     sizes = [one.memory for one in gpu.device.processes if one.pid in pids]
     return sum(one for one in sizes if one is not None) if sizes and None not in sizes else None
 
 
-def _foreign(measures: Measures, limits: Limits) -> Iterable[Finding]:
+def _find_foreign_processes(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case = measures.case
     if case.job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED) or not held(case):
         return
-    own = {rank.pid for rank in (*case.ranks, *case.earlier)} | _seen_on_host(measures)
+    own = {rank.pid for rank in (*case.ranks, *case.earlier)} | _sampled_pids(measures)
     for gpu in measures.watched.gpus:
         total = gpu.device.memory_total
         if not gpu.ranks or not total or len(gpu.series) < LEAST_SAMPLES:
             continue
-        there = _strangers(gpu, own, limits["lasting"])
+        there = _find_foreign(gpu, own, limits["lasting"])
         taken = sum(there.values())
         if taken < limits["share"] * total:
             continue
@@ -149,12 +152,10 @@ def _foreign(measures: Measures, limits: Limits) -> Iterable[Finding]:
             code="oom-foreign-process",
             severity=Severity.WARNING if full else Severity.INFO,
             confidence=0.9,
-            title=f"{format_bytes(taken)} of GPU {gpu.index}, {format_share(taken / total)} of "
-            "it, are taken "
-            f"by {'a process' if len(there) == 1 else f'{len(there)} processes'} that the job did "
-            "not start",
-            cause="They were there in most samples. What they hold is missing to the job"
-            + ("; the device is nearly full." if full else "."),
+            title=f"{_name_processes(len(there))} {format_bytes(taken)} of GPU "
+            f"{gpu.index} ({format_share(taken / total)})",
+            cause="They were there in most samples. That memory is unavailable to the job"
+            + ("; the GPU is nearly full." if full else "."),
             victims=gpu.ranks,
             evidence=tuple(
                 Evidence(f"memory of process {pid}", bytes_, "bytes", None, "NVML samples")
@@ -164,7 +165,7 @@ def _foreign(measures: Measures, limits: Limits) -> Iterable[Finding]:
             fixes=(
                 Fix(
                     "free-device",
-                    "Find out whose they are, and wait, ask, or take another GPU",
+                    "Find out whose they are; wait, ask, or use another GPU",
                     f"`ps -o pid,user,lstart,args -p {','.join(str(pid) for pid in there)}`; "
                     + advice.environment(measures, CUDA_VISIBLE_DEVICES="…"),
                 ),
@@ -172,13 +173,19 @@ def _foreign(measures: Measures, limits: Limits) -> Iterable[Finding]:
         )
 
 
-def _seen_on_host(measures: Measures) -> set[int | None]:
-    """The job's processes, ranks or not: the host samples hold no others."""
+def _name_processes(count: int) -> str:
+    if count == 1:
+        return "A process outside the job holds"
+    return f"{count} processes outside the job hold"
+
+
+def _sampled_pids(measures: Measures) -> set[int | None]:
+    """All pids of the job: the host samples contain no other processes."""
     return {pid for sample in measures.case.host_samples for pid in sample.processes}
 
 
-def _strangers(gpu: Gpu, own: set[int | None], lasting: float) -> Mapping[int, int]:
-    """Pid -> bytes, of those whose memory is known."""
+def _find_foreign(gpu: Gpu, own: set[int | None], lasting: float) -> Mapping[int, int]:
+    """Pid -> bytes of each process that is not the job's and whose memory is known."""
     return {
         one.pid: one.memory
         for one in gpu.device.processes
@@ -190,26 +197,27 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="oom-rank0-pileup",
         family="memory",
-        summary="Ranks hold memory on a device that is another rank's.",
+        summary="Ranks hold memory on the GPU of another rank.",
         measured="NVML's processes on each device, joined with the ranks and the devices they "
-        "compute on. Only where every rank is found among them, as in a container NVML counts "
-        "pids otherwise; not where a process is meant to hold several devices, and not for "
-        "TensorFlow, which takes all that it sees (`memory-preallocated`).",
+        "compute on. Only if every rank is found among them, because NVML's pids differ in a "
+        "container; not if a process holds several devices on purpose, and not for TensorFlow, "
+        "which takes every GPU that it sees (`memory-preallocated`).",
         thresholds="One such rank is enough.",
-        fixes="`torch.cuda.set_device(local_rank)` first of all; `map_location` when loading.",
-        examine=_pileup,
+        fixes="`torch.cuda.set_device(local_rank)` before anything else; `map_location` when "
+        "loading checkpoints.",
+        examine=_find_pileup,
         limits=(LASTING,),
         unverified=PRETEND,
     ),
     Rule(
         code="oom-foreign-process",
         family="memory",
-        summary="Another process holds a part of a rank's GPU.",
-        measured="NVML's processes on the devices of the ranks, without the job's own processes. "
-        "Only where every rank is found among them, as in a container NVML counts pids otherwise.",
-        thresholds=f"A warning where {FULL:.0%} of the device are in use, else for information.",
-        fixes="Find the other process with `nvidia-smi`; wait for it or choose another GPU.",
-        examine=_foreign,
+        summary="A process of another job holds memory on a rank's GPU.",
+        measured="NVML's processes on the devices of the ranks, except the job's own. Only if "
+        "every rank is found among them, because NVML's pids differ in a container.",
+        thresholds=f"A warning if {FULL:.0%} of the GPU's memory are in use, otherwise info.",
+        fixes="Find the other process with `nvidia-smi`; wait for it or use another GPU.",
+        examine=_find_foreign_processes,
         limits=(LASTING, SHARE),
         replaces=("failed-exception", "failed-killed", "failed-signal"),
         unverified=PRETEND,

@@ -34,7 +34,7 @@ def test_want_of_memory_and_who_holds_it(tmp_path: Path, protocol: int) -> None:
     assert recognise(str(path)) == MemorySnapshot(path)
     found = only(path)
     assert (found.code, found.severity) == ("oom-device", Severity.CRITICAL)
-    assert "512 MiB more were asked for at forward model.py:41" in found.title
+    assert "512 MiB failed at forward model.py:41" in found.title
     assert "forward model.py:41 holds 900 MiB" in found.title
     assert [one.where for one in found.evidence if one.measure.startswith("held")] == [
         "forward model.py:41",
@@ -45,7 +45,7 @@ def test_want_of_memory_and_who_holds_it(tmp_path: Path, protocol: int) -> None:
 def test_want_of_one_piece(tmp_path: Path) -> None:
     found = only(written(tmp_path / "s.pickle", *APART, events=[oom(200 * MIB, MIB)]))
     assert found.code == "oom-fragmentation"
-    assert "700 MiB of what torch holds were free, in 10 pieces" in found.title
+    assert all(text in found.title for text in ("700 MiB", "10 pieces"))
 
 
 def test_the_last_request_that_failed_decides(tmp_path: Path) -> None:
@@ -63,13 +63,14 @@ def test_without_a_failed_request_it_says_who_holds_what(tmp_path: Path) -> None
     assert ran(str(written(tmp_path / "o.pickle", *FULL, events=[oom(MIB, 0)]))).exit_code == 1
 
 
-def test_nothing_held_is_said(tmp_path: Path) -> None:
-    assert "held no memory" in only(written(tmp_path / "s.pickle")).title
+def test_a_snapshot_of_nothing_is_reported(tmp_path: Path) -> None:
+    found = only(written(tmp_path / "s.pickle"))
+    assert (found.code, found.evidence[1].value) == ("memory-held", 0)
 
 
 def test_no_stacks_are_no_place(tmp_path: Path) -> None:
     found = only(written(tmp_path / "s.pickle", segment(block(MIB, asked=[])), events=[oom(9, 0)]))
-    assert "asked for at not recorded" not in found.title
+    assert "not recorded" not in found.title
 
 
 def test_hostile_snapshots_are_one_sentence_or_numbers(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_what_was_given_back_since_leaves_pieces_unjudged(tmp_path: Path) -> Non
     events = [oom(200 * MIB, MIB), freed]
     found = only(written(tmp_path / "s.pickle", *APART, events=events))
     assert found.code == "oom-device"
-    assert "whether it was in pieces is not known" in found.cause
+    assert found.confidence == 0.8
 
 
 def test_pieces_of_other_pools_and_devices_do_not_count(tmp_path: Path) -> None:
