@@ -159,7 +159,7 @@ def test_samples_carry_them_with_the_index_of_the_gpu(
 
         def close(self) -> None: ...
 
-    monkeypatch.setattr("mgpu_probes.outside.devices.Nvidia", Driver)
+    monkeypatch.setattr("mgpu_probes.outside.devices.NvidiaGpus", Driver)
     devices = Devices(stays=True, kernel_log=kmsg)
     assert devices._logged.take(patience=60) == [], "it reads from now on"
     write(kmsg, record(FELL))
