@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from mgpu_probes.outside import jobs
-from mgpu_probes.outside.look import look
+from mgpu_probes.outside.job_snapshot import take_snapshot
 
 from benchmarks.support import DOCTOR, JOBS, TORCHRUN, machine, spread
 from mgpu_doctor.analysis.stacks.hang_analysis import stand
@@ -68,7 +68,7 @@ def _stands(pid: int, ranks: int) -> bool:
         return False
     looks = []
     for _ in range(3):
-        looks.append(look_of(look(found)))
+        looks.append(look_of(take_snapshot(found)))
         time.sleep(0.6)
     return stand([one for one in looks if one is not None]) is not None
 
@@ -81,7 +81,7 @@ def measured(ranks: int, how: str, times: int) -> None:
             job = jobs.find(pid)
             assert job is not None
             finding.append(time.perf_counter() - began)
-            look(job)
+            take_snapshot(job)
             first.append(time.perf_counter() - began)
             target = of_pid(pid)
             assert not isinstance(target, str)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
-from mgpu_probes.outside.processes import start_ticks
+from mgpu_probes.outside.processes import find_start_ticks
 
 from mgpu_doctor.recording.layout import END, INFO, SCHEMA, boxes
 
@@ -41,7 +41,7 @@ def prepare(folder: Path) -> None:
         "started": time.time(),
         "probe": True,
         "job_pid": os.getpid(),
-        "job_start_ticks": start_ticks(os.getpid()),
+        "job_start_ticks": find_start_ticks(os.getpid()),
     }
     (folder / INFO).write_text(json.dumps(info))
 

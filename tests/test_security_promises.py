@@ -19,10 +19,10 @@ MAY_USE_IT = {
     "mgpu_doctor/plan/fork_server.py",  # the same to its children, as in the next three
     "mgpu_doctor/plan/tracing/__main__.py",
     "probes/mgpu_probes/inprocess/answering.py",  # a unix socket, as in the next three
-    "probes/mgpu_probes/outside/flight/live.py",
-    "probes/mgpu_probes/outside/ondemand/kineto.py",
-    "probes/mgpu_probes/outside/stacks/worker.py",
-    "probes/mgpu_probes/outside/flight/ras.py",  # NCCL's RAS, over TCP
+    "probes/mgpu_probes/outside/flight/live_recorders.py",
+    "probes/mgpu_probes/outside/traces/kineto_daemon.py",
+    "probes/mgpu_probes/outside/stacks/worker_socket.py",
+    "probes/mgpu_probes/outside/flight/nccl_ras.py",  # NCCL's RAS, over TCP
 }
 """The files that import what reaches other processes or machines."""
 SETTERS = re.compile(
@@ -65,7 +65,7 @@ def test_the_network_is_used_where_it_is_said_and_nowhere_else() -> None:
 
 def test_connections_over_tcp_go_to_nccl_alone() -> None:
     found = {name for name, source in sources() if "create_connection" in source}
-    assert found == {"probes/mgpu_probes/outside/flight/ras.py"}
+    assert found == {"probes/mgpu_probes/outside/flight/nccl_ras.py"}
     for name, source in sources():
         made = re.findall(r"socket\.socket\(([^)]*)\)", source)
         others = [words for words in made if not re.search("AF_UNIX|fileno=", words)]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
-from mgpu_probes.outside.foreign import entries_below
+from mgpu_probes.outside.untrusted_files import entries_below
 
 from mgpu_doctor.case import files
 from mgpu_doctor.case.files import Json

@@ -1,7 +1,7 @@
 """Reading files that a stranger may have written: regular, bounded, and never followed.
 
 `root` is the folder that the user named: no link below it is followed, and nothing outside of it
-is read (`mgpu_probes.outside.foreign`).
+is read (`mgpu_probes.outside.untrusted_files`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mgpu_probes.outside.foreign import Budget, OverBudgetError, open_below, within_budget
-from mgpu_probes.outside.text import clean
+from mgpu_probes.outside.terminal_text import clean
+from mgpu_probes.outside.untrusted_files import Budget, OverBudgetError, open_below, within_budget
 
 Json = Any
 MOST_JSON = 1 << 20

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from mgpu_probes.outside.flight.dumps import read_dump
-from mgpu_probes.outside.flight.unpickler import NotAFlightError
-from mgpu_probes.outside.foreign import entries_below, within_budget
+from mgpu_probes.outside.flight.flight_dumps import read_dump
+from mgpu_probes.outside.torch_pickles import NotAFlightError
+from mgpu_probes.outside.untrusted_files import entries_below, within_budget
 
 from mgpu_doctor.case.files import Json, moment, number, text, whole
 from mgpu_doctor.case.flights import Collective, Flight, Progress
@@ -60,7 +60,7 @@ def read_folder(folder: Path, *, root: Path) -> tuple[Flight, ...]:
 
 
 def flight_of(form: Mapping[str, Json]) -> Flight:
-    """A flight from its plain form (`mgpu_probes.outside.flight.form`), which may be a stranger's.
+    """A flight from its normalized form (`flight_format`), which is untrusted.
 
     Raises NotAFlightError where that is no form.
     """

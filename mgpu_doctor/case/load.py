@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.flight.unpickler import NotAFlightError
-from mgpu_probes.outside.foreign import entries_below, within_budget
+from mgpu_probes.outside.torch_pickles import NotAFlightError
+from mgpu_probes.outside.untrusted_files import entries_below, within_budget
 
 from mgpu_doctor.case import box_files, files, printed, ranks, samples
 from mgpu_doctor.case.device_samples import DeviceReader
@@ -249,7 +249,7 @@ def _launcher_alive(info: Mapping[str, Json], end: Ending, until: float | None) 
     pid = files.whole(info.get("job_pid"), 1)
     if pid is None or files.text(info.get("host"), 64) != this_host():
         return None
-    return processes.alive(pid, files.whole(info.get("job_start_ticks"), 1))
+    return processes.is_alive(pid, files.whole(info.get("job_start_ticks"), 1))
 
 
 def _observed(outcome: Outcome, end: Ending, current: list[Rank], until: float | None) -> float:

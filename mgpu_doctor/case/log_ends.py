@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from mgpu_probes.outside import console as parser
-from mgpu_probes.outside.console import ConsoleFacts, PrintedTraceback
-from mgpu_probes.outside.launcher_report import Failure
-from mgpu_probes.outside.logs.facts import Told
+from mgpu_probes.outside import console_errors as parser
+from mgpu_probes.outside.console_errors import ConsoleFacts, Failure, PrintedTraceback
+from mgpu_probes.outside.logs.log_scanner import Told
 
 from mgpu_doctor.case.log_labels import Whose
 from mgpu_doctor.case.model import LoggedEnd
@@ -43,7 +42,7 @@ def endings_of(logs: Sequence[Whose], ranks: int) -> Endings:
     """Endings by tracebacks and launchers' reports. What was caught and printed ended nobody, nor
     what training went on after. `ranks`: how many the job has at least."""
     told = Endings()
-    parsed = [(log, parser.parse(line.text for line in log.scanned.told)) for log in logs]
+    parsed = [(log, parser.parse_console(line.text for line in log.scanned.told)) for log in logs]
     parsed = [(log, facts) for log, facts in parsed if not _all_past(log.scanned.told, ranks)]
     reported = any(facts.failures for _, facts in parsed)
     printed: list[tuple[int, LoggedEnd]] = []

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mgpu_probes.outside.foreign import entries_below
+from mgpu_probes.outside.untrusted_files import entries_below
 
 MOST_FILES = 20_000
 MOST_DEPTH = 6

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mgpu_probes.outside.logs.facts import Hit, Scanned
+from mgpu_probes.outside.logs.log_scanner import Hit, Scanned
 
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.model import Job, LoggedEnd, Outcome, Rank, State

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mgpu_probes.outside.logs.facts import Scanned
-from mgpu_probes.outside.logs.names import ranks_of
+from mgpu_probes.outside.logs.log_files import ranks_from_names
+from mgpu_probes.outside.logs.log_scanner import Scanned
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Whose:
 def with_ranks(scanned: Sequence[Scanned], world_size: int | None) -> list[Whose]:
     """A log that its own lines label with several ranks is no rank's. A local rank is a rank only
     where one log tells of one host."""
-    by_name = ranks_of([one.source for one in scanned])
+    by_name = ranks_from_names([one.source for one in scanned])
     logs = []
     for one, rank in zip(scanned, by_name, strict=True):
         named = rank if one.ranks <= {rank} else None

@@ -9,10 +9,9 @@ from functools import cache
 from itertools import chain
 from pathlib import Path
 
-from mgpu_probes.outside.foreign import within_budget
-from mgpu_probes.outside.logs.facts import Hit, Scanned
-from mgpu_probes.outside.logs.read import STDIN, NoText, UnreadableLog, open_log
-from mgpu_probes.outside.logs.scan import Engine
+from mgpu_probes.outside.logs.log_files import STDIN, NoText, UnreadableLog, open_log
+from mgpu_probes.outside.logs.log_scanner import Engine, Hit, Scanned
+from mgpu_probes.outside.untrusted_files import within_budget
 
 from mgpu_doctor.case.log_ends import endings_of
 from mgpu_doctor.case.log_files import log_files

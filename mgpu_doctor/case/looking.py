@@ -1,4 +1,4 @@
-"""Looks as typed facts: from a live look (`mgpu_probes.outside.look`) or a line of `looks.jsonl`.
+"""Looks as typed facts: from a live job (`outside.job_snapshot`) or a line of `looks.jsonl`.
 
 Both have the same JSON, which is a stranger's until it is parsed here.
 """

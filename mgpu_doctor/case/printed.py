@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from mgpu_probes.outside import console as parser
-from mgpu_probes.outside.launcher_report import Failure
-from mgpu_probes.outside.text import clean, clean_line
+from mgpu_probes.outside import console_errors as parser
+from mgpu_probes.outside.console_errors import Failure
+from mgpu_probes.outside.terminal_text import clean, clean_line
 from mgpu_probes.outside.tracebacks import Frame, Traceback
 
 from mgpu_doctor.case.files import read_bounded
@@ -46,7 +46,7 @@ def console(streams: Mapping[str, list[str]], ranks: Iterable[Rank]) -> tuple[Co
     tail: list[str] = []
     asked: int | None = None
     for lines in streams.values():
-        facts = parser.parse(lines)
+        facts = parser.parse_console(lines)
         asked = facts.asked or asked
         ends += [_failure(failure, known) for failure in facts.failures]
         ends += [

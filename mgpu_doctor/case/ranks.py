@@ -51,7 +51,7 @@ class Here:
 
     def is_of_its_owner(self, pid: int) -> bool:
         """Whether the process is of the user whose recording names it."""
-        return self.owner is not None and processes.user(pid) == self.owner
+        return self.owner is not None and processes.find_uid(pid) == self.owner
 
 
 Exits = Mapping[tuple[str, int], list[tuple[ProcessEnd, int | None]]]
@@ -203,7 +203,7 @@ def _gone(box: Box, moment: Moment, exited: ProcessEnd | None, said: float | Non
     if moment.until is not None:
         return said is not None
     if moment.here.was(box):
-        return not processes.alive(box.identity.pid, box.identity.start_ticks)
+        return not processes.is_alive(box.identity.pid, box.identity.start_ticks)
     return moment.over or said is not None or moment.here.booted_since(box)
 
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mgpu_probes.outside.flight.unpickler import Later
-from mgpu_probes.outside.foreign import Budget, OverBudgetError, within_budget
-from mgpu_probes.outside.snapshots import NotASnapshotError, read_snapshot
+from mgpu_probes.outside.torch_pickles import Later, NotASnapshotError, read_memory_snapshot
+from mgpu_probes.outside.untrusted_files import Budget, OverBudgetError, within_budget
 
 from mgpu_doctor.case.blank import blank_job
 from mgpu_doctor.case.files import text, whole
@@ -30,7 +29,7 @@ def case_of_snapshots(paths: Sequence[Path]) -> Case:
     name = str(paths[0])
     with within_budget():
         snapshots = tuple(
-            one for path in paths for one in snapshots_of(read_snapshot(path), path.name)
+            one for path in paths for one in snapshots_of(read_memory_snapshot(path), path.name)
         )
     return Case(
         subject=Subject("trace", name),

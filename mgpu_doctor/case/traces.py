@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from mgpu_probes.outside.foreign import entries_below, within_budget
-from mgpu_probes.outside.traces.facts import Events, Kind, NotATraceError, RawTrace
-from mgpu_probes.outside.traces.read import read_trace
-from mgpu_probes.outside.traces.xplane import ENDING as XPLANE
-from mgpu_probes.outside.traces.xplane import read_xplane
+from mgpu_probes.outside.traces.chrome_trace import read_trace
+from mgpu_probes.outside.traces.trace_columns import Events, Kind, NotATraceError, RawTrace
+from mgpu_probes.outside.traces.xplane_trace import ENDING as XPLANE
+from mgpu_probes.outside.traces.xplane_trace import read_xplane
+from mgpu_probes.outside.untrusted_files import entries_below, within_budget
 
 from mgpu_doctor.case.blank import blank_job, blank_rank
 from mgpu_doctor.case.files import text
@@ -46,7 +46,7 @@ class Trace:
     names: tuple[str, ...]
     """A stranger's, made harmless."""
     events: Events
-    """`mgpu_probes.outside.traces.facts.EVENT_DTYPE`, by start."""
+    """`mgpu_probes.outside.traces.trace_columns.EVENT_DTYPE`, by start."""
     cut: str | None
     """Why not all of it could be read."""
     damaged: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from mgpu_probes.outside import cgroup, oom_counters
+from mgpu_probes.outside import cgroups
 from mgpu_probes.outside.kernel_log import KernelLog, sees_own_pids
 
 from mgpu_doctor.check.model import Check, Level, Machine, Result
@@ -47,7 +47,7 @@ def _hidepid(mounts: str) -> str:
 
 def control_groups(machine: Machine) -> Result:
     """Where a job's memory and CPU time are limited, and what was killed for it."""
-    groups = oom_counters.groups_of("self", machine.root)
+    groups = cgroups.find_memory_groups("self", machine.root)
     if not groups and (machine.root / "sys/fs/cgroup/cgroup.controllers").exists():
         return Result(Level.PASS, "version 2; no limits: this process is in the outermost group")
     if not groups:
@@ -57,13 +57,15 @@ def control_groups(machine: Machine) -> Result:
             "mount /sys/fs/cgroup into the container (`-v /sys/fs/cgroup:/sys/fs/cgroup:ro`)",
         )
     version = next(iter(groups.values()))[0]
-    limit = cgroup.memory(machine.root)
-    limited = limit is not None and limit.limit < oom_counters.NO_LIMIT
+    limit = cgroups.find_memory_limit(machine.root)
+    limited = limit is not None and limit.limit < cgroups.NO_LIMIT
     told = f"memory limit {format_bytes(limit.limit)}" if limit and limited else "no memory limit"
-    quotas = cgroup.quotas(machine.root)
+    quotas = cgroups.find_cpu_quotas(machine.root)
     if quotas:
         told += f", at most {min(one.cores for one in quotas):g} cores"
-    counted = any(oom_counters.read(*group)["killed"] is not None for group in groups.values())
+    counted = any(
+        cgroups.read_memory_counters(*group)["killed"] is not None for group in groups.values()
+    )
     if not counted:
         told += "; it does not count kills"
     return Result(Level.PASS, f"version {version}; {told}")

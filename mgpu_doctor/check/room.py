@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import resource
 
-from mgpu_probes.outside import places
+from mgpu_probes.outside import disk_space
 
 from mgpu_doctor.check.model import Check, Level, Machine, Result
 from mgpu_doctor.formatting import format_bytes
@@ -45,7 +45,7 @@ def recordings(machine: Machine) -> Result:
             Level.NOTE,
             f"{folder}, on a file system of type {kind}: live data is kept in $TMPDIR and copied",
         )
-    room = places.room(str(there))
+    room = disk_space.measure_disk_space(str(there))
     free = room["free"] if room else None
     if free is not None and free < STATE_ROOM:
         return Result(
@@ -57,7 +57,7 @@ def recordings(machine: Machine) -> Result:
 
 
 def shared_memory(machine: Machine) -> Result:
-    room = places.room(str(machine.root / "dev/shm"))
+    room = disk_space.measure_disk_space(str(machine.root / "dev/shm"))
     more = (
         "in a container: `--shm-size=8g` or `--ipc=host` (Kubernetes: an emptyDir of medium Memory)"
     )

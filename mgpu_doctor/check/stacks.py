@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-from mgpu_probes.outside.stacks import facts, permission, pyspy
+from mgpu_probes.outside.stacks import ptrace_permission, pyspy_stacks, stack_threads
 
 from mgpu_doctor.check.model import Check, Level, Machine, Result
 
@@ -21,7 +21,7 @@ _WAITS = "print(flush=True); input()"
 def py_spy(machine: Machine) -> Result:
     """The program that reads them, and its version."""
     del machine
-    program = pyspy.program()
+    program = pyspy_stacks.find_pyspy()
     install = f"{sys.executable} -m pip install --upgrade py-spy"
     if program is None:
         return Result(Level.FAIL, "py-spy is not installed: no stacks of running jobs", install)
@@ -41,7 +41,7 @@ def py_spy(machine: Machine) -> Result:
 
 def tracing(machine: Machine) -> Result:
     """A real try, on a Python that is started for it: no child of py-spy, as jobs are not."""
-    if pyspy.program() is None:
+    if pyspy_stacks.find_pyspy() is None:
         return Result(Level.NOTE, "not tried: py-spy is not installed")
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _WAITS],
@@ -53,18 +53,20 @@ def tracing(machine: Machine) -> Result:
             assert child.stdout is not None
             child.stdout.readline()
             began = time.monotonic()
-            found = pyspy.read(child.pid, began + PATIENCE)
+            found = pyspy_stacks.read_stack(child.pid, began + PATIENCE)
             took = time.monotonic() - began
             return _judged(found, took, child.pid, machine)
         finally:
             child.kill()
 
 
-def _judged(found: facts.Json | pyspy.Failure, took: float, pid: int, machine: Machine) -> Result:
-    if not isinstance(found, pyspy.Failure):
+def _judged(
+    found: stack_threads.Json | pyspy_stacks.Failure, took: float, pid: int, machine: Machine
+) -> Result:
+    if not isinstance(found, pyspy_stacks.Failure):
         return Result(Level.PASS, f"the stack of a process was read in {took * 1e3:.0f} ms")
-    if found.kind is pyspy.Kind.DENIED:
-        reason, remedy = permission.denial(pid, machine.root / "proc", machine.euid)
+    if found.kind is pyspy_stacks.Kind.DENIED:
+        reason, remedy = ptrace_permission.explain_denial(pid, machine.root / "proc", machine.euid)
         return Result(Level.FAIL, f"stacks cannot be read: {reason}", remedy)
     said = f"stacks cannot be read: {found.kind.value}"
     said += f" ({found.text})" if found.text else ""
@@ -73,7 +75,7 @@ def _judged(found: facts.Json | pyspy.Failure, took: float, pid: int, machine: M
 
 def others(machine: Machine) -> Result:
     """Whose processes may be read."""
-    if machine.may(permission.CAP_SYS_PTRACE):
+    if machine.may(ptrace_permission.CAP_SYS_PTRACE):
         return Result(Level.PASS, "every user's (CAP_SYS_PTRACE)")
     if machine.euid == 0:
         return Result(
@@ -81,7 +83,9 @@ def others(machine: Machine) -> Result:
             "root's alone: this root lacks CAP_SYS_PTRACE, as in a container",
             "start the container with `--cap-add=SYS_PTRACE`, or run `mgpu-doctor` on its host",
         )
-    return Result(Level.NOTE, f"{permission.user(machine.euid)}'s alone; as root every user's")
+    return Result(
+        Level.NOTE, f"{ptrace_permission.name_user(machine.euid)}'s alone; as root every user's"
+    )
 
 
 CHECKS = (

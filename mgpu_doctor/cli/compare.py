@@ -35,7 +35,7 @@ def below(folder: Path) -> list[Path]:
 
 def compare_recordings(folders: Sequence[Path]) -> Comparison | tuple[LeftOut, ...]:
     """The comparison of these recordings, or why there is none."""
-    from mgpu_probes.outside.foreign import within_budget
+    from mgpu_probes.outside.untrusted_files import within_budget
 
     from mgpu_doctor.analysis.comparing.comparison import compare
     from mgpu_doctor.cli.output import telling

@@ -15,7 +15,7 @@ from mgpu_doctor.cli.verb import FILE, Argument, Between, Verb
 from mgpu_doctor.launch.say import say
 
 if TYPE_CHECKING:
-    from mgpu_probes.outside.ondemand.facts import Taken
+    from mgpu_probes.outside.traces.trace_requests import TakenTrace
 
 WRONG_USAGE = 2
 MOST_STEPS, MOST_SECONDS = 1_000, 60.0
@@ -59,7 +59,7 @@ def trace(subject: str, steps: int | None, seconds: float | None, output: Path |
       mgpu-doctor trace latest --steps 40 -o traces
       mgpu-doctor trace 12345 --seconds 5
     """
-    from mgpu_probes.outside.ondemand.facts import Wanted
+    from mgpu_probes.outside.traces.trace_requests import TraceRequest
 
     from mgpu_doctor.cli.output import telling
     from mgpu_doctor.examine.subjects import UnknownSubject
@@ -69,7 +69,7 @@ def trace(subject: str, steps: int | None, seconds: float | None, output: Path |
         way = way_to(subject)
         folder = _folder(output)
         with telling() as tell:
-            taken = take(way, Wanted(steps, seconds), folder, tell)
+            taken = take(way, TraceRequest(steps, seconds), folder, tell)
     except UnknownSubject as error:
         leave(str(error), NOTHING_EXAMINED)
     _say(taken)
@@ -104,7 +104,7 @@ def _forget(folder: Path) -> None:
         return  # something is in it
 
 
-def _say(taken: Sequence[Taken]) -> None:
+def _say(taken: Sequence[TakenTrace]) -> None:
     """Each reason once, with the ranks that it holds for."""
     from mgpu_doctor.report.text import line
 
@@ -120,7 +120,7 @@ def _say(taken: Sequence[Taken]) -> None:
 
 
 def _examine(folder: Path) -> None:
-    from mgpu_probes.outside.traces.facts import NotATraceError
+    from mgpu_probes.outside.traces.trace_columns import NotATraceError
 
     from mgpu_doctor.case.traces import case_of_traces
     from mgpu_doctor.cli.settings import settings

@@ -10,12 +10,12 @@ from typing import Any
 
 import psutil
 from mgpu_probes.outside import jobs, processes
-from mgpu_probes.outside.ending import Endings
-from mgpu_probes.outside.flight.gather import environ, gather
-from mgpu_probes.outside.flight.standstill import address_of, standing
+from mgpu_probes.outside.exit_evidence import ExitEvidence
+from mgpu_probes.outside.flight.live_recorders import gather_recorders, read_environment
+from mgpu_probes.outside.flight.nccl_ras import address_of, find_stuck_communicators
+from mgpu_probes.outside.job_snapshot import take_snapshot
 from mgpu_probes.outside.jobs import FoundJob
-from mgpu_probes.outside.look import look
-from mgpu_probes.outside.stacks.reading import Aid
+from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.analysis.stacks.hang_analysis import doubtful, stand, waits
 from mgpu_doctor.analysis.stacks.progress import follow
@@ -106,7 +106,7 @@ def examine(target: Target, tell: Tell) -> Case:
     else:
         case = with_looks(recorded, looks)
     if stand(looks) is not None:
-        gathered = gather(target.job, _sockets(ranks), timeout=FLIGHT_PATIENCE)
+        gathered = gather_recorders(target.job, _sockets(ranks), timeout=FLIGHT_PATIENCE)
         case = replace(case, unexamined=(*case.unexamined, *unexamined_of(gathered.untold)))
         forms = gathered.forms or _told_by_nccl(target.job)
     elif not any(one.stacks for one in looks):
@@ -119,16 +119,16 @@ def examine(target: Target, tell: Tell) -> Case:
 def _told_by_nccl(job: FoundJob) -> tuple[dict[str, Any], ...]:
     """What NCCL itself counts of a job that stands, where nothing else tells."""
     first = next(iter(job.ranks), None)
-    address = first and address_of(environ(first.pid, processes.PROC))
+    address = first and address_of(read_environment(first.pid, processes.PROC))
     numbers = {one.pid: one.rank for one in job.ranks if one.rank is not None}
-    return standing(numbers, address) if address else ()
+    return find_stuck_communicators(numbers, address) if address else ()
 
 
 def _endings(look: Look) -> tuple[Ending, ...]:
     """What the machine remembers of deaths, where a rank is gone."""
     if all(one.state not in GONE for one in look.ranks):
         return ()
-    endings = Endings(history=True)
+    endings = ExitEvidence(history=True)
     endings.look()
     endings.close()
     return (ending_of(this_host(), endings.told()),)
@@ -205,6 +205,6 @@ def _look(
 ) -> Look:
     """`native`: pids whose C functions are wanted, too; that pauses them for a moment. `loaders`:
     also the stacks of data-loader workers."""
-    found = look_of(look(job, aids=aids, native=native, loaders=loaders))
+    found = look_of(take_snapshot(job, aids=aids, native=native, loaders=loaders))
     assert found is not None  # it has a time
     return found

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX, MAGIC
-from mgpu_probes.outside.foreign import entries_below, open_below, open_named
-from mgpu_probes.outside.traces.xplane import ENDING as XPLANE
+from mgpu_probes.outside.traces.xplane_trace import ENDING as XPLANE
+from mgpu_probes.outside.untrusted_files import entries_below, open_below, open_named
 
 from mgpu_doctor.case.traces import newest_profile
 from mgpu_doctor.recording.home import LATEST, find, home, runs

@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
-from mgpu_probes.outside.flight.unpickler import NotAFlightError
-from mgpu_probes.outside.foreign import within_budget
-from mgpu_probes.outside.snapshots import NotASnapshotError
-from mgpu_probes.outside.traces.facts import NotATraceError
+from mgpu_probes.outside.torch_pickles import NotAFlightError, NotASnapshotError
+from mgpu_probes.outside.traces.trace_columns import NotATraceError
+from mgpu_probes.outside.untrusted_files import within_budget
 
 from mgpu_doctor.case.dumps import case_of_flights
 from mgpu_doctor.case.flight_files import read_flights

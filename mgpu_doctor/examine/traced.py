@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.flight.gather import environ
+from mgpu_probes.outside.flight.live_recorders import read_environment
 from mgpu_probes.outside.jobs import FoundJob, FoundProcess
-from mgpu_probes.outside.ondemand import asked, kineto
-from mgpu_probes.outside.ondemand.facts import Taken, Tell, Wanted
+from mgpu_probes.outside.traces import kineto_daemon, probe_tracing
+from mgpu_probes.outside.traces.trace_requests import TakenTrace, Tell, TraceRequest
 
 from mgpu_doctor.examine.live import Target, of_pid, of_recording
 from mgpu_doctor.examine.subjects import Pid, Recording, UnknownSubject, recognise
@@ -43,7 +43,7 @@ def way_to(word: str) -> Way:
     if foreign is not None:
         who = foreign.user or "another user"
         raise UnknownSubject(f"the job belongs to {who}: run `mgpu-doctor trace` as {who}.")
-    given = {one.pid: environ(one.pid, processes.PROC) for one in ranks}
+    given = {one.pid: read_environment(one.pid, processes.PROC) for one in ranks}
     found = {pid: _socket(pid, known.get(BOXES)) for pid, known in given.items()}
     sockets = {pid: str(path) for pid, path in found.items() if path is not None}
     if sockets:
@@ -54,15 +54,15 @@ def way_to(word: str) -> Way:
     raise UnknownSubject(_why_not(ranks, given))
 
 
-def take(way: Way, wanted: Wanted, folder: Path, tell: Tell) -> list[Taken]:
+def take(way: Way, wanted: TraceRequest, folder: Path, tell: Tell) -> list[TakenTrace]:
     """Puts one file a rank into `folder`. Raises UnknownSubject."""
     if way.sockets:
-        return asked.take(way.sockets, wanted, folder, tell)
+        return probe_tracing.trace_ranks(way.sockets, wanted, folder, tell)
     try:
-        return kineto.take(
-            way.daemon, way.socket_folder, wanted.seconds or kineto.SECONDS, folder, tell
+        return kineto_daemon.trace_by_kineto(
+            way.daemon, way.socket_folder, wanted.seconds or kineto_daemon.SECONDS, folder, tell
         )
-    except kineto.OccupiedError as error:
+    except kineto_daemon.OccupiedError as error:
         raise UnknownSubject(f"{error}.") from None
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.ending import Endings
+from mgpu_probes.outside.exit_evidence import ExitEvidence
 
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.recording.write import write_json
@@ -31,7 +31,7 @@ _PIDFD_INFO_EXIT = 1 << 3
 
 def of_zombie(pid: int, start_ticks: int, proc: Path = Path("/proc")) -> int | None:
     """The wait status of an ended process that its parent has not waited for; else None."""
-    return processes.wait_status(pid, start_ticks, proc)
+    return processes.read_wait_status(pid, start_ticks, proc)
 
 
 def of_pidfd(pidfd: int) -> int | None:
@@ -95,7 +95,7 @@ class EndingsWatch:
         self._thread.join(patience)
 
     def _run(self) -> None:
-        endings = Endings(_folders())
+        endings = ExitEvidence(_folders())
         started = time.monotonic()
         saved = closely_at = save_at = started
         close_looks, last = 0, False

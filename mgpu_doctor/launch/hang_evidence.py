@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 from mgpu_probes.outside import jobs
-from mgpu_probes.outside.flight.gather import gather
+from mgpu_probes.outside.flight.live_recorders import gather_recorders
+from mgpu_probes.outside.job_snapshot import take_snapshot
 from mgpu_probes.outside.jobs import FoundJob
-from mgpu_probes.outside.jobs.found import RANK
-from mgpu_probes.outside.look import look
-from mgpu_probes.outside.stacks.reading import Aid
+from mgpu_probes.outside.jobs.found_jobs import RANK
+from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.analysis.stacks.hang_analysis import stand
 from mgpu_doctor.case.looking import look_of
@@ -64,7 +64,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
     for number in range(LOOKS):
         if number and not unchanged():
             return False
-        lines.append(look(job, aids=aids))
+        lines.append(take_snapshot(job, aids=aids))
     seen = [one for line in lines if (one := look_of(line)) is not None]
     standing = stand(seen)
     if standing is None or not standing.waiting:
@@ -73,7 +73,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
     book = Lines(host / layout.LOOKS, LOOKS_LIMIT, samples=False)
     for line in lines:
         notebook.guarded(partial(book.append, line))
-    for form in gather(job, sockets, timeout=FLIGHT_PATIENCE).forms:
+    for form in gather_recorders(job, sockets, timeout=FLIGHT_PATIENCE).forms:
         notebook.guarded(partial(_write, host / layout.FLIGHT, form))
     return True
 

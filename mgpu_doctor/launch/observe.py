@@ -85,7 +85,7 @@ def observe(
         "started": started,
         "boot_id": processes.boot_id(),
         "doctor_pid": os.getpid(),
-        "doctor_start_ticks": processes.start_ticks(os.getpid()),
+        "doctor_start_ticks": processes.find_start_ticks(os.getpid()),
         "doctor_version": __version__,
     }
     if directory is None:
@@ -147,7 +147,7 @@ def _accompany(
     """From the job's start to the end of its output: its wait status, and who asked it to end."""
     notebook.note(
         job_pid=pid,
-        job_start_ticks=processes.start_ticks(pid),
+        job_start_ticks=processes.find_start_ticks(pid),
         console_file=console.files,
     )
     folder = notebook.folder

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.host import Host
+from mgpu_probes.outside.host_usage import HostUsage
 
 from mgpu_doctor.launch import box_storage, exits
 from mgpu_doctor.launch.exits import EndingsWatch
@@ -56,7 +56,7 @@ class Family:
         self.first = first
         self.members: dict[int, Member] = {}
         self._strangers: set[int] = set()
-        if process := processes.read(first):
+        if process := processes.read_process(first):
             self._join(process)
 
     def _join(self, process: processes.Process) -> None:
@@ -68,7 +68,7 @@ class Family:
         self._strangers &= present
         parents = {}
         for pid in present - self._strangers - self.members.keys():
-            if process := processes.read(pid):
+            if process := processes.read_process(pid):
                 parents[pid] = process
         while len(self.members) < MOST:
             related = [process for process in parents.values() if process.parent in self.members]
@@ -82,7 +82,7 @@ class Family:
     def gone(self) -> Iterator[Member]:
         """Members without a pidfd that run no more."""
         for member in list(self.members.values()):
-            if member.pidfd is None and not processes.alive(member.pid, member.start_ticks):
+            if member.pidfd is None and not processes.is_alive(member.pid, member.start_ticks):
                 yield member
 
     def forget(self, member: Member) -> None:
@@ -97,7 +97,7 @@ def _pidfd(process: processes.Process) -> int | None:
         pidfd = os.pidfd_open(process.pid)
     except OSError:
         return None
-    if processes.start_ticks(process.pid) in (process.start_ticks, None):
+    if processes.find_start_ticks(process.pid) in (process.start_ticks, None):
         return pidfd
     os.close(pidfd)  # the pid went to somebody else meanwhile
     return None
@@ -172,7 +172,7 @@ class Watch:
 
     def _run(self) -> None:
         started = time.monotonic()
-        host = Host(closely=True)
+        host = HostUsage(closely=True)
         look_at, sample_at, copy_at = started, started, started + COPY_EVERY
         console_at = started + CONSOLE_EVERY
         step = _FIRST_LOOK

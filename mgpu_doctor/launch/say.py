@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 
-from mgpu_probes.outside.text import harmless
+from mgpu_probes.outside.terminal_text import harmless
 
 __all__ = ["harmless", "one_line", "say"]
 

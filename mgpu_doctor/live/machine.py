@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mgpu_probes.outside.host import Host
+from mgpu_probes.outside.host_usage import HostUsage
 
 from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.case.gpu import DeviceSample, XidEvent
@@ -41,7 +41,7 @@ class Machine:
     def __init__(self, recorder: Recorder | None = None, wanted: Wanted = EVERYTHING) -> None:
         self._devices: Devices | None = None
         self._reader = DeviceReader(os.uname().nodename)
-        self._host = Host(standstill=True)
+        self._host = HostUsage(standstill=True)
         self._xids: deque[XidEvent] = deque(maxlen=MOST_XIDS)
         self._recorder = recorder
         self._wanted = wanted

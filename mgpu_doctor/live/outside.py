@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import psutil
 from mgpu_probes.outside import jobs
+from mgpu_probes.outside.job_snapshot import take_snapshot
 from mgpu_probes.outside.jobs import FoundJob
-from mgpu_probes.outside.look import look
 
 from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.looks import Look, Process
@@ -110,7 +110,7 @@ class Outside:
             self._looking.end()
 
     def _look(self, job: FoundJob, *, over: bool = False) -> None:
-        seen = look_of(look(job, stacks=False))
+        seen = look_of(take_snapshot(job, stacks=False))
         assert seen is not None  # it has a time
         self._looks.append(seen)
         self._over = over or all(one.state in GONE for one in seen.ranks)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from mgpu_probes.inprocess import layout
-from mgpu_probes.outside.foreign import open_below
+from mgpu_probes.outside.untrusted_files import open_below
 
 from . import records
 from .boxheader import BadBox, Identity, geometry, identity, read_at, stable, word

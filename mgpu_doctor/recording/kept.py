@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
-from mgpu_probes.outside.foreign import open_below
-from mgpu_probes.outside.text import clean
+from mgpu_probes.outside.terminal_text import clean
+from mgpu_probes.outside.untrusted_files import open_below
 
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO

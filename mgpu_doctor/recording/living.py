@@ -11,7 +11,7 @@ from typing import Any
 
 from mgpu_probes.inprocess import layout as box
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.foreign import entries_below, open_below
+from mgpu_probes.outside.untrusted_files import entries_below, open_below
 
 from mgpu_doctor.recording import boxheader
 from mgpu_doctor.recording.elsewhere import all_remembered
@@ -60,7 +60,7 @@ def _runs_here(info: Mapping[str, Any], who: str) -> bool:
         return False
     if who == "doctor" and not isinstance(ticks, int):
         return False  # of recordings before this was noted, the pid alone says nothing
-    return processes.alive(pid, ticks if isinstance(ticks, int) else None)
+    return processes.is_alive(pid, ticks if isinstance(ticks, int) else None)
 
 
 def _boxes(recording: Path, info: Mapping[str, Any]) -> Iterator[tuple[Path, Path]]:
@@ -94,7 +94,7 @@ def _writes(root: Path, path: Path) -> bool:
         os.close(descriptor)
     writer = boxheader.identity(header, trusted=False)
     here = writer.host == os.uname().nodename and writer.boot_id in (None, processes.boot_id())
-    return here and 0 < writer.pid < 1 << 31 and processes.alive(writer.pid, writer.start_ticks)
+    return here and 0 < writer.pid < 1 << 31 and processes.is_alive(writer.pid, writer.start_ticks)
 
 
 def _info(recording: Path) -> dict[str, Any]:

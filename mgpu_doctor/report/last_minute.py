@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from mgpu_probes.outside.logs.split import numbered_style, split
+from mgpu_probes.outside.logs.log_lines import numbered_style, split_line
 
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.findings import Diagnosis, RankSummary
@@ -242,7 +242,7 @@ def _printed(case: Case) -> tuple[Mapping[int | None, Sequence[str]], Sequence[s
     local = _by_local_rank(case.ranks)
     own: dict[int | None, list[str]] = defaultdict(list)
     for one in lines:
-        label = split(one, style)
+        label = split_line(one, style)
         rank = label.rank if label.rank is not None else local.get(label.local_rank, alone)
         own[rank].append(text.cut(text.clean(one).replace("\n", " ").rstrip(), WIDEST))
     nobodys = own.pop(None, [])[-LINES_OF_NOBODY:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from mgpu_probes.outside import text as foreign
+from mgpu_probes.outside import terminal_text as foreign
 
 from mgpu_doctor.formatting import (
     UNKNOWN,

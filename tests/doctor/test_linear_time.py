@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.logs.block import WINDOW
+from mgpu_probes.outside.logs.log_blocks import WINDOW
 
 from mgpu_doctor.case.log_job import FACTS, Fact
 from mgpu_doctor.case.logs import load_logs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from mgpu_probes.outside.logs.scan import Engine
+from mgpu_probes.outside.logs.log_scanner import Engine
 
 from tests.support.signed import CONSOLE, EVERY, codes_of, found
 

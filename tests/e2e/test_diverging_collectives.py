@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.flight.live import from_worker
-from mgpu_probes.outside.stacks import worker
+from mgpu_probes.outside.flight.live_recorders import ask_by_socket
+from mgpu_probes.outside.stacks import worker_socket
 
 from mgpu_doctor.case.flight_files import flight_of, read_flights
 from mgpu_doctor.case.flights import Flight
@@ -62,9 +62,9 @@ def live(folder: Path) -> tuple[Flight, ...]:
     """What all ranks tell now; a server that was only just made may not yet answer."""
     flights: list[Flight] = []
     for rank in range(RANKS):
-        ask = partial(worker.ask, str(folder / f"{rank}.sock"), timeout=10.0)
+        ask = partial(worker_socket.ask_worker, str(folder / f"{rank}.sock"), timeout=10.0)
         with suppress(ConnectionError):
-            flights.append(flight_of(from_worker(ask, rank=rank)))
+            flights.append(flight_of(ask_by_socket(ask, rank=rank)))
     return tuple(flights)
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain, islice, repeat
 
-from mgpu_probes.outside.logs.block import WINDOW
+from mgpu_probes.outside.logs.log_blocks import WINDOW
 
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 from tests.fuzz.packed import packed

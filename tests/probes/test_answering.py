@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from mgpu_probes.inprocess import answering
-from mgpu_probes.outside.stacks.worker import ask
+from mgpu_probes.outside.stacks.worker_socket import ask_worker
 
 from tests.support.jobs import until
 from tests.support.other_user import NOBODY, as_nobody
@@ -47,7 +47,7 @@ def test_the_stacks_of_all_threads(listening: str) -> None:
     thread.start()
     there.wait()
     try:
-        text = ask(listening, "dump_traceback", SECONDS).decode()
+        text = ask_worker(listening, "dump_traceback", SECONDS).decode()
     finally:
         over.set()
         thread.join()
@@ -57,9 +57,9 @@ def test_the_stacks_of_all_threads(listening: str) -> None:
 
 def test_a_handler_that_was_added(listening: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(answering.handlers, "fr_trace", lambda: b"\x80dump")
-    assert ask(listening, "fr_trace", SECONDS) == b"\x80dump"
+    assert ask_worker(listening, "fr_trace", SECONDS) == b"\x80dump"
     with pytest.raises(OSError, match="404"):
-        ask(listening, "unheard_of", SECONDS)
+        ask_worker(listening, "unheard_of", SECONDS)
 
 
 def test_a_command_is_given_its_numbers_and_nothing_else(
@@ -67,8 +67,8 @@ def test_a_command_is_given_its_numbers_and_nothing_else(
 ) -> None:
     monkeypatch.setitem(answering.commands, "trace_begin", lambda given: repr(given).encode())
     asked = "trace_begin?at=12&steps=3&words=no&big=99999999999999999999&empty="
-    assert ask(listening, asked, SECONDS) == b"{'at': 12, 'steps': 3}"
-    assert ask(listening, "trace_begin", SECONDS) == b"{}"
+    assert ask_worker(listening, asked, SECONDS) == b"{'at': 12, 'steps': 3}"
+    assert ask_worker(listening, "trace_begin", SECONDS) == b"{}"
 
 
 def test_a_handler_that_fails_hurts_nobody(
@@ -79,8 +79,8 @@ def test_a_handler_that_fails_hurts_nobody(
 
     monkeypatch.setitem(answering.handlers, "fr_trace", fail)
     with pytest.raises(OSError, match="no worker server"):
-        ask(listening, "fr_trace", SECONDS)
-    assert ask(listening, "ping", SECONDS) == b"pong"
+        ask_worker(listening, "fr_trace", SECONDS)
+    assert ask_worker(listening, "ping", SECONDS) == b"pong"
     assert capfd.readouterr() == ("", "")
 
 
@@ -96,7 +96,7 @@ def test_nonsense_is_no_request(listening: str, nonsense: bytes) -> None:
         asked.shutdown(socket.SHUT_WR)
         with suppress(ConnectionResetError):  # what was sent was not read to its end
             asked.recv(100)
-    assert ask(listening, "ping", SECONDS) == b"pong"
+    assert ask_worker(listening, "ping", SECONDS) == b"pong"
 
 
 def test_a_path_of_any_length(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_path_of_any_length(tmp_path: Path) -> None:
     folder.mkdir(parents=True, mode=0o700)
     path = answering.listen(str(folder / "host.1.0.box"))
     assert path is not None
-    assert ask(path, "ping", SECONDS) == b"pong"
+    assert ask_worker(path, "ping", SECONDS) == b"pong"
 
 
 def test_nowhere_to_listen_is_no_trouble(tmp_path: Path) -> None:

@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.console import LINE_LIMIT, ConsoleFacts, parse
-from mgpu_probes.outside.launcher_report import Failure
+from mgpu_probes.outside.console_errors import LINE_LIMIT, ConsoleFacts, Failure, parse_console
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "console"
 
 
 def facts(name: str) -> ConsoleFacts:
-    return parse((RECORDED / f"{name}.txt").read_text(encoding="utf-8").splitlines())
+    return parse_console((RECORDED / f"{name}.txt").read_text(encoding="utf-8").splitlines())
 
 
 def root(found: ConsoleFacts) -> Failure:
@@ -118,7 +117,7 @@ def test_a_launcher_that_was_asked_to_end_says_so(name: str, signal: int) -> Non
 
 
 def test_a_syntax_error_of_the_script_has_no_header() -> None:
-    found = parse(
+    found = parse_console(
         ['  File "train.py", line 3', "    a b", "      ^", "SyntaxError: invalid syntax"]
     )
     (printed,) = found.tracebacks
@@ -127,11 +126,13 @@ def test_a_syntax_error_of_the_script_has_no_header() -> None:
 
 
 def test_ordinary_output_says_nothing() -> None:
-    assert parse(["step 1 loss: 2.3", "INFO: saved", "[rank0]: epoch 2", ""]) == ConsoleFacts()
+    assert (
+        parse_console(["step 1 loss: 2.3", "INFO: saved", "[rank0]: epoch 2", ""]) == ConsoleFacts()
+    )
 
 
 def test_progress_bars_and_colours_do_not_hide_a_traceback() -> None:
-    found = parse(
+    found = parse_console(
         [
             "  3%|#   |\r  7%|##  |\rTraceback (most recent call last):",
             '\x1b[31m  File "/a.py", line 1, in f\x1b[0m',
@@ -175,7 +176,7 @@ FRAGMENTS = [
     )
 )
 def test_any_text_is_survived_and_stays_printable(lines: list[str]) -> None:
-    found = parse(lines)
+    found = parse_console(lines)
     told = [printed.traceback for printed in found.tracebacks]
     told += [failure.traceback for failure in found.failures if failure.traceback]
     for traceback in told:
@@ -186,6 +187,6 @@ def test_endless_lines_and_tracebacks_are_bounded() -> None:
     lines = ["Traceback (most recent call last):"]
     lines += ['  File "/a.py", line 3, in f', "x" * 100_000] * 1_000
     lines += ["ValueError: " + "y" * 100_000]
-    for printed in parse(lines).tracebacks:
+    for printed in parse_console(lines).tracebacks:
         assert len(printed.traceback.message) <= LINE_LIMIT
         assert len(printed.traceback.text) < 2_000_000

@@ -175,7 +175,7 @@ def test_a_driver_that_comes_later_is_found(nvml: PretendNvml, tmp_path: Path) -
     code = (
         "import os, sys, time\n"
         "from mgpu_probes.outside.devices import Devices, nvidia_gpus\n"
-        "nvidia_gpus.LOOK_SECONDS = nvidia.RETRY_SECONDS = 0.0\n"
+        "nvidia_gpus.LOOK_SECONDS = nvidia_gpus.RETRY_SECONDS = 0.0\n"
         "devices = Devices(patience=60)\n"
         "print(devices.sample()['trouble'])\n"
         "os.symlink(sys.argv[1], sys.argv[2])\n"

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside import limits, oom_counters, places
-from mgpu_probes.outside.ending import MOST_PROCESSES, Endings
+from mgpu_probes.outside import cgroups, disk_space, process_limits
+from mgpu_probes.outside.exit_evidence import MOST_PROCESSES, ExitEvidence
 from mgpu_probes.outside.kernel_log import KernelLog, Kill
 
 from tests.support.machines import MIB, process, version_1, version_2, write
@@ -30,7 +30,7 @@ def test_a_kill_counted_by_the_group_of_a_process_is_a_difference_with_its_momen
 ) -> None:
     version_2(root, "/jobs", limit=str(64 * MIB), killed=2)
     process(root, 100)
-    endings = Endings(root=root)
+    endings = ExitEvidence(root=root)
     endings.look([100])
     version_2(root, "/jobs", limit=str(64 * MIB), killed=3)
     write(root, "proc/vmstat", "oom_kill 4\n")
@@ -47,7 +47,7 @@ def test_a_kill_counted_by_the_group_of_a_process_is_a_difference_with_its_momen
 def test_a_group_of_version_1_and_its_lack_of_a_limit(root: Path) -> None:
     write(root, "proc/self/cgroup", "4:memory:/jobs\n0::/\n")
     version_1(root, "/jobs", limit=(1 << 63) - 4096)
-    endings = Endings(root=root)
+    endings = ExitEvidence(root=root)
     version_1(root, "/jobs", killed=1)
     endings.look([])
     group = endings.told()["groups"]["/sys/fs/cgroup/memory/jobs"]
@@ -60,12 +60,12 @@ def test_the_group_that_the_kernels_log_names_is_looked_up(
 ) -> None:
     """A process that joined it and died between two looks."""
     version_2(root, "/jobs/training", limit=str(64 * MIB), killed=1)
-    assert list(oom_counters.groups_at("/jobs/training", root)) == ["/sys/fs/cgroup/jobs/training"]
-    assert oom_counters.groups_at("/jobs/../../etc", root) == {}
-    assert oom_counters.groups_at("/jobs", root) == {}
+    assert list(cgroups.find_groups_at("/jobs/training", root)) == ["/sys/fs/cgroup/jobs/training"]
+    assert cgroups.find_groups_at("/jobs/../../etc", root) == {}
+    assert cgroups.find_groups_at("/jobs", root) == {}
     kill = Kill(100, time.monotonic(), "python", MIB, None, "/jobs/training", "CONSTRAINT_MEMCG")
     monkeypatch.setattr(KernelLog, "new_kills", lambda _: [kill])
-    endings = Endings(root=root)
+    endings = ExitEvidence(root=root)
     endings.look([])
     told = endings.told()
     assert told["groups"]["/sys/fs/cgroup/jobs/training"]["now"]["limit"] == 64 * MIB
@@ -75,7 +75,7 @@ def test_the_group_that_the_kernels_log_names_is_looked_up(
 
 def test_a_group_that_is_gone_keeps_its_last_counters(root: Path) -> None:
     version_2(root, "/jobs", killed=1)
-    endings = Endings(root=root)
+    endings = ExitEvidence(root=root)
     for file in (root / "sys/fs/cgroup/jobs").iterdir():
         file.unlink()
     endings.look([])
@@ -84,7 +84,7 @@ def test_a_group_that_is_gone_keeps_its_last_counters(root: Path) -> None:
 
 def test_a_process_that_is_gone_keeps_what_was_last_seen_of_it(root: Path) -> None:
     process(root, 100, files=5)
-    endings = Endings(root=root)
+    endings = ExitEvidence(root=root)
     endings.look([100])
     (root / "proc/100/fd/0").unlink()
     endings.look([100])
@@ -97,7 +97,7 @@ def test_a_process_that_is_gone_keeps_what_was_last_seen_of_it(root: Path) -> No
 
 def test_a_reused_pid_starts_anew(root: Path) -> None:
     process(root, 100, files=5)
-    endings = Endings(root=root)
+    endings = ExitEvidence(root=root)
     endings.look([100])
     other = (root / "proc/100/stat").read_text().replace("1100", "2200")
     write(root, "proc/100/stat", other)
@@ -108,7 +108,7 @@ def test_a_reused_pid_starts_anew(root: Path) -> None:
 
 
 def test_ever_new_processes_do_not_fill_the_memory(root: Path) -> None:
-    endings = Endings(root=root)
+    endings = ExitEvidence(root=root)
     for pid in range(1000, 1010 + MOST_PROCESSES):
         process(root, pid, files=0)
         endings.look([pid])
@@ -118,7 +118,7 @@ def test_ever_new_processes_do_not_fill_the_memory(root: Path) -> None:
 
 
 def test_nothing_readable_is_unknown_and_told(tmp_path: Path) -> None:
-    endings = Endings(root=tmp_path)
+    endings = ExitEvidence(root=tmp_path)
     endings.look([1])
     told = endings.told()
     assert told["machine_kills"] == {"before": None, "now": None, "at": None}
@@ -136,13 +136,13 @@ def test_this_machine_as_it_is(tmp_path: Path) -> None:
         "input()"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "written")]
-    endings = Endings({"tmp": "/tmp"})
+    endings = ExitEvidence({"tmp": "/tmp"})
     with subprocess.Popen(command, stdin=-1, stdout=-1, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "open\n"
         endings.look([child.pid])
         listed = len(os.listdir(f"/proc/{child.pid}/fd"))
-        assert str(tmp_path / "written") in places.written_by(child.pid)
+        assert str(tmp_path / "written") in disk_space.list_written_files(child.pid)
         child.communicate("\n")
     endings.look([])
     told = json.loads(json.dumps(endings.told()))
@@ -163,16 +163,16 @@ def test_what_its_limits_of_memory_leave_a_process(flag: str) -> None:
     with subprocess.Popen(["sh", "-c", shell, program], stdin=-1, stdout=-1, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == f"{64 << 20}\n"
-        left = limits.room(child.pid)
+        left = process_limits.measure_memory_headroom(child.pid)
         child.communicate("\n")
     assert left is not None
     assert 0 < left < (4 << 30) - (64 << 20)
 
 
 def test_limits_of_nobody_are_empty(tmp_path: Path) -> None:
-    assert limits.room(1, tmp_path) is None
-    assert limits.limits_of(1, tmp_path) == {}
-    assert limits.open_files(1, tmp_path) is None
+    assert process_limits.measure_memory_headroom(1, tmp_path) is None
+    assert process_limits.read_limits(1, tmp_path) == {}
+    assert process_limits.count_open_files(1, tmp_path) is None
 
 
 def test_mounts_are_local_and_may_be_written_to(tmp_path: Path) -> None:
@@ -186,4 +186,4 @@ def test_mounts_are_local_and_may_be_written_to(tmp_path: Path) -> None:
         "nonsense",
     ]
     write(tmp_path, "proc/self/mounts", "\n".join(lines))
-    assert places.mounts(tmp_path) == ["/", "/with blank"]
+    assert disk_space.list_local_mounts(tmp_path) == ["/", "/with blank"]

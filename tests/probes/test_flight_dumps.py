@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.flight.dumps import SYMBOLISING, parse, rank_by_name, read_dump
-from mgpu_probes.outside.flight.form import form_of
-from mgpu_probes.outside.flight.unpickler import NotAFlightError
-from mgpu_probes.outside.foreign import Budget
+from mgpu_probes.outside.flight.flight_dumps import SYMBOLISING, parse_dump, rank_by_name, read_dump
+from mgpu_probes.outside.flight.flight_format import normalize_dump
+from mgpu_probes.outside.torch_pickles import NotAFlightError
+from mgpu_probes.outside.untrusted_files import Budget
 
 from mgpu_doctor.case.flight_files import flight_of, read_flights
 from mgpu_doctor.case.flights import Progress
@@ -121,7 +121,7 @@ def test_an_old_dump_of_few_keys(tmp_path: Path) -> None:
 
 def test_a_send_is_told_with_its_direction_and_has_no_sequence() -> None:
     entry = nccl_entry(3, profiling_name="nccl:send 0->1", is_p2p=True, p2p_seq_id=2)
-    (one,) = flight_of(form_of(nccl_dump(entry), source="x", budget=Budget())).collectives
+    (one,) = flight_of(normalize_dump(nccl_dump(entry), source="x", budget=Budget())).collectives
     assert (one.operation, one.p2p, one.sequence) == ("send 0->1", True, None)
 
 
@@ -227,9 +227,9 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_small_gzip_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mgpu_probes.outside.flight.dumps.MOST_BYTES", 1 << 16)
+    monkeypatch.setattr("mgpu_probes.outside.flight.flight_dumps.MOST_BYTES", 1 << 16)
     with pytest.raises(NotAFlightError, match="far too long"):
-        parse(gzip.compress(b"{" + b" " * (1 << 20)), source="x")
+        parse_dump(gzip.compress(b"{" + b" " * (1 << 20)), source="x")
 
 
 wild: st.SearchStrategy[Any] = st.recursive(
@@ -253,7 +253,7 @@ def test_whatever_stands_in_a_dump_it_is_read_or_refused(
     entry: Any, config: Any, status: Any
 ) -> None:
     dump = {"entries": [entry, nccl_entry(1)], "pg_config": config, "pg_status": status}
-    flight = flight_of(form_of(dump, source="x", budget=Budget()))
+    flight = flight_of(normalize_dump(dump, source="x", budget=Budget()))
     assert flight.collectives[-1].operation == "all_reduce"
 
 
@@ -266,7 +266,7 @@ def test_whatever_stands_in_the_own_form(held: Any) -> None:
 def test_escapes_and_markup_do_not_come_through_a_dump() -> None:
     entry = nccl_entry(1, profiling_name="nccl:\x1b[2Jall_reduce\x07")
     (one,) = flight_of(
-        form_of(nccl_dump(entry), source="\x1b]0;x\x07name", budget=Budget())
+        normalize_dump(nccl_dump(entry), source="\x1b]0;x\x07name", budget=Budget())
     ).collectives
     assert one.operation == "all_reduce"
 

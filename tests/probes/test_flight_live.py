@@ -13,11 +13,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.flight.gather import gather
-from mgpu_probes.outside.flight.live import HANDLER, from_pipe, from_worker, pipe_of
-from mgpu_probes.outside.flight.ras import NoRasError, ask_ras, parse_ras
-from mgpu_probes.outside.flight.unpickler import NotAFlightError
-from mgpu_probes.outside.jobs.found import FoundJob, FoundProcess
+from mgpu_probes.outside.flight.live_recorders import (
+    HANDLER,
+    ask_by_pipe,
+    ask_by_socket,
+    find_pipe,
+    gather_recorders,
+)
+from mgpu_probes.outside.flight.nccl_ras import NoRasError, ask_ras, parse_ras
+from mgpu_probes.outside.jobs.found_jobs import FoundJob, FoundProcess
+from mgpu_probes.outside.torch_pickles import NotAFlightError
 
 from tests.support.workerserver import answer, worker_server
 
@@ -35,7 +40,7 @@ def test_a_worker_server_is_asked_for_json() -> None:
         return json.dumps(DUMP).encode()
 
     before = time.time()
-    form = from_worker(ask, rank=3, pid=77)
+    form = ask_by_socket(ask, rank=3, pid=77)
     assert asked == [HANDLER]
     assert (form["rank"], form["pid"], form["source"]) == (3, 77, "worker socket")
     assert before <= form["at"] <= time.time()
@@ -44,16 +49,16 @@ def test_a_worker_server_is_asked_for_json() -> None:
 
 
 def test_a_rank_that_was_not_asked_to_have_a_pipe() -> None:
-    assert pipe_of({"HOME": "/home/me"}, 3) is None
+    assert find_pipe({"HOME": "/home/me"}, 3) is None
 
 
 def test_where_pipe_and_dump_are() -> None:
     environ = {"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/run/nccl", "HOME": "/home/me"}
-    pipe = pipe_of(environ, 3, Path("/proc/7/root"))
+    pipe = find_pipe(environ, 3, Path("/proc/7/root"))
     assert pipe is not None
     assert pipe.path == Path("/proc/7/root/run/nccl3.pipe")
     assert Path("/proc/7/root/home/me/.cache/torch/comm_lib_trace_rank_3") in pipe.dumps
-    told = pipe_of({**environ, "TORCH_FR_DUMP_TEMP_FILE": "/d/../../x_"}, 3, Path("/r"))
+    told = find_pipe({**environ, "TORCH_FR_DUMP_TEMP_FILE": "/d/../../x_"}, 3, Path("/r"))
     assert told is not None
     assert told.dumps == (Path("/r/d/x_3"),)
 
@@ -95,10 +100,10 @@ def rank_with_pipe(folder: Path, *, answers: bool = True) -> Iterator[dict[str, 
 
 def test_a_whole_new_dump_is_waited_for(tmp_path: Path) -> None:
     with rank_with_pipe(tmp_path) as environ:
-        pipe = pipe_of(environ, 3)
+        pipe = find_pipe(environ, 3)
         assert pipe is not None
         before = time.time()
-        form = from_pipe(pipe)
+        form = ask_by_pipe(pipe)
     assert before <= form["at"] <= time.time()
     assert form["rank"] == 3
     assert [one["sequence"] for one in form["collectives"]] == [7]
@@ -106,36 +111,36 @@ def test_a_whole_new_dump_is_waited_for(tmp_path: Path) -> None:
 
 def test_a_rank_that_does_not_answer(tmp_path: Path) -> None:
     with rank_with_pipe(tmp_path, answers=False) as environ:
-        pipe = pipe_of(environ, 3)
+        pipe = find_pipe(environ, 3)
         assert pipe is not None
         with pytest.raises(NotAFlightError, match="rank 3 wrote no dump"):
-            from_pipe(pipe, timeout=0.3)
+            ask_by_pipe(pipe, timeout=0.3)
 
 
 def test_a_pipe_that_nobody_reads_and_what_is_no_pipe(tmp_path: Path) -> None:
-    pipe = pipe_of({"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "p")}, 0)
+    pipe = find_pipe({"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(tmp_path / "p")}, 0)
     assert pipe is not None
     with pytest.raises(NotAFlightError, match="nobody listens"):
-        from_pipe(pipe)
+        ask_by_pipe(pipe)
     os.mkfifo(pipe.path)
     with pytest.raises(NotAFlightError, match="nobody listens"):
-        from_pipe(pipe)
+        ask_by_pipe(pipe)
     pipe.path.unlink()
     pipe.path.write_text("mine")
     with pytest.raises(NotAFlightError, match="no pipe"):
-        from_pipe(pipe)
+        ask_by_pipe(pipe)
     assert pipe.path.read_text() == "mine"
 
 
 def test_a_pipe_and_a_dump_of_another_user_are_left_alone(tmp_path: Path) -> None:
     with rank_with_pipe(tmp_path) as environ:
-        other = pipe_of(environ, 3, user=os.geteuid() + 1)
+        other = find_pipe(environ, 3, user=os.geteuid() + 1)
         assert other is not None
         with pytest.raises(NotAFlightError, match="no pipe of the rank's user"):
-            from_pipe(other)
-        own = pipe_of(environ, 3, user=os.geteuid())
+            ask_by_pipe(other)
+        own = find_pipe(environ, 3, user=os.geteuid())
         assert own is not None
-        assert from_pipe(own)["rank"] == 3
+        assert ask_by_pipe(own)["rank"] == 3
 
 
 @pytest.mark.parametrize("link", ["file", "folder"])
@@ -151,11 +156,11 @@ def test_no_link_leads_out_of_a_container(tmp_path: Path, link: str) -> None:
     else:
         (root / "run").mkdir()
         (root / "run" / "pipe_3.pipe").symlink_to(outside / "pipe_3.pipe")
-    pipe = pipe_of({"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/run/pipe_"}, 3, root)
+    pipe = find_pipe({"TORCH_NCCL_DEBUG_INFO_PIPE_FILE": "/run/pipe_"}, 3, root)
     assert pipe is not None
     assert pipe.path == root / "run" / "pipe_3.pipe"
     with pytest.raises(NotAFlightError, match="nobody listens"):
-        from_pipe(pipe)
+        ask_by_pipe(pipe)
     assert os.read(reader, 1) == b""
     os.close(reader)
 
@@ -192,7 +197,7 @@ def test_each_rank_is_asked_by_the_way_that_it_offers(tmp_path: Path) -> None:
         worker_server(str(tmp_path / "own.sock"), reply) as own,
         worker_server(str(tmp_path / "t.sock"), reply) as torchs,
     ):
-        found = gather(job, {10: str(tmp_path / "own.sock")}, timeout=60.0, proc=tmp_path)
+        found = gather_recorders(job, {10: str(tmp_path / "own.sock")}, timeout=60.0, proc=tmp_path)
     assert [(form["rank"], form["pid"]) for form in found.forms] == [(0, 10), (3, 13)]
     assert "/handler/fr_trace " in own[0]
     assert "/handler/fr_trace_json " in torchs[0]
@@ -204,7 +209,7 @@ def test_each_rank_is_asked_by_the_way_that_it_offers(tmp_path: Path) -> None:
 def test_a_rank_that_gives_no_answer_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     job = FoundJob("torchrun", 1, 1, (process(10, 0),))
-    found = gather(job, {10: str(tmp_path / "gone.sock")}, timeout=60.0, proc=tmp_path)
+    found = gather_recorders(job, {10: str(tmp_path / "gone.sock")}, timeout=60.0, proc=tmp_path)
     assert found.forms == ()
     assert "no answer" in found.untold[0].reason
 

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from mgpu_probes.outside.flight.ras import ADDRESS
-from mgpu_probes.outside.flight.standstill import address_of, standing
+from mgpu_probes.outside.flight.nccl_ras import ADDRESS, address_of, find_stuck_communicators
 
 from mgpu_doctor.analysis.collectives.first_divergence import diverged
 from mgpu_doctor.case.flight_files import flight_of
@@ -60,7 +59,7 @@ def nccl(*answers: Answer) -> Iterator[tuple[str, int]]:
 def asked(*answers: Answer) -> tuple[dict[str, Any], ...]:
     """What two accounts give, without the rest between them."""
     with nccl(*answers) as address:
-        forms = standing(RANKS, address, sleep=lambda _: None)
+        forms = find_stuck_communicators(RANKS, address, sleep=lambda _: None)
     for form in forms:
         form["at"] += 6.0
     return forms

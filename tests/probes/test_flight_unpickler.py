@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.flight.unpickler import Later, NotAFlightError, unpickle
-from mgpu_probes.outside.foreign import FIRST_OBJECTS
+from mgpu_probes.outside.torch_pickles import Later, NotAFlightError, unpickle
+from mgpu_probes.outside.untrusted_files import FIRST_OBJECTS
 
 plain = st.recursive(
     st.none()
@@ -162,7 +162,7 @@ def test_a_list_that_holds_itself_is_only_a_list() -> None:
 def test_deep_nesting_ends_no_process() -> None:
     """Deep values are built without recursion and dropped without one."""
     program = (
-        "from mgpu_probes.outside.flight.unpickler import unpickle\n"
+        "from mgpu_probes.outside.torch_pickles import unpickle\n"
         "held = unpickle(b']' * 200_000 + b'a' * 199_999 + b'.')\n"
         "print(len(held))\n"
     )
@@ -179,6 +179,6 @@ def test_what_would_fill_the_memory_is_refused(opcode: bytes) -> None:
 
 
 def test_too_long_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mgpu_probes.outside.flight.unpickler.MOST_BYTES", 100)
+    monkeypatch.setattr("mgpu_probes.outside.torch_pickles.MOST_BYTES", 100)
     with pytest.raises(NotAFlightError, match="longer"):
         unpickle(pickle.dumps("x" * 200))

@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside import foreign
-from mgpu_probes.outside.foreign import (
+from mgpu_probes.outside import untrusted_files
+from mgpu_probes.outside.untrusted_files import (
     BYTES_AN_OBJECT,
     FIRST_OBJECTS,
     LEAST_DISK,
@@ -163,7 +163,7 @@ def test_one_budget_is_in_force_for_all_that_a_command_reads() -> None:
 
 
 def test_a_folder_of_many_entries_has_a_bound(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(untrusted_files, "MOST_ENTRIES", 3)
     for number in range(10):
         (root / str(number)).touch()
     assert len(entries_below(root, root)) == 3

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from mgpu_probes.inprocess import answering, threads
-from mgpu_probes.outside.stacks.worker import ask
+from mgpu_probes.outside.stacks.worker_socket import ask_worker
 
 from tests.support.jobs import until
 from tests.support.launching import eventually
@@ -56,7 +56,7 @@ def test_a_client_that_gave_up_ends_nobody(tmp_path: Path) -> None:
         client.sendall(b"POST /handler/slow HTTP/1.1\r\n\r\n")
         eventually("the question", (tmp_path / "asked").exists)
     (tmp_path / "answer").touch()
-    assert ask(path, "ping", SECONDS) == b"pong"
+    assert ask_worker(path, "ping", SECONDS) == b"pong"
     program.communicate("end\n")
     assert program.returncode == 0
 
@@ -121,7 +121,7 @@ def test_a_client_of_a_rank_that_died_is_told_so_at_once(tmp_path: Path) -> None
         program.kill()
         program.wait()
         with pytest.raises(ConnectionRefusedError):
-            ask(path, "ping", SECONDS)
+            ask_worker(path, "ping", SECONDS)
         waiting.settimeout(SECONDS)
         with suppress(ConnectionResetError):
             assert waiting.recv(1) == b""

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside import cgroup
-from mgpu_probes.outside.host import Host
+from mgpu_probes.outside import cgroups
+from mgpu_probes.outside.host_usage import HostUsage
 
 GIB = 1 << 30
 
@@ -28,21 +28,21 @@ def write(root: Path, name: str, text: str) -> None:
 
 
 def test_cpu_is_a_difference_of_counters(root: Path) -> None:
-    host = Host(root)
+    host = HostUsage(root)
     assert host.sample()["cpu_percent"] is None  # no time has passed on these counters
     write(root, "proc/stat", "cpu  160 0 65 815 60 0 0 0 9 9\n")
     assert host.sample()["cpu_percent"] == 75.0
 
 
 def test_memory_and_load(root: Path) -> None:
-    sample = Host(root).sample()
+    sample = HostUsage(root).sample()
     assert (sample["memory_used"], sample["memory_total"]) == (2 * GIB, 8 * GIB)
     assert sample["memory_cache"] == 0, "what could be dropped is not in it"
     assert sample["load1"] == 1.5
 
 
 def test_nothing_readable_is_unknown(tmp_path: Path) -> None:
-    sample = Host(tmp_path).sample([1])
+    sample = HostUsage(tmp_path).sample([1])
     unknown = {"cpu_percent", "load1", "memory_used", "memory_total"}
     assert {key for key, value in sample.items() if value is None} == unknown
     assert sample["processes"] == {}
@@ -55,7 +55,7 @@ def test_memory_limit_of_version_2(root: Path) -> None:
     write(root, f"{mount}/memory.max", f"{4 * GIB}\n")
     write(root, f"{mount}/memory.current", f"{3 * GIB}\n")
     write(root, f"{mount}/memory.stat", f"anon 1\ninactive_file {GIB}\nactive_file 77\n")
-    sample = Host(root).sample()
+    sample = HostUsage(root).sample()
     assert (sample["memory_used"], sample["memory_total"]) == (2 * GIB, 4 * GIB)
     assert sample["memory_cache"] == 77
 
@@ -65,7 +65,7 @@ def test_memory_limit_of_version_1_in_a_container(root: Path) -> None:
     write(root, "proc/self/cgroup", "4:memory:/docker/abc\n0::/\n")
     write(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", f"{2 * GIB}\n")
     write(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", f"{GIB}\n")
-    sample = Host(root).sample()
+    sample = HostUsage(root).sample()
     assert (sample["memory_used"], sample["memory_total"]) == (GIB, 2 * GIB)
 
 
@@ -73,7 +73,7 @@ def test_a_limit_above_the_machine_is_none(root: Path) -> None:
     write(root, "proc/self/cgroup", "4:memory:/\n")
     write(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n")
     write(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", f"{GIB}\n")
-    assert Host(root).sample()["memory_total"] == 8 * GIB
+    assert HostUsage(root).sample()["memory_total"] == 8 * GIB
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_limit_above_the_machine_is_none(root: Path) -> None:
 )
 def test_cpu_quota_of_version_2(root: Path, text: str, cores: int | None) -> None:
     write(root, "sys/fs/cgroup/cpu.max", text)
-    assert cgroup.cpus(root) == cores
+    assert cgroups.count_quota_cpus(root) == cores
 
 
 def test_cpu_quota_of_version_1(root: Path) -> None:
@@ -89,14 +89,14 @@ def test_cpu_quota_of_version_1(root: Path) -> None:
     write(root, "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us", "100000\n")
     write(root, "sys/fs/cgroup/cpu/job/cpu.cfs_period_us", "50000\n")
     write(root, "sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n")
-    assert cgroup.cpus(root) == 2
+    assert cgroups.count_quota_cpus(root) == 2
 
 
 def test_a_process_whose_name_is_hostile(root: Path) -> None:
     fields = " ".join(["0"] * 10 + ["250", "50"] + ["0"] * 8 + ["7", "3"])
     write(root, "proc/77/stat", f"77 (a) R 1 (b) S {fields}\n")
     ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-    processes = Host(root).sample([77, 78])["processes"]
+    processes = HostUsage(root).sample([77, 78])["processes"]
     assert list(processes) == ["77"]
     cpu_seconds, resident = processes["77"]
     assert resident == 7 * page
@@ -104,7 +104,7 @@ def test_a_process_whose_name_is_hostile(root: Path) -> None:
 
 
 def test_this_machine() -> None:
-    sample = Host().sample([os.getpid()])
+    sample = HostUsage().sample([os.getpid()])
     assert json.loads(json.dumps(sample)) == sample
     assert sample["cores"] >= 1
     assert 0 < sample["memory_used"] < sample["memory_total"]

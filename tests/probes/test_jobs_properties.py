@@ -96,7 +96,7 @@ def test_no_process_is_in_two_jobs_and_each_leads_to_its_own(seed: int) -> None:
     ],
 )
 def test_how_many_ranks_a_launcher_starts_here(command: str, count: int | None) -> None:
-    assert launchers.count(tuple(command.split())) == count
+    assert launchers.count_ranks(tuple(command.split())) == count
 
 
 @pytest.mark.parametrize(
@@ -110,4 +110,4 @@ def test_how_many_ranks_a_launcher_starts_here(command: str, count: int | None) 
     ],
 )
 def test_what_a_command_runs(command: str, program: tuple[str, tuple[str, ...]]) -> None:
-    assert launchers.program(tuple(command.split())) == program
+    assert launchers.parse_program(tuple(command.split())) == program

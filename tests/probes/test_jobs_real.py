@@ -74,7 +74,7 @@ def test_a_job_is_found_from_each_of_its_processes(tmp_path: Path) -> None:
             assert (job.missing, job.untold) == ((), ())
             first = job.ranks[0]
             assert first.uid == os.geteuid()
-            assert first.start_ticks == processes.start_ticks(ranks[0])
+            assert first.start_ticks == processes.find_start_ticks(ranks[0])
             assert first.command[0] == sys.executable
         everywhere = [rank.pid for found in jobs.find_all() for rank in found.ranks]
         assert everywhere.count(ranks[1]) == 1

@@ -14,18 +14,28 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from mgpu_probes.outside import console, kernel_lines, kernel_log, launcher_report, text, tracebacks
+from mgpu_probes.outside import console_errors, kernel_log, terminal_text, tracebacks
 from mgpu_probes.outside.devices import xid_events
-from mgpu_probes.outside.flight import ras
-from mgpu_probes.outside.logs import block, names, scan, shapes, split, stamps
+from mgpu_probes.outside.flight import nccl_ras
+from mgpu_probes.outside.logs import log_blocks, log_files, log_lines, log_scanner, log_shapes
 
 from tests.support.hostile import hostile_lines, seconds
 from tests.support.logs import scanned_text
 from tests.support.patterns import is_ambiguous, repeats_of, variants, work
 
 MODULES = (
-    *(block, console, kernel_lines, kernel_log, xid_events, launcher_report, names, scan, shapes),
-    *(split, stamps, text, tracebacks, ras),
+    *(
+        log_blocks,
+        console_errors,
+        kernel_log,
+        kernel_log,
+        xid_events,
+        console_errors,
+        log_files,
+        log_scanner,
+        log_shapes,
+    ),
+    *(log_lines, log_lines, terminal_text, tracebacks, nccl_ras),
 )
 AS_TEXT = {xid_events: ("_XID", "_IN_A_FILE")}
 """Patterns that are not compiled where they are declared."""
@@ -92,13 +102,13 @@ def test_no_line_keeps_its_search_busy(name: str) -> None:
 def test_a_report_of_hostile_threads_is_read_at_once() -> None:
     """It took 0.3 s."""
     lines = ["Fatal Python error: Aborted", *[f"Thread 0x{'6' * 4080}"] * 40]
-    assert seconds(lambda: console.parse(lines), 0.1) <= 0.1
+    assert seconds(lambda: console_errors.parse_console(lines), 0.1) <= 0.1
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_hit_without_a_stamp_has_the_last_one_before_it(seed: int) -> None:
     rng = random.Random(seed)
-    lines, expected, stamp = [], {}, (-scan.LOOK_BACK, 0)
+    lines, expected, stamp = [], {}, (-log_scanner.LOOK_BACK, 0)
     for number in range(3000):
         kind = rng.choices(("stamp", "hit", "other"), (1, 20, 200))[0]
         if kind == "stamp":
@@ -106,7 +116,7 @@ def test_a_hit_without_a_stamp_has_the_last_one_before_it(seed: int) -> None:
             lines.append(f"2026-01-02T03:04:{stamp[1]:02}Z step")
         elif kind == "hit":
             lines.append(f"[rank{number}]: {LOST}")
-            near = 0 < number - stamp[0] <= scan.LOOK_BACK and stamp[0] >= 0
+            near = 0 < number - stamp[0] <= log_scanner.LOOK_BACK and stamp[0] >= 0
             expected[number] = 1767323040.0 + stamp[1] if near else None
         else:
             lines.append("nothing")
@@ -118,12 +128,12 @@ def test_the_lines_before_many_hits_are_taken_apart_once(monkeypatch: pytest.Mon
     """A log of 20,000 ranks without time stamps took 17 s."""
     taken = []
 
-    def counted(line: str, *others: Any) -> split.Line:
+    def counted(line: str, *others: Any) -> log_lines.Line:
         taken.append(line)
-        return split.split(line, *others)
+        return log_lines.split_line(line, *others)
 
-    monkeypatch.setattr(scan, "split", counted)
+    monkeypatch.setattr(log_scanner, "split_line", counted)
     count = 4000
     hits = scanned_text("\n".join(f"[rank{n}]: {LOST}" for n in range(count))).hits
     assert len(hits) == count
-    assert len(taken) <= 2 * count + 3 * scan.SAMPLE
+    assert len(taken) <= 2 * count + 3 * log_scanner.SAMPLE

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.foreign import within_budget
-from mgpu_probes.outside.logs import read
-from mgpu_probes.outside.logs.read import LONGEST, UnreadableLog, open_log
+from mgpu_probes.outside.logs import log_files
+from mgpu_probes.outside.logs.log_files import LONGEST, UnreadableLog, open_log
+from mgpu_probes.outside.untrusted_files import within_budget
 
 TEXT = "first line\nsecond: größer ≥ 3\nlast without an end"
 
@@ -82,7 +82,7 @@ def test_an_endless_line_is_given_in_pieces_that_overlap(tmp_path: Path) -> None
     (tmp_path / "x.log").write_bytes(b"y" * (20 * LONGEST))
     sizes = [len(block) for block in open_log(tmp_path / "x.log").blocks()]
     assert len(sizes) > 1
-    assert max(sizes) <= read.BLOCK + LONGEST
+    assert max(sizes) <= log_files.BLOCK + LONGEST
     assert sum(sizes) > 20 * LONGEST
 
 
@@ -170,7 +170,7 @@ def test_a_file_of_others_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_very_long_logs_are_cut_and_it_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(log_files, "MOST_BYTES", 1 << 20)
     (tmp_path / "x.log").write_bytes(b"line\n" * 500_000)
     log = open_log(tmp_path / "x.log")
     assert sum(map(len, log.blocks())) == 1 << 20

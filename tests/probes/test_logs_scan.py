@@ -13,11 +13,11 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside import console
-from mgpu_probes.outside.logs.block import bare
-from mgpu_probes.outside.logs.read import BLOCK, open_log
-from mgpu_probes.outside.logs.scan import EXACT
-from mgpu_probes.outside.logs.shapes import Shapes
+from mgpu_probes.outside import console_errors
+from mgpu_probes.outside.logs.log_blocks import bare
+from mgpu_probes.outside.logs.log_files import BLOCK, open_log
+from mgpu_probes.outside.logs.log_scanner import EXACT
+from mgpu_probes.outside.logs.log_shapes import Shapes
 
 from tests.support.logs import LOST, OOM, RECORDED, Text, progress, scanned, scanned_text, write
 
@@ -178,8 +178,8 @@ def test_the_last_lines_are_kept_clean(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((RECORDED / "console").glob("*.txt")), ids=lambda p: p.stem)
 def test_recorded_endings_are_told_in_full(path: Path) -> None:
     """What is kept of a log tells the same as all of it."""
-    whole = console.parse(path.read_text(encoding="utf-8").split("\n"))
-    kept = console.parse(line.text for line in scanned(path).told)
+    whole = console_errors.parse_console(path.read_text(encoding="utf-8").split("\n"))
+    kept = console_errors.parse_console(line.text for line in scanned(path).told)
     brief = [(one.rank, one.traceback.type, one.traceback.frames) for one in whole.tracebacks]
     assert [(o.rank, o.traceback.type, o.traceback.frames) for o in kept.tracebacks] == brief
     assert [(f.rank, f.pid, f.exit_code, f.signal, f.first) for f in kept.failures] == [
@@ -191,7 +191,7 @@ def test_recorded_endings_are_told_in_full(path: Path) -> None:
 def test_an_ending_amid_megabytes_is_found(tmp_path: Path) -> None:
     report = (RECORDED / "console/torchrun-raise.txt").read_text(encoding="utf-8").split("\n")
     path = write(tmp_path / "x.log", [*progress(50_000), *report, *["idle"] * 50_000])
-    kept = console.parse(line.text for line in scanned(path).told)
+    kept = console_errors.parse_console(line.text for line in scanned(path).told)
     assert [one.rank for one in kept.tracebacks] == [2, 1, 3]
     assert kept.failures[0].rank == 2
 
@@ -199,7 +199,7 @@ def test_an_ending_amid_megabytes_is_found(tmp_path: Path) -> None:
 def test_endings_behind_container_stamps_and_srun_labels() -> None:
     report = (RECORDED / "console/torchrun-raise.txt").read_text(encoding="utf-8").split("\n")
     stamped = [f"2026-01-02T03:04:05.123456789Z stderr F {line}" for line in report]
-    kept = console.parse(line.text for line in scanned_text("\n".join(stamped)).told)
+    kept = console_errors.parse_console(line.text for line in scanned_text("\n".join(stamped)).told)
     first = kept.tracebacks[0]
     assert (first.rank, first.traceback.type) == (2, "ValueError")
     assert kept.failures[0].pid == 6515
@@ -237,7 +237,7 @@ def test_every_line_with_a_needle_is_looked_at(lines: list[str], chunk: int, mos
     for start in range(0, len(lines), chunk):
         block = "\n".join(lines[start : start + chunk]).encode("utf-8", "replace")
         pieces = re.split(rb"[\n\r\x08\x0b\x0c]", block)
-        with patch("mgpu_probes.outside.logs.shapes.MOST_SHAPES", most):
+        with patch("mgpu_probes.outside.logs.log_shapes.MOST_SHAPES", most):
             hot = dict(shapes.hot(shapes.of(block)))
         for number, needle in enumerate((OOM.needle, LOST.needle)):
             wanted = {at for at, piece in enumerate(pieces) if needle.encode() in piece}
@@ -257,8 +257,8 @@ def test_escapes_end_where_they_end() -> None:
 READ = """
 import sys
 from pathlib import Path
-from mgpu_probes.outside.logs.read import open_log
-from mgpu_probes.outside.logs.scan import Engine
+from mgpu_probes.outside.logs.log_files import open_log
+from mgpu_probes.outside.logs.log_scanner import Engine
 from tests.support.logs import OOM, LOST
 log = open_log(sys.argv[1])
 found = Engine((OOM, LOST)).scan(log.name, log.blocks())

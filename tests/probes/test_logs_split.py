@@ -7,8 +7,8 @@ from datetime import datetime, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.logs import names, stamps
-from mgpu_probes.outside.logs.split import numbered_style, split
+from mgpu_probes.outside.logs import log_files, log_lines
+from mgpu_probes.outside.logs.log_lines import numbered_style, split_line
 
 TEXT = "RuntimeError: CUDA error: device-side assert triggered"
 
@@ -41,7 +41,7 @@ TEXT = "RuntimeError: CUDA error: device-side assert triggered"
     ],
 )
 def test_prefixes(prefix: str, rank: int | None, local_rank: int | None) -> None:
-    line = split(prefix + TEXT)
+    line = split_line(prefix + TEXT)
     assert (line.rank, line.local_rank, line.text) == (rank, local_rank, TEXT)
 
 
@@ -54,14 +54,14 @@ def test_prefixes(prefix: str, rank: int | None, local_rank: int | None) -> None
     ],
 )
 def test_ranks_inside_the_text_of_loggers(line: str) -> None:
-    assert split(line).rank == 3
+    assert split_line(line).rank == 3
 
 
 @pytest.mark.parametrize(
     "line", ["[1] done", "2: two", "[1, 2, 3]", "[0,1]", "[x]: y", "a[2]: b", "[GPU0] idle"]
 )
 def test_other_brackets_are_no_ranks(line: str) -> None:
-    found = split(line)
+    found = split_line(line)
     assert (found.rank, found.local_rank, found.text) == (None, None, line)
 
 
@@ -70,8 +70,8 @@ def test_numbers_before_lines_count_if_nearly_all_lines_have_them() -> None:
     hydra = [f"[{n % 4}] step {n}" for n in range(20)]
     assert numbered_style(srun) == "srun"
     assert numbered_style(hydra) == "hydra"
-    assert split(" 3: text", "srun").rank == 3
-    assert split("[3] text", "hydra").rank == 3
+    assert split_line(" 3: text", "srun").rank == 3
+    assert split_line("[3] text", "hydra").rank == 3
     assert numbered_style([*srun, *["no number"] * 8]) is None
     assert numbered_style([f"{n}: a list" for n in range(20)]) is None
     assert numbered_style(["1: x", "1: y"]) is None
@@ -99,31 +99,31 @@ LOCAL = datetime(2026, 1, 2, 3, 4, 5).timestamp()
     ],
 )
 def test_stamps(line: str, at: float | None) -> None:
-    found = split(line)
+    found = split_line(line)
     assert found.text == "text"
     assert found.at == pytest.approx(at, abs=1e-4) if at else found.at is None
 
 
 def test_a_stamp_without_a_year_needs_one() -> None:
-    assert split("I0102 03:04:05.5 text", year=2026).at == pytest.approx(LOCAL + 0.5)
-    assert split("[rank1]:[E0102 03:04:05.5 x.cpp:1] text", year=2026).at == pytest.approx(
+    assert split_line("I0102 03:04:05.5 text", year=2026).at == pytest.approx(LOCAL + 0.5)
+    assert split_line("[rank1]:[E0102 03:04:05.5 x.cpp:1] text", year=2026).at == pytest.approx(
         LOCAL + 0.5
     )
-    assert split("Jan  2 03:04:05 text", year=2026).at == pytest.approx(LOCAL)
+    assert split_line("Jan  2 03:04:05 text", year=2026).at == pytest.approx(LOCAL)
 
 
 @pytest.mark.parametrize(
     "line", ["2026-13-45 99:99:99 text", "2026-02-31 10:00:00 text", "0001-01-01 00:00:00 text"]
 )
 def test_impossible_dates_are_no_time(line: str) -> None:
-    assert split(line).at is None
+    assert split_line(line).at is None
 
 
 @given(st.text(max_size=300))
 def test_no_text_breaks_it(text: str) -> None:
-    line = split(text, "srun", 2026)
+    line = split_line(text, "srun", 2026)
     assert line.text in text
-    stamps.take(text, 2026)
+    log_lines.take_stamp(text, 2026)
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_no_text_breaks_it(text: str) -> None:
     ],
 )
 def test_file_names(files: list[str], ranks: list[int | None]) -> None:
-    assert names.ranks_of(files) == ranks
+    assert log_files.ranks_from_names(files) == ranks

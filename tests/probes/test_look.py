@@ -14,10 +14,10 @@ from typing import Any
 
 import psutil
 import pytest
-from mgpu_probes.outside.jobs.found import LAUNCHER, LOADER, FoundUntold
-from mgpu_probes.outside.look import look
-from mgpu_probes.outside.stacks import pyspy, running
-from mgpu_probes.outside.stacks.reading import Aid
+from mgpu_probes.outside.job_snapshot import take_snapshot
+from mgpu_probes.outside.jobs.found_jobs import LAUNCHER, LOADER, FoundUntold
+from mgpu_probes.outside.stacks import bounded_subprocess, pyspy_stacks
+from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.looks import Look
@@ -49,7 +49,7 @@ def test_all_stuck_processes_of_a_job() -> None:
         looks: list[Look] = []
 
         def all_there() -> bool:
-            looks.append(seen(look(job, timeout=SECONDS)))
+            looks.append(seen(take_snapshot(job, timeout=SECONDS)))
             by_way = dict(zip(ways, looks[-1].processes, strict=True))
             reads = (by_way["pipe"].syscall or "").startswith("read pipe:[")
             return reads and {place(looks[-1], pid) for pid in pids} == {"stuck_here"}
@@ -76,8 +76,8 @@ def test_loaders_are_read_and_launchers_are_not() -> None:
             replace(one, role=role) for one, role in zip(job.processes, roles, strict=True)
         ]
         job = replace(job, processes=tuple(processes[::-1]))
-        found = seen(look(job, timeout=SECONDS))
-        without = seen(look(job, timeout=SECONDS, loaders=False))
+        found = seen(take_snapshot(job, timeout=SECONDS))
+        without = seen(take_snapshot(job, timeout=SECONDS, loaders=False))
     assert [one.pid for one in found.stacks] == [rank.pid, loader.pid]
     assert [one.pid for one in without.stacks] == [rank.pid]
     assert [one.role.value for one in found.processes] == list(roles[::-1])
@@ -93,7 +93,7 @@ def test_the_stopped_the_dead_and_the_gone() -> None:
         until(lambda: psutil.Process(dead.pid).status() == psutil.STATUS_ZOMBIE)
         gone.kill()
         gone.wait()
-        found = seen(look(job, timeout=SECONDS))
+        found = seen(take_snapshot(job, timeout=SECONDS))
     assert [one.state for one in found.processes] == ["T", "Z", None]
     assert [one.pid for one in found.stacks] == [stopped.pid]
     assert found.missing == (3,)
@@ -101,15 +101,17 @@ def test_the_stopped_the_dead_and_the_gone() -> None:
 
 
 def test_without_stacks_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pyspy, "program", lambda: pytest.fail("py-spy was wanted"))
-    found = seen(look(job_of(os.getpid()), stacks=False))
+    monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: pytest.fail("py-spy was wanted"))
+    found = seen(take_snapshot(job_of(os.getpid()), stacks=False))
     assert found.processes[0].state == "R"
     assert found.stacks == ()
 
 
 def test_native_frames_of_the_suspect_alone() -> None:
     with all_stuck("gil", "sleep") as (suspect, other):
-        found = seen(look(job_of(suspect.pid, other.pid), native=[suspect.pid], timeout=SECONDS))
+        found = seen(
+            take_snapshot(job_of(suspect.pid, other.pid), native=[suspect.pid], timeout=SECONDS)
+        )
         until(lambda: psutil.Process(suspect.pid).status() == psutil.STATUS_SLEEPING)
     native = [one for one in found.stacks if one.source == "py-spy --native"]
     assert [one.pid for one in native] == [suspect.pid]
@@ -126,8 +128,8 @@ def test_one_that_ends_while_it_is_looked_at(
         script = tmp_path / "py-spy"
         script.write_text(f"#!/bin/sh\nkill -KILL {process.pid}\nexit 1\n")
         script.chmod(0o700)
-        monkeypatch.setattr(pyspy, "program", lambda: str(script))
-        found = seen(look(job_of(process.pid), timeout=SECONDS))
+        monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: str(script))
+        found = seen(take_snapshot(job_of(process.pid), timeout=SECONDS))
     assert (found.stacks, found.untold) == ((), ())
 
 
@@ -137,9 +139,9 @@ def test_a_py_spy_that_hangs_takes_no_more_than_the_time(
     script = tmp_path / "py-spy"
     script.write_text("#!/bin/sh\nexec sleep 600\n")
     script.chmod(0o700)
-    monkeypatch.setattr(pyspy, "program", lambda: str(script))
+    monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: str(script))
     with all_stuck("sleep", "sleep") as both:
-        found = seen(look(job_of(*(one.pid for one in both)), timeout=0.5))
+        found = seen(take_snapshot(job_of(*(one.pid for one in both)), timeout=0.5))
     assert found.stacks == ()
     assert {one.source for one in found.untold} == {"py-spy", "worker socket", "faulthandler"}
     assert not [one for one in psutil.Process().children() if one.name() == "sleep"]
@@ -148,7 +150,7 @@ def test_a_py_spy_that_hangs_takes_no_more_than_the_time(
 def test_another_users_job_is_told_with_the_remedy() -> None:
     pid = 1 if os.geteuid() else os.getpid()
     job = job_of(pid)
-    found = seen(as_nobody(lambda: look(job, timeout=SECONDS)))
+    found = seen(as_nobody(lambda: take_snapshot(job, timeout=SECONDS)))
     assert found.processes[0].state is not None
     assert found.processes[0].syscall is None
     assert found.stacks == ()
@@ -160,36 +162,36 @@ def test_another_users_job_is_told_with_the_remedy() -> None:
 
 def test_a_job_that_moves_is_never_paused(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
-    run = running.run
-    monkeypatch.setattr(pyspy, "READINGS", 20)  # by chance several in a row are torn
+    run = bounded_subprocess.run_bounded
+    monkeypatch.setattr(pyspy_stacks, "READINGS", 20)  # by chance several in a row are torn
 
-    def noting(command: list[str], **options: Any) -> running.Ran:
+    def noting(command: list[str], **options: Any) -> bounded_subprocess.BoundedRun:
         commands.append(command)
         return run(command, **options)
 
-    monkeypatch.setattr(running, "run", noting)
+    monkeypatch.setattr(bounded_subprocess, "run_bounded", noting)
     with stuck("works") as process:
         job = job_of(process.pid)
-        looks = [seen(look(job, timeout=SECONDS)) for _ in range(20)]
+        looks = [seen(take_snapshot(job, timeout=SECONDS)) for _ in range(20)]
     assert all(len(one.stacks) == 1 for one in looks)
     assert all("--nonblocking" in command for command in commands)
 
 
 def test_what_the_discovery_could_not_tell_is_told_too() -> None:
     told = FoundUntold(None, "environment", "it belongs to root", "run as root")
-    found = seen(look(replace(job_of(os.getpid()), untold=(told,)), stacks=False))
+    found = seen(take_snapshot(replace(job_of(os.getpid()), untold=(told,)), stacks=False))
     assert [(one.pid, one.source, one.reason) for one in found.untold] == [
         (None, "environment", "it belongs to root")
     ]
 
 
 def test_what_a_rank_promised_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pyspy, "program", lambda: None)
+    monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: None)
     dump = tmp_path / "dump"
     with stuck("faulthandler", str(dump)) as process:
         rests_in(process.pid, "futex")
         aids = {process.pid: Aid(dump_file=str(dump), dump_signal=signal.SIGUSR1)}
-        found = seen(look(job_of(process.pid), aids=aids, timeout=SECONDS))
+        found = seen(take_snapshot(job_of(process.pid), aids=aids, timeout=SECONDS))
     assert place(found, process.pid) == "stuck_here"
     assert [one.source for one in found.stacks] == ["faulthandler"]
 
@@ -203,10 +205,10 @@ def test_py_spy_is_looked_for_before_several_threads_ask_for_it(
         asked.append(threading.current_thread().name)
         return "/nowhere"
 
-    pyspy.program.cache_clear()
+    pyspy_stacks.find_pyspy.cache_clear()
     with monkeypatch.context() as patched, all_stuck("sleep", "sleep") as two:
         patched.setattr(sysconfig, "get_path", path)
-        look(job_of(*(one.pid for one in two)), timeout=SECONDS)
-    pyspy.program.cache_clear()
+        take_snapshot(job_of(*(one.pid for one in two)), timeout=SECONDS)
+    pyspy_stacks.find_pyspy.cache_clear()
     assert asked
     assert set(asked) == {threading.current_thread().name}

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.ondemand import asked
-from mgpu_probes.outside.ondemand.facts import Taken, Wanted
-from mgpu_probes.outside.stacks import worker
+from mgpu_probes.outside.stacks import worker_socket
+from mgpu_probes.outside.traces import probe_tracing
+from mgpu_probes.outside.traces.trace_requests import TakenTrace, TraceRequest
 
 STATE = {"rank": 0, "told": 40, "state": "idle", "why": None, "steps": 0}
 
@@ -71,16 +71,16 @@ def ranks(folder: Path, *ends: Mapping[str, object]) -> Iterator[list[Rank]]:
             one.close()
 
 
-def take(made: list[Rank], wanted: Wanted, folder: Path) -> list[Taken]:
+def take(made: list[Rank], wanted: TraceRequest, folder: Path) -> list[TakenTrace]:
     sockets = {os.getpid() + place: one.path for place, one in enumerate(made)}
-    return asked.take(sockets, wanted, folder, lambda _: None)
+    return probe_tracing.trace_ranks(sockets, wanted, folder, lambda _: None)
 
 
 def test_all_ranks_are_told_the_same_steps(tmp_path: Path) -> None:
     done = {"state": "done", "steps": 3}
     (folder := tmp_path / "traces").mkdir()
     with ranks(tmp_path, done, done) as made:
-        taken = take(made, Wanted(steps=3), folder)
+        taken = take(made, TraceRequest(steps=3), folder)
         began = [one for rank in made for one in rank.asked if one.startswith("trace_begin")]
     assert began == ["trace_begin?at=42&steps=3&milliseconds=30000"] * 2
     assert [(one.rank, one.path, one.why) for one in taken] == [
@@ -95,17 +95,17 @@ def test_why_there_is_none(tmp_path: Path) -> None:
     refusal = {"state": "failed", "why": "the disk of its recording has 3 MiB left"}
     with ranks(tmp_path, refusal, {"state": "done", "why": "the process forked another"}) as made:
         (folder := tmp_path / "traces").mkdir()
-        taken = take(made, Wanted(seconds=2.0), folder)
+        taken = take(made, TraceRequest(seconds=2.0), folder)
     whys = {one.why: one.path for one in taken}
     assert whys == {refusal["why"]: None, "the process forked another": folder / "rank1.json"}
 
 
 def test_that_the_time_is_over_is_only_told_who_wanted_steps(tmp_path: Path) -> None:
     (folder := tmp_path / "traces").mkdir()
-    with ranks(tmp_path, {"state": "done", "why": asked.TIME_OVER}) as made:
-        (timed,) = take(made, Wanted(seconds=2.0), folder)
-        (stepped,) = take(made, Wanted(steps=50), folder)
-    assert (timed.why, stepped.why) == (None, asked.TIME_OVER)
+    with ranks(tmp_path, {"state": "done", "why": probe_tracing.TIME_OVER}) as made:
+        (timed,) = take(made, TraceRequest(seconds=2.0), folder)
+        (stepped,) = take(made, TraceRequest(steps=50), folder)
+    assert (timed.why, stepped.why) == (None, probe_tracing.TIME_OVER)
 
 
 def test_who_does_not_listen_is_no_reason_to_leave_the_others(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_who_does_not_listen_is_no_reason_to_leave_the_others(tmp_path: Path) ->
     with ranks(tmp_path, {"state": "done"}) as made:
         gone = str(tmp_path / "gone.sock")
         sockets = {1: made[0].path, 2: gone}
-        taken = asked.take(sockets, Wanted(), folder, lambda _: None)
+        taken = probe_tracing.trace_ranks(sockets, TraceRequest(), folder, lambda _: None)
     assert [one.path is not None for one in taken] == [True, False]
 
 
@@ -124,26 +124,28 @@ def test_who_asked_goes_and_the_ranks_are_told(tmp_path: Path) -> None:
 
     with ranks(tmp_path, {"state": "tracing"}) as made:
         with pytest.raises(KeyboardInterrupt):
-            asked.take({os.getpid(): made[0].path}, Wanted(), tmp_path, interrupted)
+            probe_tracing.trace_ranks(
+                {os.getpid(): made[0].path}, TraceRequest(), tmp_path, interrupted
+            )
         assert made[0].asked[-1] == "trace_cancel"
 
 
 def test_a_job_that_stands_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asked, "STILL", 0.3)
+    monkeypatch.setattr(probe_tracing, "STILL", 0.3)
     with ranks(tmp_path, {"state": "waiting"}) as made:
-        (taken,) = take(made, Wanted(), tmp_path)
+        (taken,) = take(made, TraceRequest(), tmp_path)
         assert made[0].asked[-1] == "trace_cancel"
     assert "mgpu-doctor diagnose" in str(taken.why)
 
 
 @pytest.mark.parametrize("said", [b"", b"[" * 5000, b"[]", b'{"told": -1, "rank": "0", "why": 3}'])
 def test_a_stranger_s_answer_is_no_trouble(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "ask", lambda *_: said)
+    monkeypatch.setattr(worker_socket, "ask_worker", lambda *_: said)
     try:
-        state = asked.ask("x.sock", "trace_state")
-    except asked.RefusedError:
+        state = probe_tracing.ask_trace_state("x.sock", "trace_state")
+    except probe_tracing.RefusedError:
         return
     assert state is not None
     assert (state.rank, state.told, state.why) == (None, 0, None)
@@ -153,5 +155,5 @@ def test_a_stranger_s_answer_is_no_trouble(said: bytes, monkeypatch: pytest.Monk
 def test_the_beginning_lies_ahead_of_every_rank(steps: list[tuple[int, int]]) -> None:
     before = [one for one, _ in steps]
     after = [one + more for one, more in steps]
-    at = asked.beginning(before, after)
+    at = probe_tracing.choose_first_step(before, after)
     assert at >= max(after) + 2 + max(more for _, more in steps)

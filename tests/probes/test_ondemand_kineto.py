@@ -16,9 +16,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.jobs.found import RANK, FoundProcess
-from mgpu_probes.outside.ondemand import kineto
-from mgpu_probes.outside.ondemand.kineto import Daemon, OccupiedError, Sender, explain_unsafe_folder
+from mgpu_probes.outside.jobs.found_jobs import RANK, FoundProcess
+from mgpu_probes.outside.traces import kineto_daemon
+from mgpu_probes.outside.traces.kineto_daemon import (
+    Daemon,
+    OccupiedError,
+    Sender,
+    explain_unsafe_folder,
+)
 
 from tests.support.jobs import until
 from tests.support.other_user import as_nobody
@@ -90,9 +95,9 @@ def listening_and_asking(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[tuple[socket.socket, socket.socket]]:
     """A daemon's socket in the abstract namespace, and one of a client with a name."""
-    monkeypatch.setattr(kineto, "NAME", f"dynolog-of-test-{os.getpid()}")
+    monkeypatch.setattr(kineto_daemon, "NAME", f"dynolog-of-test-{os.getpid()}")
     with (
-        kineto._listening(None) as listening,
+        kineto_daemon._listening(None) as listening,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asking,
     ):
         asking.bind("")
@@ -118,23 +123,23 @@ def test_another_user_gets_no_answer_by_a_real_socket(
             return os.getpid()
 
         daemon = Daemon(frozenset({as_nobody(send), os.getpid()}), b"config")
-        kineto._serve(listening, daemon)
+        kineto_daemon._serve(listening, daemon)
         stranger = os.geteuid() == 0
         assert (answer_to(asking) is None) is stranger
         assert bool(daemon.given) is (message == ASKED and not stranger)
         asking.send(message)
-        kineto._serve(listening, daemon)
+        kineto_daemon._serve(listening, daemon)
         expected = b"config" if message == ASKED else struct.pack("=i", 1)
         assert content(answer_to(asking)) == expected
 
 
 def test_a_message_that_is_too_long_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     with listening_and_asking(monkeypatch) as (listening, asking):
-        asking.send(HELLO + bytes(kineto.LONGEST))
-        kineto._serve(listening, Daemon(frozenset(), b""))
+        asking.send(HELLO + bytes(kineto_daemon.LONGEST))
+        kineto_daemon._serve(listening, Daemon(frozenset(), b""))
         assert answer_to(asking) is None
         asking.send(HELLO)
-        kineto._serve(listening, Daemon(frozenset(), b""))
+        kineto_daemon._serve(listening, Daemon(frozenset(), b""))
         assert answer_to(asking) is not None
 
 
@@ -145,7 +150,7 @@ def rank() -> FoundProcess:
 
 
 def test_a_rank_that_asks_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kineto, "AHEAD", 60.0)
+    monkeypatch.setattr(kineto_daemon, "AHEAD", 60.0)
     traces = tmp_path / "traces"
     traces.mkdir()
 
@@ -161,7 +166,7 @@ def test_a_rank_that_asks_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     thread = threading.Thread(target=process)
     thread.start()
-    (taken,) = kineto.take([rank()], str(tmp_path), 2.0, traces, lambda _: None)
+    (taken,) = kineto_daemon.trace_by_kineto([rank()], str(tmp_path), 2.0, traces, lambda _: None)
     thread.join()
     assert taken.path == traces / "rank0.json"
     assert taken.path.read_text() == "2000"
@@ -170,8 +175,8 @@ def test_a_rank_that_asks_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_who_never_asks_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kineto, "AHEAD", 0.0)
-    (taken,) = kineto.take([rank()], str(tmp_path), 0.1, tmp_path, lambda _: None)
+    monkeypatch.setattr(kineto_daemon, "AHEAD", 0.0)
+    (taken,) = kineto_daemon.trace_by_kineto([rank()], str(tmp_path), 0.1, tmp_path, lambda _: None)
     assert taken.path is None
     assert "did not ask" in str(taken.why)
 
@@ -182,17 +187,17 @@ def test_another_daemon_is_left_alone_and_a_dead_one_s_place_is_taken(tmp_path: 
         other.bind(place)
         with (
             pytest.raises(OccupiedError, match="runs here already"),
-            kineto._listening(str(tmp_path)),
+            kineto_daemon._listening(str(tmp_path)),
         ):
             pass
-    with kineto._listening(str(tmp_path)) as listening:
+    with kineto_daemon._listening(str(tmp_path)) as listening:
         assert listening.getsockname() == place, "Kineto refuses answers from another name"
 
 
 def test_only_this_user_can_use_the_socket_in_a_folder(tmp_path: Path) -> None:
     usual = os.umask(0o022)
     try:
-        with kineto._listening(str(tmp_path)):
+        with kineto_daemon._listening(str(tmp_path)):
             assert stat.S_IMODE((tmp_path / "dynolog").stat().st_mode) & 0o077 == 0
             assert os.umask(0o022) == 0o022, "what others create has the usual rights"
     finally:
@@ -200,9 +205,9 @@ def test_only_this_user_can_use_the_socket_in_a_folder(tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kineto, "NAME", f"dynolog-of-test-{os.getpid()}")
-    with kineto._listening("") as listening:
-        assert listening.getsockname() == f"\0{kineto.NAME}\0".encode()
+    monkeypatch.setattr(kineto_daemon, "NAME", f"dynolog-of-test-{os.getpid()}")
+    with kineto_daemon._listening("") as listening:
+        assert listening.getsockname() == f"\0{kineto_daemon.NAME}\0".encode()
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o722, 0o1777])
@@ -216,7 +221,7 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path, mode: int)
 
 
 def listening_in(folder: Path) -> AbstractContextManager[socket.socket]:
-    return kineto._listening(str(folder))
+    return kineto_daemon._listening(str(folder))
 
 
 @pytest.mark.parametrize(
@@ -254,7 +259,7 @@ def test_the_dead_socket_of_another_user_is_left_alone(
     place = tmp_path / "dynolog"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         other.bind(str(place))
-    monkeypatch.setattr(kineto, "_check_folder", lambda _: None)
+    monkeypatch.setattr(kineto_daemon, "_check_folder", lambda _: None)
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
     with pytest.raises(OccupiedError, match="another user"), listening_in(tmp_path):
         pass

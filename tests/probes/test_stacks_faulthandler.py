@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.stacks import faults
+from mgpu_probes.outside.stacks import faulthandler_stacks
 
 from tests.support.jobs import until
 from tests.support.stuck import rests_in, stuck
@@ -35,7 +35,7 @@ Extension modules: numpy.core._multiarray_umath, torch._C (total: 2)
 
 
 def test_the_text_becomes_threads() -> None:
-    worker, main = faults.parse(TEXT)
+    worker, main = faulthandler_stacks.parse_faulthandler(TEXT)
     assert (worker["name"], worker["main"]) == ("pin_memory [0]", False)
     assert worker["frames"][0] == ["run", "/x y/threading.py", 982]
     assert main["main"] is True
@@ -47,23 +47,25 @@ def test_a_main_thread_that_was_cut_off_is_not_guessed() -> None:
     thread = "Thread 0x01 (most recent call first):\n"
     frame = '  File "a.py", line {} in {}\n'
     cut = f"{thread}{frame.format(1, 'f')}{frame.format(2, '<module>')}...\n"
-    assert [one["main"] for one in faults.parse(cut)] == [False]
+    assert [one["main"] for one in faulthandler_stacks.parse_faulthandler(cut)] == [False]
     began_as_thread = f"{thread}{frame.format(1, '_bootstrap')}"
-    assert [one["main"] for one in faults.parse(began_as_thread)] == [False]
+    assert [one["main"] for one in faulthandler_stacks.parse_faulthandler(began_as_thread)] == [
+        False
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "nonsense\n", '  File "a", line 3 in f\n', "Thread 0x1\n"])
 def test_other_text_gives_nothing(text: str) -> None:
-    assert faults.parse(text) == []
+    assert faulthandler_stacks.parse_faulthandler(text) == []
 
 
 def test_the_text_of_this_python_is_understood(tmp_path: Path) -> None:
     with stuck("faulthandler", str(tmp_path / "dump")) as process:
         rests_in(process.pid, "futex")
         end = time.monotonic() + SECONDS
-        started = processes.start_ticks(process.pid)
+        started = processes.find_start_ticks(process.pid)
         for _ in range(2):
-            threads = faults.ask(
+            threads = faulthandler_stacks.request_stacks(
                 process.pid, str(tmp_path / "dump"), signal.SIGUSR1, end, started=started
             )
             main = next(one for one in threads if one["main"])
@@ -79,9 +81,9 @@ def test_nobody_is_sent_a_signal_that_kills(tmp_path: Path) -> None:
     end = time.monotonic() + SECONDS
     with stuck("sleep") as process:
         with pytest.raises(PermissionError, match="does not catch"):
-            faults.ask(process.pid, str(dump), signal.SIGUSR1, end)
+            faulthandler_stacks.request_stacks(process.pid, str(dump), signal.SIGUSR1, end)
         with pytest.raises(PermissionError, match="not one that asks"):
-            faults.ask(process.pid, str(dump), signal.SIGTERM, end)
+            faulthandler_stacks.request_stacks(process.pid, str(dump), signal.SIGTERM, end)
         assert psutil.Process(process.pid).is_running()
         assert process.poll() is None
 
@@ -90,15 +92,19 @@ def test_a_pid_that_was_given_away_anew_is_left_alone(tmp_path: Path) -> None:
     dump = tmp_path / "dump"
     end = time.monotonic() + SECONDS
     with stuck("faulthandler", str(dump)) as process:
-        started = processes.start_ticks(process.pid)
+        started = processes.find_start_ticks(process.pid)
         assert started is not None
         rests_in(process.pid, "futex")
         with pytest.raises(ProcessLookupError):
-            faults.ask(process.pid, str(dump), signal.SIGUSR1, end, started=started + 1)
+            faulthandler_stacks.request_stacks(
+                process.pid, str(dump), signal.SIGUSR1, end, started=started + 1
+            )
         process.send_signal(signal.SIGSTOP)
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
         with pytest.raises(PermissionError, match="stopped"):
-            faults.ask(process.pid, str(dump), signal.SIGUSR1, end, started=started)
+            faulthandler_stacks.request_stacks(
+                process.pid, str(dump), signal.SIGUSR1, end, started=started
+            )
         assert dump.read_text() == ""
 
 
@@ -109,10 +115,10 @@ def test_a_file_that_is_not_the_ranks_is_not_waited_for(tmp_path: Path) -> None:
     link.symlink_to("/etc/hostname")
     end = time.monotonic() + SECONDS
     with pytest.raises(PermissionError):
-        faults.ask(os.getpid(), str(pipe), signal.SIGUSR1, end)
+        faulthandler_stacks.request_stacks(os.getpid(), str(pipe), signal.SIGUSR1, end)
     for path in (link, tmp_path / "none"):
         with pytest.raises(OSError, match=str(path)):
-            faults.ask(os.getpid(), str(path), signal.SIGUSR1, end)
+            faulthandler_stacks.request_stacks(os.getpid(), str(path), signal.SIGUSR1, end)
 
 
 def test_a_rank_that_does_not_write_is_not_waited_for_for_ever(tmp_path: Path) -> None:
@@ -121,14 +127,16 @@ def test_a_rank_that_does_not_write_is_not_waited_for_for_ever(tmp_path: Path) -
     with stuck("faulthandler", str(tmp_path / "dump")) as process:
         rests_in(process.pid, "futex")
         with pytest.raises(TimeoutError):
-            faults.ask(process.pid, str(elsewhere), signal.SIGUSR1, time.monotonic() + 0.2)
+            faulthandler_stacks.request_stacks(
+                process.pid, str(elsewhere), signal.SIGUSR1, time.monotonic() + 0.2
+            )
 
 
 def test_a_dump_that_is_written_with_a_pause_is_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever writes it may have to wait for a core."""
-    monkeypatch.setattr(faults, "_STILL_LONGER", 10**6)
+    monkeypatch.setattr(faulthandler_stacks, "_STILL_LONGER", 10**6)
     dump = tmp_path / "dump"
     dump.touch()
 
@@ -140,18 +148,20 @@ def test_a_dump_that_is_written_with_a_pause_is_read_whole(
 
     before = signal.signal(signal.SIGUSR2, lambda *_: threading.Thread(target=write).start())
     try:
-        told = faults.ask(os.getpid(), str(dump), signal.SIGUSR2, time.monotonic() + SECONDS)
+        told = faulthandler_stacks.request_stacks(
+            os.getpid(), str(dump), signal.SIGUSR2, time.monotonic() + SECONDS
+        )
     finally:
         signal.signal(signal.SIGUSR2, before)
-    assert told == faults.parse(TEXT)
+    assert told == faulthandler_stacks.parse_faulthandler(TEXT)
 
 
 def test_who_catches_what_is_read_from_the_kernel() -> None:
-    assert not faults.caught(os.getpid(), signal.SIGUSR2)
+    assert not faulthandler_stacks.is_caught(os.getpid(), signal.SIGUSR2)
     before = signal.signal(signal.SIGUSR2, lambda *_: None)
     try:
-        assert faults.caught(os.getpid(), signal.SIGUSR2)
-        assert not faults.caught(os.getpid(), signal.SIGUSR1)
+        assert faulthandler_stacks.is_caught(os.getpid(), signal.SIGUSR2)
+        assert not faulthandler_stacks.is_caught(os.getpid(), signal.SIGUSR1)
     finally:
         signal.signal(signal.SIGUSR2, before)
-    assert not faults.caught(1 << 30, signal.SIGUSR1)
+    assert not faulthandler_stacks.is_caught(1 << 30, signal.SIGUSR1)

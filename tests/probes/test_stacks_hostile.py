@@ -8,9 +8,15 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mgpu_probes.outside.stacks import facts, faults, kernel, permission, pyspy_json, threads
-from mgpu_probes.outside.stacks.facts import Json
-from mgpu_probes.outside.stacks.holders import Holders
+from mgpu_probes.outside.stacks import (
+    faulthandler_stacks,
+    kernel_waits,
+    ptrace_permission,
+    pyspy_stacks,
+    stack_threads,
+)
+from mgpu_probes.outside.stacks.kernel_waits import Holders
+from mgpu_probes.outside.stacks.stack_threads import Json
 
 from mgpu_doctor.case.looking import look_of
 
@@ -40,7 +46,7 @@ _LINES = st.lists(
 
 def survives(found: list[Json]) -> None:
     """It can be written, and read by the case."""
-    stack = facts.stack(7, 1.0, "py-spy", found)
+    stack = stack_threads.make_stack(7, 1.0, "py-spy", found)
     look = look_of(json.loads(json.dumps({"at": 1.0, "stacks": [stack]})))
     assert look is not None
     assert sum(one.main for one in look.stacks[0].threads) <= 1
@@ -48,29 +54,29 @@ def survives(found: list[Json]) -> None:
 
 @given(_ANYTHING)
 def test_any_json_instead_of_stacks(found: object) -> None:
-    survives(pyspy_json.parse(json.dumps(found).encode(), 7))
+    survives(pyspy_stacks.parse_dump(json.dumps(found).encode(), 7))
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_instead_of_stacks(found: bytes) -> None:
-    survives(pyspy_json.parse(found, 7))
+    survives(pyspy_stacks.parse_dump(found, 7))
 
 
 def test_json_that_is_nested_too_deeply() -> None:
-    assert pyspy_json.parse(b"[" * 100_000, 7) == []
+    assert pyspy_stacks.parse_dump(b"[" * 100_000, 7) == []
 
 
 @given(_LINES)
 def test_any_text_instead_of_faulthandlers(lines: list[str]) -> None:
-    survives(faults.parse("\n".join(lines)))
+    survives(faulthandler_stacks.parse_faulthandler("\n".join(lines)))
 
 
 def test_a_process_cannot_lie_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     text = "Name:\tx\x0bSigCgt:fff\x85Uid:\t7\nUid:\t0\t0\t0\t0\nSigCgt:\t0000000000000000\n"
     (tmp_path / "7" / "status").write_text(text, "utf-8")
-    assert not faults.caught(7, 10, tmp_path)
-    assert permission.denial(7, tmp_path, 1000)[0].startswith("it belongs to root")
+    assert not faulthandler_stacks.is_caught(7, 10, tmp_path)
+    assert ptrace_permission.explain_denial(7, tmp_path, 1000)[0].startswith("it belongs to root")
 
 
 @settings(max_examples=50)
@@ -92,6 +98,6 @@ def test_any_text_in_proc(files: dict[str, str]) -> None:
             path = proc / "7" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, "utf-8", "replace")
-        kernel.moment(7, holders=Holders(proc))
-        assert all(permission.denial(7, proc, 1000))
-        threads.settled([facts.thread([], main=True, id=3)], 7, proc)
+        kernel_waits.read_kernel_state(7, holders=Holders(proc))
+        assert all(ptrace_permission.explain_denial(7, proc, 1000))
+        stack_threads.settle_threads([stack_threads.make_thread([], main=True, id=3)], 7, proc)

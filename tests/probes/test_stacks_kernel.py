@@ -13,20 +13,19 @@ from pathlib import Path
 import psutil
 import pytest
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.stacks import kernel, syscalls
-from mgpu_probes.outside.stacks.holders import Holders
-from mgpu_probes.outside.stacks.kernel import Moment
+from mgpu_probes.outside.stacks import kernel_waits
+from mgpu_probes.outside.stacks.kernel_waits import Holders, KernelState
 
 from tests.support.jobs import until
 from tests.support.stuck import stuck
 
 
-def seen(pid: int, wanted: Callable[[Moment], bool]) -> Moment:
+def seen(pid: int, wanted: Callable[[KernelState], bool]) -> KernelState:
     """The first moment of the process that is as wanted."""
-    moments: list[Moment] = []
+    moments: list[KernelState] = []
 
     def there() -> bool:
-        moments.append(kernel.moment(pid))
+        moments.append(kernel_waits.read_kernel_state(pid))
         return wanted(moments[-1])
 
     until(there)
@@ -89,48 +88,50 @@ def test_a_lock_and_a_sleep_tell_the_call_alone() -> None:
     with stuck("lock") as locked, stuck("sleep") as asleep:
         assert in_call(locked.pid, "futex") == "futex"
         assert in_call(asleep.pid, "clock_nanosleep") == "clock_nanosleep"
-        assert "nanosleep" in (kernel.moment(asleep.pid).wchan or "")
+        assert "nanosleep" in (kernel_waits.read_kernel_state(asleep.pid).wchan or "")
 
 
 def test_time_on_cpus_grows_in_a_loop_and_stands_in_a_sleep() -> None:
     with stuck("spin") as spins, stuck("sleep") as sleeps:
-        first = kernel.moment(spins.pid)
+        first = kernel_waits.read_kernel_state(spins.pid)
         assert first.cpu_seconds is not None
         assert first.main_cpu_seconds is not None
         enough = first.cpu_seconds + 0.1, first.main_cpu_seconds + 0.1
 
-        def grown(now: Moment) -> bool:
+        def grown(now: KernelState) -> bool:
             assert now.cpu_seconds is not None
             assert now.main_cpu_seconds is not None
             return now.cpu_seconds >= enough[0] and now.main_cpu_seconds >= enough[1]
 
         seen(spins.pid, lambda now: now.state == "R" and now.syscall is None and now.wchan is None)
         in_call(sleeps.pid, "clock_nanosleep")
-        before = kernel.moment(sleeps.pid)
+        before = kernel_waits.read_kernel_state(sleeps.pid)
         seen(spins.pid, grown)
-        assert kernel.moment(sleeps.pid).main_cpu_seconds == before.main_cpu_seconds
+        assert (
+            kernel_waits.read_kernel_state(sleeps.pid).main_cpu_seconds == before.main_cpu_seconds
+        )
 
 
 def test_stopped_dead_and_reused() -> None:
     with stuck("sleep") as process:
-        started = processes.start_ticks(process.pid)
+        started = processes.find_start_ticks(process.pid)
         process.send_signal(signal.SIGSTOP)
         seen(process.pid, lambda now: now.state == "T")
         assert started is not None
-        assert kernel.moment(process.pid, started).state == "T"
-        assert kernel.moment(process.pid, started + 1) == Moment()
+        assert kernel_waits.read_kernel_state(process.pid, started).state == "T"
+        assert kernel_waits.read_kernel_state(process.pid, started + 1) == KernelState()
         process.kill()
         seen(process.pid, lambda now: now.state == "Z")
-    assert kernel.moment(process.pid) == Moment()
+    assert kernel_waits.read_kernel_state(process.pid) == KernelState()
 
 
 def test_what_may_not_be_read_is_unknown(tmp_path: Path) -> None:
     folder = tmp_path / "7"
     folder.mkdir()
     (folder / "stat").write_text("7 (a) S " + " ".join(str(n) for n in range(4, 53)))
-    moment = kernel.moment(7, holders=Holders(tmp_path))
+    moment = kernel_waits.read_kernel_state(7, holders=Holders(tmp_path))
     ticks = os.sysconf("SC_CLK_TCK")
-    assert moment == Moment("S", (14 + 15) / ticks, None, None, None)
+    assert moment == KernelState("S", (14 + 15) / ticks, None, None, None)
 
 
 @pytest.mark.parametrize(
@@ -156,13 +157,13 @@ def test_every_form_of_a_system_call(
     folder.mkdir()
     (folder / "stat").write_text("7 (a) S " + " ".join(str(n) for n in range(4, 53)))
     (folder / "syscall").write_text(text)
-    assert kernel.moment(7, holders=Holders(tmp_path)).syscall == told
+    assert kernel_waits.read_kernel_state(7, holders=Holders(tmp_path)).syscall == told
 
 
 def test_both_machines_know_the_calls_that_matter() -> None:
     calls = {"read", "write", "futex", "ppoll", "epoll_pwait", "recvfrom", "wait4", "flock"}
-    for machine, table in syscalls.TABLES.items():
+    for machine, table in kernel_waits.TABLES.items():
         assert calls <= set(table.values())
         for number, name in table.items():
-            assert syscalls.name(number, machine) == name
-    assert syscalls.name(0, "riscv128") == "syscall 0"
+            assert kernel_waits.name_syscall(number, machine) == name
+    assert kernel_waits.name_syscall(0, "riscv128") == "syscall 0"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.stacks import permission
+from mgpu_probes.outside.stacks import ptrace_permission
 
 from tests.support.other_user import NOBODY, as_nobody
 
 ALL = (1 << 41) - 1
-NO_PTRACE = ALL & ~(1 << permission.CAP_SYS_PTRACE)
+NO_PTRACE = ALL & ~(1 << ptrace_permission.CAP_SYS_PTRACE)
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,21 @@ def test_each_reason_has_its_remedy(
         (tmp_path / "sys/kernel/yama").mkdir(parents=True)
         (tmp_path / "sys/kernel/yama/ptrace_scope").write_text(f"{asked.scope}\n")
     owner = 0 if asked.undumpable else asked.euid
-    monkeypatch.setattr(permission, "_folder_owner", lambda _: owner)
-    told = permission.denial(7, tmp_path, asked.euid)
+    monkeypatch.setattr(ptrace_permission, "_folder_owner", lambda _: owner)
+    told = ptrace_permission.explain_denial(7, tmp_path, asked.euid)
     assert reason in told[0]
     assert remedy in told[1]
 
 
 def test_another_users_process_on_this_machine() -> None:
     pid = 1 if os.geteuid() else os.getpid()
-    me = permission.user(NOBODY if os.geteuid() == 0 else os.geteuid())
-    reason, remedy = as_nobody(lambda: permission.denial(pid))
+    me = ptrace_permission.name_user(NOBODY if os.geteuid() == 0 else os.geteuid())
+    reason, remedy = as_nobody(lambda: ptrace_permission.explain_denial(pid))
     assert reason == f"it belongs to root, and you are {me}"
     assert remedy == "run `mgpu-doctor` as root"
 
 
 def test_nothing_known_is_survived(tmp_path: Path) -> None:
-    reason, remedy = permission.denial(7, tmp_path, 1000)
+    reason, remedy = ptrace_permission.explain_denial(7, tmp_path, 1000)
     assert reason
     assert remedy

@@ -14,8 +14,8 @@ from typing import Any
 import psutil
 import pytest
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.stacks import facts, pyspy, pyspy_json
-from mgpu_probes.outside.stacks.pyspy import Failure, Kind
+from mgpu_probes.outside.stacks import pyspy_stacks, stack_threads
+from mgpu_probes.outside.stacks.pyspy_stacks import Failure, Kind
 
 from tests.support.jobs import until
 from tests.support.other_user import as_nobody
@@ -46,7 +46,7 @@ def settled(pid: int, innermost: str) -> Json:
     seen: list[Json | Failure] = []
 
     def there() -> bool:
-        seen.append(pyspy.read(pid, soon()))
+        seen.append(pyspy_stacks.read_stack(pid, soon()))
         last = seen[-1]
         if isinstance(last, Failure):
             return False
@@ -86,15 +86,17 @@ def test_c_code_that_holds_pythons_lock() -> None:
 
 def test_a_loop_that_never_ends() -> None:
     with stuck("spin") as process:
-        until(lambda: main_thread(pyspy.read(process.pid, soon()))["active"] is True)
+        until(lambda: main_thread(pyspy_stacks.read_stack(process.pid, soon()))["active"] is True)
 
 
 def test_a_stopped_process_is_read_and_stays_stopped() -> None:
     with stuck("sleep") as process:
         process.send_signal(signal.SIGSTOP)
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-        assert functions(main_thread(pyspy.read(process.pid, soon())))[-1] == "<module>"
-        native = pyspy.read_native(process.pid, soon())
+        assert (
+            functions(main_thread(pyspy_stacks.read_stack(process.pid, soon())))[-1] == "<module>"
+        )
+        native = pyspy_stacks.read_native_stack(process.pid, soon())
         assert isinstance(native, Failure)
         assert "stopped" in native.text
         assert psutil.Process(process.pid).status() == psutil.STATUS_STOPPED
@@ -115,15 +117,15 @@ def test_a_deep_recursion_keeps_both_ends() -> None:
     with stuck("deep", "2000") as process:
         main = main_thread(settled(process.pid, "sinks"))
         told = functions(main)
-        assert len(told) == facts.INNERMOST + facts.OUTERMOST + 1
-        assert told[facts.INNERMOST] == "… 1503 frames"
+        assert len(told) == stack_threads.INNERMOST + stack_threads.OUTERMOST + 1
+        assert told[stack_threads.INNERMOST] == "… 1503 frames"
         assert told[-3:] == ["sinks", "stuck_here", "<module>"]
 
 
 def test_native_frames_stand_between_and_the_process_goes_on() -> None:
     with stuck("gil") as process:
         settled(process.pid, "stuck_here")
-        stack = pyspy.read_native(process.pid, soon())
+        stack = pyspy_stacks.read_native_stack(process.pid, soon())
         assert not isinstance(stack, Failure), stack
         assert stack["source"] == "py-spy --native"
         told = functions(main_thread(stack))
@@ -134,14 +136,14 @@ def test_native_frames_stand_between_and_the_process_goes_on() -> None:
 def test_one_that_has_ended_is_gone() -> None:
     with stuck("sleep") as process:
         process.kill()
-        until(lambda: not processes.alive(process.pid))
-        assert pyspy.read(process.pid, soon()) == Failure(Kind.GONE)  # a zombie
-    assert pyspy.read(process.pid, soon()) == Failure(Kind.GONE)
+        until(lambda: not processes.is_alive(process.pid))
+        assert pyspy_stacks.read_stack(process.pid, soon()) == Failure(Kind.GONE)  # a zombie
+    assert pyspy_stacks.read_stack(process.pid, soon()) == Failure(Kind.GONE)
 
 
 def test_one_that_runs_no_python_is_foreign() -> None:
     with psutil.Popen(["sleep", "600"]) as process:
-        found = pyspy.read(process.pid, soon())
+        found = pyspy_stacks.read_stack(process.pid, soon())
         process.kill()
     assert found == Failure(Kind.FOREIGN)
 
@@ -150,7 +152,7 @@ def test_another_users_process_is_denied() -> None:
     pid = 1 if os.geteuid() else os.getpid()
 
     def kind() -> str:
-        found = pyspy.read(pid, soon())
+        found = pyspy_stacks.read_stack(pid, soon())
         return found.kind.name if isinstance(found, Failure) else "read"
 
     assert as_nobody(kind) == "DENIED"
@@ -165,7 +167,7 @@ def instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
         calls = tmp_path / "calls"
         script.write_text(f'#!/bin/sh\necho "$@" >> {calls}\n{body}\n')
         script.chmod(0o700)
-        monkeypatch.setattr(pyspy, "program", lambda: str(script))
+        monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: str(script))
         return calls
 
     return put
@@ -174,16 +176,16 @@ def instead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
 def test_one_that_hangs_is_killed(
     instead: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pyspy, "PATIENCE", 1.0)
+    monkeypatch.setattr(pyspy_stacks, "PATIENCE", 1.0)
     calls = instead("exec sleep 600")
-    assert pyspy.read(os.getpid(), soon()) == Failure(Kind.LATE)
+    assert pyspy_stacks.read_stack(os.getpid(), soon()) == Failure(Kind.LATE)
     assert len(calls.read_text().splitlines()) == 1
     assert not [one for one in psutil.Process().children() if one.name() == "sleep"]
 
 
 def test_one_that_never_stops_printing_is_killed(instead: Callable[[str], Path]) -> None:
     instead("exec yes")
-    found = pyspy.dump(os.getpid(), soon())
+    found = pyspy_stacks.run_dump(os.getpid(), soon())
     assert isinstance(found, Failure)
     assert found.kind is Kind.TORN
 
@@ -192,7 +194,7 @@ def test_nonsense_is_read_again_and_then_given_up(instead: Callable[[str], Path]
     for nonsense in ("[", "{}", "7", "[[], {}]", '[{"frames": [1, {"name": 3}]}, null]'):
         calls = instead(f"echo '{nonsense}'")
         before = len(calls.read_text().splitlines()) if calls.exists() else 0
-        found = pyspy.read(os.getpid(), soon())
+        found = pyspy_stacks.read_stack(os.getpid(), soon())
         if nonsense.startswith("[{"):
             assert main_thread(found)["frames"] == [["?", "?", None]]
             continue
@@ -204,7 +206,7 @@ def test_nonsense_is_read_again_and_then_given_up(instead: Callable[[str], Path]
 def test_a_torn_reading_is_read_again(instead: Callable[[str], Path], tmp_path: Path) -> None:
     good = json.dumps([{"thread_name": "MainThread", "frames": [{"name": "f", "line": 3}]}])
     instead(f"if mkdir {tmp_path}/once; then exit 1; fi; echo '{good}'")
-    assert main_thread(pyspy.read(os.getpid(), soon()))["frames"] == [["f", "?", 3]]
+    assert main_thread(pyspy_stacks.read_stack(os.getpid(), soon()))["frames"] == [["f", "?", 3]]
 
 
 def test_a_stack_that_was_cut_off_is_read_again(
@@ -216,10 +218,10 @@ def test_a_stack_that_was_cut_off_is_read_again(
 
     whole, cut = told("f", "<module>"), told("f", "g")
     calls = instead(f"if mkdir {tmp_path}/once; then echo '{cut}'; else echo '{whole}'; fi")
-    assert functions(main_thread(pyspy.read(os.getpid(), soon()))) == ["f", "<module>"]
+    assert functions(main_thread(pyspy_stacks.read_stack(os.getpid(), soon()))) == ["f", "<module>"]
     calls.unlink()
     instead(f"if mkdir {tmp_path}/twice; then echo '{cut}'; else exit 1; fi")
-    assert functions(main_thread(pyspy.read(os.getpid(), soon()))) == ["f", "g"]
+    assert functions(main_thread(pyspy_stacks.read_stack(os.getpid(), soon()))) == ["f", "g"]
     assert "--nonblocking" in calls.read_text().splitlines()[-1]
 
 
@@ -228,7 +230,7 @@ def test_a_stopped_process_is_never_paused(instead: Callable[[str], Path]) -> No
     with stuck("sleep") as process:
         process.send_signal(signal.SIGSTOP)
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-        found = pyspy.read(process.pid, soon())
+        found = pyspy_stacks.read_stack(process.pid, soon())
     assert isinstance(found, Failure)
     assert all("--nonblocking" in one for one in calls.read_text().splitlines())
 
@@ -236,18 +238,18 @@ def test_a_stopped_process_is_never_paused(instead: Callable[[str], Path]) -> No
 def test_a_process_that_was_left_stopped_goes_on(
     instead: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pyspy, "PATIENCE", 1.0)
+    monkeypatch.setattr(pyspy_stacks, "PATIENCE", 1.0)
     with stuck("sleep") as process:
         instead(f"kill -STOP {process.pid}; exec sleep 600")
-        assert pyspy.read_native(process.pid, soon()) == Failure(Kind.LATE)
+        assert pyspy_stacks.read_native_stack(process.pid, soon()) == Failure(Kind.LATE)
         sleeps_again(process.pid)
 
 
 def test_without_py_spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pyspy, "program", lambda: None)
-    assert pyspy.read(os.getpid(), soon()) == Failure(Kind.ABSENT)
-    monkeypatch.setattr(pyspy, "program", lambda: str(tmp_path / "none"))
-    found = pyspy.read(os.getpid(), soon())
+    monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: None)
+    assert pyspy_stacks.read_stack(os.getpid(), soon()) == Failure(Kind.ABSENT)
+    monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: str(tmp_path / "none"))
+    found = pyspy_stacks.read_stack(os.getpid(), soon())
     assert isinstance(found, Failure)
     assert found.kind is Kind.UNSTARTED
     assert "No such file" in found.text
@@ -255,14 +257,14 @@ def test_without_py_spy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 def test_no_time_left_starts_nothing(instead: Callable[[str], Path]) -> None:
     calls = instead("exit 1")
-    assert pyspy.read(os.getpid(), time.monotonic()) == Failure(Kind.LATE)
+    assert pyspy_stacks.read_stack(os.getpid(), time.monotonic()) == Failure(Kind.LATE)
     assert not calls.exists()
 
 
 def test_the_main_thread_is_found_by_name_or_else_by_id() -> None:
     def told(*threads: tuple[str | None, int]) -> list[bool]:
         listed = [{"thread_name": name, "os_thread_id": id} for name, id in threads]
-        return [one["main"] for one in pyspy_json.parse(json.dumps(listed).encode(), 70)]
+        return [one["main"] for one in pyspy_stacks.parse_dump(json.dumps(listed).encode(), 70)]
 
     assert told(("a", 70), ("MainThread", 8)) == [False, True]  # ids of a container's own
     assert told((None, 8), (None, 70)) == [False, True]

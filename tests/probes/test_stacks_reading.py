@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.stacks import pyspy, reading
-from mgpu_probes.outside.stacks.pyspy import Failure, Kind
-from mgpu_probes.outside.stacks.reading import Aid
+from mgpu_probes.outside.stacks import pyspy_stacks, stack_reader
+from mgpu_probes.outside.stacks.pyspy_stacks import Failure, Kind
+from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from tests.support.jobs import until
 from tests.support.stuck import rests_in, stuck
@@ -31,7 +31,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Kind], None]:
     """Makes py-spy fail in this way."""
 
     def close(kind: Kind) -> None:
-        monkeypatch.setattr(pyspy, "read", lambda *_: Failure(kind))
+        monkeypatch.setattr(pyspy_stacks, "read_stack", lambda *_: Failure(kind))
 
     return close
 
@@ -44,18 +44,18 @@ def socket_path(tmp_path: Path) -> str:
 
 def test_py_spy_is_enough() -> None:
     with stuck("sleep") as process:
-        found = reading.read(process.pid, soon())
+        found = stack_reader.read_stacks(process.pid, soon())
     assert [one["source"] for one in found.stacks] == ["py-spy"]
     assert found.untold == ()
 
 
 def test_native_frames_come_beside_the_others() -> None:
     with stuck("sleep") as process:
-        found = reading.read(process.pid, soon(), native=True)
+        found = stack_reader.read_stacks(process.pid, soon(), native=True)
         assert [one["source"] for one in found.stacks] == ["py-spy", "py-spy --native"]
         process.send_signal(signal.SIGSTOP)
         until(lambda: psutil.Process(process.pid).status() == psutil.STATUS_STOPPED)
-        found = reading.read(process.pid, soon(), native=True)
+        found = stack_reader.read_stacks(process.pid, soon(), native=True)
     assert [one["source"] for one in found.stacks] == ["py-spy"]
     assert [one.source for one in found.untold] == ["py-spy --native"]
 
@@ -67,14 +67,14 @@ def test_then_the_socket_then_the_signal(
     dump = tmp_path / "dump"
     with stuck("faulthandler", str(dump)) as process:
         rests_in(process.pid, "futex")
-        started = processes.start_ticks(process.pid)
+        started = processes.find_start_ticks(process.pid)
         aid = Aid(socket_path, str(dump), signal.SIGUSR1)
         with worker_server(socket_path, answer(TEXT)):
-            found = reading.read(process.pid, soon(), aid=aid, started=started)
+            found = stack_reader.read_stacks(process.pid, soon(), aid=aid, started=started)
             assert [one["source"] for one in found.stacks] == ["worker socket"]
             assert [one.source for one in found.untold] == ["py-spy"]
             assert dump.read_text() == ""  # no signal was sent
-        found = reading.read(process.pid, soon(), aid=aid, started=started)
+        found = stack_reader.read_stacks(process.pid, soon(), aid=aid, started=started)
     assert [one["source"] for one in found.stacks] == ["faulthandler"]
     assert [one.source for one in found.untold] == ["py-spy", "worker socket"]
     assert found.stacks[0]["threads"][0]["frames"][0][0] == "stuck_here"
@@ -84,10 +84,10 @@ def test_a_socket_that_was_silent_is_asked_once(
     closed: Callable[[Kind], None], socket_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed(Kind.DENIED)
-    monkeypatch.setattr(reading, "_SHARE", 0.2)
+    monkeypatch.setattr(stack_reader, "_SHARE", 0.2)
     with worker_server(socket_path, answer(b""), drips=True) as requests:
         for _ in range(3):
-            found = reading.read(os.getpid(), soon(), aid=Aid(socket_path))
+            found = stack_reader.read_stacks(os.getpid(), soon(), aid=Aid(socket_path))
             assert found.stacks == ()
         until(lambda: len(requests) > 0)
     assert len(requests) == 1
@@ -99,7 +99,7 @@ def test_where_every_way_is_closed_each_is_told_with_a_remedy(
 ) -> None:
     for kind in (Kind.DENIED, Kind.ABSENT, Kind.LATE, Kind.TORN):
         closed(kind)
-        found = reading.read(os.getpid(), soon())
+        found = stack_reader.read_stacks(os.getpid(), soon())
         assert found.stacks == ()
         assert [one.source for one in found.untold] == ["py-spy", "worker socket", "faulthandler"]
         assert all(one.reason and one.remedy and one.pid == os.getpid() for one in found.untold)
@@ -107,15 +107,15 @@ def test_where_every_way_is_closed_each_is_told_with_a_remedy(
 
 def test_what_is_gone_or_no_python_is_not_asked_otherwise(closed: Callable[[Kind], None]) -> None:
     closed(Kind.GONE)
-    assert reading.read(os.getpid(), soon()) == reading.Reading()
+    assert stack_reader.read_stacks(os.getpid(), soon()) == stack_reader.Reading()
     closed(Kind.FOREIGN)
-    found = reading.read(os.getpid(), soon())
+    found = stack_reader.read_stacks(os.getpid(), soon())
     assert [one.source for one in found.untold] == ["py-spy"]
 
 
 def test_without_time_nothing_is_asked(closed: Callable[[Kind], None], socket_path: str) -> None:
     closed(Kind.LATE)
     with worker_server(socket_path, answer(TEXT)) as requests:
-        found = reading.read(os.getpid(), time.monotonic(), aid=Aid(socket_path))
+        found = stack_reader.read_stacks(os.getpid(), time.monotonic(), aid=Aid(socket_path))
     assert requests == []
     assert "no time left" in found.untold[1].reason

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.stacks.rest import rested
+from mgpu_probes.outside.stacks.kernel_waits import measure_idle_seconds
 
 from tests.support.jobs import until
 
@@ -29,25 +29,25 @@ def sleeper() -> Iterator[int]:
 
 def test_a_process_that_sleeps_rests_and_one_that_runs_does_not() -> None:
     if not Path("/proc/self/sched").exists():
-        assert rested([os.getpid()]) == {}
+        assert measure_idle_seconds([os.getpid()]) == {}
         return
     started = time.monotonic()
     with sleeper() as pid:
         rests = [0.0]
 
         def has_rested() -> bool:
-            rests.append(rested([pid]).get(pid, 0.0))
+            rests.append(measure_idle_seconds([pid]).get(pid, 0.0))
             return rests[-1] > 0.4
 
         until(has_rested)
         assert rests[-1] <= time.monotonic() - started + 0.2  # clocks of cores differ a little
-    assert rested([os.getpid()]) == {}
+    assert measure_idle_seconds([os.getpid()]) == {}
 
 
 def test_our_own_thread_may_run_wherever_it_might_before() -> None:
     before = os.sched_getaffinity(0)
     with sleeper() as pid:
-        rested([pid])
+        measure_idle_seconds([pid])
     assert os.sched_getaffinity(0) == before
 
 
@@ -64,10 +64,10 @@ def test_what_the_kernel_tells_is_compared_on_the_same_core(tmp_path: Path) -> N
     pretended(tmp_path, 8, "9999.000000", state="R")
     (tmp_path / "thread-self").mkdir()
     (tmp_path / "thread-self/sched").write_text(TOLD.format("14000.500000"))
-    assert rested([7, 8, 9], tmp_path) == {7: 10.0}
+    assert measure_idle_seconds([7, 8, 9], tmp_path) == {7: 10.0}
 
 
 @pytest.mark.parametrize("told", [None, "garbage", "-5"])
 def test_a_kernel_that_does_not_tell_leaves_it_unknown(tmp_path: Path, told: str | None) -> None:
     pretended(tmp_path, 7, told)
-    assert rested([7], tmp_path) == {}
+    assert measure_idle_seconds([7], tmp_path) == {}

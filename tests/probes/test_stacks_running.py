@@ -9,14 +9,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from mgpu_probes.outside.stacks import running
+from mgpu_probes.outside.stacks import bounded_subprocess
 
 SECONDS = 20.0
 MOST = 1 << 20
 
 
-def shell(script: str, *, seconds: float = SECONDS, most: int = MOST) -> running.Ran:
-    return running.run(["/bin/sh", "-c", script], seconds=seconds, most=most)
+def shell(
+    script: str, *, seconds: float = SECONDS, most: int = MOST
+) -> bounded_subprocess.BoundedRun:
+    return bounded_subprocess.run_bounded(["/bin/sh", "-c", script], seconds=seconds, most=most)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +38,7 @@ def test_what_it_prints_and_its_code() -> None:
 def test_its_environment_is_ours_and_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MGPU_DOCTOR_TEST", "a")
     script = ["/bin/sh", "-c", "echo $MGPU_DOCTOR_TEST$MORE"]
-    ran = running.run(script, seconds=SECONDS, most=MOST, env={"MORE": "b"})
+    ran = bounded_subprocess.run_bounded(script, seconds=SECONDS, most=MOST, env={"MORE": "b"})
     assert ran.out == b"ab\n"
 
 
@@ -58,7 +60,7 @@ def test_one_that_never_stops_printing_is_killed(script: str) -> None:
 
 def test_one_that_cannot_be_started(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        running.run([str(tmp_path / "none")], seconds=SECONDS, most=MOST)
+        bounded_subprocess.run_bounded([str(tmp_path / "none")], seconds=SECONDS, most=MOST)
 
 
 def test_no_descriptor_is_left_open() -> None:

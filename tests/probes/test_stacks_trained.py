@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from mgpu_probes.inprocess.layout import TRAINS
-from mgpu_probes.outside.stacks import facts, kernel, trained
+from mgpu_probes.outside import job_snapshot
+from mgpu_probes.outside.stacks import kernel_waits, stack_threads
 
 WORKER = "ray::RayTrainWo"
 
@@ -24,24 +25,26 @@ def proc(tmp_path: Path) -> Path:
 
 
 def test_the_thread_that_the_probe_named_trains(proc: Path) -> None:
-    assert trained.thread(proc, 100, WORKER) == 103
-    assert trained.thread(proc, 100, "python") is None
-    assert trained.thread(proc, 200, WORKER) is None
+    assert job_snapshot.find_training_thread(proc, 100, WORKER) == 103
+    assert job_snapshot.find_training_thread(proc, 100, "python") is None
+    assert job_snapshot.find_training_thread(proc, 200, WORKER) is None
     (proc / "100/task/103/comm").write_text(f"{WORKER}\n")
-    assert trained.thread(proc, 100, WORKER) is None
+    assert job_snapshot.find_training_thread(proc, 100, WORKER) is None
 
 
 def test_its_stack_is_the_main_one() -> None:
-    loop = facts.thread([("main_loop", "ray/_private/worker.py", 1069)], main=True)
+    loop = stack_threads.make_thread([("main_loop", "ray/_private/worker.py", 1069)], main=True)
     begins = ("ThreadRunner._run_target", "/x/ray/train/worker_group/thread_runner.py", 40)
-    learns = facts.thread([("learn", "train.py", 7), begins], main=False)
-    known = trained.put_first(facts.stack(100, 1.0, "py-spy", [loop, learns]))
+    learns = stack_threads.make_thread([("learn", "train.py", 7), begins], main=False)
+    known = job_snapshot.put_training_thread_first(
+        stack_threads.make_stack(100, 1.0, "py-spy", [loop, learns])
+    )
     assert [(one["frames"][0][0], one["main"]) for one in known["threads"]] == [
         ("learn", True),
         ("main_loop", False),
     ]
-    other = facts.stack(100, 1.0, "py-spy", [loop])
-    assert trained.put_first(other) == other
+    other = stack_threads.make_stack(100, 1.0, "py-spy", [loop])
+    assert job_snapshot.put_training_thread_first(other) == other
 
 
 def test_what_the_kernel_tells_is_of_that_thread() -> None:
@@ -56,8 +59,8 @@ def test_what_the_kernel_tells_is_of_that_thread() -> None:
     other = threading.Thread(target=waits)
     other.start()
     there.wait()
-    main = kernel.moment(os.getpid())
-    its = kernel.moment(os.getpid(), thread=found[0])
+    main = kernel_waits.read_kernel_state(os.getpid())
+    its = kernel_waits.read_kernel_state(os.getpid(), thread=found[0])
     over.set()
     other.join()
     assert main.main_cpu_seconds is not None

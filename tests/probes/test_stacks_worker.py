@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.stacks import faults, worker
+from mgpu_probes.outside.stacks import faulthandler_stacks, worker_socket
 
 from tests.support.stuck import rests_in
 from tests.support.workerserver import answer, worker_server
@@ -59,22 +59,26 @@ def rank(path: Path, how: str, call: str) -> Iterator[None]:
 def test_torchs_own_server_answers(folder: Path) -> None:
     path = folder / "rank.sock"
     with rank(path, "wait", "read"):
-        assert worker.ask(str(path), "ping", SECONDS) == b"pong"
-        text = worker.ask(str(path), "dump_traceback", SECONDS).decode()
-        main = next(one for one in faults.parse(text) if one["main"])
+        assert worker_socket.ask_worker(str(path), "ping", SECONDS) == b"pong"
+        text = worker_socket.ask_worker(str(path), "dump_traceback", SECONDS).decode()
+        main = next(one for one in faulthandler_stacks.parse_faulthandler(text) if one["main"])
         assert [frame[0] for frame in main["frames"]] == ["stuck_here", "<module>"]
-        assert "pg_status" in json.loads(worker.ask(str(path), "fr_trace_json", SECONDS))
+        assert "pg_status" in json.loads(
+            worker_socket.ask_worker(str(path), "fr_trace_json", SECONDS)
+        )
         with pytest.raises(OSError, match="answered 404"):
-            worker.ask(str(path), "no_such_handler", SECONDS)
+            worker_socket.ask_worker(str(path), "no_such_handler", SECONDS)
 
 
 def test_with_pythons_lock_held_only_what_needs_it_is_late(folder: Path) -> None:
     path = folder / "rank.sock"
     with rank(path, "gil", "clock_nanosleep"):
-        assert worker.ask(str(path), "ping", SECONDS) == b"pong"
-        assert "pg_status" in json.loads(worker.ask(str(path), "fr_trace_json", SECONDS))
+        assert worker_socket.ask_worker(str(path), "ping", SECONDS) == b"pong"
+        assert "pg_status" in json.loads(
+            worker_socket.ask_worker(str(path), "fr_trace_json", SECONDS)
+        )
         with pytest.raises(TimeoutError):
-            worker.ask(str(path), "dump_traceback", 0.3)
+            worker_socket.ask_worker(str(path), "dump_traceback", 0.3)
 
 
 _OURS = """\
@@ -96,10 +100,10 @@ def test_an_instrumented_rank_answers(folder: Path) -> None:
         assert process.stdout is not None
         path = process.stdout.readline().decode().strip()
         rests_in(process.pid, "read")
-        assert worker.ask(path, "ping", SECONDS) == b"pong"
-        text = worker.ask(path, "dump_traceback", SECONDS).decode()
+        assert worker_socket.ask_worker(path, "ping", SECONDS) == b"pong"
+        text = worker_socket.ask_worker(path, "dump_traceback", SECONDS).decode()
         process.kill()
-    main = next(one for one in faults.parse(text) if one["main"])
+    main = next(one for one in faulthandler_stacks.parse_faulthandler(text) if one["main"])
     assert [frame[0] for frame in main["frames"]] == ["stuck_here", "<module>"]
 
 
@@ -108,7 +112,10 @@ def test_the_request_and_a_long_path(folder: Path) -> None:
     deep.mkdir(mode=0o700)
     with worker_server(str(folder / "s"), answer(b"some \xff text")) as requests:
         os.rename(folder / "s", deep / "s")
-        assert worker.ask(str(deep / "s"), "wait_counter_values", SECONDS) == b"some \xff text"
+        assert (
+            worker_socket.ask_worker(str(deep / "s"), "wait_counter_values", SECONDS)
+            == b"some \xff text"
+        )
         os.rename(deep / "s", folder / "s")
     assert requests == ["POST /handler/wait_counter_values HTTP/1.1"]
 
@@ -126,13 +133,13 @@ def test_the_request_and_a_long_path(folder: Path) -> None:
 def test_an_answer_that_is_none(reply: bytes, said: str, folder: Path) -> None:
     path = str(folder / "s")
     with worker_server(path, reply), pytest.raises(OSError, match=said):
-        worker.ask(path, "ping", SECONDS, most=4096)
+        worker_socket.ask_worker(path, "ping", SECONDS, most=4096)
 
 
 def test_an_answer_that_never_ends_is_given_up(folder: Path) -> None:
     path = str(folder / "s")
     with worker_server(path, answer(b""), drips=True), pytest.raises(TimeoutError):
-        worker.ask(path, "ping", 0.3)
+        worker_socket.ask_worker(path, "ping", 0.3)
 
 
 def test_a_process_that_does_not_accept_is_given_up(folder: Path) -> None:
@@ -141,9 +148,9 @@ def test_a_process_that_does_not_accept_is_given_up(folder: Path) -> None:
         listener.bind(path)
         listener.listen()
         with pytest.raises(TimeoutError):
-            worker.ask(path, "ping", 0.2)
+            worker_socket.ask_worker(path, "ping", 0.2)
     with pytest.raises(ConnectionRefusedError):
-        worker.ask(path, "ping", SECONDS)
+        worker_socket.ask_worker(path, "ping", SECONDS)
 
 
 def test_only_sockets_of_ours_in_folders_of_ours(folder: Path, tmp_path: Path) -> None:
@@ -153,17 +160,17 @@ def test_only_sockets_of_ours_in_folders_of_ours(folder: Path, tmp_path: Path) -
         (folder / "file").touch()
         for path in (tmp_path / "link" / "s", tmp_path / "none" / "s", folder / "none"):
             with pytest.raises(OSError, match=r"link|none"):
-                worker.ask(str(path), "ping", SECONDS)
+                worker_socket.ask_worker(str(path), "ping", SECONDS)
         for name in ("link", "file"):
             with pytest.raises(PermissionError):
-                worker.ask(str(folder / name), "ping", SECONDS)
+                worker_socket.ask_worker(str(folder / name), "ping", SECONDS)
         folder.chmod(0o750)
         with pytest.raises(PermissionError, match="private folder"):
-            worker.ask(str(folder / "s"), "ping", SECONDS)
+            worker_socket.ask_worker(str(folder / "s"), "ping", SECONDS)
         assert requests == []
 
 
 @pytest.mark.parametrize("handler", ["", "../ping", "ping HTTP/1.1\r\nX: y", "p g", "ping?a b"])
 def test_a_handler_is_a_name(handler: str, folder: Path) -> None:
     with pytest.raises(ValueError, match="no handler"):
-        worker.ask(str(folder / "s"), handler, SECONDS)
+        worker_socket.ask_worker(str(folder / "s"), handler, SECONDS)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mgpu_probes.outside import cgroup, tasks
-from mgpu_probes.outside.host import CLOSE_LOOKS, THEN_EACH, Host
-from mgpu_probes.outside.tasks import THREADS, Tasks
+from mgpu_probes.outside import cgroups, host_usage
+from mgpu_probes.outside.host_usage import CLOSE_LOOKS, THEN_EACH, THREADS, HostUsage, Tasks
 
 from tests.support.jobs import until
 
@@ -73,7 +72,7 @@ def test_a_process_of_very_many_threads_is_looked_at_in_part(tmp_path: Path) -> 
 
 
 def test_many_processes_share_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "THREADS_IN_ALL", 4)
+    monkeypatch.setattr(host_usage, "THREADS_IN_ALL", 4)
     process(tmp_path, 77, threads=4)
     process(tmp_path, 177, threads=4)
     found = look(tmp_path, 77, 177)["tasks"]
@@ -120,7 +119,7 @@ def test_another_process_has_other_groups_than_ours(tmp_path: Path) -> None:
     write(tmp_path, "sys/fs/cgroup/mine/cpu.max", "10000 100000\n")
     process(tmp_path, 77)
     assert look(tmp_path, 77)["tasks"]["77"]["limits"] == []
-    ours = cgroup.quotas(tmp_path)
+    ours = cgroups.find_cpu_quotas(tmp_path)
     assert ours is not None
     assert [quota.cores for quota in ours] == [0.1]
 
@@ -137,8 +136,8 @@ def test_groups_are_read_anew_now_and_then_and_for_a_reused_pid(tmp_path: Path) 
     probe = Tasks(tmp_path)
     seen = [probe.look([77])["tasks"]["77"]["limits"]]
     write(tmp_path, "sys/fs/cgroup/cpu.max", "50000 100000\n")
-    seen += [probe.look([77])["tasks"]["77"]["limits"] for _ in range(tasks.RENEWED_EVERY)]
-    assert seen == [[]] * tasks.RENEWED_EVERY + [["/sys/fs/cgroup"]]
+    seen += [probe.look([77])["tasks"]["77"]["limits"] for _ in range(host_usage.RENEWED_EVERY)]
+    assert seen == [[]] * host_usage.RENEWED_EVERY + [["/sys/fs/cgroup"]]
     write(tmp_path, "sys/fs/cgroup/cpu.max", "max 100000\n")
     process(tmp_path, 77, started=900)
     assert probe.look([77])["tasks"]["77"]["limits"] == []
@@ -146,18 +145,18 @@ def test_groups_are_read_anew_now_and_then_and_for_a_reused_pid(tmp_path: Path) 
 
 def test_a_host_looks_closely_at_first_and_then_now_and_then(tmp_path: Path) -> None:
     process(tmp_path, 77)
-    host = Host(tmp_path, closely=True)
+    host = HostUsage(tmp_path, closely=True)
     samples = [host.sample([77]) for _ in range(CLOSE_LOOKS + 2 * THEN_EACH)]
     close = [number for number, sample in enumerate(samples) if "tasks" in sample]
     assert close == [*range(CLOSE_LOOKS), CLOSE_LOOKS, CLOSE_LOOKS + THEN_EACH]
-    assert "tasks" not in Host(tmp_path).sample([77])
+    assert "tasks" not in HostUsage(tmp_path).sample([77])
 
 
 def test_what_stands_still_on_the_machine(tmp_path: Path) -> None:
     write(tmp_path, "proc/stat", "cpu  100 0 50 800 50 0 0 25 9 9\n")
     some = "some avg10=1.0 avg60=1.0 avg300=1.0 total=2500000\n"
     write(tmp_path, "proc/pressure/cpu", some + "full avg10=0 avg60=0 avg300=0 total=7\n")
-    sample = Host(tmp_path, closely=True).sample()
+    sample = HostUsage(tmp_path, closely=True).sample()
     ticks = os.sysconf("SC_CLK_TCK")
     assert sample["busy"] == 175 / ticks
     assert sample["iowait"] == 50 / ticks
@@ -166,7 +165,7 @@ def test_what_stands_still_on_the_machine(tmp_path: Path) -> None:
 
 
 def test_a_kernel_without_any_of_it(tmp_path: Path) -> None:
-    sample = Host(tmp_path, closely=True).sample([1])
+    sample = HostUsage(tmp_path, closely=True).sample([1])
     assert sample["tasks"] == {}
     assert sample["pressure"] == {}
     assert {sample["busy"], sample["iowait"], sample["steal"]} == {None}

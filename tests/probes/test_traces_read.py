@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.traces import pieces
-from mgpu_probes.outside.traces.facts import Kind, NotATraceError
-from mgpu_probes.outside.traces.read import read_trace
+from mgpu_probes.outside.traces import trace_chunks
+from mgpu_probes.outside.traces.chrome_trace import read_trace
+from mgpu_probes.outside.traces.trace_columns import Kind, NotATraceError
 
 EVENT = {"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 5.5, "dur": 2.25}
 
@@ -58,7 +58,7 @@ def test_the_same_whatever_the_size_of_a_piece(
     nested = [{**EVENT, "ts": at, "name": "},{"} for at in range(50)]
     path = file(tmp_path / "t.json", *nested)
     whole = read_trace(path)
-    monkeypatch.setattr(pieces, "CHUNK", 64)
+    monkeypatch.setattr(trace_chunks, "CHUNK", 64)
     assert (read_trace(path).events == whole.events).all()
     assert len(whole.events) == 50
     assert whole.cut is None
@@ -97,10 +97,10 @@ def test_bounds_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = tmp_path / "t.json.gz"
     with gzip.open(bomb, "wb") as out:
         out.write(b'{"traceEvents": [' + json.dumps(EVENT).encode() + b",")
-        out.write(b" " * (pieces.MOST_PIECE + 3 * pieces.CHUNK))
+        out.write(b" " * (trace_chunks.MOST_PIECE + 3 * trace_chunks.CHUNK))
         out.write(b"{}]}")
     assert "an event of more than 16 MiB" in (read_trace(bomb).cut or "")
-    monkeypatch.setattr(pieces, "MOST_BYTES", 4 << 20)
+    monkeypatch.setattr(trace_chunks, "MOST_BYTES", 4 << 20)
     with gzip.open(bomb, "wb") as out:
         out.write(b'{"traceEvents": [' + b",".join([json.dumps(EVENT).encode()] * 60_000))
     found = read_trace(bomb)

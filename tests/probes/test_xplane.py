@@ -8,10 +8,9 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.traces import xplane
-from mgpu_probes.outside.traces.facts import Kind, NotATraceError, RawTrace
-from mgpu_probes.outside.traces.wire import Broken, fields, varint
-from mgpu_probes.outside.traces.xplane import read_xplane
+from mgpu_probes.outside.traces import xplane_trace
+from mgpu_probes.outside.traces.trace_columns import Kind, NotATraceError, RawTrace
+from mgpu_probes.outside.traces.xplane_trace import Broken, fields, read_xplane, varint
 
 from mgpu_doctor.cli import app
 from tests.support import xplane as written
@@ -67,7 +66,7 @@ def test_steps_fetches_and_operators_of_a_real_profile() -> None:
     told = rows(found)
     steps = [row for row in told if row[0].startswith("ProfilerStep#")]
     assert [name for name, *_ in steps] == [f"ProfilerStep#{step}" for step in range(8)]
-    fetches = [row for row in told if row[0] == xplane.FETCH]
+    fetches = [row for row in told if row[0] == xplane_trace.FETCH]
     assert len(fetches) == 8
     for (_, _, start, length), (_, _, begun, lasted) in zip(steps, fetches, strict=True):
         assert start <= begun < begun + lasted <= start + length
@@ -126,11 +125,11 @@ def test_a_changed_byte_breaks_nothing(
 
 
 def test_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(xplane, "MOST_EVENTS", 10)
+    monkeypatch.setattr(xplane_trace, "MOST_EVENTS", 10)
     found = read(tmp_path, FILE.read_bytes())
     assert len(found.events) <= 10
     assert found.cut == "only its first 10 events were read"
-    monkeypatch.setattr(xplane, "MOST_BYTES", 1 << 10)
+    monkeypatch.setattr(xplane_trace, "MOST_BYTES", 1 << 10)
     with pytest.raises(NotATraceError, match="profile fewer steps"):
         read(tmp_path, FILE.read_bytes())
 

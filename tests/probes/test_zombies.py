@@ -28,28 +28,28 @@ def ended(pid: int) -> None:
 
 
 def test_a_process_that_runs_has_not_ended(child: subprocess.Popen[str]) -> None:
-    assert processes.wait_status(child.pid) is None
+    assert processes.read_wait_status(child.pid) is None
     child.communicate("\n")
 
 
 def test_an_exit_code(child: subprocess.Popen[str]) -> None:
-    ticks = processes.start_ticks(child.pid)
+    ticks = processes.find_start_ticks(child.pid)
     assert child.stdin is not None
     child.stdin.write("\n")
     child.stdin.close()
     ended(child.pid)
-    status = processes.wait_status(child.pid, ticks)
+    status = processes.read_wait_status(child.pid, ticks)
     assert status is not None
     assert os.waitstatus_to_exitcode(status) == 3
-    assert processes.wait_status(child.pid, (ticks or 0) + 1) is None
+    assert processes.read_wait_status(child.pid, (ticks or 0) + 1) is None
     child.wait()
-    assert processes.wait_status(child.pid, ticks) is None
+    assert processes.read_wait_status(child.pid, ticks) is None
 
 
 def test_a_signal(child: subprocess.Popen[str]) -> None:
     child.kill()
     ended(child.pid)
-    status = processes.wait_status(child.pid)
+    status = processes.read_wait_status(child.pid)
     assert status is not None
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
 
@@ -59,8 +59,8 @@ def test_of_somebody_elses_process_the_kernel_does_not_tell(
 ) -> None:
     fields = ["Z", "1", *["0"] * 17, "77", *["0"] * 29, str(9)]
     write(tmp_path, "5/stat", f"5 (python) {' '.join(fields)}\n")
-    assert processes.wait_status(5, proc=tmp_path) == 9
+    assert processes.read_wait_status(5, proc=tmp_path) == 9
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
-    assert processes.wait_status(5, proc=tmp_path) is None
+    assert processes.read_wait_status(5, proc=tmp_path) is None
     write(tmp_path, "6/stat", "6 (python) Z 1 0\n")
-    assert processes.wait_status(6, proc=tmp_path) is None
+    assert processes.read_wait_status(6, proc=tmp_path) is None

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mgpu_probes.outside import oom_counters
+from mgpu_probes.outside import cgroups
 
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.diagnose import diagnose
@@ -97,7 +97,7 @@ def _works(command: Sequence[str]) -> bool:
 @contextmanager
 def memory_group(limit: int) -> Iterator[Path | None]:
     """A control group with this memory limit in bytes; None where we may make none."""
-    found = next(iter(oom_counters.groups_of("self").values()), None)
+    found = next(iter(cgroups.find_memory_groups("self").values()), None)
     group = found[1] / f"mgpu-doctor-test-{free_port()}" if found is not None else None
     if found is None or group is None or not _made(group, found[0], limit):
         yield None

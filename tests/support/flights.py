@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from mgpu_probes.outside.flight.dumps import SYMBOLISING
+from mgpu_probes.outside.flight.flight_dumps import SYMBOLISING
 
 from mgpu_doctor.case.flight_files import read_flights
 from mgpu_doctor.case.flights import Collective, Flight

@@ -83,7 +83,7 @@ def kill_family(pid: int) -> None:
 
 def gone(pid: int) -> bool:
     """Whether it has ended: in a container there may be nobody who waits for orphans."""
-    return not processes.alive(pid)
+    return not processes.is_alive(pid)
 
 
 def until(condition: Callable[[], bool], seconds: float = 150.0) -> None:

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mgpu_probes.outside.logs.facts import Scanned
-from mgpu_probes.outside.logs.read import open_log
-from mgpu_probes.outside.logs.scan import Engine
+from mgpu_probes.outside.logs.log_files import open_log
+from mgpu_probes.outside.logs.log_scanner import Engine, Scanned
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 

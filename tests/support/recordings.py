@@ -12,7 +12,7 @@ from typing import Any
 
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
-from mgpu_probes.outside.processes import start_ticks
+from mgpu_probes.outside.processes import find_start_ticks
 
 from mgpu_doctor.recording.layout import END, INFO, SCHEMA, boxes
 
@@ -45,7 +45,7 @@ def recording(
         "started": STARTED,
         "probe": True,
         "job_pid": os.getpid(),
-        "job_start_ticks": start_ticks(os.getpid()),
+        "job_start_ticks": find_start_ticks(os.getpid()),
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / INFO).write_text(json.dumps(info))

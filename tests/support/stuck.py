@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.jobs.found import RANK, FoundJob, FoundProcess
-from mgpu_probes.outside.stacks import kernel
+from mgpu_probes.outside.jobs.found_jobs import RANK, FoundJob, FoundProcess
+from mgpu_probes.outside.stacks import kernel_waits
 
 from tests.support.jobs import until
 
@@ -89,7 +89,7 @@ def stuck(
 
 def rests_in(pid: int, call: str) -> None:
     """Waits until the process's main thread is in this system call."""
-    until(lambda: (kernel.moment(pid).syscall or "").split()[:1] == [call])
+    until(lambda: (kernel_waits.read_kernel_state(pid).syscall or "").split()[:1] == [call])
 
 
 @contextmanager
@@ -103,7 +103,7 @@ def job_of(*pids: int, role: str = RANK) -> FoundJob:
     """A job of these processes; the first is rank 0."""
     found = []
     for rank, pid in enumerate(pids):
-        process = processes.read(pid)
+        process = processes.read_process(pid)
         assert process is not None
         found.append(
             FoundProcess(

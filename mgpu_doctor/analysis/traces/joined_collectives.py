@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from mgpu_probes.outside.traces.facts import Events, Kind
+from mgpu_probes.outside.traces.trace_columns import Events, Kind
 
 from mgpu_doctor.analysis.traces import event_names
 from mgpu_doctor.analysis.traces.time_split import step_starts

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from mgpu_probes.outside.traces.facts import Events, Kind
+from mgpu_probes.outside.traces.trace_columns import Events, Kind
 
 from mgpu_doctor.analysis.traces import event_names
 from mgpu_doctor.case.traces import Trace

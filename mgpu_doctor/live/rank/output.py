@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mgpu_probes.outside.logs.split import numbered_style, split
-from mgpu_probes.outside.text import clean_line
+from mgpu_probes.outside.logs.log_lines import numbered_style, split_line
+from mgpu_probes.outside.terminal_text import clean_line
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.printed import read_streams
@@ -113,7 +113,7 @@ def _whose(
         if shown and alone:
             found.append(Printed(shown, True))
         elif shown:
-            label = split(shown, style)
+            label = split_line(shown, style)
             number = label.rank if label.rank is not None else numbers.get(label.local_rank)
             if number is None or number == rank.rank:
                 found.append(Printed(shown, number is not None))

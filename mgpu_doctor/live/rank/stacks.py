@@ -6,9 +6,9 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mgpu_probes.outside import jobs
-from mgpu_probes.outside.jobs.found import LOADER, RANK, FoundJob, FoundProcess
-from mgpu_probes.outside.look import look
-from mgpu_probes.outside.stacks.reading import Aid
+from mgpu_probes.outside.job_snapshot import take_snapshot
+from mgpu_probes.outside.jobs.found_jobs import LOADER, RANK, FoundJob, FoundProcess
+from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.case.job import this_host
 from mgpu_doctor.case.looking import look_of
@@ -126,7 +126,7 @@ def _loads_for(one: FoundProcess) -> int | None:
 
 def _look(job: FoundJob, case: Case) -> Look:
     aids = _aids(case, {one.pid for one in job.processes if one.role == RANK})
-    seen = look_of(look(job, aids=aids))
+    seen = look_of(take_snapshot(job, aids=aids))
     assert seen is not None  # it has a time
     return seen
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from mgpu_probes.outside import jobs, processes
 from mgpu_probes.outside.jobs import FoundJob
-from mgpu_probes.outside.stacks import permission
+from mgpu_probes.outside.stacks import ptrace_permission
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
@@ -101,7 +101,7 @@ def _belongs(job: FoundJob, pid: int) -> bool:
     for _ in range(MOST_ABOVE):
         if above == pid:
             return True
-        found = processes.read(above) if above > 1 else None
+        found = processes.read_process(above) if above > 1 else None
         if found is None:
             return False
         above = found.parent
@@ -120,7 +120,7 @@ def _recorded(recording: Path, info: dict[str, object], pid: int, found: FoundJo
         world_size=found.world_size if found is not None else None,
         framework=_framework(found) if found is not None else None,
         launcher=found.launcher if found is not None else None,
-        user=permission.user(own),
+        user=ptrace_permission.name_user(own),
         container=_container(found) if found is not None else None,
         age=max(0.0, time.time() - started) if isinstance(started, (int, float)) else None,
         pids=_pids(found) if found is not None else frozenset(),
@@ -137,7 +137,8 @@ def _outside(job: FoundJob) -> Listed:
         world_size=job.world_size,
         framework=_framework(job),
         launcher=job.launcher,
-        user=first.user or (permission.user(first.uid) if first.uid is not None else None),
+        user=first.user
+        or (ptrace_permission.name_user(first.uid) if first.uid is not None else None),
         container=_container(job),
         age=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - oldest / TICKS),
         pids=_pids(job),

@@ -82,7 +82,7 @@ def _wait(voice: IO[bytes], folder: Path | None, patience: float) -> Started:
         first, ended, words = told.partition("\n")
         if ended and first.isdecimal():
             pid = int(first)
-        over = pid is not None and not processes.alive(pid)  # asked before its files are read
+        over = pid is not None and not processes.is_alive(pid)  # asked before its files are read
         recording = _recording(pid, folder) if pid is not None else None
         if pid is not None and recording is not None:
             return Started(recording, pid)
@@ -131,7 +131,7 @@ def farewell(started: Started) -> str:
     own = started.recording.parent == runs()
     name = started.recording.name if own else shlex.quote(str(started.recording))
     if not (started.recording / END).exists():
-        if processes.alive(started.pid):
+        if processes.is_alive(started.pid):
             return f"the job goes on; `mgpu-doctor top {name}` shows it again."
         return f"the job's end was not recorded; `mgpu-doctor diagnose {name}` tells what is known."
     end = _object(started.recording / END)

@@ -38,7 +38,7 @@ class Who:
 
     @property
     def alive(self) -> bool:
-        return processes.alive(self.pid, self.start_ticks)
+        return processes.is_alive(self.pid, self.start_ticks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def aim_at_recording(recording: Path) -> Aim | str:
     job = _who(info.get("job_pid"), info.get("job_start_ticks"))
     if job is None:
         return "the job has ended."
-    doctor = processes.read(parent) if (parent := _parent(job.pid)) else None
+    doctor = processes.read_process(parent) if (parent := _parent(job.pid)) else None
     observed = doctor is not None and doctor.pid == info.get("doctor_pid")
     asked = (Who(doctor.pid, doctor.start_ticks),) if doctor and observed else (job,)
     return _ours(Aim(recording.name, asked, (job,)))
@@ -117,7 +117,7 @@ def _families(roots: Iterable[Who]) -> list[Who]:
     for root in roots:
         if root.alive:
             found[root.pid] = root
-            for child in processes.descendants(root.pid):
+            for child in processes.list_descendants(root.pid):
                 found[child.pid] = Who(child.pid, child.start_ticks)
     return list(found.values())
 
@@ -136,11 +136,11 @@ def _ours(aim: Aim) -> Aim | str:
 def _who(pid: object, ticks: object) -> Who | None:
     if not isinstance(pid, int) or pid <= 0 or not isinstance(ticks, int):
         return None
-    return Who(pid, ticks) if processes.alive(pid, ticks) else None
+    return Who(pid, ticks) if processes.is_alive(pid, ticks) else None
 
 
 def _parent(pid: int) -> int | None:
-    found = processes.read(pid)
+    found = processes.read_process(pid)
     return found.parent if found is not None and found.parent > 1 else None
 
 

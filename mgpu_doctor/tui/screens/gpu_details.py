@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mgpu_probes.outside.owner import Owner
+from mgpu_probes.outside.processes import Owner
 from rich.text import Text
 
 from mgpu_doctor.case.clockreasons import HARD, WORDS

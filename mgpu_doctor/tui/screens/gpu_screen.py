@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from mgpu_probes.outside.owner import Owner, owners
+from mgpu_probes.outside.processes import Owner, find_owners
 from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
@@ -40,7 +40,7 @@ class GpuScreen(SubjectScreen):
             super().__init__()
             self.found = found
 
-    def __init__(self, frame: Frame, view: View, *, look: Look = owners) -> None:
+    def __init__(self, frame: Frame, view: View, *, look: Look = find_owners) -> None:
         super().__init__(frame, view)
         self._look = look
         self._owners = Owners()

@@ -1,1 +1,1 @@
-"""What looks at a job from outside its processes: one file a source."""
+"""Reads facts about a job from outside its processes: one source per module, no judgement."""

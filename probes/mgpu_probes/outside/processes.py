@@ -1,23 +1,35 @@
-"""Processes of this machine as /proc tells of them. Facts only; Linux alone.
+"""Processes of this machine: state, parent, exit status, and whose they are. Linux only.
 
-Fields of /proc/PID/stat: proc(5). Every function tolerates a process that ends while it looks.
-"""
+Files: proc(5), cgroups(7). Every function tolerates a process that ends while it is read."""
 
 from __future__ import annotations
 
 import os
+import pwd
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
+
+from mgpu_probes.outside.kernel_log import sees_own_pids
 
 PROC = Path("/proc")
 _EXIT_CODE = 52 - 3
 """Field 52 of /proc/PID/stat, counted from the state (field 3)."""
 _MOST = 16_384
 _GONE = frozenset("ZXx")  # zombie, dead
+MOST_BYTES = 16 << 10
+MOST_PROCESSES = 256
+_CONTAINER = re.compile(
+    r"/(?:lxc(?:\.payload)?[/.]|machine\.slice/machine-)(\w[\w.-]{0,127}?)(?:\.scope)?(?:/|$)"
+)
+_LONG_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
 
 
 class Process(NamedTuple):
-    """One process. `start_ticks`: clock ticks since boot, which tells a reused pid apart."""
+    """One process. `find_start_ticks`: clock ticks since boot, which tells a reused pid apart."""
 
     pid: int
     parent: int
@@ -31,7 +43,7 @@ class Process(NamedTuple):
         return self.state in _GONE
 
 
-def read(pid: int, proc: Path = PROC) -> Process | None:
+def read_process(pid: int, proc: Path = PROC) -> Process | None:
     """The process with this pid, a zombie too; None where there is none."""
     try:
         with open(f"{proc}/{pid}/stat", "rb", buffering=0) as file:
@@ -55,22 +67,22 @@ def read(pid: int, proc: Path = PROC) -> Process | None:
         return None
 
 
-def start_ticks(pid: int, proc: Path = PROC) -> int | None:
+def find_start_ticks(pid: int, proc: Path = PROC) -> int | None:
     """When the process started, in clock ticks since boot; None where there is none."""
-    process = read(pid, proc)
+    process = read_process(pid, proc)
     return None if process is None else process.start_ticks
 
 
-def alive(pid: int, started: int | None = None, proc: Path = PROC) -> bool:
+def is_alive(pid: int, started: int | None = None, proc: Path = PROC) -> bool:
     """Whether this very process still runs. `started`: its start ticks, against a reused pid;
     None or 0: unknown, then the pid alone decides. A zombie is not alive."""
-    process = read(pid, proc)
+    process = read_process(pid, proc)
     if process is None or process.ended:
         return False
     return not started or process.start_ticks == started
 
 
-def user(pid: int, proc: Path = PROC) -> int | None:
+def find_uid(pid: int, proc: Path = PROC) -> int | None:
     """The user whose process this is; root for one that hides itself from others. None where there
     is none."""
     try:
@@ -79,11 +91,11 @@ def user(pid: int, proc: Path = PROC) -> int | None:
         return None
 
 
-def wait_status(pid: int, started: int | None = None, proc: Path = PROC) -> int | None:
+def read_wait_status(pid: int, started: int | None = None, proc: Path = PROC) -> int | None:
     """How a process ended that its parent has not waited for, as waitpid(2) would tell it; None
     where it still runs, is gone, is not the one that `started` then (clock ticks), or somebody
     else's: of those the kernel says 0, whatever happened."""
-    process = read(pid, proc)
+    process = read_process(pid, proc)
     if process is None or not process.ended or started not in (None, 0, process.start_ticks):
         return None
     try:
@@ -104,7 +116,7 @@ def boot_id(proc: Path = PROC) -> str | None:
     return text.strip().lower() or None
 
 
-def descendants(pid: int, proc: Path = PROC) -> tuple[Process, ...]:
+def list_descendants(pid: int, proc: Path = PROC) -> tuple[Process, ...]:
     """Every process below `pid`, nearest first. One pass over /proc."""
     children: dict[int, list[Process]] = {}
     try:
@@ -112,7 +124,7 @@ def descendants(pid: int, proc: Path = PROC) -> tuple[Process, ...]:
     except OSError:
         return ()
     for entry in entries:
-        process = read(int(entry), proc)
+        process = read_process(int(entry), proc)
         if process is not None:
             children.setdefault(process.parent, []).append(process)
     found: list[Process] = []
@@ -122,3 +134,60 @@ def descendants(pid: int, proc: Path = PROC) -> tuple[Process, ...]:
             found.append(child)
             queue.append(child.pid)
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """None, or no words: not known."""
+
+    pid: int
+    user: str | None = None
+    container: str | None = None
+    command: tuple[str, ...] = ()
+
+
+def find_owners(pids: Iterable[int], root: Path = Path("/")) -> tuple[Owner, ...] | None:
+    """Of the first of these processes, which are numbered as the host does; None: this is a
+    container, in which those numbers are somebody else's or nobody's."""
+    if not sees_own_pids(root):
+        return None
+    return tuple(_owner(pid, root / "proc" / str(pid)) for pid in list(pids)[:MOST_PROCESSES])
+
+
+def find_container(cgroup: str) -> str | None:
+    """The id (its first 12 digits) or name of the container; None: in none, or in ours."""
+    for line in cgroup.splitlines():
+        path = line.rpartition(":")[2]
+        if long := _LONG_ID.findall(path):
+            return str(long[-1])[:12]
+        if named := _CONTAINER.search(path):
+            return named.group(1)
+    return None
+
+
+@lru_cache(maxsize=256)
+def name_user(uid: int) -> str:
+    """Their name; the number itself where they have none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def _owner(pid: int, folder: Path) -> Owner:
+    try:
+        who = name_user(folder.stat().st_uid)
+    except OSError:
+        return Owner(pid)
+    words = _read_text(folder / "cmdline").rstrip("\0").split("\0")
+    return Owner(
+        pid, who, find_container(_read_text(folder / "cgroup")), tuple(filter(None, words))
+    )
+
+
+def _read_text(path: Path) -> str:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return (file.read(MOST_BYTES) or b"").decode("utf-8", "replace")
+    except OSError:
+        return ""  # it ended meanwhile, or may not be read

@@ -1,9 +1,8 @@
 """Python tracebacks in lines of text, one source of lines at a time. Facts only.
 
 Understood: tracebacks with chained exceptions (the last one is the raised one), syntax errors of
-the script itself (they have no header), and faulthandler's `Fatal Python error` reports. Formats:
-the standard library's `traceback` and `faulthandler`.
-"""
+the script itself (they have no header), and faulthandler's `Fatal Python error` reports.
+Formats: the standard library's `traceback` and `faulthandler`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.outside.traces.facts import EVENT_DTYPE, Kind
+from mgpu_probes.outside.traces.trace_columns import EVENT_DTYPE, Kind
 
 from mgpu_doctor.analysis.traces.joined_collectives import UnjoinableError, join
 from mgpu_doctor.case.traces import Trace

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.ending import Endings
+from mgpu_probes.outside.exit_evidence import ExitEvidence
 
 from mgpu_doctor.case.ending_files import MOST_KILLS, MOST_PROCESSES, ending_of, read_endings
 from mgpu_doctor.case.load import load_recording
@@ -29,7 +29,7 @@ def test_what_the_probe_wrote_is_read_as_it_was(tmp_path: Path) -> None:
     write(root, "log", "")
     version_2(root, "/jobs", limit=str(64 * MIB))
     process(root, 100, files=7, parent=99)
-    endings = Endings({"cwd": str(tmp_path)}, root, log="log")
+    endings = ExitEvidence({"cwd": str(tmp_path)}, root, log="log")
     endings.look([100])
     version_2(root, "/jobs", limit=str(64 * MIB), killed=1, used=64 * MIB)
     write(root, "proc/vmstat", "oom_kill 5\n")

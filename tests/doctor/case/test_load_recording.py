@@ -12,7 +12,7 @@ import pytest
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.processes import start_ticks
+from mgpu_probes.outside.processes import find_start_ticks
 
 from mgpu_doctor.case.load import NotARecording, load_recording
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
@@ -77,7 +77,7 @@ class Recorder:
             boxes, rank=number, local_rank=local, world_size=world, attempt=attempt
         )
         birth = {"framework": "torch", "strategy": "ddp", "launcher": by}
-        writer.birth({**birth, "ticks": start_ticks(os.getpid())})
+        writer.birth({**birth, "ticks": find_start_ticks(os.getpid())})
         write_steps(writer, 10)
         if how == "raise":
             words = {"type": "ValueError", "message": "bad\x1b[2J", "file": "/a/t.py", "line": 7}
@@ -213,7 +213,7 @@ def test_a_goodbye_without_a_code_gets_the_one_that_the_console_tells(recorder: 
 
 
 def test_a_live_job_runs(recorder: Recorder) -> None:
-    recorder.info(job_pid=os.getpid(), job_start_ticks=start_ticks(os.getpid()))
+    recorder.info(job_pid=os.getpid(), job_start_ticks=find_start_ticks(os.getpid()))
     writer = Writer.open(recorder.host / "boxes", rank=0, local_rank=0, world_size=2)
     writer.words[layout.NOW_SITE // 8] = writer.site("all_reduce t.py:8")
     writer.words[layout.NOW_PHASE // 8] = layout.WAIT | 4 << 8
@@ -539,7 +539,7 @@ def test_only_a_process_that_is_surely_the_rank_is_asked_anything(
         with monkeypatch.context() as patch:
             patch.setattr(processes, name, value)
             if name == "start_ticks":
-                patch.setattr(processes, "alive", lambda _, started: started == 1)
+                patch.setattr(processes, "is_alive", lambda _, started: started == 1)
             assert [rank.is_here for rank in recorder.load().ranks] == [False], name
     assert [rank.is_here for rank in recorder.load(until=9e9).ranks] == [False]
 
@@ -552,7 +552,7 @@ def test_a_box_that_tells_no_boot_or_start_names_no_process_of_this_machine(
     (path,) = (recorder.host / "boxes").glob("*.box")
     raw = bytearray(path.read_bytes())
     boot = bytes.fromhex(str(processes.boot_id()).replace("-", ""))
-    ticks = (start_ticks(os.getpid()) or 0).to_bytes(8, sys.byteorder)
+    ticks = (find_start_ticks(os.getpid()) or 0).to_bytes(8, sys.byteorder)
     for part in (boot, ticks):
         changed = bytearray(raw)
         at = bytes(raw).index(part)

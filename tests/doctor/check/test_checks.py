@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside import places
-from mgpu_probes.outside.stacks import pyspy
+from mgpu_probes.outside import disk_space
+from mgpu_probes.outside.stacks import pyspy_stacks
 
 from mgpu_doctor.check import installed, kernel, room, stacks
 from mgpu_doctor.check.catalogue import CHECKS
@@ -111,7 +111,7 @@ def test_the_stack_of_a_process_is_really_read() -> None:
 def test_without_py_spy_it_is_told_how_to_get_it(
     bare: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pyspy, "program", lambda: None)
+    monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: None)
     found = stacks.py_spy(bare)
     assert found.level is Level.FAIL
     assert found.remedy == f"{sys.executable} -m pip install --upgrade py-spy"
@@ -128,15 +128,15 @@ def test_the_version_of_py_spy_counts(
     program = bare.root / "py-spy"
     program.write_text(f"#!/bin/sh\necho '{printed}'\n")
     program.chmod(0o700)
-    monkeypatch.setattr(pyspy, "program", lambda: str(program))
+    monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: str(program))
     assert stacks.py_spy(bare).level is level
 
 
 def test_a_denial_names_its_reason_and_the_remedy(
     bare: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    denied = pyspy.Failure(pyspy.Kind.DENIED)
-    monkeypatch.setattr(pyspy, "read", lambda *_: denied)
+    denied = pyspy_stacks.Failure(pyspy_stacks.Kind.DENIED)
+    monkeypatch.setattr(pyspy_stacks, "read_stack", lambda *_: denied)
     write(bare, "proc/sys/kernel/yama/ptrace_scope", "2\n")
     found = stacks.tracing(bare)
     assert found.level is Level.FAIL
@@ -256,7 +256,7 @@ def test_recordings_below_a_folder_that_may_not_be_entered(bare: Machine) -> Non
 def test_room_for_recordings(
     bare: Machine, monkeypatch: pytest.MonkeyPatch, free: int, level: Level
 ) -> None:
-    monkeypatch.setattr(places, "room", lambda _: {"size": 1 << 41, "free": free})
+    monkeypatch.setattr(disk_space, "measure_disk_space", lambda _: {"size": 1 << 41, "free": free})
     here = replace(bare, environment={"MGPU_DOCTOR_HOME": str(bare.root / "not" / "yet")})
     assert room.recordings(here).level is level
     assert not (bare.root / "not").exists()
@@ -277,7 +277,7 @@ def test_shared_memory(
     level: Level,
     remedy: str,
 ) -> None:
-    monkeypatch.setattr(places, "room", lambda _: room_there)
+    monkeypatch.setattr(disk_space, "measure_disk_space", lambda _: room_there)
     found = room.shared_memory(bare)
     assert found.level is level
     assert remedy in found.remedy

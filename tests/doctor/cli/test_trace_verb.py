@@ -82,13 +82,13 @@ def test_a_folder_with_something_in_it_is_left_alone(
 
 
 def test_ranks_that_refuse_are_told_once_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mgpu_probes.outside.ondemand.facts import Taken
+    from mgpu_probes.outside.traces.trace_requests import TakenTrace
 
     from mgpu_doctor.examine import traced
 
     why = "the script's own \x1b[31mprofiler is at work"
     monkeypatch.setattr(traced, "way_to", lambda _: traced.Way({1: "x"}))
-    monkeypatch.setattr(traced, "take", lambda *_: [Taken(n, n, None, why) for n in range(6)])
+    monkeypatch.setattr(traced, "take", lambda *_: [TakenTrace(n, n, None, why) for n in range(6)])
     result = ran("1")
     refused(
         result, "rank 0, rank 1, rank 2, rank 3 and 2 more: no trace (the script's own profiler"

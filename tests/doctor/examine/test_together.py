@@ -111,7 +111,7 @@ def test_a_job_that_ends_meanwhile(ranks: list[int], monkeypatch: pytest.MonkeyP
     assert job is not None
     for pid in ranks:
         os.kill(pid, 9)
-    until(lambda: all(not processes.alive(pid) for pid in ranks))
+    until(lambda: all(not processes.is_alive(pid) for pid in ranks))
     monkeypatch.setattr(jobs, "find_all", lambda: (job,))
     assert "ended while it was looked at" in refused()
 

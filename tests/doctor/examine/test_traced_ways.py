@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.jobs.found import RANK, FoundJob, FoundProcess
+from mgpu_probes.outside.jobs.found_jobs import RANK, FoundJob, FoundProcess
 
 from mgpu_doctor.examine import traced
 from mgpu_doctor.examine.subjects import UnknownSubject

@@ -85,7 +85,7 @@ def test_a_script_without_an_interpreter_line_is_run_by_the_shell(tmp_path: Path
 def test_how_somebody_elses_child_ended(code: int) -> None:
     end = f"sys.exit({code})" if code >= 0 else f"os.kill(os.getpid(), {-code})"
     child = subprocess.Popen([sys.executable, "-c", f"import os, sys; {end}"])
-    ticks = processes.start_ticks(child.pid)
+    ticks = processes.find_start_ticks(child.pid)
     assert ticks is not None
     pidfd = os.pidfd_open(child.pid)
     eventually("the zombie", lambda: state(child.pid) == "Z")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from mgpu_probes.outside.devices import Devices
-from mgpu_probes.outside.host import Host
+from mgpu_probes.outside.host_usage import HostUsage
 
 from mgpu_doctor.live import machine
 from mgpu_doctor.live.machine import Machine
@@ -29,13 +29,13 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The pids that were read, each of which costs a millisecond of an imagined clock."""
     pids: list[int] = []
 
-    def process(_: Host, pid: int) -> list[float | int]:
+    def process(_: HostUsage, pid: int) -> list[float | int]:
         pids.append(pid)
         cost.now += 0.001
         return [float(len(pids)), pid]
 
     cost = Clock()
-    monkeypatch.setattr(Host, "_process", process)
+    monkeypatch.setattr(HostUsage, "_process", process)
     monkeypatch.setattr(
         machine, "Pace", lambda _clock, _cost, *rest: Pace(clock, cost, *rest), raising=True
     )

@@ -51,7 +51,7 @@ def outlived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     assert subprocess.run(command, check=False, timeout=120).returncode == 0
     child = int(ready.read_text())
     yield recording, child
-    if processes.alive(child):
+    if processes.is_alive(child):
         os.kill(child, signal.SIGKILL)
 
 
@@ -71,7 +71,7 @@ def test_a_child_that_still_writes_keeps_the_recording(outlived: tuple[Path, int
     prune()
     assert recording.exists()
     os.kill(child, signal.SIGKILL)
-    eventually("its end", lambda: not processes.alive(child))
+    eventually("its end", lambda: not processes.is_alive(child))
     assert not is_written(recording)
     prune()
     assert not recording.exists()
@@ -82,7 +82,7 @@ def test_another_process_of_that_number_keeps_nothing(
 ) -> None:
     """By its start, and by the boot of the machine: numbers come round."""
     recording, child = outlived
-    ticks = processes.start_ticks(child)
+    ticks = processes.find_start_ticks(child)
     assert ticks is not None
     with monkeypatch.context() as patch:
         patch.setattr(processes, "boot_id", lambda: "00000000-0000-0000-0000-000000000000")
@@ -102,7 +102,7 @@ def test_the_doctor_at_its_work_keeps_its_recording(tmp_path: Path) -> None:
         "schema": "mgpu-doctor/recording/1",
         "host": os.uname().nodename,
         "doctor_pid": os.getpid(),
-        "doctor_start_ticks": processes.start_ticks(os.getpid()),
+        "doctor_start_ticks": processes.find_start_ticks(os.getpid()),
         "boot_id": processes.boot_id(),
     }
     (tmp_path / END).write_text("{}")

@@ -107,7 +107,7 @@ def test_a_job_that_runs_is_alive(tmp_path: Path, make: Make) -> None:
     assert found.alive
     assert found.state == "running"
     assert tidy(NOW, environment(tmp_path, **{VARIABLE: "0"})) == []
-    ticks = processes.start_ticks(os.getpid())
+    ticks = processes.find_start_ticks(os.getpid())
     assert ticks is not None
     reused = {"job_pid": os.getpid(), "job_start_ticks": ticks - 1, "host": os.uname().nodename}
     (folder / "recording.json").write_text(json.dumps(reused))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mgpu_probes.outside.console import parse
+from mgpu_probes.outside.console_errors import parse_console
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Console, Error
@@ -87,7 +87,7 @@ def test_the_console_of_an_unlabelled_process_keeps_the_workers_traceback() -> N
         *f"KeyError: {WRAPPED}".splitlines(),
         "epoch 1 was interrupted",
     ]
-    (printed,) = parse(lines).tracebacks
+    (printed,) = parse_console(lines).tracebacks
     raised = original(error_of(printed.traceback))
     assert (raised.type, raised.file, raised.line) == ("KeyError", "/home/u/data.py", 31)
 
@@ -101,7 +101,7 @@ def test_an_unlabelled_message_goes_on_while_it_is_indented() -> None:
         "saved nothing",
         "\tan indented line of somebody else",
     ]
-    (printed,) = parse(lines).tracebacks
+    (printed,) = parse_console(lines).tracebacks
     assert printed.traceback.message == (
         "Error(s) in loading state_dict for Net:\n\tsize mismatch for first.weight"
     )

@@ -10,7 +10,7 @@ from mgpu_probes.outside.devices.amd_gpus import AmdGpus
 from mgpu_probes.outside.devices.driver_polling import SLOW_PERIOD, Json
 from mgpu_probes.outside.devices.nvidia_gpus import NvidiaGpus
 from mgpu_probes.outside.devices.xid_events import XidLogThread, XidMerger
-from mgpu_probes.outside.kernel_lines import KMSG
+from mgpu_probes.outside.kernel_log import KMSG
 
 PATIENCE = 0.8
 """Seconds: less than the second that lies between samples."""

@@ -1,7 +1,7 @@
 """Asking a driver that may be slow or hang: what is asked, how often, and what errors mean.
 
-Each driver is asked in a thread of its own. A sample waits for it for a moment, then goes on with
-the answers that are known so far."""
+Each driver is asked in a thread of its own. A sample waits for it for a moment, then goes on
+with the answers that are known so far."""
 
 from __future__ import annotations
 

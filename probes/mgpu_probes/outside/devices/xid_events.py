@@ -23,7 +23,7 @@ from mgpu_probes.outside.devices.driver_polling import (
     PollingThread,
     describe_error,
 )
-from mgpu_probes.outside.kernel_lines import KMSG, LOG_FILES, LogFile, Records, first_readable
+from mgpu_probes.outside.kernel_log import KMSG, LOG_FILES, LogFile, Records, first_readable
 
 MOST_LOGGED = 256
 _XID = r"NVRM: Xid \(PCI:(?P<bus_id>[0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (?P<number>\d{1,5})\b"

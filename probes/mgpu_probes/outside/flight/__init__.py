@@ -1,1 +1,1 @@
-"""torch's flight recorder: what each rank's collectives were, from files and from live jobs."""
+"""Collectives of each rank: torch's flight recorder (files and live jobs) and NCCL's RAS."""

@@ -1,7 +1,7 @@
 """What a command line is: a launcher of ranks, a wrapper around another command, an interpreter.
 
-The names are those that the launchers install, and the modules that their docs call.
-"""
+The names are those of the programs that launchers install, and of the modules in their
+documentation."""
 
 from __future__ import annotations
 
@@ -73,21 +73,21 @@ _HELPERS = (
 _FORK_SERVER = "multiprocessing.forkserver"
 
 
-def base(word: str) -> str:
+def program_name(word: str) -> str:
     """The program's name; of a login shell too (`-bash`)."""
     return word.rpartition("/")[2].lstrip("-")
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def python(command: Command) -> bool:
-    return bool(command) and _PYTHON.match(base(command[0])) is not None
+def is_python(command: Command) -> bool:
+    return bool(command) and _PYTHON.match(program_name(command[0])) is not None
 
 
-def program(command: Command) -> tuple[str, tuple[str, ...]]:
+def parse_program(command: Command) -> tuple[str, tuple[str, ...]]:
     """What is run, and its arguments: through an interpreter the module or the script's path."""
     if not command:
         return "", ()
-    if not python(command):
+    if not is_python(command):
         return command[0], tuple(command[1:])
     words = list(command[1:])
     while words:
@@ -102,12 +102,12 @@ def program(command: Command) -> tuple[str, tuple[str, ...]]:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def launcher(command: Command) -> str | None:
+def name_launcher(command: Command) -> str | None:
     """The name of the launcher that this command is; None: it is none."""
-    name, words = program(command)
+    name, words = parse_program(command)
     if name in _MODULES:
         return _MODULES[name]
-    short = base(name.split(" ", 1)[0]) if name else ""
+    short = program_name(name.split(" ", 1)[0]) if name else ""
     if short.endswith(".py"):
         short = ".".join(PurePath(name).with_suffix("").parts[-3:])
         return _MODULES.get(short)
@@ -118,26 +118,26 @@ def launcher(command: Command) -> str | None:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def wrapper(command: Command) -> bool:
+def is_wrapper(command: Command) -> bool:
     """A shell or another command that runs the command that counts."""
-    return bool(command) and (base(command[0]) in _WRAPPERS or doctor(command))
+    return bool(command) and (program_name(command[0]) in _WRAPPERS or is_doctor(command))
 
 
-def doctor(command: Command) -> bool:
-    name, _ = program(command)
-    return base(name) in ("mgpu-doctor", "mgpu_doctor") or name.startswith("mgpu_doctor.")
+def is_doctor(command: Command) -> bool:
+    name, _ = parse_program(command)
+    return program_name(name) in ("mgpu-doctor", "mgpu_doctor") or name.startswith("mgpu_doctor.")
 
 
-def spawned(command: Command) -> bool:
+def is_spawned(command: Command) -> bool:
     """A child that multiprocessing started anew (start method `spawn`)."""
     return any(_SPAWNED in word for word in command[1:8])
 
 
-def fork_server(command: Command) -> bool:
+def is_fork_server(command: Command) -> bool:
     return any(_FORK_SERVER in word for word in command[1:8])
 
 
-def helper(command: Command) -> bool:
+def is_helper(command: Command) -> bool:
     """A process that a library keeps for itself."""
     return any(known in word for word in command[1:8] for known in _HELPERS)
 
@@ -161,11 +161,11 @@ _NODES = (
 )
 
 
-def count(command: Command) -> int | None:
+def count_ranks(command: Command) -> int | None:
     """Ranks that the launcher starts on this host, where its command says so and names no other
     host."""
-    known = _COUNTS.get(launcher(command) or "", ())
-    words = program(command)[1]
+    known = _COUNTS.get(name_launcher(command) or "", ())
+    words = parse_program(command)[1]
     found = None
     for index, word in enumerate(words[:64]):
         key, equals, value = word.partition("=")

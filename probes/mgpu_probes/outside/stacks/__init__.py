@@ -1,1 +1,1 @@
-"""Where the threads of a process stand, and what the kernel says it waits for."""
+"""Stacks of a process's threads, and what the kernel says the process waits for."""

@@ -1,1 +1,1 @@
-"""Traces of PyTorch's profiler (Kineto, Chrome's trace-event JSON), as NumPy columns."""
+"""Profiler traces: taking them from running ranks, and reading them as NumPy columns."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from mgpu_probes.outside import jobs
-from mgpu_probes.outside.jobs.found import FoundJob, FoundProcess
+from mgpu_probes.outside.jobs.found_jobs import FoundJob, FoundProcess
 
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.job import this_host

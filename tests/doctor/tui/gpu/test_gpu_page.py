@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from mgpu_probes.outside.owner import Owner, container, owners
+from mgpu_probes.outside.processes import Owner, find_container, find_owners
 from textual.app import App
 
 from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample, Ecc, MigInstance, NvLink, Pcie
@@ -138,14 +138,14 @@ def test_whose_a_process_is(tmp_path: Path) -> None:
     own = tmp_path / "proc/self/ns"
     own.mkdir(parents=True)
     (own / "pid").symlink_to("pid:[4026532000]")
-    assert owners([7], tmp_path) is None, "numbers of the host mean nothing in a container"
+    assert find_owners([7], tmp_path) is None, "numbers of the host mean nothing in a container"
     (own / "pid").unlink()
     (own / "pid").symlink_to("pid:[4026531836]")
     there = tmp_path / "proc/7"
     there.mkdir()
     (there / "cmdline").write_bytes(b"python\0train.py\0")
     (there / "cgroup").write_text(f"0::/docker/{'ab' * 32}\n")
-    found = owners([7, 8], tmp_path)
+    found = find_owners([7, 8], tmp_path)
     assert found is not None
     assert found[0].command == ("python", "train.py")
     assert found[0].container == "abababababab"
@@ -154,7 +154,7 @@ def test_whose_a_process_is(tmp_path: Path) -> None:
 
 
 def test_outside_of_containers_there_is_none() -> None:
-    assert container("0::/user.slice/user-1000.slice\n") is None
+    assert find_container("0::/user.slice/user-1000.slice\n") is None
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])

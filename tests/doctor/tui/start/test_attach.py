@@ -185,7 +185,7 @@ def test_a_job_under_observation_is_listed_once(monkeypatch: pytest.MonkeyPatch)
     """Its command is a shell script that starts the launcher."""
     recording = Path(os.environ["MGPU_DOCTOR_HOME"]) / "runs/20260101-000000-job"
     recording.mkdir(parents=True)
-    own = processes.start_ticks(os.getpid())
+    own = processes.find_start_ticks(os.getpid())
     (recording / "recording.json").write_text(
         f'{{"job_pid": {os.getpid()}, "job_start_ticks": {own}, "command": ["bash", "a b.sh"], '
         f'"host": "{os.uname().nodename}", "started": {time.time() - 60}}}'
@@ -207,7 +207,7 @@ def test_a_view_from_outside_tells_what_the_kernel_tells() -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        ticks = processes.start_ticks(child.pid)
+        ticks = processes.find_start_ticks(child.pid)
         rank = process(child.pid, "rank", 0, start_ticks=ticks, world_size=1)
         job = FoundJob(None, None, 1, (rank,))
         source = Outside(child.pid, find=lambda pid: job if pid == child.pid else None)
@@ -239,7 +239,7 @@ def test_a_view_from_outside_tells_what_the_kernel_tells() -> None:
 
 
 def test_what_a_rank_uses_is_told_between_two_looks() -> None:
-    own = process(os.getpid(), "rank", 0, start_ticks=processes.start_ticks(os.getpid()))
+    own = process(os.getpid(), "rank", 0, start_ticks=processes.find_start_ticks(os.getpid()))
     source = Outside(own.pid, find=lambda _pid: FoundJob(None, None, 1, (own,)))
     source.frame(0)
 
@@ -252,7 +252,7 @@ def test_what_a_rank_uses_is_told_between_two_looks() -> None:
 
 
 def test_a_view_from_outside_knows_when_it_looked() -> None:
-    own = process(os.getpid(), "rank", 0, start_ticks=processes.start_ticks(os.getpid()))
+    own = process(os.getpid(), "rank", 0, start_ticks=processes.find_start_ticks(os.getpid()))
     job = FoundJob(None, None, 1, (own,))
     source = Outside(own.pid, clock=lambda: time.time() + 20, find=lambda _pid: job)
     assert source.frame(0).ranks_age >= 20

@@ -55,7 +55,7 @@ def begun() -> Iterator[list[Started]]:
 
 
 def _gone(pid: int) -> bool:
-    return not processes.alive(pid)
+    return not processes.is_alive(pid)
 
 
 def console(one: Started) -> str:
@@ -69,7 +69,7 @@ def ended(one: Started) -> bool:
 def test_a_job_is_nobodys_child_and_runs_in_a_session_of_its_own(begun: list[Started]) -> None:
     one = start(run_words(python(SLEEPS)))
     begun.append(one)
-    doctor = processes.read(one.pid)
+    doctor = processes.read_process(one.pid)
     assert doctor is not None
     assert doctor.parent != os.getpid()
     assert os.getsid(one.pid) != os.getsid(0)
@@ -85,7 +85,7 @@ def test_a_job_is_nobodys_child_and_runs_in_a_session_of_its_own(begun: list[Sta
 
 
 def test_the_doctor_apart_is_known_as_the_doctor() -> None:
-    assert launchers.doctor(("python", "-m", "mgpu_doctor.tui.jobs.detached_start", "3", "run"))
+    assert launchers.is_doctor(("python", "-m", "mgpu_doctor.tui.jobs.detached_start", "3", "run"))
 
 
 def test_its_output_is_in_the_recording_and_its_end_is_told() -> None:
@@ -190,12 +190,12 @@ def test_sigkill_ends_what_hears_nothing_and_its_family(begun: list[Started]) ->
     aim = aim_at_recording(one.recording)
     assert isinstance(aim, Aim)
     eventually("the job at work", lambda: "at work" in console(one))
-    family = processes.descendants(aim.roots[0].pid)
+    family = processes.list_descendants(aim.roots[0].pid)
     assert family
     assert stopping.send(aim, signal.SIGTERM) is None
     assert stopping.send(aim, signal.SIGKILL) is None
     eventually("its end", lambda: not aim.alive)
-    assert not any(processes.alive(each.pid, each.start_ticks) for each in family)
+    assert not any(processes.is_alive(each.pid, each.start_ticks) for each in family)
     assert read_json(one.recording / END)["signal"] == signal.SIGKILL
 
 
@@ -211,7 +211,7 @@ def test_another_users_job_is_left_alone(
 
 def test_a_process_that_took_the_pid_is_left_alone() -> None:
     with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=subprocess.DEVNULL) as other:
-        ticks = processes.start_ticks(other.pid)
+        ticks = processes.find_start_ticks(other.pid)
         assert ticks is not None
         dead = stopping.Who(other.pid, ticks - 1)
         assert stopping.send(Aim("x", (dead,), (dead,)), signal.SIGKILL) is None

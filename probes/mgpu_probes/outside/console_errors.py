@@ -1,0 +1,286 @@
+"""Failures in a job's console output: tracebacks of ranks, and what launchers report of them.
+
+Understood, each from the real text of torch 2.13 (tests/recorded/console): Python tracebacks,
+also of several ranks interleaved behind `[rank2]:` and torchrun's `[default2]:`; torchrun's
+failure summary and log lines; `torch.multiprocessing.spawn`'s reports; faulthandler; a launcher
+that was asked to end. The text is untrusted: lines and counts are bounded.
+
+Sources: torch/distributed/elastic/multiprocessing/errors (ChildFailedError.format_msg) and
+torch/multiprocessing/spawn.py, torch 2.13; versions since 1.9 print the same form."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from mgpu_probes.outside.terminal_text import clean_line
+from mgpu_probes.outside.tracebacks import Traceback, TracebackReader
+
+MOST_FAILURES = 4096
+MOST_BODY = 400
+
+_OTHERS = re.compile(r"^Failures:\s*$")
+_ROOT = re.compile(r"^Root Cause \(first observed failure\):\s*$")
+_ENTRY = re.compile(r"^\[\d{1,7}\]:\s*$")
+_FIELD = re.compile(r"^  (time|host|rank|exitcode|error_file|traceback)\s*: ?(.*)$")
+_RULE = re.compile(r"^(={10,}|-{10,})\s*$")
+_SUMMARY_RANK = re.compile(r"^(\d{1,7}) \(local_rank: (\d{1,5})\)")
+_EXIT = re.compile(r"^(-?\d{1,6}) \(pid: (\d{1,10})\)")
+_LOGGED = re.compile(
+    r"failed \(exitcode: (-?\d{1,6})\) local_rank: (\d{1,5}) \(pid: (\d{1,10})\) of binary"
+)
+_SPAWN_SIGNAL = re.compile(r"process (\d{1,7}) terminated with signal (\w{1,20})")
+_SPAWN_EXIT = re.compile(r"process (\d{1,7}) terminated with exit code (-?\d{1,6})")
+LINE_LIMIT = 4096
+MOST_STREAMS = 4096
+MOST_TRACEBACKS = 1024
+
+_RANK = re.compile(r"\[rank(\d{1,7})\]: ?")
+_LOCAL = re.compile(r"\[[A-Za-z_][\w-]{0,40}?(\d{1,5})\]: ?")
+_SPAWNED = re.compile(r"^-- Process (\d{1,7}) terminated with the following error:\s*$")
+_ASKED = re.compile(
+    r"(?:Received (\d{1,2}) death signal, shutting down workers"
+    r"|SignalException: Process \d{1,10} got signal: (\d{1,2})\s*$)"
+)
+
+LAUNCHER_EXCEPTIONS = frozenset(
+    {"ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "SignalException"}
+)
+"""Exceptions by which a launcher reports a child's end: not an end of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One child's end as its launcher reports it. `signal` or `exit_code`, not both.
+
+    `first`: the launcher calls it the first or root failure, which it often gets wrong: it is the
+    first one that it *noticed*. `at`: number of the line, from 0.
+    """
+
+    rank: int | None = None
+    local_rank: int | None = None
+    pid: int | None = None
+    host: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    first: bool = False
+    source: str = ""
+    traceback: Traceback | None = None
+    at: int = 0
+
+
+@dataclass(slots=True)
+class _Entry:
+    first: bool
+    at: int
+    fields: dict[str, str] = field(default_factory=dict)
+    body: list[str] = field(default_factory=list)
+
+
+class LauncherReport:
+    """Collects failures from the launcher's own lines (those without a rank's prefix)."""
+
+    def __init__(self) -> None:
+        self._found: list[Failure] = []
+        self._logged: list[Failure] = []
+        self._inside = False
+        self._first = False
+        self._entry: _Entry | None = None
+        self._spawned: int | None = None
+
+    def feed(self, line: str, number: int) -> bool:
+        """Takes a line; True where it was the launcher's report and nobody else's."""
+        if _OTHERS.match(line) or _ROOT.match(line):
+            self._close()
+            self._inside, self._first = True, bool(_ROOT.match(line))
+            return True
+        if logged := _LOGGED.search(line):
+            code, local_rank, pid = (int(part) for part in logged.groups())
+            self._log(_ended(code, local_rank=local_rank, pid=pid, source="torchrun", at=number))
+            return True
+        return self._inside and self._in_report(line, number)
+
+    def spawned_child(self, index: int) -> None:
+        """The next traceback without a rank is that of mp.spawn's child `index`."""
+        self._spawned = index
+
+    def claims(self, traceback: Traceback) -> bool:
+        """True where the traceback is the one that mp.spawn announced; it is kept as a failure."""
+        if self._spawned is None:
+            return False
+        index, self._spawned = self._spawned, None
+        self._keep(
+            Failure(
+                local_rank=index,
+                exit_code=1,
+                first=True,
+                source="mp.spawn",
+                traceback=traceback,
+                at=traceback.at,
+            )
+        )
+        return True
+
+    def launcher_raised(self, traceback: Traceback) -> None:
+        """Reads what the launcher's own exception says about a child."""
+        if ended := _SPAWN_SIGNAL.search(traceback.message):
+            number = _signal_number(ended[2])
+            if number is not None:
+                code = -number
+                self._keep(_ended(code, int(ended[1]), source="mp.spawn", at=traceback.at))
+        elif ended := _SPAWN_EXIT.search(traceback.message):
+            self._keep(_ended(int(ended[2]), int(ended[1]), source="mp.spawn", at=traceback.at))
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Everything reported, root causes first; log lines only for pids not in a summary."""
+        self._close()
+        told = {failure.pid for failure in self._found}
+        logged = [failure for failure in self._logged if failure.pid not in told]
+        return tuple(sorted(self._found + logged, key=lambda failure: not failure.first))
+
+    def _in_report(self, line: str, number: int) -> bool:
+        if _RULE.match(line):
+            self._close()
+            self._inside = not line.startswith("=")
+        elif _ENTRY.match(line):
+            self._close()
+            self._entry = _Entry(self._first, number)
+        elif (found := _FIELD.match(line)) and self._entry and not self._entry.body:
+            self._entry.fields[found[1]] = found[2].strip()
+            if found[1] == "traceback":
+                self._entry.body.append(found[2])
+        elif self._entry and self._entry.body and line.startswith("  "):
+            if len(self._entry.body) < MOST_BODY:
+                self._entry.body.append(line[2:])
+        elif line.strip() and line.strip() != "<NO_OTHER_FAILURES>":
+            self._close()
+            self._inside = False
+            return False
+        return True
+
+    def _close(self) -> None:
+        entry, self._entry = self._entry, None
+        if entry is None:
+            return
+        rank = _SUMMARY_RANK.match(entry.fields.get("rank", ""))
+        code = _EXIT.match(entry.fields.get("exitcode", ""))
+        if rank is None and code is None:
+            return
+        reader = TracebackReader(labelled=True)
+        for line in entry.body:
+            reader.feed(line, entry.at)
+        reader.finish(entry.at)
+        failure = _ended(int(code[1]), source="torchrun summary") if code else Failure()
+        self._keep(
+            replace(
+                failure,
+                rank=int(rank[1]) if rank else None,
+                local_rank=int(rank[2]) if rank else None,
+                pid=int(code[2]) if code else None,
+                host=entry.fields.get("host") or None,
+                first=entry.first,
+                source="torchrun summary",
+                traceback=reader.found[-1] if reader.found else None,
+                at=entry.at,
+            )
+        )
+
+    def _keep(self, failure: Failure) -> None:
+        if len(self._found) < MOST_FAILURES:
+            self._found.append(failure)
+
+    def _log(self, failure: Failure) -> None:
+        if len(self._logged) < MOST_FAILURES:
+            self._logged.append(failure)
+
+
+def _ended(
+    code: int, local_rank: int | None = None, pid: int | None = None, source: str = "", at: int = 0
+) -> Failure:
+    """A failure from a launcher's code, in which a signal is negative."""
+    return Failure(
+        local_rank=local_rank,
+        pid=pid,
+        exit_code=code if code >= 0 else None,
+        signal=-code if code < 0 else None,
+        first=True,
+        source=source,
+        at=at,
+    )
+
+
+def _signal_number(name: str) -> int | None:
+    try:
+        return signal.Signals[name].value
+    except KeyError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedTraceback:
+    """A traceback and whose it is, as far as the text says. In the order in which they ended."""
+
+    rank: int | None
+    local_rank: int | None
+    traceback: Traceback
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleFacts:
+    tracebacks: tuple[PrintedTraceback, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    asked: int | None = None
+    """The signal by which somebody asked the launcher to end."""
+
+
+Stream = tuple[int | None, int | None]
+
+
+def parse_console(lines: Iterable[str]) -> ConsoleFacts:
+    """Reads console lines (any iterable, with or without line ends) into facts."""
+    streams: dict[Stream, TracebackReader] = {}
+    report = LauncherReport()
+    asked: int | None = None
+    number = 0
+    for number, raw in enumerate(lines):
+        line = clean_line(raw, LINE_LIMIT)
+        stream, text = _split(line)
+        if stream == (None, None):
+            if request := _ASKED.search(text):
+                asked = int(request[1] or request[2])
+            if report.feed(text, number):
+                continue
+            if spawned := _SPAWNED.match(text):
+                report.spawned_child(int(spawned[1]))
+                continue
+        if stream not in streams and len(streams) < MOST_STREAMS:
+            streams[stream] = TracebackReader(labelled=stream != (None, None))
+        if reader := streams.get(stream):
+            reader.feed(text, number)
+    tracebacks = []
+    for (rank, local_rank), reader in streams.items():
+        reader.finish(number)
+        for traceback in reader.found:
+            name = traceback.type.rpartition(".")[2]
+            if name in LAUNCHER_EXCEPTIONS:
+                report.launcher_raised(traceback)
+            elif not (rank is None and report.claims(traceback)):
+                tracebacks.append(PrintedTraceback(rank, local_rank, traceback))
+    tracebacks.sort(key=lambda printed: printed.traceback.at)
+    return ConsoleFacts(tuple(tracebacks[:MOST_TRACEBACKS]), report.failures(), asked)
+
+
+def _split(line: str) -> tuple[Stream, str]:
+    """Takes the prefixes off that torch and torchrun put before a rank's lines."""
+    rank = local = None
+    while line.startswith("["):
+        if rank is None and (found := _RANK.match(line)):
+            rank = int(found[1])
+        elif local is None and rank is None and (found := _LOCAL.match(line)):
+            local = int(found[1])
+        else:
+            break
+        line = line[found.end() :]
+    return (rank, local), line

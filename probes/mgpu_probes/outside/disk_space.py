@@ -1,0 +1,100 @@
+"""Free space where a job writes: /dev/shm, its folder, the temporary folder, its open files.
+
+statvfs(3) may hang on a network file system that does not respond: call it where waiting is
+harmless."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Json = dict[str, Any]
+
+MOST_FILES = 256
+"""Open files of one process that are looked at."""
+_LONGEST = 500
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""How /proc/self/mounts writes a blank (`\\040`) and such."""
+MOST_MOUNTS = 24
+_LOCAL = frozenset(
+    {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "vfat", "xfs", "zfs"}
+)
+"""File systems that no network may take away, so that asking them does not hang."""
+_NO_FILES = ("/dev/", "/proc/", "/sys/", "/memfd:")
+
+
+def measure_disk_space(path: str) -> Json | None:
+    """`size`, `free` (bytes, for who is not root), `inodes`, `inodes_free` (null where the file
+    system does not count them) and `device` of the file system there; None: it cannot be seen."""
+    try:
+        told = os.statvfs(path)
+        device = os.stat(path).st_dev
+    except OSError:
+        return None
+    return {
+        "size": told.f_blocks * told.f_frsize,
+        "free": told.f_bavail * told.f_frsize,
+        "inodes": told.f_files or None,
+        "inodes_free": told.f_favail if told.f_files else None,
+        "device": device,
+    }
+
+
+def list_local_mounts(root: Path = Path("/")) -> list[str]:
+    """Where local file systems that may be written to are mounted, as this process sees them. The
+    first MOST_MOUNTS; not those of the kernel and the system itself."""
+    try:
+        with (root / "proc/self/mounts").open("rb") as file:
+            text = file.read(1 << 20).decode("utf-8", "replace")
+    except OSError:
+        return []
+    found = []
+    for line in text.splitlines():
+        _, _, rest = line.partition(" ")
+        path, kind, options = (*rest.split(" "), "", "", "")[:3]
+        path = _OCTAL.sub(lambda escaped: chr(int(escaped[1], 8)), path)
+        own = not path.startswith(("/dev", "/proc", "/sys", "/run", "/boot", "/snap/"))
+        if kind in _LOCAL and own and "rw" in options.split(","):
+            found.append(path)
+    return found[:MOST_MOUNTS]
+
+
+def find_root_prefix(pid: int, root: Path = Path("/")) -> str:
+    """What to put before a path of the process so that we see what it sees there: empty unless it
+    lives in a mount namespace of its own, as in a container."""
+    try:
+        own = os.readlink(root / "proc/self/ns/mnt")
+        return "" if os.readlink(root / f"proc/{pid}/ns/mnt") == own else f"/proc/{pid}/root"
+    except OSError:
+        return ""
+
+
+def list_written_files(pid: int, root: Path = Path("/")) -> Iterator[str]:
+    """Regular files that the process has open for writing: their paths, as it sees them."""
+    folder = root / f"proc/{pid}/fd"
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry, _ in zip(entries, range(MOST_FILES), strict=False)]
+    except OSError:
+        return
+    for name in names:
+        try:
+            target = os.readlink(folder / name)
+            if not target.startswith("/") or target.startswith(_NO_FILES):
+                continue
+            if len(target) <= _LONGEST and _writes(root / f"proc/{pid}/fdinfo/{name}"):
+                yield target.removesuffix(" (deleted)")
+        except OSError:
+            continue  # closed meanwhile, or not ours to see
+
+
+def _writes(info: Path) -> bool:
+    """Whether the `flags` (octal) of a fdinfo file say that it was opened for writing."""
+    for line in info.read_text("ascii", "replace").splitlines():
+        key, _, value = line.partition(":")
+        if key == "flags":
+            return int(value.strip() or "0", 8) & os.O_ACCMODE != os.O_RDONLY
+    return False

@@ -1,0 +1,231 @@
+"""The flight recorders of running ranks, asked through a socket or NCCL's pipe.
+
+A worker server's socket answers at once for any backend, but without call stacks. NCCL's pipe
+(TORCH_NCCL_DEBUG_INFO_PIPE_FILE) needs only that variable in the job: one byte written to it
+makes the rank write its dump, with call stacks, over its last one."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mgpu_probes.outside.flight.flight_dumps import parse_dump, read_dump
+from mgpu_probes.outside.jobs.found_jobs import FoundJob, FoundProcess, FoundUntold
+from mgpu_probes.outside.processes import PROC
+from mgpu_probes.outside.stacks import worker_socket
+from mgpu_probes.outside.torch_pickles import NotAFlightError
+from mgpu_probes.outside.untrusted_files import open_any_below
+
+HANDLER = "fr_trace_json"
+PIPE_STEM = ("TORCH_NCCL_DEBUG_INFO_PIPE_FILE",)
+DUMP_STEMS = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+USUAL_STEMS = (".cache/torch/comm_lib_trace_rank_", ".cache/torch/nccl_trace_rank_")
+"""Under the rank's home: torch 2.8 and later, torch 2.5 and later; before, in /tmp."""
+OLD_STEM = "/tmp/nccl_trace_rank_"
+POLL = 0.05
+"""Seconds between two looks at a file that is being written."""
+
+_Mark = tuple[int, int, int]
+SOCKET = "TORCH_WORKER_SERVER_SOCKET"
+"""Where torch's elastic agent has its workers listen (torch.distributed.elastic.control_plane)."""
+WITH_SITES = "fr_trace"
+"""A handler of our own probe: as a pickle, with call stacks."""
+MOST_RANKS = 1_024
+MOST_ENVIRON = 1 << 20
+SOURCE = "flight recorder"
+REMEDY = (
+    "start the job with `mgpu-doctor run -- COMMAND`, or with NCCL set "
+    "TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/tmp/nccl_ before it starts"
+)
+_Way = Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipe:
+    """Where a rank waits to be asked, and where it may write its dump."""
+
+    path: Path
+    dumps: tuple[Path, ...]
+    rank: int
+    root: Path | None = None
+    """What a rank in a container sees as `/`: its links could lead out of there."""
+    user: int | None = None
+    """Whose the rank is: pipe and dump must be, too. None: unknown."""
+
+
+def ask_by_socket(
+    ask: Callable[[str], bytes],
+    *,
+    rank: int | None = None,
+    pid: int | None = None,
+    handler: str = HANDLER,
+) -> dict[str, Any]:
+    """The plain form of what a rank's worker server answers. `ask`: handler -> body, e.g. a
+    partial of `mgpu_probes.outside.stacks.worker_socket.ask`. Ranks that our own probe is in answer
+    `fr_trace`, too, with call stacks.
+
+    Raises NotAFlightError, and whatever `ask` raises.
+    """
+    at = time.time()
+    read = parse_dump(ask(handler), source="worker socket")
+    return {**read, "rank": rank, "pid": pid, "host": socket.gethostname(), "at": at}
+
+
+def find_pipe(
+    environ: Mapping[str, str],
+    rank: int,
+    root: Path | None = None,
+    user: int | None = None,
+) -> Pipe | None:
+    """The pipe of a rank with this environment; None where it was not asked to have one.
+
+    `root`: `/proc/PID/root` for a rank in a container. `user`: whose the rank is.
+    """
+    stem = next((environ[name] for name in PIPE_STEM if environ.get(name)), None)
+    if stem is None:
+        return None
+    home = environ.get("HOME", "/tmp")
+    told = [environ[name] for name in DUMP_STEMS if environ.get(name)]
+    stems = told or [*(f"{home}/{usual}" for usual in USUAL_STEMS), OLD_STEM]
+    seen = root or Path("/")
+    dumps = tuple(join_below(seen, f"{one}{rank}") for one in stems)
+    return Pipe(join_below(seen, f"{stem}{rank}.pipe"), dumps, rank, root, user)
+
+
+def ask_by_pipe(pipe: Pipe, timeout: float = 20.0) -> dict[str, Any]:
+    """The plain form of the dump that a rank writes when it is asked through its pipe.
+
+    `timeout`: seconds; torch looks at the pipe about once a second, and its first dump takes some
+    seconds. Raises NotAFlightError where none comes.
+    """
+    before = {path: _mark(path, pipe) for path in pipe.dumps}
+    at = time.time()
+    _knock(pipe)
+    end = time.monotonic() + timeout
+    seen: dict[Path, _Mark | None] = dict(before)
+    while time.monotonic() < end:
+        time.sleep(POLL)
+        for path in pipe.dumps:
+            mark = _mark(path, pipe)
+            settled = mark is not None and mark == seen[path] and mark != before[path]
+            seen[path] = mark
+            if settled:
+                # A dump that is still being written does not parse yet.
+                with suppress(NotAFlightError):
+                    read = read_dump(path, pipe.root)
+                    return {**read, "rank": pipe.rank, "at": at, "slack": 0.0}
+    raise NotAFlightError(f"rank {pipe.rank} wrote no dump within {timeout:.0f} s of being asked")
+
+
+def _knock(pipe: Pipe) -> None:
+    """One byte into the pipe, never waiting for a reader."""
+    path = pipe.path
+    try:
+        flags = os.O_WRONLY | os.O_NONBLOCK
+        descriptor = open_any_below(pipe.root or path.parent, path, flags)
+    except OSError as error:
+        raise NotAFlightError(f"nobody listens at {path}: {error.strerror or error}") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISFIFO(status.st_mode):
+            raise NotAFlightError(f"{path} is no pipe")
+        if pipe.user not in (None, status.st_uid):
+            raise NotAFlightError(f"{path} is no pipe of the rank's user")
+        os.write(descriptor, b"1")
+    except OSError as error:
+        raise NotAFlightError(f"nobody listens at {path}: {error.strerror or error}") from None
+    finally:
+        os.close(descriptor)
+
+
+def _mark(path: Path, pipe: Pipe) -> _Mark | None:
+    """Of a file of the rank's user; None: there is none."""
+    try:
+        descriptor = open_any_below(pipe.root or path.parent, path, os.O_PATH)
+    except OSError:
+        return None
+    status = os.fstat(descriptor)
+    os.close(descriptor)
+    if pipe.user not in (None, status.st_uid):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def join_below(root: Path, path: str) -> Path:
+    """`path` as the rank means it, seen from here; nothing leads out of `root`."""
+    parts: Iterable[str] = (part for part in Path(path).parts if part not in ("/", ".."))
+    return root.joinpath(*parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """`forms`: plain forms (see `form`), by rank. `untold`: who could not be asked, and why."""
+
+    forms: tuple[dict[str, Any], ...]
+    untold: tuple[FoundUntold, ...]
+
+
+def gather_recorders(
+    job: FoundJob, sockets: Mapping[int, str], *, timeout: float = 20.0, proc: Path = PROC
+) -> Gathered:
+    """Asks all ranks at once. `sockets`: pid -> where a rank with our probe listens; `timeout`:
+    seconds for each way. Nothing is sent to a rank that has not prepared for it."""
+    ranks = [one for one in job.ranks if one.state not in "ZX"][:MOST_RANKS]
+    with ThreadPoolExecutor(32, "flight") as pool:
+        answers = pool.map(lambda one: _ask(one, sockets.get(one.pid), timeout, proc), ranks)
+        found = list(answers)
+    forms = [one for one in found if isinstance(one, dict)]
+    return Gathered(
+        tuple(sorted(forms, key=lambda form: (form["rank"] is None, form["rank"] or 0))),
+        tuple(one for one in found if isinstance(one, FoundUntold)),
+    )
+
+
+def _ask(
+    one: FoundProcess, own: str | None, timeout: float, proc: Path
+) -> dict[str, Any] | FoundUntold:
+    reason = "it was not prepared to be asked"
+    for way in _ways(one, own, timeout, proc):
+        try:
+            return {**way(), "pid": one.pid}
+        except (OSError, NotAFlightError) as error:
+            reason = f"it gave no answer: {error}"
+    return FoundUntold(one.pid, SOURCE, reason, REMEDY)
+
+
+def _ways(one: FoundProcess, own: str | None, timeout: float, proc: Path) -> list[_Way]:
+    """The best first: call stacks are worth more than a quick answer."""
+    given = read_environment(one.pid, proc)
+    root = proc / str(one.pid) / "root" if one.container else None
+    asking = partial(ask_by_socket, rank=one.rank, pid=one.pid)
+    ways: list[_Way] = []
+    if own is not None:
+        ask = partial(worker_socket.ask_worker, own, timeout=timeout)
+        ways += [partial(asking, ask, handler=name) for name in (WITH_SITES, HANDLER)]
+    pipe = find_pipe(given, one.rank, root, one.uid) if one.rank is not None else None
+    if pipe is not None:
+        ways.append(partial(ask_by_pipe, pipe, timeout))
+    if given.get(SOCKET):
+        path = join_below(root or Path("/"), given[SOCKET])
+        ways.append(partial(asking, partial(worker_socket.ask_worker, str(path), timeout=timeout)))
+    return ways
+
+
+def read_environment(pid: int, proc: Path) -> dict[str, str]:
+    """With which it was started; empty where that may not be read."""
+    try:
+        with open(proc / str(pid) / "environ", "rb") as file:
+            raw = file.read(MOST_ENVIRON)
+    except OSError:
+        return {}
+    pairs = (os.fsdecode(item).partition("=") for item in raw.split(b"\0"))
+    return {name: value for name, equals, value in pairs if equals}

@@ -1,0 +1,287 @@
+"""CPU and memory use of this machine and of some processes, and how long they waited for a core.
+
+Files: proc(5); /proc/pressure is the kernel's psi.rst. The first two numbers of
+/proc/PID/task/TID/schedstat are nanoseconds on a core, and nanoseconds ready to run without one
+(Linux, sched-stats.rst)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from mgpu_probes.outside import cgroups
+from mgpu_probes.outside.process_limits import measure_memory_headroom
+
+Json = dict[str, Any]
+
+THREADS = 32
+"""Most threads of one process that are looked at: a look costs some 10 µs each."""
+THREADS_IN_ALL = 512
+RENEWED_EVERY = 8
+"""Looks after which the control groups of a process are read anew: they seldom change."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+_LONGEST = 500
+_MOST = 16_384
+_NANO = 1e-9
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_IDLE = (3, 4)  # columns of /proc/stat: idle, iowait
+_LEAST_TICKS = 20
+"""Of all cores together. A share of fewer is noise: the kernel counts whole ticks of 10 ms."""
+_IOWAIT, _STEAL = 4, 7
+_COLUMNS = 8  # those after them repeat time that `user` and `nice` already hold
+_PRESSURES = ("cpu", "io", "memory")
+CLOSE_LOOKS = 30
+"""So many samples look at the tasks, then each tenth: rates over minutes need no more."""
+THEN_EACH = 10
+
+
+def read_stat(proc: Path, pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; empty where there is no such process."""
+    # The name, in brackets, may hold anything: what follows the last bracket counts.
+    fields = read_proc_file(f"{proc}/{pid}/stat").rpartition(")")[2].split()
+    return fields if len(fields) >= 22 else []
+
+
+class _Limits(NamedTuple):
+    """The quotas above a process. `looks`: how often this has been used."""
+
+    started: str
+    quotas: tuple[cgroups.Quota, ...] | None
+    looks: int = 0
+
+
+class Tasks:
+    """Remembers what seldom changes. For one thread."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+        self._proc = root / "proc"
+        self._limits: dict[int, _Limits] = {}
+
+    def look(self, pids: Iterable[int]) -> Json:
+        """`tasks` ({pid as text: {…}}) and `groups`, ready for JSON.
+
+        Of a task: `parent`, `state` (letter of its main thread), `threads`, `age` (seconds since
+        it started), `faults` (pages so far that the kernel had to give it anew) and `kernel`
+        (seconds so far in the kernel) of all its threads, `ran` and `queued` (seconds so far of its
+        main thread on a core, and ready without one), `all_queued` (the latter of its first threads
+        together), `cores` (list, as the kernel writes it), `limits` (its control groups that have a
+        CPU quota, the innermost first), `room` (bytes that its limits of memory leave it).
+        Of a group: `quota` (cores), `throttled` (seconds so far, of all cores). What cannot be read
+        is left out."""
+        tasks: Json = {}
+        groups: dict[str, cgroups.Quota] = {}
+        limits: dict[int, _Limits] = {}
+        left, uptime = THREADS_IN_ALL, self._uptime()
+        for pid in pids:
+            fields = read_stat(self._proc, pid)
+            if not fields:
+                continue
+            limits[pid] = self._limits_of(pid, fields[19])
+            quotas = limits[pid].quotas
+            threads = int(fields[17])
+            facts: Json = {
+                "parent": int(fields[1]),
+                "state": fields[0],
+                "threads": threads,
+                "faults": int(fields[7]),
+                "kernel": int(fields[12]) / _TICKS,
+            }
+            if uptime is not None:
+                facts["age"] = round(max(0.0, uptime - int(fields[19]) / _TICKS), 2)
+            main = _schedstat(f"{self._proc}/{pid}/schedstat")
+            if main is not None:
+                facts["ran"], facts["queued"] = main
+                others, looked_at = self._others(pid, min(threads - 1, THREADS, left))
+                facts["all_queued"] = round(main[1] + others, 6)
+                left -= looked_at
+            if cores := _allowed_cores(f"{self._proc}/{pid}/status"):
+                facts["cores"] = cores
+            if (bytes_left := measure_memory_headroom(pid, self._root)) is not None:
+                facts["room"] = bytes_left
+            if quotas is not None:
+                facts["limits"] = [quota.name for quota in quotas]
+                groups.update((quota.name, quota) for quota in quotas)
+            tasks[str(pid)] = facts
+        self._limits = limits
+        return {"tasks": tasks, "groups": {name: quota.now() for name, quota in groups.items()}}
+
+    def _uptime(self) -> float | None:
+        first = read_proc_file(f"{self._proc}/uptime").partition(" ")[0]
+        return float(first) if first else None
+
+    def _limits_of(self, pid: int, started: str) -> _Limits:
+        known = self._limits.get(pid)
+        if known is None or known.started != started or known.looks >= RENEWED_EVERY:
+            known = _Limits(started, cgroups.find_cpu_quotas(self._root, pid))
+        return known._replace(looks=known.looks + 1)
+
+    def _others(self, pid: int, most: int) -> tuple[float, int]:
+        """Seconds that threads beside the main one stood ready without a core; how many these
+        are: the oldest, which are those that compute, rather than those that come and go."""
+        if most <= 0:
+            return 0.0, 0
+        folder = f"{self._proc}/{pid}/task"
+        try:
+            names = sorted(os.listdir(folder), key=int)
+        except (OSError, ValueError):
+            return 0.0, 0
+        oldest = [name for name in names if name != str(pid)][:most]
+        found = [_schedstat(f"{folder}/{name}/schedstat") for name in oldest]
+        return sum(one[1] for one in found if one is not None), len(oldest)
+
+
+def _schedstat(path: str) -> tuple[float, float] | None:
+    """Seconds on a core, and ready without one; None where the kernel does not count."""
+    fields = read_proc_file(path).split()
+    if len(fields) < 2 or not (fields[0].isdigit() and fields[1].isdigit()):
+        return None
+    return round(int(fields[0]) * _NANO, 6), round(int(fields[1]) * _NANO, 6)
+
+
+def _allowed_cores(status: str) -> str | None:
+    for line in read_proc_file(status).split("\n"):
+        key, _, value = line.partition(":")
+        if key == "Cpus_allowed_list":
+            return value.strip()[:_LONGEST] or None
+    return None
+
+
+def read_proc_file(path: str) -> str:
+    """The first 16 KiB of a file of /proc; empty where it cannot be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(descriptor, _MOST).decode("utf-8", "replace")
+    except OSError:
+        return ""  # the process ended meanwhile
+    finally:
+        os.close(descriptor)
+
+
+class HostUsage:
+    """The machine and its cgroup's limits. Remembers the last CPU counters, to take differences.
+
+    `closely`: also what the scheduler and the control groups did to the processes, now and then;
+    `standstill`: at each sample how long tasks stood still.
+    """
+
+    def __init__(
+        self, root: Path = Path("/"), *, closely: bool = False, standstill: bool = False
+    ) -> None:
+        self._standing = standstill
+        self._proc = root / "proc"
+        self._limit = cgroups.find_memory_limit(root)
+        self._cores = _usable_cores(cgroups.count_quota_cpus(root))
+        self._before = self._ticks()
+        self._tasks = Tasks(root) if closely else None
+        self._taken = 0
+
+    def sample(self, pids: Iterable[int] = ()) -> Json:
+        """One reading, ready for JSON: `at` (seconds since the epoch), `host` (its name),
+        `cpu_percent` (0..100 of all cores since the last sample), `cores` (that this process may
+        use), `load1`, `memory_used` and `memory_total` (bytes; of the control group where it has a
+        limit), `processes` ({pid as text: [CPU seconds, resident bytes]}, without those that are
+        gone). What cannot be read is null.
+
+        Where it looks closely also `tasks` and `groups` (see `Tasks.look`); there and for
+        `standstill` `busy`, `iowait` and `steal` (seconds since boot, of all cores together) and
+        `pressure` ({cpu, io, memory: seconds since boot in which some task stood still for want
+        of it})."""
+        pids = tuple(pids)
+        used, total, cache = self._memory()
+        before, self._before = self._before, self._ticks()
+        sample: Json = {
+            "at": time.time(),
+            "host": os.uname().nodename,
+            "cpu_percent": _cpu_percent(before, self._before),
+            "cores": self._cores,
+            "load1": self._load(),
+            "memory_used": used,
+            "memory_total": total,
+            "processes": {
+                str(pid): reading for pid in pids if (reading := self._process(pid)) is not None
+            },
+        }
+        if cache is not None:
+            sample["memory_cache"] = cache
+        if self._tasks is not None:
+            if self._taken < CLOSE_LOOKS or self._taken % THEN_EACH == 0:
+                sample |= {**self._tasks.look(pids), **self._standstill()}
+            self._taken += 1
+        if self._standing:
+            sample |= self._standstill()
+        return sample
+
+    def _standstill(self) -> Json:
+        ticks = self._before
+        facts: Json = {
+            "busy": _busy(ticks) / _TICKS if ticks else None,
+            "iowait": ticks[_IOWAIT] / _TICKS if ticks else None,
+            "steal": ticks[_STEAL] / _TICKS if ticks else None,
+            "pressure": {},
+        }
+        for name in _PRESSURES:
+            some = self._read(f"pressure/{name}").partition("\n")[0]
+            total = some.rpartition("total=")[2]
+            if some.startswith("some ") and total.isdigit():
+                facts["pressure"][name] = int(total) * 1e-6
+        return facts
+
+    def _ticks(self) -> list[int]:
+        """Of all cores since boot, by column of /proc/stat; empty where it cannot be read. Once a
+        sample: the kernel counts every interrupt for it."""
+        fields = self._read("stat").partition("\n")[0].split()[1 : _COLUMNS + 1]
+        return [int(field) for field in fields] if len(fields) == _COLUMNS else []
+
+    def _load(self) -> float | None:
+        first = self._read("loadavg").partition(" ")[0]
+        return float(first) if first else None
+
+    def _memory(self) -> tuple[int | None, int | None, int | None]:
+        sizes = {}
+        for line in self._read("meminfo").splitlines():
+            key, _, value = line.partition(":")
+            if key in ("MemTotal", "MemAvailable"):
+                sizes[key] = int(value.split()[0]) * 1024
+                if len(sizes) == 2:
+                    break
+        total, available = sizes.get("MemTotal"), sizes.get("MemAvailable")
+        if self._limit is not None and (total is None or self._limit.limit < total):
+            used, cache = self._limit.used()
+            return used, self._limit.limit, cache
+        if total is None or available is None:
+            return None, total, None
+        return total - available, total, 0  # what is available includes what could be dropped
+
+    def _process(self, pid: int) -> list[float | int] | None:
+        fields = read_stat(self._proc, pid)
+        if not fields:
+            return None
+        return [(int(fields[11]) + int(fields[12])) / _TICKS, int(fields[21]) * _PAGE]
+
+    def _read(self, name: str) -> str:
+        return read_proc_file(f"{self._proc}/{name}")
+
+
+def _busy(ticks: list[int]) -> int:
+    return sum(ticks) - sum(ticks[column] for column in _IDLE)
+
+
+def _cpu_percent(before: list[int], now: list[int]) -> float | None:
+    if not before or not now or sum(now) - sum(before) < _LEAST_TICKS:
+        return None
+    busy = _busy(now) - _busy(before)
+    return round(min(100.0, max(0.0, 100.0 * busy / (sum(now) - sum(before)))), 1)
+
+
+def _usable_cores(quota: int | None) -> int | None:
+    # Which cores: the scheduler's answer where there is one (Linux), else all of them.
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(filter(None, (usable, quota)), default=None)

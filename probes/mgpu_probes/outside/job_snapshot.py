@@ -1,0 +1,163 @@
+"""A snapshot of a running job: its processes, their states, and their stacks.
+
+In workers of Ray Train the thread that trains is not the main one. The probe names that thread
+(`inprocess/ray_hooks.py`), and the kernel shows the name in /proc/PID/task."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mgpu_probes.inprocess.layout import TRAINS
+from mgpu_probes.outside import processes
+from mgpu_probes.outside.jobs.found_jobs import LOADER, RANK, FoundJob, FoundProcess
+from mgpu_probes.outside.stacks import kernel_waits, pyspy_stacks, stack_reader
+from mgpu_probes.outside.stacks.kernel_waits import Holders, KernelState, measure_idle_seconds
+from mgpu_probes.outside.stacks.stack_reader import Aid, Reading
+
+Json = dict[str, Any]
+
+_RAY_WORKER = "ray::RayTrainWo"
+"""What the kernel calls the process: 15 characters."""
+_THREAD_START = ("_run_target", "worker_group/thread_runner.py")
+"""Function and file in which the thread begins (Ray 2.60)."""
+
+MOST_STACKS = 4_096
+MOST_WORDS = 64
+MOST_TEXT = 400
+_READERS = min(32, 4 * (os.cpu_count() or 1))
+"""py-spy waits little and computes some milliseconds."""
+
+
+def find_training_thread(proc: Path, pid: int, name: str) -> int | None:
+    """Its number, if the process of that name has such a thread."""
+    if name != _RAY_WORKER:
+        return None
+    folder = proc / str(pid) / "task"
+    try:
+        tasks = [one for one in os.listdir(folder) if one.isdecimal()]
+    except OSError:
+        return None
+    return next((int(one) for one in tasks if _comm(folder / one) == TRAINS), None)
+
+
+def put_training_thread_first(stack: Json) -> Json:
+    """The stack with the thread that trains as the main one, if it is there."""
+    threads = stack["threads"]
+    found = next((one for one in threads if any(map(_starts_thread, one["frames"]))), None)
+    if found is None:
+        return stack
+    others = [{**one, "main": False} for one in threads if one is not found]
+    return {**stack, "threads": [{**found, "main": True}, *others]}
+
+
+def _starts_thread(frame: Sequence[Any]) -> bool:
+    return str(frame[0]).endswith(_THREAD_START[0]) and str(frame[1]).endswith(_THREAD_START[1])
+
+
+def _comm(folder: Path) -> str:
+    try:
+        return (folder / "comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def take_snapshot(
+    job: FoundJob,
+    *,
+    stacks: bool = True,
+    loaders: bool = True,
+    native: Iterable[int] = (),
+    timeout: float = 5.0,
+    aids: Mapping[int, Aid] | None = None,
+) -> Json:
+    """One look, as the JSON that `looks.jsonl` holds. It tolerates whatever ends meanwhile.
+
+    Without `stacks` it costs some 100 µs a process. `loaders`: the stacks of data-loader workers
+    too, after those of the ranks. `native`: pids whose C functions are wanted too; each of them is
+    paused for up to 1.2 seconds. `timeout`: seconds after which no more stacks are read. `aids`: by
+    pid, what instrumented ranks have promised.
+    """
+    at, end = time.time(), time.monotonic() + timeout
+    holders = Holders()
+    training = {
+        one.pid: find_training_thread(holders.proc, one.pid, one.name) for one in job.processes
+    }
+    moments = {
+        one.pid: kernel_waits.read_kernel_state(
+            one.pid, one.start_ticks, holders, training[one.pid]
+        )
+        for one in job.processes
+    }
+    rests = measure_idle_seconds(
+        one.pid for one in job.processes if one.role in (RANK, LOADER) and training[one.pid] is None
+    )
+    found: list[Reading] = []
+    if stacks:
+        roles = (RANK, LOADER) if loaders else (RANK,)
+        whose = [one for one in job.processes if one.role in roles and _runs(moments[one.pid])]
+        whose.sort(key=lambda one: roles.index(one.role))
+        found = _read_all(whose[:MOST_STACKS], frozenset(native), end, aids or {})
+    return {
+        "at": at,
+        "launcher": job.launcher,
+        "world_size": job.world_size,
+        "processes": [
+            {**_process(one, moments[one.pid]), "rested": rests.get(one.pid)}
+            for one in job.processes
+        ],
+        "stacks": [
+            put_training_thread_first(stack) if training.get(stack["pid"]) else stack
+            for one in found
+            for stack in one.stacks
+        ],
+        "missing": list(job.missing),
+        "untold": [asdict(one) for one in (*job.untold, *(u for one in found for u in one.untold))],
+    }
+
+
+def _runs(moment: KernelState) -> bool:
+    return moment.state is not None and moment.state not in "ZXx"
+
+
+def _read_all(
+    whose: Iterable[FoundProcess], native: frozenset[int], end: float, aids: Mapping[int, Aid]
+) -> list[Reading]:
+    def read(one: FoundProcess) -> Reading:
+        aid = aids.get(one.pid)
+        wanted = one.pid in native
+        return stack_reader.read_stacks(
+            one.pid, end, native=wanted, aid=aid, started=one.start_ticks
+        )
+
+    pyspy_stacks.find_pyspy()  # here: sysconfig is not safe in several threads before Python 3.12
+    with ThreadPoolExecutor(_READERS, "stacks") as readers:
+        return list(readers.map(read, whose))
+
+
+def _process(found: FoundProcess, now: KernelState) -> Json:
+    return {
+        "pid": found.pid,
+        "parent": found.parent,
+        "role": found.role,
+        "state": now.state,
+        "wait_status": processes.read_wait_status(found.pid, found.start_ticks),
+        "rank": found.rank,
+        "local_rank": found.local_rank,
+        "world_size": found.world_size,
+        "name": found.name,
+        "command": [word[:MOST_TEXT] for word in found.command[:MOST_WORDS]],
+        "start_ticks": found.start_ticks,
+        "cpu_seconds": now.cpu_seconds,
+        "main_cpu_seconds": now.main_cpu_seconds,
+        "wchan": now.wchan,
+        "syscall": now.syscall,
+        "container": found.container,
+        "user": found.user,
+        "on_device": found.on_device,
+    }

@@ -1,0 +1,355 @@
+"""Finds the job of a process, and all training jobs of this machine.
+
+srun's tasks are children of slurmstepd, not of srun. Names: slurmstepd's process title
+`slurmstepd: [JOB.STEP]`; variables: srun(1)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from mgpu_probes.outside import processes
+from mgpu_probes.outside.jobs import (
+    job_groups,
+    launched_ranks,
+    launchers,
+    spawned_ranks,
+    training_evidence,
+)
+from mgpu_probes.outside.jobs.found_jobs import (
+    LAUNCHER,
+    LOADER,
+    OTHER,
+    RANK,
+    FoundJob,
+    FoundProcess,
+    FoundUntold,
+)
+from mgpu_probes.outside.jobs.job_groups import Group, assign_members, group_ranks, may_start_ranks
+from mgpu_probes.outside.jobs.launched_ranks import RAY
+from mgpu_probes.outside.jobs.process_table import Machine
+from mgpu_probes.outside.jobs.rank_environment import Place
+from mgpu_probes.outside.jobs.spawned_ranks import ORDER
+
+PROC = Path("/proc")
+_STEP = re.compile(r"^slurmstepd: \[(\d{1,10})\.(\d{1,10})[\].]")
+MOST_WORDS = 64
+LONGEST_WORD = 400
+_LET_IT_BE_TOLD = "start the job with torchrun, or under `mgpu-doctor run`"
+_WITHOUT_LAUNCHER = {
+    "TF_CONFIG": "TF_CONFIG",
+    "lightning": "lightning",
+    ORDER: "mp.spawn",
+    "alone": "python",
+}
+"""What tells a rank its place -> what the job is known by."""
+_PREFERRED = ("horovodrun", "deepspeed", "accelerate", "composer", "torchrun", "mpirun")
+"""Of several launchers within one another the one that people know the job by."""
+
+
+def find(pid: int, proc: Path = PROC) -> FoundJob | None:
+    """The job that a process belongs to, or else the one with the most ranks below it; None: there
+    is no such process, or it has nothing to do with a training."""
+    found = find_below(pid, proc)
+    return max(found, key=lambda job: len(job.ranks), default=None)
+
+
+def find_below(pid: int, proc: Path = PROC) -> tuple[FoundJob, ...]:
+    """The job that a process belongs to; if it belongs to none, all jobs below it."""
+    machine = Machine(proc)
+    pid = machine.process_of(pid)
+    if pid not in machine.entries:
+        return ()
+    jobs = _jobs(machine, _seats(machine, lenient=True))
+    for job in jobs:
+        if any(process.pid == pid for process in job.processes):
+            return (job,)
+    within = {pid, *machine.below(pid)}
+    within.update(find_step_daemons(machine, within))
+    below = tuple(job for job in jobs if any(one.pid in within for one in job.processes))
+    return below or _pointed_at(machine, pid)
+
+
+def find_all(proc: Path = PROC) -> tuple[FoundJob, ...]:
+    """Every training job of this machine, in the order of their start; none when in doubt."""
+    machine = Machine(proc)
+    found = _jobs(machine, _seats(machine, lenient=False))
+    jobs = [job for job in found if _trains(machine, job)]
+    return tuple(sorted(jobs, key=lambda job: min(one.start_ticks for one in job.processes)))
+
+
+def unseen(pid: int, proc: Path = PROC) -> str:
+    """Why `find` has no job for this pid, as one sentence without its stop."""
+    if pid <= 0:
+        return f"{pid} is no process id"
+    if (proc / str(pid)).exists():
+        return f"process {pid} is no part of a training job"
+    try:
+        os.kill(pid, 0)  # 0 sends nothing: kill(2)
+    except ProcessLookupError:
+        return f"there is no process {pid} on this host"
+    except OverflowError:
+        return f"{pid} is no process id"
+    except PermissionError:
+        pass
+    return (
+        f"process {pid} is hidden from this user (/proc is mounted with hidepid): run as its owner"
+    )
+
+
+def _seats(machine: Machine, *, lenient: bool) -> tuple[dict[int, Place], dict[int, int]]:
+    """All ranks; of those that multiprocessing started, which process did."""
+    seats = launched_ranks.find_launched_ranks(machine)
+    seats.update(launched_ranks.find_ray_ranks(machine, seats))
+    starters: dict[int, int] = {}
+    for parent in list(machine.entries):
+        if parent not in machine.children or not may_start_ranks(machine, parent):
+            continue
+        ranks = spawned_ranks.find_spawned_ranks(
+            machine, parent, lenient=lenient and parent not in seats
+        )
+        if ranks and not any(pid in seats for pid in ranks):
+            seats.pop(parent, None)
+            seats.update(spawned_ranks.number_by_start(machine, parent, ranks))
+            starters.update(dict.fromkeys(ranks, parent))
+    seats.update(launched_ranks.find_unreadable_ranks(machine, seats))
+    for parent in list(machine.children):
+        if launchers.name_launcher(machine.command(parent)) is not None:
+            seats.update(launched_ranks.find_dead_ranks(machine, parent, seats))
+    alone = [
+        pid for pid in _programs(machine, seats) if training_evidence.is_training(machine, pid)
+    ]
+    seats.update(dict.fromkeys(alone, launched_ranks.ALONE))
+    return seats, starters
+
+
+def _jobs(machine: Machine, ranks: tuple[dict[int, Place], dict[int, int]]) -> list[FoundJob]:
+    found = group_ranks(machine, *ranks)
+    assign_members(machine, found)
+    taken = {pid for group in found for pid in group.members}
+    for pid in _still_without_ranks(machine, taken):
+        found.append(Group(_its_program(machine, pid), [pid]))
+    for group in found:
+        job_groups.number_by_order(machine, group)
+    assign_members(machine, found)
+    return [build_job(machine, group) for group in found]
+
+
+def _still_without_ranks(machine: Machine, taken: set[int]) -> list[int]:
+    """Launchers that have started nothing: they wait for other hosts, or their ranks are gone."""
+    found: list[int] = []
+    for pid in machine.entries:
+        name = launchers.name_launcher(machine.command(pid))
+        if name is not None and name not in launchers.HOSTS and pid not in taken:
+            found.append(pid)
+    return [pid for pid in found if not set(machine.above(pid)).intersection(found)]
+
+
+def _its_program(machine: Machine, launcher: int) -> dict[int, Place]:
+    """`accelerate launch` tells a single process nothing: it trains alone."""
+    if launchers.name_launcher(machine.command(launcher)) != "accelerate":
+        return {}
+    programs = [pid for pid in machine.children.get(launcher, ()) if may_start_ranks(machine, pid)]
+    return {programs[0]: launched_ranks.ALONE} if len(programs) == 1 else {}
+
+
+def _trains(machine: Machine, job: FoundJob) -> bool:
+    """MPI and Slurm start any kind of program."""
+    if job.launcher not in launchers.ANY_PROGRAM:
+        return True
+    return any(
+        training_evidence.is_python(machine, one.pid)
+        or training_evidence.has_framework(machine, one.pid)
+        for one in job.ranks
+    )
+
+
+def _programs(machine: Machine, seats: dict[int, Place]) -> list[int]:
+    """Python programs that belong to no rank or launcher, the topmost of each tree that has
+    loaded a framework."""
+    found = [
+        pid
+        for pid in machine.entries
+        if may_start_ranks(machine, pid)
+        and not any(
+            above in seats or launchers.name_launcher(machine.command(above))
+            for above in (pid, *machine.above(pid))
+        )
+        and not any(below in seats for below in machine.below(pid))
+        and training_evidence.has_framework(machine, pid)
+    ]
+    return [pid for pid in found if not set(machine.above(pid)).intersection(found)]
+
+
+def _pointed_at(machine: Machine, pid: int) -> tuple[FoundJob, ...]:
+    """What somebody names is taken for a training if it is a Python program at all."""
+    for above in machine.above(pid):
+        same = machine.command(above) == machine.command(pid)
+        started = same or launchers.is_spawned(machine.command(pid))
+        if training_evidence.is_python(machine, above) and started:
+            pid = above
+    candidates = [one for one in (pid, *machine.below(pid)) if may_start_ranks(machine, one)]
+    loaded = [one for one in candidates if training_evidence.has_framework(machine, one)]
+    if pid in candidates:
+        loaded.append(pid)
+    if not loaded:
+        return ()
+    group = Group({loaded[0]: launched_ranks.ALONE}, [loaded[0]])
+    assign_members(machine, [group])
+    return (build_job(machine, group),)
+
+
+def find_step_daemons(machine: Machine, pids: Iterable[int]) -> tuple[int, ...]:
+    """The slurmstepd processes that keep the tasks of these srun commands. Empty: none of `pids`
+    is one, or nothing tells which tasks are its own."""
+    here = {pid: step for pid in machine.entries if (step := _step(machine, pid)) is not None}
+    found: dict[int, None] = {}
+    for pid in pids:
+        name = launchers.parse_program(machine.command(pid))[0]
+        if launchers.program_name(name) != "srun":
+            continue
+        job = (machine.environment(pid) or {}).get("SLURM_JOB_ID")
+        of_job = [daemon for daemon, (number, _) in here.items() if job in (None, number)]
+        # A step that began before this command is another's.
+        began = machine.entries[pid].started
+        younger = [daemon for daemon in of_job if machine.entries[daemon].started >= began]
+        if len({here[daemon] for daemon in younger}) == 1:
+            found.update(dict.fromkeys(younger))
+    return tuple(found)
+
+
+def _step(machine: Machine, pid: int) -> tuple[str, str] | None:
+    command = machine.command(pid)
+    match = _STEP.match(command[0]) if command else None
+    return (match[1], match[2]) if match else None
+
+
+def build_job(machine: Machine, group: Group) -> FoundJob:
+    """`group`: with its members."""
+    wanted = job_groups.expected_ranks(group)
+    name, pid = _launcher(machine, group)
+    return FoundJob(
+        launcher=name,
+        launcher_pid=pid,
+        world_size=job_groups.find_world_size(machine, group),
+        processes=tuple(_process(machine, group, pid) for pid in group.members),
+        missing=job_groups.find_missing_ranks(group, wanted or ()),
+        untold=_untold(machine, group, wanted),
+    )
+
+
+def _role(machine: Machine, group: Group, pid: int) -> str:
+    if pid in group.seats:
+        return OTHER if group.seats[pid].beside else RANK
+    command = machine.command(pid)
+    if launchers.name_launcher(command) is not None or pid in group.starters:
+        return LAUNCHER
+    if machine.entries[pid].name == training_evidence.LOADER_THREAD:
+        return LOADER
+    rank = group.members[pid]
+    return LOADER if rank is not None and _like_a_loader(machine, rank, pid) else OTHER
+
+
+def _like_a_loader(machine: Machine, rank: int, pid: int) -> bool:
+    """PyTorch before 2.6 does not name its workers: then what a rank forks, or starts by
+    multiprocessing, is one."""
+    siblings = machine.children.get(rank, ())
+    if any(machine.entries[one].name == training_evidence.LOADER_THREAD for one in siblings):
+        return False
+    command, parent = machine.command(pid), machine.entries[pid].parent
+    if parent != rank:
+        return launchers.is_fork_server(machine.command(parent))
+    return bool(command) and (command == machine.command(rank) or launchers.is_spawned(command))
+
+
+def _launcher(machine: Machine, group: Group) -> tuple[str | None, int | None]:
+    """The name and pid of the launcher that the job is known by."""
+    found: list[tuple[int, str, int]] = []
+    for pid, rank in group.members.items():
+        name = launchers.name_launcher(machine.command(pid)) if rank is None else None
+        if name is not None:
+            place = _PREFERRED.index(name) if name in _PREFERRED else len(_PREFERRED)
+            found.append((place, name, pid))
+    if found:  # of several of one name the outermost, which comes first
+        _, name, pid = min(found, key=lambda one: one[0])
+        return name, pid
+    sources = {seat.told_by for seat in group.seats.values()}
+    known = next((name for one, name in _WITHOUT_LAUNCHER.items() if one in sources), None)
+    return known, min(group.starters, default=None)
+
+
+def _process(machine: Machine, group: Group, pid: int) -> FoundProcess:
+    entry = machine.entries[pid]
+    rank = group.members[pid]
+    seat = None if rank is None else group.seats[rank]
+    status = machine.status(pid)
+    uid = _whole(status.get("Uid", "").split(), 1)
+    inner = _whole(status.get("NSpid", "").split(), -1)
+    return FoundProcess(
+        pid=pid,
+        parent=entry.parent,
+        role=_role(machine, group, pid),
+        state=entry.state,
+        rank=seat.rank if seat else None,
+        local_rank=seat.local_rank if seat else None,
+        world_size=seat.world_size if seat else None,
+        name=entry.name,
+        command=tuple(word[:LONGEST_WORD] for word in machine.command(pid)[:MOST_WORDS]),
+        start_ticks=entry.start_ticks,
+        cpu_seconds=entry.cpu_seconds,
+        uid=uid,
+        user=None if uid is None else processes.name_user(uid),
+        container=processes.find_container(machine.cgroup(pid)),
+        inner_pid=None if inner == pid else inner,
+        on_device=training_evidence.has_device_open(machine, pid)
+        if machine.open_files(pid)
+        else None,
+    )
+
+
+def _untold(
+    machine: Machine, group: Group, wanted: tuple[int, ...] | None
+) -> tuple[FoundUntold, ...]:
+    found = []
+    for pid, seat in group.seats.items():
+        if seat.rank is not None or seat.beside or machine.entries[pid].zombie:
+            continue
+        if seat.told_by == ORDER:
+            met = seat.local_rank is not None
+            why = "the job has other hosts" if met else "rank 0 cannot be told from the others"
+            reason = f"multiprocessing started it, and {why}: its rank is unknown"
+            found.append(FoundUntold(pid, "environment", reason, _LET_IT_BE_TOLD))
+        elif seat.told_by == RAY:
+            reason = "Ray Train tells a rank its number where only the rank sees it"
+            remedy = "start the job under `mgpu-doctor run`"
+            found.append(FoundUntold(pid, "environment", reason, remedy))
+        elif machine.environment(pid) is None:
+            reason = "another user's environment may not be read: its rank is unknown"
+            remedy = f"run mgpu-doctor as {_owner(machine, pid)}"
+            found.append(FoundUntold(pid, "environment", reason, remedy))
+        else:
+            reason = "its environment tells its rank on this host alone"
+            found.append(FoundUntold(pid, "environment", reason, _LET_IT_BE_TOLD))
+    by_order = any(seat.told_by == ORDER and seat.rank is not None for seat in group.seats.values())
+    if by_order:
+        reason = "the ranks are told by the order in which multiprocessing started them"
+        found.append(FoundUntold(None, "environment", reason, _LET_IT_BE_TOLD))
+    elif wanted is None and group.seats:
+        reason = "nothing tells how many ranks this host should have, hence which are missing"
+        remedy = "start the job with a launcher that sets LOCAL_WORLD_SIZE, such as torchrun"
+        found.append(FoundUntold(None, "environment", reason, remedy))
+    return tuple(found)
+
+
+def _owner(machine: Machine, pid: int) -> str:
+    uid = _whole(machine.status(pid).get("Uid", "").split(), 1)
+    return "root" if uid is None or uid == 0 else f"{processes.name_user(uid)}, or as root"
+
+
+def _whole(words: list[str], index: int) -> int | None:
+    try:
+        return int(words[index])
+    except (IndexError, ValueError):
+        return None

@@ -1,0 +1,216 @@
+"""A process's place in its job (rank, local rank, world size), from its environment variables.
+
+Sources: torch.distributed.run's docs ("Environment Variables"), Open MPI's mpirun(1), Hydra's
+PMI variables, srun(1), TensorFlow's TF_CONFIG guide, Horovod's `gloo_run`, Lightning's
+`LightningEnvironment`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LOOPBACK = ("localhost", "127.", "::1", "[::1]")
+MOST_RANKS = 1 << 24
+MOST_CLUSTER = 4096
+VARIABLES = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE", "NODE_RANK"),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TF_CONFIG"),
+        *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
+        *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+        *("OMPI_COMM_WORLD_LOCAL_SIZE", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"),
+        *("PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+        *("SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NUM_NODES"),
+        *("SLURM_NNODES", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_LOCALID"),
+    }
+)
+"""All that is looked at: the rest of an environment, where passwords may be, is not kept."""
+_WORKERS = ("chief", "master", "worker")
+"""Tasks of a TF_CONFIG that are ranks, in their order; `master` is the older name of `chief`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    told_by: str
+    """environment, mpi, slurm, horovod, lightning, TF_CONFIG."""
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    local_world_size: int | None
+    """Ranks on this host; None: not told."""
+    meeting: tuple[str, ...]
+    """What all ranks of the job share; empty: nothing that tells it from another job."""
+    one_host: bool
+    """The ranks can meet on this host alone."""
+    beside: bool = False
+    """Of the job and no rank: a parameter server, an evaluator."""
+
+
+def parse_place(environment: Mapping[str, str]) -> Place | None:
+    """Where the environment says that the process belongs; None: it says nothing.
+
+    The environment alone makes no rank: children inherit it."""
+    for reader in (_torch, _horovod, _mpi, _hydra, _tensorflow, _slurm, _lightning):
+        found = reader(environment)
+        if found is not None:
+            return found
+    return None
+
+
+def is_loopback(address: str) -> bool:
+    return address.startswith(LOOPBACK)
+
+
+def _torch(environment: Mapping[str, str]) -> Place | None:
+    """torchrun and all that speak its language: accelerate, deepspeed, ranks started by hand."""
+    rank, world = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    if rank is None or world is None or rank >= world:
+        return None
+    address, port = environment.get("MASTER_ADDR", ""), environment.get("MASTER_PORT", "")
+    run = environment.get("TORCHELASTIC_RUN_ID", "")
+    local_world = _number(environment, "LOCAL_WORLD_SIZE")
+    if local_world is None:
+        local_world = _number(environment, "LOCAL_SIZE")  # DeepSpeed's word for it
+    return Place(
+        told_by="environment",
+        rank=rank,
+        local_rank=_number(environment, "LOCAL_RANK"),
+        world_size=world,
+        local_world_size=local_world,
+        meeting=("torch", run, address, port, str(world)) if port else (),
+        one_host=is_loopback(address) or local_world == world,
+    )
+
+
+def _horovod(environment: Mapping[str, str]) -> Place | None:
+    rank, world = _number(environment, "HOROVOD_RANK"), _number(environment, "HOROVOD_SIZE")
+    if rank is None or world is None or rank >= world:
+        return None
+    address = environment.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
+    port = environment.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
+    local_world = _number(environment, "HOROVOD_LOCAL_SIZE")
+    return Place(
+        told_by="horovod",
+        rank=rank,
+        local_rank=_number(environment, "HOROVOD_LOCAL_RANK"),
+        world_size=world,
+        local_world_size=local_world,
+        meeting=("horovod", address, port) if port else (),
+        one_host=is_loopback(address) or local_world == world,
+    )
+
+
+def _mpi(environment: Mapping[str, str]) -> Place | None:
+    rank = _number(environment, "OMPI_COMM_WORLD_RANK")
+    world = _number(environment, "OMPI_COMM_WORLD_SIZE")
+    if rank is None or world is None or rank >= world:
+        return None
+    local_world = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE")
+    job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid", "")
+    return Place(
+        told_by="mpi",
+        rank=rank,
+        local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        world_size=world,
+        local_world_size=local_world,
+        meeting=("mpi", job) if job else (),
+        one_host=local_world == world,
+    )
+
+
+def _hydra(environment: Mapping[str, str]) -> Place | None:
+    """MPICH, Intel MPI and MVAPICH. srun sets PMI_RANK too, but not the local variables."""
+    rank, world = _number(environment, "PMI_RANK"), _number(environment, "PMI_SIZE")
+    if rank is None or world is None or rank >= world or "SLURM_PROCID" in environment:
+        return None
+    local_world = _number(environment, "MPI_LOCALNRANKS")
+    return Place(
+        told_by="mpi",
+        rank=rank,
+        local_rank=_number(environment, "MPI_LOCALRANKID"),
+        world_size=world,
+        local_world_size=local_world,
+        meeting=(),
+        one_host=local_world == world,
+    )
+
+
+def _slurm(environment: Mapping[str, str]) -> Place | None:
+    """Of a step: what a batch script runs without srun is told a place as well, and has none."""
+    if _number(environment, "SLURM_STEP_ID") is None:
+        return None
+    rank = _number(environment, "SLURM_PROCID")
+    world = _number(environment, "SLURM_STEP_NUM_TASKS") or _number(environment, "SLURM_NTASKS")
+    if rank is None or (world is not None and rank >= world):
+        return None
+    nodes = _number(environment, "SLURM_STEP_NUM_NODES") or _number(environment, "SLURM_NNODES")
+    job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
+    return Place(
+        told_by="slurm",
+        rank=rank,
+        local_rank=_number(environment, "SLURM_LOCALID"),
+        world_size=world,
+        local_world_size=world if nodes == 1 else None,
+        meeting=("slurm", job, step) if job else (),
+        one_host=nodes == 1,
+    )
+
+
+def _lightning(environment: Mapping[str, str]) -> Place | None:
+    """The children that Lightning's own launcher starts: their rank is told by the node's and
+    their local one. Rank 0 is their parent, which has none of this."""
+    local, world = _number(environment, "LOCAL_RANK"), _number(environment, "WORLD_SIZE")
+    if local is None or world is None or "NODE_RANK" not in environment:
+        return None
+    one_host = environment["NODE_RANK"] == "0" and is_loopback(environment.get("MASTER_ADDR", ""))
+    port = environment.get("MASTER_PORT", "")
+    return Place(
+        told_by="lightning",
+        rank=local if one_host and local < world else None,
+        local_rank=local,
+        world_size=world,
+        local_world_size=world if one_host else None,
+        meeting=("torch", environment.get("MASTER_ADDR", ""), port) if port else (),
+        one_host=one_host,
+    )
+
+
+def _tensorflow(environment: Mapping[str, str]) -> Place | None:
+    """Chief, then workers, are the ranks; parameter servers and evaluators are of the job only."""
+    try:
+        config = json.loads(environment.get("TF_CONFIG", ""))
+        cluster, task = config["cluster"], config["task"]
+        hosts = {kind: [str(host) for host in cluster[kind]] for kind in sorted(cluster)}
+        kind, index = str(task["type"]), int(task["index"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    before = 0
+    rank = None
+    for known in _WORKERS:
+        members = len(hosts.get(known, ()))
+        if kind == known and 0 <= index < members:
+            rank = before + index
+        before += members
+    every = [host for listed in hosts.values() for host in listed]
+    one_host = all(map(is_loopback, every)) or len({host.rpartition(":")[0] for host in every}) == 1
+    return Place(
+        told_by="TF_CONFIG",
+        rank=rank,
+        local_rank=None,
+        world_size=before or None,
+        local_world_size=before if one_host and before else None,
+        meeting=("TF_CONFIG", json.dumps(hosts)[:MOST_CLUSTER]),
+        one_host=one_host,
+        beside=kind not in _WORKERS,
+    )
+
+
+def _number(environment: Mapping[str, str], key: str) -> int | None:
+    """None: not there, or no such number (an empty variable, a lying one)."""
+    text = environment.get(key, "").strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 8):
+        return None
+    number = int(text)
+    return number if number <= MOST_RANKS else None

@@ -1,0 +1,146 @@
+"""Ranks that multiprocessing started: no environment variable names their rank.
+
+They are numbered in the order of their start, as torch.multiprocessing.spawn does. Threads of
+torch.distributed distinguish them from other children, such as a manager."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+
+from mgpu_probes.outside.jobs import launchers, training_evidence
+from mgpu_probes.outside.jobs.process_table import Machine
+from mgpu_probes.outside.jobs.rank_environment import Place, is_loopback
+
+ORDER = "order"
+_HANDLES = re.compile(r"tracker_fd=(\d{1,9}), pipe_handle=(\d{1,9})")
+_SEVERAL_HOSTS = (
+    "--node_rank", "--node-rank", "--nodes", "--nnodes", "--num_nodes", "--num-nodes",
+    "--machine_rank", "--machine-rank", "--dist-url", "--dist_url", "--num-machines",
+)  # fmt: skip
+_MEANWHILE = 1.5
+"""A process that starts ranks and waits for them computes no more than they do."""
+_MANAGER = "/pymp-"
+"""Where multiprocessing's managers listen: a socket in a folder of this name."""
+
+
+def find_spawned_ranks(machine: Machine, parent: int, *, lenient: bool) -> list[int]:
+    """The ranks among those that multiprocessing started for `parent`, in the order of their
+    start; a dead one that nobody has asked for counts. Empty: these are no ranks.
+
+    `lenient`: take them for ranks also before they begin to meet."""
+    alive = [pid for pid in _started(machine, parent) if _may_be_a_rank(machine, pid)]
+    if not alive or training_evidence.is_in_process_group(machine, parent):
+        return []
+    ranks = _ranks(machine, parent, alive, lenient=lenient)
+    if not ranks:
+        return []
+    names = {machine.entries[pid].name for pid in ranks}
+    first = machine.entries[ranks[0]].started
+    dead = [
+        pid
+        for pid in _all_children(machine, parent)
+        if (entry := machine.entries[pid]).zombie and entry.name in names and entry.started >= first
+    ]
+    return sorted(ranks + dead, key=lambda pid: machine.entries[pid].started)
+
+
+def number_by_start(machine: Machine, parent: int, ranks: Sequence[int]) -> dict[int, Place]:
+    """Their places. They get numbers only where the first of them is certainly rank 0: it may have
+    ended, and been asked for, before."""
+    sure = _is_rank_zero(machine, ranks[0])
+    here = _one_host(machine, parent)
+    return {
+        pid: Place(
+            told_by=ORDER,
+            rank=index if here and sure else None,
+            local_rank=index if sure else None,
+            world_size=None,
+            local_world_size=None,
+            meeting=(),
+            one_host=here,
+        )
+        for index, pid in enumerate(ranks)
+    }
+
+
+def _is_rank_zero(machine: Machine, pid: int) -> bool:
+    """Whether the first that is left is the first that was started.
+
+    Programs join what they start in its order, so a dead one that nobody has joined is. Rank 0
+    hosts the TCP store. And the first child of multiprocessing.popen_spawn_posix gets the second
+    descriptor after that of the resource tracker, if the program opened nothing between (measured
+    with Python 3.11)."""
+    if machine.entries[pid].zombie or training_evidence.hosts_store(machine, pid):
+        return True
+    handles = (_HANDLES.search(word) for word in machine.command(pid)[:8])
+    return any(match is not None and int(match[2]) == int(match[1]) + 2 for match in handles)
+
+
+def _ranks(machine: Machine, parent: int, alive: list[int], *, lenient: bool) -> list[int]:
+    """Those of the living that are ranks, in the order of their start."""
+    alive = sorted(alive, key=lambda pid: machine.entries[pid].started)
+    met = [pid for pid in alive if training_evidence.has_joined_group(machine, pid)]
+    if met:
+        return met  # a group is there only when all have come
+    managers = machine.listening(_MANAGER)
+    alive = [pid for pid in alive if managers.isdisjoint(machine.open_files(pid))]
+    stores = [
+        index for index, pid in enumerate(alive) if training_evidence.hosts_store(machine, pid)
+    ]
+    if stores:
+        return alive[stores[0] :]  # the meeting place is in rank 0, the first of them
+    if any(training_evidence.is_in_process_group(machine, pid) for pid in alive):
+        return alive
+    several = len(alive) > 1 and not training_evidence.has_device_open(machine, parent)
+    if several and all(training_evidence.has_device_open(machine, pid) for pid in alive):
+        return alive
+    return alive if several and lenient and _parent_waits(machine, parent, alive) else []
+
+
+def _parent_waits(machine: Machine, parent: int, alive: list[int]) -> bool:
+    most = max(machine.entries[pid].cpu_seconds for pid in alive)
+    idle = machine.entries[parent].cpu_seconds <= _MEANWHILE * most
+    return idle and any(training_evidence.has_framework(machine, pid) for pid in alive)
+
+
+def _started(machine: Machine, parent: int) -> list[int]:
+    """By multiprocessing: anew, by a fork, or through its fork server."""
+    own = machine.command(parent)
+    return [
+        pid
+        for pid in _all_children(machine, parent)
+        if (command := machine.command(pid))
+        and (
+            launchers.is_spawned(command)
+            or command == own
+            or launchers.is_fork_server(machine.command(machine.entries[pid].parent))
+        )
+    ]
+
+
+def _all_children(machine: Machine, parent: int) -> list[int]:
+    """Those of its fork server too."""
+    direct = list(machine.children.get(parent, ()))
+    servers = [pid for pid in direct if launchers.is_fork_server(machine.command(pid))]
+    return direct + [pid for server in servers for pid in machine.children.get(server, ())]
+
+
+def _may_be_a_rank(machine: Machine, pid: int) -> bool:
+    entry = machine.entries[pid]
+    helper = launchers.is_helper(machine.command(pid))
+    forked_by_server = launchers.is_fork_server(machine.command(entry.parent))
+    return not (
+        entry.zombie
+        or entry.name == training_evidence.LOADER_THREAD
+        or (helper and not forked_by_server)
+        or pid == os.getpid()
+    )
+
+
+def _one_host(machine: Machine, parent: int) -> bool:
+    if any(word.partition("=")[0] in _SEVERAL_HOSTS for word in machine.command(parent)):
+        return False
+    address = (machine.environment(parent) or {}).get("MASTER_ADDR")
+    return address is None or is_loopback(address)

@@ -1,0 +1,332 @@
+"""Scans a log: which signatures match, which lines report failures, and its last lines."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Protocol
+
+from mgpu_probes.outside.logs.log_blocks import WINDOW, Block, bare, decoded, pieces_of
+from mgpu_probes.outside.logs.log_lines import Line, numbered_style, split_line
+from mgpu_probes.outside.logs.log_shapes import Shapes
+from mgpu_probes.outside.terminal_text import clean_line
+
+TEXT_LIMIT = 500
+VALUE_LIMIT = 300
+MOST_HITS = 20_000
+EXACT = 1000
+"""Matches of a signature on a rank after which its needle alone is counted."""
+LOOK_BACK = 200
+"""Lines before one without a time stamp in which the last stamp is looked for."""
+SAMPLE = 2000
+TAIL_LINES = 200
+TAIL_LIMIT = 500
+TAIL_BYTES = 1 << 16
+
+STRUCTURE = (
+    "Traceback (most recent call last)",
+    'File "',
+    "Fatal Python error",
+    "Root Cause (first",
+    "Failures:",
+    "exitcode",
+    "-- Process ",
+    "death signal",
+    "got signal",
+)
+"""What endings are told with: tracebacks, faulthandler, torchrun's and mp.spawn's reports."""
+BEFORE = 3
+FOLLOWING = 60
+"""Lines before and after such a line that are kept for whoever parses endings."""
+MOST_TOLD = 10_000
+"""Of the first and of the last such lines each."""
+
+
+class Wanted(Protocol):
+    """What is looked for. `pattern` is searched in lines that hold `needle`; it must match `least`
+    times on a rank."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def needle(self) -> str: ...
+    @property
+    def pattern(self) -> str: ...
+    @property
+    def least(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """The first line that matched a signature on a rank."""
+
+    signature: str
+    rank: int | None
+    local_rank: int | None
+    number: int
+    text: str
+    at: float | None
+    values: Mapping[str, str]
+    context: tuple[str, ...]
+    count: int = 1
+    after: int = 0
+    """Lines later in this log, after its last match, by which training counts on."""
+    later: float | None = None
+    """Seconds from `at` to the last of them, by their time stamps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A line near an ending, with the rank that it names in the form that torch prints."""
+
+    number: int
+    text: str
+    after: int
+    """Like `Hit.after`."""
+    later: float | None
+    """Like `Hit.later`, from the last stamp before."""
+    at: float | None = None
+    """Seconds since the epoch by its own stamp, or the last one shortly before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    source: str
+    lines: int
+    hits: tuple[Hit, ...]
+    told: tuple[Told, ...]
+    tail: tuple[str, ...]
+    ranks: frozenset[int]
+    """That its first and last lines are labelled with."""
+    local_ranks: frozenset[int]
+    began: float | None
+    """Seconds since the epoch by the first and the last stamped line."""
+    ended: float | None
+
+
+class Engine:
+    """Looks for signatures in any number of logs; what it learns of one speeds up the next."""
+
+    def __init__(self, wanted: Iterable[Wanted]) -> None:
+        """Raises ValueError for a needle that is too short, re.error for a bad pattern."""
+        self.wanted = tuple(wanted)
+        self.patterns = [re.compile(one.pattern) for one in self.wanted]
+        needles = [*(one.needle for one in self.wanted), *STRUCTURE]
+        self.sought = [needle.encode() for needle in needles]
+        self.shapes = Shapes(needles)
+
+    def scan(self, source: str, blocks: Iterable[bytes]) -> Scanned:
+        """Everything that one log tells. `blocks`: of whole lines, see `read.Log.blocks`."""
+        scanner = _Scanner(self)
+        for block in blocks:
+            scanner.feed(block)
+        return scanner.scanned(source)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A hit, how often it was there, and how many pieces counted on until it last was."""
+
+    first: Hit
+    counted: int
+    count: int = 1
+
+    def again(self, counted: int) -> None:
+        self.count += 1
+        self.counted = counted
+
+
+class _Scanner:
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lines = 0
+        self._counted = 0
+        self._hits: dict[tuple[int, int | None, int | None], _Seen] = {}
+        self._first_told: list[tuple[int, bytes, int]] = []
+        self._last_told: deque[tuple[int, bytes, int]] = deque(maxlen=MOST_TOLD)
+        self._following = 0
+        self._first: list[str] | None = None
+        self._last = b""
+        self._style: str | None = None
+        self._year: int | None = None
+        self._seen: list[Line] = []
+        self._counted_at: float | None = None
+        self._looked = 0
+        self._stamped: tuple[int, float] | None = None
+
+    def feed(self, block: bytes) -> None:
+        block = bare(block)
+        if self._first is None:
+            self._begin(block)
+        self._last = block if len(block) >= TAIL_BYTES else self._last[-TAIL_BYTES:] + block
+        shapes = self._engine.shapes.of(block)
+        hot = self._engine.shapes.hot(shapes)
+        ends = block.count(b"\n")
+        if hot or self._following or self._hits or self._first_told:
+            pieces = pieces_of(block)
+            counting = self._engine.shapes.progress(shapes, pieces)
+            self._look(Block.of(block, pieces, counting, self._lines, self._counted), hot)
+            self._counted += len(counting)
+            if counting:
+                self._counted_at = self._stamp_before(pieces, counting[-1] + 1) or self._counted_at
+        self._lines += ends
+
+    def scanned(self, source: str) -> Scanned:
+        lines = self._last.split(b"\n")[-SAMPLE:]
+        self._seen += [self._line(decoded(line)) for line in lines]
+        tail = [clean_line(decoded(line), TAIL_LIMIT) for line in lines if line.strip()]
+        stamps = [line.at for line in self._seen if line.at is not None]
+        return Scanned(
+            source=source,
+            lines=self._lines,
+            hits=tuple(
+                replace(
+                    seen.first,
+                    count=seen.count,
+                    after=self._counted - seen.counted,
+                    later=self._later(seen.first.at),
+                )
+                for (number, *_), seen in self._hits.items()
+                if seen.count >= self._engine.wanted[number].least
+            ),
+            told=tuple(self._told()),
+            tail=tuple(tail[-TAIL_LINES:]),
+            ranks=frozenset(line.rank for line in self._seen if line.rank is not None),
+            local_ranks=frozenset(
+                line.local_rank for line in self._seen if line.local_rank is not None
+            ),
+            began=min(stamps, default=None),
+            ended=max(stamps, default=None),
+        )
+
+    def _told(self) -> Iterator[Told]:
+        at: float | None = None
+        for number, piece, counted in chain(self._first_told, self._last_told):
+            line = self._line(decoded(piece))
+            at = line.at if line.at is not None else at
+            yield Told(number, _labelled(line), self._counted - counted, self._later(at), at)
+
+    def _later(self, at: float | None) -> float | None:
+        return None if at is None or self._counted_at is None else self._counted_at - at
+
+    def _begin(self, block: bytes) -> None:
+        """Learns from the first lines how this log is written."""
+        pieces = pieces_of(block[:TAIL_BYTES])[:SAMPLE]
+        self._first = [decoded(piece) for piece in pieces]
+        self._style = numbered_style(self._first)
+        seen = [self._line(text) for text in self._first]
+        self._year = next((line.year for line in seen if line.year is not None), None)
+        self._seen = [self._line(text) for text in self._first] if self._year else seen
+
+    def _look(self, block: Block, hot: Iterable[tuple[int, tuple[int, ...]]]) -> None:
+        known = len(self._engine.wanted)
+        telling: list[int] = []
+        self._looked, self._stamped = 0, None
+        for position, held in hot:
+            piece = block.pieces[position]
+            line: Line | None = None
+            for number in held:
+                if self._engine.sought[number] not in piece:
+                    continue
+                if number < known:
+                    line = line or self._line(decoded(piece))
+                    self._try(number, block, position, line)
+                elif not telling or telling[-1] != position:
+                    telling.append(position)
+        self._keep(block, telling)
+
+    def _try(self, number: int, block: Block, position: int, line: Line) -> None:
+        """Searches one line for one signature."""
+        piece = block.pieces[position]
+        place = piece.find(self._engine.sought[number])
+        key = (number, line.rank, line.local_rank)
+        known = self._hits.get(key)
+        if known is not None and known.count >= EXACT:
+            known.again(block.counted_until(position))
+            return
+        text, found = self._found(number, piece, place, line.text)
+        if found is None:
+            return
+        counted = block.counted_until(position)
+        if known is not None:
+            known.again(counted)
+        elif len(self._hits) < MOST_HITS:
+            start = max(0, found.start() - TEXT_LIMIT // 2) if len(text) > TEXT_LIMIT else 0
+            first = Hit(
+                signature=self._engine.wanted[number].id,
+                rank=line.rank,
+                local_rank=line.local_rank,
+                number=block.numbers[position],
+                text=text[start : start + TEXT_LIMIT].strip(),
+                at=line.at if line.at is not None else self._stamp_of(block, position),
+                values={
+                    name: value[:VALUE_LIMIT]
+                    for name, value in found.groupdict().items()
+                    if value is not None
+                },
+                context=block.around(position),
+            )
+            self._hits[key] = _Seen(first, counted)
+
+    def _found(
+        self, number: int, piece: bytes, place: int, text: str
+    ) -> tuple[str, re.Match[str] | None]:
+        """Searches the text, of very long lines what is near the needle, else the whole line."""
+        pattern = self._engine.patterns[number]
+        if place > WINDOW // 2:
+            text = decoded(piece[place - WINDOW // 2 : place + WINDOW])
+        found = pattern.search(text)
+        if found is None and place <= WINDOW // 2:  # some of what it looks for is like a prefix
+            text = decoded(piece)
+            found = pattern.search(text)
+        return text, found
+
+    def _keep(self, block: Block, telling: Iterable[int]) -> None:
+        """Keeps the lines that follow those which tell of an ending."""
+        end = len(block.pieces)
+        until = min(self._following, end)
+        positions = list(range(until))
+        for start in telling:
+            positions += range(max(start - BEFORE, until, 0), min(start + FOLLOWING, end))
+            until = max(until, start + FOLLOWING)
+        self._following = max(0, until - end)
+        room = MOST_TOLD - len(self._first_told)
+        self._first_told += [block.told(position) for position in positions[:room]]
+        self._last_told += [block.told(position) for position in positions[room:][-MOST_TOLD:]]
+
+    def _stamp_before(self, pieces: Sequence[bytes], position: int) -> float | None:
+        found = self._last_stamp(pieces, max(0, position - LOOK_BACK), position)
+        return None if found is None else found[1]
+
+    def _stamp_of(self, block: Block, position: int) -> float | None:
+        """Like `_stamp_before`, for positions of one block in ascending order: each line is looked
+        at once, however many hits come after it."""
+        begin = max(0, position - LOOK_BACK)
+        found = self._last_stamp(block.pieces, max(begin, self._looked), position)
+        self._looked, self._stamped = position, found or self._stamped
+        if self._stamped is None or self._stamped[0] < begin:
+            return None
+        return self._stamped[1]
+
+    def _last_stamp(
+        self, pieces: Sequence[bytes], begin: int, end: int
+    ) -> tuple[int, float] | None:
+        """The position and the seconds of the last line that has a stamp, of those between."""
+        for position in range(end - 1, begin - 1, -1):
+            at = self._line(decoded(pieces[position][:TEXT_LIMIT])).at
+            if at is not None:
+                return position, at
+        return None
+
+    def _line(self, text: str) -> Line:
+        return split_line(text, self._style, self._year)
+
+
+def _labelled(line: Line) -> str:
+    label = f"[rank{line.rank}]: " if line.rank is not None else ""
+    if not label and line.local_rank is not None:
+        label = f"[local{line.local_rank}]: "
+    return label + line.text

@@ -1,0 +1,226 @@
+"""What `py-spy dump --json` prints, as threads."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sysconfig
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Any
+
+from mgpu_probes.outside import processes
+from mgpu_probes.outside.stacks import bounded_subprocess, stack_threads
+from mgpu_probes.outside.stacks import stack_threads as known_threads
+from mgpu_probes.outside.stacks.stack_threads import Frame, Json
+
+SOURCE = "py-spy"
+NATIVE = "py-spy --native"
+MOST_OUTPUT = 8 << 20
+PATIENCE = 2.5
+"""Seconds for one reading; twice that for native frames. Measured with PyTorch: 12 to 60 ms, 0.2 to
+1.2 s, and more on a machine that is overloaded."""
+READINGS = 3
+"""Of a process that computes in Python, one reading in forty fails: so one in 60,000 pauses it."""
+_SETTLING = 0.25
+_NO_BACKTRACE = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
+
+
+def parse_dump(raw: bytes, pid: int) -> list[Json]:
+    """The threads in what `py-spy dump --json` prints; empty where it is no such thing."""
+    try:
+        listed = json.loads(raw)
+    except (ValueError, RecursionError):
+        return []
+    items = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    main = _main(items, pid)
+    return [
+        stack_threads.make_thread(
+            _frames(item),
+            main=item is main,
+            id=_whole(item.get("os_thread_id")),
+            name=_text(item.get("thread_name")),
+            active=_truth(item.get("active")),
+            gil=_truth(item.get("owns_gil")),
+        )
+        for item in items
+    ]
+
+
+def is_complete(stack: Json) -> bool:
+    """Whether the main thread's stack reaches down to where Python starts a program. One that does
+    not is torn, or of a Python inside another program."""
+    first = stack["threads"][0]
+    return bool(
+        first["main"] and first["frames"] and first["frames"][-1][0] in stack_threads.STARTS
+    )
+
+
+def _main(items: list[dict[str, Any]], pid: int) -> dict[str, Any] | None:
+    """The thread that Python calls so. Where no name could be read, the one with the id of its
+    process, unless that is another one in a container."""
+    named = [one for one in items if one.get("thread_name") == "MainThread"]
+    if len(named) == 1:
+        return named[0]
+    by_id = (one for one in items if one.get("os_thread_id") == pid)
+    return next(by_id, items[0] if len(items) == 1 else None)
+
+
+def _frames(item: dict[str, Any]) -> list[Frame]:
+    listed = item.get("frames")
+    return [
+        (
+            _text(one.get("name")) or "?",
+            _text(one.get("filename")) or "?",
+            _whole(one.get("line")),
+        )
+        for one in (listed if isinstance(listed, list) else [])
+        if isinstance(one, dict)
+    ]
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _whole(value: object) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return value if whole and isinstance(value, int) else None
+
+
+def _truth(value: object) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+class Kind(Enum):
+    """Why there is no stack."""
+
+    ABSENT = "py-spy is not installed"
+    UNSTARTED = "py-spy could not be started"
+    DENIED = "the system does not let this user read its memory"
+    GONE = "it has ended"
+    FOREIGN = "no Python interpreter was found in it"
+    LATE = "py-spy did not answer in time"
+    TORN = "py-spy could not make sense of its memory"
+
+
+_LASTING = frozenset({Kind.ABSENT, Kind.UNSTARTED, Kind.DENIED, Kind.GONE, Kind.LATE})
+"""Trying again changes nothing, or takes as long again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """`text`: py-spy's own words, if any."""
+
+    kind: Kind
+    text: str = ""
+
+
+@cache
+def find_pyspy() -> str | None:
+    """The py-spy that was installed beside this Python or for this user, or else one on PATH."""
+    schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
+    beside = (os.path.join(sysconfig.get_path("scripts", one), "py-spy") for one in schemes)
+    installed = next((one for one in beside if os.access(one, os.X_OK)), None)
+    return installed or shutil.which("py-spy")
+
+
+def read_stack(pid: int, end: float) -> Json | Failure:
+    """The process's Python stacks. `end`: by this time of the monotonic clock."""
+    best: Json | Failure = Failure(Kind.LATE)
+    for _ in range(READINGS):
+        found = run_dump(pid, end)
+        if isinstance(found, Failure):
+            best = found if isinstance(best, Failure) else best
+            if found.kind in _LASTING:
+                return best
+        else:
+            best = found
+            if is_complete(found):
+                return best
+    if isinstance(best, Failure) and best.kind is Kind.TORN and not _stopped(pid):
+        return run_dump(pid, end, pausing=True)
+    return best
+
+
+def read_native_stack(pid: int, end: float) -> Json | Failure:
+    """The same with the C functions between. Pauses the process for 0.2 to 1.2 seconds."""
+    if _stopped(pid):
+        return Failure(Kind.TORN, "native frames of a stopped process cannot be read")
+    return run_dump(pid, end, pausing=True, native=True)
+
+
+def run_dump(
+    pid: int, end: float, *, pausing: bool = False, native: bool = False
+) -> Json | Failure:
+    """One reading."""
+    py_spy = find_pyspy()
+    if py_spy is None:
+        return Failure(Kind.ABSENT)
+    patience = 2 * PATIENCE if native else PATIENCE
+    seconds = min(patience, end - time.monotonic())
+    if seconds <= 0:
+        return Failure(Kind.LATE)
+    options = [*([] if pausing else ["--nonblocking"]), *(["--native"] if native else [])]
+    command = [py_spy, "dump", "--json", *options, "--pid", str(pid)]
+    at = time.time()
+    try:
+        ran = bounded_subprocess.run_bounded(
+            command, seconds=seconds, most=MOST_OUTPUT, env=_NO_BACKTRACE
+        )
+    except OSError as error:
+        return Failure(Kind.UNSTARTED, f"{py_spy}: {error.strerror}")
+    if ran.code is None and pausing:
+        _let_go(pid)
+    if ran.code != 0:
+        return _failure(pid, ran)
+    threads = parse_dump(ran.out, pid)
+    if not any(one["frames"] for one in threads):
+        return Failure(Kind.TORN, "it told no frames")
+    source = NATIVE if native else SOURCE
+    return stack_threads.make_stack(pid, at, source, known_threads.settle_threads(threads, pid))
+
+
+def _failure(pid: int, ran: bounded_subprocess.BoundedRun) -> Failure:
+    said = ran.err.decode("utf-8", "replace")
+    process = processes.read_process(pid)
+    if process is None or process.ended:
+        return Failure(Kind.GONE)
+    if ran.late:
+        return Failure(Kind.LATE)
+    if re.search(r"permission denied|os error 1\b|os error 13\b", said, re.IGNORECASE):
+        return Failure(Kind.DENIED)
+    if re.search(r"find (python version|a python interpreter|libpython)", said, re.IGNORECASE):
+        return Failure(Kind.FOREIGN)
+    return Failure(Kind.TORN, _summary(said))
+
+
+def _summary(said: str) -> str:
+    """The error and its innermost cause, of py-spy's report over many lines."""
+    lines = [line.strip() for line in said.partition("Stack backtrace")[0].splitlines()]
+    told = [re.sub(r"^(Error:|\d+:)\s*", "", line) for line in lines if line]
+    told = [line for line in told if line != "Caused by:"]
+    return ": ".join(dict.fromkeys([*told[:1], *told[-1:]]))[: stack_threads.MOST_TEXT // 2]
+
+
+def _stopped(pid: int) -> bool:
+    process = processes.read_process(pid)
+    return process is not None and process.state in "Tt"
+
+
+def _let_go(pid: int) -> None:
+    """A py-spy that is killed while it attaches may leave the process stopped: PTRACE_ATTACH
+    sends SIGSTOP, which may arrive when the tracer is gone (ptrace(2)). Nobody else has stopped
+    it: that was looked at before. SIGCONT does nothing to a process that runs."""
+    end = time.monotonic() + _SETTLING
+    while time.monotonic() < end:
+        if _stopped(pid):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGCONT)
+        time.sleep(0.01)

@@ -1,0 +1,85 @@
+"""Asking a rank through its unix socket: that of PyTorch's worker server or of our own.
+
+PyTorch's (`torch._C._distributed_c10d._WorkerServer`, torch >= 2.4) answers HTTP in a thread of
+its own. Its handlers in C++ (`ping`, `fr_trace_json`) answer even while Python's lock is held;
+`dump_traceback` needs that lock. What listens in an instrumented rank answers alike, all of it
+in Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import stat
+import time
+
+MOST_BYTES = 64 << 20
+_PIECE = 1 << 16
+
+
+def ask_worker(socket_path: str, handler: str, timeout: float, most: int = MOST_BYTES) -> bytes:
+    """What the handler (`ping`, `dump_traceback`, `fr_trace_json`, …) answers; `timeout` in
+    seconds for all of it.
+
+    Raises PermissionError for a socket that is not ours or lies where others could put one,
+    TimeoutError where no answer comes in time, and any other OSError where none can be had.
+    """
+    if not re.fullmatch(r"[a-z_]{1,64}(\?[\w=&]{1,128})?", handler):
+        raise ValueError(f"no handler of a worker server: {handler!r}")
+    end = time.monotonic() + timeout
+    folder = _private_folder(os.path.dirname(socket_path) or ".")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as asked:
+            asked.settimeout(timeout)
+            asked.connect(_address(folder, os.path.basename(socket_path)))
+            request = f"POST /handler/{handler} HTTP/1.1\r\nHost: localhost\r\n"
+            request += "Content-Length: 0\r\nConnection: close\r\n\r\n"
+            asked.sendall(request.encode("ascii"))
+            return _body(_all(asked, end, most))
+    finally:
+        os.close(folder)
+
+
+def _private_folder(path: str) -> int:
+    """A descriptor of the folder, where it belongs to us and nobody else may enter."""
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    status = os.fstat(folder)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        os.close(folder)
+        raise PermissionError(f"{path} is not a private folder of this user")
+    return folder
+
+
+def _address(folder: int, name: str) -> str:
+    """Through the open folder: nobody can swap it, and a path of any length fits."""
+    status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
+        raise PermissionError(f"{name} is not a socket of this user")
+    return f"/proc/self/fd/{folder}/{name}"
+
+
+def _all(asked: socket.socket, end: float, most: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while size <= most:
+        left = end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the worker server did not answer in time")
+        asked.settimeout(left)
+        piece = asked.recv(_PIECE)
+        if not piece:
+            return b"".join(pieces)
+        pieces.append(piece)
+        size += len(piece)
+    raise OSError(f"the worker server's answer is longer than {most} bytes")
+
+
+def _body(answer: bytes) -> bytes:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    words = head.partition(b"\r\n")[0].split()
+    if len(words) < 2 or not words[0].startswith(b"HTTP/1."):
+        raise OSError("what answered on the socket is no worker server")
+    if words[1] != b"200" or b"transfer-encoding" in head.lower():
+        said = body[:200].decode("utf-8", "replace")
+        raise OSError(f"the worker server answered {words[1].decode('ascii', 'replace')}: {said}")
+    return body

@@ -1,0 +1,214 @@
+"""Opens files that a stranger may have written, and pays for reading them out of one budget.
+
+Confinement: nothing below a folder that the user named leads out of it. Paths are walked folder
+by folder from an open one, no link is followed, and only regular files are opened, without
+waiting.
+
+Budget: what is read may be small on disk and large in memory (a gzip file, a pickle whose lists
+are shared, JSON of empty lists). So every byte on disk earns a number of Python objects and some
+time, for all files of a command together, on top of a fixed start; reading that needs more ends
+with a sentence. A file that is there under several names earns once."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+FIRST_OBJECTS = 1_000_000
+"""Python objects that may be made of files of any size: about 100 MB of them."""
+BYTES_AN_OBJECT = 4
+"""Bytes on disk that earn one more. JSON that torch and the doctor write has 6 to 10 bytes for
+each of its values."""
+FIRST_SECONDS = 5.0
+BYTES_A_SECOND = 1 << 20
+"""Bytes on disk that earn a second more: the slowest reader takes 5 MB/s (benchmarks/traces.py)."""
+UNPACKED = 32
+"""A compressed file earns as if it were at most this many times as large: text shrinks to a
+twentieth (benchmarks/logs.py); what shrinks to less holds little."""
+UNPACKED_BYTES_A_SECOND = 2 << 20
+"""Unpacked bytes that earn a second more. Less than on disk: a quarter of a megabyte must not take
+longer than ten seconds."""
+MOST_AT_ONCE = 24 << 20
+"""Bytes that a small file may unpack to where all of it is held in memory; a larger one may by
+`UNPACKED`."""
+LEAST_DISK = 1 << 16
+"""Bytes that any file earns for: file systems keep small ones without blocks."""
+MOST_ENTRIES = 1 << 17
+"""Of one folder."""
+
+
+class OverBudgetError(OSError):
+    """Reading takes more memory or time than the files' size on disk justifies."""
+
+
+@dataclass(slots=True)
+class Budget:
+    """What reading may still cost. `deadline`: by `time.thread_time`, since waiting for a slow
+    disk, or for a job that is looked at, is nobody's attack."""
+
+    objects: float = FIRST_OBJECTS
+    deadline: float = field(default_factory=lambda: time.thread_time() + FIRST_SECONDS)
+    known: set[tuple[int, int]] = field(default_factory=set)
+
+    def admit(self, status: os.stat_result) -> int:
+        """Earns for a file that was opened; the bytes that it takes on disk."""
+        disk = min(status.st_size, max(512 * status.st_blocks, LEAST_DISK))
+        identity = status.st_dev, status.st_ino
+        if identity not in self.known:
+            self.known.add(identity)
+            self.earn(disk)
+        return disk
+
+    def earn(self, count: int, bytes_a_second: int = BYTES_A_SECOND) -> None:
+        """For so many bytes."""
+        self.objects += count / BYTES_AN_OBJECT
+        self.deadline += count / bytes_a_second
+
+    def take(self, objects: float) -> None:
+        """Pays for so many objects. Raises OverBudgetError."""
+        if objects > self.objects:
+            raise OverBudgetError(0, "it unpacks to far more than its size on disk justifies")
+        self.objects -= objects
+        self.check_time()
+
+    def take_json(self, raw: bytes) -> None:
+        """Pays for the values that JSON text can hold at most. Raises OverBudgetError."""
+        self.take(len(raw) - len(raw.translate(None, b",:[{")) + 1)
+
+    def unpacked(
+        self, disk: int, before: int, count: int, bytes_a_second: int = UNPACKED_BYTES_A_SECOND
+    ) -> None:
+        """Earns for `count` more bytes that a file of `disk` bytes unpacked to, after `before`."""
+        most = UNPACKED * disk
+        more = max(0, min(before + count, most) - max(disk, min(before, most)))
+        self.earn(more, bytes_a_second)
+        self.check_time()
+
+    def check_time(self) -> None:
+        """Raises OverBudgetError when the time is over."""
+        if time.thread_time() > self.deadline:
+            raise OverBudgetError(0, "it takes far longer to read than its size on disk justifies")
+
+
+_CURRENT: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+@contextmanager
+def within_budget() -> Iterator[Budget]:
+    """The budget of the command that runs; a new one where none is in force. Each thread and each
+    process that reads has its own."""
+    known = _CURRENT.get()
+    if known is not None:
+        yield known
+        return
+    budget = Budget()
+    token = _CURRENT.set(budget)
+    try:
+        yield budget
+    finally:
+        _CURRENT.reset(token)
+
+
+def open_named(path: str | os.PathLike[str]) -> int:
+    """A descriptor of the regular file that the user named, through links too. Raises OSError."""
+    return _checked(os.open(path, _FILE), path)
+
+
+def open_below(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> int:
+    """A descriptor of the regular file `path`, which must lie below the folder `root`, through no
+    link. Raises OSError."""
+    return _checked(open_any_below(root, path, _FILE), path)
+
+
+def open_any_below(root: str | os.PathLike[str], path: str | os.PathLike[str], flags: int) -> int:
+    """The same of anything that is there, opened in another way. Raises OSError."""
+    *folders, name = _parts(root, path) or (".",)
+    folder = _open_folder(root, folders)
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    finally:
+        os.close(folder)
+
+
+class Entry(NamedTuple):
+    """Of a folder. Links, pipes and the like are neither a file nor a folder."""
+
+    name: str
+    path: Path
+    is_file: bool
+    is_folder: bool
+    inode: int
+
+
+def entries_below(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> list[Entry]:
+    """What the folder `path` holds, which is `root` or lies below it, through no link; sorted by
+    name. Empty where it cannot be read."""
+    place = Path(path)
+    try:
+        folder = open_any_below(root, path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return []
+    try:
+        with os.scandir(folder) as listed:
+            found = [
+                Entry(
+                    one.name,
+                    place / one.name,
+                    is_file=one.is_file(follow_symlinks=False),
+                    is_folder=one.is_dir(follow_symlinks=False),
+                    inode=one.inode(),
+                )
+                for one, _ in zip(listed, range(MOST_ENTRIES), strict=False)
+            ]
+    except OSError:
+        return []
+    finally:
+        os.close(folder)
+    return sorted(found, key=lambda entry: entry.name)
+
+
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_STEP = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _parts(root: str | os.PathLike[str], path: str | os.PathLike[str]) -> tuple[str, ...]:
+    above, whole = _all_parts(root), _all_parts(path)
+    parts = whole[len(above) :]
+    if whole[: len(above)] != above or ".." in parts:
+        raise OSError(0, f"it does not lie in {root}")
+    return parts
+
+
+def _all_parts(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    return path.parts if isinstance(path, Path) else Path(path).parts
+
+
+def _open_folder(root: str | os.PathLike[str], parts: Sequence[str]) -> int:
+    """A descriptor of the folder so many steps below `root`, for names in it to be opened."""
+    folder = os.open(root, _STEP & ~os.O_NOFOLLOW)
+    try:
+        for part in parts:
+            inner = os.open(part, _STEP, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+    except OSError:
+        os.close(folder)
+        raise
+    return folder
+
+
+def _checked(descriptor: int, path: str | os.PathLike[str]) -> int:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        raise OSError(0, "it is no regular file", os.fspath(path))
+    with within_budget() as budget:
+        budget.admit(status)
+    return descriptor
