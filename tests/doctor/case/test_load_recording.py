@@ -532,9 +532,9 @@ def test_only_a_process_that_is_surely_the_rank_is_asked_anything(
     living(recorder)
     assert [rank.is_here for rank in recorder.load().ranks] == [True]
     for name, value in (
-        ("start_ticks", lambda _: 1),
+        ("find_start_ticks", lambda _: 1),
         ("boot_id", lambda: "00000000-0000-0000-0000-000000000000"),
-        ("user", lambda _: 54321),
+        ("find_uid", lambda _: 54321),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(processes, name, value)

@@ -22,7 +22,7 @@ def job(monkeypatch: pytest.MonkeyPatch, maps: str = TORCH, user: int = 0, **giv
         os.getpid(), 1, RANK, "R", 0, 0, 1, "python", (), 0, 0.0, uid, "alice", None, None
     )
     monkeypatch.setattr(traced, "_job", lambda _: FoundJob(None, None, 1, (rank,)))
-    monkeypatch.setattr(traced, "environ", lambda *_: given)
+    monkeypatch.setattr(traced, "read_environment", lambda *_: given)
     monkeypatch.setattr(traced, "_maps", lambda _: maps)
 
 

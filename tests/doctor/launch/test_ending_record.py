@@ -87,7 +87,7 @@ HELD_ASKED, HELD_RELEASED = threading.Event(), threading.Event()
 def test_a_file_system_that_does_not_answer_holds_nobody_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "Endings", Held)
+    monkeypatch.setattr(module, "ExitEvidence", Held)
     watch = EndingsWatch(Notebook(tmp_path), tmp_path / "ending.json", list, lambda _: 1.0)
     watch.start()
     HELD_ASKED.wait()

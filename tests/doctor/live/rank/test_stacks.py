@@ -51,7 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
     found = FoundJob("torchrun", None, RANKS, tuple(everyone))
     monkeypatch.setattr(jobs, "find", lambda _pid: found)
-    monkeypatch.setattr(stacks, "look", look)
+    monkeypatch.setattr(stacks, "take_snapshot", look)
     return pids
 
 
