@@ -250,6 +250,7 @@ def test_the_copy_is_whole_while_it_is_small(tmp_path: Path) -> None:
     assert not (tmp_path / "log.1").exists()
 
 
+@pytest.mark.slow
 def test_a_long_copy_keeps_the_beginning_and_the_newest(tmp_path: Path) -> None:
     shared, copy = Shared(), Copy(os.fsencode(tmp_path / "log"))
     for number in range(0, 3_000_000, 100_000):

@@ -195,6 +195,7 @@ def test_a_reader_that_goes_away_while_the_job_is_silent(tmp_path: Path) -> None
     assert b"broken" in process.communicate(b"go\n")[1]
 
 
+@pytest.mark.slow
 def test_much_output(tmp_path: Path) -> None:
     program = python(
         "import sys\n"

@@ -85,6 +85,7 @@ async def test_enter_gives_the_job_and_what_cannot_be_seen_is_told() -> None:
         await until(pilot, lambda: app.results == [FOREIGN], "the choice")
 
 
+@pytest.mark.slow
 async def test_the_list_follows_and_the_cursor_stays_on_its_job() -> None:
     now = [OBSERVED, FOREIGN]
     app = TinyApp(AttachScreen(lambda: tuple(now)))

@@ -70,6 +70,7 @@ async def test_typing_shows_the_command_or_what_is_wrong_and_start_starts_it() -
     assert app.results == [STARTED]
 
 
+@pytest.mark.slow
 async def test_what_is_typed_at_once_after_tab_is_the_next_field_s() -> None:
     app = TinyApp(LaunchScreen(Starter()))
     async with app.run_test(size=(120, 40)) as pilot:
