@@ -538,7 +538,7 @@ def test_only_a_process_that_is_surely_the_rank_is_asked_anything(
     ):
         with monkeypatch.context() as patch:
             patch.setattr(processes, name, value)
-            if name == "start_ticks":
+            if name == "find_start_ticks":
                 patch.setattr(processes, "is_alive", lambda _, started: started == 1)
             assert [rank.is_here for rank in recorder.load().ranks] == [False], name
     assert [rank.is_here for rank in recorder.load(until=9e9).ranks] == [False]
