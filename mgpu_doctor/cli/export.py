@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _WRONG = 2
 
 
-class Wanted(NamedTuple):
-    """Where each is to be written; None: not at all."""
+class ExportFiles(NamedTuple):
+    """The files to write; None: not requested."""
 
     timeline: Path | None = None
     csv: Path | None = None
@@ -40,7 +40,7 @@ EXTRAS = {"parquet": "pyarrow", "tensorboard": "tensorboardX"}
 """What is asked for -> the package that writes it; the extra has the first one's name."""
 
 
-def write_files(job: str, wanted: Wanted) -> None:
+def write_files(job: str, wanted: ExportFiles) -> None:
     """All that is wanted, each with a line on how large it is; leaves where one cannot be."""
     _check(wanted)
     from mgpu_doctor.cli.output import telling
@@ -48,7 +48,7 @@ def write_files(job: str, wanted: Wanted) -> None:
     with telling() as tell:
         tell("reading the recording")
         diagnosis = examine(recording(job))
-        if wanted != Wanted(timeline=wanted.timeline) and not _has_steps(diagnosis):
+        if wanted != ExportFiles(timeline=wanted.timeline) and not _has_steps(diagnosis):
             leave(f"{job} holds no step: `mgpu-doctor diagnose {job}` says why.", NOTHING_EXAMINED)
         for name, path in wanted._asdict().items():
             if path is None:
@@ -65,7 +65,7 @@ def _has_steps(diagnosis: Diagnosis) -> bool:
     return any(len(rank.steps) for rank in (*diagnosis.case.earlier, *diagnosis.case.ranks))
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: ExportFiles) -> None:
     """Before the recording is read, which may take long."""
     for path, ending in zip(wanted, ENDINGS, strict=True):
         if path is None or ending is None:
@@ -196,7 +196,7 @@ def export(
       mgpu-doctor export --serve --port 0 --no-token
       mgpu-doctor export --serve --listen node7 --token-file /run/secrets/mgpu
     """
-    wanted = Wanted(timeline, csv, parquet, tensorboard)
+    wanted = ExportFiles(timeline, csv, parquet, tensorboard)
     if serve == any(wanted):
         leave(SAY_WHAT, WRONG_USAGE)
     if not serve:
@@ -256,11 +256,11 @@ def _server(
             NOTHING_EXAMINED,
         )
     from mgpu_doctor.cli.settings import settings
-    from mgpu_doctor.live.here import Live
-    from mgpu_doctor.live.wanted import Wanted
+    from mgpu_doctor.live.frame_source import FrameOptions
+    from mgpu_doctor.live.live_jobs import LiveJobs
 
     here = os.uname().nodename
-    live = Live(job, settings=settings(), wanted=Wanted(heat=False, history=False))
+    live = LiveJobs(job, settings=settings(), wanted=FrameOptions(heat=False, history=False))
     watching = Watching(live, here, fixed=job is not None)
     sampler = Sampler(watching.text, interval)
     try:

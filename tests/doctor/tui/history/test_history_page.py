@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.live.history.collect import Collector, History, Place
+from mgpu_doctor.live.history_collector import Collector, History, Place
 from mgpu_doctor.tui.screens.graph_screen import draw
 from mgpu_doctor.tui.screens.graph_selection import LENGTHS, Choice, Kind, Subject, Window, subjects
 from tests.support import histories

@@ -13,7 +13,7 @@ from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.rank.output import Output
+from mgpu_doctor.live.rank_output import Output
 from mgpu_doctor.tui.screens.rank_memory import forecast_lines, peak_lines
 from mgpu_doctor.tui.screens.rank_screen import RankScreen
 from mgpu_doctor.tui.view import View, Who

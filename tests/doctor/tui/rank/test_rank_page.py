@@ -12,8 +12,8 @@ from textual.app import App
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.rank.output import Output, Printed, Stream
-from mgpu_doctor.live.rank.stacks import Standing, merged
+from mgpu_doctor.live.rank_output import Output, Printed, Stream
+from mgpu_doctor.live.rank_stacks import Standing, merged
 from mgpu_doctor.tui.screens.rank_screen import RankScreen, Read
 from mgpu_doctor.tui.view import View, Who
 from tests.support import diagnoses, looking

@@ -16,7 +16,7 @@ from mgpu_probes.outside.jobs import FoundJob, FoundProcess, FoundUntold
 from textual.pilot import Pilot
 
 from mgpu_doctor.case.model import Outcome
-from mgpu_doctor.live.outside import Outside
+from mgpu_doctor.live.unrecorded_job import Outside
 from mgpu_doctor.report.verdict import Tone, verdict
 from mgpu_doctor.tui.jobs import attach_screen
 from mgpu_doctor.tui.jobs.attach_screen import AttachScreen, Listed, gpus_of, jobs_here

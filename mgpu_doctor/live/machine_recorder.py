@@ -1,7 +1,6 @@
-"""`top --record`: takes down what a machine does, as a recording without a job.
+"""`top --record`: records what a machine does, as a recording without a job.
 
-A full disk costs the recording, and the head of the screen says so; never the screen.
-"""
+A full disk ends the recording, and the header of the screen says so; the screen goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a job goes of late, from the newest step records of its ranks. Pure."""
+"""How fast a job is running, from the newest step records of its ranks. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 
 from mgpu_doctor.analysis.structure.job_structure import servers, without
 from mgpu_doctor.case.model import Case, Rank, Records, State
-from mgpu_doctor.live.frame import NOTHING, Going
+from mgpu_doctor.live.frame import NO_PROGRESS, Progress
 
-NEWEST = 20
+NEWEST_STEPS = 20
 """Steps of each rank that are looked at."""
 STANDS_SECONDS, STANDS_STEPS = 10.0, 10.0
 """A job stands that has ended no step for so long, nor for so many of its usual steps."""
@@ -24,13 +24,13 @@ Places = npt.NDArray[np.intp]
 Stages = Sequence[Sequence[int]]
 
 
-def going(case: Case, stages: Stages = ()) -> Going:
+def measure_progress(case: Case, stages: Stages = ()) -> Progress:
     """`stages`: the ranks of each pipeline stage, where there are any."""
     trained = without(case.ranks, servers(case.ranks))
     ranks = [rank for rank in trained if len(rank.steps)]
     if not ranks:
-        return NOTHING
-    newest = [rank.steps[-NEWEST:] for rank in ranks]
+        return NO_PROGRESS
+    newest = [rank.steps[-NEWEST_STEPS:] for rank in ranks]
     owner = np.repeat(np.arange(len(ranks)), [len(one) for one in newest])
     records = _together(newest)
     last = np.cumsum([len(one) for one in newest]) - 1
@@ -38,11 +38,11 @@ def going(case: Case, stages: Stages = ()) -> Going:
     furthest = int(records["step"][last].argmax())
     seconds = float(wall[furthest]) / len(newest[furthest])
     if seconds <= 0:
-        return Going(loss=_loss(records, owner))
+        return Progress(loss=_loss(records, owner))
     ends = records["end_ns"][last] * 1e-9 + [rank.clock_offset for rank in ranks]
     idle = _idle(ranks, case.observed - float(ends.max()), seconds)
     teams = _teams(case, ranks, stages) if idle is None else []
-    return Going(
+    return Progress(
         step_seconds=seconds,
         samples=_throughput(records["samples"], owner, wall, teams),
         tokens=_throughput(records["tokens"], owner, wall, teams),

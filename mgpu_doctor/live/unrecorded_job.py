@@ -1,7 +1,6 @@
-"""A job that nobody recorded, watched from outside: its processes as the kernel tells of them.
+"""A job without a recording, watched from outside through the kernel's process facts.
 
-No stack is read and no process is paused: that is left to the diagnosis, on its key.
-"""
+No stack is read and no process is paused: that is left to the diagnosis, on its key."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ from mgpu_doctor.case.process import GONE, case_of
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.machine import Machine
-from mgpu_doctor.live.pace import Pace
-from mgpu_doctor.live.recorder import Recorder
+from mgpu_doctor.live.frame_source import Pace
+from mgpu_doctor.live.machine_recorder import Recorder
+from mgpu_doctor.live.machine_sampler import MachineSampler
 from mgpu_doctor.report import text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
@@ -57,7 +56,7 @@ class Outside:
         self._settings = settings
         self._clock = clock
         self._find = find
-        self._machine = Machine(recorder)
+        self._machine = MachineSampler(recorder)
         self._finding = Pace(time.monotonic, time.thread_time)
         self._looking = Pace(time.monotonic, time.thread_time)
         self._job: FoundJob | None = None

@@ -1,4 +1,4 @@
-"""What runs on this machine now."""
+"""The jobs that run on this machine now."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mgpu_doctor.live.frame import NOTHING, Frame
-from mgpu_doctor.live.machine import Machine
-from mgpu_doctor.live.pace import Pace
-from mgpu_doctor.live.source import all_ranks
-from mgpu_doctor.live.wanted import EVERYTHING, Wanted
+from mgpu_doctor.live.frame import NO_PROGRESS, Frame
+from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, Pace, all_ranks
+from mgpu_doctor.live.machine_sampler import MachineSampler
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.recording.living import is_living, living
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
     from mgpu_doctor.case.model import Case
-    from mgpu_doctor.live.recorder import Recorder
-    from mgpu_doctor.live.watch import Seen, Watch
+    from mgpu_doctor.live.job_watch import Seen, Watch
+    from mgpu_doctor.live.machine_recorder import Recorder
 
 FINDING = 0.0002
 """Of a core: what looking for jobs that are alive may take."""
@@ -30,7 +28,7 @@ UNFOUND = 5.0
 START_HINT = "No job is under observation here. To start one: mgpu-doctor run -- COMMAND"
 
 
-class Live:
+class LiveJobs:
     """The jobs that run here: `given`, else the newest; and the machine itself. `recorder`: takes
     down what the machine does. What examines a job is loaded when there is one."""
 
@@ -40,11 +38,11 @@ class Live:
         clock: Callable[[], float] = time.time,
         settings: Settings = DEFAULTS,
         recorder: Recorder | None = None,
-        wanted: Wanted = EVERYTHING,
+        wanted: FrameOptions = ALL_OPTIONS,
     ) -> None:
         self._settings = settings
         self._wanted = wanted
-        self._machine = Machine(recorder, wanted)
+        self._machine = MachineSampler(recorder, wanted)
         self._began = False
         self._clock = clock
         self._given = given
@@ -74,7 +72,7 @@ class Live:
             source=self._name(),
             diagnosis=seen.diagnosis if seen else None,
             heat=seen.heat if seen else None,
-            going=seen.going if seen else NOTHING,
+            going=seen.going if seen else NO_PROGRESS,
             devices=devices,
             host=host,
             xids=self._machine.xids,
@@ -132,7 +130,7 @@ class Live:
             return self._over, None
         from mgpu_doctor.case.load import NotARecording
         from mgpu_doctor.case.model import Outcome
-        from mgpu_doctor.live.watch import Watch
+        from mgpu_doctor.live.job_watch import Watch
 
         if self._watch is None:
             self._watch = Watch(recording, settings=self._settings, heated=self._wanted.heat)

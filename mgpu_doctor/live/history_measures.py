@@ -1,4 +1,4 @@
-"""What is drawn over time of a GPU, a host and a rank: where it is read, its unit and its axis."""
+"""The measures that can be drawn over time of a GPU, a host or a rank: source, unit and axis."""
 
 from __future__ import annotations
 

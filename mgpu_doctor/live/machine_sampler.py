@@ -1,4 +1,4 @@
-"""This machine as it is now: its GPUs and its host, as the case's own types, and what they were."""
+"""Samples this machine's GPUs and host as the case's own types, and keeps their history."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from mgpu_probes.outside.host_usage import HostUsage
 from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.case.gpu import DeviceSample, XidEvent
 from mgpu_doctor.case.samples import host_sample
-from mgpu_doctor.live.pace import Pace
-from mgpu_doctor.live.wanted import EVERYTHING, Wanted
+from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, Pace
 
 if TYPE_CHECKING:
     from mgpu_probes.outside.devices import Devices
 
     from mgpu_doctor.case.host import HostSample
     from mgpu_doctor.case.model import Rank
-    from mgpu_doctor.live.history.collect import Collector, History
-    from mgpu_doctor.live.recorder import Recorder
+    from mgpu_doctor.live.history_collector import Collector, History
+    from mgpu_doctor.live.machine_recorder import Recorder
 
 MOST_XIDS = 256
 PROCESSES = 0.001
@@ -34,11 +33,13 @@ UNSEEN, UNASKED = 5.0, 3.0
 """Seconds after which processes and GPUs are read again whatever it costs."""
 
 
-class Machine:
+class MachineSampler:
     """Samples on demand and keeps what it saw. Keeps the drivers open; for one thread. `recorder`:
     takes down what is sampled."""
 
-    def __init__(self, recorder: Recorder | None = None, wanted: Wanted = EVERYTHING) -> None:
+    def __init__(
+        self, recorder: Recorder | None = None, wanted: FrameOptions = ALL_OPTIONS
+    ) -> None:
         self._devices: Devices | None = None
         self._reader = DeviceReader(os.uname().nodename)
         self._host = HostUsage(standstill=True)
@@ -131,7 +132,7 @@ class Machine:
         """What is due goes into the collector. That needs NumPy, for which neither a single look
         nor the first frame of a machine without a job shall wait."""
         if self._collector is None:
-            from mgpu_doctor.live.history.collect import Collector
+            from mgpu_doctor.live.history_collector import Collector
 
             self._collector = Collector()
         for devices, host in self._due:

@@ -1,4 +1,4 @@
-"""Findings over time: one appears, is updated, and resolves itself when its fault goes away."""
+"""Findings over time: each appears, is updated, and resolves when its fault goes away."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_RECENT = 5
 Key = tuple[str, tuple[int | None, ...]]
 
 
-def follow(
+def update_history(
     before: tuple[Followed, ...], found: tuple[Finding, ...], at: float, *, over: bool = False
 ) -> tuple[Followed, ...]:
     """What is there now, in the order of `found`, then what has resolved itself, the newest
@@ -34,7 +34,7 @@ def follow(
     return there + tuple(past[:MOST_PAST])
 
 
-def recent(followed: tuple[Followed, ...]) -> tuple[Followed, ...]:
+def select_recent(followed: tuple[Followed, ...]) -> tuple[Followed, ...]:
     """What has resolved itself of late: each finding once, and none that is there again."""
     there = {_key(one.finding) for one in followed if one.is_open}
     last: dict[Key, Followed] = {}

@@ -1,29 +1,37 @@
-"""Looks at one recording again and again, as cheaply as it can.
+"""Watches one running job: reads its recording anew, diagnoses it, and follows its findings.
 
-Boxes are read incrementally. What costs more than a small share of the time is done less often
-than the screen is drawn: a verdict that is some seconds old, on facts that are fresh.
-"""
+Boxes are read incrementally. What costs more than a small share of the time is done less often than
+the screen is drawn: the diagnosis may be some seconds old, the facts are fresh.
+
+Known failures in its console output are shown as events as they appear; only the newest output
+is read. The verdict on them is left to `diagnose`, which reads all of it."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.model import Case, State
+from mgpu_doctor.case.printed import read_streams
+from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Followed, RankSummary
-from mgpu_doctor.live.followed import follow
-from mgpu_doctor.live.frame import Going
-from mgpu_doctor.live.going import going
-from mgpu_doctor.live.heat import Heat, heat
-from mgpu_doctor.live.pace import Pace
-from mgpu_doctor.live.signs import ConsoleSigns
+from mgpu_doctor.live.finding_history import update_history
+from mgpu_doctor.live.frame import Progress
+from mgpu_doctor.live.frame_source import Pace
+from mgpu_doctor.live.job_progress import measure_progress
+from mgpu_doctor.live.step_heatmap import Heatmap, make_heatmap
 from mgpu_doctor.recording.box import Box, BoxFile, BoxReader, read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
+MOST_BYTES = 1 << 18
+"""Of each stream: what a job prints between two looks is far less."""
+MOST_SIGNS = 256
+Key = tuple[str, int | None, str]
 JUDGING = 0.002
 """Of a core: what diagnosing may take. It is done anew after `LONGEST_REST` whatever it costs, and
 at once where something has turned."""
@@ -38,14 +46,46 @@ LIVES = (State.RUNNING, State.WAITING)
 JUDGED = (State.HUNG.value, State.WAITING.value)
 
 
+class ConsoleSigns:
+    """For one thread. `look` costs some tens of milliseconds where anything was printed since."""
+
+    def __init__(self, recording: Path, clock: Callable[[], float] = time.time) -> None:
+        self._recording = recording
+        self._clock = clock
+        self._known: dict[Key, Sign] = {}
+        self._seen: Mapping[str, list[str]] | None = None
+
+    @property
+    def known(self) -> tuple[Sign, ...]:
+        """In the order in which they were found."""
+        return tuple(self._known.values())
+
+    def look(self) -> None:
+        """What a line without a time stamp tells happened between the looks before and after it;
+        of what was there at the first look nobody knows when."""
+        streams = read_streams(self._recording, MOST_BYTES)
+        if streams == self._seen:
+            return
+        at = None if self._seen is None else self._clock()
+        self._seen = streams
+        for sign in signs_of(streams):
+            key = (sign.signature, sign.rank, sign.source)
+            before = self._known.get(key)
+            if before is not None:
+                most = max(before.count, sign.count)
+                self._known[key] = replace(before, count=most)
+            elif len(self._known) < MOST_SIGNS:
+                self._known[key] = sign if sign.at is not None else replace(sign, at=at)
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A job, examined. `age`: seconds since its diagnosis; `read`: since its boxes were read."""
 
     diagnosis: Diagnosis
-    heat: Heat | str | None
+    heat: Heatmap | str | None
     """A sentence: why there is none. None: it is not wanted."""
-    going: Going
+    going: Progress
     age: float = 0.0
     read: float = 0.0
     followed: tuple[Followed, ...] = ()
@@ -61,9 +101,9 @@ class Seen:
         heated: bool = True,
     ) -> Seen:
         """`before`: the findings followed so far; `at`: the moment of this view."""
-        followed = follow(before, diagnosis.findings, at, over=case.job.ended is not None)
-        map_ = heat(case) if heated else None
-        return cls(diagnosis, map_, going(case, diagnosis.stages), followed=followed)
+        followed = update_history(before, diagnosis.findings, at, over=case.job.ended is not None)
+        map_ = make_heatmap(case) if heated else None
+        return cls(diagnosis, map_, measure_progress(case, diagnosis.stages), followed=followed)
 
 
 class Watch:

@@ -1,12 +1,13 @@
-"""The last lines that a rank has printed, as far as anybody can tell whose they are.
+"""The newest output of a rank: the files to which its process prints, read from their end.
 
-A rank's own file, where its output goes into one, tells most. Else the console of the recording
-holds what all ranks printed, and labels such as `[rank3]:` tell them apart.
-"""
+A rank's own output file is used where there is one. Else the lines come from the console of the
+recording, where labels such as `[rank3]:` tell the ranks apart."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,8 @@ from mgpu_probes.outside.terminal_text import clean_line
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.printed import read_streams
 from mgpu_doctor.findings import RankSummary
-from mgpu_doctor.live.rank.files import DESCRIPTORS, target
 
+DESCRIPTORS = {"stdout": 1, "stderr": 2}
 MOST_BYTES = 256 << 10
 """Of each stream."""
 MOST_LINES = 500
@@ -30,6 +31,48 @@ TIMELESS = (
 )
 NOTHING = "Nothing was printed, or nobody kept it."
 BY_RUN = "`mgpu-doctor run -- COMMAND` keeps what a job prints"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a standard stream goes. `shared`: other processes that were asked about print there,
+    too. `end`: the last bytes where that is a file, else None."""
+
+    name: str
+    shared: bool = False
+    end: bytes | None = None
+
+
+def target(pid: int, stream: str, others: Iterable[int], most: int) -> Target | None:
+    """Where `stdout` or `stderr` of a living process goes; None: nobody may tell, or it has gone.
+    `most`: bytes that are read of a file."""
+    try:
+        path = _path(pid, stream)
+        name = os.readlink(path)
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return Target(name)
+        # Through the process itself, so that it is the same file in its container, or without name.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            file.seek(max(0, os.fstat(descriptor).st_size - most))
+            end = file.read(most)
+    except OSError:
+        return None
+    identity = status.st_dev, status.st_ino
+    return Target(name, any(_identity(one, stream) == identity for one in others), end)
+
+
+def _identity(pid: int, stream: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(_path(pid, stream))
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _path(pid: int, stream: str) -> str:
+    return f"/proc/{pid}/fd/{DESCRIPTORS[stream]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Stacks of a running job, read once: of one rank, or of all. No process is paused for it."""
+"""Stacks of a running job, read once on demand: of one rank, or of all. No process is paused."""
 
 from __future__ import annotations
 

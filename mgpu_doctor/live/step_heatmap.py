@@ -1,4 +1,4 @@
-"""What the last steps were like: the heat-map's numbers. Pure."""
+"""The heat map of the newest steps: each rank's own work beyond the other ranks'. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SPARE = 24
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Heat:
+class Heatmap:
     """`excess[r, t]`: own work of rank `ranks[r]` in step `steps[t]` beyond the median of the other
     ranks, as a share of that median; NaN: not measured."""
 
@@ -28,7 +28,7 @@ class Heat:
     excess: npt.NDArray[np.float64]
 
 
-def heat(case: Case) -> Heat | str:
+def make_heatmap(case: Case) -> Heatmap | str:
     """The map, or a sentence why there is none."""
     # Loaded here: who only has to know what a map is has no job to examine.
     from mgpu_doctor.analysis.steps.step_alignment import UnjoinableError, join
@@ -50,7 +50,7 @@ def heat(case: Case) -> Heat | str:
     others = found.own - found.excess
     excess = np.full_like(others, np.nan)
     np.divide(found.excess, others, out=excess, where=np.nan_to_num(others) > 0)
-    return Heat(joined.ranks, joined.steps[-RECENT:], excess.T[:, -RECENT:])
+    return Heatmap(joined.ranks, joined.steps[-RECENT:], excess.T[:, -RECENT:])
 
 
 def _newest(rank: Rank) -> Rank:
