@@ -31,7 +31,10 @@ NEWER = (
 )
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "slow" else []) for name in SCENARIOS],
+)
 def test_every_machine_is_read_to_valid_json(
     nvml: PretendNvml, tmp_path: Path, scenario: str
 ) -> None:

@@ -94,6 +94,7 @@ def test_every_example_at_the_end_of_a_log_gives_its_finding(
 
 
 @over("signature", SIGNATURES, lambda signature: signature.id)
+@pytest.mark.slow
 def test_no_example_of_a_cause_is_blamed_where_training_went_on(
     signature: Signature, tmp_path: Path
 ) -> None:

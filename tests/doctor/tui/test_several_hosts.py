@@ -22,12 +22,11 @@ from mgpu_doctor.tui.screens.gpu_screen import GpuScreen
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses, manyhosts
 from tests.support.frames import AT, GIB, frame, gpu
-from tests.support.screens import Still, check_screen, screen_text, until
+from tests.support.screens import SIZES, Still, check_screen, screen_text, until
 from tests.support.screens import shown as first_shown
 
 HOSTS = ("node-a", "node-b")
 TWO = manyhosts.replayed(HOSTS, 2, 2)
-SIZES = ((80, 24), (120, 40), (200, 60))
 
 
 def rows(made: Frame, width: int = 120, view: View = View()) -> list[str]:  # noqa: B008 - frozen
@@ -180,7 +179,7 @@ class Host(App[None]):
 async def test_page_of_a_gpu(size: tuple[int, int]) -> None:
     app = Host()
     async with app.run_test(size=size) as pilot:
-        await check_screen(pilot, f"gpu-of-two-hosts-{size[0]}x{size[1]}")
+        await check_screen(pilot, "gpu-of-two-hosts")
 
 
 async def test_many_hosts_leave_the_other_panels_their_lines() -> None:
