@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from mgpu_doctor.cli.diagnose import examine, recording
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put_line
-from mgpu_doctor.cli.verb import FILE, Argument, Between, Verb
-from mgpu_doctor.launch.say import say
+from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
+from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, leave, put_line
+from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.export.access import Address
@@ -43,7 +43,7 @@ EXTRAS = {"parquet": "pyarrow", "tensorboard": "tensorboardX"}
 def write_files(job: str, wanted: ExportFiles) -> None:
     """All that is wanted, each with a line on how large it is; leaves where one cannot be."""
     _check(wanted)
-    from mgpu_doctor.cli.output import telling
+    from mgpu_doctor.cli.terminal_output import telling
 
     with telling() as tell:
         tell("reading the recording")
@@ -236,7 +236,7 @@ def _token(file: Path | None) -> str:
         leave(f"{error}.", NOTHING_EXAMINED)
     where = home() / access.FILE
     told = f"the token, told this once, is {kept}; it is kept" if new else "the token is"
-    say(f"{told} in {where}")
+    print_message(f"{told} in {where}")
     return kept
 
 
@@ -255,7 +255,7 @@ def _server(
             f"{sys.executable} -m pip install 'prometheus-client>=0.23.1'",
             NOTHING_EXAMINED,
         )
-    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.live.frame_source import FrameOptions
     from mgpu_doctor.live.live_jobs import LiveJobs
 
@@ -285,6 +285,6 @@ def _run(server: Server, address: Address) -> None:
     stop = serve(server)
     click.echo(f"OpenMetrics on {Address(address.host, server.port, address.family).url}")
     if not address.is_loopback:
-        say("what is served there, the token included, is not encrypted.")
+        print_message("what is served there, the token included, is not encrypted.")
     over.wait()
     stop()

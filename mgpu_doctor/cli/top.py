@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.diagnose import recording
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, width
-from mgpu_doctor.cli.verb import FILE, Argument, Between, Dashed, after_dashes
-from mgpu_doctor.launch.say import say
+from mgpu_doctor.cli.options import FILE, Argument, Between, Dashed, after_dashes
+from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, colour, leave, put, width
+from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.live.frame_source import FrameOptions
@@ -111,7 +111,7 @@ def _watch(
     readonly: bool,
 ) -> None:
     """Until the person leaves."""
-    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.tui.app import TopApp
     from mgpu_doctor.tui.view import View
 
@@ -124,7 +124,7 @@ def _watch(
     if started is not None:
         from mgpu_doctor.tui.jobs.starting import farewell
 
-        say(farewell(started))
+        print_message(farewell(started))
     if live.return_code:
         raise click.exceptions.Exit(live.return_code)
 
@@ -189,7 +189,7 @@ def _source(
     recorder: Recorder | None = None,
     wanted: FrameOptions | None = None,
 ) -> LiveJobs | Replay:
-    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.cli.settings_files import settings
 
     chosen = settings()
     if replay is None:

@@ -10,7 +10,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from mgpu_doctor.case.model import Outcome
-from mgpu_doctor.examine.live import Tell
+from mgpu_doctor.examine.live_targets import Tell
 from mgpu_doctor.examine.subjects import UnknownSubject
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.tui.jobs import diagnosis_screen

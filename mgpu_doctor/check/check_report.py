@@ -1,4 +1,4 @@
-"""All checks in the order in which they are shown, as text for a terminal and as JSON."""
+"""All checks in display order, as text for a terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mgpu_doctor.check import installed, kernel, room, stacks
-from mgpu_doctor.check.model import IMPROVABLE, Check, Level, Machine, Result
+from mgpu_doctor.check import kernel_checks, software_checks, stack_checks, storage_checks
+from mgpu_doctor.check.check_result import IMPROVABLE, Check, CheckedMachine, Level, Result
 from mgpu_doctor.report import text
 
 CHECKS: tuple[Check, ...] = (
-    *installed.GPU_CHECKS,
-    *stacks.CHECKS,
-    *kernel.CHECKS,
-    *installed.SOFTWARE_CHECKS,
-    *room.CHECKS,
+    *software_checks.GPU_CHECKS,
+    *stack_checks.CHECKS,
+    *kernel_checks.CHECKS,
+    *software_checks.SOFTWARE_CHECKS,
+    *storage_checks.CHECKS,
 )
 
 
@@ -30,7 +30,7 @@ class Checked:
         return self.result.level in IMPROVABLE
 
 
-def check_all(machine: Machine, checks: Iterable[Check] = CHECKS) -> tuple[Checked, ...]:
+def check_all(machine: CheckedMachine, checks: Iterable[Check] = CHECKS) -> tuple[Checked, ...]:
     return tuple(Checked(check, check.run(machine)) for check in checks)
 
 
@@ -81,11 +81,11 @@ def _lines(one: Checked, width: int, colour: bool) -> list[str]:
     margin = " " * (_TITLE + 5)
     room = width - len(margin)
     said = _wrapped(one.result.said, room) or [""]
-    mark = _styled(MARKS[level], _COLOURS[level], colour)
+    mark = _style(MARKS[level], _COLOURS[level], colour)
     lines = [f" {mark} {one.check.title:<{_TITLE}}  {said[0]}"]
     lines += [margin + line for line in said[1:]]
     for i, line in enumerate(_wrapped(one.result.remedy, room - 2)):
-        lines.append(margin + _styled(f"{'→ ' if i == 0 else '  '}{line}", "36", colour))
+        lines.append(margin + _style(f"{'→ ' if i == 0 else '  '}{line}", "36", colour))
     return lines
 
 
@@ -94,5 +94,5 @@ def _wrapped(words: str, width: int) -> list[str]:
     return textwrap.wrap(text.line(words), width, break_on_hyphens=False)
 
 
-def _styled(words: str, code: str, colour: bool) -> str:
+def _style(words: str, code: str, colour: bool) -> str:
     return f"\x1b[{code}m{words}\x1b[0m" if colour else words

@@ -1,4 +1,4 @@
-"""Where the job's standard output and error go: the same places, byte for byte, with a copy."""
+"""The job's standard output and error: passed on byte for byte, with a copy in the recording."""
 
 from __future__ import annotations
 

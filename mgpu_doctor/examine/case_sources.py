@@ -1,4 +1,4 @@
-"""From everything that the user names to cases: what belongs to one job is one case."""
+"""Loads everything that the user names into cases: one case per job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mgpu_doctor.case.logs import NotALog, load_logs
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.snapshots import case_of_snapshots
 from mgpu_doctor.case.traces import case_of_traces
-from mgpu_doctor.examine.live import (
+from mgpu_doctor.examine.live_targets import (
     EndedMeanwhile,
     Target,
     Tell,

@@ -8,7 +8,7 @@ from collections import Counter
 
 from mgpu_probes.outside.devices import Devices
 
-from mgpu_doctor.check.model import Check, Level, Machine, Result
+from mgpu_doctor.check.check_result import Check, CheckedMachine, Level, Result
 
 NVIDIA = "0x10de"
 """NVIDIA's vendor number on the PCI bus (pci.ids)."""
@@ -19,7 +19,7 @@ PATIENCE = 10.0
 """Seconds for a driver to answer everything once."""
 
 
-def gpus(machine: Machine) -> Result:
+def gpus(machine: CheckedMachine) -> Result:
     """NVML, and each device that it shows."""
     devices = Devices(patience=PATIENCE)
     try:
@@ -41,7 +41,7 @@ def gpus(machine: Machine) -> Result:
     return Result(Level.PASS, f"{told}; {partial[0]}" if partial else told)
 
 
-def _without(machine: Machine, trouble: str) -> Result:
+def _without(machine: CheckedMachine, trouble: str) -> Result:
     if _on_the_bus(machine):
         remedy = (
             "install the NVIDIA driver, or reboot if it was updated; in a container: start it with "
@@ -53,7 +53,7 @@ def _without(machine: Machine, trouble: str) -> Result:
     )
 
 
-def _on_the_bus(machine: Machine) -> bool:
+def _on_the_bus(machine: CheckedMachine) -> bool:
     for folder in sorted((machine.root / "sys/bus/pci/devices").glob("*")):
         path = f"sys/bus/pci/devices/{folder.name}"
         vendor, kind = machine.text(f"{path}/vendor"), machine.text(f"{path}/class")
@@ -79,7 +79,7 @@ _WORKER_SERVER = (2, 4)
 """Since this release PyTorch has torch._C._distributed_c10d._WorkerServer."""
 
 
-def frameworks(machine: Machine) -> Result:
+def frameworks(machine: CheckedMachine) -> Result:
     found = {name: version for name in _NAMES if (version := machine.version(name)) is not None}
     if not found:
         return Result(
@@ -98,7 +98,7 @@ def frameworks(machine: Machine) -> Result:
     return Result(Level.PASS, told)
 
 
-def collectives(machine: Machine) -> Result:
+def collectives(machine: CheckedMachine) -> Result:
     """Whether ranks under `mgpu-doctor run` can be asked for their collectives while they hang."""
     version = machine.version("torch")
     if version is None:

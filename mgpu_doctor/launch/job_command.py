@@ -1,4 +1,4 @@
-"""Finds and starts the job's program exactly as a shell would, with the probe on its PYTHONPATH."""
+"""Finds and starts the job's command exactly as a shell would, with the probe on its PYTHONPATH."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CannotStartError(Exception):
         self.code = code
 
 
-def find(name: str, environment: Mapping[str, str]) -> str:
+def find_program(name: str, environment: Mapping[str, str]) -> str:
     """The path of the program that a shell would run for `name`. Raises `CannotStartError`."""
     if not name:
         raise CannotStartError("The command is empty.", NOT_FOUND)
@@ -41,7 +41,7 @@ def find(name: str, environment: Mapping[str, str]) -> str:
     raise CannotStartError(f"{name} is not executable; try `chmod +x {name}`.", NOT_EXECUTABLE)
 
 
-def start(
+def start_program(
     path: str,
     command: Sequence[str],
     environment: Mapping[str, str],

@@ -1,4 +1,4 @@
-"""Where a verb's output goes: what the stream can show, a progress line, and a reader that left."""
+"""Output of a verb: what the stream can display, a progress line, and a reader that has left."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, TextIO
 
 import click
+from mgpu_probes.outside.terminal_text import harmless
 
-from mgpu_doctor.launch.say import harmless, one_line, say
+from mgpu_doctor.launch.messages import make_one_line, print_message
 
 NOTHING_EXAMINED = 3
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -128,12 +129,12 @@ def put(words: str) -> None:
 
 def put_line(sentence: str) -> None:
     """One line on standard output, without colours, whatever is in it."""
-    put(f"{one_line(sentence)}\n")
+    put(f"{make_one_line(sentence)}\n")
 
 
 def leave(sentence: str, code: int, below: str = "") -> NoReturn:
     """Say on standard error what is wrong and what to do, and exit. `below`: lines of their own."""
-    say(sentence)
+    print_message(sentence)
     if below:
         click.echo(harmless(below), err=True)
     raise click.exceptions.Exit(code)
@@ -153,7 +154,7 @@ def telling() -> Iterator[Callable[[str], None]]:
             from mgpu_doctor.report.text import cut
 
             # What is longer than a line could not be erased as one.
-            line = cut(f"mgpu-doctor: {one_line(sentence)} …", width(sys.stderr) - 1)
+            line = cut(f"mgpu-doctor: {make_one_line(sentence)} …", width(sys.stderr) - 1)
             draw(ERASE + line)
             shown = True
 

@@ -1,4 +1,4 @@
-"""What a check is, and what it finds."""
+"""A check of this machine, and its result: level, what was found, and what to do."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _encoding() -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class CheckedMachine:
     """Where the checks look; tests put something else in its place. `terminal`: whether standard
     output is one; `encoding`: of standard output."""
 
@@ -84,4 +84,4 @@ class Check:
 
     id: str
     title: str
-    run: Callable[[Machine], Result]
+    run: Callable[[CheckedMachine], Result]

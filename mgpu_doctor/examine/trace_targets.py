@@ -1,4 +1,4 @@
-"""From a running job to traces of its steps: who can be asked, and in which way."""
+"""Which ranks of a running job can be asked for traces of their steps, and how."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mgpu_probes.outside.jobs import FoundJob, FoundProcess
 from mgpu_probes.outside.traces import kineto_daemon, probe_tracing
 from mgpu_probes.outside.traces.trace_requests import TakenTrace, Tell, TraceRequest
 
-from mgpu_doctor.examine.live import Target, of_pid, of_recording
+from mgpu_doctor.examine.live_targets import Target, of_pid, of_recording
 from mgpu_doctor.examine.subjects import Pid, Recording, UnknownSubject, recognise
 
 BOXES = "MGPU_DOCTOR_BOXES"

@@ -7,7 +7,7 @@ import ctypes
 from mgpu_probes.outside import cgroups
 from mgpu_probes.outside.kernel_log import KernelLog, sees_own_pids
 
-from mgpu_doctor.check.model import Check, Level, Machine, Result
+from mgpu_doctor.check.check_result import Check, CheckedMachine, Level, Result
 from mgpu_doctor.formatting import format_bytes
 
 CAP_SYS_PTRACE = 19
@@ -19,7 +19,7 @@ _TIMEX_BYTES = 512
 """More than the structure of adjtimex(2) takes on any machine."""
 
 
-def processes(machine: Machine) -> Result:
+def processes(machine: CheckedMachine) -> Result:
     """Whether other users' processes are listed at all, and those of other containers."""
     hidden = _hidepid(machine.text("proc/self/mountinfo") or "")
     if hidden not in _OPEN and not machine.may(CAP_SYS_PTRACE):
@@ -45,7 +45,7 @@ def _hidepid(mounts: str) -> str:
     return found
 
 
-def control_groups(machine: Machine) -> Result:
+def control_groups(machine: CheckedMachine) -> Result:
     """Where a job's memory and CPU time are limited, and what was killed for it."""
     groups = cgroups.find_memory_groups("self", machine.root)
     if not groups and (machine.root / "sys/fs/cgroup/cgroup.controllers").exists():
@@ -71,7 +71,7 @@ def control_groups(machine: Machine) -> Result:
     return Result(Level.PASS, f"version {version}; {told}")
 
 
-def log(machine: Machine) -> Result:
+def log(machine: CheckedMachine) -> Result:
     """The kernel tells there whom it killed for want of memory, and GPUs' errors (Xid)."""
     opened = KernelLog(machine.root / "dev/kmsg")
     try:
@@ -88,7 +88,7 @@ def log(machine: Machine) -> Result:
     return Result(Level.WARN, said, "run as root, or join the group that may read /dev/kmsg")
 
 
-def clock(machine: Machine) -> Result:
+def clock(machine: CheckedMachine) -> Result:
     """Ranks of several hosts are compared by their clocks."""
     del machine
     state = _clock_state()

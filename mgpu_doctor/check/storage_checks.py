@@ -1,4 +1,4 @@
-"""Room: for recordings, shared memory and open files; and the terminal that shows it all."""
+"""Checks of disk space, shared memory, open files, and the terminal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import resource
 
 from mgpu_probes.outside import disk_space
 
-from mgpu_doctor.check.model import Check, Level, Machine, Result
+from mgpu_doctor.check.check_result import Check, CheckedMachine, Level, Result
 from mgpu_doctor.formatting import format_bytes
 from mgpu_doctor.launch.box_storage import can_map_boxes, file_system_of, local_places
 from mgpu_doctor.recording.home import home
@@ -23,7 +23,7 @@ OPEN_FILES = 4096
 strategies"): the usual 1,024 are soon used up."""
 
 
-def recordings(machine: Machine) -> Result:
+def recordings(machine: CheckedMachine) -> Result:
     """Where they are kept."""
     folder = home(machine.environment)
     there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
@@ -56,7 +56,7 @@ def recordings(machine: Machine) -> Result:
     return Result(Level.PASS, f"{folder}: {format_bytes(free)} left")
 
 
-def shared_memory(machine: Machine) -> Result:
+def shared_memory(machine: CheckedMachine) -> Result:
     room = disk_space.measure_disk_space(str(machine.root / "dev/shm"))
     more = (
         "in a container: `--shm-size=8g` or `--ipc=host` (Kubernetes: an emptyDir of medium Memory)"
@@ -72,7 +72,7 @@ def shared_memory(machine: Machine) -> Result:
     return Result(Level.PASS, told)
 
 
-def open_files(machine: Machine) -> Result:
+def open_files(machine: CheckedMachine) -> Result:
     del machine
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES:
@@ -92,7 +92,7 @@ def _limit(number: int) -> str:
     return "without a limit" if number == resource.RLIM_INFINITY else f"{number:,}"
 
 
-def terminal(machine: Machine) -> Result:
+def terminal(machine: CheckedMachine) -> Result:
     kind = machine.environment.get("TERM", "")
     if not machine.encoding.lower().replace("-", "").startswith("utf"):
         return Result(

@@ -1,7 +1,6 @@
-"""How processes ended, as seen by someone who is not their parent; and `ending.json`.
+"""How the job's processes exited, seen by a process that is not their parent; and `ending.json`.
 
-The latter is kept in a thread of its own: a file system that does not answer must not delay the
-rest.
+The file is kept by a thread of its own: a file system that does not answer must not delay the rest.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ _PIDFD_GET_INFO = 0xC040FF0B  # _IOWR(0xFF, 11, 64 bytes)
 _PIDFD_INFO_EXIT = 1 << 3
 
 
-def of_zombie(pid: int, start_ticks: int, proc: Path = Path("/proc")) -> int | None:
+def zombie_wait_status(pid: int, start_ticks: int, proc: Path = Path("/proc")) -> int | None:
     """The wait status of an ended process that its parent has not waited for; else None."""
     return processes.read_wait_status(pid, start_ticks, proc)
 
 
-def of_pidfd(pidfd: int) -> int | None:
+def pidfd_wait_status(pidfd: int) -> int | None:
     """The wait status of a process that was waited for; None where the kernel does not tell."""
     request = _PIDFD_INFO.pack(_PIDFD_INFO_EXIT, *([0] * 13))
     try:
@@ -44,7 +43,7 @@ def of_pidfd(pidfd: int) -> int | None:
     return int(answer[-1]) if answer[0] & _PIDFD_INFO_EXIT else None
 
 
-def told(status: int | None) -> dict[str, int | None]:
+def split_wait_status(status: int | None) -> dict[str, int | None]:
     """`exit_code` and `signal` of a wait status, as a recording holds them."""
     if status is None:
         return {"exit_code": None, "signal": None}
@@ -62,7 +61,7 @@ LEAST_GAP, LEAST_BETWEEN_SAVES = 0.2, 1.0
 """Seconds, however fast processes come and go."""
 
 
-class EndingsWatch:
+class ExitWatch:
     """`pids`: the job's processes at the moment. `interval`: seconds until the next look, by the
     seconds since the start."""
 

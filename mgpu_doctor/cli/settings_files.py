@@ -1,7 +1,7 @@
 """The user's settings: `[tool.mgpu-doctor]` in the nearest pyproject.toml.
 
-Settings can switch findings off, so a file counts only if it belongs to this user or to root.
-Folders above one in which others can write are no project of the user's, and are not searched.
+Settings can switch findings off, so a file counts only if it belongs to this user or to root. The
+search ends at the first folder in which others can write.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from mgpu_doctor.cli.output import leave
-from mgpu_doctor.launch.say import say
+from mgpu_doctor.cli.terminal_output import leave
+from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.rules.settings import DEFAULTS, Settings, SettingsError, settings_from
 
 FILE = "pyproject.toml"
@@ -50,7 +50,9 @@ def read_settings(folder: Path | None) -> Settings:
         if "mgpu-doctor" not in text or not re.search(_MAY_SET, text):
             continue
         if not mine:
-            say(f"[tool.mgpu-doctor] in {file} is not used: the file belongs to another user.")
+            print_message(
+                f"[tool.mgpu-doctor] in {file} is not used: the file belongs to another user."
+            )
             continue
         try:
             table = _table(text)

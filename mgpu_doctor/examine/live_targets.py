@@ -1,4 +1,4 @@
-"""Looks at a running job until it is clear whether it stands, and who is waited for."""
+"""Samples a running job until it is clear whether it hangs, and which rank the others wait for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Signals sent to the doctor, and which of them are passed on to the job.
+"""Signals sent to the doctor, and which of them are forwarded to the job.
 
-`timeout`, batch schedulers and shells signal the whole process group: the job has its signal
-already, and a second one would interrupt its clean-up (torchrun would leave its workers behind).
+`timeout`, batch schedulers and shells signal the whole process group: the job has already received
+its signal, and a second one would interrupt its clean-up (torchrun would leave its workers behind).
 The kernel does not tell the two apart, so a `Canary` in the same group blocks every signal: one
 sent to the group is pending there, too.
 """
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mgpu_doctor.launch.console import Console
+from mgpu_doctor.launch.job_console import Console
 
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """What asks a job to end."""

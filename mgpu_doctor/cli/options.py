@@ -1,5 +1,4 @@
-"""What verbs are made of beyond Click's own: arguments that the help explains, words after `--`,
-and numbers that are numbers."""
+"""Arguments and options that Click lacks: arguments with help, words after `--`, checked numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the stacks of processes can be read: py-spy, and the right to trace."""
+"""Checks whether stacks of processes can be read: py-spy, and the right to trace."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 from mgpu_probes.outside.stacks import ptrace_permission, pyspy_stacks, stack_threads
 
-from mgpu_doctor.check.model import Check, Level, Machine, Result
+from mgpu_doctor.check.check_result import Check, CheckedMachine, Level, Result
 
 OLDEST = (0, 4)
 """The first py-spy that reads Python 3.13."""
@@ -18,7 +18,7 @@ PATIENCE = 10.0
 _WAITS = "print(flush=True); input()"
 
 
-def py_spy(machine: Machine) -> Result:
+def py_spy(machine: CheckedMachine) -> Result:
     """The program that reads them, and its version."""
     del machine
     program = pyspy_stacks.find_pyspy()
@@ -39,7 +39,7 @@ def py_spy(machine: Machine) -> Result:
     return Result(Level.PASS, f"py-spy {found[0]}")
 
 
-def tracing(machine: Machine) -> Result:
+def tracing(machine: CheckedMachine) -> Result:
     """A real try, on a Python that is started for it: no child of py-spy, as jobs are not."""
     if pyspy_stacks.find_pyspy() is None:
         return Result(Level.NOTE, "not tried: py-spy is not installed")
@@ -61,7 +61,7 @@ def tracing(machine: Machine) -> Result:
 
 
 def _judged(
-    found: stack_threads.Json | pyspy_stacks.Failure, took: float, pid: int, machine: Machine
+    found: stack_threads.Json | pyspy_stacks.Failure, took: float, pid: int, machine: CheckedMachine
 ) -> Result:
     if not isinstance(found, pyspy_stacks.Failure):
         return Result(Level.PASS, f"the stack of a process was read in {took * 1e3:.0f} ms")
@@ -73,7 +73,7 @@ def _judged(
     return Result(Level.FAIL, said, "run it again when the machine is less busy, or update py-spy")
 
 
-def others(machine: Machine) -> Result:
+def others(machine: CheckedMachine) -> Result:
     """Whose processes may be read."""
     if machine.may(ptrace_permission.CAP_SYS_PTRACE):
         return Result(Level.PASS, "every user's (CAP_SYS_PTRACE)")
