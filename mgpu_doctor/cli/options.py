@@ -1,4 +1,4 @@
-"""Arguments and options that Click lacks: arguments with help, words after `--`, checked numbers."""
+"""What Click lacks: arguments with help texts, words after `--`, and checked numbers."""
 
 from __future__ import annotations
 
