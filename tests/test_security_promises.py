@@ -18,7 +18,7 @@ MAY_USE_IT = {
     "mgpu_doctor/launch/job_console.py",  # a socketpair to the job
     "mgpu_doctor/plan/fork_server.py",  # the same to its children, as in the next three
     "mgpu_doctor/plan/tracing/__main__.py",
-    "probes/mgpu_probes/inprocess/answering.py",  # a unix socket, as in the next three
+    "probes/mgpu_probes/inprocess/worker_server.py",  # a unix socket, as in the next three
     "probes/mgpu_probes/outside/flight/live_recorders.py",
     "probes/mgpu_probes/outside/traces/kineto_daemon.py",
     "probes/mgpu_probes/outside/stacks/worker_socket.py",

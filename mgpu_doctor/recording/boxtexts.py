@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Any
 
 from mgpu_probes.inprocess import layout
-from mgpu_probes.inprocess.compact import plain
+from mgpu_probes.inprocess.bounded_json import plain
 
 from .boxheader import Geometry, read_at, word
 

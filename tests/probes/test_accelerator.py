@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from mgpu_probes.inprocess import births
+from mgpu_probes.inprocess import process_metadata
 from mgpu_probes.inprocess.rank import Probe, probe
 from mgpu_probes.inprocess.torch_hooks import accelerator
 
@@ -16,9 +16,9 @@ from mgpu_probes.inprocess.torch_hooks import accelerator
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """A process whose parts of the certificate are this module's alone."""
-    monkeypatch.setattr(births, "parts", [])
-    monkeypatch.setattr(births, "autocast", [])
-    monkeypatch.setattr(births, "optimizers", {})
+    monkeypatch.setattr(process_metadata, "parts", [])
+    monkeypatch.setattr(process_metadata, "autocast", [])
+    monkeypatch.setattr(process_metadata, "optimizers", {})
     monkeypatch.setattr(probe, "device_clock", "host")
     before = torch.autocast_increment_nesting
     accelerator.patch(torch.amp.autocast_mode)
@@ -34,7 +34,7 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, uuid: str = "12ab-34") -> None:
 
 
 def birth() -> dict[str, Any]:
-    return births.certificate()
+    return process_metadata.certificate()
 
 
 @pytest.mark.usefixtures("told")
@@ -67,7 +67,7 @@ def test_parameters_tell_the_device_better_than_the_one_that_is_set(
 ) -> None:
     on_a_gpu(told)
     optimizer = SimpleNamespace(facts={"dtype": "float32", "device": "cuda:3"}, now=dict)
-    told.setitem(births.optimizers, 1, optimizer)
+    told.setitem(process_metadata.optimizers, 1, optimizer)
     assert birth()["device"] == "cuda:3"
 
 
@@ -85,10 +85,10 @@ def test_tf32_by_either_name(told: pytest.MonkeyPatch) -> None:
 def test_autocast_is_seen_once_and_leaves_no_trace() -> None:
     hooked = torch.autocast_increment_nesting
     with torch.autocast("cpu", torch.bfloat16, enabled=False):
-        assert births.autocast == []
+        assert process_metadata.autocast == []
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.is_autocast_enabled("cpu")
-    assert births.autocast == ["bfloat16"]
+    assert process_metadata.autocast == ["bfloat16"]
     assert torch.autocast_increment_nesting is not hooked
     assert birth()["precision"] == "bfloat16+autocast"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mgpu_probes.inprocess import layout
-from mgpu_probes.inprocess.clock import Ledger
-from mgpu_probes.inprocess.pieces import Step
-from mgpu_probes.inprocess.steps import Steps
+from mgpu_probes.inprocess.phase_ledger import Ledger
+from mgpu_probes.inprocess.step_engine import Steps
+from mgpu_probes.inprocess.step_segments import Step
 
 from mgpu_doctor.recording.box import read_box
 

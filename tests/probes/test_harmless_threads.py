@@ -12,24 +12,24 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from mgpu_probes.inprocess import answering, threads
+from mgpu_probes.inprocess import masked_threads, worker_server
 from mgpu_probes.outside.stacks.worker_socket import ask_worker
 
 from tests.support.jobs import until
 from tests.support.launching import eventually
 
 SECONDS = 60.0
-INPROCESS = Path(threads.__file__).parent
+INPROCESS = Path(masked_threads.__file__).parent
 LISTENS = """
 import os, signal, sys, time
-from mgpu_probes.inprocess import answering
+from mgpu_probes.inprocess import worker_server
 def slow():
     open(sys.argv[2], "w").close()
     while not os.path.exists(sys.argv[3]):
         time.sleep(0.005)
     return bytes(1 << 24)
-answering.handlers["slow"] = slow
-print(answering.listen(sys.argv[1]), flush=True)
+worker_server.handlers["slow"] = slow
+print(worker_server.listen(sys.argv[1]), flush=True)
 """
 
 
@@ -83,12 +83,12 @@ def test_all_but_faults_are_blocked_in_a_thread_of_the_probe() -> None:
         with open("/proc/thread-self/status", encoding="ascii") as status:
             read.extend(line for line in status if line.startswith("SigBlk:"))
 
-    threads.start(look)
+    masked_threads.start(look)
     until(lambda: bool(read))
     blocked = int(read[0].split()[1], 16)
     passing = {number for number in signal.valid_signals() if not blocked >> (number - 1) & 1}
     # SIGKILL and SIGSTOP cannot be blocked.
-    assert passing == {*threads.FAULTS, signal.SIGKILL, signal.SIGSTOP}
+    assert passing == {*masked_threads.FAULTS, signal.SIGKILL, signal.SIGSTOP}
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 
 
@@ -100,7 +100,7 @@ def test_every_thread_of_the_probe_is_started_so() -> None:
             if isinstance(node, ast.Attribute | ast.Name)
         }
         starts = names & {"start_new_thread", "Thread", "ThreadPoolExecutor", "Timer"}
-        assert not starts or path.name == "threads.py", path
+        assert not starts or path.name == "masked_threads.py", path
 
 
 def test_a_client_of_a_rank_that_died_is_told_so_at_once(tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_client_of_a_rank_that_died_is_told_so_at_once(tmp_path: Path) -> None
 
 def test_a_folder_that_others_may_enter_has_no_socket(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    assert answering.listen(str(tmp_path / "host.1.0.box")) is None
+    assert worker_server.listen(str(tmp_path / "host.1.0.box")) is None
     assert not list(tmp_path.iterdir())
 
 
@@ -140,7 +140,7 @@ def test_the_socket_is_private_whatever_the_umask(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         tmp_path.chmod(0o700)
-        path = answering.listen(str(tmp_path / "host.1.0.box"))
+        path = worker_server.listen(str(tmp_path / "host.1.0.box"))
         assert path is not None
         assert os.stat(path).st_mode & 0o777 == 0o600
         assert os.umask(0) == 0  # all threads share it: it was never changed

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from mgpu_probes.inprocess import memory as module
-from mgpu_probes.inprocess.memory import Memory
+from mgpu_probes.inprocess import memory_samples as module
+from mgpu_probes.inprocess.memory_samples import Memory
 from mgpu_probes.inprocess.rank import probe
-from mgpu_probes.inprocess.torch_hooks import allocator
+from mgpu_probes.inprocess.torch_hooks import allocator_statistics
 
 pytestmark = pytest.mark.slow  # it starts processes that load a framework
 
@@ -71,8 +71,8 @@ def test_torchs_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
         "num_ooms": 0,
     }
     on_a_gpu(monkeypatch, nested)
-    assert allocator.allocated() == (5, 9)
-    assert allocator.told()["device_memory"] == {
+    assert allocator_statistics.allocated() == (5, 9)
+    assert allocator_statistics.told()["device_memory"] == {
         "allocated": 5,
         "allocated_peak": 9,
         "reserved": 12,
@@ -87,10 +87,10 @@ def test_an_allocator_that_tells_otherwise(
     monkeypatch: pytest.MonkeyPatch, statistics: object
 ) -> None:
     on_a_gpu(monkeypatch, statistics)
-    assert allocator.allocated() == (0, 0)
+    assert allocator_statistics.allocated() == (0, 0)
 
 
 def test_where_no_gpu_is_in_use_torch_is_not_asked() -> None:
-    assert allocator.allocated() == (0, 0)
-    assert allocator.told() == {}
+    assert allocator_statistics.allocated() == (0, 0)
+    assert allocator_statistics.told() == {}
     assert not torch.cuda.is_initialized()

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess import births, exits, layout, ray_hooks
+from mgpu_probes.inprocess import exits, layout, process_metadata, ray_hooks
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.rank import probe
 
@@ -38,8 +38,8 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[
         monkeypatch.setattr(probe, name, value)
     writer = Writer.open(tmp_path, rank=1, local_rank=1, world_size=2)
     monkeypatch.setattr(probe, "box", writer)
-    monkeypatch.setattr(probe, "birth_facts", births.certificate)
-    monkeypatch.setattr(births, "parts", [])
+    monkeypatch.setattr(probe, "birth_facts", process_metadata.certificate)
+    monkeypatch.setattr(process_metadata, "parts", [])
     monkeypatch.setattr(exits, "_recorded", [])
     monkeypatch.setattr(ray_hooks, "_name_thread", lambda: None)  # here it is that of the tests
     runner = ModuleType("thread_runner")

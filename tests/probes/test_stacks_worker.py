@@ -84,10 +84,10 @@ def test_with_pythons_lock_held_only_what_needs_it_is_late(folder: Path) -> None
 
 _OURS = """\
 import sys
-from mgpu_probes.inprocess import answering
+from mgpu_probes.inprocess import worker_server
 def stuck_here():
     sys.stdin.read()
-print(answering.listen(sys.argv[1]), flush=True)
+print(worker_server.listen(sys.argv[1]), flush=True)
 stuck_here()
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.probes.test_steps_engine import G, Loop, phase
+from tests.probes.test_step_engine import G, Loop, phase
 
 
 @pytest.mark.parametrize("receives", [False, True], ids=["in other threads", "itself"])

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from mgpu_probes.inprocess import births, described
+from mgpu_probes.inprocess import process_metadata, training_objects
 
 from mgpu_doctor.recording.box import Box, read_box
 
@@ -106,9 +106,9 @@ def test_a_model_on_several_devices_is_model_parallel(
     monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], told: str
 ) -> None:
     one = Spread(*devices)
-    monkeypatch.setattr(births, "optimizers", {1: described.optimizer(one)})
-    monkeypatch.setattr(births, "strategies", set())
-    assert births.certificate()["strategy"] == told
+    monkeypatch.setattr(process_metadata, "optimizers", {1: training_objects.optimizer(one)})
+    monkeypatch.setattr(process_metadata, "strategies", set())
+    assert process_metadata.certificate()["strategy"] == told
 
 
 @pytest.mark.parametrize(
@@ -119,8 +119,8 @@ def test_who_only_updates_and_sends_is_a_parameter_server(
     monkeypatch: pytest.MonkeyPatch, updates: bool, sends: bool, told: str
 ) -> None:
     stride = SimpleNamespace(only_updates=updates)
-    monkeypatch.setattr(births, "probe", SimpleNamespace(world_size=3, stride=stride))
-    monkeypatch.setattr(births, "sends", lambda: sends)
-    monkeypatch.setattr(births, "optimizers", {})
-    monkeypatch.setattr(births, "strategies", set())
-    assert births._strategy() == told
+    monkeypatch.setattr(process_metadata, "probe", SimpleNamespace(world_size=3, stride=stride))
+    monkeypatch.setattr(process_metadata, "sends", lambda: sends)
+    monkeypatch.setattr(process_metadata, "optimizers", {})
+    monkeypatch.setattr(process_metadata, "strategies", set())
+    assert process_metadata._strategy() == told

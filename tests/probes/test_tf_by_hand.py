@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from mgpu_probes.inprocess.rank import probe
-from mgpu_probes.inprocess.tf_hooks import calls, optimizers, tracing
-from mgpu_probes.inprocess.tf_hooks.timeline import GRADIENTS, LOSS, Stamp
+from mgpu_probes.inprocess.tf_hooks import function_calls, graph_stamps, keras_optimizers
+from mgpu_probes.inprocess.tf_hooks.stamp_timeline import GRADIENTS, LOSS, Stamp
 
 GRAPH = SimpleNamespace(experimental_acd_manager=object())
 
@@ -35,25 +35,25 @@ def tensorflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     )
     monkeypatch.setitem(sys.modules, "tensorflow", fake)
     monkeypatch.setattr(probe, "on", True)
-    monkeypatch.setattr(tracing.this, "allowed", lambda: True)
-    monkeypatch.setattr(tracing, "_pending", {})
-    monkeypatch.setattr(tracing, "_flags", {})
-    monkeypatch.setattr(calls, "this", calls._Call())
-    calls.this.known = calls.Known()
+    monkeypatch.setattr(graph_stamps.this, "allowed", lambda: True)
+    monkeypatch.setattr(graph_stamps, "_pending", {})
+    monkeypatch.setattr(graph_stamps, "_flags", {})
+    monkeypatch.setattr(function_calls, "this", function_calls._Call())
+    function_calls.this.known = function_calls.Known()
     yield
-    assert tracing.this.off == ""
+    assert graph_stamps.this.off == ""
 
 
 def watched() -> type[Any]:
     class Own(Variable):
         pass
 
-    optimizers.patch_variables(SimpleNamespace(Variable=Own))  # type: ignore[arg-type]
+    keras_optimizers.patch_variables(SimpleNamespace(Variable=Own))  # type: ignore[arg-type]
     return Own
 
 
 def stamped(kind: int) -> None:
-    sent = tracing._pending.setdefault(id(GRAPH), tracing._Sent())
+    sent = graph_stamps._pending.setdefault(id(GRAPH), graph_stamps._Sent())
     sent.stamps.append(Stamp(kind, 0, 0, 0))
 
 
@@ -62,9 +62,9 @@ def test_what_is_taken_from_a_weight_after_its_gradients_is_the_update() -> None
     stamped(LOSS)
     stamped(GRADIENTS)
     assert watched()().assign_sub(2) == 3
-    assert calls.this.known is not None
-    assert calls.this.known.updates
-    assert id(GRAPH) in tracing._flags
+    assert function_calls.this.known is not None
+    assert function_calls.this.known.updates
+    assert id(GRAPH) in graph_stamps._flags
 
 
 @pytest.mark.usefixtures("tensorflow")
@@ -72,9 +72,9 @@ def test_what_is_taken_from_a_weight_after_its_gradients_is_the_update() -> None
 def test_statistics_and_what_comes_before_gradients_are_none(kind: int, trainable: bool) -> None:
     stamped(kind)
     watched()(trainable=trainable).assign_sub(2)
-    assert calls.this.known is not None
-    assert not calls.this.known.updates
-    assert tracing._flags == {}
+    assert function_calls.this.known is not None
+    assert not function_calls.this.known.updates
+    assert graph_stamps._flags == {}
 
 
 def test_keras_on_torch_asks_nothing_of_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:

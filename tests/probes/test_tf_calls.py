@@ -10,14 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess.clock import Ledger
 from mgpu_probes.inprocess.layout import EVALUATION, PHASES
-from mgpu_probes.inprocess.pieces import UPDATE as UPDATED
-from mgpu_probes.inprocess.pieces import Step
-from mgpu_probes.inprocess.steps import Steps
-from mgpu_probes.inprocess.stride import Stride, backward_ended, fetched
-from mgpu_probes.inprocess.tf_hooks import calls, marks, replicas, tracing
-from mgpu_probes.inprocess.tf_hooks.timeline import (
+from mgpu_probes.inprocess.phase_ledger import Ledger
+from mgpu_probes.inprocess.step_engine import Steps
+from mgpu_probes.inprocess.step_fast_path import Stride, backward_ended, fetched
+from mgpu_probes.inprocess.step_segments import UPDATE as UPDATED
+from mgpu_probes.inprocess.step_segments import Step
+from mgpu_probes.inprocess.tf_hooks import (
+    function_calls,
+    graph_stamps,
+    replica_latencies,
+    turn_marks,
+)
+from mgpu_probes.inprocess.tf_hooks.stamp_timeline import (
     ASKS,
     GRADIENTS,
     INPUT,
@@ -32,7 +37,7 @@ from mgpu_probes.inprocess.tf_hooks.timeline import (
 KINDS = (ASKS, INPUT, LOSS, GRADIENTS, REDUCES, REDUCED, UPDATE)
 LAYOUT: Layout = tuple(Stamp(kind, 0, 0, at) for at, kind in enumerate(KINDS))
 NAMES = {
-    marks.asks: "asks",
+    turn_marks.asks: "asks",
     fetched: "fetched",
     Steps.forward_begins: "forward",
     Steps.computing_begins: "computes",
@@ -40,9 +45,9 @@ NAMES = {
     Steps.backward_begins: "backward",
     backward_ended: "gradients",
     Steps.call_begins: "reduces",
-    marks._reduced: "reduced",
+    turn_marks._reduced: "reduced",
     Steps.update_begins: "updates",
-    marks.updated: "updated",
+    turn_marks.updated: "updated",
 }
 
 
@@ -83,14 +88,14 @@ def _tensorflow() -> SimpleNamespace:
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
     probe = Probe()
-    for module in (calls, marks, tracing):
+    for module in (function_calls, turn_marks, graph_stamps):
         monkeypatch.setattr(module, "probe", probe)
-    monkeypatch.setattr(tracing, "offset", int)
+    monkeypatch.setattr(graph_stamps, "offset", int)
     monkeypatch.setitem(sys.modules, "tensorflow", _tensorflow())
-    monkeypatch.setattr(calls, "this", calls._Call())
+    monkeypatch.setattr(function_calls, "this", function_calls._Call())
     yield probe
-    calls._arrived.clear()
-    replicas._worked.clear()
+    function_calls._arrived.clear()
+    replica_latencies._worked.clear()
     assert probe.troubles == []
 
 
@@ -112,7 +117,7 @@ def function(compiles: bool = False) -> type[Any]:
         def _clone(self, body: Callable[[], Any] | None) -> Any:
             return Function(body or self.body)
 
-    calls.patch(SimpleNamespace(Function=Function))  # type: ignore[arg-type]
+    function_calls.patch(SimpleNamespace(Function=Function))  # type: ignore[arg-type]
     return Function
 
 
@@ -120,12 +125,12 @@ def sends(probe: Probe, kinds: tuple[int, ...] = KINDS) -> None:
     layout = tuple(stamp for stamp in LAYOUT if stamp.kind in kinds)
     began = probe.now / 1e9
     moments = [began + 0.1 * at for at, stamp in enumerate(layout, 1) if stamp.kind != UPDATE]
-    tracing.this.send((layout,), moments)
+    graph_stamps.this.send((layout,), moments)
 
 
 def test_a_step_of_keras_from_asking_for_data_to_the_update(probe: Probe) -> None:
     def body() -> None:
-        calls.noted(trains=True, updates=True, fetches=True)
+        function_calls.noted(trains=True, updates=True, fetches=True)
         sends(probe)
 
     step = function()(body)
@@ -144,7 +149,7 @@ def test_the_engine_divides_each_step_by_its_stamps(probe: Probe) -> None:
     probe.stride = stride  # type: ignore[assignment]
 
     def body() -> None:
-        calls.noted(trains=True, updates=True, fetches=True)
+        function_calls.noted(trains=True, updates=True, fetches=True)
         sends(probe)
 
     step = function()(body)
@@ -163,7 +168,7 @@ def test_the_end_of_the_data_is_no_step(probe: Probe) -> None:
     ends = False
 
     def body() -> None:
-        calls.noted(trains=True, updates=True, fetches=True)
+        function_calls.noted(trains=True, updates=True, fetches=True)
         if ends:
             raise StopIteration
         sends(probe)
@@ -179,16 +184,16 @@ def test_the_end_of_the_data_is_no_step(probe: Probe) -> None:
 
 def test_what_xla_compiles_is_one_piece(probe: Probe) -> None:
     def body() -> None:
-        calls.noted(trains=True, updates=True)
-        assert not tracing.this.allowed()
+        function_calls.noted(trains=True, updates=True)
+        assert not graph_stamps.this.allowed()
 
     step = function(compiles=True)(body)
     step()
     step()
     names = ["forward", "backward", "gradients", "updates", "updated"]
     assert [name for name, _ in probe.marks] == names * 2
-    assert calls.this.compiled == 0
-    assert calls.this.jit
+    assert function_calls.this.compiled == 0
+    assert function_calls.this.jit
 
 
 def test_functions_that_do_not_train_are_the_loops_own_work(probe: Probe) -> None:
@@ -206,7 +211,7 @@ def test_functions_that_do_not_train_are_the_loops_own_work(probe: Probe) -> Non
 def test_a_function_that_begins_to_train_is_known_from_its_next_call_on(probe: Probe) -> None:
     def body() -> None:
         if trains:
-            calls.noted(trains=True)
+            function_calls.noted(trains=True)
             sends(probe, (LOSS, GRADIENTS))
 
     trains = False
@@ -219,11 +224,11 @@ def test_a_function_that_begins_to_train_is_known_from_its_next_call_on(probe: P
 
 def test_an_update_alone_and_a_backward_alone(probe: Probe) -> None:
     def accumulates() -> None:
-        calls.noted(trains=True)
+        function_calls.noted(trains=True)
         sends(probe, (LOSS, GRADIENTS))
 
     gradients = function()(accumulates)
-    update = function()(lambda: calls.noted(updates=True))
+    update = function()(lambda: function_calls.noted(updates=True))
     for one in (gradients, update):
         one()
     names = ["forward", "backward", "gradients", "updates", "updated"]
@@ -234,12 +239,14 @@ def accumulation(probe: Probe, graphs: int) -> Callable[[], None]:
     """Four passes in a call, in one graph or in one that runs four times; no optimizer."""
 
     def body() -> None:
-        calls.noted(trains=True)
+        function_calls.noted(trains=True)
         kinds = (LOSS, GRADIENTS) * (4 // graphs)
         layout = tuple(Stamp(kind, at // 2, 0, at) for at, kind in enumerate(kinds))
         for _ in range(graphs):
             began = probe.clock() / 1e9
-            tracing.this.send((layout,), [began + 0.1 * at for at in range(1, len(layout) + 1)])
+            graph_stamps.this.send(
+                (layout,), [began + 0.1 * at for at in range(1, len(layout) + 1)]
+            )
 
     return body
 
@@ -253,10 +260,10 @@ def test_an_accumulation_without_an_optimizer_is_one_step(probe: Probe, graphs: 
 
     def send(sent: tuple[Layout, ...], values: list[float]) -> None:
         layouts[:] = layouts or [sent[0]]
-        calls._arrives((layouts[0],), values)
+        function_calls._arrives((layouts[0],), values)
 
     step = function()(accumulation(probe, graphs))
-    tracing.this.send = send
+    graph_stamps.this.send = send
     for _ in range(30):
         step()
     stride.engine().leave()
@@ -272,10 +279,10 @@ def test_batches_that_a_graph_fetches_are_turns_without_an_optimizer_too(probe: 
     layouts = (tuple(Stamp(kind, 0, 0, kind) for kind in (INPUT, LOSS, GRADIENTS)),)
 
     def body() -> None:
-        calls.noted(trains=True, fetches=True)
+        function_calls.noted(trains=True, fetches=True)
         for _ in range(3):
             began = probe.clock() / 1e9
-            tracing.this.send(layouts, [began + 0.1 * at for at in range(1, 4)])
+            graph_stamps.this.send(layouts, [began + 0.1 * at for at in range(1, 4)])
 
     told: list[Step] = []
     stride = Stride(Ledger(0), told.append, lambda: (0, 0, 0, 0))
@@ -289,7 +296,7 @@ def test_batches_that_a_graph_fetches_are_turns_without_an_optimizer_too(probe: 
 
 def test_a_function_inside_another_belongs_to_it(probe: Probe) -> None:
     def trains() -> None:
-        calls.noted(trains=True)
+        function_calls.noted(trains=True)
         sends(probe, (LOSS, GRADIENTS))
 
     kind = function()
@@ -299,12 +306,12 @@ def test_a_function_inside_another_belongs_to_it(probe: Probe) -> None:
 
 
 def test_calls_of_other_threads_are_not_the_loops(probe: Probe) -> None:
-    step = function()(lambda: calls.noted(trains=True))
+    step = function()(lambda: function_calls.noted(trains=True))
     other = threading.Thread(target=step)
     other.start()
     other.join()
     assert probe.marks == []
-    assert calls.this.known is None
+    assert function_calls.this.known is None
 
 
 @pytest.mark.usefixtures("probe")
@@ -328,7 +335,7 @@ def test_what_xla_compiles_calls_functions_without_stamps(monkeypatch: pytest.Mo
 
         def __call__(self) -> None:
             ran.append(sys._getframe(1).f_locals["self"])
-            tracing.this.stamped = 1
+            graph_stamps.this.stamped = 1
 
     inner = function()(Inner())
     inner()
@@ -341,7 +348,7 @@ def test_what_xla_compiles_calls_functions_without_stamps(monkeypatch: pytest.Mo
 
 
 def _traced_with_stamps() -> None:
-    tracing.this.stamped += 1
+    graph_stamps.this.stamped += 1
 
 
 def test_an_exception_passes_as_it_is(probe: Probe) -> None:
@@ -350,5 +357,5 @@ def test_an_exception_passes_as_it_is(probe: Probe) -> None:
 
     with pytest.raises(ValueError, match="the user's own"):
         function()(body)()
-    assert calls.this.known is None
+    assert function_calls.this.known is None
     assert probe.marks == []

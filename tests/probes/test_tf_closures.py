@@ -6,8 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess.tf_hooks import coordinator, pipelines
-from mgpu_probes.inprocess.tf_hooks.latencies import NEWEST, Latencies
+from mgpu_probes.inprocess.tf_hooks import cluster_coordinator, dataset_pipelines
+from mgpu_probes.inprocess.tf_hooks.replica_latencies import NEWEST, Latencies
 
 
 class Probe:
@@ -23,7 +23,7 @@ class Probe:
         return self.now
 
     def _tell(self, _step: Any) -> None:
-        self.births.append(coordinator._closures())
+        self.births.append(cluster_coordinator._closures())
 
     def fail(self, trouble: Exception) -> None:
         raise trouble
@@ -32,20 +32,20 @@ class Probe:
 @pytest.fixture
 def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
     probe = Probe()
-    for module in (coordinator, pipelines):
+    for module in (cluster_coordinator, dataset_pipelines):
         monkeypatch.setattr(module, "probe", probe)
-    monkeypatch.setattr(coordinator, "_workers", {})
-    monkeypatch.setattr(coordinator, "this", coordinator._Last())
-    monkeypatch.setattr(pipelines, "_known", [])
+    monkeypatch.setattr(cluster_coordinator, "_workers", {})
+    monkeypatch.setattr(cluster_coordinator, "this", cluster_coordinator._Last())
+    monkeypatch.setattr(dataset_pipelines, "_known", [])
     return probe
 
 
 @pytest.mark.timeout(20)
 def test_a_step_that_renews_the_birth_reads_what_it_is_part_of(probe: Probe) -> None:
     for _ in range(3):
-        token = coordinator._begins((SimpleNamespace(worker_index=1),), {})
+        token = cluster_coordinator._begins((SimpleNamespace(worker_index=1),), {})
         assert token is not None
-        coordinator._ends(token, None)
+        cluster_coordinator._ends(token, None)
     (told,) = probe.births[-1]["closures"]
     assert (told["worker"], told["count"], told["newest"]) == (1, 3, 3)
     assert told["quartiles"] == pytest.approx([0.01] * 3)
@@ -82,7 +82,9 @@ def test_a_pipeline_is_told_from_its_end() -> None:
         autotune=SimpleNamespace(enabled=False),
         threading=SimpleNamespace(private_threadpool_size=3),
     )
-    assert pipelines.described(dataset("_OptionsDataset", ahead, _options_attr=settings)) == {
+    assert dataset_pipelines.described(
+        dataset("_OptionsDataset", ahead, _options_attr=settings)
+    ) == {
         "operations": ["Prefetch", "ParallelMap", "Map", "Cache", "TensorSlice"],
         "prefetch": -1,
         "parallel_calls": 1,
@@ -95,9 +97,9 @@ def test_a_pipeline_is_told_from_its_end() -> None:
 def test_each_kind_of_pipeline_is_told_once(probe: Probe) -> None:
     assert probe.on
     for _ in range(3):
-        pipelines._seen((None, dataset("_BatchDataset", dataset("RangeDataset"))), {})
-    pipelines._seen((None,), {"dataset": dataset("_BatchDataset")})
-    pipelines._seen((None, dataset("_PrefetchDataset", dataset("_VariantDataset"))), {})
-    told = pipelines._told()["pipelines"]
+        dataset_pipelines._seen((None, dataset("_BatchDataset", dataset("RangeDataset"))), {})
+    dataset_pipelines._seen((None,), {"dataset": dataset("_BatchDataset")})
+    dataset_pipelines._seen((None, dataset("_PrefetchDataset", dataset("_VariantDataset"))), {})
+    told = dataset_pipelines._told()["pipelines"]
     assert [one["operations"] for one in told] == [["Batch", "Range"], ["Batch"]]
     assert (told[0]["prefetch"], told[0]["parallel_calls"]) == (0, None)

@@ -66,7 +66,7 @@ def test_modules_without_what_is_private_are_left_as_they_are(tmp_path: Path) ->
         "import tensorflow\n"
         "from tensorflow.python.data.ops.iterator_ops import OwnedIterator\n"
         "from tensorflow.python.framework import auto_control_deps as deps\n"
-        "from _mgpu_probe.tf_hooks import tracing\n"
+        "from _mgpu_probe.tf_hooks import graph_stamps as tracing\n"
         "print([name for name in vars(OwnedIterator) if 'next' in name])\n"
         "print(hasattr(deps.AutomaticControlDependencies.__exit__, '__mgpu_probe__'))\n"
         "print(tracing.this.off)\n"

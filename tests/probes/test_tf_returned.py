@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from mgpu_probes.inprocess.rank import probe
-from mgpu_probes.inprocess.tf_hooks import returned
-from mgpu_probes.inprocess.tf_hooks.timeline import LOSS, Layouts, Stamp
+from mgpu_probes.inprocess.tf_hooks import returned_stamps
+from mgpu_probes.inprocess.tf_hooks.stamp_timeline import LOSS, Layouts, Stamp
 
 LAYOUTS: Layouts = ((Stamp(LOSS, 0, 0, 0),),)
 VECTOR = SimpleNamespace(shape=(1,), dtype="int64")
@@ -67,23 +67,25 @@ def module(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         TensorSpec=lambda shape, dtype: f"{dtype}{list(shape)}",
     )
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
-    monkeypatch.setattr(returned, "this", returned._Returned())
+    monkeypatch.setattr(returned_stamps, "this", returned_stamps._Returned())
     monkeypatch.setattr(probe, "on", True)
     module = SimpleNamespace(
         ConcreteFunction=ConcreteFunction,
         function_type_lib=SimpleNamespace(FunctionType=FunctionType),
         tensorflow=tensorflow,
     )
-    returned.patch(module)  # type: ignore[arg-type]
-    returned.this.called = True
+    returned_stamps.patch(module)  # type: ignore[arg-type]
+    returned_stamps.this.called = True
     return module
 
 
 def test_a_call_gives_its_own_result_and_the_rest_is_taken(module: SimpleNamespace) -> None:
     taken: list[Any] = []
     graph, own = FuncGraph(), FunctionType(return_annotation=Pair())
-    assert returned.can(graph)
-    returned.will(graph, LAYOUTS, VECTOR, lambda layouts, rest: taken.append((layouts, rest)))
+    assert returned_stamps.can(graph)
+    returned_stamps.will(
+        graph, LAYOUTS, VECTOR, lambda layouts, rest: taken.append((layouts, rest))
+    )
     made = module.ConcreteFunction.from_func_graph(graph, own, {"attr": 1})
     assert graph.outputs == ["loss", "accuracy", VECTOR]
     assert made.type.output.flatten() == ["float", "float", "int64[1]"]
@@ -111,7 +113,7 @@ def test_trouble_with_the_rest_never_reaches_the_call(
         raise ValueError(rest)
 
     graph = FuncGraph()
-    returned.will(graph, LAYOUTS, VECTOR, take)
+    returned_stamps.will(graph, LAYOUTS, VECTOR, take)
     own = FunctionType(return_annotation=Pair())
     made = module.ConcreteFunction.from_func_graph(graph, own, None)
     assert made.type.pack_output([1, 2, "stamps"]) == (1, 2)
@@ -121,18 +123,18 @@ def test_trouble_with_the_rest_never_reaches_the_call(
 def test_branches_other_ways_to_a_graph_and_asynchronous_calls_return_nothing_more(
     module: SimpleNamespace,
 ) -> None:
-    assert not returned.can(CondBranchFuncGraph())
-    returned.this.called = False
-    assert not returned.can(FuncGraph())
-    returned.this.called = True
+    assert not returned_stamps.can(CondBranchFuncGraph())
+    returned_stamps.this.called = False
+    assert not returned_stamps.can(FuncGraph())
+    returned_stamps.this.called = True
     module.tensorflow.config.experimental.get_synchronous_execution = lambda: False
-    assert not returned.can(FuncGraph())
+    assert not returned_stamps.can(FuncGraph())
 
 
 @pytest.mark.parametrize("module_of_old", [{}, {"ConcreteFunction": FuncGraph}])
 def test_another_tensorflow_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, module_of_old: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr(returned, "this", returned._Returned())
-    returned.patch(SimpleNamespace(**module_of_old))  # type: ignore[arg-type]
-    assert not returned.this.possible
+    monkeypatch.setattr(returned_stamps, "this", returned_stamps._Returned())
+    returned_stamps.patch(SimpleNamespace(**module_of_old))  # type: ignore[arg-type]
+    assert not returned_stamps.this.possible

@@ -7,8 +7,8 @@ from math import inf, isnan, nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.inprocess.tf_hooks import cluster
-from mgpu_probes.inprocess.tf_hooks.timeline import (
+from mgpu_probes.inprocess.tf_hooks import distribution_strategies
+from mgpu_probes.inprocess.tf_hooks.stamp_timeline import (
     GRADIENTS,
     INPUT,
     LOSS,
@@ -119,4 +119,4 @@ def test_the_place_in_a_cluster(
     monkeypatch: pytest.MonkeyPatch, config: str, place: tuple[str, int, int, int] | None
 ) -> None:
     monkeypatch.setenv("TF_CONFIG", config)
-    assert cluster.place() == place
+    assert distribution_strategies.read_tf_config() == place

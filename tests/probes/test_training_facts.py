@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from mgpu_probes.inprocess import described
-from mgpu_probes.inprocess.clock import Ledger
-from mgpu_probes.inprocess.pieces import Step
+from mgpu_probes.inprocess import training_objects
+from mgpu_probes.inprocess.phase_ledger import Ledger
 from mgpu_probes.inprocess.rank import probe
-from mgpu_probes.inprocess.steps import Steps
-from mgpu_probes.inprocess.stride import Stride, backward_ended
-from mgpu_probes.inprocess.torch_hooks import digest
-from mgpu_probes.inprocess.torch_hooks import loader as hooks
+from mgpu_probes.inprocess.step_engine import Steps
+from mgpu_probes.inprocess.step_fast_path import Stride, backward_ended
+from mgpu_probes.inprocess.step_segments import Step
+from mgpu_probes.inprocess.torch_hooks import data_loader as hooks
+from mgpu_probes.inprocess.torch_hooks import tensor_digests
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -41,18 +41,18 @@ DATA = TensorDataset(torch.arange(40.0))
 
 def test_equal_batches_have_equal_digests_whatever_holds_them() -> None:
     images, labels = torch.randn(8, 3, 16, 16), torch.arange(8)
-    told = digest.of_batch([images, labels])
-    assert told == digest.of_batch((images.clone(), labels.clone()))
-    assert told == digest.of_batch({"x": images, "nested": [labels]})
-    assert told == digest.of_batch([images.to(memory_format=torch.channels_last), labels])
-    assert told != digest.of_batch([images, labels.flip(0)])
-    assert told != digest.of_batch([images + 1e-3, labels])
+    told = tensor_digests.of_batch([images, labels])
+    assert told == tensor_digests.of_batch((images.clone(), labels.clone()))
+    assert told == tensor_digests.of_batch({"x": images, "nested": [labels]})
+    assert told == tensor_digests.of_batch([images.to(memory_format=torch.channels_last), labels])
+    assert told != tensor_digests.of_batch([images, labels.flip(0)])
+    assert told != tensor_digests.of_batch([images + 1e-3, labels])
 
 
 def test_images_that_differ_but_in_their_corners_have_different_digests() -> None:
     first, second = (torch.zeros(64, 1, 28, 28) for _ in range(2))
     first[:, :, 10:18, 10:18], second[:, :, 10:18, 10:18] = 1.0, 2.0
-    assert digest.of_batch(first) != digest.of_batch(second)
+    assert tensor_digests.of_batch(first) != tensor_digests.of_batch(second)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_images_that_differ_but_in_their_corners_have_different_digests() -> Non
     ],
 )
 def test_a_batch_without_tensors_in_memory_has_none(batch: object) -> None:
-    assert digest.of_batch(batch) is None
+    assert tensor_digests.of_batch(batch) is None
 
 
 @pytest.mark.parametrize(
@@ -77,40 +77,40 @@ def test_a_batch_without_tensors_in_memory_has_none(batch: object) -> None:
 )
 def test_kinds_of_numbers(dtype: torch.dtype) -> None:
     values = torch.ones(5, dtype=dtype)
-    assert digest.of_batch(values) == digest.of_batch(values.clone())
-    assert digest.of_batch(values) != digest.of_batch(torch.zeros(5, dtype=dtype))
+    assert tensor_digests.of_batch(values) == tensor_digests.of_batch(values.clone())
+    assert tensor_digests.of_batch(values) != tensor_digests.of_batch(torch.zeros(5, dtype=dtype))
 
 
 def test_numbers_that_torch_cannot_gather_have_no_digest() -> None:
-    assert digest.of_batch(torch.ones(3, dtype=torch.float8_e4m3fn)) is None
+    assert tensor_digests.of_batch(torch.ones(3, dtype=torch.float8_e4m3fn)) is None
 
 
 def test_weights_tell_shapes_values_and_a_sum() -> None:
     parameters = list(torch.nn.Linear(32, 8).parameters())
-    shapes, values, total = (digest.of_weights(parameters) or "").split(".", 2)
+    shapes, values, total = (tensor_digests.of_weights(parameters) or "").split(".", 2)
     assert float(total) > 0
     with torch.no_grad():
         parameters[1][3] += 1
-    changed = (digest.of_weights(parameters) or "").split(".", 2)
+    changed = (tensor_digests.of_weights(parameters) or "").split(".", 2)
     assert changed[0] == shapes
     assert changed[1] != values
     assert float(changed[2]) > float(total)
-    assert (digest.of_weights(parameters[:1]) or "").split(".")[0] != shapes
+    assert (tensor_digests.of_weights(parameters[:1]) or "").split(".")[0] != shapes
 
 
 def test_weights_of_many_parameters_are_seen_from_the_first_to_the_last() -> None:
     parameters = [torch.zeros(3) for _ in range(150)]
-    told = digest.of_weights(parameters)
+    told = tensor_digests.of_weights(parameters)
     for place in (0, 75, 147):
         parameters[place] += 1
-        assert digest.of_weights(parameters) != told
+        assert tensor_digests.of_weights(parameters) != told
         parameters[place] -= 1
 
 
 @pytest.mark.parametrize("odd", [torch.empty(2, device="meta"), torch.eye(2).to_sparse()])
 def test_weights_that_are_not_all_in_memory_have_none(odd: torch.Tensor) -> None:
-    assert digest.of_weights([torch.ones(3), odd]) is None
-    assert digest.of_weights([]) is None
+    assert tensor_digests.of_weights([torch.ones(3), odd]) is None
+    assert tensor_digests.of_weights([]) is None
 
 
 # ----------------------------------------------------------------------- loaders and optimizers
@@ -119,7 +119,7 @@ def test_weights_that_are_not_all_in_memory_have_none(odd: torch.Tensor) -> None
 def test_a_distributed_sampler_tells_its_settings() -> None:
     sampler: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=4, rank=2, seed=9)
     loader = DataLoader(DATA, 5, sampler=sampler)
-    seen = described.loader(loader)
+    seen = training_objects.loader(loader)
     sampler.set_epoch(3)
     known = {
         "sampler": "DistributedSampler",
@@ -138,14 +138,14 @@ def test_a_distributed_sampler_tells_its_settings() -> None:
     ("shuffle", "name"), [(True, "RandomSampler"), (False, "SequentialSampler")]
 )
 def test_plain_loaders_tell_whether_they_shuffle(shuffle: bool, name: str) -> None:
-    facts = described.loader(DataLoader(DATA, 8, shuffle=shuffle)).facts
+    facts = training_objects.loader(DataLoader(DATA, 8, shuffle=shuffle)).facts
     assert (facts["sampler"], facts["shuffles"]) == (name, shuffle)
     assert (facts["sampler_seed"], facts["sampler_ranks"]) == (None, None)
 
 
 def test_the_sampler_behind_given_batches_is_the_one_that_counts() -> None:
     given = BatchSampler(DistributedSampler(DATA, num_replicas=2, rank=1), 4, drop_last=False)
-    facts = described.loader(DataLoader(DATA, batch_sampler=given)).facts
+    facts = training_objects.loader(DataLoader(DATA, batch_sampler=given)).facts
     assert (facts["sampler"], facts["sampler_rank"]) == ("DistributedSampler", 1)
 
 
@@ -171,10 +171,10 @@ class Moody(DistributedSampler[Any]):
 
 
 def test_what_a_user_wrote_may_raise_anything() -> None:
-    facts = described.loader(DataLoader(Strange())).facts
+    facts = training_objects.loader(DataLoader(Strange())).facts
     assert (facts["dataset_length"], facts["batches"]) == (None, None)
     sampler = Moody(DATA, num_replicas=2, rank=0)
-    seen = described.loader(DataLoader(DATA, sampler=sampler)).now()
+    seen = training_objects.loader(DataLoader(DATA, sampler=sampler)).now()
     assert (seen["batches"], seen["sampler_epoch"], seen["dataset_length"]) == (None, None, 40)
 
 
@@ -184,7 +184,7 @@ def adam(**options: Any) -> torch.optim.Optimizer:
 
 def test_an_optimizer_tells_its_rate_then_and_now() -> None:
     optimizer = adam(lr=0.5)
-    seen = described.optimizer(optimizer)
+    seen = training_objects.optimizer(optimizer)
     optimizer.param_groups[0]["lr"] = 0.25
     now = seen.now()
     assert (now["lr"], now["lr_now"], now["lr_default"]) == (0.5, 0.25, 1e-3)
@@ -192,7 +192,7 @@ def test_an_optimizer_tells_its_rate_then_and_now() -> None:
 
 def test_what_is_gone_is_told_as_it_was_last() -> None:
     optimizer = adam(lr=0.5)
-    seen = described.optimizer(optimizer)
+    seen = training_objects.optimizer(optimizer)
     seen.now()
     del optimizer
     assert (seen.thing, seen.now()["lr_now"]) == (None, 0.5)
@@ -200,7 +200,7 @@ def test_what_is_gone_is_told_as_it_was_last() -> None:
 
 def test_a_rate_in_a_tensor_is_not_read() -> None:
     optimizer = adam(lr=torch.tensor(0.5))
-    facts = described.optimizer(optimizer).now()
+    facts = training_objects.optimizer(optimizer).now()
     assert (facts["lr"], facts["lr_now"]) == (None, None)
 
 

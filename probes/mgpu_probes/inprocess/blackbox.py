@@ -22,11 +22,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from . import layout
+from .bounded_json import utf8
+from .box_texts import Texts
 from .boxfile import STANDARD, Sizes, create, head, open_folder, reserve
-from .compact import utf8
-from .fields import BODY, I64, U16, U32, U64, clamped, whole
-from .history import History
-from .texts import Texts
+from .field_limits import BODY, I64, U16, U32, U64, clamped, whole
+from .step_history import History
 
 _EVENT_BODY = struct.Struct(layout.EVENT.format[:-1])
 _FOLD_EVERY = 128

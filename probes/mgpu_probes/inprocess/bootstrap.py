@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .imports import Watch
+from .import_watch import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,72 +17,102 @@ if TYPE_CHECKING:
 FOLDER = "MGPU_DOCTOR_BOXES"
 HOOKS = {
     "torch.compiler": ("wrap", "follow"),
-    "torch._dynamo.callback": ("torch_hooks.compiler", "patch"),
+    "torch._dynamo.callback": ("torch_hooks.compilations", "patch"),
     "torch.distributed.distributed_c10d": ("torch_hooks.collectives", "patch"),
     "torch.distributed._functional_collectives": ("torch_hooks.collectives", "patch_functional"),
-    "torch.utils.data.dataloader": ("torch_hooks.loader", "patch"),
-    "torch.optim.optimizer": ("torch_hooks.optimizer", "patch"),
+    "torch.utils.data.dataloader": ("torch_hooks.data_loader", "patch"),
+    "torch.optim.optimizer": ("torch_hooks.optimizer_updates", "patch"),
     "torch.amp.autocast_mode": ("torch_hooks.accelerator", "patch"),
-    "torch.amp.grad_scaler": ("torch_hooks.optimizer", "patch_scaler"),
-    "torch.nn.utils.clip_grad": ("torch_hooks.optimizer", "patch_clipping"),
+    "torch.amp.grad_scaler": ("torch_hooks.optimizer_updates", "patch_scaler"),
+    "torch.nn.utils.clip_grad": ("torch_hooks.optimizer_updates", "patch_clipping"),
     "torch.autograd": ("torch_hooks.autograd", "patch"),
-    "torch.autograd.profiler": ("torch_hooks.tracing", "patch"),
+    "torch.autograd.profiler": ("torch_hooks.on_demand_trace", "patch"),
     "torch.nn.parallel.distributed": ("torch_hooks.ddp", "patch"),
-    "torch.nn.parallel.data_parallel": ("torch_hooks.parallel", "patch_data_parallel"),
-    "torch.distributed._composable.fsdp.fully_shard": ("torch_hooks.parallel", "patch_fully_shard"),
-    "torch.distributed.fsdp._fully_shard._fully_shard": (
-        "torch_hooks.parallel",
+    "torch.nn.parallel.data_parallel": ("torch_hooks.parallel_strategies", "patch_data_parallel"),
+    "torch.distributed._composable.fsdp.fully_shard": (
+        "torch_hooks.parallel_strategies",
         "patch_fully_shard",
     ),
-    "torch.distributed._composable.fsdp._fsdp_state": ("torch_hooks.parallel", "patch_fsdp_state"),
-    "torch.distributed.fsdp._fully_shard._fsdp_state": ("torch_hooks.parallel", "patch_fsdp_state"),
-    "torch.distributed.fsdp.fully_sharded_data_parallel": ("torch_hooks.parallel", "patch_fsdp"),
-    "torch.distributed.tensor.parallel.api": ("torch_hooks.parallel", "patch_tensor"),
-    "torch.distributed.pipelining.stage": ("torch_hooks.pipeline", "patch_stage"),
-    "torch.distributed.pipelining.schedules": ("torch_hooks.pipeline", "patch_schedules"),
-    "torch.distributed.optim.zero_redundancy_optimizer": ("torch_hooks.parallel", "patch_zero"),
-    "torch.distributed.optim.post_localSGD_optimizer": ("torch_hooks.parallel", "patch_local_sgd"),
+    "torch.distributed.fsdp._fully_shard._fully_shard": (
+        "torch_hooks.parallel_strategies",
+        "patch_fully_shard",
+    ),
+    "torch.distributed._composable.fsdp._fsdp_state": (
+        "torch_hooks.parallel_strategies",
+        "patch_fsdp_state",
+    ),
+    "torch.distributed.fsdp._fully_shard._fsdp_state": (
+        "torch_hooks.parallel_strategies",
+        "patch_fsdp_state",
+    ),
+    "torch.distributed.fsdp.fully_sharded_data_parallel": (
+        "torch_hooks.parallel_strategies",
+        "patch_fsdp",
+    ),
+    "torch.distributed.tensor.parallel.api": ("torch_hooks.parallel_strategies", "patch_tensor"),
+    "torch.distributed.pipelining.stage": ("torch_hooks.parallel_strategies", "patch_stage"),
+    "torch.distributed.pipelining.schedules": (
+        "torch_hooks.parallel_strategies",
+        "patch_schedules",
+    ),
+    "torch.distributed.optim.zero_redundancy_optimizer": (
+        "torch_hooks.parallel_strategies",
+        "patch_zero",
+    ),
+    "torch.distributed.optim.post_localSGD_optimizer": (
+        "torch_hooks.parallel_strategies",
+        "patch_local_sgd",
+    ),
     "torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook": (
-        "torch_hooks.parallel",
+        "torch_hooks.parallel_strategies",
         "patch_local_sgd",
     ),
     "torch.distributed.algorithms.model_averaging.averagers": (
-        "torch_hooks.parallel",
+        "torch_hooks.parallel_strategies",
         "patch_local_sgd",
     ),
     "ray.train.v2._internal.execution.worker_group.thread_runner": ("ray_hooks", "patch"),
     "deepspeed.runtime.engine": ("torch_hooks.deepspeed", "patch"),
-    "torch.serialization": ("torch_hooks.saving", "patch"),
-    "torch.distributed.checkpoint.state_dict_saver": ("torch_hooks.saving", "patch_distributed"),
-    "torch.distributed.checkpoint.state_dict": ("torch_hooks.saving", "patch_state_dict"),
-    "tensorflow.python.framework.auto_control_deps": ("tf_hooks.tracing", "patch"),
+    "torch.serialization": ("torch_hooks.torch_checkpoints", "patch"),
+    "torch.distributed.checkpoint.state_dict_saver": (
+        "torch_hooks.torch_checkpoints",
+        "patch_distributed",
+    ),
+    "torch.distributed.checkpoint.state_dict": (
+        "torch_hooks.torch_checkpoints",
+        "patch_state_dict",
+    ),
+    "tensorflow.python.framework.auto_control_deps": ("tf_hooks.graph_stamps", "patch"),
     "tensorflow.python.eager.polymorphic_function.polymorphic_function": (
-        "tf_hooks.calls",
+        "tf_hooks.function_calls",
         "patch",
     ),
     "tensorflow.python.eager.polymorphic_function.concrete_function": (
-        "tf_hooks.returned",
+        "tf_hooks.returned_stamps",
         "patch",
     ),
-    "tensorflow.python.ops.resource_variable_ops": ("tf_hooks.optimizers", "patch_variables"),
-    "tensorflow.python.eager.backprop": ("tf_hooks.gradients", "patch"),
-    "tensorflow.python.data.ops.iterator_ops": ("tf_hooks.inputs", "patch"),
-    "tensorflow.python.distribute.input_lib": ("tf_hooks.inputs", "patch_distributed"),
-    "tensorflow.python.distribute.distribute_lib": ("tf_hooks.facts", "patch"),
+    "tensorflow.python.ops.resource_variable_ops": ("tf_hooks.keras_optimizers", "patch_variables"),
+    "tensorflow.python.eager.backprop": ("tf_hooks.gradient_tapes", "patch"),
+    "tensorflow.python.data.ops.iterator_ops": ("tf_hooks.dataset_iterators", "patch"),
+    "tensorflow.python.distribute.input_lib": ("tf_hooks.dataset_iterators", "patch_distributed"),
+    "tensorflow.python.distribute.distribute_lib": ("tf_hooks.tensorflow_metadata", "patch"),
     "tensorflow.python.distribute.collective_all_reduce_strategy": (
-        "tf_hooks.strategies",
+        "tf_hooks.distribution_strategies",
         "patch_collective",
     ),
     "tensorflow.python.distribute.coordinator.cluster_coordinator": (
-        "tf_hooks.coordinator",
+        "tf_hooks.cluster_coordinator",
         "patch",
     ),
-    "tensorflow.python.checkpoint.checkpoint": ("tf_hooks.saving", "patch_checkpoint"),
-    "keras.src.saving.saving_api": ("tf_hooks.saving", "patch_keras"),
-    "keras.src.backend.tensorflow.trainer": ("tf_hooks.saving", "patch_trainer"),
-    "keras.src.backend.common.variables": ("tf_hooks.optimizers", "patch_variables"),
-    "keras.src.optimizers.base_optimizer": ("tf_hooks.optimizers", "patch"),
-    "tf_keras.src.optimizers.optimizer": ("tf_hooks.optimizers", "patch_legacy"),
+    "tensorflow.python.checkpoint.checkpoint": (
+        "tf_hooks.tensorflow_checkpoints",
+        "patch_checkpoint",
+    ),
+    "keras.src.saving.saving_api": ("tf_hooks.tensorflow_checkpoints", "patch_keras"),
+    "keras.src.backend.tensorflow.trainer": ("tf_hooks.tensorflow_checkpoints", "patch_trainer"),
+    "keras.src.backend.common.variables": ("tf_hooks.keras_optimizers", "patch_variables"),
+    "keras.src.optimizers.base_optimizer": ("tf_hooks.keras_optimizers", "patch"),
+    "tf_keras.src.optimizers.optimizer": ("tf_hooks.keras_optimizers", "patch_legacy"),
 }
 _watches: list[Watch] = []
 
@@ -102,9 +132,9 @@ def install() -> bool:
     for name in early:
         watch.patch(name, sys.modules[name])
     if any(name.startswith("torch") for name in early):
-        from .torch_hooks import late
+        from .torch_hooks import torch_support
 
-        late.spread()
+        torch_support.replace_early_imports()
     return True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from . import births, exits
+from . import exits, process_metadata
 from .rank import probe
 
 _started: list[bool] = []
@@ -16,7 +16,7 @@ def start() -> None:
         return
     _started.append(True)
     probe.on = True
-    probe.birth_facts = births.certificate
+    probe.birth_facts = process_metadata.certificate
     probe.on_open.append(exits.watch_child)
     exits.install()
     os.register_at_fork(after_in_child=_after_fork)
@@ -24,7 +24,7 @@ def start() -> None:
 
 def _after_fork() -> None:
     try:
-        births.forget()
+        process_metadata.forget()
         exits.forget()
         probe.after_fork()
     except Exception as trouble:

@@ -13,11 +13,11 @@ from typing import Any
 from . import layout
 from .blackbox import Writer
 from .bootstrap import FOLDER
-from .clock import NOWHERE, Ledger
-from .memory import Memory
-from .pieces import UPDATE, Facts, Step
-from .steps import Steps
-from .stride import Stride
+from .memory_samples import Memory
+from .phase_ledger import NOWHERE, Ledger
+from .step_engine import Steps
+from .step_fast_path import Stride
+from .step_segments import UPDATE, Facts, Step
 from .wrap import around
 
 _GC_EVENT_NS = 1_000_000

@@ -12,7 +12,7 @@ from threading import get_native_id
 from types import ModuleType
 from typing import Any
 
-from . import births, exits, layout
+from . import exits, layout, process_metadata
 from .rank import probe
 
 FACTS = {"launcher": "ray", "main_thread_trains": False}
@@ -53,7 +53,7 @@ def _followed(target: Callable[[], Any]) -> Callable[[], Any]:
 def _begins() -> None:
     probe.adopt()
     _name_thread()
-    births.parts.append(lambda: FACTS)
+    process_metadata.parts.append(lambda: FACTS)
     probe.renew_birth()
 
 

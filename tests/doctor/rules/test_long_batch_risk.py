@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mgpu_probes.inprocess.ladder import Ladder
+from mgpu_probes.inprocess.memory_samples import PeakMemoryHistory
 
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case, Outcome
@@ -32,7 +32,7 @@ def varied(random: np.random.Generator) -> np.ndarray:
 
 
 def ladder(sizes: np.ndarray, peaks: np.ndarray) -> list[list[int]]:
-    climbed, most = Ladder(), 0
+    climbed, most = PeakMemoryHistory(), 0
     for step, (size, peak) in enumerate(zip(sizes, peaks, strict=True)):
         climbed.saw(8, int(size))
         most = max(most, int(peak))

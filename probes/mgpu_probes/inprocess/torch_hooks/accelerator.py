@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from .. import births
+from .. import process_metadata
 from ..rank import probe
-from . import allocator
+from . import allocator_statistics
 
 _COUNTS = "autocast_increment_nesting"
 """Called by `autocast.__enter__` after it has set the mode. The method itself is left alone:
@@ -20,10 +20,10 @@ TorchScript compiles its source."""
 
 def patch(_: ModuleType) -> None:
     """Has the birth certificate tell of the device, and sees the first autocast."""
-    if _device in births.parts:
+    if _device in process_metadata.parts:
         return
-    births.parts.extend((_device, _tf32, allocator.told))
-    probe.memory.device = allocator.allocated
+    process_metadata.parts.extend((_device, _tf32, allocator_statistics.told))
+    probe.memory.device = allocator_statistics.allocated
     original = getattr(torch, _COUNTS, None)
     if callable(original):
         _see_first(original)
@@ -36,7 +36,7 @@ def _see_first(original: Callable[..., Any]) -> None:
         try:
             dtype = _autocast()
             if dtype is not None:
-                births.autocast.append(dtype)
+                process_metadata.autocast.append(dtype)
                 setattr(torch, _COUNTS, original)
         except Exception as trouble:
             setattr(torch, _COUNTS, original)
@@ -57,7 +57,7 @@ def _device() -> dict[str, Any]:
     """Where the parameters are; without an optimizer, the device that is set."""
     if probe.device_clock == "cpu" or not torch.cuda.is_initialized():
         return {}
-    index = allocator.index()
+    index = allocator_statistics.index()
     told = torch.cuda.get_device_properties(index)
     uuid = str(getattr(told, "uuid", ""))
     return {

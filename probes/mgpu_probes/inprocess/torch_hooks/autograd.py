@@ -19,9 +19,9 @@ import torch
 
 from .. import wrap as hooks
 from ..rank import probe
-from ..steps import Steps
-from ..stride import backward_ended
-from .common import wrap
+from ..step_engine import Steps
+from ..step_fast_path import backward_ended
+from .torch_support import wrap
 
 _BEGINS, _GIVES = Steps.backward_begins, Steps.gradient_begins
 _WAITS = Steps.backward_waits

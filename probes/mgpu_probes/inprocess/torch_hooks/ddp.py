@@ -12,11 +12,11 @@ import torch
 
 from .. import layout
 from ..rank import probe
-from ..steps import Steps
+from ..step_engine import Steps
 from ..wrap import around, hidden, wrapped
-from . import autograd, reducer
-from .batches import batches
-from .common import wrap
+from . import autograd, ddp_reducer
+from .batch_digests import batches
+from .torch_support import wrap
 
 _FORWARD, _FORWARD_ENDS, _CALLS = Steps.forward_begins, Steps.forward_ends, Steps.call_begins
 
@@ -36,7 +36,7 @@ def forward_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None
         if batches.inputs_wanted:
             batches.saw_inputs([*args[1:], kwargs])
         module = args[0]
-        one = reducer.known.get(id(module))
+        one = ddp_reducer.known.get(id(module))
         if one is not None:
             one.forwards += 1
             if module.require_backward_grad_sync:
@@ -63,7 +63,7 @@ def _making(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
 
 def _made(module: Any, _: Any) -> None:
     autograd.this.engine_waits = True
-    one = reducer.saw(module)
+    one = ddp_reducer.saw(module)
     if one is not None and one.searches:
         _time_searches(type(module))
     if (
@@ -82,7 +82,7 @@ def _time_searches(ddp: Any) -> None:
     original = getattr(ddp, "_post_forward", None)
     if skip is None or original is None or wrapped(original):
         return
-    known, enabled = reducer.known, torch.is_grad_enabled
+    known, enabled = ddp_reducer.known, torch.is_grad_enabled
 
     @functools.wraps(original)
     def post_forward(module: Any, output: Any) -> Any:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .. import births
+from .. import process_metadata
 from ..rank import probe
-from ..steps import Steps
-from .common import wrap
+from ..step_engine import Steps
 from .ddp import forward_begins, forward_ends
-from .parallel import uses
+from .parallel_strategies import uses
+from .torch_support import wrap
 
 _WORD = "deepspeed"
 _STAGES = {1: "zero1", 2: "zero2", 3: "zero3"}
@@ -90,7 +90,7 @@ def _skipped(steps: Steps, now: int) -> None:
 
 def _engine() -> dict[str, Any]:
     # A forked child's parent may have made one.
-    return {"deepspeed": dict(_told)} if _WORD in births.strategies else {}
+    return {"deepspeed": dict(_told)} if _WORD in process_metadata.strategies else {}
 
 
-births.parts.append(_engine)
+process_metadata.parts.append(_engine)

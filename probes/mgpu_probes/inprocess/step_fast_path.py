@@ -1,0 +1,237 @@
+"""A loop in its stride: turns that repeat mark for mark are told from their moments alone.
+
+Between the operations of a training step every line of Python runs with cold caches, so what a mark
+costs is how much code and data it touches. The engine (`Steps`) decides anew at every mark what it
+means. Once a loop has gone through the same marks a few turns in a row, this class asks a twin of
+the engine what such a turn means, and from then on only compares marks and keeps their moments. Any
+other mark, and any other use of the engine, first plays the marks of the open turn to the engine.
+
+A mark is a method of `Steps`, or a function that calls one, and is known by its identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import nan
+from typing import Any
+
+from . import layout
+from .phase_ledger import PHASE_WORD, SHOWN, SINCE_WORD, Ledger
+from .step_engine import Steps
+from .step_segments import Facts, Step
+
+Data = tuple[Any, ...]
+"""What a mark carries beside its moment: samples and tokens, a loss, or nothing."""
+Mark = Callable[..., None]
+"""Called with the engine, the moment (monotonic ns) and its data."""
+
+State = tuple[object, ...]
+
+TURNS_TO_BELIEVE = 4
+"""So many equal turns in a row, or twice, four times, … as many, and the twin is asked."""
+LONGEST = 256
+"""Marks of a turn; longer ones are left to the engine."""
+_NOTHING: list[Mark | None] = [None]
+
+
+def fetched(steps: Steps, now: int, samples: int, tokens: int) -> None:
+    """The mark at the end of a fetch: a batch of `samples` and `tokens` is there."""
+    steps.fetch_ends(now, samples, tokens)
+
+
+def backward_ended(steps: Steps, now: int, loss: float) -> None:
+    """The mark at the end of a backward pass from `loss`."""
+    steps.backward_ends(now, loss=loss)
+
+
+class Stride:
+    """Stands before the engine; all marks of the training thread come to it."""
+
+    def __init__(
+        self, ledger: Ledger, emit: Callable[[Step], None], facts: Callable[[], Facts]
+    ) -> None:
+        self.ledger = ledger
+        self._emit = emit
+        self._facts = facts
+        self._steps = Steps(ledger, self._told, facts)
+        self._end = -1
+        self._tape: list[Mark] = []
+        self._last_tape: list[Mark] = []
+        self._repeats = 0
+        self._learned: tuple[list[Mark | None], State] = ([], ())
+        # In stride: what is expected, and what came of it in the open turn.
+        self._expected = _NOTHING
+        self._at = 0
+        self._length = 0
+        self._phases: list[int] = []
+        self._shown: list[int] = []
+        self._moments: list[int] = []
+        self._data: list[Data] = []
+        self._since = self._rest = 0
+        self._before: Facts = ()
+        self._usual = Step(0, 0, (), 0, False, 0, 0, nan, 0, 0, (), ())
+        self._fetches: list[int] = []
+        self._losses: list[int] = []
+
+    @property
+    def level(self) -> int:
+        """The sign by which the loop's steps are known (`pieces`); 0 while none is."""
+        return self._steps.level
+
+    @property
+    def only_updates(self) -> bool:
+        """As of the engine."""
+        return self._steps.only_updates
+
+    def engine(self) -> Steps:
+        """The engine, for all that is no usual mark."""
+        if self._expected is not _NOTHING:
+            self._falter()
+        self._tape = []
+        self._repeats = 0
+        return self._steps
+
+    def mark(self, mark: Mark, now: int, data: Data = ()) -> None:
+        """A mark at `now` (monotonic ns)."""
+        at = self._at
+        if self._expected[at] is not mark:
+            self._unexpected(mark, now, data)
+            return
+        self._moments[at] = now
+        self._data[at] = data
+        at += 1
+        if at == self._length:
+            at = 0
+            self._turn(now)
+        self._at = at
+        ledger = self.ledger
+        ledger.phase = phase = self._shown[at]
+        words = ledger.words
+        words[PHASE_WORD] = phase | ledger.step_bits
+        words[SINCE_WORD] = now
+
+    def _turn(self, now: int) -> None:
+        phases = [0] * len(layout.PHASES)
+        start = since = self._since
+        for phase, moment in zip(self._phases, self._moments):  # noqa: B905 - equal by making
+            phases[phase] += moment - since
+            since = moment
+        data = self._data
+        samples = tokens = 0
+        loss = nan
+        for at in self._fetches:
+            samples += data[at][0]
+            tokens += data[at][1]
+        for at in self._losses:
+            if data[at][0] == data[at][0]:  # not NaN
+                loss = data[at][0]
+        usual, before = self._usual, self._before
+        self._since = now
+        self._before = after = self._facts()
+        self.ledger.marks += self._length
+        step = (
+            start,
+            now,
+            tuple(phases),
+            usual.level,
+            False,
+            samples,
+            tokens,
+            loss,
+            usual.backwards,
+            usual.collectives,
+            before,
+            after,
+        )
+        self._emit(tuple.__new__(Step, step))  # as Step(*step), without a call of its own
+
+    # --- in and out of stride -----------------------------------------------------------------
+
+    def _unexpected(self, mark: Mark, now: int, data: Data) -> None:
+        if self._expected is not _NOTHING:
+            self._falter()
+        mark(self._steps, now, *data)
+        tape = self._tape
+        if self._end == now and self._steps.at_rest(now):
+            self._repeats = self._repeats + 1 if tape == self._last_tape else 0
+            self._last_tape, self._tape = tape, [mark]
+            repeats = self._repeats
+            if (
+                repeats >= TURNS_TO_BELIEVE
+                and not repeats & (repeats - 1)
+                and len(tape) < LONGEST
+                and tape[0] is mark
+            ):
+                self._enter(now)
+        elif len(tape) < LONGEST:
+            tape.append(mark)
+
+    def _told(self, step: Step) -> None:
+        self._end = step.end
+        self._emit(step)
+
+    def _enter(self, now: int) -> None:
+        tape: list[Mark | None] = [*self._last_tape[1:], self._last_tape[0]]
+        state = self._steps.state()
+        if (tape, state) != self._learned and not self._learn(tape, state, now):
+            return
+        self._expected = self._learned[0]
+        self._at = 0
+        self._since, self._before = now, self._steps.now.before
+        self._rest = self.ledger.phase
+
+    def _learn(self, tape: list[Mark | None], state: State, now: int) -> bool:
+        """Plays a turn to a twin of the engine, its i-th interval lasting 2**i ns: the bits of a
+        phase's time are then the intervals that belong to it. The loop is in its stride if this
+        turn is one step, and leaves the twin as it was."""
+        told: list[Step] = []
+        twin = self._steps.twin(now, told.append)
+        moment, shown = now, [SHOWN[twin.ledger.phase]]
+        fetches: list[int] = []
+        losses: list[int] = []
+        for at, mark in enumerate(filter(None, tape)):
+            moment += 1 << at
+            if mark is fetched:
+                fetches.append(at)
+                mark(twin, moment, 1, 1)
+            elif mark is backward_ended:
+                losses.append(at)
+                mark(twin, moment, float(at))
+            else:
+                mark(twin, moment)
+            shown.append(SHOWN[twin.ledger.phase])
+        if len(told) != 1 or not twin.at_rest(moment) or twin.state() != state:
+            return False
+        (step,) = told
+        intervals = [
+            [phase for phase, time in enumerate(step.phases) if time >> at & 1]
+            for at in range(len(tape))
+        ]
+        if (
+            (step.start, step.end) != (now, moment)
+            or any(len(phases) != 1 for phases in intervals)
+            or (step.samples, step.tokens) != (len(fetches), len(fetches))
+            or (losses and step.loss != losses[-1])
+            or step.skipped
+        ):
+            return False
+        self._learned = tape, twin.state()
+        self._length = len(tape)
+        self._phases = [phases[0] for phases in intervals]
+        self._shown = shown
+        self._moments = [now] * len(tape)
+        self._data = [()] * len(tape)
+        self._usual, self._fetches, self._losses = step, fetches, losses
+        return True
+
+    def _falter(self) -> None:
+        """Out of stride: the engine is told of the turn that is open."""
+        expected, length = self._expected, self._at
+        self._expected, self._at = _NOTHING, 0
+        self._repeats = 0
+        self._tape = [self._last_tape[0]]
+        self._steps.rebase(self._since, self._before, self._rest)
+        for mark, now, data in zip(expected[:length], self._moments, self._data, strict=False):
+            if mark is not None:
+                self._tape.append(mark)
+                mark(self._steps, now, *data)

@@ -1,0 +1,192 @@
+"""What the birth certificate tells of a data loader and of an optimizer: settings once, and what
+changes each time that the certificate is written."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Facts = dict[str, Any]
+
+_MAP_STYLE = 0
+"""`torch.utils.data._DatasetKind.Map`."""
+_HOST = ("cpu", "meta")
+_MOST_DEVICES = 16
+_SHUFFLING = {"RandomSampler": True, "SequentialSampler": False}
+
+
+class Described:
+    """One object, as it was when it was last seen alive."""
+
+    def __init__(self, thing: Any, facts: Facts, changing: Callable[[Any], Facts]) -> None:
+        self.facts = {**facts, **changing(thing)}
+        self._fixed = dict(facts)
+        self._changing = changing
+        self._thing = weakref.ref(thing)
+
+    @property
+    def thing(self) -> Any:
+        """The object; None: it is gone."""
+        return self._thing()
+
+    def replaced_by(self, other: Described) -> bool:
+        """Whether it is gone, and the other one has the same settings."""
+        return self.thing is None and self._fixed == other._fixed
+
+    def now(self) -> Facts:
+        """All that is known of it."""
+        thing = self.thing
+        if thing is not None:
+            self.facts.update(self._changing(thing))
+        return self.facts
+
+
+def loader(one: Any) -> Described:
+    """A `torch.utils.data.DataLoader`. An iterable dataset is not asked for its length: torch would
+    then warn of batches beyond it."""
+    sampler = sampler_of(one)
+    known = getattr(one, "_dataset_kind", None) == _MAP_STYLE
+    dataset = getattr(one, "dataset", None)
+    facts = {
+        "workers": getattr(one, "num_workers", None),
+        "batch_size": getattr(one, "batch_size", None),
+        "pin_memory": getattr(one, "pin_memory", None),
+        "prefetch_factor": getattr(one, "prefetch_factor", None),
+        "persistent_workers": getattr(one, "persistent_workers", None),
+        "drop_last": getattr(one, "drop_last", None),
+        "sampler": type(sampler).__name__,
+        "sampler_seed": _of_type(int, sampler, "seed"),
+        "sampler_ranks": _of_type(int, sampler, "num_replicas"),
+        "sampler_rank": _of_type(int, sampler, "rank"),
+        "shuffles": _shuffles(sampler),
+        "dataset": type(dataset).__name__,
+        "dataset_length": _length(dataset) if known else None,
+        "batches": _length(one) if known else None,
+        "epochs": 0,
+    }
+    return Described(one, facts, _epoch)
+
+
+def sampler_of(one: Any) -> Any:
+    """What orders the loader's samples: its own `sampler` is idle where it was given batches."""
+    batches = getattr(one, "batch_sampler", None)
+    if getattr(one, "batch_size", None) is None and batches is not None:
+        return getattr(batches, "sampler", batches)
+    return getattr(one, "sampler", None)
+
+
+def optimizer(one: Any) -> Described:
+    """A `torch.optim.Optimizer`."""
+    groups = getattr(one, "param_groups", None) or [{}]
+    parameters = [p for group in groups for p in group.get("params", ())]
+    facts = {
+        "class": type(one).__name__,
+        "lr": _rate(one)["lr_now"],
+        "lr_default": _default_rate(type(one)),
+        "parameters": sum(p.numel() for p in parameters),
+        "dtype": str(parameters[0].dtype).removeprefix("torch.") if parameters else None,
+        "device": str(parameters[0].device) if parameters else None,
+        "devices": _accelerators(parameters),
+    }
+    return Described(one, facts, _rate)
+
+
+def _accelerators(parameters: list[Any]) -> list[str]:
+    """Of those parameters: several where a process divides one model among them."""
+    known = {p.device for p in parameters}
+    return sorted(str(one) for one in known if one.type not in _HOST)[:_MOST_DEVICES]
+
+
+def _epoch(one: Any) -> Facts:
+    return {"sampler_epoch": _of_type(int, sampler_of(one), "epoch")}
+
+
+def _rate(one: Any) -> Facts:
+    """Of the first parameter group; a tensor, which may be on a device, is not read."""
+    groups = getattr(one, "param_groups", None) or [{}]
+    return {"lr_now": _real(groups[0].get("lr"))}
+
+
+def _default_rate(kind: type) -> float | None:
+    try:
+        return _real(inspect.signature(kind).parameters["lr"].default)
+    except (KeyError, ValueError, TypeError):  # it has none, or no signature at all
+        return None
+
+
+def _real(value: Any) -> float | None:
+    return float(value) if isinstance(value, (float, int)) else None
+
+
+def _shuffles(sampler: Any) -> bool | None:
+    told = _of_type(bool, sampler, "shuffle")
+    return _SHUFFLING.get(type(sampler).__name__) if told is None else told
+
+
+def _of_type(kind: type, thing: Any, name: str) -> Any:
+    value = _asked(lambda: getattr(thing, name, None))
+    return value if type(value) is kind else None
+
+
+def _length(thing: Any) -> int | None:
+    length: int | None = _asked(lambda: len(thing))
+    return length
+
+
+def _asked(question: Callable[[], Any]) -> Any:
+    try:
+        return question()
+    except Exception:  # a sampler or dataset of the user's own may raise anything: not known then
+        return None
+
+
+_MOST = 4096
+"""Parameters; of more nothing is told, as all of them are walked through (some µs each)."""
+
+
+def holdings(optimizers: Iterable[Any]) -> dict[str, Any]:
+    """For the birth certificate: of all parameters of these optimizers, of each once. `on`: the
+    kind of device that they are on; what is elsewhere (offloaded) is not counted."""
+    weights = gradients = states = 0
+    on: str | None = None
+    seen: set[int] = set()
+    for one in optimizers:
+        parameters = [p for group in _groups(one) for p in group.get("params", ())]
+        if len(parameters) + len(seen) > _MOST:
+            return {}
+        for parameter in parameters:
+            if id(parameter) not in seen:
+                seen.add(id(parameter))
+                on = on or _kind(parameter)
+                size = _size(parameter, on)
+                weights += size
+                if getattr(parameter, "requires_grad", False):
+                    gradients += _size(getattr(parameter, "grad", None), on) or size
+        if parameters:
+            for state in list((getattr(one, "state", None) or {}).values()):
+                kept = state.values() if isinstance(state, dict) else ()
+                states += sum(_size(tensor, on) for tensor in kept)
+    if not seen or on is None:
+        return {}
+    sizes = {"weights": weights, "gradients": gradients, "optimizer": states}
+    return {"memory_parts": {"on": on, **sizes}}
+
+
+def _groups(one: Any) -> list[Any]:
+    groups = getattr(one, "param_groups", None)
+    return groups if isinstance(groups, list) else []
+
+
+def _kind(tensor: Any) -> str | None:
+    kind = getattr(getattr(tensor, "device", None), "type", None)
+    return kind if isinstance(kind, str) else None
+
+
+def _size(tensor: Any, on: str | None) -> int:
+    """Of this rank's part of a tensor; 0: it is none, or elsewhere."""
+    local = getattr(tensor, "_local_tensor", tensor)
+    if not hasattr(local, "element_size") or not hasattr(local, "numel") or _kind(local) != on:
+        return 0
+    return int(local.numel()) * int(local.element_size())

@@ -1,0 +1,190 @@
+"""A loop in its stride tells the steps that the engine alone would tell, whatever happens to it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from math import nan
+
+import pytest
+from mgpu_probes.inprocess.phase_ledger import Ledger
+from mgpu_probes.inprocess.step_engine import Steps
+from mgpu_probes.inprocess.step_fast_path import Mark, Stride, backward_ended, fetched
+from mgpu_probes.inprocess.step_segments import Step
+
+Event = tuple[Mark, tuple[float, ...], bool]
+"""A mark, its data, and whether it is a usual one: others go straight to the engine."""
+
+
+def usual(mark: Mark, *data: float) -> Event:
+    return mark, data, True
+
+
+def odd(mark: Mark) -> Event:
+    return mark, (), False
+
+
+def asks(loader: int) -> Mark:
+    return lambda steps, now: steps.fetch_begins(loader, now)
+
+
+def updates(optimizer: int) -> Mark:
+    return lambda steps, now: steps.update_ends(now, optimizer)
+
+
+def returns(site: int) -> Mark:
+    return lambda steps, now: steps.call_ends(now, ("train.py", site, "all_reduce"))
+
+
+ASKS = {loader: asks(loader) for loader in (11, 12)}
+UPDATES = {optimizer: updates(optimizer) for optimizer in (101, 102)}
+RETURNS = {site: returns(site) for site in (1, 2)}
+
+
+def fetch(loader: int = 11) -> list[Event]:
+    return [usual(ASKS[loader]), usual(fetched, 4, 8)]
+
+
+FORWARD = [usual(Steps.forward_begins), usual(Steps.forward_ends)]
+BACKWARD = [
+    usual(Steps.backward_begins),
+    usual(Steps.backward_waits),
+    usual(backward_ended, 0.5),
+]
+PENALTY = [usual(Steps.gradient_begins), usual(backward_ended, nan)]
+BACKWARD_ALONE = [usual(Steps.backward_begins), usual(backward_ended, nan)]
+
+
+def update(optimizer: int = 101) -> list[Event]:
+    return [usual(Steps.update_begins), usual(UPDATES[optimizer])]
+
+
+def call(site: int) -> list[Event]:
+    return [usual(Steps.call_begins), usual(RETURNS[site])]
+
+
+EVALUATED = [
+    odd(lambda steps, now: steps.fetch_begins(12, now, training=False)),
+    usual(fetched, 2, 0),
+    odd(lambda steps, now: steps.forward_begins(now, training=False)),
+    odd(lambda steps, now: steps.forward_ends(now, training=False)),
+]
+AT_ITS_END = [usual(ASKS[11]), odd(lambda steps, now: steps.fetch_ends(now, got=False))]
+OPENS = [odd(Steps.waits_for_input), odd(Steps.got_input)]
+SKIPPED = [
+    odd(Steps.update_begins),
+    odd(lambda steps, now: steps.update_ends(now, 101, scaler=True)),
+]
+
+TURNS: dict[str, list[Event]] = {
+    "usual": [*fetch(), *FORWARD, *BACKWARD, *update()],
+    "with a gradient's penalty": [*fetch(), *FORWARD, *PENALTY, *BACKWARD, *update()],
+    "without a module": [*fetch(), *BACKWARD_ALONE, *update()],
+    "without a loader": [*FORWARD, *BACKWARD, *update()],
+    "backward alone": [*BACKWARD, *update()],
+    "accumulating": [*([*fetch(), *FORWARD, *BACKWARD_ALONE] * 4), *update()],
+    "two optimizers": [
+        *fetch(),
+        *FORWARD,
+        *BACKWARD,
+        *update(),
+        *FORWARD,
+        *BACKWARD,
+        *update(102),
+    ],
+    "by hand": [*fetch(), *BACKWARD_ALONE, *call(1), *call(2), *update(), *call(1)],
+    "calls": [*call(1), *call(2), *call(1)],
+    "no optimizer": [*fetch(), *FORWARD, *BACKWARD],
+    "evaluating": [*fetch(), *FORWARD, *BACKWARD, *update(), *EVALUATED],
+    "two loaders": [*fetch(12), *fetch(), *BACKWARD, *update()],
+    "many updates a batch": [*fetch(), *([*BACKWARD, *update()] * 3)],
+}
+INTERRUPTIONS = (EVALUATED, [*AT_ITS_END, *OPENS], SKIPPED, fetch(12), call(2), FORWARD, update())
+
+
+class Both:
+    """The same marks for an engine behind a stride and for one that stands alone."""
+
+    def __init__(self) -> None:
+        self.now = 1_000
+        self.in_stride, self.alone = list[Step](), list[Step]()
+        self.stride = Stride(Ledger(self.now), self.in_stride.append, lambda: (self.now, 0, 0, 0))
+        self.engine = Steps(Ledger(self.now), self.alone.append, lambda: (self.now, 0, 0, 0))
+        self.stride.engine().optimizers_exist = self.engine.optimizers_exist = True
+
+    def play(self, events: list[Event], lasting: Callable[[], int]) -> None:
+        for mark, data, is_usual in events:
+            self.now += lasting()
+            if is_usual:
+                self.stride.mark(mark, self.now, data)
+            else:
+                mark(self.stride.engine(), self.now, *data)
+            mark(self.engine, self.now, *data)
+
+    def agree(self) -> None:
+        self.stride.engine().leave()
+        self.engine.leave()
+        assert list(map(told, self.in_stride)) == list(map(told, self.alone))
+
+
+def told(step: Step) -> str:
+    """All but the counters: of a turn that is broken off they are read when it is."""
+    return repr(step._replace(before=(), after=()))
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_equal_turns(name: str) -> None:
+    both = Both()
+    chance = random.Random(name)
+    for _ in range(100):
+        both.play(TURNS[name], lambda: chance.randrange(1_000))
+    both.agree()
+    assert len(both.alone) > 90
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_turns_of_all_kinds_with_interruptions_anywhere(seed: int) -> None:
+    both = Both()
+    chance = random.Random(seed)
+    longest = chance.choice((1, 3, 1_000))
+
+    def lasting() -> int:
+        return chance.randrange(longest)
+
+    for _ in range(12):
+        turn = chance.choice(list(TURNS.values()))
+        for _ in range(chance.randrange(40)):
+            if chance.random() < 0.02:
+                at = chance.randrange(len(turn) + 1)
+                both.play(turn[:at] + chance.choice(INTERRUPTIONS) + turn[at:], lasting)
+            elif chance.random() < 0.01:
+                both.play(turn[: chance.randrange(len(turn))], lasting)
+            else:
+                both.play(turn, lasting)
+    both.agree()
+
+
+@pytest.mark.parametrize("name", ["usual", "without a module", "accumulating", "by hand"])
+def test_in_stride_the_engine_is_not_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = Both()
+    for _ in range(200):
+        both.play(TURNS[name], lambda: 1)
+    asked: list[int] = []
+    begins = Steps.fetch_begins
+
+    def counted(steps: Steps, loader: int, now: int, *, training: bool = True) -> None:
+        asked.append(loader)
+        begins(steps, loader, now, training=training)
+
+    monkeypatch.setattr(Steps, "fetch_begins", counted)
+    before = len(both.in_stride)
+    for _ in range(10):
+        both.play(TURNS[name], lambda: 1)
+    mine = len(asked)
+    assert len(both.in_stride) == before + 10
+    fetches = sum(mark is ASKS[11] for mark, _, _ in TURNS[name])
+    assert mine == 10 * fetches  # those of the engine that stands alone, and no other
+    assert [step.before for step in both.in_stride[-9:]] == [
+        step.after for step in both.in_stride[-10:-1]
+    ]
+    assert both.in_stride[-1] == both.alone[-1]
