@@ -29,7 +29,6 @@ from mgpu_doctor.analysis.structure.load_imbalance import Loads, find_loads
 from mgpu_doctor.analysis.structure.pipeline_stages import Stages, measure_stages
 from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
 from mgpu_doctor.analysis.traces.trace_summary import Told, tell
-from mgpu_doctor.case.birth import hands_on
 from mgpu_doctor.case.model import Case, Rank, Unexamined
 from mgpu_doctor.case.phase_clock import host_stamped
 
@@ -193,7 +192,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         few = f"{attribution.steps} steps can be compared; {LEAST_STEPS} decide at the earliest"
         return replace(compared, missing=_missing("stragglers", few))
     stragglers = find_in_roles(ranks, joined, attribution, seen.structure)
-    counted = not any(map(hands_on, ranks))
+    counted = not any(rank.metadata.hands_samples_on for rank in ranks)
     return replace(
         compared,
         stragglers=stragglers,

@@ -1,11 +1,9 @@
-"""What a rank's birth certificate tells of its GPU, as typed facts. Keys: docs/black-box.md."""
+"""The GPU of a rank, from its process metadata."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mgpu_doctor.case.birth import flag
-from mgpu_doctor.case.files import Json, text, whole
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.phase_clock import device_kind
 
@@ -43,35 +41,22 @@ def accelerator(rank: Rank) -> Accelerator | None:
     if device_kind(rank) not in GPU_KINDS:
         return None
     index = str(rank.device).partition(":")[2]
-    birth = rank.birth
-    visible = birth.get("visible_devices")
-    parallel = birth.get("data_parallel")
+    metadata = rank.metadata
+    visible = metadata.visible_devices
     return Accelerator(
         index=int(index) if index.isdecimal() and len(index) < 6 else None,
-        uuid=text(birth.get("device_uuid"), 100),
-        name=text(birth.get("device_name"), 100),
-        capability=_capability(birth.get("device_capability")),
-        visible=_entries(visible) if isinstance(visible, str) else None,
-        by_bus=birth.get("device_order") == "PCI_BUS_ID",
-        precision=text(birth.get("precision"), 100),
-        tf32=flag(birth.get("tf32")),
-        tf32_convolutions=flag(birth.get("tf32_convolutions")),
-        replicas=_count(parallel.get("devices")) if isinstance(parallel, dict) else None,
+        uuid=metadata.device_uuid,
+        name=metadata.device_name,
+        capability=metadata.device_capability,
+        visible=None if visible is None else _entries(visible),
+        by_bus=metadata.device_order == "PCI_BUS_ID",
+        precision=metadata.precision,
+        tf32=metadata.tf32,
+        tf32_convolutions=metadata.tf32_convolutions,
+        replicas=metadata.data_parallel_devices or None,
     )
 
 
-def _capability(value: Json) -> tuple[int, int] | None:
-    if not (isinstance(value, list) and len(value) == 2):
-        return None
-    major, minor = whole(value[0], 1, 99), whole(value[1], 0, 99)
-    return None if major is None or minor is None else (major, minor)
-
-
-def _entries(value: str) -> tuple[str, ...]:
-    entries = [entry.strip() for entry in value[:8192].split(",")[:MOST_VISIBLE]]
+def _entries(visible: str) -> tuple[str, ...]:
+    entries = [entry.strip() for entry in visible.split(",")[:MOST_VISIBLE]]
     return tuple(entry[:100] for entry in entries if entry)
-
-
-def _count(value: Json) -> int | None:
-    """A number of devices, told as such or as their list."""
-    return len(value) if isinstance(value, list) else whole(value, 1)

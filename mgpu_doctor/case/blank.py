@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from mgpu_doctor.case.model import Job, Outcome, Rank, State
+from mgpu_doctor.case.process_metadata import UNKNOWN
 from mgpu_doctor.recording.records import HISTORY_DTYPE, STEP_DTYPE
 
 
@@ -51,7 +52,7 @@ _BLANK = Rank(
     signal=None,
     ended=None,
     started=None,
-    birth={},
+    metadata=UNKNOWN,
     steps=np.empty(0, STEP_DTYPE),
     history=np.empty(0, HISTORY_DTYPE),
     history_window=None,

@@ -13,9 +13,9 @@ from mgpu_doctor.case.files import Json, moment, text, whole, words
 from mgpu_doctor.case.model import Job, Outcome, Rank, State
 
 AFTER = 2
-SERVED = "ps"
-"""What a parameter server's birth tells, or that of the chief of a job with some."""
 """Steps of a rank after others were gone that show that it does not need them."""
+SERVED = "ps"
+"""The strategy of a parameter server, and of the chief of a job with some."""
 LAUNCHERS = {
     "torchrun": "torchrun",
     "torch.distributed.run": "torchrun",
@@ -84,7 +84,7 @@ def job_of(
         id=text(info.get("id"), 200) or path.resolve().name,
         command=command,
         cwd=text(info.get("cwd"), 4000),
-        framework=_most_common(rank.birth.get("framework") for rank in ranks),
+        framework=_most_common(rank.metadata.framework for rank in ranks),
         strategy=_strategy(ranks),
         launcher=_launcher(ranks, command),
         world_size=next(iter(_counted(rank.world_size for rank in ranks)), None),
@@ -176,7 +176,7 @@ def _silent(rank: Rank) -> bool:
 
 def _launcher(ranks: Iterable[Rank], command: Iterable[str]) -> str | None:
     """What the ranks say started them; the command line where they say nothing of use."""
-    said = _most_common(rank.birth.get("launcher") for rank in ranks)
+    said = _most_common(rank.metadata.launcher for rank in ranks)
     if said not in (None, "none", "environment"):
         return said
     for word in command:
@@ -187,7 +187,7 @@ def _launcher(ranks: Iterable[Rank], command: Iterable[str]) -> str | None:
 
 def _strategy(ranks: list[Rank]) -> str | None:
     """What most say; a parameter server alone knows that it is one."""
-    told = [rank.birth.get("strategy") for rank in ranks]
+    told = [rank.metadata.strategy for rank in ranks]
     return SERVED if SERVED in told else _most_common(told)
 
 

@@ -6,7 +6,6 @@ bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeAlias
@@ -16,12 +15,12 @@ if TYPE_CHECKING:  # what a job's files hold is loaded by who reads them
     import numpy.typing as npt
 
     from mgpu_doctor.case.endings import Ending
-    from mgpu_doctor.case.files import Json
     from mgpu_doctor.case.flights import Flight
     from mgpu_doctor.case.gpu import DeviceSample
     from mgpu_doctor.case.host import HostSample
     from mgpu_doctor.case.looks import Look
     from mgpu_doctor.case.memory import Snapshot
+    from mgpu_doctor.case.process_metadata import ProcessMetadata
     from mgpu_doctor.case.signs import Sign
     from mgpu_doctor.case.traces import Trace
     from mgpu_doctor.recording.columns import Columns
@@ -126,9 +125,7 @@ class Rank:
     ended: float | None
     """When the process was seen to have ended, by itself or from outside."""
     started: float | None
-    birth: Mapping[str, Json]
-    """What the probe found out once: framework, strategy, ddp, loader, threads, precision, …
-    (docs/black-box.md)."""
+    metadata: ProcessMetadata
     steps: Records
     history: Records
     history_window: float | None

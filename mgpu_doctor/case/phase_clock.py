@@ -9,29 +9,14 @@ never compared between ranks, and no gain is predicted from them.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import Enum
 
-from mgpu_doctor.case.files import text
 from mgpu_doctor.case.model import Rank
-
-
-class PhaseClock(str, Enum):
-    """Values of `clock` in the process metadata (docs/black-box.md)."""
-
-    CPU = "cpu"
-    """The host does the work itself, so its clock is right."""
-    DEVICE = "device"
-    """Events on the device."""
-    HOST = "host"
-    """Host time of work that a device does asynchronously."""
+from mgpu_doctor.case.process_metadata import PhaseClock
 
 
 def phase_clock(rank: Rank) -> PhaseClock | None:
     """The clock of the rank's phases; None: unknown."""
-    try:
-        return PhaseClock(text(rank.birth.get("clock"), 10) or "")
-    except ValueError:
-        return None
+    return rank.metadata.clock
 
 
 def device_kind(rank: Rank) -> str:

@@ -6,16 +6,17 @@ import signal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import numpy as np
 from mgpu_probes.inprocess.layout import BOX_SUFFIX, PHASES
 from mgpu_probes.outside import processes
 
-from mgpu_doctor.case.birth import certificate
 from mgpu_doctor.case.blank import blank_rank
-from mgpu_doctor.case.files import Json, number, text, whole
+from mgpu_doctor.case.files import number, text, whole
 from mgpu_doctor.case.last_step import without_rest
 from mgpu_doctor.case.model import Error, Event, LoggedEnd, Now, ProcessEnd, Rank, Records, State
 from mgpu_doctor.case.printed import MESSAGE_LIMIT, shortened
+from mgpu_doctor.case.process_metadata import ProcessMetadata, process_metadata
 from mgpu_doctor.recording.box import Box
 
 MOST_MISSING = 4096
@@ -82,7 +83,8 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         said = None
     steps = _until(box.steps, offset, until)
     gone = _gone(box, moment, exited, said)
-    code, number_ = _exit(box, exited, said)
+    metadata = _metadata(box)
+    code, number_ = _exit(box, metadata, exited, said)
     error = _error(box, said, offset) if gone and code != 0 else None
     if error is not None and error.type == "SystemExit" and code is None:
         error = None  # somebody caught it: it ended otherwise
@@ -97,13 +99,13 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         pid=identity.pid,
         attempt=identity.attempt,
         stage=identity.stage,
-        device=text(box.birth.get("device"), 64),
+        device=text(metadata.device, 64),
         state=state,
         exit_code=code if gone else None,
         signal=number_ if gone else None,
         ended=(exited.at if exited else said) if gone else None,
         started=begun,
-        birth=_birth(box),
+        metadata=metadata,
         steps=without_rest(steps) if state is State.EXITED else steps,
         history=_until(box.history, offset, until),
         history_window=None if box.history_window_ns is None else box.history_window_ns / 1e9,
@@ -118,13 +120,14 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
     )
 
 
-def _birth(box: Box) -> Mapping[str, Json]:
+def _metadata(box: Box) -> ProcessMetadata:
     """What the probe found out. The socket at which a rank answers lies beside its box, whatever
-    path the box tells: others could lead to any socket of the reader's."""
-    told = certificate(box.birth)
-    if "worker_socket" in told:
-        told["worker_socket"] = f"{box.path.removesuffix(BOX_SUFFIX)}.sock"
-    return told
+    path the box names: it could be any socket of the reader's."""
+    metadata = process_metadata(box.birth)
+    if metadata.worker_socket is None:
+        return metadata
+    beside = f"{box.path.removesuffix(BOX_SUFFIX)}.sock"
+    return msgspec.structs.replace(metadata, worker_socket=beside)
 
 
 def last_attempt(ranks: list[Rank]) -> tuple[list[Rank], list[Rank]]:
@@ -207,7 +210,9 @@ def _gone(box: Box, moment: Moment, exited: ProcessEnd | None, said: float | Non
     return moment.over or said is not None or moment.here.booted_since(box)
 
 
-def _exit(box: Box, exited: ProcessEnd | None, said: float | None) -> tuple[int | None, int | None]:
+def _exit(
+    box: Box, metadata: ProcessMetadata, exited: ProcessEnd | None, said: float | None
+) -> tuple[int | None, int | None]:
     """Exit code and signal. Both are kept where Python's shutdown, after the process had said its
     code, was aborted by threads that still ran."""
     own = box.exit_code if said is not None else None
@@ -215,7 +220,7 @@ def _exit(box: Box, exited: ProcessEnd | None, said: float | None) -> tuple[int 
         return own, None
     if said is not None and own is None and exited.signal == signal.SIGABRT:
         own = _asked_for(box.last_words)
-    if box.birth.get("launcher") == "ray" and (own == 0 or exited.exit_code == ENDED_BY_RAY):
+    if metadata.launcher == "ray" and (own == 0 or exited.exit_code == ENDED_BY_RAY):
         return own, None  # Ray ends its workers so, whatever became of the training
     if exited.signal is not None and exited.signal != signal.SIGABRT:
         return None, exited.signal
@@ -302,7 +307,7 @@ def _sees_all(ranks: list[Rank], world: int, command: Sequence[str]) -> bool:
     elsewhere = any(rank.local_rank not in (None, rank.rank) for rank in ranks)
     if ALONE in words and not elsewhere:
         return True  # whatever world size the script has set for itself
-    local = [whole(rank.birth.get("local_world_size"), 1) for rank in ranks]
+    local = [rank.metadata.local_world_size for rank in ranks]
     if any(size is not None and size < world for size in local):
         return False
     nodes = [words[at + 1] for at, word in enumerate(words[:-1]) if word in NODES]

@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from mgpu_doctor.cli.options import Verb
-from mgpu_doctor.cli.terminal_output import colour, put, unicode, width
+from mgpu_doctor.cli.output import colour, put, unicode, width
+from mgpu_doctor.cli.verb import Verb
 
 IMPROVABLE = 1
 
@@ -24,17 +24,15 @@ def check(as_json: bool) -> None:
       mgpu-doctor check
       mgpu-doctor check --json | jq '.checks[] | select(.level == "fail")'
     """
-    from mgpu_doctor.check import check_report
-    from mgpu_doctor.check.check_report import check_all
-    from mgpu_doctor.check.check_result import CheckedMachine
+    from mgpu_doctor.check import catalogue
+    from mgpu_doctor.check.catalogue import check_all
+    from mgpu_doctor.check.model import Machine
 
-    checked = check_all(CheckedMachine())
+    checked = check_all(Machine())
     out = sys.stdout
     put(
-        check_report.as_json(checked)
+        catalogue.as_json(checked)
         if as_json
-        else check_report.render(
-            checked, width=width(out), colour=colour(out), unicode=unicode(out)
-        )
+        else catalogue.render(checked, width=width(out), colour=colour(out), unicode=unicode(out))
     )
     raise click.exceptions.Exit(IMPROVABLE if any(one.improvable for one in checked) else 0)

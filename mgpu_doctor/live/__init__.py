@@ -1,1 +1,1 @@
-"""The state of a job now, or at a moment of a recording, frozen into frames for screens."""
+"""What is going on now, or went on at a moment of a recording, frozen into frames for screens."""

@@ -1,38 +1,16 @@
-"""What one refresh of the screen shows: frozen, made by a source, read by panels.
-
-A GPU's index names it only together with its host."""
+"""What one refresh of the screen shows. Frozen: made by a source, read by panels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-if TYPE_CHECKING:
-    from mgpu_doctor.case.gpu import Device
 if TYPE_CHECKING:  # a frame without a job is made without what only a job needs
     from mgpu_doctor.case.gpu import DeviceSample, XidEvent
     from mgpu_doctor.case.host import HostSample
     from mgpu_doctor.findings import Diagnosis, Followed
-    from mgpu_doctor.live.history_collector import History
-    from mgpu_doctor.live.step_heatmap import Heatmap
-
-
-class GpuKey(NamedTuple):
-    """A GPU, in whatever row it stands. `host`: None: not known. `number`: its index there."""
-
-    host: str | None
-    number: int
-
-
-class HostGpu(NamedTuple):
-    """A GPU and the host that it is in."""
-
-    host: str | None
-    device: Device
-
-    @property
-    def which(self) -> GpuKey:
-        return GpuKey(self.host, self.device.index)
+    from mgpu_doctor.live.heat import Heat
+    from mgpu_doctor.live.history.collect import History
 
 
 class Position(NamedTuple):
@@ -45,7 +23,7 @@ class Position(NamedTuple):
     paused: bool
 
 
-class Progress(NamedTuple):
+class Going(NamedTuple):
     """How a job goes of late. None: not known."""
 
     step_seconds: float | None = None
@@ -67,7 +45,7 @@ class Progress(NamedTuple):
         return None if self.idle is not None or not self.step_seconds else 1 / self.step_seconds
 
 
-NO_PROGRESS = Progress()
+NOTHING = Going()
 """No step was measured."""
 
 
@@ -79,9 +57,9 @@ class Frame:
     """Where it comes from, in a few words."""
     diagnosis: Diagnosis | None = None
     """None: there is no job to show, `hint` says what to do."""
-    heat: Heatmap | str | None = None
+    heat: Heat | str | None = None
     """A sentence: why there is none."""
-    going: Progress = NO_PROGRESS
+    going: Going = NOTHING
     """How the job goes of late."""
     devices: DeviceSample | None = None
     """None: nothing was sampled."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timezone
 
-from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.case.process_metadata import UNKNOWN, ProcessMetadata
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.formatting import format_count
 from mgpu_doctor.report import text
@@ -25,19 +25,19 @@ def facts(diagnosis: Diagnosis, hide: Redactor) -> dict[str, str]:
     """Name -> value, anybody's words; what is not known says so, what a job need not have is left
     out."""
     case, job = diagnosis.case, diagnosis.case.job
-    birth = _birth(case)
+    metadata = _metadata(case)
     known = {
         "command": shlex.join(job.command),
         "in": job.cwd,
-        "framework": _framework(job.framework, birth),
-        "strategy": ", ".join(part for part in (job.strategy, _text(birth, "backend")) if part),
+        "framework": _framework(job.framework, metadata),
+        "strategy": ", ".join(part for part in (job.strategy, _line(metadata.backend)) if part),
         "launcher": job.launcher,
         "ranks": _ranks(case),
         "hosts": ", ".join(job.hosts[:MOST_HOSTS])
         + (f" and {len(job.hosts) - MOST_HOSTS} more" if job.hosts[MOST_HOSTS:] else ""),
         "devices": _devices(case),
     }
-    settings = dict(_settings(birth))
+    settings = dict(_settings(metadata))
     over = {
         "started": _moment(job.started),
         "ended": _moment(job.ended),
@@ -48,13 +48,13 @@ def facts(diagnosis: Diagnosis, hide: Redactor) -> dict[str, str]:
     return {name: hide(value or NOT_KNOWN) for name, value in {**known, **settings, **over}.items()}
 
 
-def _birth(case: Case) -> Mapping[str, Json]:
-    """Of the first rank that told something: they are started alike."""
-    return next((rank.birth for rank in case.ranks if rank.birth), {})
+def _metadata(case: Case) -> ProcessMetadata:
+    """That of the first rank whose metadata is known: ranks are started alike."""
+    return next((rank.metadata for rank in case.ranks if rank.metadata != UNKNOWN), UNKNOWN)
 
 
-def _framework(name: str | None, birth: Mapping[str, Json]) -> str:
-    version, python = _text(birth, "framework_version"), _text(birth, "python")
+def _framework(name: str | None, metadata: ProcessMetadata) -> str:
+    version, python = _line(metadata.framework_version), _line(metadata.python)
     parts = [" ".join(part for part in (name, version) if part)]
     parts += [f"Python {python}"] if python else []
     return ", ".join(part for part in parts if part)
@@ -74,46 +74,45 @@ def _devices(case: Case) -> str | None:
 
 
 def _device(rank: Rank) -> str | None:
-    return _text(rank.birth, "device_name") or (rank.device or "").partition(":")[0]
+    return _line(rank.metadata.device_name) or (rank.device or "").partition(":")[0]
 
 
-def _settings(birth: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
-    """Only of what was told."""
-    if precision := _text(birth, "precision"):
+def _settings(metadata: ProcessMetadata) -> Iterator[tuple[str, str]]:
+    """Name and value of each setting that is known."""
+    if precision := _line(metadata.precision):
         yield "precision", precision
-    threads, cores = _number(birth, "threads"), _number(birth, "affinity")
+    threads, cores = metadata.threads, metadata.affinity
     if threads is not None:
         on = f", on {format_count(cores, 'core')}" if cores is not None else ""
         yield "threads", f"{threads} a rank{on}"
-    if loader := _first(birth, "loaders"):
-        named = {"batch_size": "batches of {}", "workers": "{} workers", "sampler": "{}"}
-        yield "loader", ", ".join(_named(loader, named))
-    if optimizer := _first(birth, "optimizers"):
-        named = {"class": "{}", "lr": "learning rate {}", "parameters": "{} parameters"}
-        yield "optimizer", ", ".join(_named(optimizer, named))
+    if metadata.loaders:
+        loader = metadata.loader
+        yield (
+            "loader",
+            _listed(
+                ("batches of {}", loader.batch_size),
+                ("{} workers", loader.workers),
+                ("{}", _line(loader.sampler)),
+            ),
+        )
+    if metadata.optimizers:
+        optimizer = metadata.optimizers[0]
+        yield (
+            "optimizer",
+            _listed(
+                ("{}", _line(optimizer.kind)),
+                ("learning rate {}", optimizer.lr),
+                ("{} parameters", optimizer.parameters),
+            ),
+        )
 
 
-def _named(told: Mapping[str, Json], words: Mapping[str, str]) -> Iterator[str]:
-    for name, phrase in words.items():
-        value = told.get(name)
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            yield phrase.format(text.cut(text.line(str(value)), LONGEST))
+def _listed(*facts: tuple[str, str | float | None]) -> str:
+    return ", ".join(phrase.format(value) for phrase, value in facts if value is not None)
 
 
-def _first(birth: Mapping[str, Json], name: str) -> Mapping[str, Json] | None:
-    listed = birth.get(name)
-    first = listed[0] if isinstance(listed, list) and listed else None
-    return first if isinstance(first, dict) else None
-
-
-def _text(birth: Mapping[str, Json], name: str) -> str | None:
-    value = birth.get(name)
-    return text.cut(text.line(value), LONGEST) if isinstance(value, str) else None
-
-
-def _number(birth: Mapping[str, Json], name: str) -> int | None:
-    value = birth.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _line(value: str | None) -> str | None:
+    return None if value is None else text.cut(text.line(value), LONGEST)
 
 
 def _moment(at: float | None) -> str | None:

@@ -10,7 +10,7 @@ from mgpu_doctor.findings import Finding, Fix
 from mgpu_doctor.rules.advice import LARGER_BATCH
 
 ENGINE = "deepspeed"
-"""The word of its engine in a birth's strategy."""
+"""The word of its engine in a rank's strategy."""
 HOW = {
     "accumulate": 'In the DeepSpeed configuration: "gradient_accumulation_steps": 4, and '
     '"train_batch_size", if it is there, four times as large; engine.backward(loss) and '

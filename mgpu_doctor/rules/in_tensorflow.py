@@ -11,9 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mgpu_doctor.case import birth_tf
-from mgpu_doctor.case.birth_tf import TfPipeline
 from mgpu_doctor.case.model import Job, Rank
+from mgpu_doctor.case.process_metadata import TfPipeline
 from mgpu_doctor.findings import Finding, Fix
 
 FRAMEWORKS = ("tensorflow", "keras")
@@ -78,7 +77,7 @@ def spoken(finding: Finding, job: Job, ranks: Sequence[Rank] = ()) -> Finding:
 
 def _fix(fix: Fix, ranks: Sequence[Rank]) -> Fix | None:
     if fix.id == BACKGROUND:
-        known = (birth_tf.tf_pipelines(rank) for rank in ranks)
+        known = (rank.metadata.pipelines for rank in ranks)
         return replace(fix, how=_in_background(next((one[0] for one in known if one), None)))
     if fix.id in HOW:
         return replace(fix, how=HOW[fix.id])

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.case import birth
-from mgpu_doctor.case.birth import Ddp
 from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.case.process_metadata import Ddp
 from tests.support.examining import Observed, recorded
 
 pytestmark = pytest.mark.slow
@@ -27,7 +26,7 @@ def medians(rank: Rank) -> dict[str, float]:
 
 
 def told(rank: Rank) -> Ddp:
-    found = birth.ddp(rank)
+    found = rank.metadata.ddp
     assert found is not None
     return found
 
@@ -35,13 +34,13 @@ def told(rank: Rank) -> Ddp:
 def counts(rank: Rank) -> dict[str, int]:
     """Calls by name."""
     found: dict[str, int] = {}
-    for one in birth.calls(rank):
+    for one in rank.metadata.calls:
         found[one.name] = found.get(one.name, 0) + one.count
     return found
 
 
 def strategy(case: Case) -> Any:
-    (one,) = {rank.birth["strategy"] for rank in case.ranks}
+    (one,) = {rank.metadata.strategy for rank in case.ranks}
     return one
 
 
@@ -71,7 +70,7 @@ def test_who_is_late_hardly_waits(
         explained = np.nansum(rank.steps["phases"], axis=1)
         assert explained == pytest.approx(rank.steps["wall_ns"] / 1e9, rel=1e-4)
         assert counts(rank)[call] >= 60
-        stood = sum(one.seconds for one in birth.calls(rank))
+        stood = sum(one.seconds for one in rank.metadata.calls)
         assert stood > 0.8 * float(np.nansum(rank.steps["phases"][:, PHASES.index("wait")]))
 
 
@@ -88,24 +87,24 @@ NEXT_TO = [(1,), (0, 2), (1, 3), (2,)]
 
 def test_sends_and_receives_name_their_peers(observed: Observed) -> None:
     case = observed.case("pipeline_sendrecv", *STEPS, ranks=4)
-    assert [birth.sends_to(rank) for rank in case.ranks] == NEXT_TO
-    assert [birth.receives_from(rank) for rank in case.ranks] == NEXT_TO
+    assert [rank.metadata.sends_to for rank in case.ranks] == NEXT_TO
+    assert [rank.metadata.receives_from for rank in case.ranks] == NEXT_TO
     for rank, peers in zip(case.ranks, NEXT_TO, strict=True):
         many = 120 * len(peers)
         assert counts(rank) == {"send": many, "recv": many}
-        assert all("pipeline_sendrecv.py:" in one.site for one in birth.calls(rank))
+        assert all("pipeline_sendrecv.py:" in one.site for one in rank.metadata.calls)
 
 
 def test_batched_ones_too(observed: Observed) -> None:
     case = observed.case("pipeline_1f1b", *STEPS, ranks=4)
-    assert [birth.sends_to(rank) for rank in case.ranks] == NEXT_TO
-    assert [birth.receives_from(rank) for rank in case.ranks] == NEXT_TO
+    assert [rank.metadata.sends_to for rank in case.ranks] == NEXT_TO
+    assert [rank.metadata.receives_from for rank in case.ranks] == NEXT_TO
 
 
 def test_groups_of_a_mesh(observed: Observed) -> None:
     case = observed.case("hybrid", *STEPS, ranks=4)
     assert strategy(case) == "fsdp+tensor"
-    groups = [[group.ranks for group in birth.groups(rank)] for rank in case.ranks]
+    groups = [[group.ranks for group in rank.metadata.groups] for rank in case.ranks]
     assert [one[0] for one in groups] == [None] * 4
     assert sorted(one for one in groups[1] if one) == [(0, 1), (1, 3)]
     assert sorted(one for one in groups[2] if one) == [(0, 2), (2, 3)]
@@ -123,7 +122,7 @@ def test_what_ddp_logs_of_itself(observed: Observed) -> None:
         assert found.communication_seconds is not None
         assert found.overlap_seconds is not None
         assert 0 < found.overlap_seconds <= found.communication_seconds
-        assert birth.calls(rank) == ()
+        assert rank.metadata.calls == ()
 
 
 def test_forwards_under_no_sync_are_counted_apart(observed: Observed) -> None:

@@ -68,8 +68,8 @@ def test_one_keras_script_is_understood_on_either_backend(tmp_path: Path, backen
     assert case.job.framework == backend
     assert len(rank.steps) == turns == 3 * 14
     assert set(rank.steps["samples"].tolist()) == {64}
-    assert rank.birth["step_sign"] == "optimizer"
-    (optimizer,) = rank.birth["optimizers"]
-    assert "Adam" in optimizer["class"]
+    assert rank.metadata.step_sign == "optimizer"
+    (optimizer,) = rank.metadata.optimizers
+    assert "Adam" in (optimizer.kind or "")
     phases = diagnose(case).ranks[0].phases
     assert all(phases[name] for name in ("forward", "backward", "optimizer"))

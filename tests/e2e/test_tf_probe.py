@@ -40,7 +40,7 @@ def test_a_healthy_fit_is_understood_and_left_alone(tmp_path: Path) -> None:
     assert len(rank.steps) == turns
     assert set(rank.steps["samples"][5:].tolist()) == {128}
     assert (case.job.framework, case.job.strategy) == ("tensorflow", "mirrored")
-    assert len(rank.birth["replica_seconds"]) == 2
+    assert len(rank.metadata.replica_seconds) == 2
     phases = diagnosis.ranks[0].phases
     assert all(phases[name] for name in ("input", "forward", "backward", "wait", "optimizer"))
     assert loud(diagnosis) == []

@@ -128,9 +128,9 @@ def test_a_slow_replica_is_named_and_its_data_set_told(tmp_path: Path) -> None:
     (late,) = (one for one in diagnosis.findings if one.code == "imbalance-device")
     assert [one.device for one in late.culprits] == ["cpu:1"]
     (made,) = (
-        one for one in diagnosis.case.ranks[0].birth["pipelines"] if "Shuffle" in one["operations"]
+        one for one in diagnosis.case.ranks[0].metadata.pipelines if "Shuffle" in one.operations
     )
-    assert (made["operations"][0], made["prefetch"]) == ("Prefetch", 2)
+    assert (made.operations[0], made.prefetch) == ("Prefetch", 2)
 
 
 def test_without_a_tpu_it_says_so() -> None:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.model import Case, Job, Outcome, Rank, State, Subject, Unexamined
+from mgpu_doctor.case.process_metadata import UNKNOWN
 from mgpu_doctor.findings import (
     Cost,
     Culprit,
@@ -96,7 +97,7 @@ def facts(summary: RankSummary, many: int = 400) -> Rank:
         signal=summary.signal,
         ended=None,
         started=STARTED,
-        birth={},
+        metadata=UNKNOWN,
         steps=records,
         history=records[:0],
         history_window=None,

@@ -8,6 +8,7 @@ from typing import Any
 
 from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.model import Case
+from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
 GIB = 1 << 30
@@ -58,7 +59,7 @@ def on_gpus(job: Synthetic, devices: Sequence[Device], **birth: Any) -> Case:
     for rank in case.ranks:
         facts = {k: v(rank.rank) if callable(v) else v for k, v in told.items()}
         device = f"cuda:{rank.rank}"
-        ranks.append(replace(rank, device=device, birth={**rank.birth, **facts}))
+        ranks.append(with_metadata(replace(rank, device=device), **facts))
     return sampled(replace(case, ranks=tuple(ranks)), devices)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.gpu import Device, DeviceSample, XidEvent
 from mgpu_doctor.case.model import Case, Error, Event, Job, Outcome, Rank, State, Subject
+from mgpu_doctor.case.process_metadata import ProcessMetadata
 from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.findings import Culprit, Diagnosis, Finding, Followed, Severity
 from mgpu_doctor.live.frame import Frame
@@ -36,7 +37,7 @@ def rank(number: int | None, **changes: Any) -> Rank:
         "pid": 4000 + (number or 0),
         "started": AGAIN + 0.1 * (number or 0),
         "device": f"cuda:{number}",
-        "birth": {"device_uuid": f"GPU-{number}"},
+        "metadata": ProcessMetadata(device_uuid=f"GPU-{number}"),
     }
     return blank_rank(**{**facts, **changes})
 

@@ -9,6 +9,7 @@ from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.case.host import Group, HostSample, Task
 from mgpu_doctor.case.model import Case, Rank
+from tests.support.metadata import with_metadata
 
 EVERY = 0.25
 
@@ -67,13 +68,16 @@ def sampled(
 
 def on_host(case: Case) -> Case:
     """The same case with ranks whose work the CPU does."""
-    ranks = [replace(rank, birth={"clock": "cpu", **rank.birth}) for rank in case.ranks]
+    ranks = [
+        rank if rank.metadata.clock is not None else with_metadata(rank, clock="cpu")
+        for rank in case.ranks
+    ]
     return replace(case, ranks=tuple(ranks))
 
 
 def pooled(case: Case) -> Case:
     """The same case with ranks whose main thread waits for those that compute."""
-    ranks = [replace(rank, birth={**rank.birth, "framework": "tensorflow"}) for rank in case.ranks]
+    ranks = [with_metadata(rank, framework="tensorflow") for rank in case.ranks]
     return on_host(replace(case, ranks=tuple(ranks)))
 
 

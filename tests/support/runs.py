@@ -12,6 +12,7 @@ from mgpu_doctor.analysis.comparing.compared_run import Memory, Run, Work
 from mgpu_doctor.analysis.comparing.step_time_noise import mean_level, median_level
 from mgpu_doctor.analysis.steps.step_alignment import Floats
 from mgpu_doctor.case.model import Case
+from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
 STEP = 0.04
@@ -67,5 +68,5 @@ def fed_case(job: Synthetic, samples: int, **birth: Any) -> Case:
     case = synthetic_case(job)
     for rank in case.ranks:
         rank.steps["samples"] = samples
-    ranks = tuple(replace(rank, birth={"threads": 1, **birth}) for rank in case.ranks)
+    ranks = tuple(with_metadata(rank, **{"threads": 1, **birth}) for rank in case.ranks)
     return replace(case, ranks=ranks)

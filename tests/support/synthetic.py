@@ -10,6 +10,7 @@ import numpy as np
 from mgpu_probes.inprocess.layout import PHASES, WARM_UP
 
 from mgpu_doctor.case.model import Case, Job, Outcome, Rank, State, Subject
+from mgpu_doctor.case.process_metadata import process_metadata
 from mgpu_doctor.recording.box import STEP_DTYPE
 
 BASE = {
@@ -121,8 +122,10 @@ def records(job: Synthetic) -> list[Any]:
     return made
 
 
-def make_rank(number: int, steps: Any, **changes: Any) -> Rank:
-    """A running rank with these step records."""
+def make_rank(
+    number: int, steps: Any, *, birth: Mapping[str, Any] | None = None, **changes: Any
+) -> Rank:
+    """A running rank with these step records. `birth`: its metadata, as in a box."""
     facts: dict[str, Any] = {
         "rank": number,
         "local_rank": number,
@@ -137,7 +140,7 @@ def make_rank(number: int, steps: Any, **changes: Any) -> Rank:
         "signal": None,
         "ended": None,
         "started": 1000.0,
-        "birth": {},
+        "metadata": process_metadata(birth or {}),
         "steps": steps,
         "history": np.zeros(0, dtype=STEP_DTYPE),
         "history_window": None,

@@ -18,10 +18,9 @@ import numpy as np
 from mgpu_doctor.analysis.machines.rank_devices import Key, devices, placements, recent, shared
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.analysis.steps.step_alignment import Floats
-from mgpu_doctor.case.allocator import allocator
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.case.peaks import Rung, rungs
+from mgpu_doctor.case.process_metadata import MemoryPeak
 
 UNITS = ("tokens", "samples")
 """The first of which the peak is a line; padding is in the tokens."""
@@ -53,7 +52,11 @@ class LongBatch:
 
 def find_long_batches(case: Case, where: str, least: float) -> list[LongBatch]:
     """`where`: `device` or `host`. `least`: bytes by which peaks must have risen with batches."""
-    told = [(rank, ladder) for rank in case.ranks if (ladder := rungs(rank, where))]
+    told = [
+        (rank, ladder)
+        for rank in case.ranks
+        if (ladder := rank.metadata.memory_peaks.history(where))
+    ]
     if not told:
         return []
     capacity = _of_devices(case) if where == "device" else _of_hosts(case)
@@ -62,7 +65,7 @@ def find_long_batches(case: Case, where: str, least: float) -> list[LongBatch]:
 
 
 def _of_rank(
-    rank: Rank, ladder: Sequence[Rung], capacity: Mapping[int, float], least: float
+    rank: Rank, ladder: Sequence[MemoryPeak], capacity: Mapping[int, float], least: float
 ) -> LongBatch | None:
     room = capacity.get(rank.rank) if rank.rank is not None else None
     records = after_warm_up(rank.steps)
@@ -111,7 +114,10 @@ def _of_devices(case: Case) -> dict[int, float]:
                 used[key] = one.memory_total, min(least, one.memory_used)
     found: dict[int, float] = {}
     for rank in case.ranks:
-        at, reserved = placed.get(-1 if rank.rank is None else rank.rank), allocator(rank).reserved
+        at, reserved = (
+            placed.get(-1 if rank.rank is None else rank.rank),
+            rank.metadata.device_memory.reserved,
+        )
         if at is None or rank.rank is None or reserved is None or at.device in several:
             continue
         if at.device in used:

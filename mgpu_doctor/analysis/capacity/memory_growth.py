@@ -22,7 +22,6 @@ import numpy as np
 from mgpu_doctor.analysis.machines.rank_devices import Key, Placement, devices, placements, recent
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.analysis.steps.step_alignment import Floats
-from mgpu_doctor.case.allocator import allocator
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case, Rank, Records
 from mgpu_doctor.recording.columns import Columns
@@ -218,7 +217,7 @@ def _free_on_devices(case: Case) -> dict[Key, float]:
 
 def _cached(ranks: Iterable[Rank]) -> Iterable[int]:
     for rank in ranks:
-        memory = allocator(rank)
+        memory = rank.metadata.device_memory
         if memory.reserved is not None and memory.allocated is not None:
             yield max(0, memory.reserved - memory.allocated)
 

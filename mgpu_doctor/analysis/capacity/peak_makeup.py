@@ -11,11 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mgpu_doctor.case import birth
-from mgpu_doctor.case.allocator import allocator
-from mgpu_doctor.case.files import whole
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.case.peaks import rungs
 from mgpu_doctor.case.phase_clock import device_kind
 
 KEPT = ("weights", "gradients", "optimizer", "buckets")
@@ -36,30 +32,30 @@ class PeakMakeup:
 
 def find_makeup(rank: Rank) -> PeakMakeup | str:
     """Or a sentence why nobody can tell."""
-    told = rank.birth.get("memory_parts")
-    if not isinstance(told, Mapping):
+    parts = rank.metadata.memory_parts
+    if parts is None:
         return "no optimizer has told its parameters"
     where = "host" if device_kind(rank) == "cpu" else "device"
-    if (told.get("on") == "cpu") != (where == "host"):
+    if (parts.on == "cpu") != (where == "host"):
         return "its weights are not kept where it computes"
     peak = _peak(rank, where)
     if peak is None:
         return "its highest memory is not known"
-    sizes = {name: whole(told.get(name)) or 0 for name in KEPT[:3]}
-    ddp = birth.ddp(rank)
+    sizes = {name: getattr(parts, name) for name in KEPT[:3]}
+    ddp = rank.metadata.ddp
     if ddp is not None and not ddp.bucket_view:
         sizes["buckets"] = sum(ddp.buckets)
     sizes[REST] = peak - sum(sizes.values())
     if sizes[REST] < 0:
         return "weights, gradients and optimizer together exceed its peak, so not all were in it"
-    device = allocator(rank)
+    device = rank.metadata.device_memory
     if where == "device" and device.reserved_peak is not None:
         sizes[CACHE] = max(0, device.reserved_peak - peak)
     return PeakMakeup(where, peak, {name: size for name, size in sizes.items() if size})
 
 
 def _peak(rank: Rank, where: str) -> int | None:
-    if where == "device" and allocator(rank).allocated_peak:
-        return allocator(rank).allocated_peak
-    ladder = rungs(rank, where)
+    if where == "device" and rank.metadata.device_memory.allocated_peak:
+        return rank.metadata.device_memory.allocated_peak
+    ladder = rank.metadata.memory_peaks.history(where)
     return ladder[-1].peak if ladder else None

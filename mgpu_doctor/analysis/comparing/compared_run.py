@@ -14,7 +14,7 @@ from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level, median_level
 from mgpu_doctor.analysis.comparing.time_to_loss import Losses, losses_of
-from mgpu_doctor.analysis.machines.cpu_contention import ON_HOST, surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.analysis.machines.oversubscription import crowds
 from mgpu_doctor.analysis.measures import LEAST_RECORDS
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
@@ -22,11 +22,10 @@ from mgpu_doctor.analysis.steps.step_alignment import Floats, UnjoinableError, j
 from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
 from mgpu_doctor.analysis.structure.job_structure import structure_of
 from mgpu_doctor.analysis.structure.replica_checks import compare as compare_replicas
-from mgpu_doctor.case.birth import data_parallel_devices
-from mgpu_doctor.case.files import Json, whole
 from mgpu_doctor.case.job import LAUNCHERS
 from mgpu_doctor.case.model import Case, Rank, Records
 from mgpu_doctor.case.phase_clock import host_stamped
+from mgpu_doctor.case.process_metadata import UNKNOWN, PhaseClock, ProcessMetadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +98,7 @@ def _numbered(case: Case) -> dict[int, Rank]:
 MOST = 64
 LONGEST = 200
 TOLD = ("framework", "framework_version", "strategy", "backend", "precision", "device_name")
-"""Of the birth certificate, as the settings are called."""
-NUMBERS = ("threads",)
+"""Fields of the process metadata, as the settings are called."""
 TRAINERS = "mgpu_trainers."
 OUR_LAUNCHERS = (
     "mgpu_trainers.apart",
@@ -113,7 +111,7 @@ PROGRAM, ARGUMENTS = "program", "arguments"
 
 
 def settings_of(case: Case) -> dict[str, str]:
-    """Name -> value, texts of somebody else: program, births' facts, then the program's options."""
+    """Name -> value, foreign texts: program, process metadata, then the program's options."""
     found: dict[str, str] = {}
     program, words = program_of(case.job.command)
     if program:
@@ -121,22 +119,19 @@ def settings_of(case: Case) -> dict[str, str]:
     for name, value in (("framework", case.job.framework), ("strategy", case.job.strategy)):
         if value:
             found[name] = value
-    birth = next((rank.birth for rank in case.ranks if rank.birth), {})
-    found.update(_told(birth))
+    known = (rank.metadata for rank in case.ranks if rank.metadata != UNKNOWN)
+    found.update(_recorded_settings(next(known, UNKNOWN)))
     for name, value in islice(options_of(words), MOST):
         found.setdefault(name, value)
     return {name[:LONGEST]: value[:LONGEST] for name, value in found.items()}
 
 
-def _told(birth: Mapping[str, Json]) -> Iterator[tuple[str, str]]:
+def _recorded_settings(metadata: ProcessMetadata) -> Iterator[tuple[str, str]]:
     for name in TOLD:
-        value = birth.get(name)
-        if isinstance(value, str) and value:
+        if value := getattr(metadata, name):
             yield name.replace("_", " "), value
-    for name in NUMBERS:
-        value = birth.get(name)
-        if isinstance(value, int):
-            yield name, str(value)
+    if metadata.threads is not None:
+        yield "threads", str(metadata.threads)
 
 
 def program_of(command: Sequence[str]) -> tuple[str | None, Sequence[str]]:
@@ -270,8 +265,8 @@ def measured(name: str, case: Case) -> Run | str:
 
 
 def _width(case: Case) -> int:
-    told = (whole(rank.birth.get("replicas"), 1, MOST_REPLICAS) for rank in case.ranks)
-    split = (data_parallel_devices(rank) for rank in case.ranks)
+    told = (rank.metadata.replicas for rank in case.ranks)
+    split = (rank.metadata.data_parallel_devices for rank in case.ranks)
     ranks = max(len(case.ranks), case.job.world_size or 1)
     return max([ranks, *(count for count in (*told, *split) if count is not None)])
 
@@ -373,7 +368,7 @@ def _total(ranks: Iterable[Records], name: str) -> float | None:
 
 
 def _shared(case: Case) -> Iterable[Shared]:
-    if any(rank.birth.get("clock") != ON_HOST for rank in case.ranks):
+    if any(rank.metadata.clock is not PhaseClock.CPU for rank in case.ranks):
         return  # devices compute
     for one in crowds(case, surroundings(case)):
         if one.full and one.cores is not None:

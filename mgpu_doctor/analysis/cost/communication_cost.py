@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_doctor.analysis.machines.cpu_contention import ON_HOST, Surroundings
+from mgpu_doctor.analysis.machines.cpu_contention import Surroundings
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS, estimate
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.process_metadata import PhaseClock
 
 CROWDED = 0.5
 """Threads beside the main one that stood ready without a core for this share of the time that
@@ -68,8 +69,8 @@ class Crowding:
 def _on_host(rank: Rank) -> bool:
     """Whether cores move its data; a loop without a backward pass does not show where it computes,
     but gloo on a rank without a device tells."""
-    gloo = rank.birth.get("backend") == "gloo" and rank.birth.get("device") in (None, "cpu")
-    return rank.birth.get("clock") == ON_HOST or gloo
+    gloo = rank.metadata.backend == "gloo" and rank.metadata.device in (None, "cpu")
+    return rank.metadata.clock is PhaseClock.CPU or gloo
 
 
 def crowding(
@@ -81,7 +82,7 @@ def crowding(
         return None
     ((fullest, _),) = Counter(rank.host for rank in ranks).most_common(1)
     there = [rank for rank in ranks if rank.host == fullest]
-    known = [many for rank in there if isinstance(many := rank.birth.get("affinity"), int)]
+    known = [many for rank in there if isinstance(many := rank.metadata.affinity, int)]
     cores = max(known, default=None)
     queued = [
         max(0.0, one.all_queueing - (one.queueing or 0.0))
@@ -106,7 +107,7 @@ def crowding(
 
 
 def _moved_by_others(ranks: Sequence[Rank], around: Mapping[int, Surroundings]) -> float | None:
-    if any(rank.birth.get("threads") != 1 for rank in ranks) or _pooled(around):
+    if any(rank.metadata.threads != 1 for rank in ranks) or _pooled(around):
         return None
     used = [
         max(0.0, one.running - one.main_running)

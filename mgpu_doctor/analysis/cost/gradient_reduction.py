@@ -11,7 +11,6 @@ import numpy as np
 
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
-from mgpu_doctor.case.birth import ddp, optimizers, weights
 from mgpu_doctor.case.model import Rank
 
 HALVINGS = 40
@@ -44,7 +43,7 @@ def reduction(ranks: Sequence[Rank]) -> Reduction | None:
     """None where a rank has not logged it. The least over ranks has the least wait for others in
     it; as it is the least of typical values, it is an upper bound of what is exposed."""
     asked = spread(ranks)
-    modules = [one for rank in asked if (one := ddp(rank)) is not None]
+    modules = [one for rank in asked if (one := rank.metadata.ddp) is not None]
     known = [
         (one.backward_seconds, one.communication_seconds, one.overlap_seconds)
         for one in modules
@@ -108,7 +107,7 @@ class Exchanges:
 
 def exchanges(rank: Rank) -> Exchanges | None:
     """None where there is no DistributedDataParallel or its counters do not tell."""
-    module, records = ddp(rank), after_warm_up(rank.steps)
+    module, records = rank.metadata.ddp, after_warm_up(rank.steps)
     if module is None or not module.forwards or module.synced is None:
         return None
     updates = _updates(rank)
@@ -122,10 +121,10 @@ def exchanges(rank: Rank) -> Exchanges | None:
 def _updates(rank: Rank) -> float | None:
     """Optimizer steps a step: as the samples of the parameters counted them, else one if there is
     one optimizer."""
-    known = optimizers(rank)
+    known = rank.metadata.optimizers
     if any(one.kind in REPEAT_BACKWARD for one in known):
         return None
-    last = max(weights(rank), key=lambda one: one.step, default=None)
+    last = max(rank.metadata.weights, key=lambda one: one.step, default=None)
     if last is not None and last.step and last.updates:
         return float(max(1, round(last.updates / last.step)))
     return 1.0 if len(known) == 1 else None

@@ -18,6 +18,7 @@ from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.case.host import Group, HostSample, Task
 from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.case.process_metadata import PhaseClock
 
 
 def idle(own: float | None, ran: float | None, step: float, around: Surroundings) -> float | None:
@@ -45,8 +46,6 @@ def idle_of(rank: Rank, around: Surroundings) -> float | None:
 
 MOST_GENERATIONS = 8
 LEAST_READINGS = 2
-ON_HOST = "cpu"
-"""`clock` of a rank whose work is done by the CPU (birth certificate)."""
 POOLING = "tensorflow"
 """The framework whose main thread hands a step to a pool of threads and waits for them."""
 
@@ -153,8 +152,8 @@ def surroundings(case: Case) -> Mapping[int, Surroundings]:
         for rank in ranks:
             readings = _readings(rank, samples, outside, offspring)
             if len(readings) >= LEAST_READINGS and rank.rank is not None:
-                on_host = rank.birth.get("clock") == ON_HOST
-                pooled = on_host and rank.birth.get("framework") == POOLING
+                on_host = rank.metadata.clock is PhaseClock.CPU
+                pooled = on_host and rank.metadata.framework == POOLING
                 found[rank.rank] = _seen(readings, computes_here=on_host, pooled=pooled)
     return found
 
@@ -174,7 +173,7 @@ def _readings(
         task = sample.tasks.get(rank.pid)
         if task is None or not begin <= sample.at <= end:
             continue
-        if rank.birth.get("main_thread_trains") is False:  # the main thread's times tell nothing
+        if rank.metadata.main_thread_trains is False:  # the main thread's times tell nothing
             task = replace(task, ran=None, queued=None)
         groups = {name: sample.groups[name] for name in task.limits or () if name in sample.groups}
         quotas = {name: one.quota for name, one in groups.items() if one.quota}

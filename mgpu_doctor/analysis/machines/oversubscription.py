@@ -8,8 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings
-from mgpu_doctor.case import birth
-from mgpu_doctor.case.files import whole
 from mgpu_doctor.case.model import Case, Rank
 
 Around = Mapping[int, Surroundings]
@@ -56,7 +54,7 @@ def crowds(case: Case, around: Around) -> tuple[Crowd, ...]:
 
 
 def _crowd(host: str, ranks: Sequence[Rank], around: Around) -> Crowd | None:
-    threads = [whole(rank.birth.get("threads"), 1) for rank in ranks]
+    threads = [rank.metadata.threads for rank in ranks]
     known = [count for count in threads if count is not None]
     if len(known) < len(ranks):
         return None
@@ -78,7 +76,7 @@ def _crowd(host: str, ranks: Sequence[Rank], around: Around) -> Crowd | None:
 def _busy_workers(rank: Rank, around: Surroundings) -> float:
     """Children that only sleep want no core."""
     children = around.children
-    loads = any(loader.workers for loader in birth.loaders(rank))
+    loads = any(loader.workers for loader in rank.metadata.loaders)
     if not loads or children is None or children.running is None:
         return 0.0
     return children.count * min(1.0, children.running + (children.queueing or 0.0))
@@ -87,7 +85,7 @@ def _busy_workers(rank: Rank, around: Surroundings) -> float:
 def _room(ranks: Sequence[Rank], seen: Sequence[Surroundings]) -> float | None:
     """What affinity leaves, or the quotas of their groups if that is less."""
     allowed = [one.cores for one in seen if one.cores]
-    told = [whole(rank.birth.get("affinity"), 1) for rank in ranks]
+    told = [rank.metadata.affinity for rank in ranks]
     cores: float | None
     if len(allowed) == len(seen):
         cores = len(frozenset().union(*allowed))

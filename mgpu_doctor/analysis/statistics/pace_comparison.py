@@ -11,9 +11,9 @@ import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
 
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
-from mgpu_doctor.case.birth_tf import Pace
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.phase_clock import is_host_stamped
+from mgpu_doctor.case.process_metadata import Pace
 from mgpu_doctor.recording.columns import phase_of
 
 LEAST = 30
@@ -61,7 +61,7 @@ def own_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
             continue
         idle = np.nan_to_num(phase_of(steps, WAIT)) + np.nan_to_num(phase_of(steps, COMMUNICATION))
         low, middle, high = np.quantile(steps["wall_ns"] * 1e-9 - idle, (0.25, 0.5, 0.75))
-        pace = Pace(one.rank, len(one.steps), len(steps), float(low), float(middle), float(high))
+        pace = Pace(one.rank, len(one.steps), len(steps), (float(low), float(middle), float(high)))
         found.append(pace)
     return tuple(found)
 

@@ -16,7 +16,6 @@ from math import inf
 import numpy as np
 from mgpu_probes.inprocess.layout import NO_OPTIMIZER
 
-from mgpu_doctor.case import birth
 from mgpu_doctor.case.model import Rank
 
 Neighbours = Mapping[int, frozenset[int]]
@@ -26,7 +25,7 @@ MOST_NEIGHBOURS = 2
 NO_BUBBLE = ("ZeroBubble", "DualPipe")
 """In the names of schedules that fill it with the gradients of weights."""
 AVERAGED = frozenset({"ddp", "fsdp", "zero1", "localsgd"})
-"""Words of births whose ranks all hold the same model."""
+"""Strategies whose ranks all hold the same model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +59,7 @@ class Structure:
 
 
 def structure_of(ranks: Sequence[Rank]) -> Structure:
-    """What births and records tell of the structure.
+    """The structure by process metadata and step records.
 
     The stage that a rank itself knows comes first, then its place in the chain of those who send to
     each other. Where not every rank has such a place, all count as alike: a message now and then is
@@ -94,8 +93,8 @@ def _placed(ranks: Sequence[Rank]) -> dict[int, int]:
 def _hold_one_model(ranks: Sequence[Rank]) -> bool:
     """Whether all ranks average their gradients, and what they send each other is something else
     (ring attention between two ranks goes both ways)."""
-    words = {word for one in ranks for word in str(one.birth.get("strategy")).split("+")}
-    averaged = words & AVERAGED or any(birth.ddp(one) is not None for one in ranks)
+    words = {word for one in ranks for word in str(one.metadata.strategy).split("+")}
+    averaged = words & AVERAGED or any(one.metadata.ddp is not None for one in ranks)
     return "pipeline" not in words and bool(averaged)
 
 
@@ -104,8 +103,8 @@ def _neighbours(ranks: Sequence[Rank]) -> Neighbours:
     sent = set[tuple[int, int]]()
     for one in ranks:
         if one.rank is not None:
-            sent |= {(one.rank, other) for other in birth.sends_to(one)}
-            sent |= {(other, one.rank) for other in birth.receives_from(one)}
+            sent |= {(one.rank, other) for other in one.metadata.sends_to}
+            sent |= {(other, one.rank) for other in one.metadata.receives_from}
     mutual: dict[int, set[int]] = {}
     for sender, receiver in sent:
         if sender != receiver and (receiver, sender) in sent:
@@ -132,7 +131,7 @@ def _chains(neighbours: Neighbours) -> Iterable[tuple[int, ...]]:
 
 def _some_only_hand_out(ranks: Sequence[Rank]) -> bool:
     """Whether some ranks have no backward pass of their own and others have: parameter servers."""
-    if any(birth.pipeline(one) is not None for one in ranks):
+    if any(one.metadata.pipeline is not None for one in ranks):
         return False
     passes = _backward_passes(ranks)
     return min(passes, default=0) < 1 <= max(passes, default=0)
@@ -141,14 +140,14 @@ def _some_only_hand_out(ranks: Sequence[Rank]) -> bool:
 def _batches(ranks: Sequence[Rank]) -> tuple[int | None, float | None]:
     """Micro-batches, and parts of a rank's work. Where no schedule tells, there is a backward pass
     for each, if all stages are alone on their ranks."""
-    told = [one for rank in ranks if (one := birth.pipeline(rank)) is not None]
+    told = [one for rank in ranks if (one := rank.metadata.pipeline) is not None]
     known = [one.micro_batches for one in told if one.micro_batches is not None]
     if not known:
         count = int(min(_backward_passes(ranks), default=0)) or None
         return count, count
     if any(word in (one.schedule or "") for one in told for word in NO_BUBBLE):
         return min(known), inf
-    return min(known), min(known) * min(one.held or 1 for one in told)
+    return min(known), min(known) * min(len(one.held) or 1 for one in told)
 
 
 def _backward_passes(ranks: Sequence[Rank]) -> list[float]:
@@ -158,7 +157,7 @@ def _backward_passes(ranks: Sequence[Rank]) -> list[float]:
 
 def _parameters(ranks: Sequence[Rank]) -> Iterable[tuple[int, int]]:
     for one in ranks:
-        counts = [optimizer.parameters for optimizer in birth.optimizers(one)]
+        counts = [optimizer.parameters for optimizer in one.metadata.optimizers]
         if one.rank is not None and counts and None not in counts:
             yield one.rank, sum(count or 0 for count in counts)
 
@@ -170,19 +169,19 @@ _NEWEST = 128
 def servers(ranks: Sequence[Rank]) -> frozenset[int]:
     """The ranks that only serve: they update in most of their steps, never run backward, and
     exchange messages with ranks that do."""
-    if any(birth.pipeline(one) is not None for one in ranks):
+    if any(one.metadata.pipeline is not None for one in ranks):
         return frozenset()  # a schedule without bubbles runs no backward pass that counts as one
     idle = [one for one in ranks if one.rank is not None and _only_updates(one)]
     if not idle:
         return frozenset()
     workers = [one for one in ranks if len(one.steps) and backward_passes(one) >= 1]
     numbers = {one.rank for one in workers}
-    asked = {other for one in workers for other in birth.sends_to(one)}
+    asked = {other for one in workers for other in one.metadata.sends_to}
     return frozenset(
         one.rank
         for one in idle
         if one.rank is not None
-        and (one.rank in asked or not numbers.isdisjoint(birth.sends_to(one)))
+        and (one.rank in asked or not numbers.isdisjoint(one.metadata.sends_to))
     )
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from mgpu_doctor.case.birth import batches, weights
 from mgpu_doctor.case.files import number
 from mgpu_doctor.case.model import Rank
 
@@ -48,14 +47,14 @@ class Replicas:
 
 
 def compare(ranks: Sequence[Rank]) -> Replicas:
-    """Compares what births tell of batches and weights."""
+    """Compares the recorded digests of batches and weights."""
     fed = {rank.rank: _fed(rank) for rank in ranks if rank.rank is not None}
     return _with_weights(_of_batches({one: seen for one, seen in fed.items() if seen}), ranks)
 
 
 def _fed(rank: Rank) -> Mapping[Place, str]:
     """Where the rank saw which batch; empty where its batches tell nothing."""
-    rows = batches(rank)
+    rows = rank.metadata.batches
     loaders = list(dict.fromkeys(row.loader for row in rows))
     if len({row.digest for row in rows}) < LEAST_DISTINCT:
         return {}
@@ -143,7 +142,9 @@ def _with_weights(found: Replicas, ranks: Sequence[Rank]) -> Replicas:
 def _moments(ranks: Sequence[Rank]) -> Iterable[tuple[int, Mapping[int, _Sample]]]:
     """Step and samples of the moments that all ranks with weights have in common."""
     told = {
-        rank.rank: {(row.step, row.sequence, row.updates): row.digest for row in weights(rank)}
+        rank.rank: {
+            (row.step, row.sequence, row.updates): row.digest for row in rank.metadata.weights
+        }
         for rank in ranks
         if rank.rank is not None
     }

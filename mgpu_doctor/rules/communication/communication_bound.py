@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.cost.communication_cost import Crowding, crowding
 from mgpu_doctor.analysis.cost.gradient_reduction import reduction
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.birth import Called, calls, ddp
-from mgpu_doctor.case.birth import steps as steps_of
+from mgpu_doctor.case.process_metadata import Call
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import in_deepspeed
@@ -79,14 +78,14 @@ def _said_better(measures: Measures, crowded: bool) -> float:
     return needless(measures) + (synchronizing or 0.0) + hidden
 
 
-def _called(measures: Measures) -> list[Called]:
+def _called(measures: Measures) -> list[Call]:
     """Collectives that Python calls in every step of the first rank, the dearest first; none where
     a module exchanges the gradients (its communication hook may call them)."""
     rank = measures.case.ranks[0]
-    if ddp(rank) is not None:
+    if rank.metadata.ddp is not None:
         return []
-    taken = steps_of(rank) or 0
-    often = [one for one in calls(rank) if one.name in EXCHANGES and one.count >= taken > 0]
+    taken = rank.metadata.steps or 0
+    often = [one for one in rank.metadata.calls if one.name in EXCHANGES and one.count >= taken > 0]
     return sorted(often, key=lambda one: -one.seconds)
 
 
@@ -131,7 +130,7 @@ def _crowded(crowd: Crowding) -> str:
 
 def _evidence(measures: Measures, crowd: Crowding | None) -> Iterable[Evidence]:
     world = len(measures.case.ranks)
-    module, logged = ddp(measures.case.ranks[0]), reduction(measures.case.ranks)
+    module, logged = measures.case.ranks[0].metadata.ddp, reduction(measures.case.ranks)
     if module is not None and module.parameter_bytes and logged is not None:
         moved = 2 * (world - 1) / world * module.parameter_bytes
         yield Evidence("gradients", module.parameter_bytes, "bytes", None, "birth certificate")
@@ -152,7 +151,7 @@ def _evidence(measures: Measures, crowd: Crowding | None) -> Iterable[Evidence]:
             source,
         )
     for one in _called(measures)[:3]:
-        taken = steps_of(measures.case.ranks[0]) or 1
+        taken = measures.case.ranks[0].metadata.steps or 1
         source = "calls from Python, counted by the probe"
         yield Evidence(f"{one.name} a step", one.seconds / taken, "s", None, source, one.site)
 
@@ -166,7 +165,7 @@ def _fixes(measures: Measures, crowd: Crowding | None, left: float) -> Iterable[
             "host), with OMP_NUM_THREADS so that ranks × threads leave the cores room; collectives "
             "then need no core that computes.",
         )
-    module = ddp(measures.case.ranks[0])
+    module = measures.case.ranks[0].metadata.ddp
     if any(is_own(one.site) for one in _called(measures)) or _has_engine(measures):
         yield Fix(
             "use-ddp",
@@ -186,7 +185,7 @@ def _fixes(measures: Measures, crowd: Crowding | None, left: float) -> Iterable[
             "optimizer saves is left out",
         ),
     )
-    backends = {rank.birth.get("backend") for rank in measures.case.ranks}
+    backends = {rank.metadata.backend for rank in measures.case.ranks}
     if module is not None and module.comm_hook is None and backends == {"nccl"}:
         yield Fix(
             "compress",

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.cost.communication_cost import crowding
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.birth import Ddp, ddp, steps
 from mgpu_doctor.case.phase_clock import host_stamped
+from mgpu_doctor.case.process_metadata import Ddp
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost
@@ -157,10 +157,10 @@ TIMED = "timed by the probe"
 def _searching(measures: Measures) -> list[Ddp]:
     """The first DistributedDataParallel of every rank; empty where a rank has none or none
     searches."""
-    first = ddp(measures.case.ranks[0])
+    first = measures.case.ranks[0].metadata.ddp
     if first is None or not first.find_unused:
         return []
-    found = [one for rank in measures.case.ranks if (one := ddp(rank)) is not None]
+    found = [one for rank in measures.case.ranks if (one := rank.metadata.ddp) is not None]
     return found if len(found) == len(measures.case.ranks) else []
 
 
@@ -223,7 +223,7 @@ def _seconds_a_step(measures: Measures, modules: list[Ddp]) -> list[float]:
     """Of searching, by rank; empty where a rank does not say, or a device works meanwhile."""
     if host_stamped(measures.case.ranks):
         return []
-    taken = [steps(rank) for rank in measures.case.ranks]
+    taken = [rank.metadata.steps for rank in measures.case.ranks]
     times = [
         one.scan_seconds / many
         for one, many in zip(modules, taken, strict=True)

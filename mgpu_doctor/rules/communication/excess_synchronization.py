@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from mgpu_doctor.analysis.cost.gradient_reduction import spread
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.birth import calls, ddp, steps
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.own_code import own_code
 from mgpu_doctor.case.phase_clock import host_stamped
@@ -119,16 +118,16 @@ def places(measures: Measures, limits: Limits) -> list[Place]:
 
 
 def _often(rank: Rank, limits: Limits) -> dict[tuple[str, str], Place]:
-    taken = steps(rank)
+    taken = rank.metadata.steps
     if taken is None or taken < SEEN_STEPS:
         return {}
-    module = ddp(rank)
+    module = rank.metadata.ddp
     names = BARRIERS | OBJECTS
     if module is not None and module.comm_hook is None:
         names |= NUMBERS
     return {
         (one.name, one.site): Place(one.name, one.site, one.count / taken, one.seconds / taken)
-        for one in calls(rank)
+        for one in rank.metadata.calls
         if one.name in names and limits["least"] <= one.count / taken <= limits["most"]
         if one.name not in NUMBERS or (one.elements is not None and one.elements <= FEW)
         if one.through is None and (is_own(one.site) or setting(one.site) is not None)

@@ -10,8 +10,8 @@ from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER, WA
 from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES, Use, use_of, within
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, phase_shares
-from mgpu_doctor.case import birth
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.process_metadata import Loader
 from mgpu_doctor.findings import Fix, Predicted
 from mgpu_doctor.rules import advice
 
@@ -97,9 +97,9 @@ def middle(values: Iterable[float | None]) -> float | None:
     return float(np.median(known)) if known else None
 
 
-def first_loader(rank: Rank) -> birth.Loader:
+def first_loader(rank: Rank) -> Loader:
     """The loader that a rank trains from; nothing known of it where it told of none."""
-    return next(iter(birth.loaders(rank)), birth.Loader())
+    return rank.metadata.loader
 
 
 def memory_share(measures: Measures) -> float | None:

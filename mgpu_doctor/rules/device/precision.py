@@ -31,7 +31,7 @@ DeepSpeed) keep float32 copies and compute in a shorter type without autocast.""
 def _full(measures: Measures, _: Limits) -> Iterable[Finding]:
     gpus = [accelerator(rank) for rank in measures.case.ranks]
     known = [one for one in gpus if one is not None]
-    strategies = {rank.birth.get("strategy") for rank in measures.case.ranks}
+    strategies = {rank.metadata.strategy for rank in measures.case.ranks}
     if not known or len(known) < len(gpus) or not strategies <= set(JUDGED):
         return
     if not all(_is_full(one) for one in known):

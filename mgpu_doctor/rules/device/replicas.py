@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, Use
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.statistics.pace_comparison import EXCESS, LEAST, SURE, TOGETHER, slow_one
-from mgpu_doctor.case import birth_tf
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.case.phase_clock import PhaseClock, phase_clock
+from mgpu_doctor.case.phase_clock import phase_clock
+from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice
@@ -112,12 +112,12 @@ def _finding(
 def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
     """A replica of a TensorFlow strategy that all others of its process wait for."""
     for rank in measures.case.ranks:
-        names = birth_tf.replica_devices(rank)
+        names = rank.metadata.replica_devices
         shared = any(name.startswith("cpu") for name in names)
         on_devices = any(not name.startswith("cpu") for name in names)
         if on_devices and phase_clock(rank) is not PhaseClock.DEVICE:
             continue  # whether a stamp in a graph waits for the device is not known
-        slow = slow_one(birth_tf.replica_paces(rank), TOGETHER if shared else EXCESS)
+        slow = slow_one(rank.metadata.replica_paces, TOGETHER if shared else EXCESS)
         step = measures.step_seconds
         if slow is None or not step:
             continue

@@ -36,7 +36,7 @@ def _waiters(case: Case) -> list[Rank]:
 def _never_meant(case: Case) -> bool:
     """Whether the launcher started every process that it was told to, and the world is larger."""
     there = [rank for rank in case.ranks if rank.state is not State.MISSING]
-    local = {rank.birth.get("local_world_size") for rank in there}
+    local = {rank.metadata.local_world_size for rank in there}
     return len({rank.host for rank in there}) == 1 and local == {len(there)}
 
 

@@ -12,10 +12,9 @@ from mgpu_probes.inprocess.layout import BATCH_READY, INPUT
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, idle_of
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, at_epoch_starts
-from mgpu_doctor.case import birth, birth_tf
-from mgpu_doctor.case.birth import Loader
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.process_metadata import Loader
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.rules.rule import Limit, Limits
 
@@ -135,7 +134,7 @@ def feeding(measures: Measures, limits: Limits, only: int | None = None) -> Feed
 def loader_of(rank: Rank | None) -> Loader:
     """The first loader, which is the one trained from, that the rank's birth certificate tells
     of."""
-    return next(iter(birth.loaders(rank)), Loader())
+    return rank.metadata.loader if rank is not None else Loader()
 
 
 def cpu_use(samples: tuple[HostSample, ...]) -> float | None:
@@ -166,7 +165,7 @@ def _first_wait(rank: Rank) -> float | None:
 
 
 def _only_divides(rank: Rank) -> bool:
-    replicas = birth_tf.replicas(rank)
+    replicas = rank.metadata.replicas
     return replicas is not None and replicas > 1 and (_wait(rank) or 0.0) < DIVIDING
 
 

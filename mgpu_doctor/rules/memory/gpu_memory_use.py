@@ -9,7 +9,6 @@ import numpy as np
 from mgpu_doctor.analysis.machines.rank_devices import Series, held
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
-from mgpu_doctor.case.allocator import allocator
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_share
@@ -135,7 +134,7 @@ _SOURCE = "torch's allocator, or NVML's memory of the process"
 
 def _peaks(measures: Measures) -> dict[int, int]:
     """Rank -> peak bytes on its GPU, by its framework's allocator, else by NVML."""
-    told = {rank.rank: allocator(rank).allocated_peak for rank in measures.case.ranks}
+    told = {rank.rank: rank.metadata.device_memory.allocated_peak for rank in measures.case.ranks}
     if all(told.values()):
         return {number: peak for number, peak in told.items() if number is not None and peak}
     placed = held(measures.case)

@@ -120,7 +120,7 @@ def _find_pileups(measures: Measures, lasting: float) -> Iterable[_Pileup]:
 
 
 def _holds_several(rank: Rank) -> bool:
-    strategy = str(rank.birth.get("strategy") or "").split("+")
+    strategy = str(rank.metadata.strategy or "").split("+")
     gpu = accelerator(rank)
     return bool(SEVERAL & set(strategy)) or (gpu is not None and (gpu.replicas or 1) > 1)
 

@@ -14,7 +14,6 @@ from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES
-from mgpu_doctor.case import birth
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
@@ -133,7 +132,7 @@ def name_ranks(measures: Measures, growing: Sequence[MemoryGrowth]) -> str:
 
 def is_first_epoch(growing: Sequence[MemoryGrowth]) -> bool:
     """Whether their data loaders are still in the first epoch, in which a cache may fill up."""
-    loaders = [loader for growth in growing for loader in birth.loaders(growth.rank)]
+    loaders = [loader for growth in growing for loader in growth.rank.metadata.loaders]
     return bool(loaders) and all(loader.epochs == 1 for loader in loaders)
 
 

@@ -11,7 +11,6 @@ from mgpu_doctor.analysis.capacity.memory_growth import (
     find_growing_hosts,
 )
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.allocator import allocator
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_ranks, format_seconds
 from mgpu_doctor.rules import advice
@@ -109,7 +108,7 @@ def _source(growth: MemoryGrowth, where: str) -> str:
 
 
 def _find_cache_flushes(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    retries = [(allocator(rank).retries or 0, rank) for rank in measures.case.ranks]
+    retries = [(rank.metadata.device_memory.retries or 0, rank) for rank in measures.case.ranks]
     flushing = sorted(
         ((times, rank) for times, rank in retries if times >= limits["retries"]),
         key=lambda item: -item[0],

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.structure.load_imbalance import Loads, Uneven, Varying
-from mgpu_doctor.case import birth
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
@@ -118,7 +117,8 @@ def _settings(measures: Measures, culprit: int, victims: tuple[int, ...]) -> str
 
 
 def _batch_size(measures: Measures, rank: int) -> int | None:
-    return next((one.batch_size for one in birth.loaders(measures.rank(rank))), None)
+    known = measures.rank(rank)
+    return known.metadata.loader.batch_size if known is not None else None
 
 
 def _by_turns(measures: Measures, one: Varying) -> Finding:

@@ -262,7 +262,7 @@ def _wanted(children: Children) -> float:
 
 
 def _threads(rank: Rank | None) -> int | None:
-    threads = rank.birth.get("threads") if rank is not None else None
+    threads = rank.metadata.threads if rank is not None else None
     return threads if isinstance(threads, int) else None
 
 

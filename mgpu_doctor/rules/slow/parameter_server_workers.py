@@ -15,9 +15,8 @@ from mgpu_doctor.analysis.statistics.pace_comparison import (
     throughput_lost,
 )
 from mgpu_doctor.analysis.structure.job_structure import without
-from mgpu_doctor.case import birth_tf
-from mgpu_doctor.case.birth_tf import Pace
 from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.case.process_metadata import Pace
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_count, format_seconds, format_share
 from mgpu_doctor.rules.blame import severity_of_cost
@@ -29,7 +28,7 @@ from mgpu_doctor.rules.slow.straggler_finding import COST
 
 def _slow(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for chief in measures.case.ranks:
-        if found := _slowest(birth_tf.worker_paces(chief), limits):
+        if found := _slowest(chief.metadata.worker_paces, limits):
             yield _slow_task(*found, measures)
     if measures.servers and not measures.stragglers:  # else they do wait for each other
         workers = without(measures.case.ranks, measures.servers)

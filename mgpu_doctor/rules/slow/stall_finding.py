@@ -6,7 +6,6 @@ import math
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
-from mgpu_doctor.case import birth
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
@@ -122,7 +121,8 @@ def when(measures: Measures, one: Stalls) -> str:
         return f"{one.count} times in {one.compared} steps"
     distance = f"{one.period:.0f} steps" if one.period >= 1.5 else "step"
     for rank in one.ranks:
-        for loader in birth.loaders(measures.rank(rank)):
+        known = measures.rank(rank)
+        for loader in known.metadata.loaders if known is not None else ():
             if loader.batches and abs(loader.batches - one.period) < 1 and loader.batches > 2:
                 return f"at every epoch ({distance})"
     return f"every {distance}"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.stack_sampling import Work
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
-from mgpu_doctor.case.birth import hands_on
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Finding, Fix
 from mgpu_doctor.rules.rule import Limits, Rule
@@ -37,7 +36,8 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
         both = min(parts["forward"], parts["backward"]) >= 0.2 * one.excess
         phase = "forward and backward" if both else _biggest(one, "compute")
         how = f"Look at what only it does there (`if rank == {one.rank}`, hooks, larger batches)."
-        if hands_on(measures.rank(one.rank)):
+        known = measures.rank(one.rank)
+        if known is not None and known.metadata.hands_samples_on:
             how = (
                 "Count what all_to_all hands each rank: a router that prefers its experts gives it "
                 "more to compute (a balancing loss or a capacity evens that out)."
@@ -67,7 +67,7 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _has_bare_loop(rank: Rank | None) -> bool:
     """Whether only backward passes or collectives showed where the rank's steps are."""
-    return rank is not None and rank.birth.get("step_sign") in ("backward", "collective")
+    return rank is not None and rank.metadata.step_sign in ("backward", "collective")
 
 
 def _optimizer(measures: Measures, limits: Limits) -> Iterable[Finding]:

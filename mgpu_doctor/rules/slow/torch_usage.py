@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stalls.recompilation import Compiling, compiling
-from mgpu_doctor.case import birth
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules import advice
@@ -102,7 +101,7 @@ def _outdated(measures: Measures, _: Limits) -> Iterable[Finding]:
     driven = {
         rank.rank: devices
         for rank in measures.case.ranks
-        if (devices := birth.data_parallel_devices(rank)) is not None
+        if (devices := rank.metadata.data_parallel_devices) is not None
     }
     if not driven:
         return

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from mgpu_doctor.case import birth
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.formatting import (
     UNKNOWN,
@@ -20,7 +19,7 @@ from mgpu_doctor.formatting import (
     format_seconds,
     format_share,
 )
-from mgpu_doctor.live.frame import Frame, Progress
+from mgpu_doctor.live.frame import Frame, Going
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone, outcome, verdict
 from mgpu_doctor.tui.filter.matching import kept
@@ -88,7 +87,7 @@ def _words(diagnosis: Diagnosis) -> Iterator[Part]:
 
 def _framework(diagnosis: Diagnosis) -> str | None:
     """With its version, where a rank tells it."""
-    versions = (rank.birth.get("framework_version") for rank in diagnosis.case.ranks)
+    versions = (rank.metadata.framework_version for rank in diagnosis.case.ranks)
     version = next((one for one in versions if isinstance(one, str)), "")
     name = diagnosis.case.job.framework
     return f"{name} {version}".strip() if name else None
@@ -103,7 +102,7 @@ def _measured(diagnosis: Diagnosis, age: float) -> Text:
     return Text(f"judged {age:.0f} s ago  {told}" if age >= OLD else told, style=DIM)
 
 
-def _how(going: Progress) -> Iterator[Part]:
+def _how(going: Going) -> Iterator[Part]:
     if going.idle is not None:
         yield Part(Text(f"no step for {format_seconds(round(going.idle))}", style=BAD))
     elif going.rate is not None:
@@ -173,7 +172,7 @@ NAMES = {
     "manual": "own collectives",
     "single": "one process",
 }
-"""By the words of a birth certificate; others are shown as they are."""
+"""By the strategy in the process metadata; others are shown as they are."""
 OF_PIPELINES = ("pipeline", "manual")
 """Words that say nothing more where the stages are known."""
 LONGEST_STRATEGY = 40
@@ -189,7 +188,8 @@ def describe_strategy(diagnosis: Diagnosis) -> str:
         pipelines = len(stages[0])
         names = [f"pipeline {len(stages)}", *([] if pipelines == 1 else names or ["data"])]
         return " × ".join(names) + (f" {pipelines}" if pipelines > 1 else "")
-    devices = birth.data_parallel_devices(next(iter(diagnosis.case.ranks), None))
+    first = next(iter(diagnosis.case.ranks), None)
+    devices = first.metadata.data_parallel_devices if first is not None else None
     over = f" over {format_count(devices, 'device')}" if devices else ""
     return " × ".join(names) + over
 

@@ -9,8 +9,9 @@ from mgpu_probes.inprocess.layout import PHASES
 from rich.style import Style
 from rich.text import Text
 
-from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.process_metadata import UNKNOWN as UNKNOWN_METADATA
+from mgpu_doctor.case.process_metadata import Group
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary
 from mgpu_doctor.formatting import UNKNOWN, format_count, format_rank_numbers, format_seconds
 from mgpu_doctor.live.frame import Frame
@@ -95,24 +96,21 @@ def _doing(diagnosis: Diagnosis, rank: RankSummary) -> Iterator[Text]:
     if rank.where and rank.state != "exited":
         told.append(f", in {text.line(rank.where)}")
     yield told
-    birth = next((one.birth for one in diagnosis.case.ranks if one.rank == rank.rank), {})
-    groups = _groups(birth.get("groups"))
+    recorded = (one.metadata for one in diagnosis.case.ranks if one.rank == rank.rank)
+    groups = _groups(next(recorded, UNKNOWN_METADATA).groups)
     if groups:
         yield Text.assemble(("groups ", DIM), ("; ".join(groups), ""))
 
 
-def _groups(told: Json) -> list[str]:
-    """`data: 0-3`, those that have more than a name."""
-    listed = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-    found = []
-    for one in listed[:MOST_GROUPS]:
-        members, kind = one.get("ranks"), one.get("kind") or one.get("name")
-        numbers = members if isinstance(members, list) else []
-        whole = [number for number in numbers if isinstance(number, int)]
-        among = "all ranks" if members is None else format_rank_numbers(whole, limit=4)
-        found.append(f"{text.cut(text.line(str(kind)), 24)}: {among}")
-    more = len(listed) - MOST_GROUPS
-    return [*found, f"{more} more"] if more > 0 else found
+def _groups(groups: Sequence[Group]) -> list[str]:
+    """`data: 0-3`, the first ones and the number of others."""
+    shown = []
+    for group in groups[:MOST_GROUPS]:
+        kind = text.cut(text.line(str(group.kind or group.name)), 24)
+        among = "all ranks" if group.ranks is None else format_rank_numbers(group.ranks, limit=4)
+        shown.append(f"{kind}: {among}")
+    more = len(groups) - MOST_GROUPS
+    return [*shown, f"{more} more"] if more > 0 else shown
 
 
 def _blames(finding: Finding, rank: RankSummary) -> bool:

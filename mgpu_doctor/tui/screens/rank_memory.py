@@ -10,9 +10,7 @@ from rich.text import Text
 from mgpu_doctor.analysis.capacity.long_batches import find_long_batches
 from mgpu_doctor.analysis.capacity.peak_makeup import CACHE, REST, PeakMakeup, find_makeup
 from mgpu_doctor.analysis.steps.recent_steps import recent
-from mgpu_doctor.case.allocator import allocator
 from mgpu_doctor.case.model import Outcome, Rank
-from mgpu_doctor.case.peaks import rungs
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.formatting import format_bytes, format_count, format_share
 from mgpu_doctor.live.frame import Frame
@@ -41,7 +39,7 @@ def memory_lines(frame: Frame, rank: RankSummary, known: Rank | None) -> Iterato
         if taken is not None:
             told.append(f"  {format_share(taken / whole)} in use by all", style=DIM)
     yield told
-    of = allocator(known) if known is not None else None
+    of = known.metadata.device_memory if known is not None else None
     if of is not None and of.allocated is not None:
         parts = [f"{format_bytes(of.allocated)} allocated"]
         if of.allocated_peak is not None:
@@ -94,7 +92,7 @@ def forecast_lines(diagnosis: Diagnosis, known: Rank | None) -> Iterator[Text]:
     if known is None or diagnosis.case.job.outcome is not Outcome.RUNNING:
         return
     for where in ("device", "host"):
-        if not rungs(known, where):
+        if not known.metadata.memory_peaks.history(where):
             continue
         for batch in find_long_batches(recent(diagnosis.case), where, GROWN.default):
             if batch.rank.rank == known.rank:

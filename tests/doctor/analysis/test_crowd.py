@@ -10,7 +10,9 @@ import pytest
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.analysis.machines.oversubscription import Crowd, crowds
 from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.process_metadata import UNKNOWN
 from tests.support.hosts import Doing, on_host, sampled
+from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
 
@@ -63,12 +65,12 @@ def test_without_samples_the_births_tell() -> None:
 
 def test_unequal_affinities_without_samples_do_not_tell() -> None:
     case = job(affinity=2)
-    other = replace(case.ranks[0], birth={**case.ranks[0].birth, "affinity": 1})
+    other = with_metadata(case.ranks[0], affinity=1)
     assert crowd(replace(case, ranks=(other, *case.ranks[1:]))).cores is None
 
 
 def test_a_host_with_a_rank_of_unknown_threads_is_left_out() -> None:
     case = job()
-    unknown = replace(case.ranks[0], birth={}, host="other")
+    unknown = replace(case.ranks[0], metadata=UNKNOWN, host="other")
     found = crowds(replace(case, ranks=(unknown, *case.ranks[1:])), {})
     assert [one.host for one in found] == ["node"]

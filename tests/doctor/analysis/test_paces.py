@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.analysis.statistics.pace_comparison import slow_one, throughput_lost
-from mgpu_doctor.case.birth_tf import Pace
+from mgpu_doctor.case.process_metadata import Pace
 
 
 def pace(index: int, times: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Pace:
     low, middle, high = np.quantile(times, (0.25, 0.5, 0.75))
-    return Pace(index, len(times), len(times), float(low), float(middle), float(high))
+    return Pace(index, len(times), len(times), (float(low), float(middle), float(high)))
 
 
 def job(factors: list[float], seed: int, spread: float, count: int = 64) -> list[Pace]:

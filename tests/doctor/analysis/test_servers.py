@@ -11,6 +11,7 @@ from mgpu_probes.inprocess import layout
 from mgpu_doctor.analysis.structure.job_structure import servers
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.diagnose import diagnose
+from tests.support.metadata import with_metadata
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
 
@@ -26,7 +27,9 @@ def serving(job: Synthetic, *, updates: int = 2, **changes: Any) -> Case:
     served["end_ns"] = 10**12 + served["wall_ns"].cumsum()
     births = [{"sends_to": list(range(1, job.ranks))}, *[{"sends_to": [0]}] * job.ranks]
     ranks = [
-        replace(one, birth={**births[at], **changes}, steps=served if at == 0 else one.steps)
+        with_metadata(
+            replace(one, steps=served if at == 0 else one.steps), **{**births[at], **changes}
+        )
         for at, one in enumerate(case.ranks)
     ]
     for one in ranks:

@@ -10,6 +10,7 @@ from mgpu_doctor.analysis.machines.cpu_contention import surroundings
 from mgpu_doctor.case.host import Group, HostSample, Task
 from mgpu_doctor.case.model import Case
 from tests.support.hosts import EVERY, Doing, on_host, pooled, sampled
+from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
 JOB = Synthetic(ranks=2)
@@ -52,8 +53,9 @@ def test_what_the_kernel_does_not_count_is_unknown() -> None:
 
 def test_the_main_thread_tells_nothing_where_another_one_trains() -> None:
     case = case_of(Doing(ran=0.5, queued=0.3), Doing(ran=0.5, queued=0.3))
-    told = {**case.ranks[0].birth, "main_thread_trains": False}
-    seen = surroundings(replace(case, ranks=(replace(case.ranks[0], birth=told), case.ranks[1])))
+    seen = surroundings(
+        replace(case, ranks=(with_metadata(case.ranks[0], main_thread_trains=False), case.ranks[1]))
+    )
     assert (seen[0].main_running, seen[0].queueing) == (None, None)
     assert seen[1].queueing == pytest.approx(0.3)
 

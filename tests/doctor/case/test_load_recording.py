@@ -77,7 +77,7 @@ class Recorder:
             boxes, rank=number, local_rank=local, world_size=world, attempt=attempt
         )
         birth = {"framework": "torch", "strategy": "ddp", "launcher": by}
-        writer.birth({**birth, "ticks": find_start_ticks(os.getpid())})
+        writer.birth({**birth, "seed": find_start_ticks(os.getpid())})
         write_steps(writer, 10)
         if how == "raise":
             words = {"type": "ValueError", "message": "bad\x1b[2J", "file": "/a/t.py", "line": 7}
@@ -175,7 +175,7 @@ def test_exit_statuses_seen_from_outside_come_first(recorder: Recorder) -> None:
 def test_a_process_ends_once_and_then_when_it_was_first_seen(recorder: Recorder) -> None:
     recorder.info()
     pid = recorder.rank(0, world=1)
-    ticks = recorder.load().ranks[0].birth["ticks"]
+    ticks = recorder.load().ranks[0].metadata.seed
     for later in range(3):
         end = {"pid": pid, "start_ticks": ticks, "signal": 9, "at": STARTED + later}
         recorder.line(EXITS, end)
@@ -566,5 +566,5 @@ def test_a_socket_is_looked_for_beside_the_box_alone(recorder: Recorder) -> None
     """Whatever path a box tells: it could lead to any socket of the reader's."""
     living(recorder, worker_socket="/run/user/1000/gnupg/S.gpg-agent")
     (rank,) = recorder.load().ranks
-    assert Path(rank.birth["worker_socket"]).parent == recorder.host / "boxes"
-    assert rank.birth["worker_socket"].endswith(f".{os.getpid()}.0.sock")
+    assert Path(rank.metadata.worker_socket or "").parent == recorder.host / "boxes"
+    assert (rank.metadata.worker_socket or "").endswith(f".{os.getpid()}.0.sock")

@@ -11,11 +11,14 @@ from mgpu_doctor.report.job_card import facts
 from mgpu_doctor.report.redaction.redact import as_it_is, redactor
 from mgpu_doctor.report.verdict import gains, job_line, whole_run
 from tests.support import diagnoses
+from tests.support.metadata import with_metadata
 
 
 def born(birth: dict[str, Json]) -> Diagnosis:
     made = diagnoses.straggler()
-    ranks = tuple(replace(rank, birth=birth, device="cuda:0") for rank in made.case.ranks)
+    ranks = tuple(
+        with_metadata(replace(rank, device="cuda:0"), **birth) for rank in made.case.ranks
+    )
     return replace(made, case=replace(made.case, ranks=ranks))
 
 

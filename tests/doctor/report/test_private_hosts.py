@@ -11,7 +11,6 @@ import pytest
 from mgpu_doctor.report import markdown
 from mgpu_doctor.report.redaction.redact import redacted
 from tests.support import diagnoses
-from tests.support.loops import over
 from tests.support.strangers import make_diagnosis, redact_words, render_page
 
 HOSTS = ["node07", "node07.cluster.example.org", "bigbox", "gpu-a100-3.corp", "NODE07"]
@@ -70,8 +69,8 @@ MESSAGES = [
 """Of which the place in them says that it is a host."""
 
 
-@over("host", HOSTS)
-@over("command", COMMANDS)
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(one)[:50] for one in COMMANDS])
 def test_a_host_of_the_command_is_hidden_in_the_whole_report(
     command: tuple[str, ...], host: str
 ) -> None:
@@ -85,8 +84,8 @@ def test_a_host_of_the_command_is_hidden_in_the_whole_report(
     assert "secret" not in render_page(made)
 
 
-@over("host", HOSTS)
-@over("message", MESSAGES)
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("message", MESSAGES)
 def test_a_host_of_a_message_is_hidden_there_and_elsewhere(message: str, host: str) -> None:
     words = f"{message.format(host)}\nlater {host} was gone"
     assert host.casefold() not in render_page(make_diagnosis(words)).casefold()

@@ -15,6 +15,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.communication import ddp_settings
+from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
 MIB = 1 << 20
@@ -208,8 +209,8 @@ def test_a_search_that_may_be_needed_is_left_alone(needed: dict[str, Any]) -> No
 
 def test_one_rank_that_needs_the_search_is_enough() -> None:
     made = case(ddp=SEARCHED)
-    birth = {**made.ranks[3].birth, "ddp": {**DDP, **SEARCHED, "unused_bytes": 64}}
-    ranks = (*made.ranks[:3], replace(made.ranks[3], birth=birth))
+    other = with_metadata(made.ranks[3], ddp={**DDP, **SEARCHED, "unused_bytes": 64})
+    ranks = (*made.ranks[:3], other)
     assert codes(replace(made, ranks=ranks)) == []
 
 
@@ -313,7 +314,7 @@ def test_a_barrier_in_every_step() -> None:
 
 def test_the_rank_that_waits_least_tells_what_a_barrier_costs() -> None:
     made = case(ddp={}, birth=calling("barrier"))
-    last = replace(made.ranks[1], birth={**made.ranks[1].birth, **calling("barrier", seconds=0.06)})
+    last = with_metadata(made.ranks[1], **calling("barrier", seconds=0.06))
     found = only(replace(made, ranks=(made.ranks[0], last, *made.ranks[2:])))
     assert found.cost.seconds_per_step == pytest.approx(0.0005)
 

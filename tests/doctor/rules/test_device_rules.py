@@ -18,6 +18,7 @@ from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.device.device import RULES
 from tests.fakenvml.fakenvml import machine
 from tests.support.gpus import GIB, gpus, on_gpus
+from tests.support.metadata import with_metadata
 from tests.support.nvml import PretendNvml
 from tests.support.synthetic import BASE, Fault, Synthetic
 
@@ -257,7 +258,7 @@ def test_a_gpu_that_spins_for_another_is_no_idle_one() -> None:
 def test_a_gpu_that_is_not_known_keeps_the_rules_silent() -> None:
     case = idle_job()
     last = case.ranks[3]
-    ranks = (*case.ranks[:3], replace(last, birth={**last.birth, "device_uuid": "MIG-1"}))
+    ranks = (*case.ranks[:3], with_metadata(last, device_uuid="MIG-1"))
     assert not codes(replace(case, ranks=ranks)) & {"launch-bound", "low-utilization"}
 
 

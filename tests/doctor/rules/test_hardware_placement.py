@@ -14,6 +14,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Severity
 from tests.support.gpus import gpu
 from tests.support.hardware import IDLE, hardware, job, only
+from tests.support.metadata import with_metadata
 
 # --- topology-slow --------------------------------------------------------------------------
 
@@ -33,7 +34,7 @@ def on_pairs(*used: int, **changes: Any) -> Case:
     """A job of two ranks on two of the four GPUs of PAIRS."""
     case = job(2, topology=replace(PAIRS, **changes))
     placed = [
-        replace(rank, birth={**rank.birth, "device_uuid": f"GPU-{used[number]:04x}"})
+        with_metadata(rank, device_uuid=f"GPU-{used[number]:04x}")
         for number, rank in enumerate(case.ranks)
     ]
     shown = tuple(

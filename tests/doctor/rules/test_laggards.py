@@ -13,6 +13,7 @@ from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
 from tests.support.deaths import AT, dead, error, failed_job, stepped, terminated
+from tests.support.metadata import with_metadata
 
 TIMED_OUT = (
     "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] "
@@ -27,10 +28,12 @@ def timed_out(
     said = replace(error("RuntimeError", TIMED_OUT.partition(": ")[2]), at=AT)
     told = [number for number in range(len(steps)) if number not in silent]
     ranks = [
-        replace(
-            dead(number, exit_code=1, error=said) if number in told else terminated(number),
-            steps=stepped(many),
-            birth=birth or {},
+        with_metadata(
+            replace(
+                dead(number, exit_code=1, error=said) if number in told else terminated(number),
+                steps=stepped(many),
+            ),
+            **birth or {},
         )
         for number, many in enumerate(steps)
     ]

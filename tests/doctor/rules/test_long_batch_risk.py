@@ -15,6 +15,7 @@ from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.gpus import GIB, gpus, on_gpus
+from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
 MIB = 1 << 20
@@ -54,7 +55,7 @@ def on_devices(total: float, sizes: Sizes = varied, **facts: Any) -> Case:
             "device_memory": {"allocated": WEIGHTS, "reserved": 11 * GIB - CONTEXT},
             **facts,
         }
-        ranks.append(replace(rank, birth={**rank.birth, **told}))
+        ranks.append(with_metadata(rank, **told))
     return replace(case, ranks=tuple(ranks))
 
 
@@ -129,7 +130,7 @@ def test_a_host_that_a_long_batch_would_fill() -> None:
 
     def with_room(free: int) -> Case:
         sample = HostSample(1.0, None, 2, None, 20 * GIB, 20 * GIB + free, processes)
-        return replace(case, ranks=(replace(rank, birth=birth),), host_samples=(sample,))
+        return replace(case, ranks=(with_metadata(rank, **birth),), host_samples=(sample,))
 
     (found,) = told(with_room(int(1.1 * drawn.max()) * A_TOKEN))
     assert "the host memory of rank 0" in found.title

@@ -12,6 +12,7 @@ from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.gpus import GIB, gpus, on_gpus
+from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case
 
 MIB = 1 << 20
@@ -50,7 +51,7 @@ def test_the_step_at_which_a_device_is_full() -> None:
 def test_what_torch_keeps_unused_counts_as_left() -> None:
     case = growing_on_devices(0, 2)
     kept = {"device_memory": {"allocated": 40 * GIB, "reserved": 50 * GIB}}
-    ranks = tuple(replace(rank, birth={**rank.birth, **kept}) for rank in case.ranks)
+    ranks = tuple(with_metadata(rank, **kept) for rank in case.ranks)
     (found,) = told(replace(case, ranks=ranks))
     assert "about 15,360 steps" in found.title
 

@@ -12,6 +12,7 @@ from mgpu_doctor.case.model import Case, Event
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.hosts import Doing, on_host, sampled
+from tests.support.metadata import with_metadata
 from tests.support.recurring import healthy, job_of
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
@@ -161,7 +162,7 @@ def test_saving_on_all_ranks_has_no_victims() -> None:
 def test_the_end_of_an_epoch_is_called_so() -> None:
     case = stalled("evaluation", 0)
     birth = {"loaders": [{"batches": 20}]}
-    ranks = tuple(replace(rank, birth=birth) for rank in case.ranks)
+    ranks = tuple(with_metadata(rank, **birth) for rank in case.ranks)
     (found,) = loud(replace(case, ranks=ranks))
     assert "at every epoch (20 steps)" in found.title
     assert "DistributedSampler" in found.fixes[0].how

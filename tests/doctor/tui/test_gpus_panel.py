@@ -24,6 +24,7 @@ from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.panels import gpu_table
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
+from tests.support.metadata import with_metadata
 from tests.support.screens import Still, check, screen_text, shown, until
 
 GIB = 1 << 30
@@ -54,7 +55,9 @@ def gpu(index: int, **changes: Any) -> Device:
 
 def on_devices(diagnosis: Diagnosis, clock: str = "device", **changes: Any) -> Diagnosis:
     """Its ranks timed on their devices, and changed."""
-    ranks = tuple(replace(rank, birth={"clock": clock}, **changes) for rank in diagnosis.case.ranks)
+    ranks = tuple(
+        with_metadata(replace(rank, **changes), clock=clock) for rank in diagnosis.case.ranks
+    )
     return replace(diagnosis, case=replace(diagnosis.case, ranks=ranks))
 
 
@@ -118,7 +121,7 @@ def drawn(made: Frame, width: int) -> list[str]:
 @pytest.mark.parametrize("name", MACHINES)
 def test_machine(name: str, width: int) -> None:
     lines = drawn(frame(STRAGGLER, *MACHINES[name]), width)
-    check(f"gpus-{name}", "\n".join(lines) + "\n", width)
+    check(f"gpus-{name}-{width}", "\n".join(lines) + "\n")
 
 
 def waits(diagnosis: Diagnosis, **changes: Any) -> bool:

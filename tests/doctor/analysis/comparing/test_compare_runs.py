@@ -18,6 +18,7 @@ from mgpu_doctor.analysis.comparing.compared_run import (
 from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case
+from tests.support.metadata import with_metadata
 from tests.support.runs import fed_case
 from tests.support.synthetic import Fault, Synthetic
 
@@ -64,7 +65,7 @@ def test_ranks_that_share_their_batches_count_once() -> None:
     own = [f"{index}" for index in range(6)]
     other = [f"{index}'" for index in range(6)]
     ranks = tuple(
-        replace(rank, birth={"batches": batches(*(own if place < 2 else other))})
+        with_metadata(rank, batches=batches(*(own if place < 2 else other)))
         for place, rank in enumerate(case.ranks)
     )
     assert run_of(replace(case, ranks=ranks)).work.samples == 16

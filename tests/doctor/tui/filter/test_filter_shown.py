@@ -19,6 +19,7 @@ from mgpu_doctor.tui.panels import gpu_table, heatmap, rank_table
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
 from tests.support.frames import ALL, AT, EIGHT_GPUS, MANY_RANKS, NO_GPU, STRAGGLER, frame, gpu
+from tests.support.metadata import with_metadata
 
 
 def left(made: Frame, typed: str) -> tuple[list[int | None], list[int]]:
@@ -106,7 +107,7 @@ def test_a_rank_that_names_its_gpu_is_found_without_its_pid() -> None:
     diagnosis = diagnoses.straggler(outcome=Outcome.RUNNING)
     case = diagnosis.case
     cases = tuple(
-        replace(rank, device="cuda:0", birth={"device_uuid": f"GPU-{rank.rank}"})
+        with_metadata(replace(rank, device="cuda:0"), device_uuid=f"GPU-{rank.rank}")
         for rank in case.ranks
     )
     assert {rank.rank for rank in cases} == {0, 1, 2, 3}

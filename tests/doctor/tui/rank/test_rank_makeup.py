@@ -11,26 +11,29 @@ from textual.app import App
 from mgpu_doctor.analysis.capacity.peak_makeup import PeakMakeup, find_makeup
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Outcome, Rank
+from mgpu_doctor.case.process_metadata import UNKNOWN
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.rank_output import Output
+from mgpu_doctor.live.rank.output import Output
 from mgpu_doctor.tui.screens.rank_memory import forecast_lines, peak_lines
 from mgpu_doctor.tui.screens.rank_screen import RankScreen
 from mgpu_doctor.tui.view import View, Who
 from tests.support import diagnoses
 from tests.support.frames import GIB, STRAGGLER, eight_gpus
-from tests.support.screens import SIZES, check_screen, screen_text, until
+from tests.support.metadata import with_metadata
+from tests.support.screens import check_screen, screen_text, until
 from tests.support.synthetic import Synthetic, synthetic_case
 
 PARTS = {"on": "cuda", "weights": 2 * GIB, "gradients": 2 * GIB, "optimizer": 4 * GIB}
 DDP = {"gradient_as_bucket_view": False, "buckets": [GIB, GIB]}
 TORCH = {"allocated": 8 * GIB, "allocated_peak": 20 * GIB, "reserved_peak": 24 * GIB}
 BIRTH = {"memory_parts": PARTS, "ddp": DDP, "device_memory": TORCH}
+SIZES = ((80, 24), (120, 40), (200, 60))
 
 
 def on_a_gpu(**birth: Any) -> Rank:
     (rank,) = synthetic_case(Synthetic(ranks=1, steps=1)).ranks
-    return replace(rank, device="cuda:0", birth={**BIRTH, **birth})
+    return with_metadata(replace(rank, device="cuda:0"), **{**BIRTH, **birth})
 
 
 def test_the_parts_add_up_to_the_peak_and_what_is_kept_lies_beside_it() -> None:
@@ -52,13 +55,10 @@ def test_the_parts_add_up_to_the_peak_and_what_is_kept_lies_beside_it() -> None:
 
 
 def test_a_process_on_the_host() -> None:
-    rank = replace(
-        on_a_gpu(),
-        device="cpu",
-        birth={
-            "memory_parts": {**PARTS, "on": "cpu"},
-            "memory_peaks": {"host": [[0, 8, 0, 9 * GIB], [4, 8, 0, 11 * GIB]]},
-        },
+    rank = with_metadata(
+        replace(on_a_gpu(), device="cpu", metadata=UNKNOWN),
+        memory_parts={**PARTS, "on": "cpu"},
+        memory_peaks={"host": [[0, 8, 0, 9 * GIB], [4, 8, 0, 11 * GIB]]},
     )
     made = find_makeup(rank)
     assert isinstance(made, PeakMakeup)
@@ -98,7 +98,7 @@ def test_what_is_foretold_of_all_ranks_and_the_batch_that_fits() -> None:
     (rank,) = case.ranks
     rank.steps["tokens"] = 100 + rank.steps["step"].astype(int) * 7 % 900
     ladder = [[n, 8, 200 + 80 * n, GIB + (200 + 80 * n) * (1 << 20)] for n in range(9)]
-    rank = replace(rank, birth={"memory_peaks": {"host": ladder}})
+    rank = with_metadata(rank, memory_peaks={"host": ladder})
     sample = replace(host(), processes={rank.pid or 0: (1.0, GIB)})
     case = replace(case, ranks=(rank,), host_samples=(sample,))
     told = replace(diagnoses.healthy(Outcome.RUNNING), case=case)
@@ -121,7 +121,9 @@ def with_parts() -> Frame:
     """Ranks of which everything is known."""
     assert STRAGGLER.diagnosis is not None
     case = STRAGGLER.diagnosis.case
-    ranks = tuple(replace(rank, device=f"cuda:{rank.rank}", birth=BIRTH) for rank in case.ranks)
+    ranks = tuple(
+        with_metadata(replace(rank, device=f"cuda:{rank.rank}"), **BIRTH) for rank in case.ranks
+    )
     told = replace(STRAGGLER.diagnosis, case=replace(case, ranks=ranks))
     return replace(STRAGGLER, diagnosis=told, devices=eight_gpus())
 
@@ -138,4 +140,4 @@ async def test_screen(size: tuple[int, int]) -> None:
     app = Host()
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "nothing more" in screen_text(app), "the page")
-        await check_screen(pilot, "rank-memory")
+        await check_screen(pilot, f"rank-memory-{size[0]}x{size[1]}")

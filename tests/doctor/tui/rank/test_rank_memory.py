@@ -12,13 +12,14 @@ from mgpu_doctor.tui.screens.rank_memory import memory_lines
 from mgpu_doctor.tui.view import View
 from tests.support import diagnoses
 from tests.support.frames import AT, GIB, HOST, STRAGGLER, gpu
+from tests.support.metadata import with_metadata
 
 
 def told(frame: Frame, birth: dict[str, Any] | None = None) -> list[str]:
     """Of the first rank."""
     assert frame.diagnosis is not None
     rank, known = frame.diagnosis.ranks[0], frame.diagnosis.case.ranks[0]
-    return [line.plain for line in memory_lines(frame, rank, replace(known, birth=birth or {}))]
+    return [line.plain for line in memory_lines(frame, rank, with_metadata(known, **birth or {}))]
 
 
 def on_gpus(*, used: int | None = 70, own: int | None = 20) -> Frame:

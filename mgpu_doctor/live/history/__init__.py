@@ -1,0 +1,1 @@
+"""What was sampled until now, bounded in memory."""

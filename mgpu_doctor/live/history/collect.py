@@ -1,0 +1,129 @@
+"""Gathers samples into series: live ones as frames are made, recorded ones all at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.live.history.measures import OF_DEVICE, OF_HOST, OF_PRESSURE, PRESSURES
+from mgpu_doctor.live.history.series import BLOCKS, EMPTY, Series, Trace
+
+MOST_DEVICES = 256
+MOST_HOSTS = 64
+
+Place = tuple[str | None, int]
+"""A GPU: its host, None: not known, and its index there."""
+
+
+class HostPast(NamedTuple):
+    """Measures in the order of `OF_HOST` and of `OF_PRESSURE`."""
+
+    use: Trace = EMPTY
+    pressure: Trace = EMPTY
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """What is known of the past at one moment. Takes no copies, and never changes."""
+
+    at: float
+    """Seconds since the epoch; what came later is not shown."""
+    devices: Mapping[Place, Trace] = field(default_factory=dict)
+    """Measures in the order of `OF_DEVICE`."""
+    hosts: Mapping[str | None, HostPast] = field(default_factory=dict)
+    ranks: tuple[Rank, ...] = ()
+    """Their boxes hold their past."""
+
+    @property
+    def first(self) -> float | None:
+        """When the first thing was measured that is still known."""
+        of_hosts = [trace for host in self.hosts.values() for trace in host]
+        begun = [trace.first for trace in (*self.devices.values(), *of_hosts)]
+        begun += [rank.started for rank in self.ranks if len(rank.steps)]
+        return min((at for at in begun if at is not None and at <= self.at), default=None)
+
+
+class Collector:
+    """`blocks`: see `Series`. For one thread; what it hands out may go to others."""
+
+    def __init__(self, blocks: float = BLOCKS) -> None:
+        self._blocks = blocks
+        self._devices: dict[Place, Series] = {}
+        self._hosts: dict[str | None, _Host] = {}
+
+    @classmethod
+    def of(cls, devices: Iterable[DeviceSample], hosts: Iterable[HostSample]) -> Collector:
+        """All samples of a recording, which is bounded itself: nothing is merged."""
+        collector = cls(math.inf)
+        collector.add_all(devices, hosts)
+        return collector
+
+    def add_all(self, devices: Iterable[DeviceSample], hosts: Iterable[HostSample]) -> None:
+        for sample in devices:
+            self.add_devices(sample)
+        for reading in hosts:
+            self.add_host(reading)
+
+    def add_devices(self, sample: DeviceSample) -> None:
+        """A GPU that is lost leaves a gap: nothing of it is known."""
+        for device in sample.devices[:MOST_DEVICES]:
+            place = (sample.host, device.index)
+            series = self._devices.get(place)
+            if series is None:
+                if len(self._devices) >= MOST_DEVICES:
+                    continue
+                series = self._devices[place] = Series(len(OF_DEVICE), self._blocks)
+            series.append(sample.at, [read(device) for read in OF_DEVICE.values()])
+
+    def add_host(self, sample: HostSample) -> None:
+        host = self._hosts.get(sample.host)
+        if host is None:
+            if len(self._hosts) >= MOST_HOSTS:
+                return
+            host = self._hosts[sample.host] = _Host(self._blocks)
+        host.add(sample)
+
+    def history(self, at: float, ranks: tuple[Rank, ...] = ()) -> History:
+        """What is known now."""
+        devices = sorted(self._devices.items(), key=lambda one: (one[0][0] or "", one[0][1]))
+        hosts = sorted(self._hosts.items(), key=lambda one: one[0] or "")
+        return History(
+            at,
+            {place: series.trace() for place, series in devices},
+            {name: host.past() for name, host in hosts},
+            ranks,
+        )
+
+
+class _Host:
+    """The series of one host."""
+
+    def __init__(self, blocks: float) -> None:
+        self._use = Series(len(OF_HOST), blocks)
+        self._pressure = Series(len(OF_PRESSURE), blocks)
+        self._counters: HostSample | None = None
+
+    def add(self, sample: HostSample) -> None:
+        self._use.append(sample.at, [read(sample) for read in OF_HOST.values()])
+        if not sample.pressure:
+            return
+        before, self._counters = self._counters, sample
+        if before is not None and sample.at > before.at:
+            shares = [_share(before, sample, name) for name in PRESSURES]
+            self._pressure.append(sample.at, shares, before.at)
+
+    def past(self) -> HostPast:
+        return HostPast(self._use.trace(), self._pressure.trace())
+
+
+def _share(before: HostSample, sample: HostSample, name: str) -> float | None:
+    """Of the time since the sample before, by counters of seconds; None after a new boot."""
+    then, now = before.pressure.get(name), sample.pressure.get(name)
+    if then is None or now is None or now < then:
+        return None
+    return min(1.0, (now - then) / (sample.at - before.at))
