@@ -30,8 +30,10 @@ demo: $(READY)
 	@echo "  $(BIN)/mgpu-doctor explain straggler-input              what the finding means"
 	@echo "  $(BIN)/mgpu-doctor run -- torchrun --nproc-per-node 4 your_script.py"
 
+# Two processes, as a small machine has two cores. The tests of a file stay together: they share what
+# it sets up. The slow suite runs serially: two training jobs at once would disturb each other.
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # What other programs of the machine disturbed is run up to three times. Neighbours of a virtual
 # machine are not seen by it: what failed has one more try by itself, and its first end is printed.

@@ -27,7 +27,7 @@ from mgpu_doctor.analysis.stacks.prefix_tree import tree_of
 from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.looks import Frame, Look, Process, Role, Stack, Thread
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.examine.live import examine, of_pid
+from mgpu_doctor.examine.live_targets import examine, of_pid
 
 STARTS = 180.0
 """Seconds that a job may take to come to stand: eight imports of torch on two cores."""

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.support import DOCTOR, machine
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.examine.together import cases
+from mgpu_doctor.examine.case_sources import cases
 
 WARM_UP = 20
 """Steps before the trace is asked for."""

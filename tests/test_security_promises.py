@@ -15,7 +15,7 @@ MAY_USE_IT = {
     "mgpu_doctor/export/access.py",
     "mgpu_doctor/export/http_server.py",
     "mgpu_doctor/export/http_request.py",
-    "mgpu_doctor/launch/console.py",  # a socketpair to the job
+    "mgpu_doctor/launch/job_console.py",  # a socketpair to the job
     "mgpu_doctor/plan/fork_server.py",  # the same to its children, as in the next three
     "mgpu_doctor/plan/tracing/__main__.py",
     "probes/mgpu_probes/inprocess/worker_server.py",  # a unix socket, as in the next three

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from mgpu_doctor import __version__
-from mgpu_doctor.cli.output import guard_streams
-from mgpu_doctor.launch.say import one_line
+from mgpu_doctor.cli.terminal_output import guard_streams
+from mgpu_doctor.launch.messages import make_one_line
 
 VERBS = (
     "top",
@@ -89,9 +89,9 @@ def _errors_on_one_line() -> Iterator[None]:
         raise  # its message is the help
     except click.UsageError as error:
         message = error.format_message()
-        if one_line(message) == message:
+        if make_one_line(message) == message:
             raise
-        raise click.UsageError(one_line(message), error.ctx) from None
+        raise click.UsageError(make_one_line(message), error.ctx) from None
 
 
 @click.group(

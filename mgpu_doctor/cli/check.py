@@ -6,8 +6,8 @@ import sys
 
 import click
 
-from mgpu_doctor.cli.output import colour, put, unicode, width
-from mgpu_doctor.cli.verb import Verb
+from mgpu_doctor.cli.options import Verb
+from mgpu_doctor.cli.terminal_output import colour, put, unicode, width
 
 IMPROVABLE = 1
 
@@ -24,15 +24,17 @@ def check(as_json: bool) -> None:
       mgpu-doctor check
       mgpu-doctor check --json | jq '.checks[] | select(.level == "fail")'
     """
-    from mgpu_doctor.check import catalogue
-    from mgpu_doctor.check.catalogue import check_all
-    from mgpu_doctor.check.model import Machine
+    from mgpu_doctor.check import check_report
+    from mgpu_doctor.check.check_report import check_all
+    from mgpu_doctor.check.check_result import CheckedMachine
 
-    checked = check_all(Machine())
+    checked = check_all(CheckedMachine())
     out = sys.stdout
     put(
-        catalogue.as_json(checked)
+        check_report.as_json(checked)
         if as_json
-        else catalogue.render(checked, width=width(out), colour=colour(out), unicode=unicode(out))
+        else check_report.render(
+            checked, width=width(out), colour=colour(out), unicode=unicode(out)
+        )
     )
     raise click.exceptions.Exit(IMPROVABLE if any(one.improvable for one in checked) else 0)

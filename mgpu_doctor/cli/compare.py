@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.diagnose import recording
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
-from mgpu_doctor.cli.verb import FILE, Argument, Verb
-from mgpu_doctor.launch.say import say
+from mgpu_doctor.cli.options import FILE, Argument, Verb
+from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, colour, leave, put, unicode, width
+from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.comparing.comparison import Comparison, LeftOut
@@ -38,7 +38,7 @@ def compare_recordings(folders: Sequence[Path]) -> Comparison | tuple[LeftOut, .
     from mgpu_probes.outside.untrusted_files import within_budget
 
     from mgpu_doctor.analysis.comparing.comparison import compare
-    from mgpu_doctor.cli.output import telling
+    from mgpu_doctor.cli.terminal_output import telling
 
     def case(name: str, folder: Path) -> Case | str:
         tell(f"reading {name}")
@@ -196,7 +196,7 @@ def _write(output: Path, words: str) -> None:
         write_whole(output, words.encode())
     except OSError as error:
         leave(f"{output} cannot be written ({error.strerror}).", WRONG_USAGE)
-    say(f"the comparison is in {output}")
+    print_message(f"the comparison is in {output}")
 
 
 def _judge(found: Comparison, limit: float) -> None:
@@ -210,4 +210,4 @@ def _judge(found: Comparison, limit: float) -> None:
     slower = [letter(one.second) for one in found.pairs if one.slower_by_more_than(limit)]
     if slower:
         leave(f"{', '.join(slower)} slower than A by more than {format_share(limit)}.", REGRESSION)
-    say(f"nothing shown to be slower than A by {format_share(limit)}.")
+    print_message(f"nothing shown to be slower than A by {format_share(limit)}.")

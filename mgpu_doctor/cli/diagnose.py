@@ -8,9 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, unswept, width
-from mgpu_doctor.cli.verb import Argument, Verb
-from mgpu_doctor.launch.say import one_line
+from mgpu_doctor.cli.options import Argument, Verb
+from mgpu_doctor.cli.terminal_output import (
+    NOTHING_EXAMINED,
+    colour,
+    leave,
+    put,
+    unicode,
+    unswept,
+    width,
+)
+from mgpu_doctor.launch.messages import make_one_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +31,8 @@ START_ONE = "start a job with `mgpu-doctor run -- COMMAND`"
 def examine(recording: Path) -> Diagnosis:
     """The diagnosis of a recording, live or finished; leaves with exit code 3 where it is none."""
     from mgpu_doctor.case.load import NotARecording, load_recording
-    from mgpu_doctor.cli.output import telling
-    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.cli.settings_files import settings
+    from mgpu_doctor.cli.terminal_output import telling
     from mgpu_doctor.diagnose import diagnose
 
     chosen = settings()
@@ -104,11 +112,11 @@ def diagnose(subjects: tuple[str, ...], as_json: bool) -> None:
 
 
 def _diagnosed(subjects: Sequence[str]) -> list[Diagnosis]:
-    from mgpu_doctor.cli.output import telling
-    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.cli.settings_files import settings
+    from mgpu_doctor.cli.terminal_output import telling
     from mgpu_doctor.diagnose import diagnose
+    from mgpu_doctor.examine.case_sources import cases
     from mgpu_doctor.examine.subjects import UnknownSubject
-    from mgpu_doctor.examine.together import cases
 
     chosen = settings()
     try:
@@ -135,7 +143,7 @@ def _text(diagnoses: Sequence[Diagnosis]) -> str:
         for one in diagnoses
     ]
     if len(texts) > 1:
-        names = [one_line(diagnosis.case.job.id) for diagnosis in diagnoses]
+        names = [make_one_line(diagnosis.case.job.id) for diagnosis in diagnoses]
         texts = [f"{name}\n{text}" for name, text in zip(names, texts, strict=True)]
     return "\n".join(texts)
 

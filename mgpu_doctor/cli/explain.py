@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from mgpu_doctor.cli.output import leave, put
-from mgpu_doctor.cli.verb import Argument, Verb
+from mgpu_doctor.cli.options import Argument, Verb
+from mgpu_doctor.cli.terminal_output import leave, put
 
 WRONG_USAGE = 2
 

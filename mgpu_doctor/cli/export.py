@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from mgpu_doctor.cli.diagnose import examine, recording
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put_line
-from mgpu_doctor.cli.verb import FILE, Argument, Between, Verb
-from mgpu_doctor.launch.say import say
+from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
+from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, leave, put_line
+from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.export.access import Address
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _WRONG = 2
 
 
-class Wanted(NamedTuple):
-    """Where each is to be written; None: not at all."""
+class ExportFiles(NamedTuple):
+    """The files to write; None: not requested."""
 
     timeline: Path | None = None
     csv: Path | None = None
@@ -40,15 +40,15 @@ EXTRAS = {"parquet": "pyarrow", "tensorboard": "tensorboardX"}
 """What is asked for -> the package that writes it; the extra has the first one's name."""
 
 
-def write_files(job: str, wanted: Wanted) -> None:
+def write_files(job: str, wanted: ExportFiles) -> None:
     """All that is wanted, each with a line on how large it is; leaves where one cannot be."""
     _check(wanted)
-    from mgpu_doctor.cli.output import telling
+    from mgpu_doctor.cli.terminal_output import telling
 
     with telling() as tell:
         tell("reading the recording")
         diagnosis = examine(recording(job))
-        if wanted != Wanted(timeline=wanted.timeline) and not _has_steps(diagnosis):
+        if wanted != ExportFiles(timeline=wanted.timeline) and not _has_steps(diagnosis):
             leave(f"{job} holds no step: `mgpu-doctor diagnose {job}` says why.", NOTHING_EXAMINED)
         for name, path in wanted._asdict().items():
             if path is None:
@@ -65,7 +65,7 @@ def _has_steps(diagnosis: Diagnosis) -> bool:
     return any(len(rank.steps) for rank in (*diagnosis.case.earlier, *diagnosis.case.ranks))
 
 
-def _check(wanted: Wanted) -> None:
+def _check(wanted: ExportFiles) -> None:
     """Before the recording is read, which may take long."""
     for path, ending in zip(wanted, ENDINGS, strict=True):
         if path is None or ending is None:
@@ -196,7 +196,7 @@ def export(
       mgpu-doctor export --serve --port 0 --no-token
       mgpu-doctor export --serve --listen node7 --token-file /run/secrets/mgpu
     """
-    wanted = Wanted(timeline, csv, parquet, tensorboard)
+    wanted = ExportFiles(timeline, csv, parquet, tensorboard)
     if serve == any(wanted):
         leave(SAY_WHAT, WRONG_USAGE)
     if not serve:
@@ -236,7 +236,7 @@ def _token(file: Path | None) -> str:
         leave(f"{error}.", NOTHING_EXAMINED)
     where = home() / access.FILE
     told = f"the token, told this once, is {kept}; it is kept" if new else "the token is"
-    say(f"{told} in {where}")
+    print_message(f"{told} in {where}")
     return kept
 
 
@@ -255,12 +255,12 @@ def _server(
             f"{sys.executable} -m pip install 'prometheus-client>=0.23.1'",
             NOTHING_EXAMINED,
         )
-    from mgpu_doctor.cli.settings import settings
-    from mgpu_doctor.live.here import Live
-    from mgpu_doctor.live.wanted import Wanted
+    from mgpu_doctor.cli.settings_files import settings
+    from mgpu_doctor.live.frame_source import FrameOptions
+    from mgpu_doctor.live.live_jobs import LiveJobs
 
     here = os.uname().nodename
-    live = Live(job, settings=settings(), wanted=Wanted(heat=False, history=False))
+    live = LiveJobs(job, settings=settings(), wanted=FrameOptions(heat=False, history=False))
     watching = Watching(live, here, fixed=job is not None)
     sampler = Sampler(watching.text, interval)
     try:
@@ -285,6 +285,6 @@ def _run(server: Server, address: Address) -> None:
     stop = serve(server)
     click.echo(f"OpenMetrics on {Address(address.host, server.port, address.family).url}")
     if not address.is_loopback:
-        say("what is served there, the token included, is not encrypted.")
+        print_message("what is served there, the token included, is not encrypted.")
     over.wait()
     stop()

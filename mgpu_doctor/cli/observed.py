@@ -1,4 +1,4 @@
-"""What `run` and `train` share: run it, tell the diagnosis, exit as the job did."""
+"""What `run` and `train` share: run the command, show the diagnosis, exit as the job did."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 
-from mgpu_doctor.cli.verb import FILE
+from mgpu_doctor.cli.options import FILE
 from mgpu_doctor.launch.hang_watchdog import Alarm
-from mgpu_doctor.launch.say import one_line, say
+from mgpu_doctor.launch.messages import make_one_line, print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
@@ -58,8 +58,8 @@ def run_and_tell(
     on_hang: OnHang = OnHang.tell,
 ) -> NoReturn:
     """Run `command` under observation and leave with its exit code (128 + signal)."""
+    from mgpu_doctor.launch.job_command import CannotStartError
     from mgpu_doctor.launch.observe import OccupiedError, observe
-    from mgpu_doctor.launch.program import CannotStartError
 
     if json_out is not None and not _writable(json_out):
         refuse(f"{json_out} cannot be written; name another file with --json-out.")
@@ -78,21 +78,25 @@ def run_and_tell(
     except OccupiedError as occupied:
         refuse(f"{occupied} Name a new or empty folder with --dir.")
     except CannotStartError as failure:
-        say(str(failure))
+        print_message(str(failure))
         raise click.exceptions.Exit(failure.code) from None
     if seen.recording is not None and not silent:
         try:
             _tell(seen.recording, json_out, quiet)
         except KeyboardInterrupt:
-            say(f"the diagnosis was interrupted; see `mgpu-doctor diagnose {seen.recording}`.")
+            print_message(
+                f"the diagnosis was interrupted; see `mgpu-doctor diagnose {seen.recording}`."
+            )
     if removed and not quiet:
-        say(f"old recordings were removed: {', '.join(removed)} (`mgpu-doctor runs --help`).")
+        print_message(
+            f"old recordings were removed: {', '.join(removed)} (`mgpu-doctor runs --help`)."
+        )
     raise click.exceptions.Exit(seen.exit_code)
 
 
 def refuse(sentence: str) -> NoReturn:
     """Say what is wrong with the command line and leave."""
-    say(sentence)
+    print_message(sentence)
     raise click.exceptions.Exit(WRONG_USAGE)
 
 
@@ -105,14 +109,16 @@ def _alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alarm:
         diagnosis = _diagnosis(recording)
         found = diagnosis.findings if diagnosis is not None else ()
         what = f": {found[0].title[:1].lower()}{found[0].title[1:]}" if found else ""
-        say(
+        print_message(
             f"the job has stood still for {seconds:.0f} s{what} "
             f"(`mgpu-doctor diagnose {recording}` tells more)."
         )
 
     def lasts(seconds: float) -> None:
         if on_hang is OnHang.stop:
-            say(f"ending the job, which has stood still for {seconds:.0f} s (--on-hang=stop).")
+            print_message(
+                f"ending the job, which has stood still for {seconds:.0f} s (--on-hang=stop)."
+            )
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
@@ -150,14 +156,14 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
             diagnosis, width=_width(), colour=_colour(), unicode=_speaks_unicode()
         )
         start = "\n" if _left_in_mid_line(recording) else ""
-        _print(f"{start}{text.rstrip()}\n\nRecording: {one_line(str(recording))}\n")
+        _print(f"{start}{text.rstrip()}\n\nRecording: {make_one_line(str(recording))}\n")
     if json_out is not None:
         from mgpu_doctor.report import diagnosis_json
 
         try:
             _write(json_out, diagnosis_json.render(diagnosis))
         except OSError as error:
-            say(f"{json_out} cannot be written ({error.strerror}).")
+            print_message(f"{json_out} cannot be written ({error.strerror}).")
 
 
 def _left_in_mid_line(recording: Path) -> bool:
@@ -178,19 +184,21 @@ def _diagnosis(recording: Path) -> Diagnosis | None:
     except Exception as error:
         # The job is what counts here: whatever is wrong with the doctor, its exit code goes out.
         # `diagnose` on the same recording shows the same failure without this net.
-        say(f"the diagnosis failed ({type(error).__name__}: {error}); recording: {recording}")
+        print_message(
+            f"the diagnosis failed ({type(error).__name__}: {error}); recording: {recording}"
+        )
         return None
 
 
 def _settings() -> Settings:
     """The user's; the defaults where they are wrong, as the job is over and wants its diagnosis."""
-    from mgpu_doctor.cli.settings import read_settings, working_folder
+    from mgpu_doctor.cli.settings_files import read_settings, working_folder
     from mgpu_doctor.rules.settings import DEFAULTS, SettingsError
 
     try:
         return read_settings(working_folder())
     except SettingsError as error:
-        say(f"{error}; the defaults were used.")
+        print_message(f"{error}; the defaults were used.")
         return DEFAULTS
 
 

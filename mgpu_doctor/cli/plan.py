@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
-from mgpu_doctor.cli.verb import Argument, Between, Verb
+from mgpu_doctor.cli.options import Argument, Between, Verb
+from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, colour, leave, put, unicode, width
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.memory.device_memory import Gpu
@@ -123,7 +123,7 @@ def plan(
 
 
 def _planned(asked: PlanRequest) -> Planned:
-    from mgpu_doctor.cli.output import telling
+    from mgpu_doctor.cli.terminal_output import telling
     from mgpu_doctor.plan.planned import make_plan
     from mgpu_doctor.plan.step_tracer import CannotPlanError
     from mgpu_doctor.report.text import line

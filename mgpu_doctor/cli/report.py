@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.diagnose import examine, recording
-from mgpu_doctor.cli.output import leave, put, unswept
-from mgpu_doctor.cli.verb import FILE, Argument, Verb
-from mgpu_doctor.launch.say import say
+from mgpu_doctor.cli.options import FILE, Argument, Verb
+from mgpu_doctor.cli.terminal_output import leave, put, unswept
+from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
@@ -50,7 +50,7 @@ def report(reference: str, output: Path | None, no_redact: bool) -> None:
     ending = ".md" if output is None else output.suffix.lower()
     if ending not in ENDINGS:
         leave(f"{output} must end in .html, .md or .json.", WRONG_USAGE)
-    from mgpu_doctor.cli.output import telling
+    from mgpu_doctor.cli.terminal_output import telling
 
     diagnosis = examine(recording(reference))
     with telling() as tell:
@@ -65,7 +65,7 @@ def report(reference: str, output: Path | None, no_redact: bool) -> None:
         write_whole(output, words.encode())
     except OSError as error:
         leave(f"{output} cannot be written ({error.strerror}).", WRONG_USAGE)
-    say(f"the report is in {output}")
+    print_message(f"the report is in {output}")
 
 
 def _render(diagnosis: Diagnosis, ending: str, *, redact: bool) -> str:

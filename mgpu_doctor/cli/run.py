@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, OnHang, run_and_tell
-from mgpu_doctor.cli.verb import Argument, Verb
+from mgpu_doctor.cli.options import Argument, Verb
 
 
 @click.command(cls=Verb, context_settings={"allow_interspersed_args": False})

@@ -1,4 +1,4 @@
-"""`mgpu-doctor runs`: the recordings kept here."""
+"""`mgpu-doctor runs`: lists the recordings on this machine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, leave, put, put_line, width
-from mgpu_doctor.cli.verb import Argument, Verb
+from mgpu_doctor.cli.options import Argument, Verb
+from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, leave, put, put_line, width
 
 if TYPE_CHECKING:
     from collections.abc import Callable

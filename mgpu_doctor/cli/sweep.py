@@ -1,4 +1,4 @@
-"""`mgpu-doctor train NAME --sweep KEY=VALUE,…`: one run after the other, then a table of all."""
+"""`mgpu-doctor train NAME --sweep KEY=VALUE,…`: one run after another, then a table of all."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import click
 
 from mgpu_doctor.cli import compare
 from mgpu_doctor.cli.observed import refuse
+from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.launch.observe import Turns
-from mgpu_doctor.launch.say import say
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.comparing.comparison import Comparison
@@ -77,22 +77,24 @@ def run_sweep(
         took: list[float] = []
         for place, one in enumerate(planned):
             if not quiet:
-                say(f"run {place + 1} of {len(planned)}: {one.label}{_left(took, len(planned))}")
+                print_message(
+                    f"run {place + 1} of {len(planned)}: {one.label}{_left(took, len(planned))}"
+                )
             began = time.monotonic()
             recordings.append(one.recording(directory, place))
             command = [sys.executable, "-m", "mgpu_doctor", "train", *one.words]
             codes.append(turns.run([*command, "--quiet", "--dir", str(recordings[-1])]))
             took.append(time.monotonic() - began)
             if turns.asked is not None:
-                say(f"ended by {turns.asked.name}; what was run is kept.")
+                print_message(f"ended by {turns.asked.name}; what was run is kept.")
                 break
             if codes[-1]:
-                say(
+                print_message(
                     f"{one.label} ended with exit code {codes[-1]}: "
                     f"`mgpu-doctor diagnose {recordings[-1]}` says why."
                 )
     _tell(recordings, json_out)
-    say(f"recordings: {directory or ' '.join(one.name for one in recordings)}")
+    print_message(f"recordings: {directory or ' '.join(one.name for one in recordings)}")
     if turns.asked is not None:
         raise click.exceptions.Exit(128 + turns.asked)
     raise click.exceptions.Exit(next((code for code in codes if code), 0))
@@ -185,7 +187,7 @@ def _tell(recordings: Sequence[Path], json_out: Path | None) -> None:
     found = compare.compare_recordings(recordings)
     if isinstance(found, tuple):
         why = "; ".join(f"{line(one.name)}: {line(one.reason)}" for one in found)
-        say(f"fewer than two runs can be compared{f' ({why})' if why else ''}.")
+        print_message(f"fewer than two runs can be compared{f' ({why})' if why else ''}.")
     else:
         compare.show(found)
         if json_out is not None:
@@ -199,4 +201,4 @@ def _write(file: Path, found: Comparison) -> None:
     try:
         write_whole(file, comparison_json.render(found).encode())
     except OSError as error:
-        say(f"{file} cannot be written ({error.strerror}).")
+        print_message(f"{file} cannot be written ({error.strerror}).")

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.diagnose import recording
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, width
-from mgpu_doctor.cli.verb import FILE, Argument, Between, Dashed, after_dashes
-from mgpu_doctor.launch.say import say
+from mgpu_doctor.cli.options import FILE, Argument, Between, Dashed, after_dashes
+from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, colour, leave, put, width
+from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
-    from mgpu_doctor.live.here import Live
-    from mgpu_doctor.live.recorder import Recorder
+    from mgpu_doctor.live.frame_source import FrameOptions
+    from mgpu_doctor.live.live_jobs import LiveJobs
+    from mgpu_doctor.live.machine_recorder import Recorder
     from mgpu_doctor.live.replay import Replay
-    from mgpu_doctor.live.wanted import Wanted
     from mgpu_doctor.tui.filter.language import Filter
     from mgpu_doctor.tui.jobs.starting import Started
 
@@ -111,7 +111,7 @@ def _watch(
     readonly: bool,
 ) -> None:
     """Until the person leaves."""
-    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.tui.app import TopApp
     from mgpu_doctor.tui.view import View
 
@@ -124,7 +124,7 @@ def _watch(
     if started is not None:
         from mgpu_doctor.tui.jobs.starting import farewell
 
-        say(farewell(started))
+        print_message(farewell(started))
     if live.return_code:
         raise click.exceptions.Exit(live.return_code)
 
@@ -141,7 +141,7 @@ def _start(command: Sequence[str]) -> Started:
 def _recorder(folder: Path | None) -> Recorder | None:
     if folder is None:
         return None
-    from mgpu_doctor.live.recorder import Recorder
+    from mgpu_doctor.live.machine_recorder import Recorder
     from mgpu_doctor.recording.write import OccupiedError
 
     try:
@@ -177,27 +177,27 @@ def _filter(only: Sequence[str]) -> Filter | None:
     return all_of(parsed)
 
 
-def _of_one_look(*, drawn: bool) -> Wanted:
-    from mgpu_doctor.live.wanted import Wanted
+def _of_one_look(*, drawn: bool) -> FrameOptions:
+    from mgpu_doctor.live.frame_source import FrameOptions
 
-    return Wanted(heat=drawn, history=False, details=not drawn, more=False)
+    return FrameOptions(heat=drawn, history=False, details=not drawn, more=False)
 
 
 def _source(
     job: str | None,
     replay: str | None,
     recorder: Recorder | None = None,
-    wanted: Wanted | None = None,
-) -> Live | Replay:
-    from mgpu_doctor.cli.settings import settings
+    wanted: FrameOptions | None = None,
+) -> LiveJobs | Replay:
+    from mgpu_doctor.cli.settings_files import settings
 
     chosen = settings()
     if replay is None:
-        from mgpu_doctor.live.here import Live
-        from mgpu_doctor.live.wanted import EVERYTHING
+        from mgpu_doctor.live.frame_source import ALL_OPTIONS
+        from mgpu_doctor.live.live_jobs import LiveJobs
 
         given = None if job is None else recording(job)
-        return Live(given, settings=chosen, recorder=recorder, wanted=wanted or EVERYTHING)
+        return LiveJobs(given, settings=chosen, recorder=recorder, wanted=wanted or ALL_OPTIONS)
     from mgpu_doctor.case.load import NotARecording
     from mgpu_doctor.live.replay import Replay
 
@@ -208,12 +208,12 @@ def _source(
         leave(str(error), NOTHING_EXAMINED)
 
 
-def _print(source: Live | Replay, only: Filter | None, *, as_json: bool) -> None:
-    from mgpu_doctor.live.here import Live
+def _print(source: LiveJobs | Replay, only: Filter | None, *, as_json: bool) -> None:
+    from mgpu_doctor.live.live_jobs import LiveJobs
     from mgpu_doctor.tui import once
     from mgpu_doctor.tui.view import View
 
-    if not isinstance(source, Live):
+    if not isinstance(source, LiveJobs):
         source.seek(1)
     frame, view = source.frame(0), View(filter=only)
     if as_json:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mgpu_doctor.cli.output import NOTHING_EXAMINED, colour, leave, put, unicode, width
-from mgpu_doctor.cli.verb import FILE, Argument, Between, Verb
-from mgpu_doctor.launch.say import say
+from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
+from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, colour, leave, put, unicode, width
+from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_probes.outside.traces.trace_requests import TakenTrace
@@ -61,9 +61,9 @@ def trace(subject: str, steps: int | None, seconds: float | None, output: Path |
     """
     from mgpu_probes.outside.traces.trace_requests import TraceRequest
 
-    from mgpu_doctor.cli.output import telling
+    from mgpu_doctor.cli.terminal_output import telling
     from mgpu_doctor.examine.subjects import UnknownSubject
-    from mgpu_doctor.examine.traced import take, way_to
+    from mgpu_doctor.examine.trace_targets import take, way_to
 
     try:
         way = way_to(subject)
@@ -77,7 +77,7 @@ def trace(subject: str, steps: int | None, seconds: float | None, output: Path |
         _forget(folder)
         raise click.exceptions.Exit(NOTHING_EXAMINED)
     _examine(folder)
-    say(
+    print_message(
         f"the traces are in {folder}: `mgpu-doctor diagnose {folder}` examines them again, "
         "https://ui.perfetto.dev shows them."
     )
@@ -116,14 +116,14 @@ def _say(taken: Sequence[TakenTrace]) -> None:
             reasons.setdefault(f"{what} ({line(one.why)})", []).append(who)
     for reason, whose in reasons.items():
         more = f" and {len(whose) - 4} more" if len(whose) > 4 else ""
-        say(f"{', '.join(whose[:4])}{more}: {reason}.")
+        print_message(f"{', '.join(whose[:4])}{more}: {reason}.")
 
 
 def _examine(folder: Path) -> None:
     from mgpu_probes.outside.traces.trace_columns import NotATraceError
 
     from mgpu_doctor.case.traces import case_of_traces
-    from mgpu_doctor.cli.settings import settings
+    from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.diagnose import diagnose
     from mgpu_doctor.report import terminal
 

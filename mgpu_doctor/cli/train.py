@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, refuse, run_and_tell
+from mgpu_doctor.cli.options import Argument, Verb
 from mgpu_doctor.cli.sweep import SWEEP, run_sweep
-from mgpu_doctor.cli.verb import Argument, Verb
 
 if TYPE_CHECKING:
     from mgpu_trainers.catalogue import Option, Trainer

@@ -1,1 +1,1 @@
-"""From what a user names to a case: which job is meant, how long to look at one that runs."""
+"""From what the user names to a case: which job is meant, and how long to sample a running one."""

@@ -28,7 +28,7 @@ from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.export.sampling import Sample, Sampler
 from mgpu_doctor.findings import Culprit, Diagnosis, Finding
-from mgpu_doctor.live.frame import Going
+from mgpu_doctor.live.frame import Progress
 from mgpu_doctor.report import text
 
 MOST_LABEL = 200
@@ -94,7 +94,7 @@ MOST_CULPRITS = 64
 """Series of one finding."""
 
 
-def job_families(diagnosis: Diagnosis, going: Going) -> Iterator[Metric]:
+def job_families(diagnosis: Diagnosis, going: Progress) -> Iterator[Metric]:
     job = diagnosis.case.job
     yield InfoMetricFamily(
         "mgpu_job",

@@ -60,7 +60,7 @@ def lines(made: Iterable[Metric]) -> bytes:
 
 
 class Source(Protocol):
-    """`mgpu_doctor.live.here.Live`, as far as it is needed."""
+    """`mgpu_doctor.live.live_jobs.LiveJobs`, as far as it is needed."""
 
     def frame(self, passed: float, /) -> Frame: ...
 

@@ -1,6 +1,6 @@
-"""Where live black boxes lie, and how they get into the recording.
+"""Where live black boxes are stored, and how they are copied into the recording.
 
-A box is mapped into its rank, and no store into it may fail, so a network file system will not do.
+A box is mapped into its rank, and no write to it may fail, so a network file system will not do.
 """
 
 from __future__ import annotations

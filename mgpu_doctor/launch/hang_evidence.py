@@ -1,7 +1,7 @@
-"""The evidence kept of a hung job: snapshots of its processes, and torch's flight recorder.
+"""Evidence of a hung job: snapshots of its processes, and torch's flight recorder.
 
 Loaded only for a hang. It loads numpy, whose threads must not exist before `observe` has blocked
-the signals that it takes: they would receive them and end the doctor.
+the signals that it handles: they would receive them and end the doctor.
 """
 
 from __future__ import annotations

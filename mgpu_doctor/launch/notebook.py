@@ -1,5 +1,7 @@
-"""The recording of a running job, written by parts. Trouble with the disk ends no job: what can
-be written is written, and the first trouble is told at the end."""
+"""Writes the recording of a running job, part by part.
+
+A failing disk ends no job: what can be written is written, and the first error is reported last.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from mgpu_doctor.launch import box_storage
-from mgpu_doctor.launch.say import say
+from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.write import OccupiedError, create, private_folder, write_json
 
@@ -62,7 +64,7 @@ class Notebook:
     def nowhere(cls, folder: Path, error: Exception) -> Notebook:
         """A notebook that writes nothing, after a sentence that says why."""
         why = error.strerror if isinstance(error, OSError) else error
-        say(
+        print_message(
             f"the recording cannot be written to {folder} ({why}); the job runs "
             "without one. Choose another place with --dir, or MGPU_DOCTOR_HOME."
         )
@@ -76,7 +78,7 @@ class Notebook:
             kind = box_storage.file_system_of(folder)
             why = f"{folder} lies on a file system of type {kind}, and no local folder is known"
             self._info |= {"probe": False, "no_probe": why}
-            say(
+            print_message(
                 f"the ranks' steps are not recorded: {why}. Set TMPDIR to a folder on a local disk "
                 "(ext4, xfs, tmpfs)."
             )
@@ -111,7 +113,7 @@ class Notebook:
         """Say what went wrong with the disk, once the job prints no more."""
         if self._trouble is not None:
             reason = self._trouble.strerror or self._trouble
-            say(f"parts of the recording {self.folder} could not be written ({reason}).")
+            print_message(f"parts of the recording {self.folder} could not be written ({reason}).")
 
     def _discard(self, folder: Path) -> None:
         """Take away the empty folders of a recording that could not be begun."""

@@ -1,4 +1,4 @@
-"""Runs commands under observation: starts them, passes signals on, keeps the recording.
+"""Runs commands under observation: starts them, forwards signals, keeps the recording.
 
 Numpy must not be loaded before signals are blocked here (see `hang_evidence`).
 """
@@ -20,15 +20,15 @@ from typing import Any
 from mgpu_probes.outside import processes
 
 from mgpu_doctor import __version__
-from mgpu_doctor.launch import program
-from mgpu_doctor.launch.console import Console, connect, stand_in_for_closed
-from mgpu_doctor.launch.exits import told
+from mgpu_doctor.launch import job_command
+from mgpu_doctor.launch.exit_watch import split_wait_status
 from mgpu_doctor.launch.hang_watchdog import Alarm
+from mgpu_doctor.launch.job_command import job_environment
+from mgpu_doctor.launch.job_console import Console, connect, stand_in_for_closed
+from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.launch.process_watch import Watch
-from mgpu_doctor.launch.program import job_environment
-from mgpu_doctor.launch.say import say
-from mgpu_doctor.launch.signals import ASKING, Attendant, Canary, Inbox
+from mgpu_doctor.launch.signal_forwarding import ASKING, Attendant, Canary, Inbox
 from mgpu_doctor.recording import home, layout
 from mgpu_doctor.recording.elsewhere import remembered
 from mgpu_doctor.recording.write import OccupiedError
@@ -73,7 +73,7 @@ def observe(
     standard error and costs the recording, never the job.
     """
     environment = dict(os.environ if environment is None else environment)
-    path = program.find(command[0], environment)
+    path = job_command.find_program(command[0], environment)
     stand_in_for_closed()
     started = time.time()
     name = name or home.job_name(command)
@@ -98,7 +98,7 @@ def observe(
     outside = notebook.folder if directory is not None else None
     try:
         with remembered(outside, identity, environment):
-            pid = program.start(
+            pid = job_command.start_program(
                 path,
                 command,
                 job_environment(environment, notebook.boxes),
@@ -114,7 +114,7 @@ def observe(
     finally:
         canary.close()
         inbox.close()
-    end = told(status)
+    end = split_wait_status(status)
     notebook.finish(
         **end, ended=time.time(), asked=asked, doctor_cpu_seconds=round(time.process_time(), 3)
     )
@@ -131,7 +131,7 @@ def _connect(notebook: Notebook) -> Console:
     try:
         return connect(notebook.folder / layout.CONSOLE)
     except OSError as error:
-        say(f"what the job prints is not recorded ({error.strerror}).")
+        print_message(f"what the job prints is not recorded ({error.strerror}).")
         return Console()
 
 

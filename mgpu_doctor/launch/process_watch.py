@@ -1,6 +1,6 @@
 """Watches a running job's processes from outside, in a thread of its own.
 
-A disk that hangs must not keep the job's signals from being passed on.
+A disk that hangs must not delay the forwarding of signals.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.host_usage import HostUsage
 
-from mgpu_doctor.launch import box_storage, exits
-from mgpu_doctor.launch.exits import EndingsWatch
+from mgpu_doctor.launch import box_storage, exit_watch
+from mgpu_doctor.launch.exit_watch import ExitWatch
 from mgpu_doctor.launch.hang_watchdog import Alarm, Stillness
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.recording import layout
@@ -43,10 +43,10 @@ class Member:
 
     def ending(self) -> tuple[int | None, str]:
         """The wait status of the ended process, None where unknown, and how it was learnt."""
-        status = exits.of_zombie(self.pid, self.start_ticks)
+        status = exit_watch.zombie_wait_status(self.pid, self.start_ticks)
         if status is not None or self.pidfd is None:
             return status, "zombie"
-        return exits.of_pidfd(self.pidfd), "pidfd"
+        return exit_watch.pidfd_wait_status(self.pidfd), "pidfd"
 
 
 class Family:
@@ -148,7 +148,7 @@ class Watch:
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._devices = threading.Thread(target=self._watch_devices, name="devices", daemon=True)
         self._stillness = Stillness(notebook, pid, self._over, alarm) if alarm else None
-        self._endings = EndingsWatch(notebook, host / layout.ENDING, self._pids, interval)
+        self._endings = ExitWatch(notebook, host / layout.ENDING, self._pids, interval)
 
     def start(self) -> None:
         self._thread.start()
@@ -241,7 +241,11 @@ class Watch:
             status, how = member.ending()
         self._family.forget(member)
         self._endings.someone_ended()
-        line = {"pid": member.pid, "start_ticks": member.start_ticks, **exits.told(status)}
+        line = {
+            "pid": member.pid,
+            "start_ticks": member.start_ticks,
+            **exit_watch.split_wait_status(status),
+        }
         self._write(self._exits, {**line, "at": at, "how": how})
 
     def _bring_boxes(self, bring: Callable[[Path, Path], None]) -> None:

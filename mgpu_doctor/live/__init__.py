@@ -1,1 +1,1 @@
-"""What is going on now, or went on at a moment of a recording, frozen into frames for screens."""
+"""The state of a job now, or at a moment of a recording, frozen into frames for screens."""

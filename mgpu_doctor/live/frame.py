@@ -1,16 +1,38 @@
-"""What one refresh of the screen shows. Frozen: made by a source, read by panels."""
+"""What one refresh of the screen shows: frozen, made by a source, read by panels.
+
+A GPU's index names it only together with its host."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+if TYPE_CHECKING:
+    from mgpu_doctor.case.gpu import Device
 if TYPE_CHECKING:  # a frame without a job is made without what only a job needs
     from mgpu_doctor.case.gpu import DeviceSample, XidEvent
     from mgpu_doctor.case.host import HostSample
     from mgpu_doctor.findings import Diagnosis, Followed
-    from mgpu_doctor.live.heat import Heat
-    from mgpu_doctor.live.history.collect import History
+    from mgpu_doctor.live.history_collector import History
+    from mgpu_doctor.live.step_heatmap import Heatmap
+
+
+class GpuKey(NamedTuple):
+    """A GPU, in whatever row it stands. `host`: None: not known. `number`: its index there."""
+
+    host: str | None
+    number: int
+
+
+class HostGpu(NamedTuple):
+    """A GPU and the host that it is in."""
+
+    host: str | None
+    device: Device
+
+    @property
+    def which(self) -> GpuKey:
+        return GpuKey(self.host, self.device.index)
 
 
 class Position(NamedTuple):
@@ -23,7 +45,7 @@ class Position(NamedTuple):
     paused: bool
 
 
-class Going(NamedTuple):
+class Progress(NamedTuple):
     """How a job goes of late. None: not known."""
 
     step_seconds: float | None = None
@@ -45,7 +67,7 @@ class Going(NamedTuple):
         return None if self.idle is not None or not self.step_seconds else 1 / self.step_seconds
 
 
-NOTHING = Going()
+NO_PROGRESS = Progress()
 """No step was measured."""
 
 
@@ -57,9 +79,9 @@ class Frame:
     """Where it comes from, in a few words."""
     diagnosis: Diagnosis | None = None
     """None: there is no job to show, `hint` says what to do."""
-    heat: Heat | str | None = None
+    heat: Heatmap | str | None = None
     """A sentence: why there is none."""
-    going: Going = NOTHING
+    going: Progress = NO_PROGRESS
     """How the job goes of late."""
     devices: DeviceSample | None = None
     """None: nothing was sampled."""

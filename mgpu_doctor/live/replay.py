@@ -1,29 +1,71 @@
-"""A recording, played again."""
+"""Replays a recording: its frames at any moment, with the newest samples of each host."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
+from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Followed
-from mgpu_doctor.live.frame import NOTHING, Frame, Position
-from mgpu_doctor.live.history.collect import Collector
-from mgpu_doctor.live.newest import Newest
-from mgpu_doctor.live.source import all_ranks
-from mgpu_doctor.live.watch import Seen
+from mgpu_doctor.live.frame import NO_PROGRESS, Frame, Position
+from mgpu_doctor.live.frame_source import all_ranks
+from mgpu_doctor.live.history_collector import Collector
+from mgpu_doctor.live.job_watch import Seen
 from mgpu_doctor.recording.box import read_box
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
+HOST_GONE = 30.0
+"""Seconds after which a host that tells no more is left out, while others do."""
+HOST_LATE = 3.0
+"""As long it is waited for where that is more: so many times its usual spacing. A long recording is
+thinned out."""
 MOST_BOXES = 256
 """Boxes that a replay keeps in memory (a few megabytes each)."""
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 NO_JOB = "This recording holds no job, GPUs and host alone."
+
+
+class _Timeline(NamedTuple):
+    """By one host, oldest first. `stands`: seconds for which a sample does, beside newer ones."""
+
+    times: list[float]
+    samples: list[DeviceSample]
+    stands: float
+
+
+class NewestSamples:
+    """All samples of a recording, ordered once."""
+
+    def __init__(self, samples: Iterable[DeviceSample]) -> None:
+        hosts: dict[str, list[DeviceSample]] = defaultdict(list)
+        for sample in sorted(samples, key=lambda one: one.at):
+            hosts[sample.host or ""].append(sample)
+        self._hosts = [_timeline(hosts[name]) for name in sorted(hosts)]
+
+    def until(self, at: float) -> tuple[DeviceSample, ...]:
+        """The newest sample of each host at a moment, by the hosts' names."""
+        found = [
+            (host.samples[place - 1], host.stands)
+            for host in self._hosts
+            if (place := bisect_right(host.times, at))
+        ]
+        newest = max((sample.at for sample, _ in found), default=at)
+        return tuple(sample for sample, stands in found if newest - sample.at <= stands)
+
+
+def _timeline(samples: list[DeviceSample]) -> _Timeline:
+    times = [one.at for one in samples]
+    usual = (times[-1] - times[0]) / max(1, len(times) - 1)
+    return _Timeline(times, samples, max(HOST_GONE, HOST_LATE * usual))
 
 
 class Replay:
@@ -34,7 +76,7 @@ class Replay:
         self._settings = settings
         self._whole = whole = load_recording(recording)
         self._past: Collector | None = None
-        self._devices = Newest(whole.device_samples)
+        self._devices = NewestSamples(whole.device_samples)
         start, end = _begin_and_end(whole)
         self._lock = threading.Lock()
         self._position = Position(start, end, start, 1.0, paused=False)
@@ -54,7 +96,7 @@ class Replay:
             diagnosis=seen.diagnosis if seen else None,
             hint=None if seen else NO_JOB,
             heat=seen.heat if seen else None,
-            going=seen.going if seen else NOTHING,
+            going=seen.going if seen else NO_PROGRESS,
             devices=sampled[-1] if sampled else None,
             elsewhere=sampled[:-1],
             host=case.host_samples[-1] if case.host_samples else None,

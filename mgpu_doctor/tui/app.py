@@ -19,7 +19,7 @@ from textual.screen import Screen
 from textual.widgets import Footer
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.source import Chooser, Player, Source
+from mgpu_doctor.live.frame_source import Chooser, Player, Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.report import text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
@@ -40,7 +40,7 @@ if TYPE_CHECKING:  # the first frame waits for nothing that a key opens
 
     from mgpu_doctor.case.gpu import DeviceSample
     from mgpu_doctor.findings import Diagnosis
-    from mgpu_doctor.live.recorder import Recorder
+    from mgpu_doctor.live.machine_recorder import Recorder
     from mgpu_doctor.tui.filter.prompt import Chosen
     from mgpu_doctor.tui.screens.graph_selection import Choice
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from textual.message import Message
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.source import Source
+from mgpu_doctor.live.frame_source import Source
 from mgpu_doctor.report import text
 
 LEAST_REST = 4.0

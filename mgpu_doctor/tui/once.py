@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mgpu_doctor.case.gpu import Device, DeviceSample
     from mgpu_doctor.case.host import HostSample
     from mgpu_doctor.findings import Diagnosis
-    from mgpu_doctor.live.frame import Going
+    from mgpu_doctor.live.frame import Progress
 
 ALL = View()
 PARTS = (
@@ -95,7 +95,7 @@ def document(frame: Frame, view: View) -> dict[str, Any]:
     return plain
 
 
-def _going(going: Going, diagnosis: Diagnosis | None) -> dict[str, Any]:
+def _going(going: Progress, diagnosis: Diagnosis | None) -> dict[str, Any]:
     return {
         "step_seconds": going.step_seconds,
         "samples_per_second": going.samples,

@@ -8,8 +8,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Click, Focus, Key
 from textual.message import Message
 
-from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.gpu import Gpu, Which
+from mgpu_doctor.live.frame import Frame, GpuKey, HostGpu
 from mgpu_doctor.tui.filter.matching import shown
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels.gpu_table import rows_of
@@ -136,7 +135,7 @@ class GpusPanel(Panel):
     class Chosen(Message):
         """This GPU is selected from now on; `opened`: its page is wanted."""
 
-        def __init__(self, which: Which, opened: bool = False) -> None:
+        def __init__(self, which: GpuKey, opened: bool = False) -> None:
             super().__init__()
             self.which, self.opened = which, opened
 
@@ -174,7 +173,7 @@ class GpusPanel(Panel):
         self.post_message(self.Chosen(there[max(0, min(len(there) - 1, place))], opened))
 
     @property
-    def _gpus(self) -> tuple[Gpu, ...]:
+    def _gpus(self) -> tuple[HostGpu, ...]:
         if self._shown is None:
             return ()
         frame, view = self._shown

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from mgpu_doctor.live.gpu import Which
+from mgpu_doctor.live.frame import GpuKey
 
 if TYPE_CHECKING:
     from mgpu_doctor.case.gpu import Device
@@ -49,7 +49,7 @@ class View(NamedTuple):
     """The order turned round; what is not known stays last."""
     rank: Who | None = None
     """Which rank is selected; None: none yet."""
-    gpu: Which | None = None
+    gpu: GpuKey | None = None
     """Which GPU is selected; None: none yet."""
 
 

@@ -13,6 +13,7 @@ from mgpu_doctor.cli import app
 from mgpu_doctor.rules import catalogue as module
 from mgpu_doctor.rules.catalogue import OWN, catalogue
 from mgpu_doctor.rules.rule import Rule
+from tests.support.loops import over
 
 assert mgpu_doctor.cli.explain  # importing it adds the verb
 
@@ -22,7 +23,7 @@ def explain(*arguments: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-@pytest.mark.parametrize("rule", OWN, ids=lambda rule: rule.code)
+@over("rule", OWN, lambda rule: rule.code)
 def test_every_rule_explains_itself(rule: Rule) -> None:
     code, out, _ = explain(rule.code)
     assert code == 0

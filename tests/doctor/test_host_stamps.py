@@ -24,9 +24,9 @@ from mgpu_doctor.case.phase_clock import is_host_stamped, phase_clock
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
-from mgpu_doctor.live.heat import heat
-from mgpu_doctor.live.history import measures as history
-from mgpu_doctor.live.history.steps import spans
+from mgpu_doctor.live import history_measures as history
+from mgpu_doctor.live.history_collector import spans
+from mgpu_doctor.live.step_heatmap import make_heatmap
 from tests.support import looking
 from tests.support.gpus import gpus, sampled
 from tests.support.looking import LOOP, Scene, Seen, collective
@@ -130,7 +130,7 @@ def test_what_is_not_measured_is_null_with_a_reason() -> None:
     for rank in diagnosis.ranks:
         assert rank.phases == dict.fromkeys(PHASES)
         assert rank.step_seconds_median == pytest.approx(STEP)
-    assert isinstance(heat(case), str)
+    assert isinstance(make_heatmap(case), str)
     for measure_ in (history.OWN, history.WAIT, history.INPUT):
         assert not len(spans(case.ranks, measure_).mean)
     run = measured("run", case)

@@ -20,6 +20,7 @@ from mgpu_doctor.case.log_job import FACTS, Fact
 from mgpu_doctor.case.logs import load_logs
 from mgpu_doctor.signatures.signature import Signature
 from tests.support.hostile import hostile_lines, seconds
+from tests.support.loops import over
 from tests.support.patterns import is_ambiguous, repeats_of, variants, work
 from tests.support.signed import EVERY
 
@@ -32,7 +33,7 @@ MOST_SECONDS = 0.08
 MOST_VARIANTS = 3
 
 WANTED: tuple[Signature | Fact, ...] = (*EVERY, *FACTS)
-every_pattern = pytest.mark.parametrize("wanted", WANTED, ids=[one.id for one in WANTED])
+every_pattern = over("wanted", WANTED, lambda wanted: wanted.id)
 
 
 def excess(pattern: str) -> list[str]:

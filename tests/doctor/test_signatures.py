@@ -11,12 +11,13 @@ import pytest
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.rules.signs.fit import BETWEEN
 from mgpu_doctor.signatures.signature import Role, Signature
+from tests.support.loops import over
 from tests.support.signed import CONSOLE, EVERY, found
 
 HEALTHY = CONSOLE / "healthy"
 CODES = frozenset(rule.code for rule in OWN)
 
-every_signature = pytest.mark.parametrize("signature", EVERY, ids=[one.id for one in EVERY])
+every_signature = over("signature", EVERY, lambda signature: signature.id)
 
 
 def test_there_are_enough_and_every_id_is_unique() -> None:

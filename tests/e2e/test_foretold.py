@@ -13,7 +13,7 @@ from mgpu_doctor.case.load import NotARecording, load_recording
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
-from mgpu_doctor.live.watch import Watch
+from mgpu_doctor.live.job_watch import Watch
 from tests.support.deadly import MIB, memory_group
 from tests.support.examining import loud
 from tests.support.jobs import started

@@ -12,8 +12,8 @@ import pytest
 from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Finding
-from mgpu_doctor.live.followed import recent
-from mgpu_doctor.live.watch import Seen, Watch
+from mgpu_doctor.live.finding_history import select_recent
+from mgpu_doctor.live.job_watch import Seen, Watch
 from tests.support.jobs import started, torchrun
 
 pytestmark = pytest.mark.slow
@@ -38,7 +38,7 @@ def test_a_straggler_appears_and_resolves_itself(tmp_path: Path) -> None:
         grown = found(later)
         assert grown is not None
         gone = awaited(
-            watch, lambda seen: CODE in [one.finding.code for one in recent(seen.followed)]
+            watch, lambda seen: CODE in [one.finding.code for one in select_recent(seen.followed)]
         )
         assert gone.diagnosis.case.job.outcome is Outcome.RUNNING
         assert found(gone) is None

@@ -7,7 +7,7 @@ import pytest
 from mgpu_probes.outside import jobs
 
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.examine.live import SAMPLES, examine, of_pid
+from mgpu_doctor.examine.live_targets import SAMPLES, examine, of_pid
 from tests.support.examining import loud
 from tests.support.jobs import started, torchrun, until
 

@@ -21,6 +21,7 @@ def fuzz(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_few_of_each_format(tmp_path: Path) -> None:
     done = fuzz("--count", str(QUICK), "--seed", str(SEED), "--keep", str(tmp_path))
     assert done.returncode == 0, done.stdout + done.stderr

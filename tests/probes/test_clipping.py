@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.phase_ledger import Ledger
 from mgpu_probes.inprocess.step_engine import Steps
 from mgpu_probes.inprocess.step_segments import Step
 
 from mgpu_doctor.recording.box import read_box
+
+pytestmark = pytest.mark.slow  # it starts processes that load a framework
 
 INJECT = Path(__file__).parents[2] / "probes" / "mgpu_probes" / "inject"
 MS = 1_000_000

@@ -15,6 +15,8 @@ from mgpu_probes.inprocess.step_segments import Step
 
 from mgpu_doctor.recording.box import Box, read_box
 
+pytestmark = pytest.mark.slow  # it starts processes that load a framework
+
 INJECT = Path(__file__).parents[2] / "probes" / "mgpu_probes" / "inject"
 MS = 1_000_000
 

@@ -31,7 +31,10 @@ NEWER = (
 )
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "slow" else []) for name in SCENARIOS],
+)
 def test_every_machine_is_read_to_valid_json(
     nvml: PretendNvml, tmp_path: Path, scenario: str
 ) -> None:
@@ -64,6 +67,7 @@ def test_no_gpu(nvml: PretendNvml, tmp_path: Path) -> None:
     assert sample["trouble"] == "the NVIDIA driver shows no GPU"
 
 
+@pytest.mark.slow
 def test_a_driver_that_hangs_does_not_hold_the_caller(nvml: PretendNvml, tmp_path: Path) -> None:
     box = machine("busy", gpus=2, latency=(f"nvmlDeviceGetTemperature={NEVER}",))
     first, second = nvml.samples(tmp_path / "state", box, box, patience=0.2)
@@ -73,6 +77,7 @@ def test_a_driver_that_hangs_does_not_hold_the_caller(nvml: PretendNvml, tmp_pat
         assert "temperature" in sample["devices"][0]["trouble"]
 
 
+@pytest.mark.slow
 def test_a_call_that_never_returns_leaves_what_is_asked_apart(
     nvml: PretendNvml, tmp_path: Path
 ) -> None:
@@ -86,6 +91,7 @@ def test_a_call_that_never_returns_leaves_what_is_asked_apart(
         assert sample["devices"][1]["pcie"]["generation"] == 5
 
 
+@pytest.mark.slow
 def test_fifty_milliseconds_a_call_fill_in_by_and_by(nvml: PretendNvml, tmp_path: Path) -> None:
     box = machine("consumer", gpus=1, latency=("*=50000",))
     (sample,) = nvml.samples(tmp_path / "state", box, last="settled", patience=0)
@@ -113,6 +119,7 @@ def test_a_call_that_fails_now_and_then_says_so(nvml: PretendNvml, tmp_path: Pat
         "nvmlEventSetWait_v2",
     ],
 )
+@pytest.mark.slow
 def test_each_missing_entry_point_costs_only_what_it_told(
     libraries: Libraries, tmp_path: Path, name: str
 ) -> None:

@@ -42,6 +42,7 @@ print("survived", writer.active, flush=True)
 
 @needs_mounts
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_a_rank_survives_a_disk_that_fills_up(kind: str, tmp_path: Path) -> None:
     with mounted(kind, tmp_path / "m") as disk:
         rank = subprocess.Popen(

@@ -21,6 +21,7 @@ from mgpu_probes.outside.logs import log_blocks, log_files, log_lines, log_scann
 
 from tests.support.hostile import hostile_lines, seconds
 from tests.support.logs import scanned_text
+from tests.support.loops import over
 from tests.support.patterns import is_ambiguous, repeats_of, variants, work
 
 MODULES = (
@@ -67,7 +68,7 @@ def declared(module: ModuleType) -> Iterator[tuple[str, re.Pattern[Any]]]:
 
 
 PATTERNS = dict(one for module in MODULES for one in declared(module))
-every_pattern = pytest.mark.parametrize("name", PATTERNS)
+every_pattern = over("name", PATTERNS)
 
 
 def test_there_are_patterns() -> None:

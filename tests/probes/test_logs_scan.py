@@ -267,6 +267,7 @@ print(found.lines, len(found.hits), status[status.index("VmHWM:") + 1])
 """
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_whatever_the_log_holds(tmp_path: Path) -> None:
     """30 MB of text of ever new shapes and numbers, a tenth of it about endings; then as much again
     in which each line is about an ending, with new words around it."""

@@ -15,6 +15,8 @@ from mgpu_probes.inprocess.memory_samples import Memory
 from mgpu_probes.inprocess.rank import probe
 from mgpu_probes.inprocess.torch_hooks import allocator_statistics
 
+pytestmark = pytest.mark.slow  # it starts processes that load a framework
+
 SECOND = 1_000_000_000
 
 

@@ -100,6 +100,7 @@ def test_why_there_is_none(tmp_path: Path) -> None:
     assert whys == {refusal["why"]: None, "the process forked another": folder / "rank1.json"}
 
 
+@pytest.mark.slow
 def test_that_the_time_is_over_is_only_told_who_wanted_steps(tmp_path: Path) -> None:
     (folder := tmp_path / "traces").mkdir()
     with ranks(tmp_path, {"state": "done", "why": probe_tracing.TIME_OVER}) as made:

@@ -235,6 +235,7 @@ def test_a_stopped_process_is_never_paused(instead: Callable[[str], Path]) -> No
     assert all("--nonblocking" in one for one in calls.read_text().splitlines())
 
 
+@pytest.mark.slow
 def test_a_process_that_was_left_stopped_goes_on(
     instead: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def rank(path: Path, how: str, call: str) -> Iterator[None]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_torchs_own_server_answers(folder: Path) -> None:
     path = folder / "rank.sock"
     with rank(path, "wait", "read"):

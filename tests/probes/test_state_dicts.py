@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from mgpu_probes.inprocess import layout
 
 from mgpu_doctor.recording.box import read_box
+
+pytestmark = pytest.mark.slow  # it starts processes that load a framework
 
 INJECT = Path(__file__).parents[2] / "probes" / "mgpu_probes" / "inject"
 

@@ -13,6 +13,8 @@ from mgpu_probes.inprocess import process_metadata, training_objects
 
 from mgpu_doctor.recording.box import Box, read_box
 
+pytestmark = pytest.mark.slow  # it starts processes that load a framework
+
 INJECT = Path(__file__).parents[2] / "probes" / "mgpu_probes" / "inject"
 
 SETTING_UP = """

@@ -30,6 +30,8 @@ from torch.utils.data import (
 
 from mgpu_doctor.recording.box import Box, read_box
 
+pytestmark = pytest.mark.slow  # it starts processes that load a framework
+
 INJECT = Path(__file__).parents[2] / "probes" / "mgpu_probes" / "inject"
 DATA = TensorDataset(torch.arange(40.0))
 

@@ -11,14 +11,14 @@ from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Diagnosis, Followed
-from mgpu_doctor.live.frame import Frame, Going, Position
-from mgpu_doctor.live.heat import Heat
+from mgpu_doctor.live.frame import Frame, Position, Progress
+from mgpu_doctor.live.step_heatmap import Heatmap
 from tests.support import diagnoses
 
 AT = diagnoses.STARTED + 26.4
 GIB = 1 << 30
 NO_GPU = DeviceSample(AT, (), "no NVIDIA driver on this machine")
-GOING = Going(step_seconds=1 / 15.1, samples=483.4, tokens=123_754.2, loss=2.345, probe=1.8e-4)
+GOING = Progress(step_seconds=1 / 15.1, samples=483.4, tokens=123_754.2, loss=2.345, probe=1.8e-4)
 HOST = HostSample(AT, 63.0, 16, 9.4, 48 * GIB, 128 * GIB)
 
 
@@ -52,14 +52,14 @@ def eight_gpus() -> DeviceSample:
     return DeviceSample(AT, tuple(odd.get(index, gpu(index)) for index in range(8)))
 
 
-def heat(ranks: int, slow: int | None, steps: int = 240) -> Heat:
+def heat(ranks: int, slow: int | None, steps: int = 240) -> Heatmap:
     """Rank `slow` slows down by half a step from the middle on; one step was not measured."""
     chance = np.random.default_rng(1)
     excess = np.abs(chance.normal(0, 0.015, (ranks, steps)))
     if slow is not None:
         excess[slow, steps // 2 :] += np.linspace(0, 1.1, steps - steps // 2)
     excess[:, -5] = np.nan
-    return Heat(tuple(range(ranks)), np.arange(1000, 1000 + steps), excess)
+    return Heatmap(tuple(range(ranks)), np.arange(1000, 1000 + steps), excess)
 
 
 def frame(diagnosis: Diagnosis | None, **changes: Any) -> Frame:
@@ -67,7 +67,7 @@ def frame(diagnosis: Diagnosis | None, **changes: Any) -> Frame:
         "at": AT,
         "source": "live  20260917-101500-train-4711",
         "diagnosis": diagnosis,
-        "going": GOING if diagnosis else Going(),
+        "going": GOING if diagnosis else Progress(),
         "devices": NO_GPU,
         "host": HOST,
     }
@@ -117,7 +117,7 @@ REPLAYED = replace(
 )
 UNKNOWN = frame(
     diagnoses.unknown(),
-    going=Going(),
+    going=Progress(),
     devices=None,
     host=HostSample(AT, None, None, None, None, None),
 )

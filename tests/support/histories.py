@@ -9,7 +9,7 @@ from functools import cache
 from mgpu_doctor.case.gpu import Device, DeviceSample, Pcie
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.live.history.collect import Collector, History
+from mgpu_doctor.live.history_collector import Collector, History
 from tests.support.frames import GIB, gpu
 from tests.support.synthetic import Fault, Synthetic, make_rank, records
 

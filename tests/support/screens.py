@@ -9,14 +9,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console
 from textual.app import App
+from textual.geometry import Size
 from textual.pilot import Pilot
 
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.app import TopApp
+from mgpu_doctor.tui.panel import Panel
 
 GOLDEN = Path(__file__).parents[1] / "recorded/screens"
+GOLDEN_WIDTH, GOLDEN_HEIGHT = 120, 40
+GOLDEN_SIZE = Size(GOLDEN_WIDTH, GOLDEN_HEIGHT)
+SIZES = ((80, 24), (GOLDEN_WIDTH, GOLDEN_HEIGHT), (200, 60))
+"""The sizes at which every screen must fit; golden files are of one of them."""
 RECORD = "MGPU_DOCTOR_TEST_RECORD"
 
 
@@ -71,8 +78,14 @@ def _app(pilot: Pilot[None]) -> TopApp:
 
 
 async def check_screen(pilot: Pilot[Any], name: str) -> None:
-    """Fails unless the screen comes to look as the golden file `name` does: its panels, lists and
-    footer are drawn in turns of their own, and no single look is known to be the last."""
+    """At 120 × 40, fails unless the screen comes to look as the golden file `name` does; at another
+    size, unless all that is on it fits.
+
+    Panels, lists and the footer are drawn in turns of their own: no single look is known to be the
+    last one, so it is repeated."""
+    if pilot.app.size != GOLDEN_SIZE:
+        await until(pilot, lambda: not cut_off(pilot.app), "everything on the screen fits")
+        return
     recording = os.environ.get(RECORD)
     golden = None if recording else (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
     for _ in range(100 if recording else 3000):
@@ -82,8 +95,30 @@ async def check_screen(pilot: Pilot[Any], name: str) -> None:
     check(name, screen_text(pilot.app))
 
 
-def check(name: str, text: str) -> None:
-    """Fails unless `text` is the golden file `name`."""
+def cut_off(app: App[Any]) -> list[str]:
+    """What does not fit: lines of a panel that are wider than it, widgets beyond the screen."""
+    wide = [
+        f"#{panel.id}: {line.plain}"
+        for panel in app.screen.query(Panel)
+        if panel.display
+        for line in panel._lines
+        if line.cell_len > panel.scrollable_content_region.width
+    ]
+    width = app.size.width
+    beyond = [
+        f"{widget} ends in column {widget.region.right}"
+        for widget in app.screen.children
+        if widget.display and widget.region.right > width
+    ]
+    return wide + beyond
+
+
+def check(name: str, text: str, width: int = GOLDEN_WIDTH) -> None:
+    """At the width of the golden files, fails unless `text` is the golden file `name`; at another
+    one, unless its lines are no wider."""
+    if width != GOLDEN_WIDTH:
+        assert max(map(cell_len, text.splitlines()), default=0) <= width
+        return
     file = GOLDEN / f"{name}.txt"
     if os.environ.get(RECORD):
         file.parent.mkdir(parents=True, exist_ok=True)

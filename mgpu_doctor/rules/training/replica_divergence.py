@@ -1,4 +1,4 @@
-"""What is being trained: weights that drift apart, a loss that is no number, the learning rate."""
+"""Replicas whose weights differ although they should be the same on every rank."""
 
 from __future__ import annotations
 
@@ -17,67 +17,66 @@ from mgpu_doctor.rules.training.replication import (
 )
 
 AVERAGING = frozenset({"PostLocalSGDOptimizer", "HierarchicalModelAverager"})
-"""Classes that let replicas differ on purpose and average them now and then."""
-MOST_STEPS = 0.5
-"""Share of steps in which ranks must talk to each other for their weights to be equal throughout;
-local SGD does so in a fraction of them."""
+"""Classes that let replicas differ on purpose and average them from time to time."""
+LEAST_COMMUNICATING = 0.5
+"""Least share of steps with communication in which weights stay equal all the time; local SGD
+communicates in a fraction of the steps."""
 
 
-# -------------------------------------------------------------------------- replicas-diverged
-
-
-def _diverged(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    found = measures.replicas
-    if found.diverged_at is None or found.diverged_moments < limits["moments"]:
+def _find_divergence(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    replicas = measures.replicas
+    if replicas.diverged_at is None or replicas.diverged_moments < limits["moments"]:
         return
     if not held_as_replicas(measures) or _differ_on_purpose(measures):
         return
-    silent = _never_reduced(measures)
-    if not silent and not _talk_in_most_steps(measures):
+    never_reduced = _is_never_reduced(measures)
+    if not never_reduced and not _communicates_in_most_steps(measures):
         return
-    odd = _minority(found.factions)
-    cause, how = _why_apart(measures, odd, silent=silent)
+    minority = _find_minority(replicas.factions)
+    cause, how = _explain(measures, minority, never_reduced=never_reduced)
     yield Finding(
         code="replicas-diverged",
         severity=Severity.WARNING,
         confidence=0.95,
-        title=f"{_who_differs(odd)}, since step {found.diverged_at} or before",
+        title=f"{_describe_difference(minority)}, from step {replicas.diverged_at} on or earlier",
         cause=cause,
-        culprits=tuple(culprit_of(measures, rank) for rank in odd),
+        culprits=tuple(culprit_of(measures, rank) for rank in minority),
         victims=tuple(
-            sorted(rank for group in found.factions for rank in group if rank not in odd)
+            sorted(rank for group in replicas.factions for rank in group if rank not in minority)
         ),
         evidence=(
             Evidence(
-                "moments at which weights differ",
-                found.diverged_moments,
+                "compared steps at which weights differ",
+                replicas.diverged_moments,
                 "moments",
                 0,
-                f"samples of all ranks' weights at {found.compared_weights} steps",
+                f"samples of all ranks' weights at {replicas.compared_weights} steps",
             ),
             Evidence(
-                "relative difference of the sampled weights' sums",
-                found.distance,
+                "relative difference of the sums of the sampled weights",
+                replicas.distance,
                 "fraction",
                 0.0,
-                "the same, at the last of them",
+                "the same, at the last compared step",
             ),
-            Evidence("groups of ranks with equal weights", len(found.factions), "groups", 1),
+            Evidence("groups of ranks with equal weights", len(replicas.factions), "groups", 1),
         ),
-        since_step=found.diverged_at,
-        fixes=(Fix("keep-replicas-equal", "Start equal, and reduce every gradient", how),),
+        since_step=replicas.diverged_at,
+        fixes=(
+            Fix("keep-replicas-equal", "Start with equal weights and reduce every gradient", how),
+        ),
     )
 
 
-def _who_differs(odd: tuple[int, ...]) -> str:
-    if not odd:
-        return "The ranks, which should be replicas, train weights that differ"
-    who = format_ranks(odd).capitalize()
-    return f"{who} train{'s' if len(odd) == 1 else ''} other weights than all others"
+def _describe_difference(minority: tuple[int, ...]) -> str:
+    if not minority:
+        return "The weights differ between ranks that should be replicas"
+    return f"The weights of {format_ranks(minority)} differ from those of all others"
 
 
 def _differ_on_purpose(measures: Measures) -> bool:
-    """A hook may reduce gradients in its own way; averagers let weights drift between averages."""
+    """Whether a communication hook may reduce gradients differently, or weights are only averaged
+    from time to time."""
     for rank in measures.case.ranks:
         wrapped = rank.metadata.ddp
         if wrapped is not None and wrapped.comm_hook is not None:
@@ -87,61 +86,64 @@ def _differ_on_purpose(measures: Measures) -> bool:
     return False
 
 
-def _never_reduced(measures: Measures) -> bool:
-    """A wrapped module whose gradients no pass has ever reduced: it is called past its wrapper, or
-    always under `no_sync`."""
-    told = [rank.metadata.ddp for rank in measures.case.ranks]
-    return all(one is not None and one.synced == 0 for one in told)
+def _is_never_reduced(measures: Measures) -> bool:
+    """Whether no backward pass ever reduced the gradients of the wrapped module: the wrapper is
+    bypassed, or `no_sync` is always on."""
+    wrapped = [rank.metadata.ddp for rank in measures.case.ranks]
+    return all(ddp is not None and ddp.synced == 0 for ddp in wrapped)
 
 
-def _talk_in_most_steps(measures: Measures) -> bool:
+def _communicates_in_most_steps(measures: Measures) -> bool:
     for rank in measures.case.ranks:
         sequence = rank.steps["group_seq"].astype(np.int64)
-        if len(sequence) < 2 or np.mean(np.diff(sequence) > 0) < MOST_STEPS:
+        if len(sequence) < 2 or np.mean(np.diff(sequence) > 0) < LEAST_COMMUNICATING:
             return False
     return True
 
 
-def _minority(factions: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-    """The ranks outside of a majority of at least three; empty where there is none."""
+def _find_minority(factions: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The ranks outside a majority of at least three; empty if there is none."""
     first, *others = factions
     rest = tuple(sorted(rank for group in others for rank in group))
     return rest if len(first) >= 3 and len(first) > len(rest) else ()
 
 
-def _why_apart(measures: Measures, odd: tuple[int, ...], *, silent: bool) -> tuple[str, str]:
+def _explain(
+    measures: Measures, minority: tuple[int, ...], *, never_reduced: bool
+) -> tuple[str, str]:
     rates = {one.lr_now for rank in measures.case.ranks for one in rank.metadata.optimizers[:1]}
-    if silent:
+    if never_reduced:
         return (
-            "No backward pass of the wrapped module has reduced its gradients: the model is called "
-            "past its wrapper (`model.module(...)`), or always under `no_sync`. Each rank trains "
-            "alone.",
+            "No backward pass of the wrapped module has reduced its gradients: the wrapper is "
+            "bypassed (`model.module(...)`), or `no_sync` is always on. Each rank trains alone.",
             "Call the DistributedDataParallel object itself, model(inputs), and leave `no_sync` "
-            "in the last backward pass before each optimizer step.",
+            "before the last backward pass of each optimizer step.",
         )
     if len(rates) > 1:
-        told = ", ".join(f"{one:g}" for one in sorted(one for one in rates if one is not None))
+        listed = ", ".join(f"{rate:g}" for rate in sorted(r for r in rates if r is not None))
         return (
-            f"The ranks' learning rates differ ({told}): equal gradients move them differently.",
-            "Let one schedule set the learning rate of every rank: nothing in it may depend on the "
-            "rank, its own loss or its own number of batches.",
+            f"The ranks' learning rates differ ({listed}), so equal gradients change the weights "
+            "differently.",
+            "Use the same learning-rate schedule on every rank: it must not depend on the rank, "
+            "its loss or its number of batches.",
         )
     by_hand = "ddp" not in strategies(measures)
-    who = format_ranks(odd).capitalize() if odd else "Each rank"
+    who = format_ranks(minority).capitalize() if minority else "Each rank"
     if by_hand:
         return (
-            f"{who} began with other weights, or a parameter's gradient is never reduced: the "
-            "script reduces gradients by itself, and nothing else keeps the replicas equal.",
+            f"{who} started with different weights, or the gradient of a parameter is never "
+            "reduced: the script reduces gradients itself, and nothing else keeps the "
+            "replicas equal.",
             "for p in model.parameters(): dist.broadcast(p.data, src=0) before training; then "
             "dist.all_reduce(p.grad) for every parameter in every step. Or wrap the model in "
             "DistributedDataParallel, which does both.",
         )
     return (
-        f"{who} changed weights past DistributedDataParallel: a checkpoint loaded or layers "
-        "initialised after wrapping, weights that are updated but not part of the wrapped module, "
-        "or an optimizer that treats equal gradients differently.",
-        "Load checkpoints and initialise before wrapping (or broadcast afterwards), and give the "
-        "optimizer the wrapped module's parameters alone.",
+        f"{who} changed weights outside DistributedDataParallel: a checkpoint was loaded or layers "
+        "were initialized after wrapping, weights are updated that are not part of the wrapped "
+        "module, or an optimizer treats equal gradients differently.",
+        "Load checkpoints and initialize before wrapping (or broadcast afterwards), and give the "
+        "optimizer only the parameters of the wrapped module.",
     )
 
 
@@ -149,26 +151,26 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="replicas-diverged",
         family="training",
-        summary="Ranks that should train the same weights do not: their parameters differ.",
-        measured="At steps 20, 40, 80, … 1280 and then each thousandth, each rank leaves a digest "
-        "of some elements of up to 64 parameters. Only digests of the same step, collective and "
-        "number of updates are compared. Weights on a device are not looked at, as reading them "
-        "would wait for it; nor are sharded ones. Silent for pipeline stages, groups smaller than "
-        "the job, all-to-all exchanges (experts), communication hooks, averaging optimizers and "
-        "ranks that do not talk to each other in most steps (local SGD).",
+        summary="The weights of ranks that should be replicas differ.",
+        measured="At steps 20, 40, 80, … 1280 and then every thousandth step, each rank records a "
+        "digest of some elements of up to 64 parameters. Only digests of the same step, collective "
+        "and number of updates are compared. Weights on a device are not read, because that would "
+        "wait for the device; nor are sharded weights. Silent for pipeline stages, groups smaller "
+        "than the job, all-to-all exchanges (experts), communication hooks, averaging optimizers "
+        "and ranks that do not communicate in most steps (local SGD).",
         thresholds="The sums of the sampled weights differ by more than 1e-5: float32 resolves "
-        "6e-8, and CPUs of two kinds may differ in the last bits of a step. The minority is named "
-        "where at least three ranks agree against it; otherwise nobody is.",
-        fixes="DistributedDataParallel around all that is trained; or a broadcast at the start, "
-        "and every gradient reduced in every step.",
-        examine=_diverged,
+        "6e-8, and CPUs of two kinds may differ in the last bits of a step. A minority is blamed "
+        "if at least three ranks agree against it; otherwise no rank is.",
+        fixes="Wrap everything that is trained in DistributedDataParallel, or broadcast the "
+        "weights at the start and reduce every gradient in every step.",
+        examine=_find_divergence,
         limits=(
             Limit(
                 "moments",
                 2,
                 "moments",
-                "compared moments, up to the last one, at which weights differ: one may fall "
-                "between two halves of an update",
+                "compared steps, up to the last one, at which weights differ; a single one may "
+                "fall between two halves of an update",
             ),
         ),
     ),

@@ -1,5 +1,4 @@
-"""Whether the ranks are replicas of one model, as far as is known: rules on data and weights speak
-of no other jobs."""
+"""Whether the ranks are replicas of one model; rules about data and weights apply only then."""
 
 from __future__ import annotations
 
@@ -10,24 +9,24 @@ from mgpu_doctor.case.process_metadata import UNKNOWN, Loader
 REPLICATED = frozenset({"ddp", "zero1"})
 """Strategies in which each rank holds the whole model."""
 DEEPSPEED = frozenset({"deepspeed", *(f"deepspeed+zero{stage}" for stage in (1, 2, 3))})
-"""As its engine is told, by what it divides among the ranks beside the batch."""
+"""DeepSpeed's engine, by what it shards besides the batch."""
 DATA_PARALLEL = REPLICATED | DEEPSPEED | {"fsdp", "localsgd"}
-"""Strategies in which each rank should see data of its own."""
+"""Strategies in which each rank should get its own data."""
 FEW_ALIKE = 0.5
-"""Share of batches that ranks have in common up to which they are fed as replicas are."""
+"""Share of common batches up to which ranks count as fed like replicas."""
 
 
 def strategies(measures: Measures) -> frozenset[str]:
-    """The ranks' strategies, without a version (`fsdp2` is `fsdp`)."""
-    told = {rank.metadata.strategy for rank in measures.case.ranks if rank.metadata != UNKNOWN}
-    return frozenset(
-        one if one in DATA_PARALLEL else one.rstrip("0123456789") for one in map(str, told)
-    )
+    """The strategies in the process metadata, without a version (`fsdp2` is `fsdp`)."""
+    names = {
+        str(rank.metadata.strategy) for rank in measures.case.ranks if rank.metadata != UNKNOWN
+    }
+    return frozenset(name if name in DATA_PARALLEL else name.rstrip("0123456789") for name in names)
 
 
 def is_flat(measures: Measures) -> bool:
-    """Whether no rank depends on another but through groups of all ranks: no pipeline stages, and
-    no smaller group, in which ranks may share a model or a batch on purpose."""
+    """Whether ranks exchange data only in groups of all ranks: there are no pipeline stages and no
+    smaller groups, in which ranks may share a model or a batch on purpose."""
     ranks = measures.case.ranks
     if len(ranks) < 2 or not measures.structure.alike:
         return False
@@ -43,8 +42,8 @@ def is_flat(measures: Measures) -> bool:
 
 
 def fed_as_replicas(measures: Measures) -> bool:
-    """Whether each rank should see data of its own. Where the collectives are the script's own,
-    only equal weights tell that the ranks do not share one model."""
+    """Whether each rank should get its own data. If the script calls collectives itself, only equal
+    weights show that the ranks do not share one model."""
     if not is_flat(measures):
         return False
     kinds, replicas = strategies(measures), measures.replicas
@@ -54,8 +53,8 @@ def fed_as_replicas(measures: Measures) -> bool:
 
 
 def held_as_replicas(measures: Measures) -> bool:
-    """Whether each rank should hold the same weights. Where the collectives are the script's own,
-    only different batches tell that the ranks do not share one model."""
+    """Whether each rank should hold the same weights. If the script calls collectives itself, only
+    different batches show that the ranks do not share one model."""
     if not is_flat(measures) or any(rank.metadata.hands_samples_on for rank in measures.case.ranks):
         return False
     kinds, same = strategies(measures), measures.replicas.same_batches
@@ -65,21 +64,23 @@ def held_as_replicas(measures: Measures) -> bool:
 
 
 def training_loader(rank: Rank) -> Loader | None:
-    """The first loader whose batches were seen to be trained on."""
+    """The first data loader whose batches are trained on."""
     known = rank.metadata.loaders
     places = [row.loader for row in rank.metadata.batches]
     return known[places[0]] if places and places[0] < len(known) else None
 
 
 def loaders_of(measures: Measures) -> dict[int, Loader]:
-    """Each rank's loader that trains; empty where it is not known of each of them."""
-    found = {rank.rank: training_loader(rank) for rank in measures.case.ranks}
-    known = {number: one for number, one in found.items() if number is not None and one is not None}
-    return known if len(known) == len(found) else {}
+    """Rank -> its training data loader; empty unless it is known for every rank."""
+    loaders = {rank.rank: training_loader(rank) for rank in measures.case.ranks}
+    known = {
+        rank: loader for rank, loader in loaders.items() if rank is not None and loader is not None
+    }
+    return known if len(known) == len(loaders) else {}
 
 
 def takes_its_part(measures: Measures) -> bool:
-    """Whether each rank cuts its own part out of a batch that all of them load."""
+    """Whether all ranks load the same batch and each trains on its own part of it."""
     for rank in measures.case.ranks:
         loader, inputs = training_loader(rank), rank.metadata.input_samples
         if loader is None or inputs is None or loader.batch_size is None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.formatting import format_count
-from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.gpu import Gpu
+from mgpu_doctor.live.frame import Frame, HostGpu
 from mgpu_doctor.report.text import line
 from mgpu_doctor.tui.view import Row
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 class Shown(NamedTuple):
     ranks: tuple[RankSummary, ...]
-    gpus: tuple[Gpu, ...]
+    gpus: tuple[HostGpu, ...]
 
 
 P = ParamSpec("P")
@@ -58,11 +57,11 @@ kept = kept_by(lambda *asked, **more: (*asked, *more.values()))
 
 
 @kept_by(lambda frame: (frame.devices, frame.elsewhere))
-def gpus(frame: Frame) -> tuple[Gpu, ...]:
+def gpus(frame: Frame) -> tuple[HostGpu, ...]:
     """All those of a frame, host by host."""
     samples = [one for one in (frame.devices, *frame.elsewhere) if one is not None]
     samples.sort(key=lambda one: one.host or "")
-    return tuple(Gpu(sample.host, device) for sample in samples for device in sample.devices)
+    return tuple(HostGpu(sample.host, device) for sample in samples for device in sample.devices)
 
 
 @kept

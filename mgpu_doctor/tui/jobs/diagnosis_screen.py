@@ -15,9 +15,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.examine.live import Tell
+from mgpu_doctor.examine.case_sources import cases
+from mgpu_doctor.examine.live_targets import Tell
 from mgpu_doctor.examine.subjects import UnknownSubject
-from mgpu_doctor.examine.together import cases
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.write import write_whole
 from mgpu_doctor.report import diagnosis_json, html, markdown, terminal, text

@@ -13,8 +13,8 @@ from mgpu_doctor.rules.settings import DEFAULTS, Settings
 if TYPE_CHECKING:
     from mgpu_doctor.case.gpu import DeviceSample
     from mgpu_doctor.findings import Diagnosis
-    from mgpu_doctor.live.recorder import Recorder
-    from mgpu_doctor.live.source import Source
+    from mgpu_doctor.live.frame_source import Source
+    from mgpu_doctor.live.machine_recorder import Recorder
 
 Job = Path | int
 """A recording, or a process of a job that nobody observes."""
@@ -54,11 +54,11 @@ def open_attach(
 
 def source_of(job: Job, settings: Settings = DEFAULTS, recorder: Recorder | None = None) -> Source:
     """The frames of a job. `recorder`: goes on taking down what the machine does."""
-    from mgpu_doctor.live.here import Live
-    from mgpu_doctor.live.outside import Outside
+    from mgpu_doctor.live.live_jobs import LiveJobs
+    from mgpu_doctor.live.unrecorded_job import Outside
 
     if isinstance(job, Path):
-        return Live(job, settings=settings, recorder=recorder)
+        return LiveJobs(job, settings=settings, recorder=recorder)
     return Outside(job, settings, recorder=recorder)
 
 

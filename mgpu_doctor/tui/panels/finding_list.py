@@ -12,7 +12,7 @@ from rich.text import Text
 
 from mgpu_doctor.findings import Culprit, Diagnosis, Evidence, Finding, Followed
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
-from mgpu_doctor.live.followed import recent
+from mgpu_doctor.live.finding_history import select_recent
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone, cost, gain, who
@@ -29,7 +29,7 @@ def finding_lines(frame: Frame, width: int, view: View) -> list[Text]:
     diagnosis = frame.diagnosis
     if diagnosis is None:
         return []
-    gone = [_gone(one, frame.at, width) for one in recent(frame.followed)]
+    gone = [_gone(one, frame.at, width) for one in select_recent(frame.followed)]
     if not diagnosis.findings:
         return [Text("no finding", style=DIM), *gone]
     selected = min(view.finding, len(diagnosis.findings) - 1)

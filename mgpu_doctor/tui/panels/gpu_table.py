@@ -15,8 +15,7 @@ from rich.text import Text
 from mgpu_doctor.case.gpu import Device, MigInstance
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.formatting import UNKNOWN, format_ranks
-from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.gpu import Gpu, Which
+from mgpu_doctor.live.frame import Frame, GpuKey, HostGpu
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.filter.matching import gpus, kept_by, pids, shown, told, used
 from mgpu_doctor.tui.panels import gpu_columns
@@ -91,7 +90,7 @@ def gpu_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     return Rows(head, len(rows), make, next(chosen, None))
 
 
-def rows_of(gpus: Sequence[Gpu]) -> list[tuple[Gpu, MigInstance | None]]:
+def rows_of(gpus: Sequence[HostGpu]) -> list[tuple[HostGpu, MigInstance | None]]:
     """What stands in each row: a GPU, or a part of it below."""
     return [(gpu, part) for gpu in gpus for part in (None, *gpu.device.instances)]
 
@@ -126,7 +125,7 @@ class _Sheet(NamedTuple):
     """The trouble that all have alike, which no row repeats; empty: none."""
 
     @classmethod
-    def fit(cls, gpus: Sequence[Gpu], width: int) -> _Sheet:
+    def fit(cls, gpus: Sequence[HostGpu], width: int) -> _Sheet:
         devices = [gpu.device for gpu in gpus]
         known = gpu_columns.cells_for(devices, dict.fromkeys(gpu.host for gpu in gpus), width)
         fit = fitting((*known,), width, WHO)
@@ -208,9 +207,9 @@ def _trouble(device: Device) -> str:
     return "" if device.mig and why in ("MIG mode", "MIG mode; not supported: utilization") else why
 
 
-def ranks_on(frame: Frame) -> dict[Which, list[RankSummary]]:
+def ranks_on(frame: Frame) -> dict[GpuKey, list[RankSummary]]:
     """GPU -> the ranks that compute on it."""
-    found: dict[Which, list[RankSummary]] = {}
+    found: dict[GpuKey, list[RankSummary]] = {}
     if frame.diagnosis is not None:
         there = gpus(frame)
         for place, on in used(frame).items():
@@ -247,8 +246,8 @@ WAITS = ("waiting", "hung")
 
 
 def waiting_shares(
-    frame: Frame, ranks_on: Mapping[Which, Sequence[RankSummary]]
-) -> dict[Which, float]:
+    frame: Frame, ranks_on: Mapping[GpuKey, Sequence[RankSummary]]
+) -> dict[GpuKey, float]:
     """GPU -> share, 0..1, of the time that its ranks wait for others, where that is
     known of all that runs there. `ranks_on`: who computes there."""
     if frame.diagnosis is None:

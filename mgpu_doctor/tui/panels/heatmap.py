@@ -23,7 +23,7 @@ from mgpu_doctor.tui.panels.table_cells import DIM, Rows, sentence
 from mgpu_doctor.tui.view import View
 
 if TYPE_CHECKING:
-    from mgpu_doctor.live.heat import Heat
+    from mgpu_doctor.live.step_heatmap import Heatmap
 
 LEVELS = (
     (0.05, "·", DIM),
@@ -92,7 +92,7 @@ def _leading(frame: Frame) -> Finding | None:
 
 
 @lru_cache(128)
-def _row(heat: Heat, row: int, columns: int, label: int) -> Text:
+def _row(heat: Heatmap, row: int, columns: int, label: int) -> Text:
     """The newest steps, one a cell: steps are never joined, so that single spikes stay seen. A map
     is drawn many times."""
     drawn = Text(f"{heat.ranks[row]:{label}} ")

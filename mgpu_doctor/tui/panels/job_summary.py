@@ -19,7 +19,7 @@ from mgpu_doctor.formatting import (
     format_seconds,
     format_share,
 )
-from mgpu_doctor.live.frame import Frame, Going
+from mgpu_doctor.live.frame import Frame, Progress
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone, outcome, verdict
 from mgpu_doctor.tui.filter.matching import kept
@@ -102,7 +102,7 @@ def _measured(diagnosis: Diagnosis, age: float) -> Text:
     return Text(f"judged {age:.0f} s ago  {told}" if age >= OLD else told, style=DIM)
 
 
-def _how(going: Going) -> Iterator[Part]:
+def _how(going: Progress) -> Iterator[Part]:
     if going.idle is not None:
         yield Part(Text(f"no step for {format_seconds(round(going.idle))}", style=BAD))
     elif going.rate is not None:

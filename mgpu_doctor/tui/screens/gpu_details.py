@@ -12,8 +12,7 @@ from mgpu_doctor.case.clockreasons import HARD, WORDS
 from mgpu_doctor.case.gpu import Device, Ecc, MigInstance, NvLink, Pcie
 from mgpu_doctor.findings import Culprit, Finding, RankSummary
 from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_count
-from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.gpu import Gpu, Which
+from mgpu_doctor.live.frame import Frame, GpuKey, HostGpu
 from mgpu_doctor.report import text
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.tui.filter.matching import gpus, pids
@@ -47,24 +46,24 @@ def gpu_page_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     return made
 
 
-def gpu_of(frame: Frame, view: View) -> Gpu | None:
+def gpu_of(frame: Frame, view: View) -> HostGpu | None:
     """The GPU that is selected; None where the frame does not have it."""
     return next((one for one in gpus(frame) if one.which == view.gpu), None)
 
 
-def _named(which: Which, *, several: bool) -> str:
+def _named(which: GpuKey, *, several: bool) -> str:
     """With its host, where there are several."""
     on = f" of {text.line(which.host)}" if which.host and several else ""
     return f"GPU {which.number}{on}"
 
 
-def _who(gpu: Gpu, *, several: bool) -> Text:
+def _who(gpu: HostGpu, *, several: bool) -> Text:
     told = [text.line(one) for one in (gpu.device.name, gpu.device.uuid) if one]
     name = _named(gpu.which, several=several)
     return Text.assemble((name, "bold"), ("  " + "  ".join(told), ""))
 
 
-def _findings(frame: Frame, gpu: Gpu, *, several: bool) -> Sequence[Finding]:
+def _findings(frame: Frame, gpu: HostGpu, *, several: bool) -> Sequence[Finding]:
     """A GPU with a rank on it is accused by that rank, any other by its number."""
     here = {one.rank for one in ranks_on(frame).get(gpu.which, ()) if one.rank is not None}
     own = f"GPU {gpu.device.index}"
@@ -78,7 +77,7 @@ def _findings(frame: Frame, gpu: Gpu, *, several: bool) -> Sequence[Finding]:
     return [one for one in found if any(map(accused, one.culprits))]
 
 
-def _facts(frame: Frame, gpu: Gpu) -> Iterator[Text]:
+def _facts(frame: Frame, gpu: HostGpu) -> Iterator[Text]:
     device = gpu.device
     if device.trouble:
         yield _row("trouble", Text(text.line(device.trouble), style="yellow"))
@@ -123,7 +122,7 @@ def _pids(part: MigInstance) -> str:
     return f"  {many} process{'' if many == 1 else 'es'}" if many else ""
 
 
-def _busy(frame: Frame, gpu: Gpu) -> Text:
+def _busy(frame: Frame, gpu: HostGpu) -> Text:
     device = gpu.device
     busy = device.utilization
     if busy is None:

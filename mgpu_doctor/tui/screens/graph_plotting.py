@@ -16,9 +16,8 @@ import numpy.typing as npt
 from rich.text import Text
 
 from mgpu_doctor.formatting import UNKNOWN
-from mgpu_doctor.live.history.measures import Measure, Unit
-from mgpu_doctor.live.history.series import LATE
-from mgpu_doctor.live.history.spans import Columns, Spans, gaps
+from mgpu_doctor.live.history_measures import Measure, Unit
+from mgpu_doctor.live.history_series import LATE, Columns, Spans, gaps
 from mgpu_doctor.report.text import cut
 from mgpu_doctor.tui.panels.table_cells import DIM
 from mgpu_doctor.tui.screens.graph_selection import Lane

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.live.history import steps
-from mgpu_doctor.live.history.collect import History, HostPast
-from mgpu_doctor.live.history.measures import (
+from mgpu_doctor.live import history_collector
+from mgpu_doctor.live.history_collector import History, HostPast
+from mgpu_doctor.live.history_measures import (
     OF_DEVICE,
     OF_HOST,
     OF_JOB,
@@ -17,8 +17,7 @@ from mgpu_doctor.live.history.measures import (
     OF_RANK,
     Measure,
 )
-from mgpu_doctor.live.history.series import EMPTY
-from mgpu_doctor.live.history.spans import NONE, Spans
+from mgpu_doctor.live.history_series import EMPTY, NONE, Spans
 from mgpu_doctor.report.text import cut, line
 
 LONGEST_HOST = 20
@@ -116,10 +115,12 @@ def _all(history: History, subject: Subject, measure: Measure) -> Spans:
             return past.use.spans(tuple(OF_HOST).index(measure))
         return past.pressure.spans(OF_PRESSURE.index(measure))
     if subject.kind is Kind.JOB:
-        told = [steps.spans(_of(history, number), measure) for number in _tellers(history)]
+        told = [
+            history_collector.spans(_of(history, number), measure) for number in _tellers(history)
+        ]
         return next((one for one in told if len(one)), NONE)
     if subject.kind is Kind.RANK:
-        return steps.spans(_of(history, subject.number), measure)
+        return history_collector.spans(_of(history, subject.number), measure)
     return NONE
 
 

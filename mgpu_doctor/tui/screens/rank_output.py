@@ -13,8 +13,8 @@ from mgpu_doctor.analysis.stacks.thread_states import postures
 from mgpu_doctor.analysis.stacks.wait_classifier import WAITING, Doing
 from mgpu_doctor.case.looks import Frame, Look, Stack, Thread
 from mgpu_doctor.formatting import UNKNOWN, format_count
-from mgpu_doctor.live.rank.output import Output
-from mgpu_doctor.live.rank.stacks import Standing
+from mgpu_doctor.live.rank_output import Output
+from mgpu_doctor.live.rank_stacks import Standing
 from mgpu_doctor.report import text
 from mgpu_doctor.report.stack_tree import tree_lines
 from mgpu_doctor.tui.panel import Panel

@@ -16,8 +16,8 @@ from textual.widgets import Footer
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.rank.output import Output, output_of
-from mgpu_doctor.live.rank.stacks import Standing, stand
+from mgpu_doctor.live.rank_output import Output, output_of
+from mgpu_doctor.live.rank_stacks import Standing, stand
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels import header
 from mgpu_doctor.tui.panels.rank_table import listed_ranks, row_of_rank

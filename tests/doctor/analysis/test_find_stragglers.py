@@ -111,6 +111,7 @@ def test_thirty_percent_of_the_step_on_an_oversubscribed_machine(ranks: int, see
 @few_or_sweep(12, 70)
 @pytest.mark.parametrize("ranks", [2, 4, 8])
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+@pytest.mark.slow
 def test_silence_on_healthy_jobs(make: type[Synthetic], ranks: int, seeds: range) -> None:
     alarms = {
         seed: found

@@ -114,6 +114,7 @@ def test_few_steps_decide_where_the_fault_is_plain() -> None:
     ],
     ids=["plain", "quiet", "few", "correlated", "uneven", "drifting"],
 )
+@pytest.mark.slow
 def test_silence_on_healthy_fleets(fleet: Fleet, seeds: range) -> None:
     for seed in seeds:
         simulated, _ = simulate(fleet, 300, seed)

@@ -33,6 +33,7 @@ def interrupted(
 @few_or_sweep(8, 40)
 @pytest.mark.parametrize("ranks", [2, 4, 8, 32])
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
+@pytest.mark.slow
 def test_ordinary_noise(make: type[Synthetic], ranks: int, seeds: range) -> None:
     alarms = {
         seed: found

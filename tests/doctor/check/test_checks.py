@@ -15,9 +15,9 @@ import pytest
 from mgpu_probes.outside import disk_space
 from mgpu_probes.outside.stacks import pyspy_stacks
 
-from mgpu_doctor.check import installed, kernel, room, stacks
-from mgpu_doctor.check.catalogue import CHECKS
-from mgpu_doctor.check.model import Level, Machine, Result
+from mgpu_doctor.check import kernel_checks, software_checks, stack_checks, storage_checks
+from mgpu_doctor.check.check_report import CHECKS
+from mgpu_doctor.check.check_result import CheckedMachine, Level, Result
 from tests.fakenvml.fakenvml import machine
 from tests.support.nvml import PretendNvml
 from tests.support.other_user import as_nobody
@@ -27,9 +27,9 @@ ALL_MAY = "CapEff:\t000001ffffffffff\n"
 
 
 @pytest.fixture
-def bare(tmp_path: Path) -> Machine:
+def bare(tmp_path: Path) -> CheckedMachine:
     """A machine that has next to nothing, and a user who may do nothing."""
-    here = Machine(
+    here = CheckedMachine(
         root=tmp_path,
         environment={},
         euid=1000,
@@ -41,7 +41,7 @@ def bare(tmp_path: Path) -> Machine:
     return here
 
 
-def write(here: Machine, path: str, words: str) -> None:
+def write(here: CheckedMachine, path: str, words: str) -> None:
     file = here.root / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(words)
@@ -55,9 +55,9 @@ def on(nvml: PretendNvml, state: Path, scenario: str) -> Result:
     """The GPU check in a process of its own, on a pretend machine."""
     machine(scenario).write(str(state))
     code = (
-        "import json\nfrom mgpu_doctor.check import installed\n"
-        "from mgpu_doctor.check.model import Machine\n"
-        "found = installed.gpus(Machine())\n"
+        "import json\nfrom mgpu_doctor.check import software_checks\n"
+        "from mgpu_doctor.check.check_result import CheckedMachine\n"
+        "found = software_checks.gpus(CheckedMachine())\n"
         "print(json.dumps([found.level, found.said, found.remedy]))"
     )
     done = subprocess.run(
@@ -88,34 +88,34 @@ def test_a_lost_gpu_fails(nvml: PretendNvml, tmp_path: Path) -> None:
     assert "xid" in found.remedy
 
 
-def test_a_gpu_without_its_driver_fails_and_none_at_all_is_a_note(bare: Machine) -> None:
-    assert installed.gpus(bare).level is Level.NOTE
+def test_a_gpu_without_its_driver_fails_and_none_at_all_is_a_note(bare: CheckedMachine) -> None:
+    assert software_checks.gpus(bare).level is Level.NOTE
     write(bare, "sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
     write(bare, "sys/bus/pci/devices/0000:01:00.0/class", "0x040300\n")  # its sound alone
-    assert installed.gpus(bare).level is Level.NOTE
+    assert software_checks.gpus(bare).level is Level.NOTE
     write(bare, "sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n")
     write(bare, "sys/bus/pci/devices/0000:01:00.1/class", "0x030200\n")
-    found = installed.gpus(bare)
+    found = software_checks.gpus(bare)
     assert found.level is Level.FAIL
     assert "--gpus all" in found.remedy
 
 
 def test_the_stack_of_a_process_is_really_read() -> None:
-    here = Machine()
-    assert stacks.py_spy(here).level is Level.PASS
-    found = stacks.tracing(here)
+    here = CheckedMachine()
+    assert stack_checks.py_spy(here).level is Level.PASS
+    found = stack_checks.tracing(here)
     assert found.level is Level.PASS
     assert "ms" in found.said
 
 
 def test_without_py_spy_it_is_told_how_to_get_it(
-    bare: Machine, monkeypatch: pytest.MonkeyPatch
+    bare: CheckedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: None)
-    found = stacks.py_spy(bare)
+    found = stack_checks.py_spy(bare)
     assert found.level is Level.FAIL
     assert found.remedy == f"{sys.executable} -m pip install --upgrade py-spy"
-    assert stacks.tracing(bare).level is Level.NOTE
+    assert stack_checks.tracing(bare).level is Level.NOTE
 
 
 @pytest.mark.parametrize(
@@ -123,33 +123,33 @@ def test_without_py_spy_it_is_told_how_to_get_it(
     [("py-spy 0.3.14", Level.WARN), ("py-spy 0.4.0", Level.PASS), ("what?", Level.FAIL)],
 )
 def test_the_version_of_py_spy_counts(
-    bare: Machine, monkeypatch: pytest.MonkeyPatch, printed: str, level: Level
+    bare: CheckedMachine, monkeypatch: pytest.MonkeyPatch, printed: str, level: Level
 ) -> None:
     program = bare.root / "py-spy"
     program.write_text(f"#!/bin/sh\necho '{printed}'\n")
     program.chmod(0o700)
     monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: str(program))
-    assert stacks.py_spy(bare).level is level
+    assert stack_checks.py_spy(bare).level is level
 
 
 def test_a_denial_names_its_reason_and_the_remedy(
-    bare: Machine, monkeypatch: pytest.MonkeyPatch
+    bare: CheckedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     denied = pyspy_stacks.Failure(pyspy_stacks.Kind.DENIED)
     monkeypatch.setattr(pyspy_stacks, "read_stack", lambda *_: denied)
     write(bare, "proc/sys/kernel/yama/ptrace_scope", "2\n")
-    found = stacks.tracing(bare)
+    found = stack_checks.tracing(bare)
     assert found.level is Level.FAIL
     assert "ptrace_scope is 2" in found.said
     assert found.remedy
 
 
-def test_whose_stacks_may_be_read(bare: Machine) -> None:
-    assert stacks.others(bare).level is Level.NOTE
+def test_whose_stacks_may_be_read(bare: CheckedMachine) -> None:
+    assert stack_checks.others(bare).level is Level.NOTE
     root = replace(bare, euid=0)
-    assert "SYS_PTRACE" in stacks.others(root).remedy
+    assert "SYS_PTRACE" in stack_checks.others(root).remedy
     write(bare, "proc/self/status", ALL_MAY)
-    assert stacks.others(bare).level is Level.PASS
+    assert stack_checks.others(bare).level is Level.PASS
 
 
 @pytest.mark.parametrize(
@@ -161,58 +161,60 @@ def test_whose_stacks_may_be_read(bare: Machine) -> None:
         ("rw,hidepid=0", Level.PASS),
     ],
 )
-def test_hidden_processes_are_told(bare: Machine, options: str, level: Level) -> None:
+def test_hidden_processes_are_told(bare: CheckedMachine, options: str, level: Level) -> None:
     (bare.root / "proc/self/ns").mkdir()
     (bare.root / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
     lines = "21 1 0:5 / /sys rw - sysfs sysfs rw,hidepid=2\n22 1 0:6 / /proc rw - proc proc "
     write(bare, "proc/self/mountinfo", lines + options)
-    assert kernel.processes(bare).level is level
+    assert kernel_checks.processes(bare).level is level
     write(bare, "proc/self/status", ALL_MAY)
-    assert kernel.processes(bare).level is Level.PASS
+    assert kernel_checks.processes(bare).level is Level.PASS
 
 
-def test_in_a_container_its_own_processes_are_seen(bare: Machine) -> None:
+def test_in_a_container_its_own_processes_are_seen(bare: CheckedMachine) -> None:
     (bare.root / "proc/self/ns").mkdir()
     (bare.root / "proc/self/ns/pid").symlink_to("pid:[4026532999]")
-    found = kernel.processes(bare)
+    found = kernel_checks.processes(bare)
     assert found.level is Level.NOTE
     assert "container" in found.said
 
 
-def test_control_groups_of_both_versions(bare: Machine) -> None:
-    assert kernel.control_groups(bare).level is Level.WARN
+def test_control_groups_of_both_versions(bare: CheckedMachine) -> None:
+    assert kernel_checks.control_groups(bare).level is Level.WARN
     write(bare, "proc/self/cgroup", "0::/job\n")
     write(bare, "sys/fs/cgroup/cgroup.controllers", "cpu memory")
-    assert "outermost" in kernel.control_groups(bare).said
+    assert "outermost" in kernel_checks.control_groups(bare).said
     write(bare, "sys/fs/cgroup/job/memory.max", str(16 << 30))
     write(bare, "sys/fs/cgroup/job/memory.events", "oom 0\noom_kill 0\n")
     write(bare, "sys/fs/cgroup/job/cpu.max", "400000 100000")
-    found = kernel.control_groups(bare)
+    found = kernel_checks.control_groups(bare)
     assert found.level is Level.PASS
     assert found.said == "version 2; memory limit 16 GiB, at most 4 cores"
 
 
-def test_a_group_without_a_limit_has_none(bare: Machine) -> None:
+def test_a_group_without_a_limit_has_none(bare: CheckedMachine) -> None:
     write(bare, "proc/self/cgroup", "4:memory:/job\n")
     write(bare, "sys/fs/cgroup/memory/job/memory.usage_in_bytes", "100")
     write(bare, "sys/fs/cgroup/memory/job/memory.limit_in_bytes", str(2**63 - 4096))
-    assert "no memory limit" in kernel.control_groups(bare).said
+    assert "no memory limit" in kernel_checks.control_groups(bare).said
 
 
-def test_the_kernels_log(bare: Machine) -> None:
-    assert "--device=/dev/kmsg" in kernel.log(bare).remedy
+def test_the_kernels_log(bare: CheckedMachine) -> None:
+    assert "--device=/dev/kmsg" in kernel_checks.log(bare).remedy
     write(bare, "dev/kmsg", "6,1,1,-;hello\n")
-    assert kernel.log(bare).level is Level.PASS
+    assert kernel_checks.log(bare).level is Level.PASS
 
 
-def test_a_clock_that_nothing_keeps_right(bare: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_nothing_keeps_right(
+    bare: CheckedMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for state, level in ((0, Level.PASS), (5, Level.WARN), (None, Level.NOTE)):
-        monkeypatch.setattr(kernel, "_clock_state", lambda state=state: state)
-        assert kernel.clock(bare).level is level
+        monkeypatch.setattr(kernel_checks, "_clock_state", lambda state=state: state)
+        assert kernel_checks.clock(bare).level is level
 
 
 def test_this_kernel_tells_of_its_clock() -> None:
-    assert kernel._clock_state() in (None, *range(6))
+    assert kernel_checks._clock_state() in (None, *range(6))
 
 
 @pytest.mark.parametrize(
@@ -227,38 +229,38 @@ def test_this_kernel_tells_of_its_clock() -> None:
     ],
 )
 def test_frameworks_by_their_versions(
-    bare: Machine, known: dict[str, str], level: Level, collectives: Level
+    bare: CheckedMachine, known: dict[str, str], level: Level, collectives: Level
 ) -> None:
     here = replace(bare, version=versions(**known))
-    assert installed.frameworks(here).level is level
-    assert installed.collectives(here).level is collectives
-    assert all(name in installed.frameworks(here).said for name in known)
+    assert software_checks.frameworks(here).level is level
+    assert software_checks.collectives(here).level is collectives
+    assert all(name in software_checks.frameworks(here).said for name in known)
 
 
-def test_recordings_where_nothing_can_be_written(bare: Machine) -> None:
+def test_recordings_where_nothing_can_be_written(bare: CheckedMachine) -> None:
     file = bare.root / "file"
     file.write_text("")
     here = replace(bare, environment={"MGPU_DOCTOR_HOME": str(file / "home")})
-    found = room.recordings(here)
+    found = storage_checks.recordings(here)
     assert found.level is Level.FAIL
     assert "--dir" in found.remedy
 
 
-def test_recordings_below_a_folder_that_may_not_be_entered(bare: Machine) -> None:
+def test_recordings_below_a_folder_that_may_not_be_entered(bare: CheckedMachine) -> None:
     """As for whoever keeps the HOME of another user."""
     closed = bare.root / "closed"
     closed.mkdir(mode=0)
     here = replace(bare, environment={"MGPU_DOCTOR_HOME": str(closed / "home")})
-    assert as_nobody(lambda: room.recordings(here).level.name) == "FAIL"
+    assert as_nobody(lambda: storage_checks.recordings(here).level.name) == "FAIL"
 
 
 @pytest.mark.parametrize(("free", "level"), [(1 << 20, Level.WARN), (1 << 40, Level.PASS)])
 def test_room_for_recordings(
-    bare: Machine, monkeypatch: pytest.MonkeyPatch, free: int, level: Level
+    bare: CheckedMachine, monkeypatch: pytest.MonkeyPatch, free: int, level: Level
 ) -> None:
     monkeypatch.setattr(disk_space, "measure_disk_space", lambda _: {"size": 1 << 41, "free": free})
     here = replace(bare, environment={"MGPU_DOCTOR_HOME": str(bare.root / "not" / "yet")})
-    assert room.recordings(here).level is level
+    assert storage_checks.recordings(here).level is level
     assert not (bare.root / "not").exists()
 
 
@@ -271,20 +273,20 @@ def test_room_for_recordings(
     ],
 )
 def test_shared_memory(
-    bare: Machine,
+    bare: CheckedMachine,
     monkeypatch: pytest.MonkeyPatch,
     room_there: dict[str, int],
     level: Level,
     remedy: str,
 ) -> None:
     monkeypatch.setattr(disk_space, "measure_disk_space", lambda _: room_there)
-    found = room.shared_memory(bare)
+    found = storage_checks.shared_memory(bare)
     assert found.level is level
     assert remedy in found.remedy
 
 
-def test_no_shared_memory_at_all(bare: Machine) -> None:
-    assert room.shared_memory(bare).level is Level.WARN
+def test_no_shared_memory_at_all(bare: CheckedMachine) -> None:
+    assert storage_checks.shared_memory(bare).level is Level.WARN
 
 
 @pytest.mark.parametrize(
@@ -297,14 +299,14 @@ def test_no_shared_memory_at_all(bare: Machine) -> None:
     ],
 )
 def test_open_files(
-    bare: Machine,
+    bare: CheckedMachine,
     monkeypatch: pytest.MonkeyPatch,
     limits: tuple[int, int],
     level: Level,
     remedy: str,
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
-    found = room.open_files(bare)
+    found = storage_checks.open_files(bare)
     assert found.level is level
     assert remedy in found.remedy
 
@@ -321,27 +323,27 @@ def test_open_files(
     ],
 )
 def test_the_terminal(
-    bare: Machine, environment: dict[str, str], encoding: str, level: Level, words: str
+    bare: CheckedMachine, environment: dict[str, str], encoding: str, level: Level, words: str
 ) -> None:
     here = replace(bare, environment=environment, terminal=True, encoding=encoding)
-    found = room.terminal(here)
+    found = storage_checks.terminal(here)
     assert found.level is level
     assert words in found.said
-    elsewhere = room.terminal(replace(here, terminal=False, encoding="utf-8"))
+    elsewhere = storage_checks.terminal(replace(here, terminal=False, encoding="utf-8"))
     assert elsewhere.level is Level.NOTE
 
 
 def test_every_check_says_something_here_and_how_to_mend_it() -> None:
     for check in CHECKS:
-        found = check.run(Machine())
+        found = check.run(CheckedMachine())
         assert found.said
         assert bool(found.remedy) == (found.level in (Level.WARN, Level.FAIL)), check.id
 
 
 def test_nothing_of_a_framework_is_imported() -> None:
     code = (
-        "import sys\nfrom mgpu_doctor.check.catalogue import check_all\n"
-        "from mgpu_doctor.check.model import Machine\ncheck_all(Machine())\n"
+        "import sys\nfrom mgpu_doctor.check.check_report import check_all\n"
+        "from mgpu_doctor.check.check_result import CheckedMachine\ncheck_all(CheckedMachine())\n"
         "print([name for name in ('torch', 'tensorflow', 'numpy') if name in sys.modules])"
     )
     seen = subprocess.run(

@@ -8,9 +8,9 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from mgpu_doctor.check import catalogue
-from mgpu_doctor.check.catalogue import Checked
-from mgpu_doctor.check.model import Check, Level, Machine, Result
+from mgpu_doctor.check import check_report
+from mgpu_doctor.check.check_report import Checked
+from mgpu_doctor.check.check_result import Check, CheckedMachine, Level, Result
 from mgpu_doctor.cli import app
 
 run = CliRunner()
@@ -35,7 +35,7 @@ def one(number: int, level: Level) -> Checked:
     ],
 )
 def test_exit_code(monkeypatch: pytest.MonkeyPatch, levels: tuple[Level, ...], code: int) -> None:
-    monkeypatch.setattr(catalogue, "check_all", lambda _: checked(*levels))
+    monkeypatch.setattr(check_report, "check_all", lambda _: checked(*levels))
     done = run.invoke(app, ["check"])
     assert done.exit_code == code
     assert "\x1b" not in done.stdout, "no colour into a pipe"
@@ -47,7 +47,7 @@ def test_exit_code(monkeypatch: pytest.MonkeyPatch, levels: tuple[Level, ...], c
 @pytest.mark.parametrize("width", [20, 40, 80, 300])
 @pytest.mark.parametrize("unicode", [True, False])
 def test_no_line_is_longer_than_the_terminal(width: int, unicode: bool) -> None:
-    printed = catalogue.render(checked(*Level), width=width, colour=False, unicode=unicode)
+    printed = check_report.render(checked(*Level), width=width, colour=False, unicode=unicode)
     assert max(len(line) for line in printed.splitlines()) <= max(40, min(width, 100))
     assert printed.isascii() != unicode
     assert "\x1b" not in printed
@@ -56,15 +56,15 @@ def test_no_line_is_longer_than_the_terminal(width: int, unicode: bool) -> None:
 def test_colours_only_add_to_what_the_marks_tell() -> None:
 
     every = checked(*Level)
-    plain = catalogue.render(every, width=80, colour=False, unicode=True)
-    coloured = catalogue.render(every, width=80, colour=True, unicode=True)
+    plain = check_report.render(every, width=80, colour=False, unicode=True)
+    coloured = check_report.render(every, width=80, colour=True, unicode=True)
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
-    assert all(mark in plain for mark in catalogue.MARKS.values())
+    assert all(mark in plain for mark in check_report.MARKS.values())
 
 
 def test_the_headline_counts() -> None:
-    some = catalogue.render(checked(*Level), width=80, colour=False, unicode=True)
-    none = catalogue.render(checked(Level.PASS), width=80, colour=False, unicode=True)
+    some = check_report.render(checked(*Level), width=80, colour=False, unicode=True)
+    none = check_report.render(checked(Level.PASS), width=80, colour=False, unicode=True)
     assert some.startswith("2 of 4 checks")
     assert "all that it can show" in none.splitlines()[0]
 
@@ -73,5 +73,5 @@ def test_on_this_machine_it_runs_in_a_moment() -> None:
     done = run.invoke(app, ["check", "--json"])
     made = json.loads(done.stdout)
     assert done.exit_code == (1 if made["improvable"] else 0)
-    assert [one["id"] for one in made["checks"]] == [check.id for check in catalogue.CHECKS]
-    assert Machine().root.is_dir()
+    assert [one["id"] for one in made["checks"]] == [check.id for check in check_report.CHECKS]
+    assert CheckedMachine().root.is_dir()

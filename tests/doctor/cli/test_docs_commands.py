@@ -13,6 +13,7 @@ from mgpu_trainers import catalogue
 
 from mgpu_doctor.cli import app
 from mgpu_doctor.cli.train import _options
+from tests.support.loops import over
 
 ROOT = Path(__file__).parents[3]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -54,7 +55,7 @@ def test_there_are_commands_to_look_at() -> None:
     assert len(SHOWN) >= 50
 
 
-@pytest.mark.parametrize(("page", "shown"), SHOWN)
+@over("page, shown", SHOWN)
 def test_the_command_line_takes_what_is_shown(page: str, shown: str) -> None:  # noqa: ARG001
     context = parsed(shown)
     if context.info_name == "train" and not context.params["sweep"]:

@@ -129,7 +129,14 @@ run --on-hang {name} -- true
 """.strip().splitlines()
 
 
-@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize(
+    "line",
+    # `plan` of a script loads torch.
+    [
+        pytest.param(line, marks=[pytest.mark.slow] if line.startswith("plan {script}") else [])
+        for line in LINES
+    ],
+)
 def test_what_is_shown_is_harmless(
     world: tuple[World, str], line: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

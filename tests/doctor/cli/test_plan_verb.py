@@ -60,6 +60,7 @@ def test_what_fits_is_told_with_its_parts_and_as_json(monkeypatch: pytest.Monkey
     assert {each["id"] for each in (*told["fixes"], *told["not_offered"])} >= {"bf16", "sgd"}
 
 
+@pytest.mark.slow
 def test_what_will_not_fit_exits_with_1_and_says_what_would_help(tmp_path: Path) -> None:
     script = tmp_path / "its_model.py"
     script.write_text(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli.output import ERASE, telling
+from mgpu_doctor.cli.terminal_output import ERASE, telling
 from tests.support.recordings import HEALTHY, recording
 from tests.support.snapshots import FULL, written
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.cli import settings
-from mgpu_doctor.cli.settings import FILE, others_can_write, read_settings
+from mgpu_doctor.cli import settings_files
+from mgpu_doctor.cli.settings_files import FILE, others_can_write, read_settings
 from mgpu_doctor.rules.settings import SettingsError
 from tests.support.launching import doctor, eventually, python
 from tests.support.users import give_away
@@ -33,7 +33,7 @@ def test_settings_of_the_users_own_are_found_above(project: Path) -> None:
 def test_another_users_file_switches_nothing_off(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    give_away(project / FILE, monkeypatch, settings)
+    give_away(project / FILE, monkeypatch, settings_files)
     assert read_settings(project / "work").ignore == set()
     assert "is not used: the file belongs to another user" in capsys.readouterr().err
 
@@ -84,7 +84,7 @@ def test_a_working_folder_that_is_gone_has_no_settings(
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    assert settings.settings().ignore == frozenset()
+    assert settings_files.settings().ignore == frozenset()
 
 
 def test_the_group_of_the_users_own_name_is_the_user(
@@ -93,10 +93,10 @@ def test_the_group_of_the_users_own_name_is_the_user(
     """With a umask of 002, as many distributions have it, every folder is writable by a group."""
     shared = project / "work"
     shared.chmod(0o775)
-    monkeypatch.setattr(settings, "_is_private_group", lambda _: True)
+    monkeypatch.setattr(settings_files, "_is_private_group", lambda _: True)
     assert not others_can_write(shared.stat())
     assert read_settings(shared).ignore == SET
-    monkeypatch.setattr(settings, "_is_private_group", lambda _: False)
+    monkeypatch.setattr(settings_files, "_is_private_group", lambda _: False)
     assert others_can_write(shared.stat())
     assert read_settings(shared).ignore == set()
 

@@ -10,10 +10,11 @@ import click
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mgpu_probes.outside.terminal_text import harmless
 
-from mgpu_doctor.cli import output
-from mgpu_doctor.cli.output import Border, guard_streams
-from mgpu_doctor.launch.say import harmless, one_line, say
+from mgpu_doctor.cli import terminal_output
+from mgpu_doctor.cli.terminal_output import Border, guard_streams
+from mgpu_doctor.launch.messages import make_one_line, print_message
 
 BOLD, PLAIN = "\x1b[1;31m", "\x1b[0m"
 
@@ -60,8 +61,8 @@ def test_whatever_it_is_no_control_is_left(words: str) -> None:
         one for one in kept if unicodedata.category(one) in ("Cc", "Cs") and one not in "\t\n"
     ]
     assert harmless(kept) == kept
-    assert "\n" not in one_line(words)
-    assert "\t" not in one_line(words)
+    assert "\n" not in make_one_line(words)
+    assert "\t" not in make_one_line(words)
 
 
 def test_a_sequence_that_is_left_open_swallows_nothing() -> None:
@@ -104,10 +105,10 @@ def test_sentences_have_no_colours_and_no_lines_of_others(
     screen: Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stderr", screen)
-    say(f"{BOLD}a\nmgpu-doctor: b\x1b]0;c")
+    print_message(f"{BOLD}a\nmgpu-doctor: b\x1b]0;c")
     assert screen.getvalue() == "mgpu-doctor: a mgpu-doctor: b0;c\n"
     monkeypatch.setattr(sys, "stdout", screen)
-    output.put_line(f"{BOLD}d\ne")
+    terminal_output.put_line(f"{BOLD}d\ne")
     assert screen.getvalue().endswith("\nd e\n")
 
 
@@ -125,7 +126,7 @@ def test_all_that_is_written_goes_through_the_border(
     click.echo("\x1b]0;b\x07", err=True)
     click.echo(b"\x1b]0;c\x07")
     sys.stdout.buffer.write(b"\x1b]0;d\x07\xff")
-    output.draw("\r\x1b[K")
+    terminal_output.draw("\r\x1b[K")
     again()
     undo()
     assert screen.getvalue() == "0;a\n0;b\n0;c\n0;d\ufffd\r\x1b[K"
@@ -136,7 +137,7 @@ def test_streams_that_are_closed_stay_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
     undo = guard_streams()
-    say("nobody listens")
-    output.draw("x")
+    print_message("nobody listens")
+    terminal_output.draw("x")
     assert sys.stdout is None
     undo()

@@ -137,8 +137,8 @@ def test_refusals(arguments: tuple[str, ...], code: int, says: str) -> None:
 def test_one_frame_needs_no_textual() -> None:
     script = (
         "import sys\n"
-        "from mgpu_doctor.tui import once\nfrom mgpu_doctor.live.here import Live\n"
-        "once.render(Live().frame(0), width=80, colour=False)\n"
+        "from mgpu_doctor.tui import once\nfrom mgpu_doctor.live.live_jobs import LiveJobs\n"
+        "once.render(LiveJobs().frame(0), width=80, colour=False)\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('textual', 'torch')])"
     )
     done = subprocess.run(
@@ -151,10 +151,10 @@ def test_the_first_frame_without_a_job_loads_nothing_that_only_a_job_needs() -> 
     script = (
         "import sys\n"
         "import mgpu_doctor.tui.app\n"
-        "from mgpu_doctor.cli.settings import settings\n"
-        "from mgpu_doctor.live.here import Live\n"
+        "from mgpu_doctor.cli.settings_files import settings\n"
+        "from mgpu_doctor.live.live_jobs import LiveJobs\n"
         "from mgpu_doctor.tui import once\n"
-        "live = Live(settings=settings())\n"
+        "live = LiveJobs(settings=settings())\n"
         "once.render(live.frame(0), width=80, colour=False)\n"
         "names = ('diagnose', 'findings', 'case.load', 'case.model', 'rules.catalogue',\n"
         "         'live.watch', 'tui.filter.language', 'tui.panels.rank_table')\n"

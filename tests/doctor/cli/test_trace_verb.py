@@ -73,9 +73,9 @@ def test_a_job_without_pytorch(bare: subprocess.Popen[bytes]) -> None:
 def test_a_folder_with_something_in_it_is_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from mgpu_doctor.examine import traced
+    from mgpu_doctor.examine import trace_targets
 
-    monkeypatch.setattr(traced, "way_to", lambda _: traced.Way({1: "x"}))
+    monkeypatch.setattr(trace_targets, "way_to", lambda _: trace_targets.Way({1: "x"}))
     (tmp_path / "full").mkdir()
     (tmp_path / "full/other.json").write_text("{}")
     refused(ran("1", "-o", "full"), "full is not empty", code=2)
@@ -84,11 +84,13 @@ def test_a_folder_with_something_in_it_is_left_alone(
 def test_ranks_that_refuse_are_told_once_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     from mgpu_probes.outside.traces.trace_requests import TakenTrace
 
-    from mgpu_doctor.examine import traced
+    from mgpu_doctor.examine import trace_targets
 
     why = "the script's own \x1b[31mprofiler is at work"
-    monkeypatch.setattr(traced, "way_to", lambda _: traced.Way({1: "x"}))
-    monkeypatch.setattr(traced, "take", lambda *_: [TakenTrace(n, n, None, why) for n in range(6)])
+    monkeypatch.setattr(trace_targets, "way_to", lambda _: trace_targets.Way({1: "x"}))
+    monkeypatch.setattr(
+        trace_targets, "take", lambda *_: [TakenTrace(n, n, None, why) for n in range(6)]
+    )
     result = ran("1")
     refused(
         result, "rank 0, rank 1, rank 2, rank 3 and 2 more: no trace (the script's own profiler"

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from mgpu_doctor.cli.output import unswept
+from mgpu_doctor.cli.terminal_output import unswept
 
 
 def test_nobody_looks_meanwhile() -> None:

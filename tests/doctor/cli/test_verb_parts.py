@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from mgpu_doctor.cli import VERBS, app
 from mgpu_doctor.cli import explain as explaining
-from mgpu_doctor.cli.verb import Argument, Dashed, after_dashes
+from mgpu_doctor.cli.options import Argument, Dashed, after_dashes
 
 
 @click.command(cls=Dashed)

@@ -13,7 +13,7 @@ from mgpu_probes.outside import jobs, processes
 
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.examine import live, together
+from mgpu_doctor.examine import case_sources, live_targets
 from mgpu_doctor.examine.subjects import UnknownSubject
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 from tests.support.jobs import until
@@ -32,9 +32,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "CONFIRM", (0.1,))
-    monkeypatch.setattr(live, "SAMPLES", 3)
-    monkeypatch.setattr(live, "APART", 0.01)
+    monkeypatch.setattr(live_targets, "CONFIRM", (0.1,))
+    monkeypatch.setattr(live_targets, "SAMPLES", 3)
+    monkeypatch.setattr(live_targets, "APART", 0.01)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def ranks() -> Iterator[list[int]]:
 
 
 def cases(*words: object) -> list[Case]:
-    return together.cases([str(word) for word in words], lambda _: None)
+    return case_sources.cases([str(word) for word in words], lambda _: None)
 
 
 def refused(*words: object) -> str:
@@ -82,7 +82,7 @@ def test_two_processes_of_a_job_are_one_case(ranks: list[int]) -> None:
 
 def test_progress_is_told_while_it_looks(ranks: list[int]) -> None:
     said: list[str] = []
-    together.cases([str(ranks[0])], said.append)
+    case_sources.cases([str(ranks[0])], said.append)
     assert said
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside.jobs.found_jobs import RANK, FoundJob, FoundProcess
 
-from mgpu_doctor.examine import traced
+from mgpu_doctor.examine import trace_targets
 from mgpu_doctor.examine.subjects import UnknownSubject
-from mgpu_doctor.examine.traced import way_to
+from mgpu_doctor.examine.trace_targets import way_to
 
 TORCH, TENSORFLOW = "r-xp /lib/libtorch_cpu.so", "r-xp /lib/libtensorflow_cc.so.2"
 
@@ -21,9 +21,9 @@ def job(monkeypatch: pytest.MonkeyPatch, maps: str = TORCH, user: int = 0, **giv
     rank = FoundProcess(
         os.getpid(), 1, RANK, "R", 0, 0, 1, "python", (), 0, 0.0, uid, "alice", None, None
     )
-    monkeypatch.setattr(traced, "_job", lambda _: FoundJob(None, None, 1, (rank,)))
-    monkeypatch.setattr(traced, "read_environment", lambda *_: given)
-    monkeypatch.setattr(traced, "_maps", lambda _: maps)
+    monkeypatch.setattr(trace_targets, "_job", lambda _: FoundJob(None, None, 1, (rank,)))
+    monkeypatch.setattr(trace_targets, "read_environment", lambda *_: given)
+    monkeypatch.setattr(trace_targets, "_maps", lambda _: maps)
 
 
 def test_our_probe_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

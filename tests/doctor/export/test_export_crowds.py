@@ -106,6 +106,7 @@ def test_clients_without_a_whole_request_lock_nobody_out(many: int, drips: bool)
 
 
 @pytest.mark.parametrize("many", [16, 64, 300])
+@pytest.mark.slow
 def test_clients_that_do_not_take_their_reply_lock_nobody_out(many: int) -> None:
     with running(LONG) as server, Crowd(server.port, many, REQUEST) as crowd:
         scrape(server, Accept_Encoding="identity")

@@ -68,6 +68,7 @@ def test_a_job_that_works_again_is_not_said_to_hang_for_long(watched: Watched) -
     assert watched.told == ["hung"]
 
 
+@pytest.mark.slow
 def test_one_that_ends_may_be_followed_by_another(watched: Watched) -> None:
     watched.start()
     until(lambda: watched.told[:1] == ["hung"])

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside import processes
 
-from mgpu_doctor.launch import box_storage, exits, program
+from mgpu_doctor.launch import box_storage, exit_watch, job_command
 from mgpu_doctor.launch.conduit import CHUNK, KEEP, RING, Copy, Shared
-from mgpu_doctor.launch.console import Console
+from mgpu_doctor.launch.job_command import inject_folder, job_environment
+from mgpu_doctor.launch.job_console import Console
 from mgpu_doctor.launch.process_watch import SLOWEST, Family, interval
-from mgpu_doctor.launch.program import inject_folder, job_environment
-from mgpu_doctor.launch.signals import Attendant, Canary, Inbox
+from mgpu_doctor.launch.signal_forwarding import Attendant, Canary, Inbox
 from tests.support.launching import eventually, state
 
 
@@ -60,7 +60,7 @@ def test_commands_are_found_as_a_shell_does(tmp_path: Path) -> None:
         (place / "plain").touch()
     (tmp_path / "later" / "plain").chmod(0o755)
     path = {"PATH": f"{tmp_path}:{tmp_path}/later"}
-    assert program.find("plain", path) == str(tmp_path / "later/plain")
+    assert job_command.find_program("plain", path) == str(tmp_path / "later/plain")
     for name, code in (
         ("absent", 127),
         ("", 127),
@@ -68,8 +68,8 @@ def test_commands_are_found_as_a_shell_does(tmp_path: Path) -> None:
         (str(tmp_path), 126),
         ("/absent/x", 127),
     ):
-        with pytest.raises(program.CannotStartError) as failure:
-            program.find(name, path)
+        with pytest.raises(job_command.CannotStartError) as failure:
+            job_command.find_program(name, path)
         assert failure.value.code == code
 
 
@@ -77,7 +77,7 @@ def test_a_script_without_an_interpreter_line_is_run_by_the_shell(tmp_path: Path
     script = tmp_path / "script"
     script.write_text("exit $1\n")
     script.chmod(0o755)
-    pid = program.start(str(script), [str(script), "5"], {}, streams={}, signal_mask=())
+    pid = job_command.start_program(str(script), [str(script), "5"], {}, streams={}, signal_mask=())
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
 
 
@@ -89,13 +89,13 @@ def test_how_somebody_elses_child_ended(code: int) -> None:
     assert ticks is not None
     pidfd = os.pidfd_open(child.pid)
     eventually("the zombie", lambda: state(child.pid) == "Z")
-    status = exits.of_zombie(child.pid, ticks)
+    status = exit_watch.zombie_wait_status(child.pid, ticks)
     assert status is not None
     assert os.waitstatus_to_exitcode(status) == code
-    assert exits.of_zombie(child.pid, ticks + 1) is None
+    assert exit_watch.zombie_wait_status(child.pid, ticks + 1) is None
     child.wait()
-    assert exits.of_zombie(child.pid, ticks) is None
-    later = exits.of_pidfd(pidfd)
+    assert exit_watch.zombie_wait_status(child.pid, ticks) is None
+    later = exit_watch.pidfd_wait_status(pidfd)
     # Kernels before 6.15 do not tell, and are believed; those that do must tell the same.
     assert later is None or os.waitstatus_to_exitcode(later) == code
     os.close(pidfd)
@@ -155,7 +155,7 @@ def test_samples_become_rarer_as_a_run_grows_old() -> None:
 def test_the_canary_hears_the_group_and_not_us() -> None:
     listening = (
         "import os, signal, sys\n"
-        "from mgpu_doctor.launch.signals import Canary\n"
+        "from mgpu_doctor.launch.signal_forwarding import Canary\n"
         "signal.signal(signal.SIGTERM, lambda *_: None)\n"
         "canary = Canary()\n"
         "for kill in (os.kill, os.killpg, os.kill, os.killpg):\n"
@@ -177,7 +177,7 @@ def test_two_signals_of_the_group_in_quick_succession_are_both_the_jobs() -> Non
     """As `timeout` sends them: to its child, and then to its whole group."""
     listening = (
         "import os, signal\n"
-        "from mgpu_doctor.launch.signals import Canary\n"
+        "from mgpu_doctor.launch.signal_forwarding import Canary\n"
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})\n"
         "canary = Canary()\n"
         "for kill in (os.kill, os.killpg):\n"
@@ -217,7 +217,7 @@ def test_what_asked_a_job_to_end_is_known_though_it_ended_before_we_looked() -> 
 
 
 def test_without_a_canary_every_signal_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mgpu_doctor.launch.signals.PROGRAM", "/absent")
+    monkeypatch.setattr("mgpu_doctor.launch.signal_forwarding.PROGRAM", "/absent")
     canary = Canary()
     assert not canary.sang(signal.SIGTERM)
     canary.close()
@@ -250,6 +250,7 @@ def test_the_copy_is_whole_while_it_is_small(tmp_path: Path) -> None:
     assert not (tmp_path / "log.1").exists()
 
 
+@pytest.mark.slow
 def test_a_long_copy_keeps_the_beginning_and_the_newest(tmp_path: Path) -> None:
     shared, copy = Shared(), Copy(os.fsencode(tmp_path / "log"))
     for number in range(0, 3_000_000, 100_000):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.launch import conduit, console
+from mgpu_doctor.launch import conduit, job_console
 from tests.support.launching import doctor, eventually, python, read_json, terminal
 
 MIXED = python(
@@ -90,7 +90,7 @@ def test_what_goes_into_a_file_is_copied_while_the_job_runs(tmp_path: Path) -> N
 
 def test_of_a_lot_that_went_into_a_file_the_end_is_copied(tmp_path: Path) -> None:
     with open(tmp_path / "out", "wb+") as out:
-        copies = console.FileCopy(out.fileno(), tmp_path / "copy")
+        copies = job_console.FileCopy(out.fileno(), tmp_path / "copy")
         out.write(b"a" * (conduit.KEEP + 10) + b"end")
         out.flush()
         copies.catch_up()
@@ -104,7 +104,7 @@ def test_of_a_lot_that_went_into_a_file_the_end_is_copied(tmp_path: Path) -> Non
 def test_a_file_that_is_emptied_is_copied_from_its_start(tmp_path: Path) -> None:
     file = tmp_path / "out"
     with open(file, "wb+") as out:
-        copies = console.FileCopy(out.fileno(), tmp_path / "copy")
+        copies = job_console.FileCopy(out.fileno(), tmp_path / "copy")
         out.write(b"before\n")
         out.flush()
         copies.catch_up()
@@ -195,6 +195,7 @@ def test_a_reader_that_goes_away_while_the_job_is_silent(tmp_path: Path) -> None
     assert b"broken" in process.communicate(b"go\n")[1]
 
 
+@pytest.mark.slow
 def test_much_output(tmp_path: Path) -> None:
     program = python(
         "import sys\n"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.case.model import Case, State
-from mgpu_doctor.live.frame import NOTHING
-from mgpu_doctor.live.going import NEWEST, going
+from mgpu_doctor.live.frame import NO_PROGRESS
+from mgpu_doctor.live.job_progress import NEWEST_STEPS, measure_progress
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 
 STEP = 0.03
@@ -30,18 +30,18 @@ def case_of(changes: dict[str, Any] | None = None, *, idle: float = 0.0, **job: 
 
 
 def test_of_no_step_nothing_is_known() -> None:
-    assert going(make_case([])) == NOTHING
-    assert going(make_case([make_rank(0, records(JOB)[0][:0])])) == NOTHING
-    assert NOTHING.rate is None
+    assert measure_progress(make_case([])) == NO_PROGRESS
+    assert measure_progress(make_case([make_rank(0, records(JOB)[0][:0])])) == NO_PROGRESS
+    assert NO_PROGRESS.rate is None
 
 
 def test_it_tells_of_the_newest_steps_of_all_ranks() -> None:
     case = case_of({"probe_cost": 60 * STEP * 0.01})
     for rank in case.ranks:
-        rank.steps["wall_ns"][:-NEWEST] *= 7
-        rank.steps["loss"][:-NEWEST] = 99
+        rank.steps["wall_ns"][:-NEWEST_STEPS] *= 7
+        rank.steps["loss"][:-NEWEST_STEPS] = 99
     case.ranks[3].steps["loss"] = 4.0
-    found = going(case)
+    found = measure_progress(case)
     assert found.step_seconds == pytest.approx(STEP)
     assert found.rate == pytest.approx(1 / STEP)
     assert found.samples == pytest.approx(4 * 3 / STEP)
@@ -54,45 +54,45 @@ def test_it_tells_of_the_newest_steps_of_all_ranks() -> None:
 def test_one_rank_that_does_not_tell_its_samples_leaves_them_unknown() -> None:
     case = case_of()
     case.ranks[2].steps["samples"][-1] = 0
-    assert going(case).samples is None
+    assert measure_progress(case).samples is None
 
 
 def test_ranks_with_few_steps_count_by_their_own_time() -> None:
     case = case_of()
     late = replace(case.ranks[1], steps=case.ranks[1].steps[-3:])
-    found = going(replace(case, ranks=(case.ranks[0], late)))
+    found = measure_progress(replace(case, ranks=(case.ranks[0], late)))
     assert found.samples == pytest.approx(2 * 3 / STEP)
 
 
 def test_a_batch_that_several_ranks_work_on_counts_once() -> None:
     pipelines = ((0, 2), (1, 3))
     case = case_of(strategy="manual")
-    assert going(case, pipelines).samples == pytest.approx(2 * 3 / STEP)
+    assert measure_progress(case, pipelines).samples == pytest.approx(2 * 3 / STEP)
     for rank in (1, 3):
         case.ranks[rank].steps["samples"] = 0
-    assert going(case, pipelines).samples == pytest.approx(2 * 3 / STEP)
-    assert going(case_of(strategy="fsdp+tensor")).samples is None
+    assert measure_progress(case, pipelines).samples == pytest.approx(2 * 3 / STEP)
+    assert measure_progress(case_of(strategy="fsdp+tensor")).samples is None
 
 
 def test_a_loss_that_is_no_number_is_told_until_one_is_again() -> None:
     case = case_of()
     case.ranks[1].steps["loss"][-2] = np.inf
-    assert going(case).loss == 2.0
+    assert measure_progress(case).loss == 2.0
     case.ranks[1].steps["loss"][-1] = np.nan
-    assert going(case).loss == np.inf
+    assert measure_progress(case).loss == np.inf
     for rank in case.ranks:
         rank.steps["loss"] = np.nan
-    assert going(case).loss is None
+    assert measure_progress(case).loss is None
 
 
 def test_a_job_that_stands_has_no_rate() -> None:
-    found = going(case_of(idle=30.0))
+    found = measure_progress(case_of(idle=30.0))
     assert found.idle == pytest.approx(30.0)
     assert (found.rate, found.samples) == (None, None)
     assert found.step_seconds == pytest.approx(STEP)
-    assert going(case_of(idle=5.0)).idle is None
-    assert going(case_of({"state": State.EXITED}, idle=30.0)).idle is None
+    assert measure_progress(case_of(idle=5.0)).idle is None
+    assert measure_progress(case_of({"state": State.EXITED}, idle=30.0)).idle is None
 
 
 def test_a_probe_that_does_not_count_its_cost_has_no_share() -> None:
-    assert going(case_of({"probe_cost": 0.0})).probe is None
+    assert measure_progress(case_of({"probe_cost": 0.0})).probe is None

@@ -11,10 +11,10 @@ from mgpu_probes.inprocess.layout import PHASES
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Rank, Records
-from mgpu_doctor.live.history import measures
-from mgpu_doctor.live.history.collect import MOST_DEVICES, Collector, History
-from mgpu_doctor.live.history.measures import OF_DEVICE, OF_PRESSURE, UTILIZATION, Measure
-from mgpu_doctor.live.history.spans import Spans, gaps
+from mgpu_doctor.live import history_measures
+from mgpu_doctor.live.history_collector import MOST_DEVICES, Collector, History
+from mgpu_doctor.live.history_measures import OF_DEVICE, OF_PRESSURE, UTILIZATION, Measure
+from mgpu_doctor.live.history_series import Spans, gaps
 from mgpu_doctor.recording.records import HISTORY_DTYPE
 from mgpu_doctor.tui.screens.graph_selection import Kind, Lane, Subject, lanes, spans, subjects
 from tests.support import histories
@@ -48,7 +48,7 @@ def test_live_and_recorded_samples_draw_the_same() -> None:
     live = histories.history()
     for kind, number, measure in (
         (Kind.GPU, 2, UTILIZATION),
-        (Kind.HOST, None, measures.CPU),
+        (Kind.HOST, None, history_measures.CPU),
         (Kind.HOST, None, OF_PRESSURE[0]),
     ):
         one, other = of(recorded, kind, number, measure), of(live, kind, number, measure)
@@ -112,16 +112,18 @@ def test_devices_without_end_are_not_all_kept() -> None:
 
 def test_steps_are_drawn_from_the_black_box() -> None:
     past = histories.history()
-    slow, healthy = (of(past, Kind.RANK, rank, measures.INPUT) for rank in (2, 0))
+    slow, healthy = (of(past, Kind.RANK, rank, history_measures.INPUT) for rank in (2, 0))
     assert slow.mean[SLOW_FROM:].min() > 0.009 > healthy.mean.max()
-    own, step = (of(past, Kind.RANK, 2, one) for one in (measures.OWN, measures.STEP))
-    wait = of(past, Kind.RANK, 2, measures.WAIT)
+    own, step = (
+        of(past, Kind.RANK, 2, one) for one in (history_measures.OWN, history_measures.STEP)
+    )
+    wait = of(past, Kind.RANK, 2, history_measures.WAIT)
     assert own.mean + wait.mean == pytest.approx(step.mean, rel=1e-4)
     assert (step.end - step.start) == pytest.approx(step.mean, abs=1e-6)
-    assert of(past, Kind.JOB, None, measures.LOSS).mean[0] == pytest.approx(3.0)
-    rate = of(past, Kind.JOB, None, measures.SAMPLE_RATE)
-    assert rate.mean == pytest.approx(32 / of(past, Kind.RANK, 0, measures.STEP).mean)
-    assert not len(of(past, Kind.JOB, None, measures.TOKEN_RATE))
+    assert of(past, Kind.JOB, None, history_measures.LOSS).mean[0] == pytest.approx(3.0)
+    rate = of(past, Kind.JOB, None, history_measures.SAMPLE_RATE)
+    assert rate.mean == pytest.approx(32 / of(past, Kind.RANK, 0, history_measures.STEP).mean)
+    assert not len(of(past, Kind.JOB, None, history_measures.TOKEN_RATE))
 
 
 def windows(ends: list[float], wall: float, steps: int) -> Records:
@@ -140,11 +142,11 @@ def test_what_the_ring_has_forgotten_is_told_by_the_boxs_coarse_history() -> Non
     first = float(steps["end_ns"][0] - steps["wall_ns"][0]) * 1e-9
     old = windows([first - 30, first - 10, first + 5], 10.0, 200)
     rank = make_rank(0, steps, history=old)
-    told = of(History(ENDED, ranks=(rank,)), Kind.RANK, 0, measures.STEP)
+    told = of(History(ENDED, ranks=(rank,)), Kind.RANK, 0, history_measures.STEP)
     assert len(told) == 52
     assert told.mean[:2].tolist() == [0.05, 0.05]
     assert gaps(told, 0, first, 1) == [(first - 30, first - 20), (first - 10, first)]
-    wait = of(History(ENDED, ranks=(rank,)), Kind.RANK, 0, measures.WAIT)
+    wait = of(History(ENDED, ranks=(rank,)), Kind.RANK, 0, history_measures.WAIT)
     assert wait.mean[0] == pytest.approx(0.025)
 
 
@@ -152,7 +154,7 @@ def test_a_restarted_rank_goes_on_where_its_predecessor_ended() -> None:
     steps = records(Synthetic(ranks=1, steps=50))[0]
     early = make_rank(0, steps, started=1000.0)
     later = make_rank(0, steps, started=1100.0, clock_offset=100.0)
-    told = of(History(ENDED, ranks=(later, early)), Kind.RANK, 0, measures.STEP)
+    told = of(History(ENDED, ranks=(later, early)), Kind.RANK, 0, history_measures.STEP)
     assert len(told) == 100
     assert (np.diff(told.end) > 0).all()
 
@@ -161,9 +163,9 @@ def test_host_times_of_a_rank_on_a_device_are_not_split_into_work_and_wait() -> 
     steps = records(Synthetic(ranks=1, steps=50))[0]
     rank: Rank = make_rank(0, steps, device="cuda:0", birth={"clock": "host"})
     past = History(ENDED, ranks=(rank,))
-    assert len(of(past, Kind.RANK, 0, measures.STEP))
-    assert not len(of(past, Kind.RANK, 0, measures.OWN))
-    assert not len(of(past, Kind.RANK, 0, measures.WAIT))
+    assert len(of(past, Kind.RANK, 0, history_measures.STEP))
+    assert not len(of(past, Kind.RANK, 0, history_measures.OWN))
+    assert not len(of(past, Kind.RANK, 0, history_measures.WAIT))
 
 
 def _numbered(what: str, count: int) -> list[str]:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.live.history.series import BLOCKS, ROWS, WIDTHS, Series
-from mgpu_doctor.live.history.spans import gaps
+from mgpu_doctor.live.history_series import BLOCKS, ROWS, WIDTHS, Series, gaps
 
 START = 1.79e9
 HOURS = 3600

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.live.here import Live
-from mgpu_doctor.live.history import measures
-from mgpu_doctor.live.history.collect import History
-from mgpu_doctor.live.history.spans import Spans
+from mgpu_doctor.live import history_measures
+from mgpu_doctor.live.history_collector import History
+from mgpu_doctor.live.history_series import Spans
+from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.live.replay import Replay
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import HOST_SAMPLES, HOSTS
@@ -29,7 +29,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def cpu(history: History | None) -> Spans:
     assert history is not None
-    return spans(history, Lane(Subject(Kind.HOST), measures.CPU, ""))
+    return spans(history, Lane(Subject(Kind.HOST), history_measures.CPU, ""))
 
 
 def with_host_samples(folder: Path, *at: float) -> Path:
@@ -39,12 +39,12 @@ def with_host_samples(folder: Path, *at: float) -> Path:
 
 
 def test_every_frame_of_a_machine_adds_to_its_history() -> None:
-    live = Live()
+    live = LiveJobs()
     for _ in range(3):
         frame = live.frame(0)
     assert frame.history is not None
     assert frame.history.first is not None
-    memory = spans(frame.history, Lane(Subject(Kind.HOST), measures.MEMORY, ""))
+    memory = spans(frame.history, Lane(Subject(Kind.HOST), history_measures.MEMORY, ""))
     assert len(memory) == 3
     assert memory.end[-1] <= frame.at
 
@@ -53,7 +53,7 @@ def test_a_job_that_was_there_before_brings_its_past_along() -> None:
     now = time.time()
     folder = recording(runs() / "20260101-000000-job", JOB, live=True)
     with_host_samples(folder, now - 12, now - 11, now - 10)
-    frame = Live().frame(0)
+    frame = LiveJobs().frame(0)
     assert cpu(frame.history).end[:3].tolist() == [now - 12, now - 11, now - 10]
     assert frame.history is not None
     assert [rank.rank for rank in frame.history.ranks] == [0, 1, 2, 3]
@@ -61,7 +61,7 @@ def test_a_job_that_was_there_before_brings_its_past_along() -> None:
 
 def test_a_job_that_is_over_brings_no_past_of_this_machine() -> None:
     folder = recording(runs() / "20260101-000000-job", (HEALTHY,))
-    frame = Live(with_host_samples(folder, time.time() - 10)).frame(0)
+    frame = LiveJobs(with_host_samples(folder, time.time() - 10)).frame(0)
     assert frame.diagnosis is not None
     assert not (cpu(frame.history).end < time.time() - 9).any()
 
@@ -78,5 +78,5 @@ def test_a_replay_knows_what_was_known_then() -> None:
     frame = again.frame(0)
     assert cpu(frame.history).end.tolist() == [end.at - 4, end.at - 3, end.at - 2]
     assert frame.history is not None
-    lane = Lane(Subject(Kind.RANK, 2), measures.INPUT, "")
+    lane = Lane(Subject(Kind.RANK, 2), history_measures.INPUT, "")
     assert spans(frame.history, lane).mean == pytest.approx(SLOW_INPUT["input"], rel=1e-3)

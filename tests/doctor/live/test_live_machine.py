@@ -11,10 +11,10 @@ import pytest
 from mgpu_probes.outside.devices import Devices
 from mgpu_probes.outside.host_usage import HostUsage
 
-from mgpu_doctor.live import machine
-from mgpu_doctor.live.machine import Machine
-from mgpu_doctor.live.pace import Pace
-from mgpu_doctor.live.recorder import Recorder
+from mgpu_doctor.live import machine_sampler
+from mgpu_doctor.live.frame_source import Pace
+from mgpu_doctor.live.machine_recorder import Recorder
+from mgpu_doctor.live.machine_sampler import MachineSampler
 
 
 class Clock:
@@ -37,7 +37,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     cost = Clock()
     monkeypatch.setattr(HostUsage, "_process", process)
     monkeypatch.setattr(
-        machine, "Pace", lambda _clock, _cost, *rest: Pace(clock, cost, *rest), raising=True
+        machine_sampler, "Pace", lambda _clock, _cost, *rest: Pace(clock, cost, *rest), raising=True
     )
     return pids
 
@@ -46,7 +46,7 @@ clock = Clock()
 
 
 def test_many_are_read_now_and_then_and_what_was_read_stands(read: list[int]) -> None:
-    here = Machine()
+    here = MachineSampler()
     many = range(
         1, 5
     )  # four milliseconds, of which 0.1 % of a core allows one look in four seconds
@@ -79,9 +79,9 @@ def test_gpus_are_asked_as_often_as_their_number_allows(
     cost = Clock()
     monkeypatch.setattr(Devices, "sample", sample)
     monkeypatch.setattr(
-        machine, "Pace", lambda _clock, _cost, *rest: Pace(clock, cost, *rest), raising=True
+        machine_sampler, "Pace", lambda _clock, _cost, *rest: Pace(clock, cost, *rest), raising=True
     )
-    here = Machine()
+    here = MachineSampler()
     begin = clock.now
     seen = []
     for second in range(8):
@@ -100,8 +100,8 @@ def test_how_long_ago_gpus_were_asked_is_told(monkeypatch: pytest.MonkeyPatch) -
 
     now, cost = Clock(), Clock()
     monkeypatch.setattr(Devices, "sample", sample)
-    monkeypatch.setattr(machine, "time", SimpleNamespace(monotonic=now, thread_time=cost))
-    here = Machine()
+    monkeypatch.setattr(machine_sampler, "time", SimpleNamespace(monotonic=now, thread_time=cost))
+    here = MachineSampler()
     ages = [here.devices_age]
     for _ in range(6):
         here.sample()
@@ -112,7 +112,7 @@ def test_how_long_ago_gpus_were_asked_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_recording_holds_nothing_that_was_read_before(read: list[int], tmp_path: Path) -> None:
-    here = Machine(Recorder(tmp_path / "recorded"))
+    here = MachineSampler(Recorder(tmp_path / "recorded"))
     for _ in range(3):
         here.sample((os.getpid(),))
     assert len(read) == 3

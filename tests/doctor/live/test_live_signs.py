@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.signs import MOST_BYTES, MOST_SIGNS, ConsoleSigns
-from mgpu_doctor.live.watch import Watch
+from mgpu_doctor.live.job_watch import MOST_BYTES, MOST_SIGNS, ConsoleSigns, Watch
 from mgpu_doctor.recording.layout import CONSOLE
 from mgpu_doctor.report.job_events import Kind
 from mgpu_doctor.tui.screens.events_screen import timeline

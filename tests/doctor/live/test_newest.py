@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.case.gpu import Device, DeviceSample
-from mgpu_doctor.live.newest import GONE, Newest
-from mgpu_doctor.live.replay import Replay
+from mgpu_doctor.live.replay import HOST_GONE, NewestSamples, Replay
 from tests.support import manyhosts
 from tests.support.recordings import HEALTHY, recording
 
@@ -18,12 +17,12 @@ def told(host: str | None, times: Iterable[float]) -> list[DeviceSample]:
     return [DeviceSample(at, (Device(0),), host=host) for at in times]
 
 
-def shown(newest: Newest, at: float) -> list[tuple[str | None, float]]:
+def shown(newest: NewestSamples, at: float) -> list[tuple[str | None, float]]:
     return [(one.host, one.at) for one in newest.until(at)]
 
 
 def test_each_host_shows_its_newest_sample_until_then() -> None:
-    newest = Newest([*told("b", (1.5, 2.5, 3.5)), *told("a", (1.0, 2.0, 3.0))])
+    newest = NewestSamples([*told("b", (1.5, 2.5, 3.5)), *told("a", (1.0, 2.0, 3.0))])
     assert shown(newest, 0.5) == []
     assert shown(newest, 1.2) == [("a", 1.0)]
     assert shown(newest, 2.2) == [("a", 2.0), ("b", 1.5)]
@@ -31,15 +30,15 @@ def test_each_host_shows_its_newest_sample_until_then() -> None:
 
 
 def test_a_host_that_tells_no_more_is_left_out_while_others_tell() -> None:
-    newest = Newest([*told("a", range(10)), *told("b", range(100))])
-    assert shown(newest, 9 + GONE) == [("a", 9), ("b", 9 + GONE)]
-    assert shown(newest, 10 + GONE) == [("b", 10 + GONE)]
-    alone = Newest(told(None, range(10)))
+    newest = NewestSamples([*told("a", range(10)), *told("b", range(100))])
+    assert shown(newest, 9 + HOST_GONE) == [("a", 9), ("b", 9 + HOST_GONE)]
+    assert shown(newest, 10 + HOST_GONE) == [("b", 10 + HOST_GONE)]
+    alone = NewestSamples(told(None, range(10)))
     assert shown(alone, 1e6) == [(None, 9)]
 
 
 def test_a_recording_that_was_thinned_out_shows_all_its_hosts() -> None:
-    newest = Newest([*told("a", range(0, 1000, 100)), *told("b", range(0, 1000, 10))])
+    newest = NewestSamples([*told("a", range(0, 1000, 100)), *told("b", range(0, 1000, 10))])
     assert shown(newest, 90) == [("a", 0), ("b", 90)]
 
 

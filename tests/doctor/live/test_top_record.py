@@ -17,10 +17,10 @@ from mgpu_doctor.case.gpu import DeviceSample, Ecc, NvLink, Pcie
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.here import Live
-from mgpu_doctor.live.history.measures import UTILIZATION
-from mgpu_doctor.live.history.spans import gaps
-from mgpu_doctor.live.recorder import Recorder
+from mgpu_doctor.live.history_measures import UTILIZATION
+from mgpu_doctor.live.history_series import gaps
+from mgpu_doctor.live.live_jobs import LiveJobs
+from mgpu_doctor.live.machine_recorder import Recorder
 from mgpu_doctor.live.replay import NO_JOB, Replay
 from mgpu_doctor.recording.layout import HOSTS, INFO
 from mgpu_doctor.recording.write import OccupiedError
@@ -115,7 +115,7 @@ def test_a_disk_in_trouble_costs_the_recording_alone_and_is_told(
 ) -> None:
     monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path / "home"))
     recorder = Recorder(tmp_path / "r")
-    live = Live(recorder=recorder)
+    live = LiveJobs(recorder=recorder)
     live.frame(0)
     assert "live  recording to r" in live.frame(0).source
     place = next((tmp_path / "r" / HOSTS).iterdir())
@@ -137,9 +137,9 @@ def test_the_recording_says_what_it_is(tmp_path: Path) -> None:
 _LIVE = """
 import json, os, sys, time
 from pathlib import Path
-from mgpu_doctor.live.recorder import Recorder
-from mgpu_doctor.live.here import Live
-live = Live(recorder=Recorder(Path(sys.argv[1])))
+from mgpu_doctor.live.machine_recorder import Recorder
+from mgpu_doctor.live.live_jobs import LiveJobs
+live = LiveJobs(recorder=Recorder(Path(sys.argv[1])))
 for lost, name in enumerate(sys.argv[2:]):
     os.replace(name, os.environ["FAKENVML_STATE"])
     settled = 0

@@ -12,12 +12,11 @@ from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.looks import Look
 from mgpu_doctor.case.model import Now, Outcome, State
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.live.heat import Heat, heat
-from mgpu_doctor.live.here import Live
-from mgpu_doctor.live.pace import SHARE, Pace
+from mgpu_doctor.live.frame_source import CPU_SHARE, FrameOptions, Pace
+from mgpu_doctor.live.job_watch import Watch, refreshed, turned
+from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.live.replay import Replay
-from mgpu_doctor.live.wanted import Wanted
-from mgpu_doctor.live.watch import Watch, refreshed, turned
+from mgpu_doctor.live.step_heatmap import Heatmap, make_heatmap
 from mgpu_doctor.recording.box import Box, BoxReader
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
@@ -43,7 +42,7 @@ class Clock:
 
 
 def test_no_job() -> None:
-    frame = Live().frame(0)
+    frame = LiveJobs().frame(0)
     assert frame.diagnosis is None
     assert frame.hint is not None
     assert "mgpu-doctor run -- COMMAND" in frame.hint
@@ -53,7 +52,7 @@ def test_no_job() -> None:
 
 def test_no_job_but_an_old_recording_is_told_of() -> None:
     recording(runs() / "20260101-000000-old", JOB)
-    frame = Live().frame(0)
+    frame = LiveJobs().frame(0)
     assert frame.diagnosis is None
     assert frame.hint is not None
     assert "top --replay 20260101-000000-old" in frame.hint
@@ -61,19 +60,19 @@ def test_no_job_but_an_old_recording_is_told_of() -> None:
 
 def test_a_job_that_runs_is_found_and_diagnosed() -> None:
     recording(runs() / "20260101-000000-job", JOB, live=True)
-    frame = Live().frame(0)
+    frame = LiveJobs().frame(0)
     assert frame.source == "live  20260101-000000-job"
     assert frame.diagnosis is not None
     assert [rank.rank for rank in frame.diagnosis.ranks] == [0, 1, 2, 3]
     assert frame.diagnosis.findings[0].code == "straggler-input"
     assert frame.diagnosis.findings[0].culprits[0].rank == 2
-    assert isinstance(frame.heat, Heat)
+    assert isinstance(frame.heat, Heatmap)
     assert frame.going.step_seconds == pytest.approx(sum(SLOW_INPUT.values()), rel=0.1)
 
 
 def test_what_is_not_wanted_is_not_made() -> None:
     recording(runs() / "20260101-000000-job", JOB, live=True)
-    frame = Live(wanted=Wanted(heat=False, history=False)).frame(0)
+    frame = LiveJobs(wanted=FrameOptions(heat=False, history=False)).frame(0)
     assert frame.diagnosis is not None
     assert frame.heat is None
     assert frame.history is None
@@ -82,7 +81,7 @@ def test_what_is_not_wanted_is_not_made() -> None:
 def test_next_job_goes_round() -> None:
     for name in ("20260101-000000-a", "20260101-000001-b"):
         recording(runs() / name, (HEALTHY, HEALTHY), live=True)
-    live = Live()
+    live = LiveJobs()
     first = live.frame(0)
     assert first.others == 1
     seen = [first.source]
@@ -98,7 +97,7 @@ def test_next_job_goes_round() -> None:
 
 def test_a_job_that_ends_stays_on_the_screen_as_it_ended() -> None:
     folder = recording(runs() / "20260101-000000-job", JOB, live=True)
-    live = Live()
+    live = LiveJobs()
     running = live.frame(0)
     assert running.diagnosis is not None
     assert running.diagnosis.case.job.outcome is not Outcome.COMPLETED
@@ -112,7 +111,7 @@ def test_a_job_that_ends_stays_on_the_screen_as_it_ended() -> None:
 
 
 def test_what_is_no_recording_says_so_and_the_machine_is_still_shown(tmp_path: Path) -> None:
-    frame = Live(tmp_path / "nowhere").frame(0)
+    frame = LiveJobs(tmp_path / "nowhere").frame(0)
     assert frame.diagnosis is None
     assert frame.hint is not None
     assert "does not exist" in frame.hint
@@ -179,7 +178,7 @@ def test_pace_keeps_to_its_share() -> None:
     cost.now += 0.03
     pace.end()
     assert not pace.due()
-    clock.now += 0.03 / SHARE - 0.01
+    clock.now += 0.03 / CPU_SHARE - 0.01
     assert not pace.due()
     clock.now += 0.02
     assert pace.due()
@@ -290,13 +289,13 @@ def test_where_a_stack_showed_a_stuck_rank_stays_until_it_moves() -> None:
 
 def test_heat_shows_the_slow_rank_and_when_it_began() -> None:
     job = Synthetic(ranks=4, steps=120, faults=[Fault(2, "input", milliseconds=20, start=80)])
-    made = heat(synthetic_case(job))
-    assert isinstance(made, Heat)
+    made = make_heatmap(synthetic_case(job))
+    assert isinstance(made, Heatmap)
     column = made.steps.tolist().index(80)
     assert made.excess[2, column + 1 :].min() > 0.5
     assert abs(made.excess[:, :column]).max() < 0.5
 
 
 def test_one_rank_has_no_heat_but_a_reason() -> None:
-    made = heat(synthetic_case(Synthetic(ranks=1)))
+    made = make_heatmap(synthetic_case(Synthetic(ranks=1)))
     assert isinstance(made, str)

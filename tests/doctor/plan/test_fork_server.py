@@ -83,6 +83,7 @@ def _program(text: str) -> tuple[str, ...]:
         ("import subprocess; subprocess.run(['sh', '-c', 'kill $PPID'])", 60, "ended by SIGTERM"),
     ],
 )
+@pytest.mark.slow
 def test_a_process_that_does_not_answer_is_no_trouble(text: str, limit: float, said: str) -> None:
     server = ForkServer("", program=_program(text))
     with closing(server), closing(Worker(server, limit)) as worker:
@@ -101,6 +102,7 @@ def test_a_process_that_does_not_answer_is_no_trouble(text: str, limit: float, s
         ("import os; os.kill(os.getpid(), 9)", 60, "ended by SIGKILL"),
     ],
 )
+@pytest.mark.slow
 def test_a_server_that_never_has_children_is_no_trouble(text: str, limit: float, said: str) -> None:
     with closing(ForkServer("", program=(sys.executable, "-c", text))) as server:
         refusal = Worker(server, limit).trace(Settings(1))

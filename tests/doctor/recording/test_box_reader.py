@@ -412,6 +412,7 @@ def coherent(live: Box) -> None:
     assert live.identity.rank == live.identity.world_size
 
 
+@pytest.mark.slow
 def test_nothing_committed_is_lost_in_hundreds_of_kills() -> None:
     """The benchmark's own number is 1,200."""
     command = [sys.executable, "-m", "benchmarks.blackbox_kills", "--kills", "120"]

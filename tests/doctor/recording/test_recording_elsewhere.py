@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.live.here import Live
+from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.recording.elsewhere import FOLDER, all_remembered, remembered
 from mgpu_doctor.recording.home import home, runs
 from mgpu_doctor.recording.living import living
@@ -27,7 +27,7 @@ def test_it_is_found_while_its_job_runs(tmp_path: Path) -> None:
     other = recording(tmp_path / "there", (HEALTHY,), live=True)
     with remembered(other, JOB):
         assert living() == [other, own]
-        assert Live().frame(0).source == "live  there"
+        assert LiveJobs().frame(0).source == "live  there"
     assert living() == [own]
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from mgpu_doctor.report.redaction.addresses import hide_addresses, parse_address
 from mgpu_doctor.report.text import clean
+from tests.support.loops import over
 from tests.support.strangers import redact_words
 
 SPELLINGS = [
@@ -61,8 +62,8 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("address", SPELLINGS)
+@over("place", PLACES)
+@over("address", SPELLINGS)
 def test_an_address_is_hidden_in_every_spelling_and_place(address: str, place: str) -> None:
     words = place.format(address)
     shown = redact_words(words)

@@ -11,6 +11,7 @@ import pytest
 from mgpu_doctor.report import markdown
 from mgpu_doctor.report.redaction.redact import redacted
 from tests.support import diagnoses
+from tests.support.loops import over
 from tests.support.strangers import make_diagnosis, redact_words, render_page
 
 HOSTS = ["node07", "node07.cluster.example.org", "bigbox", "gpu-a100-3.corp", "NODE07"]
@@ -69,8 +70,8 @@ MESSAGES = [
 """Of which the place in them says that it is a host."""
 
 
-@pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("command", COMMANDS, ids=[" ".join(one)[:50] for one in COMMANDS])
+@over("host", HOSTS)
+@over("command", COMMANDS)
 def test_a_host_of_the_command_is_hidden_in_the_whole_report(
     command: tuple[str, ...], host: str
 ) -> None:
@@ -84,8 +85,8 @@ def test_a_host_of_the_command_is_hidden_in_the_whole_report(
     assert "secret" not in render_page(made)
 
 
-@pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("message", MESSAGES)
+@over("host", HOSTS)
+@over("message", MESSAGES)
 def test_a_host_of_a_message_is_hidden_there_and_elsewhere(message: str, host: str) -> None:
     words = f"{message.format(host)}\nlater {host} was gone"
     assert host.casefold() not in render_page(make_diagnosis(words)).casefold()

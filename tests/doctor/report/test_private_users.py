@@ -12,6 +12,7 @@ from mgpu_doctor.report import markdown
 from mgpu_doctor.report.redaction.redact import redacted
 from mgpu_doctor.report.redaction.users import hide_homes, hide_logins
 from tests.support.looking import case, scene
+from tests.support.loops import over
 from tests.support.strangers import make_diagnosis, redact_words, render_page
 
 HOMES = [
@@ -66,8 +67,8 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("home", HOMES)
+@over("place", PLACES)
+@over("home", HOMES)
 def test_a_home_is_hidden(home: str, place: str) -> None:
     words = place.format(home.format("alice"))
     assert "alice" not in render_page(make_diagnosis(words))

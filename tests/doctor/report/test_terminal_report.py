@@ -13,13 +13,14 @@ from rich.cells import cell_len
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.report import terminal
 from tests.support import diagnoses
+from tests.support.loops import over
 
 WIDTHS = (60, 80, 120, 200)
 GOLDEN = Path(__file__).parents[2] / "recorded" / "terminal"
 ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
-everything = pytest.mark.parametrize("name", diagnoses.ALL)
-at_widths = pytest.mark.parametrize("width", WIDTHS)
+everything = over("name", diagnoses.ALL)
+at_widths = over("width", WIDTHS)
 
 
 @everything
@@ -35,8 +36,8 @@ def test_as_recorded(name: str, width: int) -> None:
 
 
 @everything
-@pytest.mark.parametrize("width", [20, 40, *WIDTHS])
-@pytest.mark.parametrize("unicode", [True, False])
+@over("width", [20, 40, *WIDTHS])
+@over("unicode", [True, False])
 def test_no_line_is_too_wide(name: str, width: int, unicode: bool) -> None:
     text = terminal.render(diagnoses.ALL[name], width=width, colour=False, unicode=unicode)
     assert max(map(cell_len, text.splitlines())) <= max(40, width)

@@ -97,6 +97,7 @@ def test_an_xid_that_is_heard_names_the_rank(nvml: PretendNvml, tmp_path: Path) 
     assert "XID 119 on the GPU at 0000:ab:00.0" in one.cause
 
 
+@pytest.mark.slow
 def test_sixty_four_gpus(nvml: PretendNvml, tmp_path: Path) -> None:
     case = scenario(nvml, tmp_path, "throttled", ranks=64, gpus=64)
     assert accused(case) == {("gpu-throttled", 2)}

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli.settings import read_settings
+from mgpu_doctor.cli.settings_files import read_settings
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.rules.rule import Limit, Rule

@@ -20,6 +20,7 @@ from mgpu_doctor.signatures.catalogue import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 from tests.support.deaths import AT, dead, echo, error, failed_job, rank, terminated
 from tests.support.logs import RECORDED, progress, write
+from tests.support.loops import over
 
 GLOO = (
     "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] "
@@ -77,7 +78,7 @@ def grave(found: Sequence[Finding]) -> list[tuple[str, list[int | None]]]:
     ]
 
 
-@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.id)
+@over("signature", SIGNATURES, lambda signature: signature.id)
 def test_every_example_at_the_end_of_a_log_gives_its_finding(
     signature: Signature, tmp_path: Path
 ) -> None:
@@ -92,7 +93,8 @@ def test_every_example_at_the_end_of_a_log_gives_its_finding(
     assert "{" not in filled(signature.meaning, signature, _empty(signature))
 
 
-@pytest.mark.parametrize("signature", SIGNATURES, ids=lambda signature: signature.id)
+@over("signature", SIGNATURES, lambda signature: signature.id)
+@pytest.mark.slow
 def test_no_example_of_a_cause_is_blamed_where_training_went_on(
     signature: Signature, tmp_path: Path
 ) -> None:

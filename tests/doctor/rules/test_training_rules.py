@@ -198,7 +198,7 @@ def asked(*argv: str, **birth: Any) -> Case:
 def test_a_batch_that_was_mistaken(argv: list[str], meant: int, real: int) -> None:
     (one,) = found(asked(*argv))
     assert (one.code, one.severity) == ("batch-confusion", Severity.WARNING)
-    assert f"an update is of {real} samples, not {meant}" in one.title
+    assert f"{real} samples, not {meant}" in one.title
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_the_minority_is_the_culprit() -> None:
     (one,) = found(job(*births))
     assert [culprit.rank for culprit in one.culprits] == [2]
     assert one.victims == (0, 1, 3)
-    assert one.title.startswith("Rank 2 trains other weights than all others")
+    assert "rank 2" in one.title
 
 
 def test_two_against_two_name_nobody() -> None:
@@ -248,9 +248,9 @@ def test_two_against_two_name_nobody() -> None:
 @pytest.mark.parametrize(
     ("birth", "cause"),
     [
-        ({}, "past DistributedDataParallel"),
-        ({"strategy": "manual"}, "reduces gradients by itself"),
-        ({"ddp": {"synced": 0, "forwards": 0}}, "past its wrapper"),
+        ({}, "outside DistributedDataParallel"),
+        ({"strategy": "manual"}, "reduces gradients itself"),
+        ({"ddp": {"synced": 0, "forwards": 0}}, "model.module(...)"),
     ],
 )
 def test_why_they_differ(birth: dict[str, Any], cause: str) -> None:

@@ -121,7 +121,7 @@ def drawn(made: Frame, width: int) -> list[str]:
 @pytest.mark.parametrize("name", MACHINES)
 def test_machine(name: str, width: int) -> None:
     lines = drawn(frame(STRAGGLER, *MACHINES[name]), width)
-    check(f"gpus-{name}-{width}", "\n".join(lines) + "\n")
+    check(f"gpus-{name}", "\n".join(lines) + "\n", width)
 
 
 def waits(diagnosis: Diagnosis, **changes: Any) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.live.heat import Heat
+from mgpu_doctor.live.step_heatmap import Heatmap
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.panels import heatmap
 from mgpu_doctor.tui.panels.table_cells import Rows
@@ -27,8 +27,8 @@ def test_it_is_sorted_like_the_ranks() -> None:
 
 def test_a_rank_that_was_not_compared_has_an_empty_row() -> None:
     known = STRAGGLER.heat
-    assert isinstance(known, Heat)
-    less = replace(STRAGGLER, heat=Heat((0, 2, 3), known.steps, known.excess[[0, 2, 3]]))
+    assert isinstance(known, Heatmap)
+    less = replace(STRAGGLER, heat=Heatmap((0, 2, 3), known.steps, known.excess[[0, 2, 3]]))
     assert [row.plain.split()[0] for row in heatmap.heatmap_lines(less, 80, View())][1:] == list(
         "0123"
     )

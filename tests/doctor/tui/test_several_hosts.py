@@ -10,8 +10,7 @@ from textual.app import App
 from mgpu_doctor.case.gpu import DeviceSample
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Culprit
-from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.gpu import Which
+from mgpu_doctor.live.frame import Frame, GpuKey
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.filter.language import parse
 from mgpu_doctor.tui.filter.matching import shown, used
@@ -24,12 +23,11 @@ from mgpu_doctor.tui.view import View
 from tests.support import diagnoses, manyhosts
 from tests.support.frames import AT, GIB, frame, gpu
 from tests.support.metadata import with_metadata
-from tests.support.screens import Still, check_screen, screen_text, until
+from tests.support.screens import SIZES, Still, check_screen, screen_text, until
 from tests.support.screens import shown as first_shown
 
 HOSTS = ("node-a", "node-b")
 TWO = manyhosts.replayed(HOSTS, 2, 2)
-SIZES = ((80, 24), (120, 40), (200, 60))
 
 
 def rows(made: Frame, width: int = 120, view: View = View()) -> list[str]:  # noqa: B008 - frozen
@@ -137,7 +135,7 @@ def test_a_gpu_without_a_rank_is_accused_on_its_own_host_alone() -> None:
 
     def page(host: str) -> str:
         return "\n".join(
-            line.plain for line in gpu_details.gpu_page_lines(made, 120, View(gpu=Which(host, 1)))
+            line.plain for line in gpu_details.gpu_page_lines(made, 120, View(gpu=GpuKey(host, 1)))
         )
 
     assert accused.code in page("node-b")
@@ -147,7 +145,7 @@ def test_a_gpu_without_a_rank_is_accused_on_its_own_host_alone() -> None:
 
 
 def test_processes_are_those_of_the_selected_gpu() -> None:
-    lines = gpu_details.process_lines(TWO, 120, View(gpu=Which("node-b", 0)), gpu_details.Owners())
+    lines = gpu_details.process_lines(TWO, 120, View(gpu=GpuKey("node-b", 0)), gpu_details.Owners())
     assert [line.plain.split()[:2] for line in lines] == [["pid", "rank"], ["4000", "2"]]
 
 
@@ -163,28 +161,28 @@ async def test_keys_go_from_one_host_to_the_next() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await first_shown(pilot)
         app.query_one("#gpus").focus()
-        await until(pilot, lambda: app.view.gpu == Which("node-a", 0), "the first")
+        await until(pilot, lambda: app.view.gpu == GpuKey("node-a", 0), "the first")
         await pilot.press("down", "down")
-        await until(pilot, lambda: app.view.gpu == Which("node-b", 0), "the next host's")
+        await until(pilot, lambda: app.view.gpu == GpuKey("node-b", 0), "the next host's")
         await pilot.press("enter")
         await until(pilot, lambda: "GPU 0 of node-b" in screen_text(app), "its page")
         assert isinstance(app.screen, GpuScreen)
         await pilot.press("p", "escape")
-        await until(pilot, lambda: app.view.gpu == Which("node-a", 1), "the one before")
+        await until(pilot, lambda: app.view.gpu == GpuKey("node-a", 1), "the one before")
 
 
 class Host(App[None]):
     """Nothing but the page."""
 
     def on_mount(self) -> None:
-        self.push_screen(GpuScreen(TWO, View(gpu=Which("node-b", 0))))
+        self.push_screen(GpuScreen(TWO, View(gpu=GpuKey("node-b", 0))))
 
 
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 async def test_page_of_a_gpu(size: tuple[int, int]) -> None:
     app = Host()
     async with app.run_test(size=size) as pilot:
-        await check_screen(pilot, f"gpu-of-two-hosts-{size[0]}x{size[1]}")
+        await check_screen(pilot, "gpu-of-two-hosts")
 
 
 async def test_many_hosts_leave_the_other_panels_their_lines() -> None:
@@ -199,5 +197,5 @@ async def test_many_hosts_leave_the_other_panels_their_lines() -> None:
         assert app.query_one("#gpus").size.height <= 5
         app.query_one("#gpus").focus()
         await until(pilot, lambda: app.view.gpu is not None, "the first")
-        app.view = app.view._replace(gpu=Which("node-31", 7))
+        app.view = app.view._replace(gpu=GpuKey("node-31", 7))
         await until(pilot, lambda: "  7 node-31 ✗ GPU is lost" in screen_text(app), "the last")

@@ -10,7 +10,7 @@ from threading import Event
 import pytest
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.here import Live
+from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.live.replay import SPEEDS, Replay
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.frames import FrameMade
@@ -320,7 +320,7 @@ async def test_replay_keys_are_not_offered_live(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MGPU_DOCTOR_HOME", str(tmp_path))
-    app = TopApp(Live(), interval=3600)
+    app = TopApp(LiveJobs(), interval=3600)
     async with app.run_test(size=SIZE) as pilot:
         await shown(pilot)
         text = screen_text(app)

@@ -7,17 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 from rich.cells import cell_len
+from rich.text import Text
 
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.jobs import greeting
 from mgpu_doctor.tui.once import render
+from mgpu_doctor.tui.panels import header
 from tests.support import diagnoses, frames, manyhosts
 from tests.support.frames import STRAGGLER
-from tests.support.screens import Still, check, check_screen, screen_text, shown
+from tests.support.screens import SIZES, Still, check, check_screen, cut_off, screen_text, shown
 
 ALL = {**frames.ALL, "four-hosts": manyhosts.FOUR}
 SCREENS = {**ALL, "64-ranks-old": frames.BUSY}
-SIZES = ((80, 24), (120, 40), (200, 60))
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +44,7 @@ async def test_screen(name: str, size: tuple[int, int]) -> None:
     app = TopApp(Still(frame), interval=frame.interval or 3600)
     async with app.run_test(size=size) as pilot:
         await shown(pilot)
-        await check_screen(pilot, f"{name}-{size[0]}x{size[1]}")
+        await check_screen(pilot, f"{name}")
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -53,7 +54,7 @@ def test_one_frame_as_text(name: str, width: int) -> None:
     assert max(cell_len(line) for line in text.splitlines()) <= width
     assert text.endswith("\n")
     assert "\x1b" not in text
-    check(f"once-{name}-{width}", text)
+    check(f"once-{name}", text, width)
 
 
 def test_markup_of_others_is_only_text() -> None:
@@ -94,3 +95,11 @@ def test_every_diagnosis_can_be_drawn() -> None:
         for width in (20, 40, 79, 300):
             text = render(frames.frame(diagnosis), width=width, colour=True)
             assert "mgpu-doctor" in text
+
+
+async def test_a_panel_whose_lines_are_cut_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header, "host_lines", lambda *_: (Text("x" * 90),))
+    app = TopApp(Still(STRAGGLER), interval=3600)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await shown(pilot)
+        assert cut_off(app) == [f"#host: {'x' * 90}"]

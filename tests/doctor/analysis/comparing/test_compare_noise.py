@@ -25,6 +25,7 @@ def change(first: np.ndarray, second: np.ndarray) -> Change:
     return pair([run("a", first), run("b", second)], 0, 1, "samples").change
 
 
+@pytest.mark.slow
 def test_equal_runs_differ_at_most_as_often_as_is_said() -> None:
     settings = [(40, 0.3), (100, 0.5), (200, 0.0), (200, 0.6), (400, 0.7)]
     wrong = 0

@@ -16,8 +16,8 @@ from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case, Subject
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import RankSummary
-from mgpu_doctor.live.rank import output
-from mgpu_doctor.live.rank.output import Output, output_of
+from mgpu_doctor.live import rank_output
+from mgpu_doctor.live.rank_output import Output, output_of
 from mgpu_doctor.recording import layout
 from tests.support import diagnoses
 from tests.support.recordings import HEALTHY, recording
@@ -67,24 +67,24 @@ def test_of_a_job_with_one_rank_all_is_its_own(tmp_path: Path) -> None:
 def test_only_the_end_is_kept_and_what_means_harm_is_taken_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output, "MOST_LINES", 2)
+    monkeypatch.setattr(rank_output, "MOST_LINES", 2)
     case = case_of(tmp_path / "r", "old\n\x1b[2J\x1b]0;owned\x07[rank0]: mean\n\n" + "x" * 5000)
     (first, own), (last, _) = told(output_of(case, summaries(case)[0]))
     assert (first, own) == ("[rank0]: mean", True)
-    assert len(last) == output.MOST_WIDTH
+    assert len(last) == rank_output.MOST_WIDTH
 
 
 def test_before_the_end_of_a_replay_nobody_knows_what_was_printed(tmp_path: Path) -> None:
     case = case_of(tmp_path / "r")
     rank = summaries(case)[0]
     running = replace(case, job=replace(case.job, ended=None))
-    assert output_of(running, rank, replayed=True) == Output(reason=output.TIMELESS)
+    assert output_of(running, rank, replayed=True) == Output(reason=rank_output.TIMELESS)
     assert told(output_of(case, rank, replayed=True))
 
 
 def test_a_recording_without_a_console_says_so(tmp_path: Path) -> None:
     case = load_recording(recording(tmp_path / "r", [HEALTHY], steps=3))
-    assert output_of(case, summaries(case)[0]) == Output(reason=output.NOTHING)
+    assert output_of(case, summaries(case)[0]) == Output(reason=rank_output.NOTHING)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_the_files_of_a_process_that_a_recording_merely_names_stay_closed(
 def test_of_a_job_that_is_over_no_process_is_asked(printer: subprocess.Popen[bytes]) -> None:
     case, rank = _from_outside([printer.pid])
     over = replace(case, job=replace(case.job, ended=diagnoses.STARTED))
-    assert output_of(over, rank).reason == f"Nobody kept what it prints; {output.BY_RUN}."
+    assert output_of(over, rank).reason == f"Nobody kept what it prints; {rank_output.BY_RUN}."
 
 
 def test_of_a_pipe_it_is_said_that_nobody_can_read_it_again() -> None:
@@ -162,4 +162,4 @@ def test_of_a_pipe_it_is_said_that_nobody_can_read_it_again() -> None:
         process.kill()
     assert reason is not None
     assert "What rank 0 prints goes into a pipe (pipe:[" in reason
-    assert ended == f"Nobody kept what it prints; {output.BY_RUN}."
+    assert ended == f"Nobody kept what it prints; {rank_output.BY_RUN}."

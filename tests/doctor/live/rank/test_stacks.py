@@ -13,8 +13,8 @@ from mgpu_probes.outside.jobs.found_jobs import FoundJob, FoundProcess
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.job import this_host
 from mgpu_doctor.findings import RankSummary
-from mgpu_doctor.live.rank import stacks
-from mgpu_doctor.live.rank.stacks import NOT_RECORDED, Standing, stand
+from mgpu_doctor.live import rank_stacks
+from mgpu_doctor.live.rank_stacks import NOT_RECORDED, Standing, stand
 from tests.support import diagnoses, looking
 
 RANKS = 40
@@ -51,7 +51,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
     found = FoundJob("torchrun", None, RANKS, tuple(everyone))
     monkeypatch.setattr(jobs, "find", lambda _pid: found)
-    monkeypatch.setattr(stacks, "take_snapshot", look)
+    monkeypatch.setattr(rank_stacks, "take_snapshot", look)
     return pids
 
 

@@ -13,9 +13,8 @@ from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.tui.screens.events_screen import Choice, Timeline, draw, scrolled, timeline
 from tests.support.happenings import AT, EVENTFUL, START
-from tests.support.screens import check
+from tests.support.screens import SIZES, check
 
-SIZES = ((80, 24), (120, 40), (200, 60))
 EARLY = START + 400.0
 REPLAYED = replace(EVENTFUL, at=EARLY, replay=Position(START, AT, EARLY, 1.0, paused=False))
 SOME = Choice(frozenset({Kind.GPUS, Kind.ERRORS}))
@@ -52,7 +51,7 @@ def text(known: Timeline, at: float, choice: Choice, width: int, height: int) ->
 def test_page(name: str, size: tuple[int, int]) -> None:
     frame, choice = PAGES[name]
     shown = text(timeline(frame), frame.at, choice, *size)
-    check(f"events-{name}-{size[0]}x{size[1]}", shown)
+    check(f"events-{name}", shown, size[0])
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 2), (20, 5), (40, 9), (300, 90)], ids=str)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import pytest
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.pilot import Pilot
@@ -82,6 +83,7 @@ async def test_it_says_what_is_wrong_as_one_types_and_stays_open() -> None:
         assert app.answers == [Chosen(parse("rank:3 util<5"))]
 
 
+@pytest.mark.slow
 async def test_the_caret_follows_a_line_that_scrolls() -> None:
     app = Small()
     async with app.run_test(size=(40, 24)) as pilot:

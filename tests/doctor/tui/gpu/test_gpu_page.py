@@ -11,17 +11,15 @@ from mgpu_probes.outside.processes import Owner, find_container, find_owners
 from textual.app import App
 
 from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample, Ecc, MigInstance, NvLink, Pcie
-from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.live.gpu import Which
+from mgpu_doctor.live.frame import Frame, GpuKey
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.filter.language import parse
 from mgpu_doctor.tui.screens import gpu_details
 from mgpu_doctor.tui.screens.gpu_screen import GpuScreen
 from mgpu_doctor.tui.view import View
 from tests.support.frames import AT, EIGHT_GPUS, GIB, HOSTILE, REPLAYED, STRAGGLER, gpu
-from tests.support.screens import Still, check_screen, screen_text, shown, until
+from tests.support.screens import SIZES, Still, check_screen, screen_text, shown, until
 
-SIZES = ((80, 24), (120, 40), (200, 60))
 WORN = gpu(
     2,
     bus_id="0000:1b:00.0",
@@ -62,7 +60,7 @@ class Host(App[None]):
 
     def __init__(self, frame: Frame = WORN_FRAME, index: int = 2) -> None:
         super().__init__()
-        self.page = GpuScreen(frame, View(gpu=Which(None, index)), look=owned)
+        self.page = GpuScreen(frame, View(gpu=GpuKey(None, index)), look=owned)
 
     def on_mount(self) -> None:
         self.push_screen(self.page)
@@ -73,7 +71,7 @@ async def test_screen(size: tuple[int, int]) -> None:
     app = Host()
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "ada" in screen_text(app), "whose the processes are")
-        await check_screen(pilot, f"gpu-{size[0]}x{size[1]}")
+        await check_screen(pilot, "gpu")
 
 
 async def test_a_gpu_is_selected_by_keys_and_opened_and_closed() -> None:
@@ -81,13 +79,13 @@ async def test_a_gpu_is_selected_by_keys_and_opened_and_closed() -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await shown(pilot)
         app.query_one("#gpus").focus()
-        await until(pilot, lambda: app.view.gpu == Which(None, 0), "the first")
+        await until(pilot, lambda: app.view.gpu == GpuKey(None, 0), "the first")
         await pilot.press("down", "down", "down", "enter")
         await until(pilot, lambda: isinstance(app.screen, GpuScreen), "the page")
         assert "32-63,96-127" in screen_text(app)
         await pilot.press("n", "escape")
         await until(pilot, lambda: len(app.screen_stack) == 1, "the main screen")
-        assert app.view.gpu == Which(None, 0), "the next of the last is the first"
+        assert app.view.gpu == GpuKey(None, 0), "the next of the last is the first"
 
 
 async def test_of_filtered_gpus_the_next_one_is_shown() -> None:
@@ -162,6 +160,6 @@ def test_why_something_is_not_known_is_told_in_full(width: int) -> None:
     why = "not supported: utilization, power, temperature, clocks, clock event reasons, memory"
     silent = Device(0, name="NVIDIA Thing", trouble=why)
     shown_of = replace(STRAGGLER, devices=DeviceSample(AT, (silent,)))
-    lines = gpu_details.gpu_page_lines(shown_of, width, View(gpu=Which(None, 0)))
+    lines = gpu_details.gpu_page_lines(shown_of, width, View(gpu=GpuKey(None, 0)))
     assert max(line.cell_len for line in lines) <= width
     assert why in " ".join(" ".join(line.plain for line in lines).split())

@@ -8,15 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.live.history.collect import Collector, History, Place
+from mgpu_doctor.live.history_collector import Collector, History, Place
 from mgpu_doctor.tui.screens.graph_screen import draw
 from mgpu_doctor.tui.screens.graph_selection import LENGTHS, Choice, Kind, Subject, Window, subjects
 from tests.support import histories
 from tests.support.histories import BEGAN, ENDED
-from tests.support.screens import check
+from tests.support.screens import SIZES, check
 
 PAST = histories.history()
-SIZES = ((80, 24), (120, 40), (200, 60))
 PAGES = {
     "gpus": Choice(Window(3)),
     "lost-gpu": Choice(Window(2, ENDED - 400), Subject(Kind.GPU, 2)),
@@ -46,7 +45,7 @@ def text(history: History, choice: Choice, width: int, height: int, **more: str)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", PAGES)
 def test_page(name: str, size: tuple[int, int]) -> None:
-    check(f"history-{name}-{size[0]}x{size[1]}", text(PAST, PAGES[name], *size))
+    check(f"history-{name}", text(PAST, PAGES[name], *size), size[0])
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 2), (20, 5), (40, 9), (300, 90)], ids=str)

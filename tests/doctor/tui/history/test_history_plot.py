@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from mgpu_doctor.live.history.measures import LOSS, OF_DEVICE, STEP, UTILIZATION, Measure, Unit
-from mgpu_doctor.live.history.spans import Columns
+from mgpu_doctor.live.history_measures import LOSS, OF_DEVICE, STEP, UTILIZATION, Measure, Unit
+from mgpu_doctor.live.history_series import Columns
 from mgpu_doctor.tui.screens.graph_plotting import bars, bounds, clock, nice
 
 GAP = math.nan

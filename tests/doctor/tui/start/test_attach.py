@@ -16,17 +16,16 @@ from mgpu_probes.outside.jobs import FoundJob, FoundProcess, FoundUntold
 from textual.pilot import Pilot
 
 from mgpu_doctor.case.model import Outcome
-from mgpu_doctor.live.outside import Outside
+from mgpu_doctor.live.unrecorded_job import Outside
 from mgpu_doctor.report.verdict import Tone, verdict
 from mgpu_doctor.tui.jobs import attach_screen
 from mgpu_doctor.tui.jobs.attach_screen import AttachScreen, Listed, gpus_of, jobs_here
 from mgpu_doctor.tui.once import render
 from tests.support.frames import eight_gpus
 from tests.support.launching import eventually
-from tests.support.screens import check_screen, screen_text, until
+from tests.support.screens import SIZES, check_screen, screen_text, until
 from tests.support.tiny import TinyApp
 
-SIZES = ((80, 24), (120, 40), (200, 60))
 COMMAND = "torchrun --nproc-per-node 4 train.py --config configs/large.yaml"
 OBSERVED = Listed(
     pid=4711,
@@ -67,7 +66,7 @@ async def test_attach_screen(size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         await listed(pilot)
         await until(pilot, lambda: "under observation" in screen_text(app), "its details")
-        await check_screen(pilot, f"attach-{size[0]}x{size[1]}")
+        await check_screen(pilot, "attach")
 
 
 async def test_enter_gives_the_job_and_what_cannot_be_seen_is_told() -> None:
@@ -85,6 +84,7 @@ async def test_enter_gives_the_job_and_what_cannot_be_seen_is_told() -> None:
         await until(pilot, lambda: app.results == [FOREIGN], "the choice")
 
 
+@pytest.mark.slow
 async def test_the_list_follows_and_the_cursor_stays_on_its_job() -> None:
     now = [OBSERVED, FOREIGN]
     app = TinyApp(AttachScreen(lambda: tuple(now)))

@@ -10,17 +10,15 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from mgpu_doctor.case.model import Outcome
-from mgpu_doctor.examine.live import Tell
+from mgpu_doctor.examine.live_targets import Tell
 from mgpu_doctor.examine.subjects import UnknownSubject
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.tui.jobs import diagnosis_screen
 from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen, NotSavedError, examination
 from tests.support import diagnoses
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
-from tests.support.screens import check_screen, screen_text, until
+from tests.support.screens import SIZES, check_screen, screen_text, until
 from tests.support.tiny import TinyApp
-
-SIZES = ((80, 24), (120, 40), (200, 60))
 
 
 def pretend(subject: str, tell: Tell) -> Diagnosis:
@@ -35,7 +33,7 @@ async def test_diagnosis_page(size: tuple[int, int]) -> None:
     async with app.run_test(size=size) as pilot:
         await until(pilot, lambda: "straggler-input" in screen_text(app), "the diagnosis")
         await until(pilot, lambda: "esc close" in screen_text(app), "the footer")
-        await check_screen(pilot, f"diagnosis-{size[0]}x{size[1]}")
+        await check_screen(pilot, "diagnosis")
 
 
 async def test_it_scrolls_and_closes() -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from textual.app import App
 
-from mgpu_doctor.live.here import Live
-from mgpu_doctor.live.outside import Outside
+from mgpu_doctor.live.live_jobs import LiveJobs
+from mgpu_doctor.live.unrecorded_job import Outside
 from mgpu_doctor.recording.layout import END
 from mgpu_doctor.tui.jobs import opening
 from mgpu_doctor.tui.jobs.attach_screen import AttachScreen
@@ -30,7 +30,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_recording_is_watched_as_ever_and_a_process_from_outside(tmp_path: Path) -> None:
-    assert isinstance(opening.source_of(tmp_path), Live)
+    assert isinstance(opening.source_of(tmp_path), LiveJobs)
     assert isinstance(opening.source_of(os.getpid()), Outside)
 
 

@@ -28,9 +28,9 @@ class Sender:
 async def test_nothing_is_sent_before_yes() -> None:
     sender = Sender()
     app = TinyApp(StopScreen(RUNS, sender=sender))
-    async with app.run_test(size=(80, 24)) as pilot:
+    async with app.run_test(size=(120, 40)) as pilot:
         await until(pilot, lambda: "SIGINT, as by Ctrl-C" in screen_text(app), "the question")
-        await check_screen(pilot, "stop-80x24")
+        await check_screen(pilot, "stop")
         await pilot.press("k", "enter", "escape")
         await until(pilot, lambda: app.results == [False], "the way back")
     assert sender.sent == []

@@ -1,0 +1,238 @@
+"""The job's standard output and error: passed on byte for byte, with a copy in the recording."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import socket
+import stat
+import sys
+import termios
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mgpu_doctor.launch import conduit
+
+STREAMS = {1: "stdout", 2: "stderr"}
+COPY_PATIENCE = 2.0
+"""Seconds for the copy to reach a slow disk when the job is over."""
+ASK_AGAIN = 1.0
+"""Seconds after which an unanswered question is repeated: its reader may have been killed."""
+_POLL_MS = 200
+_SAFE = 64  # lowest descriptor that no file action of a spawn overwrites
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The doctor's end of a conduit."""
+
+    control: socket.socket
+    terminal: bool
+
+
+class FileCopy:
+    """A bounded copy of what a job writes straight into a file of the user's, such as `> out.log`:
+    a recording is read without following any path that stands in it."""
+
+    def __init__(self, number: int, copy: Path) -> None:
+        """`number`: the standard descriptor that is the file."""
+        self._path = f"/proc/self/fd/{number}"
+        self._seen = _position(number)
+        self._copy = conduit.Copy(os.fsencode(copy))
+
+    def catch_up(self) -> None:
+        """Copy what is new since the last time; of a lot, its end. Raises `OSError`."""
+        with open(self._path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < self._seen:  # somebody emptied it
+                self._seen = 0
+            start = max(self._seen, size - conduit.KEEP)
+            file.seek(start)
+            data = file.read(size - start)
+        self._copy.add(data, start - self._seen)
+        self._seen = start + len(data)
+
+
+@dataclass(slots=True)
+class Console:
+    """`streams`: the descriptors that the job gets instead of ours. `files`: streams that go
+    straight into a file, and its name; `copies`: what copies them."""
+
+    streams: dict[int, int] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
+    copies: list[FileCopy] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+
+    def let_go(self) -> None:
+        """The job has its ends now: keep none, or its readers would never see the end."""
+        for descriptor in set(self.streams.values()):
+            os.close(descriptor)
+        self.streams = {}
+
+    def resize(self) -> None:
+        """The real terminal has another size."""
+        for link in self.links:
+            if link.terminal:
+                _ask(link, b"w")
+
+    def heard(self, link: Link) -> bytes:
+        """What a conduit tells; it is forgotten when it has gone."""
+        try:
+            told = link.control.recv(64)
+        except BlockingIOError:
+            return b""
+        except OSError:
+            told = b""
+        if not told:
+            self.links.remove(link)
+            link.control.close()
+        return told
+
+    def drain(self, wanted: Callable[[], bool], waker: int) -> None:
+        """Wait until all that the job printed is where it belongs, and in the copy.
+
+        It takes as long as the reader of the output takes; `wanted` is asked whenever the
+        descriptor `waker` is readable, and False ends the waiting."""
+        moving = list(self.links)
+        copying = list(self.links)
+        deadline = None
+        asked_at = 0.0
+        while copying:
+            now = time.monotonic()
+            if moving:
+                deadline = now + COPY_PATIENCE
+            elif deadline is not None and now > deadline:
+                return
+            if moving and now - asked_at >= ASK_AGAIN:
+                asked_at = now
+                for link in moving:
+                    _ask(link, b"d")
+            ready = _readable([waker, *(link.control.fileno() for link in copying)])
+            if waker in ready and not wanted():
+                return
+            for link in [link for link in copying if link.control.fileno() in ready]:
+                told = self.heard(link)
+                if link in moving and (b"d" in told or not told):
+                    moving.remove(link)
+                if b"c" in told or not told:
+                    copying.remove(link)
+
+    def copy_files(self) -> None:
+        """Copy what the job wrote into files since the last time. Raises `OSError`."""
+        for copy in self.copies:
+            copy.catch_up()
+
+
+def stand_in_for_closed() -> None:
+    """Occupy closed standard descriptors, so that no file of ours becomes the job's output. They
+    are closed again in the job: descriptors opened by Python are not inherited."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def connect(folder: Path) -> Console:
+    """Set up the channels for our own standard output and error, with copies in `folder`.
+
+    Raises `OSError` where that is not possible; then nothing is left open.
+    """
+    console = Console()
+    groups: dict[tuple[int, int], list[int]] = {}
+    for number in STREAMS:
+        state = os.fstat(number)
+        if os.get_inheritable(number):  # else it is a stand-in: closed for the job
+            groups.setdefault((state.st_dev, state.st_ino), []).append(number)
+    try:
+        for numbers in groups.values():
+            name = "console" if len(numbers) > 1 else STREAMS[numbers[0]]
+            mode = os.fstat(numbers[0]).st_mode
+            if stat.S_ISREG(mode):
+                console.files[name] = os.readlink(f"/proc/self/fd/{numbers[0]}")
+                console.copies.append(FileCopy(numbers[0], folder / f"{name}.log"))
+            elif stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode):
+                job_end, link = _channel(numbers[0], folder / f"{name}.log")
+                console.links.append(link)
+                console.streams.update(dict.fromkeys(numbers, job_end))
+    except OSError:
+        console.let_go()
+        for link in console.links:
+            link.control.close()
+        raise
+    return console
+
+
+def _channel(out: int, copy: Path) -> tuple[int, Link]:
+    """A channel whose far end flows into `out`: the job's end of it, and the link."""
+    terminal = os.isatty(out)
+    source, job_end = _terminal_like(out) if terminal else os.pipe()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    try:
+        _start_conduit(source, out, theirs.fileno(), copy)
+    except OSError:
+        os.close(job_end)
+        ours.close()
+        raise
+    finally:
+        os.close(source)
+        theirs.close()
+    return job_end, Link(ours, terminal)
+
+
+def _terminal_like(real: int) -> tuple[int, int]:
+    """A terminal of the same settings and size that changes no byte: the real one does that."""
+    master, slave = os.openpty()
+    settings = termios.tcgetattr(real)
+    settings[1] &= ~termios.OPOST
+    settings[3] &= ~(termios.ECHO | termios.ECHONL)
+    termios.tcsetattr(slave, termios.TCSANOW, settings)
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, fcntl.ioctl(real, termios.TIOCGWINSZ, bytes(8)))
+    return master, slave
+
+
+def _start_conduit(source: int, out: int, control: int, copy: Path) -> None:
+    wanted = ((source, conduit.CHANNEL), (out, conduit.OUT), (control, conduit.CONTROL))
+    safe = [(fcntl.fcntl(ours, fcntl.F_DUPFD_CLOEXEC, _SAFE), theirs) for ours, theirs in wanted]
+    # The base interpreter, and the program on standard input: its command line then tells nothing
+    # of folders, and whoever kills the doctor by the name of one does not hit it.
+    python = getattr(sys, "_base_executable", None) or sys.executable
+    try:
+        starter = os.posix_spawn(
+            python,
+            [python, "-I", "-S", "-"],
+            {**os.environ, conduit.COPY_VARIABLE: os.fspath(copy)},
+            file_actions=[
+                *((os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in safe),
+                (os.POSIX_SPAWN_OPEN, 0, conduit.__file__, os.O_RDONLY, 0),
+            ],
+        )
+    finally:
+        for ours, _ in safe:
+            os.close(ours)
+    if os.waitpid(starter, 0)[1]:
+        raise OSError(0, "the process that carries the output did not start")
+
+
+def _position(descriptor: int) -> int:
+    """Where the next byte goes."""
+    if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND:
+        return os.fstat(descriptor).st_size
+    return os.lseek(descriptor, 0, os.SEEK_CUR)
+
+
+def _ask(link: Link, question: bytes) -> None:
+    with contextlib.suppress(OSError):  # it has gone; reading from it will tell
+        link.control.send(question)
+
+
+def _readable(descriptors: list[int]) -> set[int]:
+    poll = select.poll()
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(_POLL_MS)}

@@ -1,0 +1,191 @@
+"""Signals sent to the doctor, and which of them are forwarded to the job.
+
+`timeout`, batch schedulers and shells signal the whole process group: the job has already received
+its signal, and a second one would interrupt its clean-up (torchrun would leave its workers behind).
+The kernel does not tell the two apart, so a `Canary` in the same group blocks every signal: one
+sent to the group is pending there, too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mgpu_doctor.launch.job_console import Console
+
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""What asks a job to end."""
+FORWARDED = (*ASKING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGTSTP)
+TAKEN = frozenset((*FORWARDED, signal.SIGCHLD, signal.SIGWINCH))
+
+_RECORD = struct.Struct("=IiiI112x")  # struct signalfd_siginfo: signo, errno, code, pid of sender
+_NONBLOCK, _CLOEXEC = os.O_NONBLOCK, os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    signal: signal.Signals
+    from_kernel: bool
+    """The terminal (or the kernel) sent it: to the whole foreground group."""
+    sender: int
+
+
+class Inbox:
+    """Takes TAKEN out of the usual delivery until closed. `before`: the mask the job must have."""
+
+    def __init__(self) -> None:
+        # Ignored by the parent, children would vanish unwaited.
+        if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.before = signal.pthread_sigmask(signal.SIG_BLOCK, TAKEN)
+        libc = ctypes.CDLL(None, use_errno=True)
+        mask = ctypes.create_string_buffer(128)  # sizeof(sigset_t) of glibc and musl
+        libc.sigemptyset(mask)
+        for number in TAKEN:
+            libc.sigaddset(mask, int(number))
+        self.descriptor = int(libc.signalfd(-1, mask, _NONBLOCK | _CLOEXEC))
+        if self.descriptor < 0:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
+            raise OSError(ctypes.get_errno(), "signalfd")
+
+    def read(self) -> list[Received]:
+        """All that came since the last call."""
+        try:
+            data = os.read(self.descriptor, 64 * _RECORD.size)
+        except BlockingIOError:
+            return []
+        received = []
+        for number, _, code, sender in _RECORD.iter_unpack(data):
+            received.append(Received(signal.Signals(number), code > 0, sender))
+        return received
+
+    def stop_as_told(self) -> None:
+        """Stop this process the way SIGTSTP would have, until somebody continues it."""
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTSTP})
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTSTP})
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.before)
+
+
+PROGRAM = "/bin/cat"  # waits for the end of its input, which comes when the doctor ends
+GRACE = 0.02
+"""Seconds in which a signal reaches all of a group."""
+
+
+class Canary:
+    def __init__(self) -> None:
+        self._pid = 0
+        self._input = -1
+        self._start()
+
+    def sang(self, number: int) -> bool:
+        """Whether the signal that just came to us came to the whole group. If so, one like it that
+        came to us meanwhile is forgotten: the job had that, too."""
+        if not self._pid:
+            return False
+        time.sleep(GRACE)
+        if not self._pending() >> (number - 1) & 1:
+            return False
+        self.close()
+        self._start()  # what is pending stays pending: only a new one can be asked again
+        signal.sigtimedwait({number}, 0)
+        return True
+
+    def close(self) -> None:
+        if self._pid:
+            os.close(self._input)
+            os.kill(self._pid, signal.SIGKILL)  # if stopped, it would not see the end
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+
+    def _start(self) -> None:
+        theirs, self._input = os.pipe()
+        try:
+            self._pid = os.posix_spawn(
+                PROGRAM,
+                ["cat"],
+                {},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, theirs, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
+                ],
+                setsigmask=signal.valid_signals(),
+            )
+        except OSError:
+            os.close(self._input)  # without one, every signal is passed on
+        finally:
+            os.close(theirs)
+
+    def _pending(self) -> int:
+        pending = 0
+        try:
+            status = Path(f"/proc/{self._pid}/status").read_text(encoding="ascii", errors="replace")
+        except OSError:
+            return 0
+        for line in status.splitlines():
+            name, _, value = line.partition(":")
+            if name in ("SigPnd", "ShdPnd"):
+                pending |= int(value, 16)
+        return pending
+
+
+class Attendant:
+    """`asked`: the first signal that asked the job to end, by name, unless it came from the job
+    itself; so far as it came by us or from the terminal."""
+
+    def __init__(self, pid: int, inbox: Inbox, console: Console, canary: Canary) -> None:
+        self.asked: str | None = None
+        self._pid = pid
+        self._inbox = inbox
+        self._console = console
+        self._canary = canary
+
+    def wait(self, own: Callable[[int], bool]) -> int:
+        """The wait status of the job's first process. `own`: whether a pid is of the job."""
+        while True:
+            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            if ended:
+                for received in self._inbox.read():  # by what it ended, or what came too late
+                    self._note(received, own)
+                return status
+            links = {link.control.fileno(): link for link in self._console.links}
+            poll = select.poll()
+            for descriptor in (self._inbox.descriptor, *links):
+                poll.register(descriptor, select.POLLIN)
+            for descriptor, _ in poll.poll():
+                if descriptor in links:
+                    if b"w" in self._console.heard(links[descriptor]):
+                        # The first SIGWINCH came before the job's terminal had its new size.
+                        os.killpg(os.getpgrp(), signal.SIGWINCH)
+                    continue
+                for received in self._inbox.read():
+                    self._pass_on(received, own)
+
+    def patient(self) -> bool:
+        """Read the signals that came; False if one asks us not to wait any longer."""
+        return not any(received.signal in ASKING for received in self._inbox.read())
+
+    def _note(self, received: Received, own: Callable[[int], bool]) -> None:
+        if received.signal in ASKING and not own(received.sender):
+            self.asked = self.asked or received.signal.name
+
+    def _pass_on(self, received: Received, own: Callable[[int], bool]) -> None:
+        number = received.signal
+        self._note(received, own)
+        if number == signal.SIGWINCH and received.from_kernel:
+            self._console.resize()
+        elif number in FORWARDED and not received.from_kernel and not self._canary.sang(number):
+            os.kill(self._pid, number)
+        if number == signal.SIGTSTP:
+            self._inbox.stop_as_told()

@@ -1,1 +1,0 @@
-"""What was sampled until now, bounded in memory."""

@@ -1,0 +1,214 @@
+"""Collects what graphs show over time: of GPUs and hosts from samples, of ranks from black boxes.
+
+Of a rank's steps nothing is collected: its box holds the newest one by one, and those before as
+windows of the whole run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from mgpu_probes.inprocess import layout
+
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.model import Rank, Records
+from mgpu_doctor.case.phase_clock import is_host_stamped
+from mgpu_doctor.live import history_measures
+from mgpu_doctor.live.history_measures import OF_DEVICE, OF_HOST, OF_PRESSURE, PRESSURES, Measure
+from mgpu_doctor.live.history_series import (
+    BLOCKS,
+    EMPTY,
+    NONE,
+    Floats,
+    Series,
+    Spans,
+    Trace,
+    values,
+)
+
+Reading = Callable[[Records, Floats], Floats]
+"""Records and the number of steps in each -> a value each; NaN: unknown."""
+MOST_DEVICES = 256
+MOST_HOSTS = 64
+
+Place = tuple[str | None, int]
+"""A GPU: its host, None: not known, and its index there."""
+
+
+def spans(ranks: Sequence[Rank], measure: Measure) -> Spans:
+    """Of the processes that were one rank, one after the other."""
+    needs_phases = measure in (history_measures.OWN, history_measures.WAIT, history_measures.INPUT)
+    found = [
+        _of_process(rank, READINGS[measure])
+        for rank in sorted(ranks, key=lambda rank: rank.started or 0.0)
+        if not (needs_phases and is_host_stamped(rank))
+    ]
+    if not found:
+        return NONE
+    start, end, mean = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    forward = end > np.concatenate(([-np.inf], np.maximum.accumulate(end)[:-1]))
+    return values(start[forward], end[forward], mean[forward])
+
+
+def _of_process(rank: Rank, read: Reading) -> tuple[Floats, Floats, Floats]:
+    steps, windows = rank.steps, rank.history
+    if len(steps):
+        # A window that reaches into the single steps is told by them.
+        windows = windows[windows["end_ns"] <= steps["end_ns"][0] - steps["wall_ns"][0]]
+    parts = [(windows, windows["micro_batches"].astype(np.float64)), (steps, np.ones(len(steps)))]
+    end = np.concatenate([part["end_ns"] * 1e-9 for part, _ in parts]) + rank.clock_offset
+    wall = np.concatenate([part["wall_ns"] * 1e-9 for part, _ in parts])
+    with np.errstate(all="ignore"):
+        value = np.concatenate([read(part, many) for part, many in parts])
+    return end - wall, end, value
+
+
+def _wall(records: Records) -> Floats:
+    seconds: Floats = records["wall_ns"] * 1e-9
+    return seconds
+
+
+def _phase(records: Records, number: int) -> Floats:
+    seconds: Floats = records["phases"][:, number].astype(np.float64)
+    return seconds
+
+
+def _standing(records: Records) -> Floats:
+    """Seconds in collectives: waiting, and data that moved where that was told apart."""
+    moving = np.nan_to_num(_phase(records, layout.COMMUNICATION))
+    standing: Floats = _phase(records, layout.WAIT) + moving
+    return standing
+
+
+def _rate(field: str) -> Reading:
+    def read(records: Records, _many: Floats) -> Floats:
+        counted = records[field].astype(np.float64)
+        known = (counted > 0) & (records["wall_ns"] > 0)
+        return np.where(known, counted / _wall(records), np.nan)
+
+    return read
+
+
+READINGS: Mapping[Measure, Reading] = {
+    history_measures.STEP: lambda records, many: _wall(records) / many,
+    history_measures.OWN: lambda records, many: (_wall(records) - _standing(records)) / many,
+    history_measures.WAIT: lambda records, many: _standing(records) / many,
+    history_measures.INPUT: lambda records, many: _phase(records, layout.INPUT) / many,
+    history_measures.LOSS: lambda records, _many: records["loss"].astype(np.float64),
+    history_measures.STEP_RATE: lambda records, many: many / _wall(records),
+    history_measures.SAMPLE_RATE: _rate("samples"),
+    history_measures.TOKEN_RATE: _rate("tokens"),
+}
+
+
+class HostPast(NamedTuple):
+    """Measures in the order of `OF_HOST` and of `OF_PRESSURE`."""
+
+    use: Trace = EMPTY
+    pressure: Trace = EMPTY
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """What is known of the past at one moment. Takes no copies, and never changes."""
+
+    at: float
+    """Seconds since the epoch; what came later is not shown."""
+    devices: Mapping[Place, Trace] = field(default_factory=dict)
+    """Measures in the order of `OF_DEVICE`."""
+    hosts: Mapping[str | None, HostPast] = field(default_factory=dict)
+    ranks: tuple[Rank, ...] = ()
+    """Their boxes hold their past."""
+
+    @property
+    def first(self) -> float | None:
+        """When the first thing was measured that is still known."""
+        of_hosts = [trace for host in self.hosts.values() for trace in host]
+        begun = [trace.first for trace in (*self.devices.values(), *of_hosts)]
+        begun += [rank.started for rank in self.ranks if len(rank.steps)]
+        return min((at for at in begun if at is not None and at <= self.at), default=None)
+
+
+class Collector:
+    """`blocks`: see `Series`. For one thread; what it hands out may go to others."""
+
+    def __init__(self, blocks: float = BLOCKS) -> None:
+        self._blocks = blocks
+        self._devices: dict[Place, Series] = {}
+        self._hosts: dict[str | None, _Host] = {}
+
+    @classmethod
+    def of(cls, devices: Iterable[DeviceSample], hosts: Iterable[HostSample]) -> Collector:
+        """All samples of a recording, which is bounded itself: nothing is merged."""
+        collector = cls(math.inf)
+        collector.add_all(devices, hosts)
+        return collector
+
+    def add_all(self, devices: Iterable[DeviceSample], hosts: Iterable[HostSample]) -> None:
+        for sample in devices:
+            self.add_devices(sample)
+        for reading in hosts:
+            self.add_host(reading)
+
+    def add_devices(self, sample: DeviceSample) -> None:
+        """A GPU that is lost leaves a gap: nothing of it is known."""
+        for device in sample.devices[:MOST_DEVICES]:
+            place = (sample.host, device.index)
+            series = self._devices.get(place)
+            if series is None:
+                if len(self._devices) >= MOST_DEVICES:
+                    continue
+                series = self._devices[place] = Series(len(OF_DEVICE), self._blocks)
+            series.append(sample.at, [read(device) for read in OF_DEVICE.values()])
+
+    def add_host(self, sample: HostSample) -> None:
+        host = self._hosts.get(sample.host)
+        if host is None:
+            if len(self._hosts) >= MOST_HOSTS:
+                return
+            host = self._hosts[sample.host] = _Host(self._blocks)
+        host.add(sample)
+
+    def history(self, at: float, ranks: tuple[Rank, ...] = ()) -> History:
+        """What is known now."""
+        devices = sorted(self._devices.items(), key=lambda one: (one[0][0] or "", one[0][1]))
+        hosts = sorted(self._hosts.items(), key=lambda one: one[0] or "")
+        return History(
+            at,
+            {place: series.trace() for place, series in devices},
+            {name: host.past() for name, host in hosts},
+            ranks,
+        )
+
+
+class _Host:
+    """The series of one host."""
+
+    def __init__(self, blocks: float) -> None:
+        self._use = Series(len(OF_HOST), blocks)
+        self._pressure = Series(len(OF_PRESSURE), blocks)
+        self._counters: HostSample | None = None
+
+    def add(self, sample: HostSample) -> None:
+        self._use.append(sample.at, [read(sample) for read in OF_HOST.values()])
+        if not sample.pressure:
+            return
+        before, self._counters = self._counters, sample
+        if before is not None and sample.at > before.at:
+            shares = [_share(before, sample, name) for name in PRESSURES]
+            self._pressure.append(sample.at, shares, before.at)
+
+    def past(self) -> HostPast:
+        return HostPast(self._use.trace(), self._pressure.trace())
+
+
+def _share(before: HostSample, sample: HostSample, name: str) -> float | None:
+    """Of the time since the sample before, by counters of seconds; None after a new boot."""
+    then, now = before.pressure.get(name), sample.pressure.get(name)
+    if then is None or now is None or now < then:
+        return None
+    return min(1.0, (now - then) / (sample.at - before.at))

@@ -1,0 +1,87 @@
+"""The measures that can be drawn over time of a GPU, a host or a rank: source, unit and axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.formatting import format_bytes, format_number, format_seconds
+
+
+class Unit(Enum):
+    """How a value is written."""
+
+    SHARE = "share"
+    WATTS = "W"
+    CELSIUS = "°C"
+    MEGAHERTZ = "MHz"
+    RATE = "bytes/s"
+    SECONDS = "s"
+    PER_SECOND = "/s"
+    PLAIN = ""
+
+    def write(self, value: float) -> str:
+        """The value with its unit."""
+        if self is Unit.SHARE:
+            return f"{100 * value:.0f} %"
+        if self is Unit.RATE:
+            return f"{format_bytes(value)}/s"
+        if self is Unit.SECONDS:
+            return format_seconds(value)
+        return f"{format_number(value)} {self.value}".replace(" /s", "/s").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """`top`: upper end of the axis; None: what was measured decides. `rooted`: the axis begins
+    at zero."""
+
+    name: str
+    unit: Unit
+    top: float | None = None
+    rooted: bool = True
+
+
+UTILIZATION = Measure("utilization", Unit.SHARE, 1.0)
+MEMORY = Measure("memory", Unit.SHARE, 1.0)
+CPU = Measure("cpu", Unit.SHARE, 1.0)
+STEP = Measure("step time", Unit.SECONDS)
+OWN = Measure("own work", Unit.SECONDS)
+WAIT = Measure("wait", Unit.SECONDS)
+INPUT = Measure("input", Unit.SECONDS)
+LOSS = Measure("loss", Unit.PLAIN, rooted=False)
+STEP_RATE = Measure("steps", Unit.PER_SECOND)
+SAMPLE_RATE = Measure("samples of a rank", Unit.PER_SECOND)
+TOKEN_RATE = Measure("tokens of a rank", Unit.PER_SECOND)
+
+OF_DEVICE: Mapping[Measure, Callable[[Device], float | None]] = {
+    UTILIZATION: lambda one: one.utilization,
+    MEMORY: lambda one: _share(one.memory_used, one.memory_total),
+    Measure("power", Unit.WATTS): lambda one: one.power_watts,
+    Measure("temperature", Unit.CELSIUS, 100.0): lambda one: one.temperature,
+    Measure("clock", Unit.MEGAHERTZ): lambda one: one.sm_clock_mhz,
+    Measure("memory clock", Unit.MEGAHERTZ): lambda one: one.memory_clock_mhz,
+    Measure("memory busy", Unit.SHARE, 1.0): lambda one: one.memory_busy,
+    Measure("fan", Unit.SHARE, 1.0): lambda one: one.fan,
+    Measure("PCIe sent", Unit.RATE): lambda one: one.pcie.sent if one.pcie else None,
+    Measure("PCIe received", Unit.RATE): lambda one: one.pcie.received if one.pcie else None,
+    Measure("NVLink sent", Unit.RATE): lambda one: one.nvlink_sent,
+    Measure("NVLink received", Unit.RATE): lambda one: one.nvlink_received,
+}
+OF_HOST: Mapping[Measure, Callable[[HostSample], float | None]] = {
+    CPU: lambda one: None if one.cpu_percent is None else one.cpu_percent / 100,
+    MEMORY: lambda one: _share(one.memory_used, one.memory_total),
+    Measure("load", Unit.PLAIN): lambda one: one.load1,
+}
+PRESSURES = ("cpu", "io", "memory")
+OF_PRESSURE = tuple(Measure(f"{name} pressure", Unit.SHARE, 1.0) for name in PRESSURES)
+"""Share of the time in which some task stood still for want of it."""
+OF_RANK = (STEP, OWN, WAIT, INPUT)
+OF_JOB = (LOSS, STEP_RATE, SAMPLE_RATE, TOKEN_RATE)
+
+
+def _share(used: int | None, total: int | None) -> float | None:
+    return used / total if used is not None and total else None

@@ -1,0 +1,274 @@
+"""Time series of one measure, and their values per column of a graph. Pure.
+
+Memory is bounded: new samples are kept as they came, older ones are merged into buckets of some
+seconds that keep the minimum, the mean and the maximum. Two samples are merged only if none was
+missed between them and both have the same measures, so gaps and unknown values remain. Where a
+device answers only now and then, the history is shorter, but never made up."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+FUZZ = 1e-6
+"""Of a column: what is shorter is rounding. Seconds since the epoch have some 0.2 µs of it."""
+INSTANT = 1e-3
+"""Of a column: so much of it a value counts for that has no duration."""
+ROWS = 64
+"""Samples a block. A full block never changes, so views share it."""
+BLOCKS = 8
+"""Full blocks a level: 512 samples."""
+WIDTHS = (8.0, 64.0)
+"""Seconds of a bucket in the second and the third level. A sample a second fills the levels in
+9 minutes, 68 minutes and 9 hours."""
+LATE = 2.5
+"""A sample that comes after so many times the usual spacing leaves a gap."""
+REMEMBERED = 9
+"""Spacings whose median is the usual one."""
+LONGEST = 60.0
+"""Seconds that the second sample may come after the first, whose spacing nobody knows."""
+MOST = float(np.finfo(np.float32).max)
+
+Times = npt.NDArray[np.float64]
+Values = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """Oldest first, without overlap. What lies between two of them was not measured.
+
+    `start`, `end`: seconds since the epoch; `low`, `mean`, `high` of what was measured there."""
+
+    start: Floats
+    end: Floats
+    low: Floats
+    mean: Floats
+    high: Floats
+
+    def __len__(self) -> int:
+        return len(self.end)
+
+    def until(self, at: float) -> Spans:
+        """Those that were over at a moment."""
+        return self._part(slice(0, int(np.searchsorted(self.end, at, "right"))))
+
+    def known(self) -> Spans:
+        """Those whose value is known."""
+        return self._part(np.isfinite(self.mean))
+
+    def within(self, start: float, stop: float) -> Spans:
+        """Those that reach into a time."""
+        first = int(np.searchsorted(self.end, start, "left"))
+        return self._part(slice(first, int(np.searchsorted(self.start, stop, "right"))))
+
+    def _part(self, chosen: slice | npt.NDArray[np.bool_]) -> Spans:
+        parts = (self.start, self.end, self.low, self.mean, self.high)
+        return Spans(*(part[chosen] for part in parts))
+
+
+NONE = Spans(*(np.empty(0),) * 5)
+
+
+def values(start: Floats, end: Floats, value: Floats) -> Spans:
+    """Spans of one value each. Where two overlap, the later one begins later."""
+    begun = np.maximum(start, np.concatenate(([-np.inf], end[:-1]))) if len(end) else start
+    return Spans(np.minimum(begun, end), end, value, value, value).known()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Of each column; NaN: nothing was measured in it."""
+
+    low: Floats
+    mean: Floats
+    """Over the time in which it was measured."""
+    high: Floats
+
+
+def columns(spans: Spans, start: float, stop: float, count: int) -> Columns:
+    """The time from `start` to `stop` in `count` columns."""
+    width = (stop - start) / count
+    spans = spans.within(start, stop)
+    end = (spans.end - start) / width
+    begin = np.minimum((spans.start - start) / width, end - INSTANT)
+    begin = np.maximum(begin, np.concatenate(([-np.inf], end[:-1]))) if len(end) else begin
+    low, high = np.full(count, np.inf), np.full(count, -np.inf)
+    first = np.clip(np.floor(begin + FUZZ), 0, count).astype(np.int64)
+    last = np.clip(np.ceil(end - FUZZ), 0, count).astype(np.int64)
+    many = np.maximum(last - first, 0)
+    owner = np.repeat(np.arange(len(spans)), many)
+    place = first[owner] + np.arange(len(owner)) - (np.cumsum(many) - many)[owner]
+    np.minimum.at(low, place, spans.low[owner])
+    np.maximum.at(high, place, spans.high[owner])
+    covered, total = _integrals(begin, end, spans.mean, count)
+    there = (covered > FUZZ) & np.isfinite(low)
+    mean = np.divide(total, covered, out=np.full(count, np.nan), where=there)
+    low, high = np.where(there, low, np.nan), np.where(there, high, np.nan)
+    return Columns(low, np.clip(mean, low, high), high)
+
+
+def _integrals(begin: Floats, end: Floats, mean: Floats, count: int) -> tuple[Floats, Floats]:
+    """Of each column: how much of it is covered, and the integral of the mean over that."""
+    if not len(end):
+        return np.zeros(count), np.zeros(count)
+    edges = np.arange(count + 1, dtype=np.float64)
+    turns = np.stack([begin, end], axis=1).ravel()
+    length = end - begin
+
+    def each(area: Floats) -> Floats:
+        grown = np.concatenate(([0.0], np.cumsum(area)))
+        steps = np.stack([grown[:-1], grown[1:]], axis=1).ravel()
+        return np.diff(np.interp(edges, turns, steps))
+
+    return each(length), each(length * mean)
+
+
+def gaps(spans: Spans, start: float, stop: float, least: float) -> list[tuple[float, float]]:
+    """Times between `start` and `stop` of `least` seconds or more without a measurement, after
+    the first one ever."""
+    if not len(spans):
+        return []
+    gone, back = spans.end, np.append(spans.start[1:], np.inf)
+    shown_from, shown_to = np.maximum(gone, start), np.minimum(back, stop)
+    found = (back - gone >= least) & (shown_to - shown_from >= least)
+    return list(zip(shown_from[found].tolist(), shown_to[found].tolist(), strict=True))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """`times[row]`: start and end; `values[row]`: least, mean, most by measure; NaN: unknown."""
+
+    times: Times
+    values: Values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """What a series held at one moment; cheap to take, never changes."""
+
+    blocks: tuple[Block, ...]
+
+    def spans(self, measure: int) -> Spans:
+        """Of one measure, where it is known."""
+        if not self.blocks:
+            return NONE
+        times = np.concatenate([block.times for block in self.blocks])
+        held = np.concatenate([block.values[:, :, measure] for block in self.blocks])
+        low, mean, high = held.T.astype(np.float64)
+        return Spans(times[:, 0], times[:, 1], low, mean, high).known()
+
+    @property
+    def first(self) -> float | None:
+        """When the first sample was taken that is still known."""
+        return float(self.blocks[0].times[0, 0]) if self.blocks else None
+
+
+EMPTY = Trace(())
+
+
+class Series:
+    """`measures`: how many; `blocks`: full blocks a level (`math.inf`: nothing is ever merged)."""
+
+    def __init__(self, measures: int, blocks: float = BLOCKS) -> None:
+        self._shape = measures, blocks
+        self._begin()
+
+    def _begin(self) -> None:
+        self._levels = [_Level(*self._shape) for _ in range(1 + len(WIDTHS))]
+        self._spacings: deque[float] = deque(maxlen=REMEMBERED)
+        self._last: float | None = None
+
+    def append(self, at: float, values: Sequence[float | None], since: float | None = None) -> None:
+        """What was sampled at a moment. `since`: it was measured from then on; where that is not
+        known, it stands for the time since the sample before, if that was as recent as usual.
+        Of a time that is past already nothing is taken; when the clock has been set back,
+        everything begins anew."""
+        if self._last is not None and at <= self._last:
+            if self._last - at <= LONGEST:
+                return
+            self._begin()
+        start = self._start(at) if since is None else max(since, self._last or since)
+        self._last = at
+        known = [math.nan if one is None or not abs(one) <= MOST else one for one in values]
+        row = np.array([known] * 3, np.float32)
+        self._put(0, np.array([start, at]), row)
+
+    def trace(self) -> Trace:
+        """What is held now."""
+        return Trace(tuple(block for level in reversed(self._levels) for block in level.held()))
+
+    def _start(self, at: float) -> float:
+        if self._last is None:
+            return at
+        spacing = at - self._last
+        usual = sorted(self._spacings)[len(self._spacings) // 2] if self._spacings else None
+        self._spacings.append(spacing)
+        if usual is None:
+            return self._last if spacing <= LONGEST else at
+        return self._last if spacing <= LATE * usual else at - usual
+
+    def _put(self, number: int, times: Times, values: Values) -> None:
+        pushed = self._levels[number].put(times, values)
+        if pushed is not None and number < len(WIDTHS):
+            for row in merged(pushed, WIDTHS[number]):
+                self._put(number + 1, *row)
+
+
+class _Level:
+    """Blocks of one resolution, the oldest first."""
+
+    def __init__(self, measures: int, blocks: float) -> None:
+        self._measures, self._most = measures, blocks
+        self._full: tuple[Block, ...] = ()
+        self._open: Block | None = None
+        self._used = 0
+
+    def put(self, times: Times, values: Values) -> Block | None:
+        """Add a row; the oldest block, where it has to make room."""
+        if self._open is None:
+            self._open = Block(
+                np.empty((ROWS, 2)), np.empty((ROWS, 3, self._measures), dtype=np.float32)
+            )
+        self._open.times[self._used] = times
+        self._open.values[self._used] = values
+        self._used += 1
+        if self._used < ROWS:
+            return None
+        self._full, self._open, self._used = (*self._full, self._open), None, 0
+        if len(self._full) <= self._most:
+            return None
+        oldest, *rest = self._full
+        self._full = tuple(rest)
+        return oldest
+
+    def held(self) -> tuple[Block, ...]:
+        if self._open is None:
+            return self._full
+        there = slice(0, self._used)
+        return (*self._full, Block(self._open.times[there], self._open.values[there]))
+
+
+def merged(block: Block, width: float) -> Iterable[tuple[Times, Values]]:
+    """The rows of a block, neighbours of the same kind joined up to `width` seconds."""
+    times, values = block.times, block.values
+    unknown = np.isnan(values[:, 1])
+    starts = [0]
+    for row in range(1, len(times)):
+        touching = times[row, 0] == times[row - 1, 1]
+        short = times[row, 1] - times[starts[-1], 0] <= width
+        if not (touching and short and (unknown[row] == unknown[row - 1]).all()):
+            starts.append(row)
+    for first, end in zip(starts, [*starts[1:], len(times)], strict=True):
+        rows = values[first:end]
+        length = np.maximum(times[first:end, 1] - times[first:end, 0], 1e-6)
+        low, high = rows[:, 0].min(axis=0), rows[:, 2].max(axis=0)
+        mean = np.average(rows[:, 1].astype(np.float64), axis=0, weights=length)
+        one = np.stack([low, np.clip(mean.astype(np.float32), low, high), high])
+        yield np.array([times[first, 0], times[end - 1, 1]]), one

@@ -1,0 +1,151 @@
+"""The jobs that run on this machine now."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mgpu_doctor.live.frame import NO_PROGRESS, Frame
+from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, Pace, all_ranks
+from mgpu_doctor.live.machine_sampler import MachineSampler
+from mgpu_doctor.recording.home import latest
+from mgpu_doctor.recording.living import is_living, living
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
+
+if TYPE_CHECKING:
+    from mgpu_doctor.case.model import Case
+    from mgpu_doctor.live.job_watch import Seen, Watch
+    from mgpu_doctor.live.machine_recorder import Recorder
+
+FINDING = 0.0002
+"""Of a core: what looking for jobs that are alive may take."""
+UNFOUND = 5.0
+"""Seconds after which they are looked for whatever it costs."""
+START_HINT = "No job is under observation here. To start one: mgpu-doctor run -- COMMAND"
+
+
+class LiveJobs:
+    """The jobs that run here: `given`, else the newest; and the machine itself. `recorder`: takes
+    down what the machine does. What examines a job is loaded when there is one."""
+
+    def __init__(
+        self,
+        given: Path | None = None,
+        clock: Callable[[], float] = time.time,
+        settings: Settings = DEFAULTS,
+        recorder: Recorder | None = None,
+        wanted: FrameOptions = ALL_OPTIONS,
+    ) -> None:
+        self._settings = settings
+        self._wanted = wanted
+        self._machine = MachineSampler(recorder, wanted)
+        self._began = False
+        self._clock = clock
+        self._given = given
+        self._watched = given
+        self._watch: Watch | None = None
+        self._over: Seen | None = None
+        self._skip = threading.Event()
+        self._alive: list[Path] = []
+        self._finding = Pace(time.monotonic, time.thread_time, UNFOUND, FINDING)
+
+    def next_job(self) -> None:
+        """From the next frame on: another of the jobs that are alive."""
+        self._skip.set()
+
+    def frame(self, passed: float) -> Frame:  # noqa: ARG002 - a live source knows the time itself
+        alive = self._living()
+        self._choose(alive)
+        watched = self._watched
+        seen, hint = self._examine(watched) if watched is not None else (None, _start_hint())
+        case = seen.diagnosis.case if seen else None
+        self._look_back(case, alive)
+        ranks = seen.diagnosis.ranks if seen else ()
+        devices, host = self._machine.sample(rank.pid for rank in ranks if rank.pid is not None)
+        at = self._clock()
+        return Frame(
+            at=at,
+            source=self._name(),
+            diagnosis=seen.diagnosis if seen else None,
+            heat=seen.heat if seen else None,
+            going=seen.going if seen else NO_PROGRESS,
+            devices=devices,
+            host=host,
+            xids=self._machine.xids,
+            hint=hint,
+            age=seen.age if seen else 0.0,
+            ranks_age=seen.read if seen else 0.0,
+            gpus_age=self._machine.devices_age,
+            followed=seen.followed if seen else (),
+            others=len([job for job in alive if job != watched]),
+            history=self._machine.history(at, all_ranks(case)),
+        )
+
+    def close(self) -> None:
+        """Let go of the drivers and of the job's boxes."""
+        if self._watch is not None:
+            self._watch.close()
+        self._machine.close()
+
+    def _living(self) -> list[Path]:
+        """Every time while there is no job to show."""
+        if self._watched is None or self._skip.is_set() or self._finding.due():
+            self._finding.begin()
+            self._alive = living()
+            self._finding.end()
+        return self._alive
+
+    def _name(self) -> str:
+        name = f"live  {self._watched.name}" if self._watched else "live"
+        return self._machine.named(name)
+
+    def _look_back(self, case: Case | None, alive: list[Path]) -> None:
+        """What was recorded of this machine before the first frame."""
+        if not self._began and case is not None and self._watched in alive:
+            self._machine.look_back(case.device_samples, case.host_samples)
+        self._began = True
+
+    def _choose(self, alive: list[Path]) -> None:
+        if self._skip.is_set():
+            self._skip.clear()
+            if alive:
+                here = alive.index(self._watched) if self._watched in alive else -1
+                self._turn_to(alive[(here + 1) % len(alive)])
+        elif self._watched is None and alive:
+            self._turn_to(alive[0])
+
+    def _turn_to(self, recording: Path) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self._watched, self._watch, self._over = recording, None, None
+
+    def _examine(self, recording: Path) -> tuple[Seen | None, str | None]:
+        """What there is to see of it, or why there is nothing. A job that is over is examined
+        once more and then kept as it is."""
+        if self._over is not None:
+            return self._over, None
+        from mgpu_doctor.case.load import NotARecording
+        from mgpu_doctor.case.model import Outcome
+        from mgpu_doctor.live.job_watch import Watch
+
+        if self._watch is None:
+            self._watch = Watch(recording, settings=self._settings, heated=self._wanted.heat)
+        over = not is_living(recording)
+        try:
+            seen = self._watch.look(anew=over)
+        except NotARecording as reason:
+            return None, str(reason)
+        if over and seen.diagnosis.case.job.outcome is not Outcome.RUNNING:
+            self._over = replace(seen, age=0.0, read=0.0)
+            self._watch.close()
+        return seen, None
+
+
+def _start_hint() -> str:
+    last = latest()
+    again = f"\nTo see the last one again: mgpu-doctor top --replay {last.name}" if last else ""
+    return f"{START_HINT}{again}"

@@ -1,0 +1,76 @@
+"""`top --record`: records what a machine does, as a recording without a job.
+
+A full disk ends the recording, and the header of the screen says so; the screen goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from mgpu_doctor import __version__
+from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.recording import layout
+from mgpu_doctor.recording.device_lines import DeviceLines
+from mgpu_doctor.recording.write import Lines, create, private_folder, write_json
+
+LIMIT = 16 << 20
+"""Bytes of a file of samples; a longer one keeps every second line, evenly."""
+
+
+class Recorder:
+    """Begins a recording in `folder`. Raises `write.OccupiedError` where something is there
+    already, and `OSError` where nothing can be written."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        folder = Path(os.path.abspath(folder))
+        create(folder)
+        host = os.uname().nodename.replace("/", "_") or "localhost"
+        place = private_folder(folder / layout.HOSTS / host)
+        info = {
+            "schema": layout.SCHEMA,
+            "id": folder.name,
+            "kind": layout.WATCH,
+            "host": host,
+            "started": clock(),
+            "doctor_pid": os.getpid(),
+            "doctor_version": __version__,
+            "probe": False,
+        }
+        write_json(folder / layout.INFO, info)
+        self.folder = folder
+        self._trouble: str | None = None
+        self._devices = DeviceLines(place / layout.DEVICE_SAMPLES, LIMIT)
+        self._host = Lines(place / layout.HOST_SAMPLES, LIMIT, samples=True)
+
+    @property
+    def state(self) -> str:
+        """A few words for the head of the screen."""
+        if self._trouble is None:
+            return f"recording to {self.folder.name}"
+        return f"NOT recording to {self.folder.name}: {self._trouble}"
+
+    def write(self, devices: DeviceSample | None, host: HostSample | None) -> None:
+        """Add what was sampled. Trouble is told by `state` until a later sample can be written."""
+        try:
+            if devices is not None:
+                told = dataclasses.asdict(devices)
+                del told["host"]  # the folder tells
+                self._devices.append(told)
+            if host is not None:
+                self._host.append(_host(host))
+        except OSError as error:
+            self._trouble = error.strerror or str(error)
+        else:
+            self._trouble = None
+
+
+def _host(sample: HostSample) -> dict[str, Any]:
+    """A line of host.jsonl; what was seen of single tasks is left out."""
+    names = [field.name for field in dataclasses.fields(sample)]
+    kept = {name: getattr(sample, name) for name in names if name not in ("tasks", "groups")}
+    return {name: value for name, value in kept.items() if value is not None}

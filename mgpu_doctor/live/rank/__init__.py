@@ -1,1 +1,0 @@
-"""What is asked of one rank only while its page is open: what it prints, and where it stands."""

@@ -1,0 +1,182 @@
+"""The newest output of a rank: the files to which its process prints, read from their end.
+
+A rank's own output file is used where there is one. Else the lines come from the console of the
+recording, where labels such as `[rank3]:` tell the ranks apart."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mgpu_probes.outside.logs.log_lines import numbered_style, split_line
+from mgpu_probes.outside.terminal_text import clean_line
+
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.printed import read_streams
+from mgpu_doctor.findings import RankSummary
+
+DESCRIPTORS = {"stdout": 1, "stderr": 2}
+MOST_BYTES = 256 << 10
+"""Of each stream."""
+MOST_LINES = 500
+MOST_WIDTH = 1000
+OVER = ("exited", "dead", "missing")
+"""States in which the pid may be another process's by now."""
+TIMELESS = (
+    "What was printed by this moment is not known: a console has no times. "
+    "It is shown from the recording's end on."
+)
+NOTHING = "Nothing was printed, or nobody kept it."
+BY_RUN = "`mgpu-doctor run -- COMMAND` keeps what a job prints"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a standard stream goes. `shared`: other processes that were asked about print there,
+    too. `end`: the last bytes where that is a file, else None."""
+
+    name: str
+    shared: bool = False
+    end: bytes | None = None
+
+
+def target(pid: int, stream: str, others: Iterable[int], most: int) -> Target | None:
+    """Where `stdout` or `stderr` of a living process goes; None: nobody may tell, or it has gone.
+    `most`: bytes that are read of a file."""
+    try:
+        path = _path(pid, stream)
+        name = os.readlink(path)
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):
+            return Target(name)
+        # Through the process itself, so that it is the same file in its container, or without name.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            file.seek(max(0, os.fstat(descriptor).st_size - most))
+            end = file.read(most)
+    except OSError:
+        return None
+    identity = status.st_dev, status.st_ino
+    return Target(name, any(_identity(one, stream) == identity for one in others), end)
+
+
+def _identity(pid: int, stream: str) -> tuple[int, int] | None:
+    try:
+        status = os.stat(_path(pid, stream))
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _path(pid: int, stream: str) -> str:
+    return f"/proc/{pid}/fd/{DESCRIPTORS[stream]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    text: str
+    own: bool
+    """False: no label tells which rank printed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """`name`: `stdout`, `stderr`, `console` where both went to one place, or a file."""
+
+    name: str
+    lines: tuple[Printed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """`reason`: why there is none."""
+
+    streams: tuple[Stream, ...] = ()
+    reason: str | None = None
+
+
+def output_of(case: Case, rank: RankSummary, *, replayed: bool = False) -> Output:
+    """What the rank printed last. Reads files; never raises for what cannot be read."""
+    if replayed and case.job.ended is None:
+        return Output(reason=TIMELESS)
+    found, elsewhere = ([], "") if replayed else _by_itself(case, rank)
+    known = {stream.name for stream in found}
+    found += [one for one in _recorded(case, rank) if one.name not in known]
+    shown = tuple(one for one in found if one.lines)
+    return Output(shown) if shown else Output(reason=_why(case, rank, elsewhere))
+
+
+def _by_itself(case: Case, rank: RankSummary) -> tuple[list[Stream], str]:
+    """From files that the living rank prints into; else where it prints instead."""
+    over = case.job.ended is not None or rank.state in OVER
+    here = {one.pid for one in case.ranks if one.is_here}
+    if over or rank.pid is None or rank.pid not in here:
+        return [], ""
+    pids = here - {rank.pid}
+    found: list[Stream] = []
+    elsewhere = ""
+    for name in DESCRIPTORS:
+        to = target(rank.pid, name, [pid for pid in pids if pid is not None], MOST_BYTES)
+        if to is None or to.end is None:
+            elsewhere = elsewhere or (to.name if to is not None else "")
+        else:
+            lines = _whose(_lines(to.end), case, rank, alone=not to.shared)
+            found.append(Stream(name, lines))
+    return found, elsewhere
+
+
+def _recorded(case: Case, rank: RankSummary) -> Iterator[Stream]:
+    if case.subject.kind != "recording":
+        return
+    folder = Path(case.subject.ref)
+    alone = len(case.ranks) <= 1 and (case.job.world_size or 1) == 1
+    for name, lines in read_streams(folder, MOST_BYTES).items():
+        yield Stream(name, _whose(lines, case, rank, alone=alone))
+
+
+def _lines(raw: bytes) -> list[str]:
+    """The first one is left out where it may have begun earlier."""
+    lines = raw.decode("utf-8", "replace").split("\n")
+    return lines[1:] if len(raw) >= MOST_BYTES else lines
+
+
+def _whose(
+    lines: Sequence[str], case: Case, rank: RankSummary, *, alone: bool
+) -> tuple[Printed, ...]:
+    """The newest lines of this rank, and those of which nobody can tell. Blank ones are left out.
+    `alone`: nobody else prints there."""
+    numbers = _numbers(case)
+    style = None if alone else numbered_style(lines)
+    found = []
+    for one in lines:
+        shown = clean_line(one, MOST_WIDTH).rstrip()
+        if shown and alone:
+            found.append(Printed(shown, True))
+        elif shown:
+            label = split_line(shown, style)
+            number = label.rank if label.rank is not None else numbers.get(label.local_rank)
+            if number is None or number == rank.rank:
+                found.append(Printed(shown, number is not None))
+    return tuple(found[-MOST_LINES:])
+
+
+def _numbers(case: Case) -> dict[int | None, int | None]:
+    """Local rank -> rank, where all are of one host."""
+    if len({one.host for one in case.ranks}) != 1:
+        return {}
+    return {one.local_rank: one.rank for one in case.ranks if one.local_rank is not None}
+
+
+def _why(case: Case, rank: RankSummary, elsewhere: str) -> str:
+    if case.subject.kind == "recording":
+        return NOTHING
+    if not elsewhere:
+        return f"Nobody kept what it prints; {BY_RUN}."
+    kinds = {"/dev/pts/": "a terminal", "/dev/tty": "a terminal", "pipe:": "a pipe"}
+    kind = next((told for begins, told in kinds.items() if elsewhere.startswith(begins)), "")
+    name = f"{kind} ({elsewhere})" if kind else elsewhere
+    who = "rank ?" if rank.rank is None else f"rank {rank.rank}"
+    return f"What {who} prints goes into {name} and cannot be read again; {BY_RUN}."

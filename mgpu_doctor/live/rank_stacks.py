@@ -1,0 +1,142 @@
+"""Stacks of a running job, read once on demand: of one rank, or of all. No process is paused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from mgpu_probes.outside import jobs
+from mgpu_probes.outside.job_snapshot import take_snapshot
+from mgpu_probes.outside.jobs.found_jobs import LOADER, RANK, FoundJob, FoundProcess
+from mgpu_probes.outside.stacks.stack_reader import Aid
+
+from mgpu_doctor.case.job import this_host
+from mgpu_doctor.case.looking import look_of
+from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.findings import Branch, Finding, RankSummary
+from mgpu_doctor.rules.hang.stack_branches import build_branches
+
+AT_ONCE = 16
+"""Ranks that are read before it is told how many are done."""
+NOT_RECORDED = (
+    "No stacks were recorded by this moment: `run` looks at them when a job seems to stand."
+)
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Where ranks stood when they were looked at. `pid`: of whom alone; None: of all, as `tree`."""
+
+    look: Look
+    pid: int | None
+    tree: tuple[Branch, ...] = ()
+
+
+def stand(
+    case: Case,
+    ranks: Sequence[RankSummary],
+    findings: Sequence[Finding] = (),
+    *,
+    alone: bool,
+    replayed: bool = False,
+    tell: Tell = lambda _: None,
+) -> Standing | str:
+    """Where they stand now, or stood by the moment of a replay; or why nobody can tell. `ranks`:
+    one that is meant `alone`, with its data-loader workers, or all of them. `tell`: called with
+    what there is to say meanwhile."""
+    known = _recorded(case, ranks[0], findings, alone=alone)
+    if replayed or case.job.ended is not None:
+        return known
+    here = {one.pid for one in case.ranks if one.is_here}
+    reachable = next((one for one in ranks if _unreachable(one, here) is None), None)
+    if reachable is None or reachable.pid is None:
+        return known if isinstance(known, Standing) else _unreachable(ranks[0], here) or known
+    found = jobs.find(reachable.pid)
+    if found is None:
+        return f"{jobs.unseen(reachable.pid)}."
+    if alone:
+        whose = (one for one in found.processes if reachable.pid in (one.pid, _loads_for(one)))
+        return Standing(_look(replace(found, processes=tuple(whose)), case), reachable.pid)
+    looks: list[Look] = []
+    for done, some in _portions(found):
+        tell(f"{done} of {len(found.ranks)} ranks read")
+        looks.append(_look(some, case))
+    return merged(case, looks, findings)
+
+
+def _recorded(
+    case: Case, rank: RankSummary, findings: Sequence[Finding], *, alone: bool
+) -> Standing | str:
+    """What the newest look of the recording saw."""
+    looks = [one for one in case.looks if one.stacks]
+    if alone:
+        looks = [one for one in looks if rank.pid is not None and one.stack(rank.pid)]
+    if not looks:
+        return NOT_RECORDED
+    return Standing(looks[-1], rank.pid) if alone else merged(case, looks[-1:], findings)
+
+
+def merged(case: Case, looks: Sequence[Look], findings: Sequence[Finding]) -> Standing:
+    """Looks at parts of one job, taken together."""
+    one = replace(
+        looks[0],
+        processes=tuple(process for look in looks for process in look.processes),
+        stacks=tuple(stack for look in looks for stack in look.stacks),
+        untold=tuple(dict.fromkeys(untold for look in looks for untold in look.untold)),
+    )
+    return Standing(one, None, build_branches(replace(case, looks=(one,)), findings))
+
+
+def _unreachable(rank: RankSummary, here: Container[object]) -> str | None:
+    """Why its process is not asked; `here`: those that are known to run on this machine."""
+    if rank.pid is None:
+        return "There is no process of this rank."
+    if rank.host != this_host():
+        return f"It runs on {rank.host}: its stacks are read there, by `mgpu-doctor top`."
+    if rank.state in ("exited", "dead", "missing"):
+        return "Its process has ended: there is no stack to read."
+    if rank.pid not in here:
+        return "Whether that process is this rank is not sure: it is not asked."
+    return None
+
+
+def _portions(job: FoundJob) -> Iterator[tuple[int, FoundJob]]:
+    """Some ranks at a time with their data-loader workers, and how many came before."""
+    ranks = job.ranks
+    for done in range(0, len(ranks), AT_ONCE):
+        pids = {one.pid for one in ranks[done : done + AT_ONCE]}
+        some = (one for one in job.processes if pids & {one.pid, _loads_for(one)})
+        first = done == 0
+        yield (
+            done,
+            replace(
+                job,
+                processes=tuple(some),
+                missing=job.missing if first else (),
+                untold=job.untold if first else (),
+            ),
+        )
+
+
+def _loads_for(one: FoundProcess) -> int | None:
+    return one.parent if one.role == LOADER else None
+
+
+def _look(job: FoundJob, case: Case) -> Look:
+    aids = _aids(case, {one.pid for one in job.processes if one.role == RANK})
+    seen = look_of(take_snapshot(job, aids=aids))
+    assert seen is not None  # it has a time
+    return seen
+
+
+def _aids(case: Case, pids: set[int]) -> Mapping[int, Aid]:
+    """Where instrumented ranks answer."""
+    here = (one for one in case.ranks if one.pid in pids and one.is_here)
+    told = ((one.pid, one.metadata.worker_socket) for one in here)
+    return {
+        pid: Aid(worker_socket=path)
+        for pid, path in told
+        if pid is not None and isinstance(path, str)
+    }

@@ -1,0 +1,57 @@
+"""The heat map of the newest steps: each rank's own work beyond the other ranks'. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.case.phase_clock import host_stamped
+
+RECENT = 240
+"""Steps looked at: about what the widest usual screen can show, one a column."""
+LEAST_RANKS = 2
+TOO_FEW = ("none", "only one")
+SPARE = 24
+"""Records more a rank, since ranks are caught at slightly different steps."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heatmap:
+    """`excess[r, t]`: own work of rank `ranks[r]` in step `steps[t]` beyond the median of the other
+    ranks, as a share of that median; NaN: not measured."""
+
+    ranks: tuple[int, ...]
+    steps: npt.NDArray[np.int64]
+    excess: npt.NDArray[np.float64]
+
+
+def make_heatmap(case: Case) -> Heatmap | str:
+    """The map, or a sentence why there is none."""
+    # Loaded here: who only has to know what a map is has no job to examine.
+    from mgpu_doctor.analysis.steps.step_alignment import UnjoinableError, join
+    from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
+
+    stepped = sum(bool(len(rank.steps)) for rank in case.ranks)
+    if stepped < LEAST_RANKS:
+        lonely = len(case.ranks) == 1 and case.job.world_size in (None, 1)
+        known = "this job has one" if lonely else f"{TOO_FEW[stepped]} has ended a step so far"
+        return f"it compares ranks, and {known}"
+    if host_stamped(case.ranks):
+        return "it compares own work, which the host's clock does not show of work on devices"
+    recent = tuple(_newest(rank) for rank in case.ranks)
+    try:
+        joined = join(recent)
+        found = attribute(joined)
+    except (UnjoinableError, UnattributableError) as reason:
+        return str(reason)
+    others = found.own - found.excess
+    excess = np.full_like(others, np.nan)
+    np.divide(found.excess, others, out=excess, where=np.nan_to_num(others) > 0)
+    return Heatmap(joined.ranks, joined.steps[-RECENT:], excess.T[:, -RECENT:])
+
+
+def _newest(rank: Rank) -> Rank:
+    return replace(rank, steps=rank.steps[-(RECENT + SPARE) :])

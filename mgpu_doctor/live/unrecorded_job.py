@@ -1,0 +1,150 @@
+"""A job without a recording, watched from outside through the kernel's process facts.
+
+No stack is read and no process is paused: that is left to the diagnosis, on its key."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+
+import psutil
+from mgpu_probes.outside import jobs
+from mgpu_probes.outside.job_snapshot import take_snapshot
+from mgpu_probes.outside.jobs import FoundJob
+
+from mgpu_doctor.case.looking import look_of
+from mgpu_doctor.case.looks import Look, Process
+from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.case.process import GONE, case_of
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis, RankSummary
+from mgpu_doctor.live.frame import Frame
+from mgpu_doctor.live.frame_source import Pace
+from mgpu_doctor.live.machine_recorder import Recorder
+from mgpu_doctor.live.machine_sampler import MachineSampler
+from mgpu_doctor.report import text
+from mgpu_doctor.rules.settings import DEFAULTS, Settings
+
+UNSEEN = "steps are not seen: this job was not started under observation (d: look at its stacks)"
+KEPT = 2
+"""Looks: the difference of two tells what was used between them."""
+STATES = {
+    "R": "runs",
+    "S": "sleeps",
+    "D": "waits for a disk or a driver",
+    "T": "is stopped",
+    "t": "is traced",
+    "I": "idles",
+}
+"""Letters of proc(5)."""
+
+
+class Outside:
+    """The job of a process. For one thread. `recorder`: takes down what the machine does."""
+
+    def __init__(
+        self,
+        pid: int,
+        settings: Settings = DEFAULTS,
+        clock: Callable[[], float] = time.time,
+        find: Callable[[int], FoundJob | None] = jobs.find,
+        recorder: Recorder | None = None,
+    ) -> None:
+        self._pid = pid
+        self._settings = settings
+        self._clock = clock
+        self._find = find
+        self._machine = MachineSampler(recorder)
+        self._finding = Pace(time.monotonic, time.thread_time)
+        self._looking = Pace(time.monotonic, time.thread_time)
+        self._job: FoundJob | None = None
+        self._looks: deque[Look] = deque(maxlen=KEPT)
+        self._diagnosis: Diagnosis | None = None
+        self._over = False
+
+    def frame(self, passed: float) -> Frame:  # noqa: ARG002 - it knows the time itself
+        if not self._over:
+            self._see()
+        found = self._diagnosis
+        ranks = found.ranks if found is not None else ()
+        devices, host = self._machine.sample(one.pid for one in ranks if one.pid is not None)
+        at = self._clock()
+        return Frame(
+            at=at,
+            source=self._name(),
+            diagnosis=found,
+            heat=UNSEEN if found else None,
+            devices=devices,
+            host=host,
+            xids=self._machine.xids,
+            ranks_age=max(0.0, at - self._looks[-1].at) if self._looks and not self._over else 0.0,
+            gpus_age=self._machine.devices_age,
+            hint=None if found else f"{jobs.unseen(self._pid)}: a lists the jobs that run here.",
+            history=self._machine.history(at),
+        )
+
+    def close(self) -> None:
+        """Let go of the drivers."""
+        self._machine.close()
+
+    def _name(self) -> str:
+        name = f"from outside: process {self._pid}" + (", has ended" if self._over else "")
+        return self._machine.named(name)
+
+    def _see(self) -> None:
+        if self._finding.due():
+            self._finding.begin()
+            job = self._find(self._pid)
+            self._finding.end()
+            if job is not None and job.ranks:
+                self._job = job
+            elif self._job is not None:
+                self._look(self._job, over=True)
+                return
+        if self._job is not None and self._looking.due():
+            self._looking.begin()
+            self._look(self._job)
+            self._looking.end()
+
+    def _look(self, job: FoundJob, *, over: bool = False) -> None:
+        seen = look_of(take_snapshot(job, stacks=False))
+        assert seen is not None  # it has a time
+        self._looks.append(seen)
+        self._over = over or all(one.state in GONE for one in seen.ranks)
+        # Looks without stacks must not be taken for looks at stacks that nobody waits in.
+        case = replace(case_of(job, self._looks, psutil.boot_time()), looks=())
+        if self._over:
+            case = replace(case, job=replace(case.job, outcome=Outcome.UNKNOWN, ended=seen.at))
+        diagnosis = diagnose(case, self._settings)
+        before = self._looks[0] if len(self._looks) > 1 else None
+        self._diagnosis = replace(
+            diagnosis, ranks=tuple(_placed(one, seen, before) for one in diagnosis.ranks)
+        )
+
+
+def _placed(rank: RankSummary, now: Look, before: Look | None) -> RankSummary:
+    """The rank, with what the kernel tells of its main thread."""
+    process = _process(now, rank.pid)
+    if process is None or process.state in GONE:
+        return rank
+    does = STATES.get(process.state or "", "")
+    if process.state != "R" and (place := process.syscall or process.wchan):
+        does = f"{does} in {place}".strip()
+    cores = _cores(process, now.at, _process(before, rank.pid), before)
+    told = [f"{cores:.2f} cores"] if cores is not None else []
+    return replace(rank, where=text.line(", ".join([*told, does])) or None)
+
+
+def _cores(process: Process, at: float, old: Process | None, before: Look | None) -> float | None:
+    if old is None or before is None or old.start_ticks != process.start_ticks:
+        return None
+    if process.cpu_seconds is None or old.cpu_seconds is None or at <= before.at:
+        return None
+    return max(0.0, process.cpu_seconds - old.cpu_seconds) / (at - before.at)
+
+
+def _process(look: Look | None, pid: int | None) -> Process | None:
+    listed = look.processes if look is not None else ()
+    return next((one for one in listed if one.pid == pid), None)
