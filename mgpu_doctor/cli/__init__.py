@@ -97,7 +97,7 @@ def _errors_on_one_line() -> Iterator[None]:
 @click.group(
     "mgpu-doctor",
     cls=Verbs,
-    help="Which rank, why, the evidence, the fix and what it gains: for multi-GPU training.",
+    help="Find the slow or failing rank in multi-GPU training: cause, evidence and fix.",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"], "show_default": True},
 )

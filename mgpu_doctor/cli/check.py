@@ -13,11 +13,11 @@ IMPROVABLE = 1
 
 
 @click.command(cls=Verb)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(as_json: bool) -> None:
-    """Say what this machine lets the doctor see, and how to let it see more.
+    """Check what can be observed on this machine, and how to enable the rest.
 
-    Exit code: 0 nothing can be improved, 1 something can.
+    Exit code: 0 if nothing can be improved, 1 if something can.
 
     \b
     Examples:

@@ -98,10 +98,12 @@ MOST_PERCENT = 1000.0
     nargs=-1,
     required=True,
     metavar="RECORDING...",
-    told="Two or more: a recording's folder, its id, `latest`, or a folder that holds several. The "
-    "first is what the others are held against.",
+    told="Two or more recordings: a folder, an id, `latest`, or a folder that contains several. "
+    "The others are compared with the first.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object (docs/compare.schema.json).")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object (docs/compare.schema.json)."
+)
 @click.option(
     "--output",
     "-o",
@@ -113,15 +115,15 @@ MOST_PERCENT = 1000.0
     "--fail-on-regression",
     "regression",
     metavar="PERCENT",
-    help="Exit with 1 if a run takes longer than the first for the same work, by more than this "
-    "for certain: 5%.",
+    help="Exit with 1 if a run is certainly slower than the first for the same work by more than "
+    "PERCENT, such as 5%.",
 )
 def compare(
     references: tuple[str, ...], as_json: bool, output: Path | None, regression: str | None
 ) -> None:
-    """Hold runs side by side: rank counts, strategies, before and after a change.
+    """Compare runs: rank counts, strategies, or before and after a change.
 
-    Differences are told only where noise cannot explain them. Exit code: 0 compared, 1 a
+    Differences are reported only if noise cannot explain them. Exit code: 0 compared, 1 a
     regression beyond --fail-on-regression, 2 wrong usage, 3 nothing to compare.
 
     \b
@@ -206,7 +208,7 @@ def _judge(found: Comparison, limit: float) -> None:
     from mgpu_doctor.report.comparison_text import letter
 
     if found.left_out or any(one.whole is None for one in found.pairs):
-        leave("not every run could be held against the first.", NOTHING_EXAMINED)
+        leave("not every run could be compared with the first.", NOTHING_EXAMINED)
     slower = [letter(one.second) for one in found.pairs if one.slower_by_more_than(limit)]
     if slower:
         leave(f"{', '.join(slower)} slower than A by more than {format_share(limit)}.", REGRESSION)

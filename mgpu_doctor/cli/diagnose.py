@@ -54,7 +54,7 @@ def recording(reference: str) -> Path:
     if folder is not None:
         return folder
     if reference == LATEST:
-        leave(f"no recording is kept in {home()} yet: {START_ONE}.", NOTHING_EXAMINED)
+        leave(f"there is no recording in {home()} yet: {START_ONE}.", NOTHING_EXAMINED)
     path = Path(reference)
     if not path.is_dir():
         leave(f"{_why_not(path)}: name a recording's folder, its id or `latest`.", NOTHING_EXAMINED)
@@ -82,17 +82,20 @@ FOUND = 1
     metavar="[SUBJECT...]",
     told="A process id (launcher or any rank), a recording (its folder, its id, `latest`), a log "
     "(`-`: standard input), a flight-recorder dump, profiler traces, or folders of these, or a "
-    "memory snapshot; several are one case. None: every training job that runs here.",
+    "memory snapshot; several are one case. By default, every training job that runs here.",
 )
 @click.option(
-    "--json", "as_json", is_flag=True, help="One JSON object a job (docs/diagnosis.schema.json)."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object per job (docs/diagnosis.schema.json).",
 )
 @unswept()
 def diagnose(subjects: tuple[str, ...], as_json: bool) -> None:
-    """Say what is wrong with a job, who is to blame, why, and what to do.
+    """Diagnose a job: what is wrong, which rank causes it, why, and how to fix it.
 
-    The job may be running, over or dead. Exit code: 0 nothing at warning or worse, 1 something,
-    2 wrong usage, 3 nothing could be examined.
+    The job may be running, finished or failed. Exit code: 0 no finding at warning or worse,
+    1 a finding, 2 wrong usage, 3 nothing could be examined.
 
     \b
     Examples:

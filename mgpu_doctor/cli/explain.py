@@ -18,9 +18,11 @@ WRONG_USAGE = 2
     metavar="[CODE]",
     told="A finding's code; none: the list.",
 )
-@click.option("--markdown", is_flag=True, help="All of them, as the reference in docs/findings.md.")
+@click.option(
+    "--markdown", is_flag=True, help="Print all findings as Markdown, as in docs/findings.md."
+)
 def explain(code: str | None, markdown: bool) -> None:
-    """What a finding means, how it is measured, its thresholds and fixes.
+    """Explain a finding: what it means, how it is detected, its thresholds and fixes.
 
     \b
     Examples:

@@ -49,7 +49,9 @@ def write_files(job: str, wanted: ExportFiles) -> None:
         tell("reading the recording")
         diagnosis = examine(recording(job))
         if wanted != ExportFiles(timeline=wanted.timeline) and not _has_steps(diagnosis):
-            leave(f"{job} holds no step: `mgpu-doctor diagnose {job}` says why.", NOTHING_EXAMINED)
+            leave(
+                f"{job} contains no steps: `mgpu-doctor diagnose {job}` says why.", NOTHING_EXAMINED
+            )
         for name, path in wanted._asdict().items():
             if path is None:
                 continue
@@ -145,8 +147,8 @@ SAY_WHAT = (
     metavar="FILE",
     help="Write a timeline for Perfetto: .json or .json.gz.",
 )
-@click.option("--csv", type=FILE, metavar="FILE", help="Write all steps: .csv or .csv.gz.")
-@click.option("--parquet", type=FILE, metavar="FILE", help="Write all steps: .parquet.")
+@click.option("--csv", type=FILE, metavar="FILE", help="Write all steps as .csv or .csv.gz.")
+@click.option("--parquet", type=FILE, metavar="FILE", help="Write all steps as .parquet.")
 @click.option(
     "--tensorboard", type=FILE, metavar="FOLDER", help="Write steps as scalars for TensorBoard."
 )
@@ -159,17 +161,26 @@ SAY_WHAT = (
     type=click.IntRange(0, 65535),
     default=PORT,
     metavar="N",
-    help="0: any that is free; it is printed.",
+    help="Port to listen on; 0 takes a free one and prints it.",
 )
 @click.option(
     "--interval",
     type=Between(0.1, 3600),
     default=5.0,
     metavar="SECONDS",
-    help="Seconds for which a sample is good.",
+    help="Seconds for which a sample is served before a new one is taken.",
 )
-@click.option("--token-file", type=FILE, metavar="FILE", help="Holds the token; none: one is made.")
-@click.option("--no-token", is_flag=True, help="Let every local user read; on loopback only.")
+@click.option(
+    "--token-file",
+    type=FILE,
+    metavar="FILE",
+    help="File that holds the access token; by default one is created.",
+)
+@click.option(
+    "--no-token",
+    is_flag=True,
+    help="Let every local user read the metrics; only on loopback addresses.",
+)
 def export(
     job: str | None,
     *,
@@ -184,7 +195,7 @@ def export(
     token_file: Path | None,
     no_token: bool,
 ) -> None:
-    """Give other programs what the doctor sees: a recording's steps, or this machine now.
+    """Export the steps of a recording, or serve live metrics to Prometheus.
 
     \b
     Examples:
@@ -201,11 +212,11 @@ def export(
         leave(SAY_WHAT, WRONG_USAGE)
     if not serve:
         if job is None:
-            leave("name the recording: its folder, its id or `latest`.", WRONG_USAGE)
+            leave("name the recording to export: its folder, its id or `latest`.", WRONG_USAGE)
         write_files(job, wanted)
         return
     if no_token and token_file is not None:
-        leave("either --no-token or --token-file, not both.", WRONG_USAGE)
+        leave("--no-token and --token-file exclude each other: use one of them.", WRONG_USAGE)
     try:
         from mgpu_doctor.export.access import AddressError, resolved
 
@@ -235,7 +246,7 @@ def _token(file: Path | None) -> str:
     except access.TokenError as error:
         leave(f"{error}.", NOTHING_EXAMINED)
     where = home() / access.FILE
-    told = f"the token, told this once, is {kept}; it is kept" if new else "the token is"
+    told = f"the token, shown only this once, is {kept}; it is stored" if new else "the token is"
     print_message(f"{told} in {where}")
     return kept
 
@@ -285,6 +296,6 @@ def _run(server: Server, address: Address) -> None:
     stop = serve(server)
     click.echo(f"OpenMetrics on {Address(address.host, server.port, address.family).url}")
     if not address.is_loopback:
-        print_message("what is served there, the token included, is not encrypted.")
+        print_message("the connection is not encrypted: others on the network can read the token.")
     over.wait()
     stop()

@@ -31,16 +31,16 @@ DIRECTORY = click.option(
     "directory",
     type=FILE,
     metavar="DIR",
-    help="Make DIR the recording: a new or an empty folder.",
+    help="Write the recording to DIR, which must be new or empty.",
 )
 JSON_OUT = click.option(
     "--json-out", type=FILE, metavar="FILE", help="Also write the diagnosis to FILE, as JSON."
 )
-QUIET = click.option("--quiet", "-q", is_flag=True, help="Print no diagnosis at the end.")
+QUIET = click.option("--quiet", "-q", is_flag=True, help="Do not print a diagnosis at the end.")
 
 
 class OnHang(str, Enum):
-    """What to do with a job that stands still, once the evidence is kept."""
+    """What to do with a hung job after its evidence is recorded."""
 
     tell = "tell"
     stop = "stop"
@@ -85,7 +85,7 @@ def run_and_tell(
             _tell(seen.recording, json_out, quiet)
         except KeyboardInterrupt:
             print_message(
-                f"the diagnosis was interrupted; see `mgpu-doctor diagnose {seen.recording}`."
+                f"the diagnosis was interrupted; run `mgpu-doctor diagnose {seen.recording}`."
             )
     if removed and not quiet:
         print_message(
@@ -95,13 +95,13 @@ def run_and_tell(
 
 
 def refuse(sentence: str) -> NoReturn:
-    """Say what is wrong with the command line and leave."""
+    """Report what is wrong with the command line and exit."""
     print_message(sentence)
     raise click.exceptions.Exit(WRONG_USAGE)
 
 
 def _alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alarm:
-    """For a job that stands; what is known of it is in the recording by then."""
+    """What to print and do when the job hangs; the evidence is in the recording by then."""
 
     def hung(seconds: float) -> None:
         if quiet:
@@ -110,15 +110,13 @@ def _alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alarm:
         found = diagnosis.findings if diagnosis is not None else ()
         what = f": {found[0].title[:1].lower()}{found[0].title[1:]}" if found else ""
         print_message(
-            f"the job has stood still for {seconds:.0f} s{what} "
-            f"(`mgpu-doctor diagnose {recording}` tells more)."
+            f"the job has made no progress for {seconds:.0f} s{what} "
+            f"(details: `mgpu-doctor diagnose {recording}`)."
         )
 
     def lasts(seconds: float) -> None:
         if on_hang is OnHang.stop:
-            print_message(
-                f"ending the job, which has stood still for {seconds:.0f} s (--on-hang=stop)."
-            )
+            print_message(f"stopping the job: no progress for {seconds:.0f} s (--on-hang=stop).")
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
@@ -126,7 +124,7 @@ def _alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alarm:
 
 
 def _meanwhile(removed: list[str], *, silent: bool) -> None:
-    """What can be done while the job runs, so that nobody waits for it at the end."""
+    """Work that can be done while the job runs, so that it delays nothing at the end."""
     from mgpu_doctor.recording.retention import tidy
 
     if not silent:
@@ -191,7 +189,7 @@ def _diagnosis(recording: Path) -> Diagnosis | None:
 
 
 def _settings() -> Settings:
-    """The user's; the defaults where they are wrong, as the job is over and wants its diagnosis."""
+    """The user's settings, or the defaults if they are invalid: the job still gets a diagnosis."""
     from mgpu_doctor.cli.settings_files import read_settings, working_folder
     from mgpu_doctor.rules.settings import DEFAULTS, SettingsError
 

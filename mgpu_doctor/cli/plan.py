@@ -32,12 +32,16 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
     told="script.py:FUNCTION or module:FUNCTION (docs/plan.md), a built-in trainer (torch-ddp, "
     "tf-mirrored, …), or gpt-nano, cnn-nano, gpt2-small, resnet50.",
 )
-@click.option("--gpu", metavar="GPU", help="H100-80GB, A100, …, or a size: 40GiB.")
+@click.option(
+    "--gpu",
+    metavar="GPU",
+    help="GPU to fit: a model such as H100-80GB or A100, or a size such as 40GiB.",
+)
 @click.option(
     "--ranks",
     type=click.IntRange(1, MOST_RANKS),
     metavar="N",
-    help="Processes that train together; 2, alone 1.",
+    help="Number of ranks; by default 2, or 1 for a single process.",
 )
 @click.option(
     "--strategy",
@@ -45,26 +49,26 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
     help="single, ddp, zero1, fsdp, or mirrored of TensorFlow; none: the trainer's, else ddp or "
     "mirrored if there are ranks.",
 )
-@click.option("--model", metavar="NAME", help="What a built-in trainer trains.")
+@click.option("--model", metavar="NAME", help="Model of a built-in trainer.")
 @click.option(
     "--batch",
     type=click.IntRange(1, MOST_SAMPLES),
     metavar="N",
-    help="Samples in a micro-batch of one rank.",
+    help="Micro-batch size per rank, in samples.",
 )
 @click.option(
     "--accumulate",
     type=click.IntRange(1, MOST_ACCUMULATE),
     default=1,
     metavar="N",
-    help="Micro-batches before an update.",
+    help="Gradient accumulation: micro-batches per optimizer step.",
 )
 @click.option("--precision", default="fp32", metavar="NAME", help="fp32 or bf16 (autocast).")
 @click.option(
     "--checkpointing",
     default="none",
     metavar="NAME",
-    help="none, half or full: blocks that are computed again in backward.",
+    help="Activation checkpointing: none, half or full (of the blocks).",
 )
 @click.option("--optimizer", default="adamw", metavar="NAME", help="adamw, adam or sgd.")
 @click.option(
@@ -72,10 +76,12 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
     type=Between(1, 86_400),
     default=120,
     metavar="SECONDS",
-    help="What a trace may take.",
+    help="Time limit for tracing the step.",
 )
-@click.option("--fixes", is_flag=True, help="Say what would help though it fits.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object (docs/plan.schema.json).")
+@click.option("--fixes", is_flag=True, help="List what would help even if it fits.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.schema.json)."
+)
 def plan(
     name: str,
     *,
@@ -92,10 +98,10 @@ def plan(
     fixes: bool,
     as_json: bool,
 ) -> None:
-    """Say whether a training step fits a GPU, what its memory is made of, and what would help.
+    """Predict whether a training step fits a GPU, what uses the memory, and what would help.
 
     No GPU is needed: the step is traced without computing it. Exit code: 0 it fits (or no --gpu),
-    1 it will not, 2 wrong usage, 3 nothing could be examined.
+    1 it does not fit, 2 wrong usage, 3 nothing could be examined.
 
     \b
     Examples:
@@ -118,7 +124,7 @@ def plan(
         else text.render(found, width=width(out), colour=colour(out), unicode=unicode(out))
     )
     if found.fits is None and found.device is not None:
-        leave("only a lower bound is known, so it is not said whether it fits.", NOTHING_EXAMINED)
+        leave("only a lower bound is known, so whether it fits is unknown.", NOTHING_EXAMINED)
     raise click.exceptions.Exit(WILL_NOT_FIT if found.fits is False else 0)
 
 

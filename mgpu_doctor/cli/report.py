@@ -32,14 +32,16 @@ WRONG_USAGE = 2
     "-o",
     type=FILE,
     metavar="FILE",
-    help=".html, .md or .json; none: Markdown, printed.",
+    help="Write to FILE: .html, .md or .json. By default, print Markdown.",
 )
 @click.option(
-    "--no-redact", is_flag=True, help="Keep names, addresses and paths in Markdown (HTML has them)."
+    "--no-redact",
+    is_flag=True,
+    help="Keep names, addresses and paths in Markdown; HTML always has them.",
 )
 @unswept()
 def report(reference: str, output: Path | None, no_redact: bool) -> None:
-    """Write the post-mortem of a job: one file that tells the whole story.
+    """Write a report of a job: one file with the diagnosis and its evidence.
 
     \b
     Examples:

@@ -25,14 +25,14 @@ from mgpu_doctor.cli.options import Argument, Verb
 @click.option(
     "--no-capture",
     is_flag=True,
-    help="Keep no copy of what the job prints (for full-screen programs and shells).",
+    help="Do not record the job's output (for full-screen programs and shells).",
 )
 @click.option(
     "--on-hang",
     type=click.Choice(OnHang),
     default=OnHang.tell,
-    help="When the job stands still: tell (say so and go on watching) or stop (after 30 s, with "
-    "SIGTERM).",
+    help="What to do when the job hangs: tell (report it and keep watching) or stop (send SIGTERM "
+    "after 30 s).",
 )
 def run(
     command: tuple[str, ...],
@@ -43,10 +43,10 @@ def run(
     no_capture: bool,
     on_hang: OnHang,
 ) -> None:
-    """Run any training command under observation, without a change to it.
+    """Run any training command under observation, without changes to it.
 
-    The job prints, behaves and exits as without it. When it is over, the diagnosis follows on
-    standard error. Exit code: the job's own, 128 + N where signal N ended it.
+    The job prints, behaves and exits as it would alone. Afterwards the diagnosis is printed on
+    standard error. Exit code: the job's own, or 128 + N if signal N ended it.
 
     \b
     Examples:

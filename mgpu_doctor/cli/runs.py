@@ -23,16 +23,18 @@ T = TypeVar("T")
 
 
 @click.group(invoke_without_command=True)
-@click.option("--match", metavar="TEXT", help="Only those with it in id or command.")
-@click.option("--failed", is_flag=True, help="Only those that ended with a signal or a code.")
-@click.option("--json", "as_json", is_flag=True, help="As one JSON object.")
+@click.option("--match", metavar="TEXT", help="Only recordings whose id or command contains TEXT.")
+@click.option(
+    "--failed", is_flag=True, help="Only jobs that ended with a signal or a non-zero exit code."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.pass_context
 def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bool) -> None:
-    """The recordings kept here, the newest first.
+    """List the recordings on this machine, newest first.
 
-    Jobs started by `run` and `train` leave theirs here unless `--dir` says otherwise. Where they
-    take more than 8 GiB together, the oldest that ended more than a day ago go when a job is
-    started; MGPU_DOCTOR_KEEP=20GiB in the environment sets another bound, `all` none.
+    Jobs started by `run` and `train` are recorded here unless `--dir` names another folder. When
+    the recordings take more than 8 GiB, starting a job removes the oldest that ended more than a
+    day ago. MGPU_DOCTOR_KEEP=20GiB in the environment sets another limit, `all` keeps all.
 
     \b
     Examples:
@@ -61,7 +63,7 @@ def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bo
     "reference", cls=Argument, metavar="RECORDING", told="Its folder, its id, or `latest`."
 )
 def show(reference: str) -> None:
-    """What is known of one, without a diagnosis."""
+    """Show what is known about a recording, without a diagnosis."""
     from mgpu_doctor.cli.diagnose import recording
     from mgpu_doctor.recording.kept import one_kept
     from mgpu_doctor.report import recording_list as views
@@ -73,12 +75,14 @@ def show(reference: str) -> None:
 
 
 @runs.command(cls=Verb)
-@click.option("--older", metavar="AGE", help=f"Those older than it, {AGE}.")
-@click.option("--most", metavar="SIZE", help=f"The oldest beyond this in all, {SIZE}.")
-@click.option("--keep", type=click.IntRange(0), metavar="N", help="All but the newest N.")
-@click.option("--yes", "-y", is_flag=True, help="Ask no question.")
+@click.option("--older", metavar="AGE", help=f"Remove recordings older than AGE, {AGE}.")
+@click.option(
+    "--most", metavar="SIZE", help=f"Remove the oldest until all together are at most SIZE, {SIZE}."
+)
+@click.option("--keep", type=click.IntRange(0), metavar="N", help="Remove all but the newest N.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def prune(*, older: str | None, most: str | None, keep: int | None, yes: bool) -> None:
-    """Remove old recordings, after a question. One whose job still runs is never removed.
+    """Remove old recordings, after confirmation. Those of running jobs are never removed.
 
     \b
     Examples:
@@ -91,7 +95,7 @@ def prune(*, older: str | None, most: str | None, keep: int | None, yes: bool) -
     from mgpu_doctor.report import recording_list as views
 
     if older is None and most is None and keep is None:
-        leave("say which: --older 30d, --most 5GiB or --keep 20.", WRONG_USAGE)
+        leave("choose what to remove: --older 30d, --most 5GiB or --keep 20.", WRONG_USAGE)
     going = retention.superfluous(
         all_kept(),
         time.time(),
@@ -139,5 +143,5 @@ def _agreed(many: int) -> bool:
     from mgpu_doctor.formatting import format_count
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        leave("nobody is there to ask: --yes removes them.", WRONG_USAGE)
+        leave("there is no terminal to ask on: add --yes to remove them.", WRONG_USAGE)
     return click.confirm(f"Remove {format_count(many, 'recording')} for good?", err=True)

@@ -133,7 +133,7 @@ def put_line(sentence: str) -> None:
 
 
 def leave(sentence: str, code: int, below: str = "") -> NoReturn:
-    """Say on standard error what is wrong and what to do, and exit. `below`: lines of their own."""
+    """Print on standard error what is wrong and what to do, and exit. `below`: further lines."""
     print_message(sentence)
     if below:
         click.echo(harmless(below), err=True)

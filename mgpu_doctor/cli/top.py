@@ -34,9 +34,9 @@ WRONG_USAGE = 2
     metavar="[JOB]",
     told="A recording's folder, its id, or `latest`; none: what runs here.",
 )
-@click.option("--replay", metavar="RECORDING", help="Play a recording again.")
+@click.option("--replay", metavar="RECORDING", help="Replay a recording.")
 @click.option("--once", is_flag=True, help="Print one frame and exit.")
-@click.option("--json", is_flag=True, help="The same as JSON.")
+@click.option("--json", is_flag=True, help="Print one frame as JSON and exit.")
 @click.option(
     "--only",
     multiple=True,
@@ -54,9 +54,9 @@ WRONG_USAGE = 2
     "--record",
     type=FILE,
     metavar="DIR",
-    help="Write what is seen of GPUs and host as a recording, for --replay.",
+    help="Record GPUs and host in DIR, for --replay.",
 )
-@click.option("--readonly", is_flag=True, help="Look only: start and stop nothing.")
+@click.option("--readonly", is_flag=True, help="Start and stop no jobs from the screen.")
 @click.pass_context
 def top(
     context: click.Context,
@@ -70,7 +70,7 @@ def top(
     record: Path | None,
     readonly: bool,
 ) -> None:
-    """Watch this machine's GPUs, its training job, the ranks and what is wrong with them.
+    """Watch the GPUs, ranks and findings of the training job on this machine.
 
     \b
     Examples:
@@ -82,9 +82,9 @@ def top(
     """
     still = once or json
     if job is not None and replay is not None:
-        leave("name a job or a recording to replay, not both.", WRONG_USAGE)
+        leave("name a job or use --replay, not both.", WRONG_USAGE)
     if record is not None and (replay is not None or still):
-        leave("--record goes with the live screen.", WRONG_USAGE)
+        leave("--record works only with the live screen.", WRONG_USAGE)
     command = after_dashes(context)
     if command is not None and (not command or job or replay or still or readonly):
         leave(

@@ -32,24 +32,24 @@ MOST_STEPS, MOST_SECONDS = 1_000, 60.0
 @click.option(
     "--steps",
     type=click.IntRange(1, MOST_STEPS),
-    help="Steps to trace; none: 20, but no more than fit in 30 s.",
+    help="Steps to trace; by default 20, or as many as fit in 30 s.",
 )
 @click.option(
     "--seconds",
     type=Between(0.1, MOST_SECONDS),
-    help="Trace for so long, up to the end of a step.",
+    help="Trace for this long, to the end of the step.",
 )
 @click.option(
     "--output",
     "-o",
     type=FILE,
     metavar="DIR",
-    help="A new or empty folder for the traces, one file a rank; none: ./trace-DATE-TIME.",
+    help="A new or empty folder for the traces, one file per rank; by default ./trace-DATE-TIME.",
 )
 def trace(subject: str, steps: int | None, seconds: float | None, output: Path | None) -> None:
-    """Let PyTorch's profiler trace some steps of a running job, and say what they show.
+    """Trace some steps of a running job with PyTorch's profiler, and summarize them.
 
-    All ranks trace the same steps; the job runs on, slower while it is traced, and stands while
+    All ranks trace the same steps. The job runs more slowly while it is traced, and pauses while
     the traces are written. It must have been started with `mgpu-doctor run`, or with
     KINETO_USE_DAEMON=1 in its environment. Exit code: 0 traced, 2 wrong usage, 3 no trace.
 

@@ -99,7 +99,7 @@ class _Train(Verb):
     "--ranks",
     type=int,
     metavar="N",
-    help="Processes that train together; 2 where the trainer takes several.",
+    help="Number of ranks; by default 2 if the trainer supports several.",
 )
 @SWEEP
 @DIRECTORY
@@ -117,7 +117,7 @@ def train(
     json_out: Path | None,
     quiet: bool,
 ) -> None:
-    """Run a built-in trainer under observation, if wanted with a fault planted on purpose.
+    """Run a built-in trainer under observation, optionally with an injected fault.
 
     Options that are not listed here are the trainer's own (--steps, --fault, …): see --list, or
     NAME --help.

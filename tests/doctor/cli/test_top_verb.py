@@ -122,7 +122,7 @@ def test_replay_once_shows_the_end() -> None:
         (("--interval", "nan", "--once"), 2, "nan is no number"),
         (("--once", "--only", ""), 2, "column 1: expected a filter"),
         (("--only", "gpu:x"), 2, "no terminal"),
-        (("--record", "folder", "--once"), 2, "goes with the live screen"),
+        (("--record", "folder", "--once"), 2, "works only with the live screen"),
         (("--once", "--", "true"), 2, "takes a command"),
         (("--",), 2, "takes a command"),
     ],

@@ -167,7 +167,7 @@ def test_a_recording_without_steps_gives_no_file(tmp_path: Path, option: str) ->
     kind, name = option.split()
     done = CliRunner().invoke(app, ["export", str(job), f"--{kind}", str(tmp_path / name)])
     assert done.exit_code == 3
-    assert "holds no step" in done.stderr
+    assert "contains no steps" in done.stderr
     assert not (tmp_path / name).exists()
 
 

@@ -196,7 +196,7 @@ def test_a_port_in_use() -> None:
         ((), "say what: --timeline FILE"),
         (("latest",), "say what: --timeline FILE"),
         (("--serve", "--listen", "0.0.0.0", "--no-token"), "is for loopback only"),
-        (("--serve", "--no-token", "--token-file", "x"), "not both"),
+        (("--serve", "--no-token", "--token-file", "x"), "exclude each other"),
         (("--serve", "--listen", "no such name"), "no address of this machine"),
         (("--serve", "--port", "65536"), "--port"),
         (("--serve", "--interval", "0"), "--interval"),
