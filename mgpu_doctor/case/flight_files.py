@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -12,8 +12,10 @@ from mgpu_probes.outside.flight.flight_dumps import read_dump
 from mgpu_probes.outside.torch_pickles import NotAFlightError
 from mgpu_probes.outside.untrusted_files import entries_below, within_budget
 
+from mgpu_doctor.case.blank import blank_job, blank_rank
 from mgpu_doctor.case.files import Json, moment, number, text, whole
 from mgpu_doctor.case.flights import Collective, Flight, Progress
+from mgpu_doctor.case.model import Case, State, Subject
 from mgpu_doctor.case.own_code import own_code
 
 MOST_FILES = 16_384
@@ -185,3 +187,32 @@ def _shapes(listed: Json) -> tuple[tuple[int, ...], ...]:
 def _texts(listed: Json) -> tuple[str, ...]:
     values = listed[: 2 * MOST_TENSORS] if isinstance(listed, list) else ()
     return tuple(text(one, 32) or "?" for one in values)
+
+
+def case_of_flights(flights: Sequence[Flight], reference: str) -> Case:
+    """`reference`: what the user named. How the job ended is not known."""
+    members = {rank for flight in flights for group in flight.groups.values() for rank in group}
+    known = {flight.rank for flight in flights if flight.rank is not None}
+    world = len(members | known) or None
+    times = [flight.at for flight in flights if flight.at is not None]
+    ranks = [
+        blank_rank(
+            rank=flight.rank,
+            world_size=world,
+            host=flight.host or "",
+            pid=flight.pid,
+            state=State.WAITING,
+        )
+        for flight in flights
+    ]
+    return Case(
+        subject=Subject("trace", reference),
+        job=blank_job(
+            reference,
+            world_size=world,
+            hosts=tuple(sorted({flight.host for flight in flights if flight.host})),
+        ),
+        observed=max(times, default=0.0),
+        ranks=tuple(sorted(ranks, key=lambda one: (one.rank is None, one.rank or 0))),
+        flights=tuple(flights),
+    )

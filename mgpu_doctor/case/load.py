@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.torch_pickles import NotAFlightError
@@ -13,8 +15,7 @@ from mgpu_probes.outside.untrusted_files import entries_below, within_budget
 
 from mgpu_doctor.case import box_files, files, printed, ranks, samples
 from mgpu_doctor.case.device_samples import DeviceReader
-from mgpu_doctor.case.device_trouble import unread_log
-from mgpu_doctor.case.ending_files import read_endings
+from mgpu_doctor.case.ending_files import read_endings, unread_log
 from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.flight_files import read_folder
 from mgpu_doctor.case.flights import Flight
@@ -23,7 +24,6 @@ from mgpu_doctor.case.job import Ending, command_of, ending, job_of, this_host, 
 from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank, Subject, Unexamined
-from mgpu_doctor.case.recorded_lines import RecordedLines
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile, read_box
 from mgpu_doctor.recording.many import reading
@@ -259,3 +259,39 @@ def _observed(outcome: Outcome, end: Ending, current: list[Rank], until: float |
         return time.time()
     signs = [end.at, *(rank.ended for rank in current), *map(ranks.last_sign_of_life, current)]
     return max((sign for sign in signs if sign is not None), default=time.time())
+
+
+EXAMINED = "nothing: the other lines were examined"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedLines:
+    """Of the recording at `root`. What cannot be read is added to `unexamined`."""
+
+    root: Path
+    unexamined: list[Unexamined]
+
+    def of(
+        self,
+        hosts: Sequence[Path],
+        name: str,
+        parse: Callable[[Any], T | None],
+        quick: Callable[[bytes], T | None] | None = None,
+    ) -> list[T]:
+        """The facts in the files of this name. `parse`: one line's object to a fact. `quick`:
+        reads most lines at once; `parse` then takes what that returns, too."""
+        facts: list[T] = []
+        bad = 0
+        left_out = None
+        for host in hosts:
+            lines = files.read_lines(host / name, quick, root=self.root)
+            parsed = [parse(line) for line in lines.objects]
+            facts += [fact for fact in parsed if fact is not None]
+            bad += lines.bad + sum(fact is None for fact in parsed)
+            left_out = left_out or lines.left_out
+        if left_out is not None:
+            self.unexamined.append(Unexamined(name, f"the rest was left out: {left_out}", EXAMINED))
+        if bad:
+            self.unexamined.append(Unexamined(name, f"{bad} of its lines cannot be read", EXAMINED))
+        return facts

@@ -9,7 +9,7 @@ from mgpu_probes.outside import console_errors as parser
 from mgpu_probes.outside.console_errors import ConsoleFacts, Failure, PrintedTraceback
 from mgpu_probes.outside.logs.log_scanner import Told
 
-from mgpu_doctor.case.log_labels import Whose
+from mgpu_doctor.case.log_sources import Whose
 from mgpu_doctor.case.model import LoggedEnd
 from mgpu_doctor.case.printed import error_of
 from mgpu_doctor.case.signs import went_on

@@ -14,9 +14,8 @@ from mgpu_probes.outside.logs.log_scanner import Engine, Hit, Scanned
 from mgpu_probes.outside.untrusted_files import within_budget
 
 from mgpu_doctor.case.log_ends import endings_of
-from mgpu_doctor.case.log_files import log_files
 from mgpu_doctor.case.log_job import FACTS, job_of_logs, ranks_of_logs, world_size_of
-from mgpu_doctor.case.log_labels import Whose, ranks_seen, with_ranks
+from mgpu_doctor.case.log_sources import Whose, log_files, ranks_seen, with_ranks
 from mgpu_doctor.case.model import Case, Console, Subject, Unexamined
 from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.signatures.catalogue import SIGNATURES

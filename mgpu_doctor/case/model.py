@@ -19,9 +19,9 @@ if TYPE_CHECKING:  # what a job's files hold is loaded by who reads them
     from mgpu_doctor.case.gpu import DeviceSample
     from mgpu_doctor.case.host import HostSample
     from mgpu_doctor.case.looks import Look
-    from mgpu_doctor.case.memory import Snapshot
     from mgpu_doctor.case.process_metadata import ProcessMetadata
     from mgpu_doctor.case.signs import Sign
+    from mgpu_doctor.case.snapshots import Snapshot
     from mgpu_doctor.case.traces import Trace
     from mgpu_doctor.recording.columns import Columns
 

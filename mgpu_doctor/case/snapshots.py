@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from mgpu_probes.outside.untrusted_files import Budget, OverBudgetError, within_
 
 from mgpu_doctor.case.blank import blank_job
 from mgpu_doctor.case.files import text, whole
-from mgpu_doctor.case.memory import NO_STACK, Holder, Refused, Snapshot
 from mgpu_doctor.case.model import Case, Subject
 from mgpu_doctor.case.own_code import own_code
 
@@ -167,3 +167,49 @@ def _told(frame: dict[str, Any]) -> str:
     line = whole(frame.get("line"), 0, 1 << 31)
     name = text(frame.get("name"), 100) or "?"
     return f"{name} {file.rpartition('/')[2]}:{line if line is not None else '?'}"
+
+
+NO_STACK = "not recorded"
+"""The place of a request whose stack nobody took."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Code that holds memory. `place`: `forward model.py:41`."""
+
+    place: str
+    size: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A request that failed. Bytes."""
+
+    wanted: int
+    free: int | None
+    """What the driver said was free then."""
+    place: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Of one device. Bytes throughout."""
+
+    source: str
+    reserved: int
+    taken: int
+    """In use; the rest of what is reserved is cached, or lost in pieces."""
+    free: int
+    """In pieces that a request beyond 1 MiB can be given: not of the pool for small ones, nor of a
+    private one (CUDA graphs)."""
+    pieces: int
+    """Their number."""
+    largest: int
+    """Of them."""
+    holders: tuple[Holder, ...]
+    """Who holds most, by the user's code that asked for it."""
+    refused: tuple[Refused, ...]
+    """In the order in which they were."""
+    moved: bool = False
+    """Memory was taken or given back after the last of them: this is not how it was then."""

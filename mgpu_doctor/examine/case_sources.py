@@ -11,8 +11,7 @@ from mgpu_probes.outside.torch_pickles import NotAFlightError, NotASnapshotError
 from mgpu_probes.outside.traces.trace_columns import NotATraceError
 from mgpu_probes.outside.untrusted_files import within_budget
 
-from mgpu_doctor.case.dumps import case_of_flights
-from mgpu_doctor.case.flight_files import read_flights
+from mgpu_doctor.case.flight_files import case_of_flights, read_flights
 from mgpu_doctor.case.flights import Flight
 from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.logs import NotALog, load_logs

@@ -30,7 +30,7 @@ from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.launch.process_watch import Watch
 from mgpu_doctor.launch.signal_forwarding import ASKING, Attendant, Canary, Inbox
 from mgpu_doctor.recording import home, layout
-from mgpu_doctor.recording.elsewhere import remembered
+from mgpu_doctor.recording.home import remembered
 from mgpu_doctor.recording.write import OccupiedError
 
 __all__ = ["Observed", "OccupiedError", "observe"]

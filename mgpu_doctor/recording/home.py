@@ -8,7 +8,7 @@ import itertools
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from mgpu_doctor.recording.layout import INFO
@@ -93,3 +93,49 @@ def find(reference: str, environment: Mapping[str, str] = os.environ) -> Path | 
         if is_recording(folder):
             return folder
     return None
+
+
+ELSEWHERE = "elsewhere"
+MOST_ELSEWHERE = 256
+
+
+@contextlib.contextmanager
+def remembered(
+    recording: Path | None, identity: str, environment: Mapping[str, str] = os.environ
+) -> Iterator[None]:
+    """Remember the recording, None: nothing, for so long. Where the home cannot be written the job
+    is not found, and nothing else is lost."""
+    link = home(environment) / ELSEWHERE / identity
+    if recording is not None:
+        with contextlib.suppress(OSError):
+            private_folder(link.parent)
+            _forget_lost(link.parent)
+            link.symlink_to(recording)
+    try:
+        yield
+    finally:
+        if recording is not None:
+            with contextlib.suppress(OSError):
+                link.unlink()
+
+
+def all_remembered(environment: Mapping[str, str] = os.environ) -> dict[str, Path]:
+    """Id -> where the recording is, the newest ones. Whether its job still runs is not known."""
+    folder = home(environment) / ELSEWHERE
+    found = {}
+    try:
+        names = sorted(os.listdir(folder), reverse=True)[:MOST_ELSEWHERE]
+    except OSError:
+        return {}
+    for name in names:
+        with contextlib.suppress(OSError):
+            found[name] = (folder / name).readlink()
+    return found
+
+
+def _forget_lost(folder: Path) -> None:
+    """Links that a `run` left which was killed: the oldest, and those to what is there no more."""
+    names = sorted(os.listdir(folder), reverse=True)
+    for place, name in enumerate(names):
+        if place >= MOST_ELSEWHERE or not (folder / name).exists():
+            (folder / name).unlink(missing_ok=True)

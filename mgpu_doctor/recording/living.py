@@ -14,8 +14,7 @@ from mgpu_probes.outside import processes
 from mgpu_probes.outside.untrusted_files import entries_below, open_below
 
 from mgpu_doctor.recording import boxheader
-from mgpu_doctor.recording.elsewhere import all_remembered
-from mgpu_doctor.recording.home import runs
+from mgpu_doctor.recording.home import all_remembered, runs
 from mgpu_doctor.recording.layout import BOXES, END, HOSTS, INFO
 from mgpu_doctor.recording.live_boxes import belongs
 

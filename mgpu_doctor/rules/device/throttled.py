@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mgpu_doctor.analysis.machines.rank_devices import Use
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
-from mgpu_doctor.case.clockreasons import HARD, WORDS
+from mgpu_doctor.case.gpu import CLOCK_REASONS, HARD_CLOCK_REASONS
 from mgpu_doctor.findings import Evidence, Finding, Fix
 from mgpu_doctor.rules.device.gpu import PRETEND, middle, uses_since
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -42,7 +42,7 @@ def _throttled(measures: Measures, limits: Limits) -> Iterable[Finding]:
         slowed = _slowed(measures, one, limits)
         if slowed is None:
             continue
-        why = f" ({WORDS[slowed.reasons[0]]})" if slowed.reasons else ""
+        why = f" ({CLOCK_REASONS[slowed.reasons[0]]})" if slowed.reasons else ""
         found = finding_of(
             measures,
             one,
@@ -79,7 +79,7 @@ def _slowed(measures: Measures, one: Straggler, limits: Limits) -> _Slowed | Non
     clock, power = middle(o.clock for o in others), middle(o.power_limit for o in others)
     reasons = tuple(
         name
-        for name in WORDS
+        for name in CLOCK_REASONS
         if own.reasons.get(name, 0.0) >= limits["share"]
         and (middle(other.reasons.get(name, 0.0) for other in others) or 0.0) <= RARE
     )
@@ -88,7 +88,7 @@ def _slowed(measures: Measures, one: Straggler, limits: Limits) -> _Slowed | Non
         could = one.own_of_others * (clock / own.clock - 1)
         low = own.clock <= (1 - limits["clock"]) * clock
         return slowed if low and could >= EXPLAINS * one.excess else None
-    return slowed if any(name in HARD for name in reasons) else None
+    return slowed if any(name in HARD_CLOCK_REASONS for name in reasons) else None
 
 
 def _clocks(slowed: _Slowed) -> str:
@@ -98,7 +98,7 @@ def _clocks(slowed: _Slowed) -> str:
 
 
 def _cause(slowed: _Slowed) -> str:
-    told = " and ".join(WORDS[name] for name in slowed.reasons[:2])
+    told = " and ".join(CLOCK_REASONS[name] for name in slowed.reasons[:2])
     heat = "" if slowed.own.temperature is None else f" It reached {slowed.own.temperature:.0f} °C."
     if told:
         return f"The driver names as the reason: {told}.{heat}"
@@ -119,7 +119,7 @@ def _evidence(slowed: _Slowed, rank: int) -> Iterable[Evidence]:
         )
     for name in slowed.reasons:
         yield Evidence(
-            f"share of samples slowed by {WORDS[name]}",
+            f"share of samples slowed by {CLOCK_REASONS[name]}",
             own.reasons[name],
             "fraction",
             RARE,

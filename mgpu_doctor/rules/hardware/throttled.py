@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES, Use, use_of
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.clockreasons import HARD, WORDS
+from mgpu_doctor.case.gpu import CLOCK_REASONS, HARD_CLOCK_REASONS
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.device.gpu import PRETEND, middle
@@ -51,7 +51,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
             middle(use.power_limit for use in well),
         )
         costs = slowed.loss is not None and slowed.loss >= limits["clock"]
-        if reason in HARD:
+        if reason in HARD_CLOCK_REASONS:
             grave = costs or slowed.loss is None
             yield _finding(
                 measures, gpu, slowed, Severity.WARNING if grave else Severity.INFO, limits
@@ -67,7 +67,7 @@ def _use(gpu: Gpu) -> Use | None:
 
 def _reason(use: Use, limits: Limits) -> str | None:
     """The gravest reason that is there in a good part of the samples under load."""
-    named_ = (*HARD, "power_cap")
+    named_ = (*HARD_CLOCK_REASONS, "power_cap")
     return next((name for name in named_ if use.reasons.get(name, 0.0) >= limits["share"]), None)
 
 
@@ -86,7 +86,7 @@ def _finding(
     usual = f" instead of {slowed.usual:.0f}" if use.clock is not None and slowed.usual else ""
     evidence = [
         Evidence(
-            f"share of samples under load slowed by {WORDS[reason]}",
+            f"share of samples under load slowed by {CLOCK_REASONS[reason]}",
             share,
             "fraction",
             limits["share"],
@@ -111,9 +111,8 @@ def _finding(
         code=CODE,
         severity=severity,
         confidence=SURE,
-        title=f"{named(gpu)} is clocked down by {WORDS[reason]} {format_share(share)} of the time "
-        "under "
-        f"load{clock}{usual}",
+        title=f"{named(gpu)} is clocked down by {CLOCK_REASONS[reason]} {format_share(share)} of "
+        f"the time under load{clock}{usual}",
         cause=_cause(reason),
         culprits=culprits(measures, (gpu,)),
         evidence=tuple(evidence),

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
-from mgpu_doctor.case.clockreasons import HARD, WORDS
-from mgpu_doctor.case.gpu import Device, MigInstance
+from mgpu_doctor.case.gpu import CLOCK_REASONS, HARD_CLOCK_REASONS, Device, MigInstance
 from mgpu_doctor.formatting import UNKNOWN
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.panels.table_cells import DIM, EMPTY, FULL, Column, gauge
@@ -29,7 +28,7 @@ SHORT = {
     "hw_power_brake": "power brake",
     "hw_slowdown": "slowed down",
 }
-"""Those of `HARD` where their words have no room."""
+"""Those of `HARD_CLOCK_REASONS` where their words have no room."""
 HOST = "host"
 LONGEST_HOST = 20
 NO_MEMORY = "the host's memory"
@@ -130,7 +129,7 @@ def _clock(shown: Shown) -> str | Text:
     if device.sm_clock_mhz is None:
         return UNKNOWN
     told = f"{device.sm_clock_mhz:.0f} MHz"
-    slowed = set(HARD) & set(device.clock_reasons or ())
+    slowed = set(HARD_CLOCK_REASONS) & set(device.clock_reasons or ())
     return Text(f"!{told}".rjust(9), style=ALARM) if slowed else told
 
 
@@ -138,8 +137,8 @@ def _reasons(shown: Shown) -> str | Text:
     given = shown.device.clock_reasons
     if given is None:
         return UNKNOWN
-    grave = [WORDS[name] for name in WORDS if name in given]
-    if set(HARD) & set(given):
+    grave = [CLOCK_REASONS[name] for name in CLOCK_REASONS if name in given]
+    if set(HARD_CLOCK_REASONS) & set(given):
         return Text(f"!{', '.join(grave)}", style=ALARM)
     if grave:
         return ", ".join(grave)
@@ -245,5 +244,5 @@ def alarm(column: Column, content: str | Text, device: Device) -> str:
     if column.title.endswith(RATES):
         told = told.rpartition(" ")[0]
     if column is HELD:
-        return next(SHORT[one] for one in HARD if one in (device.clock_reasons or ()))
+        return next(SHORT[one] for one in HARD_CLOCK_REASONS if one in (device.clock_reasons or ()))
     return f"{column.title.split()[0]} {told}"

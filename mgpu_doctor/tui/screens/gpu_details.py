@@ -8,8 +8,15 @@ from dataclasses import dataclass
 from mgpu_probes.outside.processes import Owner
 from rich.text import Text
 
-from mgpu_doctor.case.clockreasons import HARD, WORDS
-from mgpu_doctor.case.gpu import Device, Ecc, MigInstance, NvLink, Pcie
+from mgpu_doctor.case.gpu import (
+    CLOCK_REASONS,
+    HARD_CLOCK_REASONS,
+    Device,
+    Ecc,
+    MigInstance,
+    NvLink,
+    Pcie,
+)
 from mgpu_doctor.findings import Culprit, Finding, RankSummary
 from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_count
 from mgpu_doctor.live.frame import Frame, GpuKey, HostGpu
@@ -152,8 +159,8 @@ def _reasons(device: Device) -> Text:
         return Text(UNKNOWN)
     if not given:
         return Text("nothing")
-    told = ", ".join(WORDS.get(one, _spelled(one)) for one in given)
-    return Text(told, style=gpu_columns.ALARM if set(given) & set(HARD) else "")
+    told = ", ".join(CLOCK_REASONS.get(one, _spelled(one)) for one in given)
+    return Text(told, style=gpu_columns.ALARM if set(given) & set(HARD_CLOCK_REASONS) else "")
 
 
 def _pcie(link: Pcie) -> str:

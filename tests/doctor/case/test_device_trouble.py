@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from mgpu_doctor.case.device_trouble import unread_log
+from mgpu_doctor.case.ending_files import unread_log
 from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.recording.layout import DEVICE_SAMPLES, HOSTS

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.live.live_jobs import LiveJobs
-from mgpu_doctor.recording.elsewhere import FOLDER, all_remembered, remembered
-from mgpu_doctor.recording.home import home, runs
+from mgpu_doctor.recording.home import ELSEWHERE, all_remembered, home, remembered, runs
 from mgpu_doctor.recording.living import living
 from tests.support.launching import doctor
 from tests.support.recordings import HEALTHY, recording
@@ -38,7 +37,7 @@ def test_a_home_that_cannot_be_written_is_no_trouble(tmp_path: Path) -> None:
 
 
 def test_links_that_a_killed_run_left_are_forgotten_once_they_point_nowhere(tmp_path: Path) -> None:
-    lost = home() / FOLDER / "20260101-000000-lost"
+    lost = home() / ELSEWHERE / "20260101-000000-lost"
     lost.parent.mkdir(parents=True)
     lost.symlink_to(tmp_path / "nowhere")
     with remembered(tmp_path, JOB):
