@@ -35,9 +35,11 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-# What other programs of the machine disturbed is run up to three times. Neighbours of a virtual
-# machine are not seen by it: what failed has one more try by itself, and its first end is printed.
+# Property tests with many examples, then training jobs, one at a time: two would disturb each other.
+# Neighbours of a virtual machine cannot be seen from inside it, so a job that failed is tried once
+# more by itself. Its first failure is printed, too: look into it.
 test-slow: $(READY)
+	$(BIN)/python -m pytest -n 2 -m 'hypothesis and not slow' --hypothesis-profile=thorough
 	$(SLOW) || $(SLOW) --maxfail=1 --last-failed --last-failed-no-failures=none
 
 # A machine that cannot get a browser is told so, and fails nothing.

@@ -1,9 +1,13 @@
-"""Property tests search the same examples every time; to search new ones:
-`pytest --hypothesis-profile=search`. Also what is made once for all tests."""
+"""Profiles of property tests, what the quick run leaves out, and what is made once for all tests.
+
+Property tests try the same few examples in the quick run, the same many with
+`--hypothesis-profile=thorough` (`make test-slow`), and new ones with `--hypothesis-profile=search`.
+"""
 
 import os
 import signal
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,9 +25,19 @@ for ignored in (signal.SIGINT, signal.SIGQUIT):
 
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no failure of a test."""
-settings.register_profile("same", UNTIMED, derandomize=True)
-settings.register_profile("search", UNTIMED, derandomize=False)
-settings.load_profile("same")
+settings.register_profile("quick", UNTIMED, derandomize=True, max_examples=25)
+settings.register_profile("thorough", UNTIMED, derandomize=True, max_examples=200)
+settings.register_profile("search", UNTIMED, derandomize=False, max_examples=200)
+settings.load_profile("quick")
+
+SLOW_AS_A_WHOLE = "\npytestmark = pytest.mark.slow"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The quick run does not import files whose tests are all slow: many load a framework."""
+    if "not slow" not in config.getoption("markexpr") or collection_path.suffix != ".py":
+        return None
+    return SLOW_AS_A_WHOLE in collection_path.read_text(encoding="utf-8") or None
 
 
 @pytest.fixture(scope="session")
