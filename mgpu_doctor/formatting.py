@@ -6,6 +6,7 @@ The lowest module of the import order: it takes plain numbers and knows neither 
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Iterable
 
 UNKNOWN = "?"
@@ -71,6 +72,14 @@ def format_share(fraction: float | None) -> str:
 def format_count(count: int, noun: str) -> str:
     """`1 rank`, `4 ranks`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def format_signal(number: int) -> str:
+    """`SIGSEGV`, or `signal 42` if it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def format_ranks(ranks: Iterable[int], *, limit: int = 12) -> str:

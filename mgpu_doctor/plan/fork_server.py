@@ -19,6 +19,7 @@ from threading import Lock
 from typing import IO
 
 from mgpu_doctor.analysis.memory.settings import Settings
+from mgpu_doctor.formatting import format_signal
 from mgpu_doctor.plan import wire
 from mgpu_doctor.plan.tracing.__main__ import END
 from mgpu_doctor.plan.wire import Answer, Refusal, WireError
@@ -124,7 +125,7 @@ def _kill(number: int) -> None:
 
 
 def _describe_exit(code: int, printed: IO[bytes]) -> str:
-    how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    how = f"was ended by {format_signal(-code)}" if code < 0 else f"ended with exit code {code}"
     return f"the tracing process {how}{_last_line(printed)}"
 
 
@@ -133,13 +134,6 @@ def _last_line(printed: IO[bytes]) -> str:
     printed.seek(max(0, size - _TAIL))
     lines = printed.read(_TAIL).decode("utf-8", "replace").strip().splitlines()
     return f" ({lines[-1].strip()[:300]})" if lines else ""
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 class Worker:

@@ -20,11 +20,11 @@ from mgpu_probes.inprocess.layout import EVALUATION, EVENT_CAPACITY
 
 from mgpu_doctor.case.model import Case, Event, Outcome, Rank, State
 from mgpu_doctor.case.model import Event as Told
-from mgpu_doctor.formatting import format_count, format_ranks, format_seconds
+from mgpu_doctor.formatting import format_count, format_ranks, format_seconds, format_signal
 from mgpu_doctor.report import text
 from mgpu_doctor.report.last_minute import fell_at
 from mgpu_doctor.report.text import line
-from mgpu_doctor.report.verdict import Tone, signal_name
+from mgpu_doctor.report.verdict import Tone
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _how(rank: Rank) -> tuple[str, Tone]:
     """How it ended, and how bad that is."""
     if rank.signal is not None:
         tone = Tone.INFO if rank.signal in ASKED else Tone.CRITICAL
-        return f"ended by {signal_name(rank.signal)}", tone
+        return f"ended by {format_signal(rank.signal)}", tone
     if rank.exit_code:
         return f"ended with exit code {rank.exit_code}", Tone.CRITICAL
     if rank.state is State.DEAD:

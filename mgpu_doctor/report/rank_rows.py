@@ -9,9 +9,9 @@ from statistics import median
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.findings import Diagnosis, Evidence, RankSummary, Severity
-from mgpu_doctor.formatting import UNKNOWN, format_count
+from mgpu_doctor.formatting import UNKNOWN, format_count, format_signal
 from mgpu_doctor.report import text
-from mgpu_doctor.report.verdict import leading, signal_name
+from mgpu_doctor.report.verdict import leading
 
 TRACED = "traced"
 NO_PHASE = "other"
@@ -80,7 +80,7 @@ def _rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
 def state(rank: RankSummary) -> str:
     """`running`, `exited 1`, `SIGKILL`, …"""
     if rank.signal:
-        return signal_name(rank.signal)
+        return format_signal(rank.signal)
     word = getattr(rank.state, "value", rank.state)
     return f"{word} {rank.exit_code}" if rank.exit_code else str(word)
 

@@ -3,7 +3,6 @@ just killed, never "nothing wrong" of what was not measured."""
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 from enum import Enum
 
@@ -15,6 +14,7 @@ from mgpu_doctor.formatting import (
     format_ranks,
     format_seconds,
     format_share,
+    format_signal,
 )
 from mgpu_doctor.report import text
 
@@ -121,7 +121,7 @@ def _ending(job: Job) -> str:
     if job.outcome is Outcome.KILLED:
         if job.asked:
             return f"was ended by {text.line(job.asked)}"
-        return f"was killed ({signal_name(job.signal)})" if job.signal else "was killed"
+        return f"was killed ({format_signal(job.signal)})" if job.signal else "was killed"
     if job.outcome is Outcome.FAILED:
         return "failed" if job.exit_code is None else f"failed (exit code {job.exit_code})"
     return str(job.outcome.value)
@@ -129,13 +129,6 @@ def _ending(job: Job) -> str:
 
 def _lasted(start: float | None, end: float | None) -> str | None:
     return format_seconds(end - start) if start is not None and end and end >= start else None
-
-
-def signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def job_line(diagnosis: Diagnosis) -> str:

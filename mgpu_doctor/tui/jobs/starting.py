@@ -16,10 +16,10 @@ from typing import IO, Any
 from mgpu_probes.outside import processes
 
 from mgpu_doctor.case.files import read_object
+from mgpu_doctor.formatting import format_signal
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.report.text import line
-from mgpu_doctor.report.verdict import signal_name
 
 PATIENCE = 30.0
 """Seconds for the recording to be there: Python may start slowly from a network file system."""
@@ -139,7 +139,7 @@ def farewell(started: Started) -> str:
     if isinstance(asked, str):
         how = f"has ended as asked by {line(asked)}"
     elif isinstance(signal, int):
-        how = f"was ended by {signal_name(signal)}"
+        how = f"was ended by {format_signal(signal)}"
     elif isinstance(code, int):
         how = "has completed" if code == 0 else f"has ended with exit code {code}"
     else:
