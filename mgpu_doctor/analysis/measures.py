@@ -29,7 +29,7 @@ from mgpu_doctor.analysis.structure.load_imbalance import Loads, find_loads
 from mgpu_doctor.analysis.structure.pipeline_stages import Stages, measure_stages
 from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
 from mgpu_doctor.analysis.traces.trace_summary import Told, tell
-from mgpu_doctor.case.model import Case, Rank, Unexamined
+from mgpu_doctor.case.model import Case, Gap, Rank, Unexamined
 from mgpu_doctor.case.phase_clock import host_stamped
 
 LEAST_RECORDS = LEAST_STEPS // 2
@@ -120,7 +120,9 @@ def _with_traces(seen: Measures) -> Measures:
         missing.pop("step_seconds", None)
         missing.pop("stragglers", None)
     if seen.step_seconds is None and told.undecided is not None:
-        missing["stragglers"] = Unexamined("comparison of ranks", told.undecided, MORE_TRACES)
+        missing["stragglers"] = Unexamined(
+            "comparison of ranks", told.undecided, MORE_TRACES, Gap.RANK_COMPARISON
+        )
     return replace(
         seen,
         traced=told,
@@ -147,6 +149,7 @@ def _with_stacks(seen: Measures) -> Measures:
         reason,
         "run the job under `mgpu-doctor run`, which asks torch's flight recorder, or hand over "
         "the recorder's dumps; on several hosts examine each of them",
+        Gap.BLOCKING_RANK,
     )
     return replace(seen, missing={**seen.missing, "standing": why})
 
@@ -249,7 +252,7 @@ def _not_device_timed(ranks: Sequence[Rank]) -> dict[str, Unexamined]:
 def _missing(name: str, reason: str) -> dict[str, Unexamined]:
     """`name` and everything that is computed from it."""
     fields = list(REMEDIES)
-    why = Unexamined("comparison of ranks", reason, REMEDIES[name])
+    why = Unexamined("comparison of ranks", reason, REMEDIES[name], Gap.RANK_COMPARISON)
     return dict.fromkeys(fields[fields.index(name) :], why)
 
 
@@ -272,7 +275,7 @@ WITHOUT_STEPS = {
 
 def _not_recorded(case: Case) -> dict[str, Unexamined]:
     """Why nothing could be measured at all: what the case itself says of it, if it does."""
-    told = next((one for one in case.unexamined if one.probe == "in-process probe"), None)
+    told = next((one for one in case.unexamined if one.gap is Gap.PROCESS_PROBE), None)
     if case.subject.kind in WITHOUT_STEPS:
         told = WITHOUT_STEPS[case.subject.kind]
     why = told or Unexamined(

@@ -12,7 +12,7 @@ from mgpu_probes.outside.untrusted_files import entries_below
 
 from mgpu_doctor.case import files
 from mgpu_doctor.case.files import Json
-from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.case.model import Gap, Unexamined
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile
 from mgpu_doctor.recording.live_boxes import belongs
@@ -91,6 +91,7 @@ def switched_off(boxes: Iterable[Box]) -> list[Unexamined]:
             "in-process probe",
             f"it switched itself off on {len(ranks_)} ranks: {reason}",
             "only what was recorded until then was examined; please report it with this text",
+            Gap.PROCESS_PROBE,
         )
         for reason, ranks_ in list(where.items())[:MOST_TOLD]
     ]

@@ -16,7 +16,7 @@ from mgpu_doctor.case.endings import (
 )
 from mgpu_doctor.case.files import Json, moment, read_object, text, whole
 from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.case.model import Gap, Unexamined
 from mgpu_doctor.recording import layout
 
 MOST_KILLS = 256
@@ -95,6 +95,7 @@ def _no_log(trouble: str) -> Unexamined:
         trouble,
         "`sudo sysctl kernel.dmesg_restrict=0` or CAP_SYSLOG (in a container also /dev/kmsg), or "
         "look yourself: `dmesg -T | grep -i 'killed process'` on the host",
+        Gap.KERNEL_LOG,
     )
 
 
@@ -175,12 +176,12 @@ def _items(value: Json, most: int) -> Iterator[tuple[str, Mapping[str, Json]]]:
         yield name, _object(one)
 
 
-def unread_log(samples: Iterable[DeviceSample], told: Container[str]) -> list[Unexamined]:
+def unread_log(samples: Iterable[DeviceSample], gaps: Container[Gap | None]) -> list[Unexamined]:
     """Where the kernel's log could not be read for XIDs, once for all hosts, and not at all where
-    it is among `told` already."""
+    it is among `gaps` already."""
     newest = {sample.host: sample for sample in samples if sample.devices}
     deaf = [one for one in newest.values() if one.kernel_log_trouble is not None]
-    if not deaf or KERNEL_LOG in told:
+    if not deaf or Gap.KERNEL_LOG in gaps:
         return []
     reason = deaf[0].kernel_log_trouble or ""
     unheard = next((one.events_trouble for one in deaf if one.events_trouble), None)
@@ -191,5 +192,6 @@ def unread_log(samples: Iterable[DeviceSample], told: Container[str]) -> list[Un
             f"{reason}; so XIDs of GPUs are not known from there, {left}",
             "`sudo sysctl kernel.dmesg_restrict=0` or CAP_SYSLOG (in a container also /dev/kmsg), "
             "or look yourself: `dmesg -T | grep NVRM` on the host",
+            Gap.KERNEL_LOG,
         )
     ]

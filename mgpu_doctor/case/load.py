@@ -23,7 +23,7 @@ from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.job import Ending, command_of, ending, job_of, this_host, told_by_launcher
 from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.looking import look_of
-from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank, Subject, Unexamined
+from mgpu_doctor.case.model import Case, Gap, Outcome, ProcessEnd, Rank, Subject, Unexamined
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile, read_box
 from mgpu_doctor.recording.many import reading
@@ -94,14 +94,14 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     endings, unread = read_endings(hosts, until, root=path)
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
-    unexamined += unread_log(device_samples, {one.probe for one in unexamined})
+    unexamined += unread_log(device_samples, {one.gap for one in unexamined})
     if not boxes and info.get("kind") == layout.WATCH:
         unexamined.append(_NO_JOB)
     elif not boxes and info.get("probe") is not False:
         unexamined.append(_NO_BOX)
     elif not boxes and (why := files.text(info.get("no_probe"), 500)):
         remedy = "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs), and run the job again"
-        unexamined.append(Unexamined("in-process probe", why, remedy))
+        unexamined.append(Unexamined("in-process probe", why, remedy, Gap.PROCESS_PROBE))
     unexamined += box_files.switched_off(boxes)
     if info.get("console_file") and not end.over and job.outcome is not Outcome.RUNNING:
         unexamined.append(_NO_COPY)
@@ -132,12 +132,14 @@ _NO_JOB = Unexamined(
     "in-process probe",
     "GPUs and host alone were recorded, by `top --record`: no job was watched",
     "play it with `mgpu-doctor top --replay`; start jobs with `mgpu-doctor run -- COMMAND`",
+    Gap.PROCESS_PROBE,
 )
 _NO_BOX = Unexamined(
     "in-process probe",
     "no process became a rank: none joined a process group or took a training step",
     "look at what the job printed: it may have ended before its first step, use a framework that "
     "the probe does not know, or run as `python -E`, `-I` or `-S`, which leaves the probe out",
+    Gap.PROCESS_PROBE,
 )
 _NO_COPY = Unexamined(
     "console log",

@@ -55,13 +55,25 @@ class Outcome(str, Enum):
     UNKNOWN = "unknown"
 
 
+class Gap(Enum):
+    """What could not be examined, where a reader acts on it; others only show it."""
+
+    PROCESS_PROBE = "process probe"
+    KERNEL_LOG = "kernel log"
+    RANK_COMPARISON = "rank comparison"
+    BLOCKING_RANK = "blocking rank"
+    """Which rank the others wait for in a job that makes no progress."""
+
+
 @dataclass(frozen=True, slots=True)
 class Unexamined:
-    """What could not be seen, why, and how to let it be seen."""
+    """What could not be examined, why, and how to make it possible."""
 
     probe: str
+    """In words, for people."""
     reason: str
     remedy: str
+    gap: Gap | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from mgpu_doctor.case.job import this_host
 from mgpu_doctor.case.looks import Look, Process, Untold
 from mgpu_doctor.case.model import (
     Case,
+    Gap,
     Job,
     Outcome,
     ProcessEnd,
@@ -106,6 +107,7 @@ _PAST = Unexamined(
     "in-process probe",
     "the job was not started under observation: nothing is known of its steps and its output",
     "start it with `mgpu-doctor run -- COMMAND` next time",
+    Gap.PROCESS_PROBE,
 )
 
 

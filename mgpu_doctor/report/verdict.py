@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from mgpu_doctor.case.model import Job, Outcome
+from mgpu_doctor.case.model import Gap, Job, Outcome
 from mgpu_doctor.findings import Cost, Culprit, Diagnosis, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import (
     format_bytes,
@@ -17,13 +17,6 @@ from mgpu_doctor.formatting import (
     format_signal,
 )
 from mgpu_doctor.report import text
-
-STANDS = "who is waited for"
-"""What `unexamined` calls it if a job stands and its stacks do not tell for whom."""
-
-
-UNCOMPARED = "comparison of ranks"
-"""The same where nobody can tell which rank holds the others up."""
 
 
 class Tone(str, Enum):
@@ -78,7 +71,7 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
     case = diagnosis.case
     if not case.looks or case.job.outcome is not Outcome.RUNNING:
         return None
-    undecided = next((one for one in diagnosis.unexamined if one.probe == STANDS), None)
+    undecided = next((one for one in diagnosis.unexamined if one.gap is Gap.BLOCKING_RANK), None)
     if undecided is not None:
         return Verdict(Tone.UNKNOWN, "the job stands still, and its stacks do not tell why")
     looks = format_count(len(case.looks), "look")
@@ -88,7 +81,7 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
 def _by_traces(diagnosis: Diagnosis) -> Verdict:
     """Of a job of which nothing but its profiler's traces is at hand."""
     sentence = "nothing wrong found in the traces"
-    if any(one.probe == UNCOMPARED for one in diagnosis.unexamined):
+    if any(one.gap is Gap.RANK_COMPARISON for one in diagnosis.unexamined):
         return Verdict(Tone.UNKNOWN, f"{sentence}, but the ranks could not be compared")
     return Verdict(Tone.GOOD, sentence)
 

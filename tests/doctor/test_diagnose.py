@@ -10,7 +10,7 @@ import pytest
 
 from mgpu_doctor import diagnose as module
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.model import Now, Outcome, State, Unexamined
+from mgpu_doctor.case.model import Gap, Now, Outcome, State, Unexamined
 from mgpu_doctor.diagnose import diagnose, folded, ordered
 from mgpu_doctor.findings import Cost, Culprit, Finding, Severity
 from mgpu_doctor.rules.catalogue import OWN, Catalogue
@@ -73,7 +73,9 @@ def test_a_job_without_black_boxes_says_so_with_a_remedy() -> None:
 
 
 def test_why_there_is_no_box_is_said_once() -> None:
-    why = Unexamined("in-process probe", "no process became a rank", "look at what it printed")
+    why = Unexamined(
+        "in-process probe", "no process became a rank", "look at what it printed", Gap.PROCESS_PROBE
+    )
     diagnosis = diagnose(replace(make_case([]), unexamined=(why,)))
     assert diagnosis.unexamined == (why,)
     assert diagnosis.coverage_reason == why.reason

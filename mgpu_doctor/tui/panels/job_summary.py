@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from mgpu_doctor.case.model import Gap
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.formatting import (
     UNKNOWN,
@@ -26,8 +27,6 @@ from mgpu_doctor.tui.filter.matching import kept
 from mgpu_doctor.tui.panels.table_cells import DIM, Column, ends, fitting
 
 BAD = "bold yellow"
-PROBE = "in-process probe"
-"""What `unexamined` calls it."""
 OLD = 1.5
 """Seconds from which the age of a judgement is told."""
 THOUSANDS = 1000
@@ -138,7 +137,7 @@ def _probe(frame: Frame) -> Iterator[Part]:
     if frame.going.probe is not None:
         yield Part(_labelled("probe", format_share(frame.going.probe)), 7)
     missing = frame.diagnosis.unexamined if frame.diagnosis else ()
-    off = next((one for one in missing if one.probe == PROBE), None)
+    off = next((one for one in missing if one.gap is Gap.PROCESS_PROBE), None)
     if off is not None:
         yield Part(Text("probe off", style=BAD), 1)
         yield Part(Text(f"({text.cut(text.line(off.reason), 2 * LONGEST_WORDS)})", style=DIM), 9)

@@ -8,6 +8,7 @@ from pathlib import Path
 from mgpu_doctor.case.ending_files import unread_log
 from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.model import Gap
 from mgpu_doctor.recording.layout import DEVICE_SAMPLES, HOSTS
 from tests.support.recordings import HEALTHY, STARTED, recording
 
@@ -39,7 +40,7 @@ def test_a_log_that_was_read_or_is_told_of_already_is_not_told_of() -> None:
     denied = sample(kernel_log_trouble=DENIED)
     assert unread_log([sample()], ()) == []
     assert unread_log([denied, sample()], ()) == [], "it can be read now"
-    assert unread_log([denied], ("kernel log",)) == []
+    assert unread_log([denied], (Gap.KERNEL_LOG,)) == []
     assert unread_log([DeviceSample(1.0, (), kernel_log_trouble=DENIED)], ()) == []
 
 

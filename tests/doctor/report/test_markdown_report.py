@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.case.model import Gap, Unexamined
 from mgpu_doctor.report import html, markdown
 from mgpu_doctor.report.redaction.redact import redacted
 from tests.support import diagnoses
@@ -148,7 +148,9 @@ def test_commands_in_the_headline_are_code() -> None:
 
 
 def test_where_nothing_was_found_it_shows_why() -> None:
-    gap = Unexamined("in-process probe", "no process became a rank", "look at what it printed")
+    gap = Unexamined(
+        "in-process probe", "no process became a rank", "look at what it printed", Gap.PROCESS_PROBE
+    )
     empty = replace(diagnoses.straggler(), findings=(), ranks=(), unexamined=(gap,))
     assert "<details open>\n<summary>Not examined" in markdown.render(empty)
     assert "<details open>" not in markdown.render(diagnoses.straggler())

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.case.model import Unexamined
+from mgpu_doctor.case.model import Gap, Unexamined
 from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.tui.panels import header
 from mgpu_doctor.tui.panels.job_summary import describe_strategy
@@ -53,7 +53,9 @@ def test_a_job_that_stands_or_diverges_says_so_first() -> None:
 
 
 def test_a_probe_that_switched_itself_off_is_told_with_its_reason() -> None:
-    off = Unexamined("in-process probe", "it switched itself off on 1 ranks: disk full", "")
+    off = Unexamined(
+        "in-process probe", "it switched itself off on 1 ranks: disk full", "", Gap.PROCESS_PROBE
+    )
     diagnosis = replace(diagnoses.healthy(), unexamined=(off,), efficiency_reason="no wait")
     frame = replace(HEALTHY, diagnosis=diagnosis)
     assert "probe off" in told(frame, 80)
