@@ -21,37 +21,35 @@ MOST_NS = 10**18
 TOGETHER = 16
 """Records from which on one sum over all of them is tried first."""
 
-_STEP_FIELDS: tuple[tuple[str, Any], ...] = (
-    ("seq", "u8"),
-    ("end_ns", "i8"),
-    ("wall_ns", "i8"),
-    ("step", "u4"),
-    ("flags", "u4"),
-    ("phases", ("f4", (len(layout.PHASES),))),
-    ("samples", "u4"),
-    ("tokens", "u4"),
-    ("loss", "f4"),
-    ("gc_s", "f4"),
-    ("group_seq", "u4"),
-    ("collectives", "u2"),
-    ("micro_batches", "u2"),
-    ("cpu_s", "f4"),
-    ("device_bytes", "u8"),
-    ("stage", "i2"),
-    ("group", "u2"),
-    ("resident_bytes", "u8"),
-)
+_KINDS = {"Q": "u8", "q": "i8", "I": "u4", "H": "u2", "h": "i2", "f": "f4"}
+"""Codes of `struct` as NumPy's."""
+_NAMED = [
+    (field, at)
+    for field, at in zip(layout.STEP_FIELDS, layout.STEP_OFFSETS, strict=True)
+    if field.name
+]
+
+
+def _format(code: str) -> Any:
+    count, kind = code[:-1], _KINDS[code[-1]]
+    return (kind, (int(count),)) if count else kind
+
+
 STEP_DTYPE = np.dtype(
     {
-        "names": [name for name, _ in _STEP_FIELDS],
-        "formats": [kind for _, kind in _STEP_FIELDS],
-        "offsets": [0, 8, 16, 24, 28, 32, 72, 76, 80, 84, 88, 92, 94, 96, 100, 108, 110, 116],
+        "names": [field.name for field, _ in _NAMED],
+        "formats": [_format(field.code) for field, _ in _NAMED],
+        "offsets": [at for _, at in _NAMED],
         "itemsize": layout.STEP_SIZE,
     }
 )
 """One step record, byte for byte `layout.STEP`."""
 
-_NUMBER_OF_STEPS_AT = 112
+_NUMBER_OF_STEPS_AT = next(
+    at
+    for field, at in zip(layout.STEP_FIELDS, layout.STEP_OFFSETS, strict=True)
+    if field.code == "4x"
+)
 HISTORY_DTYPE = np.dtype(
     {
         "names": list(STEP_DTYPE.names or ()),

@@ -25,8 +25,8 @@ from . import layout
 from .bounded_json import utf8
 from .box_texts import Texts
 from .boxfile import STANDARD, Sizes, create, head, open_folder, reserve
-from .field_limits import BODY, I64, U16, U32, U64, clamped, whole
 from .step_history import History
+from .step_record import BODY, I64, U16, U32, U64, clamp_whole, pack_clamped
 
 _EVENT_BODY = struct.Struct(layout.EVENT.format[:-1])
 _FOLD_EVERY = 128
@@ -134,7 +134,7 @@ class Writer:
             os.close(place)
         return writer
 
-    def step(  # noqa: PLR0917 - positional: keywords would cost as much as the record
+    def step(  # noqa: PLR0917 - keyword-only arguments would cost more
         self,
         end_ns: int,
         wall_ns: int,
@@ -156,7 +156,8 @@ class Writer:
         _pack: Callable[..., bytes] = BODY.pack,
         _crc32: Callable[[bytes], int] = zlib.crc32,
     ) -> None:
-        """Records one step: the fields of `layout.STEP`, `phases` being seconds in its order."""
+        """Records one step: the named fields of `layout.STEP_FIELDS`, `phases` in seconds. Not one
+        object: to build that would cost as much as all the rest."""
         if not self.active:
             return
         try:
@@ -183,15 +184,10 @@ class Writer:
                     resident_bytes,
                 )
             except (struct.error, OverflowError, TypeError, ValueError):
-                end_ns = whole(end_ns, -I64, I64)
-                counts = samples, tokens, group_seq, collectives, micro_batches
-                body = clamped(
-                    (number, end_ns, wall_ns, step, flags),
-                    phases,
-                    (*counts, device_bytes, resident_bytes),
-                    (loss, gc_s, cpu_s),
-                    (stage, group),
-                )
+                given = {**locals(), "seq": number}
+                names = [field.name for field in layout.STEP_FIELDS if field.name]
+                body = pack_clamped([given[name] for name in names])
+                end_ns = clamp_whole(end_ns, -I64, I64)
             if end_ns >= self._window_end or number > self._fold_at:
                 self._fold(end_ns)
             at = self._steps_at + (number - 1) % self._step_capacity * 128
@@ -238,11 +234,11 @@ class Writer:
             number = next(self._events)
             body = _EVENT_BODY.pack(
                 number,
-                whole(start_ns, -I64, I64),
-                whole(kind, 0, U16),
+                clamp_whole(start_ns, -I64, I64),
+                clamp_whole(kind, 0, U16),
                 len(raw),
-                whole(step, 0, U32),
-                whole(duration_ns, 0, U64),
+                clamp_whole(step, 0, U32),
+                clamp_whole(duration_ns, 0, U64),
                 float(value),
                 raw,
             )
@@ -283,7 +279,7 @@ class Writer:
             fixed, attempt, host = self._identity
             who = (rank, local_rank, world_size, attempt, stage, stages)
             block = layout.IDENTITY.pack(
-                *fixed, *(whole(number, -1, 2**31 - 1) for number in who), host
+                *fixed, *(clamp_whole(number, -1, 2**31 - 1) for number in who), host
             )
             self.words[layout.GENERATION_FIRST // 8] = self._generation
             self._box[: len(block)] = block
@@ -299,7 +295,7 @@ class Writer:
     @_safely
     def state(self, value: int) -> None:
         """Sets the state: a code of `layout.STATES`."""
-        self.words[layout.STATE // 8] = whole(value, 0, len(layout.STATES) - 1)
+        self.words[layout.STATE // 8] = clamp_whole(value, 0, len(layout.STATES) - 1)
 
     @_safely
     def leave(self, exit_code: int | None) -> None:

@@ -8,6 +8,7 @@ them; `BYTE_ORDER_MARK` tells a reader which that was.
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 MAGIC = b"MGPUBBX\x00"
 VERSION_MAJOR = 1
@@ -96,17 +97,76 @@ EVENT_CAPACITY = 1024
 HISTORY_CAPACITY = 1024  # records in each of the two areas
 FIRST_HISTORY_WINDOW_NS = 10_000_000_000
 
-STEP = struct.Struct("=QqqII10fIIffIHHfQhH4xQI")
-"""sequence (from 1), end (monotonic ns), wall time (ns), step (from 0), flags, seconds in each of
-PHASES (NaN: not measured), samples, tokens (0: unknown), loss (NaN: unknown), seconds in Python's
-garbage collector, sequence number of the default group at the step's end (0: unknown), collectives
-called, micro-batches (backward passes), CPU seconds of the main thread (NaN: unknown), allocated
-device bytes at the step's end (0: unknown), pipeline stage (-1), parallel group (index into the
-birth's `groups`; 0: the default), reserved, resident bytes of the process at the step's end (0: not
-read), CRC-32 of all before it.
 
-History records have the same shape: sums over the steps that ended in the window; `step` is the
-last of them, `micro-batches` of a history record is the number of steps, `loss` is the last."""
+class Field(NamedTuple):
+    """One field of a step record."""
+
+    name: str
+    """Empty: the CRC of all before it, or reserved."""
+    code: str
+    """As in `struct`, with the byte order of the machine."""
+    meaning: str
+    """In docs/black-box.md, and what stands for "unknown"."""
+    least: int | None = None
+    """The least value of a whole number that is written, where the type allows less."""
+
+
+STEP_FIELDS = (
+    Field("seq", "Q", "sequence number, from 1; record *n* is in slot (n − 1) mod capacity"),
+    Field("end_ns", "q", "end of the step"),
+    Field("wall_ns", "q", "its wall time, ns", 0),
+    Field("step", "I", "step, from 0"),
+    Field(
+        "flags",
+        "I",
+        "flags: 1 warm-up (compilation, first batch), 2 optimizer skipped, 4 found without an "
+        "optimizer, 8 a loader's worker had a batch ready when the step asked for one (since 1.1)",
+    ),
+    Field(
+        "phases",
+        f"{len(PHASES)}f",
+        f"seconds in each phase: {', '.join(PHASES)}; NaN: not measured",
+    ),
+    Field("samples", "I", "samples; 0: unknown"),
+    Field("tokens", "I", "tokens; 0: unknown"),
+    Field("loss", "f", "loss; NaN: unknown; infinite: it was no number (NaN or infinite)"),
+    Field("gc_s", "f", "seconds in the language's garbage collector"),
+    Field(
+        "group_seq",
+        "I",
+        "sequence number of the default group at the step's end; 0: unknown",
+    ),
+    Field("collectives", "H", "collectives called"),
+    Field("micro_batches", "H", "micro-batches (backward passes)"),
+    Field("cpu_s", "f", "CPU seconds of the main thread; NaN: unknown"),
+    Field("device_bytes", "Q", "allocated device bytes at the step's end; 0: unknown"),
+    Field("stage", "h", "pipeline stage; -1: none or unknown", -1),
+    Field(
+        "group",
+        "H",
+        "parallel group: index into the process metadata's `groups`; 0: the default group",
+    ),
+    Field("", "4x", "reserved; in a history record the number of steps, u32"),
+    Field(
+        "resident_bytes",
+        "Q",
+        "resident bytes of the process (`/proc/self/statm`), read at the step's end; 0: not read "
+        "then (since 1.2)",
+    ),
+    Field("", "I", "CRC of all before it"),
+)
+"""The one table of a step record: the struct, the reader's dtype (`mgpu_doctor.recording.records`)
+and the table of docs/black-box.md follow from it. Add a field only in reserved space.
+
+History records have the same fields: sums over the steps that ended in the window; `step` is the
+last of them, the `micro_batches` of a history record is the number of steps, `loss` is the last."""
+
+STEP = struct.Struct("=" + "".join(field.code for field in STEP_FIELDS))
+STEP_OFFSETS = tuple(
+    struct.calcsize("=" + "".join(field.code for field in STEP_FIELDS[:at]))
+    for at in range(len(STEP_FIELDS))
+)
+"""Of each field, in bytes."""
 STEP_SIZE = STEP.size
 STEP_CRC_AT = STEP_SIZE - 4
 

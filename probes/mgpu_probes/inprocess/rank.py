@@ -28,6 +28,7 @@ _BIRTH_LASTS_NS = 30_000_000_000
 """After that it is renewed with a step: it holds counters too."""
 _FIRST_LOOK, _LOOKS_APART = 20, 1000
 """`on_step` is called at this step, at twice, four times, … as many, and then so many apart."""
+_PROBE_COST_WORD = layout.PROBE_COST // 8
 _SECONDS = (1e-9).__mul__
 _COLD = 6
 """A hook between the operations of a step finds the caches cold, and costs this many times what it
@@ -211,6 +212,7 @@ class Probe:
             self._train_alone()
             if self.box is None:
                 return
+        told = self.told
         start, end, phases, level, skipped, samples, tokens, loss, backwards, calls, was, now = step
         seconds = [*map(_SECONDS, phases)]
         seconds[layout.COMMUNICATION] = nan
@@ -218,34 +220,36 @@ class Probe:
             seconds[layout.TRANSFER] = nan  # nothing measures copies to a device yet
             if not phases[layout.WAIT]:
                 seconds[layout.WAIT] = nan
-        flags = 0 if self.told else layout.WARM_UP
+        flags = 0 if told else layout.WARM_UP
         if skipped:
             flags |= layout.SKIPPED
         if level < UPDATE:
             flags |= layout.NO_OPTIMIZER
         if self.batch_ready:
             flags |= layout.BATCH_READY
-        on_device, on_host = self.memory.at(end, self.told, samples, tokens)
+        on_device, on_host = self.memory.at(end, told, samples, tokens)
         self.box.step(
             end,
             end - start,
-            self.told,
+            told,
             flags,
             seconds,
-            samples,
-            tokens,
-            loss,
-            (now[2] - was[2]) * 1e-9,
-            now[0],
-            calls,
-            backwards,
-            (now[1] - was[1]) * 1e-9,
-            on_device,
+            samples=samples,
+            tokens=tokens,
+            loss=loss,
+            gc_s=(now[2] - was[2]) * 1e-9,
+            group_seq=now[0],
+            collectives=calls,
+            micro_batches=backwards,
+            cpu_s=(now[1] - was[1]) * 1e-9,
+            device_bytes=on_device,
             resident_bytes=on_host,
         )
-        self.told += 1
-        self.ledger.step_bits = self.told << 8
-        self.ledger.words[layout.PROBE_COST // 8] = self._cost()
+        self.told = told = told + 1
+        ledger = self.ledger
+        ledger.step_bits = told << 8
+        cost = ledger.marks * self._mark_cost + self.spent_ns + self.memory.spent_ns
+        ledger.words[_PROBE_COST_WORD] = cost
         if self.told >= self._look_due:
             self._look_due += min(self._look_due, _LOOKS_APART)
             for look in self.on_step:

@@ -14,12 +14,12 @@ from mmap import mmap
 
 from . import layout
 from .boxfile import Sizes
-from .field_limits import I64, U16, U32, single
 from .layout import STEP_SIZE
+from .step_record import I64, U16, U32, clamp_single
 
-SUM = struct.Struct("=QqqII10fIIffIHHfQhHIQ")
-"""A step record without its CRC; the first of the reserved words is the number of steps of a
-history record (0 in a step record), because `micro-batches` ends at 65535."""
+SUM = struct.Struct(layout.STEP.format[:-1].replace("4x", "I"))
+"""A step record without its CRC; the reserved word is the number of steps of a history record (0 in
+a step record), because `micro_batches` ends at 65535."""
 _ROW = struct.Struct(SUM.format + "I")
 _CRC = struct.Struct("=I")
 _FIRST_PHASE = 5
@@ -31,7 +31,7 @@ def _total(column: Sequence[float]) -> float:
     if isnan(total):
         known = list(filterfalse(isnan, column))
         total = sum(known) if known else nan
-    return single(total)
+    return clamp_single(total)
 
 
 def summed(sequence: int, records: bytes) -> bytes:

@@ -1,0 +1,57 @@
+"""The bytes of a step record. What does not fit its field is clamped, never refused."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from math import copysign, inf, nan
+from typing import Any
+
+from . import layout
+
+BODY = struct.Struct(layout.STEP.format[:-1])
+"""A step record without its CRC."""
+U16, U32, U64, I64 = 2**16 - 1, 2**32 - 1, 2**64 - 1, 2**63 - 1
+_LARGEST = {"Q": U64, "q": I64, "I": U32, "H": U16, "h": 2**15 - 1}
+_LARGEST_SINGLE = 3.4028234e38
+"""The largest float32."""
+
+
+def clamp_single(value: float) -> float:
+    """`value` where it fits a float32, else the largest one of its sign."""
+    return copysign(_LARGEST_SINGLE, value) if _LARGEST_SINGLE < abs(value) < inf else value
+
+
+def clamp_whole(value: Any, low: int, high: int) -> int:
+    """`value` as a whole number from `low` to `high`; what is no number counts as 0."""
+    try:
+        return max(low, min(int(value), high))
+    except (TypeError, ValueError, OverflowError):  # NaN, infinity, no number at all
+        return max(low, min(0, high))
+
+
+def _clamp_real(value: Any) -> float:
+    try:
+        return clamp_single(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return nan
+
+
+def pack_clamped(values: Sequence[Any]) -> bytes:
+    """The body of a record of which some values do not fit: those of the named fields of
+    `layout.STEP_FIELDS`, in their order."""
+    packed: list[Any] = []
+    named = [field for field in layout.STEP_FIELDS if field.name]
+    for field, value in zip(named, values, strict=True):
+        if field.name == "phases":
+            seconds = [*map(_clamp_real, value), *[nan] * len(layout.PHASES)]
+            packed += seconds[: len(layout.PHASES)]
+        elif field.code == "f":
+            packed.append(_clamp_real(value))
+        else:
+            largest = _LARGEST[field.code]
+            least = field.least
+            if least is None:
+                least = -largest if field.code == "q" else 0
+            packed.append(clamp_whole(value, least, largest))
+    return BODY.pack(*packed)
