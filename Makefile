@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SLOW := $(BIN)/python -m pytest -m slow --timeout=600
 
-.PHONY: demo test test-slow test-browser lint docs bench clean
+.PHONY: demo test test-slow test-browser coverage texts lint docs bench clean
 .DEFAULT_GOAL := test
 
 # torch comes first: packages that depend on it would otherwise pull in another build.
@@ -47,6 +47,16 @@ test-browser: $(READY)
 	@if browser=$$(.ci/browser $(VENV)/browser); then \
 		MGPU_DOCTOR_TEST_BROWSER=$$browser $(BIN)/python -m pytest -m browser tests/browser; fi
 
+# In one process: what child processes execute is not counted.
+coverage: $(READY)
+	$(BIN)/python -m coverage run -m pytest -q
+	$(BIN)/python -m benchmarks.coverage_table
+
+# What pins the texts of rules; read the difference before committing it.
+texts: $(READY)
+	$(BIN)/mgpu-doctor explain --markdown > docs/findings.md
+	MGPU_DOCTOR_TEST_RECORD=1 $(BIN)/python -m pytest -q tests/doctor/rules/test_rule_texts.py
+
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -62,4 +72,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(DEMO) site .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DEMO) site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage
