@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from mgpu_doctor.case.files import Json, moment, text, whole, words
-from mgpu_doctor.case.model import Job, Outcome, Rank, State
+from mgpu_doctor.case.model import Job, JobEnd, Outcome, Rank
+from mgpu_doctor.case.outcomes import outcome_of
 
-AFTER = 2
-"""Steps of a rank after others were gone that show that it does not need them."""
 SERVED = "ps"
 """The strategy of a parameter server, and of the chief of a job with some."""
 LAUNCHERS = {
@@ -30,23 +28,12 @@ LAUNCHERS = {
 """Words of a command line that tell what starts its ranks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """`end.json`, or that there is none. `over`: it is there and not after the moment viewed."""
-
-    over: bool = False
-    exit_code: int | None = None
-    signal: int | None = None
-    at: float | None = None
-    asked: str | None = None
-
-
-def ending(content: Mapping[str, Json], until: float | None) -> Ending:
+def ending(content: Mapping[str, Json], until: float | None) -> JobEnd:
     """Reads `end.json`; in a replay of an earlier moment the job is not over yet."""
     at = moment(content.get("ended"))
     if not content or (until is not None and (at is None or at > until)):
-        return Ending()
-    return Ending(
+        return JobEnd()
+    return JobEnd(
         over=True,
         exit_code=whole(content.get("exit_code"), 0, 255),
         signal=whole(content.get("signal"), 1, 64),
@@ -55,7 +42,7 @@ def ending(content: Mapping[str, Json], until: float | None) -> Ending:
     )
 
 
-def told_by_launcher(end: Ending, asked: int | None) -> Ending:
+def told_by_launcher(end: JobEnd, asked: int | None) -> JobEnd:
     """The ending, with the signal that the launcher itself says it was asked to end by."""
     if end.asked is not None or asked is None:
         return end
@@ -69,7 +56,7 @@ def job_of(
     path: Path,
     info: Mapping[str, Json],
     *,
-    end: Ending,
+    end: JobEnd,
     ranks: list[Rank],
     earlier: list[Rank],
     launcher_alive: bool | None,
@@ -101,77 +88,6 @@ def job_of(
 def command_of(info: Mapping[str, Json]) -> tuple[str, ...]:
     """The command line that was started; empty where it is not recorded."""
     return tuple(words(info.get("command")) or ())
-
-
-def outcome_of(end: Ending, ranks: list[Rank], launcher_alive: bool | None) -> Outcome:
-    """How the job ended. HUNG is a judgement and left to rules."""
-    there = [rank for rank in ranks if rank.state is not State.MISSING]
-    return _finished(end, there) if end.over else _unfinished(there, launcher_alive)
-
-
-def _finished(end: Ending, ranks: list[Rank]) -> Outcome:
-    if end.asked is not None or _all_by_one_signal(end, ranks):
-        return Outcome.KILLED
-    fallen = [rank for rank in ranks if rank.signal or rank.exit_code or rank.error]
-    if end.exit_code != 0 or (fallen and not _went_on(fallen, ranks)):
-        return Outcome.FAILED
-    return Outcome.COMPLETED
-
-
-def _went_on(fallen: list[Rank], ranks: list[Rank]) -> bool:
-    """Whether another rank, which ended well, took steps that began after these were gone, as
-    asynchronous strategies can. One that had begun may still end where all need each other."""
-    gone = [rank.ended for rank in fallen if rank.ended is not None]
-    if len(gone) < len(fallen):
-        return False
-    return any(
-        rank.state is State.EXITED and rank not in fallen and _steps_since(rank, max(gone)) >= AFTER
-        for rank in ranks
-    )
-
-
-def _steps_since(rank: Rank, moment: float) -> int:
-    ends = rank.steps["end_ns"].astype(float) * 1e-9 + rank.clock_offset
-    begun = ends - rank.steps["wall_ns"].astype(float) * 1e-9
-    return int((begun > moment).sum())
-
-
-def _unfinished(ranks: list[Rank], launcher_alive: bool | None) -> Outcome:
-    """No `end.json`: the job still runs, or its observer was killed, too."""
-    living = [rank for rank in ranks if rank.state in (State.RUNNING, State.WAITING)]
-    if launcher_alive or any(rank.host == this_host() for rank in living):
-        return Outcome.RUNNING
-    if living or not ranks:
-        return Outcome.UNKNOWN
-    if all(rank.state is State.EXITED for rank in ranks):
-        return Outcome.COMPLETED
-    whole_job = len(ranks) > 1 and all(_silent(rank) for rank in ranks)
-    return Outcome.KILLED if whole_job else Outcome.FAILED
-
-
-def this_host() -> str:
-    """The name by which boxes and recordings call this machine."""
-    return os.uname().nodename
-
-
-def _all_by_one_signal(end: Ending, ranks: list[Rank]) -> bool:
-    """Launcher and every rank were ended by the same signal: somebody ended the whole job. SIGKILL
-    of a job of one process is that process's own end: the kernel's OOM killer does just that."""
-    if end.signal == signal.SIGKILL:
-        return len(ranks) != 1 and all(_silent(rank) for rank in ranks)
-    return end.signal in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) and all(
-        rank.signal == end.signal or _silent(rank) for rank in ranks
-    )
-
-
-def _silent(rank: Rank) -> bool:
-    """Dead without a word, as SIGKILL leaves a process."""
-    return (
-        rank.state is State.DEAD
-        and rank.exit_code is None
-        and rank.signal in (None, signal.SIGKILL)
-        and rank.error is None
-    )
 
 
 def _launcher(ranks: Iterable[Rank], command: Iterable[str]) -> str | None:

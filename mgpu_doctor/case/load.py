@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mgpu_probes.outside import processes
 from mgpu_probes.outside.torch_pickles import NotAFlightError
 from mgpu_probes.outside.untrusted_files import entries_below, within_budget
 
-from mgpu_doctor.case import box_files, files, printed, ranks, samples
+from mgpu_doctor.case import box_files, files, outcomes, printed, ranks, samples
 from mgpu_doctor.case.device_samples import DeviceReader
 from mgpu_doctor.case.ending_files import read_endings, unread_log
 from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.flight_files import read_folder
 from mgpu_doctor.case.flights import Flight
 from mgpu_doctor.case.host import HostSample
-from mgpu_doctor.case.job import Ending, command_of, ending, job_of, this_host, told_by_launcher
+from mgpu_doctor.case.job import command_of, ending, job_of, told_by_launcher
 from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.looking import look_of
-from mgpu_doctor.case.model import Case, Gap, Outcome, ProcessEnd, Rank, Subject, Unexamined
+from mgpu_doctor.case.model import Case, Gap, JobEnd, Outcome, ProcessEnd, Rank, Subject, Unexamined
+from mgpu_doctor.case.this_machine import here, launcher_alive
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile, read_box
 from mgpu_doctor.recording.many import reading
@@ -62,7 +62,7 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         boxes = box_files.boxes(read_all(), unexamined)
     end = ending(_object(path / layout.END, path), until)
     moment = ranks.Moment(
-        here=ranks.Here(this_host(), processes.boot_id(), _owner(path)),
+        here=here(path),
         exits=_exits(lines, hosts),
         over=end.over,
         until=until,
@@ -72,17 +72,17 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     streams = printed.read_streams(path) if until is None or end.over else {}
     console, asked = printed.console(streams, current)
     end = told_by_launcher(end, asked)
-    current = ranks.with_missing(current, command_of(info))
-    current = [ranks.ended_as_told(rank, console.ends) for rank in current]
+    current = outcomes.with_missing(current, command_of(info))
+    current = [outcomes.ended_as_told(rank, console.ends) for rank in current]
     if end.over and end.exit_code == 0 and end.asked is None:
-        current = [ranks.completed(rank) for rank in current]
+        current = [outcomes.completed(rank) for rank in current]
     job = job_of(
         path,
         info,
         end=end,
         ranks=current,
         earlier=earlier,
-        launcher_alive=_launcher_alive(info, end, until),
+        launcher_alive=launcher_alive(info, end, until),
     )
     unexamined += later
     device_samples = [
@@ -189,13 +189,6 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
     return info
 
 
-def _owner(path: Path) -> int | None:
-    try:
-        return path.stat().st_uid
-    except OSError:
-        return None
-
-
 def _object(path: Path, root: Path) -> Mapping[str, Json]:
     try:
         return files.read_object(path, root=root)
@@ -242,19 +235,7 @@ def _flights(
     return tuple(one for one in found if until is None or (one.at or 0.0) <= until)
 
 
-def _launcher_alive(info: Mapping[str, Json], end: Ending, until: float | None) -> bool | None:
-    """Whether the job's first process runs; None where this machine cannot tell."""
-    if end.over:
-        return False
-    if until is not None:
-        return True
-    pid = files.whole(info.get("job_pid"), 1)
-    if pid is None or files.text(info.get("host"), 64) != this_host():
-        return None
-    return processes.is_alive(pid, files.whole(info.get("job_start_ticks"), 1))
-
-
-def _observed(outcome: Outcome, end: Ending, current: list[Rank], until: float | None) -> float:
+def _observed(outcome: Outcome, end: JobEnd, current: list[Rank], until: float | None) -> float:
     if until is not None:
         return until
     if outcome is Outcome.RUNNING:

@@ -169,6 +169,17 @@ class ProcessEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class JobEnd:
+    """`end.json`, or that there is none. `over`: it is there and not after the moment viewed."""
+
+    over: bool = False
+    exit_code: int | None = None
+    signal: int | None = None
+    at: float | None = None
+    asked: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LoggedEnd:
     """An ending that the console text tells of (torchrun's summary, a traceback, mp.spawn)."""
 

@@ -10,7 +10,6 @@ from mgpu_probes.outside.jobs import FoundJob, FoundUntold
 
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.endings import Ending
-from mgpu_doctor.case.job import this_host
 from mgpu_doctor.case.looks import Look, Process, Untold
 from mgpu_doctor.case.model import (
     Case,
@@ -23,6 +22,7 @@ from mgpu_doctor.case.model import (
     Subject,
     Unexamined,
 )
+from mgpu_doctor.case.this_machine import this_host
 
 GONE = (None, "Z", "X", "x")
 _TICKS = os.sysconf("SC_CLK_TCK")

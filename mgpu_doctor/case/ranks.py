@@ -2,57 +2,22 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from mgpu_probes.inprocess.layout import BOX_SUFFIX, PHASES
-from mgpu_probes.outside import processes
 
-from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.files import number, text, whole
-from mgpu_doctor.case.last_step import without_rest
-from mgpu_doctor.case.model import Error, Event, LoggedEnd, Now, ProcessEnd, Rank, Records, State
+from mgpu_doctor.case.model import Error, Event, Now, ProcessEnd, Rank, Records, State
+from mgpu_doctor.case.outcomes import by_rank, end_state, exit_status, living_state, without_rest
 from mgpu_doctor.case.printed import MESSAGE_LIMIT, shortened
 from mgpu_doctor.case.process_metadata import ProcessMetadata, process_metadata
+from mgpu_doctor.case.this_machine import Here
 from mgpu_doctor.recording.box import Box
 
-MOST_MISSING = 4096
-"""Ranks of a job on one host: cores and accelerators of the largest are far fewer. One box says how
-many ranks there are, and may say anything."""
 UNKNOWN_HOST = ""
-NODES = ("--nnodes", "--num_machines", "--num-machines", "--num_nodes")
-"""Launchers' options that tell how many hosts there are."""
-ENDED_BY_RAY = 1
-"""Exit code of a Ray worker that was not wanted any more."""
-ALONE = "--standalone"
-"""torchrun's option that says there is one host."""
-
-
-@dataclass(frozen=True, slots=True)
-class Here:
-    """This machine in this boot: only its own pids can be looked up. `owner`: the user whose
-    recording it is; None: unknown."""
-
-    host: str
-    boot_id: str | None
-    owner: int | None = None
-
-    def was(self, box: Box) -> bool:
-        """Whether the box's process ran here, so that its pid means something."""
-        same_boot = self.boot_id is not None and box.identity.boot_id == self.boot_id
-        return box.identity.host == self.host and same_boot and bool(box.identity.start_ticks)
-
-    def booted_since(self, box: Box) -> bool:
-        """Whether the machine was started anew after the box was begun."""
-        known = None not in (box.identity.boot_id, self.boot_id)
-        return known and box.identity.host == self.host and box.identity.boot_id != self.boot_id
-
-    def is_of_its_owner(self, pid: int) -> bool:
-        """Whether the process is of the user whose recording names it."""
-        return self.owner is not None and processes.find_uid(pid) == self.owner
 
 
 Exits = Mapping[tuple[str, int], list[tuple[ProcessEnd, int | None]]]
@@ -84,12 +49,12 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
     steps = _until(box.steps, offset, until)
     gone = _gone(box, moment, exited, said)
     metadata = _metadata(box)
-    code, number_ = _exit(box, metadata, exited, said)
+    code, number_ = exit_status(box, metadata, exited, said)
     error = _error(box, said, offset) if gone and code != 0 else None
     if error is not None and error.type == "SystemExit" and code is None:
         error = None  # somebody caught it: it ended otherwise
     now = _now(box, steps, offset, until)
-    state = _ended(code, number_, error, orderly=said is not None) if gone else _living(now)
+    state = end_state(code, number_, error, orderly=said is not None) if gone else living_state(now)
     is_here = not gone and until is None and moment.here.was(box)
     return Rank(
         rank=identity.rank,
@@ -144,41 +109,7 @@ def last_attempt(ranks: list[Rank]) -> tuple[list[Rank], list[Rank]]:
         if key in current:
             earlier.append(current[key])
         current[key] = rank
-    return sorted(current.values(), key=_by_rank), sorted(earlier, key=_by_rank)
-
-
-def with_missing(ranks: list[Rank], command: Sequence[str]) -> list[Rank]:
-    """Adds the ranks that must be there by the world size and never opened a box on the hosts
-    seen. Where other hosts' boxes are not at hand nobody is called missing."""
-    worlds = {rank.world_size for rank in ranks if rank.world_size}
-    if len(worlds) != 1 or any(rank.rank is None for rank in ranks):
-        return ranks
-    (world,) = worlds
-    if world is None or world > MOST_MISSING or not _sees_all(ranks, world, command):
-        return ranks
-    known = {rank.rank for rank in ranks}
-    absent = [_missing(number_, ranks[0]) for number_ in range(world) if number_ not in known]
-    return sorted([*ranks, *absent], key=_by_rank)
-
-
-def completed(rank: Rank) -> Rank:
-    """The rank of a job that ended well: one that vanished without a word left in good order."""
-    vanished = rank.exit_code is None and rank.signal is None and rank.error is None
-    return replace(rank, state=State.EXITED) if rank.state is State.DEAD and vanished else rank
-
-
-def ended_as_told(rank: Rank, ends: Iterable[LoggedEnd]) -> Rank:
-    """The rank, with the exit code or signal that the console tells where nobody saw its end."""
-    over = rank.state in (State.DEAD, State.EXITED)
-    if not over or rank.exit_code is not None or rank.signal is not None:
-        return rank
-    for end in ends:
-        known = end.exit_code is not None or end.signal is not None
-        if known and (end.pid == rank.pid if end.pid else end.rank == rank.rank is not None):
-            orderly = rank.state is State.EXITED
-            state = _ended(end.exit_code, end.signal, rank.error, orderly=orderly)
-            return replace(rank, state=state, exit_code=end.exit_code, signal=end.signal)
-    return rank
+    return sorted(current.values(), key=by_rank), sorted(earlier, key=by_rank)
 
 
 def last_sign_of_life(rank: Rank) -> float | None:
@@ -206,44 +137,8 @@ def _gone(box: Box, moment: Moment, exited: ProcessEnd | None, said: float | Non
     if moment.until is not None:
         return said is not None
     if moment.here.was(box):
-        return not processes.is_alive(box.identity.pid, box.identity.start_ticks)
+        return not moment.here.has_process(box)
     return moment.over or said is not None or moment.here.booted_since(box)
-
-
-def _exit(
-    box: Box, metadata: ProcessMetadata, exited: ProcessEnd | None, said: float | None
-) -> tuple[int | None, int | None]:
-    """Exit code and signal. Both are kept where Python's shutdown, after the process had said its
-    code, was aborted by threads that still ran."""
-    own = box.exit_code if said is not None else None
-    if exited is None:
-        return own, None
-    if said is not None and own is None and exited.signal == signal.SIGABRT:
-        own = _asked_for(box.last_words)
-    if metadata.launcher == "ray" and (own == 0 or exited.exit_code == ENDED_BY_RAY):
-        return own, None  # Ray ends its workers so, whatever became of the training
-    if exited.signal is not None and exited.signal != signal.SIGABRT:
-        return None, exited.signal
-    return (own if exited.exit_code is None else exited.exit_code), exited.signal
-
-
-def _asked_for(words: Mapping[str, object]) -> int | None:
-    """The exit code that `sys.exit` was called for: its number, or 1 where it was given words."""
-    if words.get("type") != "SystemExit":
-        return None
-    said = text(words.get("message"), 20) or ""
-    return int(said) & 0xFF if said.removeprefix("-").isdecimal() else 1
-
-
-def _living(now: Now | None) -> State:
-    return State.WAITING if now is not None and now.phase == "wait" else State.RUNNING
-
-
-def _ended(code: int | None, number_: int | None, error: Error | None, *, orderly: bool) -> State:
-    """`orderly`: the process itself said goodbye, as it also does after `sys.exit(3)`."""
-    if number_ is not None or error is not None or code:
-        return State.DEAD
-    return State.EXITED if code == 0 or orderly else State.DEAD
 
 
 def _error(box: Box, said: float | None, offset: float) -> Error | None:
@@ -297,32 +192,3 @@ def _now(box: Box, steps: Records, offset: float, until: float | None) -> Now | 
     longest = PHASES[int(np.argmax(shares))] if shares.any() else "other"
     since = float(steps["end_ns"][-1]) / 1e9 + offset
     return Now(longest, since, int(steps["step"][-1]) + 1, None, None)
-
-
-def _sees_all(ranks: list[Rank], world: int, command: Sequence[str]) -> bool:
-    """Whether the job has one host alone, as far as its ranks and its command line tell."""
-    if len({rank.host for rank in ranks}) > 1:
-        return False
-    words = " ".join(command).replace("=", " ").split()
-    elsewhere = any(rank.local_rank not in (None, rank.rank) for rank in ranks)
-    if ALONE in words and not elsewhere:
-        return True  # whatever world size the script has set for itself
-    local = [rank.metadata.local_world_size for rank in ranks]
-    if any(size is not None and size < world for size in local):
-        return False
-    nodes = [words[at + 1] for at, word in enumerate(words[:-1]) if word in NODES]
-    return not elsewhere and all(count in ("1", "1:1") for count in nodes)
-
-
-def _missing(number_: int, like: Rank) -> Rank:
-    return blank_rank(
-        rank=number_,
-        world_size=like.world_size,
-        host=like.host,
-        attempt=like.attempt,
-        state=State.MISSING,
-    )
-
-
-def _by_rank(rank: Rank) -> tuple[bool, int, float]:
-    return (rank.rank is None, rank.rank or 0, rank.started or 0.0)

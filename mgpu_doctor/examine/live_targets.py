@@ -22,12 +22,12 @@ from mgpu_doctor.analysis.stacks.progress import follow
 from mgpu_doctor.case.ending_files import ending_of
 from mgpu_doctor.case.endings import Ending
 from mgpu_doctor.case.flight_files import flight_of
-from mgpu_doctor.case.job import this_host
 from mgpu_doctor.case.load import NotARecording, load_recording
 from mgpu_doctor.case.looking import look_of
 from mgpu_doctor.case.looks import Look
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process import GONE, case_of, unexamined_of, with_looks
+from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.formatting import format_count
 from mgpu_doctor.recording.living import is_living, living
 from mgpu_doctor.rules.hang.blocked_rank import describe_activity

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import FORWARD, OTHER
 
-from mgpu_doctor.case.last_step import without_rest
+from mgpu_doctor.case.outcomes import without_rest
 from mgpu_doctor.recording.columns import Packer
 from tests.support.happenings import steps
 

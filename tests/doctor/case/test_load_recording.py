@@ -16,7 +16,7 @@ from mgpu_probes.outside.processes import find_start_ticks
 
 from mgpu_doctor.case.load import NotARecording, load_recording
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
-from mgpu_doctor.case.ranks import MOST_MISSING
+from mgpu_doctor.case.outcomes import MOST_MISSING
 from mgpu_doctor.recording.layout import CONSOLE, END, EXITS, HOST_SAMPLES, HOSTS, INFO, SCHEMA
 from mgpu_doctor.recording.live_boxes import make_outside
 from tests.support.boxes import SECOND, write_steps

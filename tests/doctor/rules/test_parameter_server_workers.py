@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgpu_doctor.case.job import Ending, outcome_of
-from mgpu_doctor.case.model import Case, Outcome, Rank, State
+from mgpu_doctor.case.model import Case, JobEnd, Outcome, Rank, State
+from mgpu_doctor.case.outcomes import outcome_of
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
@@ -113,7 +113,7 @@ def killed(at: float) -> Rank:
 def test_a_job_that_went_on_without_a_rank_did_not_fail(
     ranks: list[Rank], code: int, outcome: Outcome
 ) -> None:
-    end = Ending(over=True, exit_code=code, at=30.0)
+    end = JobEnd(over=True, exit_code=code, at=30.0)
     assert outcome_of(end, ranks, launcher_alive=None) is outcome
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.case.model import Case, Outcome, State
-from mgpu_doctor.case.ranks import with_missing
+from mgpu_doctor.case.outcomes import with_missing
 from mgpu_doctor.diagnose import folded
 from mgpu_doctor.findings import Evidence, Finding, Severity
 from mgpu_doctor.rules.falls.rendezvous import RULES

@@ -11,7 +11,7 @@ from mgpu_probes.outside import jobs
 from mgpu_probes.outside.jobs.found_jobs import FoundJob, FoundProcess
 
 from mgpu_doctor.case.blank import blank_rank
-from mgpu_doctor.case.job import this_host
+from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.live import rank_stacks
 from mgpu_doctor.live.rank_stacks import NOT_RECORDED, Standing, stand
