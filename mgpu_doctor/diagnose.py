@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from mgpu_doctor.analysis.cost.efficiency import Efficiency, efficiency
-from mgpu_doctor.analysis.cost.what_if import Ideal, ideal
+from mgpu_doctor.analysis.cost.what_if import Efficiency, Ideal, efficiency, ideal
 from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.analysis.statistics.medians import known_medians
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up

@@ -10,7 +10,7 @@ from mgpu_probes.inprocess.layout import INPUT
 from mgpu_doctor.analysis.collectives.divergence import Divergence
 from mgpu_doctor.analysis.collectives.first_divergence import diverged, doubt
 from mgpu_doctor.analysis.cost.communication_cost import Moving, moving
-from mgpu_doctor.analysis.cost.what_if import saved_without
+from mgpu_doctor.analysis.cost.what_if import saved_without_phase
 from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, surroundings
 from mgpu_doctor.analysis.machines.host_devices import Watched, watch
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
@@ -22,7 +22,7 @@ from mgpu_doctor.analysis.steps.phase_shares import coverage, phase_shares, step
 from mgpu_doctor.analysis.steps.step_alignment import Joined, UnjoinableError, join
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution, UnattributableError, attribute
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
-from mgpu_doctor.analysis.stragglers.pipeline_stragglers import find_in_roles
+from mgpu_doctor.analysis.stragglers.pipeline_stragglers import find_stragglers_by_stage
 from mgpu_doctor.analysis.stragglers.straggler_causes import Cause, explain
 from mgpu_doctor.analysis.structure.job_structure import Structure, servers, structure_of, without
 from mgpu_doctor.analysis.structure.load_imbalance import Loads, find_loads
@@ -186,7 +186,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         seen,
         joined=joined,
         attribution=attribution,
-        input_saved=saved_without(joined, attribution, INPUT),
+        input_saved=saved_without_phase(joined, attribution, INPUT),
         # In a pipeline nobody can tell data that moves from the bubble that its shape leaves.
         moving=moving(joined, attribution) if seen.structure.alike else None,
         stages=measure_stages(joined, attribution, seen.structure),
@@ -194,7 +194,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
     if attribution.steps < LEAST_STEPS:
         few = f"{attribution.steps} steps can be compared; {LEAST_STEPS} decide at the earliest"
         return replace(compared, missing=_missing("stragglers", few))
-    stragglers = find_in_roles(ranks, joined, attribution, seen.structure)
+    stragglers = find_stragglers_by_stage(ranks, joined, attribution, seen.structure)
     counted = not any(rank.metadata.hands_samples_on for rank in ranks)
     return replace(
         compared,

@@ -58,7 +58,7 @@ def _html_phases(compared: Comparison) -> str:
         f"<th>0 to {say(format_seconds(scale))}</th>"
     )
     rows = (
-        f'<td>{one.letter}</td><td class="number">{say(one.standing)}</td>'
+        f'<td>{one.letter}</td><td class="number">{say(one.in_collectives)}</td>'
         f'<td class="number">{say(one.memory)}</td><td class="bar">{_bar(one, scale)}</td>'
         for one in spent
     )

@@ -69,8 +69,8 @@ def _run(compared: Comparison, place: int, run: Run) -> dict[str, Any]:
         "step_work": {"samples": run.work.samples, "tokens": run.work.tokens},
         "rate": run.rate(compared.unit),
         "phases": {phase: run.phases.get(phase) for phase in PHASES},
-        "waiting": run.standing,
-        "waiting_reason": run.standing_reason,
+        "waiting": run.in_collectives,
+        "waiting_reason": run.in_collectives_reason,
         "memory": None
         if run.memory is None
         else {

@@ -43,7 +43,7 @@ def _markdown_phases(compared: Comparison) -> str:
     spent = comparison_text.spent(compared)
     used = [name for name in phase_bars.LOOKS if any(name in one.phases for one in spent)]
     rows = (
-        [one.letter, one.standing, one.memory]
+        [one.letter, one.in_collectives, one.memory]
         + [format_seconds(one.phases[name]) if name in one.phases else "" for name in used]
         for one in spent
     )

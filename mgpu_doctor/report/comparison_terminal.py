@@ -95,7 +95,7 @@ def _spent(compared: Comparison, width: int) -> list[Text]:
     spent = comparison_text.spent(compared)
     columns = [
         comparison_text.Column("", tuple(one.letter for one in spent), 9, number=False),
-        comparison_text.Column("waits", tuple(one.standing for one in spent), 3),
+        comparison_text.Column("waits", tuple(one.in_collectives for one in spent), 3),
         comparison_text.Column("memory", tuple(one.memory for one in spent), 2),
     ]
     room = width - sum(map(_size, columns)) - GAP * len(columns)

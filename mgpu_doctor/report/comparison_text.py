@@ -38,7 +38,7 @@ class Spent:
     """Where a run's step goes."""
 
     letter: str
-    standing: str
+    in_collectives: str
     memory: str
     seconds: float
     phases: Mapping[str, float]
@@ -72,7 +72,7 @@ def spent(compared: Comparison) -> tuple[Spent, ...]:
     return tuple(
         Spent(
             letter=letter(place),
-            standing=format_share(run.standing),
+            in_collectives=format_share(run.in_collectives),
             memory=UNKNOWN if run.memory is None else format_bytes(run.memory.most),
             seconds=run.mean.seconds,
             phases=phase_bars.known(run.phases),
@@ -237,10 +237,10 @@ def loss(compared: Comparison) -> Iterator[str]:
 def _parts(run: Run) -> dict[str, float]:
     """Seconds of a step, as far as they are known."""
     wait, moving = run.phases.get("wait"), run.phases.get("communication")
-    if run.standing is None:
+    if run.in_collectives is None:
         return {}
-    standing = (wait or 0.0) + (moving or 0.0)
-    parts = {"own work": run.mean.seconds - standing}
+    in_collectives = (wait or 0.0) + (moving or 0.0)
+    parts = {"own work": run.mean.seconds - in_collectives}
     if wait is not None:
         parts["wait"] = wait
     if moving is not None or run.ranks == 1:
@@ -341,8 +341,8 @@ def notes(compared: Comparison) -> Iterator[str]:
     if compared.scaling.reason:
         yield f"no speed-up is told: {compared.scaling.reason}"
     for place, run in enumerate(compared.runs):
-        if run.standing_reason:
-            yield f"{letter(place)}: {run.standing_reason}"
+        if run.in_collectives_reason:
+            yield f"{letter(place)}: {run.in_collectives_reason}"
     for reason in dict.fromkeys(r.memory_reason for r in compared.runs if r.memory_reason):
         yield f"memory is not known: {reason}"
     kinds = {run.memory.kind for run in compared.runs if run.memory is not None}

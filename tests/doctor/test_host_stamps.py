@@ -136,7 +136,7 @@ def test_what_is_not_measured_is_null_with_a_reason() -> None:
     run = measured("run", case)
     assert isinstance(run, Run)
     assert run.phases == dict.fromkeys(PHASES)
-    assert run.standing_reason is not None
+    assert run.in_collectives_reason is not None
 
 
 def test_the_same_steps_timed_on_the_device_are_compared() -> None:

@@ -52,8 +52,8 @@ def run(
         median=median_level(series),
         work=Work(samples),
         phases={"forward": work, "wait": wait, "communication": communication},
-        standing=(wait + communication) / seconds,
-        standing_reason=None,
+        in_collectives=(wait + communication) / seconds,
+        in_collectives_reason=None,
         memory=Memory("resident on the host", {0: 300 << 20}),
         memory_reason=None,
     )

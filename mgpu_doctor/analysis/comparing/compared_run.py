@@ -13,9 +13,8 @@ import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level, median_level
-from mgpu_doctor.analysis.comparing.time_to_loss import Losses, losses_of
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
-from mgpu_doctor.analysis.machines.oversubscription import crowds
+from mgpu_doctor.analysis.machines.oversubscription import measure_cpu_demand
 from mgpu_doctor.analysis.measures import LEAST_RECORDS
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.analysis.steps.step_alignment import Floats, UnjoinableError, join
@@ -173,6 +172,52 @@ def differing(settings: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     return tuple(name for name in names if len({each.get(name) for each in settings}) > 1)
 
 
+SMOOTHED = 10
+"""Losses are averaged over this many steps, because those of single batches jump."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Losses:
+    """A run's loss over time, from its first step on, warm-up included."""
+
+    seconds: Floats
+    """Seconds since the first step began, at the end of each step from the `SMOOTHED`th on."""
+    mean: Floats
+    """Mean of the latest `SMOOTHED` losses of all ranks at that time."""
+
+    def seconds_to(self, target: float) -> float | None:
+        """Seconds until the smoothed loss first reaches `target`; None: it does not."""
+        reached = self.mean <= target
+        return float(self.seconds[int(reached.argmax())]) if reached.any() else None
+
+
+def losses_of(ranks: Sequence[Rank]) -> Losses | None:
+    """Losses of the ranks that report one in every step (in a pipeline: the last stage). None if
+    no rank does, or if the first steps are no longer on record."""
+    reporting = [
+        rank.steps for rank in ranks if len(rank.steps) and np.isfinite(rank.steps["loss"]).all()
+    ]
+    count = min((len(records) for records in reporting), default=0)
+    if count < SMOOTHED or any(records["step"][0] != 0 for records in reporting):
+        return None
+    losses = np.zeros(count)
+    for records in reporting:
+        losses += records["loss"][:count].astype(np.float64) / len(reporting)
+    first = reporting[0][:count]
+    began = first["end_ns"][0] - first["wall_ns"][0]
+    seconds = (first["end_ns"] - began) * 1e-9
+    window = np.full(SMOOTHED, 1 / SMOOTHED)
+    return Losses(seconds[SMOOTHED - 1 :], np.convolve(losses, window, "valid"))
+
+
+def target_of(all_losses: Sequence[Losses | None]) -> float | None:
+    """The lowest loss that every run reaches; None if a run reports none."""
+    known = [losses for losses in all_losses if losses is not None]
+    if len(known) < len(all_losses):
+        return None
+    return max(float(losses.mean.min()) for losses in known)
+
+
 SAMPLES, TOKENS, STEPS = "samples", "tokens", "steps"
 MOST_REPLICAS = 65_536
 HALF = 0.5
@@ -217,9 +262,9 @@ class Run:
     """Mean seconds a step, of all ranks; what is measured adds up to the mean step. `wait` is wait
     for other ranks and `communication` data that moves, where comparing ranks could tell them
     apart; else `wait` is both and `communication` None."""
-    standing: float | None
+    in_collectives: float | None
     """Wait and communication as a share of the time, 0..1; None: not measured."""
-    standing_reason: str | None
+    in_collectives_reason: str | None
     memory: Memory | None
     memory_reason: str | None
     shared: tuple[Shared, ...] = ()
@@ -243,7 +288,7 @@ def measured(name: str, case: Case) -> Run | str:
         return "its steps took no time by its record"
     phases, why = _phases(case.ranks, ranks)
     echoing = _echoing(case.ranks)
-    standing = _standing(phases, float(series.mean()))
+    in_collectives = _in_collectives(phases, float(series.mean()))
     memory = memory_of(case)
     return Run(
         name=name,
@@ -254,8 +299,8 @@ def measured(name: str, case: Case) -> Run | str:
         median=median_level(series),
         work=_work(case.ranks, ranks, echoing),
         phases=phases,
-        standing=standing,
-        standing_reason=why if standing is None else None,
+        in_collectives=in_collectives,
+        in_collectives_reason=why if in_collectives is None else None,
         memory=memory if isinstance(memory, Memory) else None,
         memory_reason=None if isinstance(memory, Memory) else memory,
         shared=tuple(_shared(case)),
@@ -333,10 +378,10 @@ def _divided(ranks: Sequence[Rank]) -> tuple[float, float] | None:
     if not known.any():
         return None
     moving = float(told.communication[known].mean(dtype=np.float64))
-    return float(told.standing[known].mean(dtype=np.float64)) - moving, moving
+    return float(told.in_collectives[known].mean(dtype=np.float64)) - moving, moving
 
 
-def _standing(phases: Mapping[str, float | None], seconds: float) -> float | None:
+def _in_collectives(phases: Mapping[str, float | None], seconds: float) -> float | None:
     parts = [phases[PHASES[WAIT]], phases[PHASES[COMMUNICATION]]]
     known = [part for part in parts if part is not None]
     return min(1.0, sum(known) / seconds) if known else None
@@ -370,6 +415,6 @@ def _total(ranks: Iterable[Records], name: str) -> float | None:
 def _shared(case: Case) -> Iterable[Shared]:
     if any(rank.metadata.clock is not PhaseClock.CPU for rank in case.ranks):
         return  # devices compute
-    for one in crowds(case, surroundings(case)):
+    for one in measure_cpu_demand(case, surroundings(case)):
         if one.full and one.cores is not None:
             yield Shared(one.host, len(one.ranks), one.threads, one.cores)

@@ -11,6 +11,7 @@ from mgpu_doctor.analysis.comparing.compared_run import (
     Run,
     differing,
     measured,
+    target_of,
 )
 from mgpu_doctor.analysis.comparing.run_pairs import Pair, pair, unit_of
 from mgpu_doctor.analysis.comparing.scaling import (
@@ -22,7 +23,6 @@ from mgpu_doctor.analysis.comparing.scaling import (
     law_of,
     scaling,
 )
-from mgpu_doctor.analysis.comparing.time_to_loss import target_of
 from mgpu_doctor.case.model import Case
 
 NOT_COUNTED = ("save-to", "replicas")

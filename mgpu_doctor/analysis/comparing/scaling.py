@@ -66,7 +66,7 @@ class Law:
 
 def point_of(run: Run) -> Point | None:
     """None where wait was not measured: then nobody can tell what would grow."""
-    if run.standing is None:
+    if run.in_collectives is None:
         return None
     wait, moving = run.phases.get(PHASES[WAIT]) or 0.0, run.phases.get(PHASES[COMMUNICATION]) or 0.0
     return Point(run.ranks, max(0.0, run.mean.seconds - wait - moving), wait, moving)

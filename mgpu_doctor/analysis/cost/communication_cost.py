@@ -40,7 +40,7 @@ def moving(joined: Joined, attribution: Attribution) -> Moving | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowding:
+class CoreContention:
     """Whether the cores that compute are also short of time to move data."""
 
     crowded: bool
@@ -73,9 +73,9 @@ def _on_host(rank: Rank) -> bool:
     return rank.metadata.clock is PhaseClock.CPU or gloo
 
 
-def crowding(
+def measure_core_contention(
     ranks: Sequence[Rank], around: Mapping[int, Surroundings], share: float
-) -> Crowding | None:
+) -> CoreContention | None:
     """None where no rank's collectives are the CPU's work. `share`, 0..1, is what communication
     takes of the step."""
     if not ranks or not all(_on_host(rank) for rank in ranks):
@@ -90,12 +90,12 @@ def crowding(
         if one.all_queueing is not None
     ]
     if not queued:
-        return Crowding(cores is None or len(there) >= cores, len(there), cores)
+        return CoreContention(cores is None or len(there) >= cores, len(there), cores)
     mean = float(np.mean(queued))
     moved = _moved_by_others(ranks, around)
     full = cores is not None and len(there) >= cores
     outside = [one.outside for one in around.values() if one.outside is not None]
-    return Crowding(
+    return CoreContention(
         mean >= CROWDED * share,
         len(there),
         cores,

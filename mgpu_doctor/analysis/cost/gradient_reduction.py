@@ -20,7 +20,7 @@ REPEAT_BACKWARD = frozenset({"LBFGS"})
 """Optimizers that run backward several times in one step, each time with new parameters."""
 
 
-def spread(ranks: Sequence[Rank]) -> Sequence[Rank]:
+def sample_ranks(ranks: Sequence[Rank]) -> Sequence[Rank]:
     """Some ranks, evenly spread, for what is set alike on all of them."""
     return ranks[:: -(-len(ranks) // SPREAD)] if ranks else ranks
 
@@ -39,10 +39,10 @@ class Reduction:
     cap: int | None
 
 
-def reduction(ranks: Sequence[Rank]) -> Reduction | None:
+def logged_reduction(ranks: Sequence[Rank]) -> Reduction | None:
     """None where a rank has not logged it. The least over ranks has the least wait for others in
     it; as it is the least of typical values, it is an upper bound of what is exposed."""
-    asked = spread(ranks)
+    asked = sample_ranks(ranks)
     modules = [one for rank in asked if (one := rank.metadata.ddp) is not None]
     known = [
         (one.backward_seconds, one.communication_seconds, one.overlap_seconds)
@@ -62,7 +62,7 @@ def reduction(ranks: Sequence[Rank]) -> Reduction | None:
     )
 
 
-def exposed(backward: float, transfer: float, buckets: Sequence[int]) -> float:
+def exposed_seconds(backward: float, transfer: float, buckets: Sequence[int]) -> float:
     """Seconds of communication that a backward pass of so many seconds cannot hide, where moving
     all bytes takes `transfer` seconds, buckets move one after the other, and the gradients become
     ready evenly over backward, byte by byte (after Li et al., "PyTorch Distributed", VLDB 2020;
@@ -81,7 +81,7 @@ def transfer_seconds(backward: float, measured: float, buckets: Sequence[int]) -
     low, high = measured, measured + backward
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if exposed(backward, middle, buckets) < measured:
+        if exposed_seconds(backward, middle, buckets) < measured:
             low = middle
         else:
             high = middle
@@ -105,7 +105,7 @@ class Exchanges:
         return max(0.0, 1 - self.updates / self.synced) if self.synced > 0 else 0.0
 
 
-def exchanges(rank: Rank) -> Exchanges | None:
+def count_exchanges(rank: Rank) -> Exchanges | None:
     """None where there is no DistributedDataParallel or its counters do not tell."""
     module, records = rank.metadata.ddp, after_warm_up(rank.steps)
     if module is None or not module.forwards or module.synced is None:

@@ -38,9 +38,9 @@ def idle_of(rank: Rank, around: Surroundings) -> float | None:
     if not len(records):
         return None
     wall = records["wall_ns"] * 1e-9
-    standing = np.nan_to_num(records["phases"][:, [WAIT, COMMUNICATION]]).sum(axis=1)
+    in_collectives = np.nan_to_num(records["phases"][:, [WAIT, COMMUNICATION]]).sum(axis=1)
     ran = float(np.median(records["cpu_s"]))
-    own, step = float(np.median(wall - standing)), float(np.median(wall))
+    own, step = float(np.median(wall - in_collectives)), float(np.median(wall))
     return idle(own, None if isnan(ran) else ran, step, around)
 
 

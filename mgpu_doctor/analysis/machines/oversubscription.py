@@ -14,7 +14,7 @@ Around = Mapping[int, Surroundings]
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class CpuDemand:
     """The ranks of one host, all of whose threads are known."""
 
     host: str
@@ -43,17 +43,17 @@ class Crowd:
         return self.cores is not None and self.threads > self.cores
 
 
-def crowds(case: Case, around: Around) -> tuple[Crowd, ...]:
+def measure_cpu_demand(case: Case, around: Around) -> tuple[CpuDemand, ...]:
     """Hosts in order of their names; those where a rank's threads are unknown are left out."""
     by_host: dict[str, list[Rank]] = {}
     for rank in case.ranks:
         if rank.rank is not None and rank.pid is not None:
             by_host.setdefault(rank.host, []).append(rank)
-    found = [_crowd(host, by_host[host], around) for host in sorted(by_host)]
+    found = [_demand_of_host(host, by_host[host], around) for host in sorted(by_host)]
     return tuple(one for one in found if one is not None)
 
 
-def _crowd(host: str, ranks: Sequence[Rank], around: Around) -> Crowd | None:
+def _demand_of_host(host: str, ranks: Sequence[Rank], around: Around) -> CpuDemand | None:
     threads = [rank.metadata.threads for rank in ranks]
     known = [count for count in threads if count is not None]
     if len(known) < len(ranks):
@@ -61,7 +61,7 @@ def _crowd(host: str, ranks: Sequence[Rank], around: Around) -> Crowd | None:
     seen = [around.get(rank.rank, UNSEEN) if rank.rank is not None else UNSEEN for rank in ranks]
     queues = [one.queueing for one in seen if one.queueing is not None]
     outside = [one.outside for one in seen if one.outside is not None]
-    return Crowd(
+    return CpuDemand(
         host=host,
         ranks=tuple(rank.rank for rank in ranks if rank.rank is not None),
         threads=sum(known),

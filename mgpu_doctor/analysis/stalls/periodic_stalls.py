@@ -12,18 +12,18 @@ from dataclasses import dataclass
 import numpy as np
 from mgpu_probes.inprocess.layout import CHECKPOINT, EVALUATION
 
-from mgpu_doctor.analysis.cost.what_if import saved_without_share
-from mgpu_doctor.analysis.stalls.rare_stalls import find_seldom
+from mgpu_doctor.analysis.cost.what_if import saved_if_removed
+from mgpu_doctor.analysis.stalls.rare_stalls import find_rare_stalls
 from mgpu_doctor.analysis.stalls.unexplained_stalls import (
     CULPRIT,
     OUTLIER,
     RECURS,
-    Grounds,
-    Series,
-    find_series,
-    likely,
-    struck,
-    waited,
+    ComparedSteps,
+    StallSeries,
+    find_stall_series,
+    find_struck_phase,
+    happens_by_chance,
+    measure_wait,
 )
 from mgpu_doctor.analysis.statistics.medians import median_of_others
 from mgpu_doctor.analysis.statistics.significance import period
@@ -85,7 +85,7 @@ class _Work:
     """Rows in which the own work of every rank is known"""
 
     def saved(self, removed: Floats) -> float:
-        return saved_without_share(self.own, self.communication, removed)
+        return saved_if_removed(self.own, self.communication, removed)
 
     def since(self, steps: Ints) -> int | None:
         """The first of these steps, if it came later than they do from each other."""
@@ -108,7 +108,9 @@ def find_stalls(
         rest = np.maximum(rest - seconds, 0)
     told = {one.phase for one in found if one is not None}
     found += [
-        _seldom(work, ranks, name, phase) for name, phase in PHASES_SEEN.items() if name not in told
+        _rare_stalls(work, ranks, name, phase)
+        for name, phase in PHASES_SEEN.items()
+        if name not in told
     ]
     explained = [one for one in found if one is not None]
     other = _unexplained(work, attribution, without_load(joined, rest))
@@ -173,10 +175,10 @@ def _attributed(work: _Work, name: str, seconds: Floats) -> Stalls | None:
     )
 
 
-def _seldom(work: _Work, ranks: Sequence[Rank], name: str, phase: int) -> Stalls | None:
+def _rare_stalls(work: _Work, ranks: Sequence[Rank], name: str, phase: int) -> Stalls | None:
     """Stalls that the step records hold too few of, by the sums over the whole run. In lockstep
     what one rank does takes that time of the whole job; what all do, they do together."""
-    found = find_seldom(ranks, phase, name, len(work.known))
+    found = find_rare_stalls(ranks, phase, name, len(work.known))
     if found is None or len(found.ranks) < 2:
         return None
     totals = found.totals
@@ -198,22 +200,22 @@ def _seldom(work: _Work, ranks: Sequence[Rank], name: str, phase: int) -> Stalls
 
 def _unexplained(work: _Work, attribution: Attribution, rest: Floats) -> Stalls | None:
     """Stalls of which only their regularity, their place or their rank tells: the series that a
-    machine is least likely to cause."""
+    machine is least happens_by_chance to cause."""
     joined, rows = work.joined, work.known
-    standing = attribution.standing[rows]
+    in_collectives = attribution.in_collectives[rows]
     told = []
-    for series in find_series(Grounds(joined.steps[rows], rest[rows], standing)):
+    for series in find_stall_series(ComparedSteps(joined.steps[rows], rest[rows], in_collectives)):
         columns = np.unique(series.runs.column)
-        phase, in_phase = struck(joined.phases[:, columns][rows], series.runs, columns)
+        phase, in_phase = find_struck_phase(joined.phases[:, columns][rows], series.runs, columns)
         told.append((series.chance * in_phase, phase, series))
     chance, phase, best = min(told, key=lambda one: one[0], default=(1.0, "", None))
-    if best is None or likely(chance):
+    if best is None or happens_by_chance(chance):
         return None
-    waits = waited(standing, best.runs)
+    waits = measure_wait(in_collectives, best.runs)
     return None if waits is None else _described(work, rest, best, phase, waits)
 
 
-def _described(work: _Work, rest: Floats, series: Series, phase: str, waits: float) -> Stalls:
+def _described(work: _Work, rest: Floats, series: StallSeries, phase: str, waits: float) -> Stalls:
     joined, runs = work.joined, series.runs
     start = work.known[runs.first]
     counted = np.repeat(np.minimum(1, runs.bound / runs.seconds), runs.length)

@@ -25,7 +25,7 @@ OUTLIER = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seldom:
+class RareStalls:
     ranks: tuple[int, ...]
     """Ranks with a history, in ascending order."""
     totals: Floats
@@ -42,7 +42,9 @@ class Seldom:
     period: Period | None
 
 
-def find_seldom(ranks: Sequence[Rank], phase: int, event: str, compared: int) -> Seldom | None:
+def find_rare_stalls(
+    ranks: Sequence[Rank], phase: int, event: str, compared: int
+) -> RareStalls | None:
     """What ranks did in a phase in the whole run; None where the `compared` steps are most of it,
     or where it does not recur."""
     known = [rank for rank in ranks if rank.rank is not None and len(rank.history)]
@@ -65,7 +67,7 @@ def find_seldom(ranks: Sequence[Rank], phase: int, event: str, compared: int) ->
     events = [one for one in known[most].events if one.kind == event]
     lengths = [one.seconds for one in events] or seconds[most][seconds[most] > 0].tolist()
     seen = np.array([one.step for one in events], dtype=np.int64)
-    return Seldom(
+    return RareStalls(
         ranks=tuple(rank.rank for rank in known if rank.rank is not None),
         totals=totals,
         wall=float(np.mean([window["wall_ns"].sum() for window in windows])) * 1e-9,

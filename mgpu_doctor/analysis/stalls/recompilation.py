@@ -16,7 +16,7 @@ CULPRIT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Compiling:
+class Recompilation:
     """Compilations after warm-up, among the steps that are on record."""
 
     ranks: tuple[int, ...]
@@ -37,7 +37,7 @@ class Compiling:
     """Most often that one function was compiled; None: not known."""
 
 
-def compiling(ranks: Sequence[Rank], warm_up: int) -> Compiling | None:
+def find_recompilation(ranks: Sequence[Rank], warm_up: int) -> Recompilation | None:
     """What is compiled from step `warm_up` on; None: nothing."""
     late = {rank.rank: _late(rank, warm_up) for rank in ranks if rank.rank is not None}
     late = {number: events for number, events in late.items() if events}
@@ -53,7 +53,7 @@ def compiling(ranks: Sequence[Rank], warm_up: int) -> Compiling | None:
     told = Counter(event.text for events in late.values() for event in events if ":" in event.text)
     versions = [event.value for events in late.values() for event in events]
     known = [int(value) for value in versions if np.isfinite(value)]
-    return Compiling(
+    return Recompilation(
         ranks=tuple(sorted(culprits, key=lambda number: (-totals[number], number))),
         steps=max(len(steps) for steps in by_step),
         compared=max(_steps(rank, warm_up) for rank in ranks),

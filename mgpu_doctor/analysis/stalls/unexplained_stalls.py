@@ -54,13 +54,13 @@ SAMPLED = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Grounds:
+class ComparedSteps:
     """What is looked at, without NaN. Seconds; T steps × R ranks."""
 
     steps: Ints
     own: Floats
     """(T, R) own work without what is explained already"""
-    standing: Floats
+    in_collectives: Floats
     """(T, R) in collectives"""
 
 
@@ -95,7 +95,7 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class StallSeries:
     """Stalls that belong together."""
 
     culprits: tuple[int, ...]
@@ -108,8 +108,8 @@ class Series:
     """That a machine does this to healthy ranks, wherever in the step it strikes."""
 
 
-def find_series(grounds: Grounds) -> tuple[Series, ...]:
-    """What may be stalls, for each size that may be looked for; `struck` and `waited` decide."""
+def find_stall_series(grounds: ComparedSteps) -> tuple[StallSeries, ...]:
+    """Candidates for stalls, one series per size; `find_struck_phase` and `measure_wait` decide."""
     beyond, slow, least = _beyond_usual(grounds)
     longer = np.where(slow, beyond, 0.0)
     runs = _runs(longer, grounds.steps)
@@ -121,11 +121,11 @@ def find_series(grounds: Grounds) -> tuple[Series, ...]:
         one = _series(grounds, runs[runs.seconds >= size], size)
         if one is not None and _goes_back(beyond, one[1]):
             culprits, of_them, regular, chance = one
-            found.append(Series(culprits, of_them, longer, regular, chance * len(sizes)))
+            found.append(StallSeries(culprits, of_them, longer, regular, chance * len(sizes)))
     return tuple(found)
 
 
-def _beyond_usual(grounds: Grounds) -> tuple[Floats, npt.NDArray[np.bool_], float]:
+def _beyond_usual(grounds: ComparedSteps) -> tuple[Floats, npt.NDArray[np.bool_], float]:
     """(T, R) seconds that a rank's steps took longer than usual for it, (T, R) whether they are
     slow, and the least that counts as slow.
 
@@ -136,7 +136,7 @@ def _beyond_usual(grounds: Grounds) -> tuple[Floats, npt.NDArray[np.bool_], floa
     own = grounds.own
     others = median_of_others(own)
     beyond, spread = _beyond_quiet(own - others)
-    step = float(np.median(own.max(axis=1) + grounds.standing.min(axis=1)))
+    step = float(np.median(own.max(axis=1) + grounds.in_collectives.min(axis=1)))
     least = np.maximum(SPREADS * spread, LEAST * step)
     slow = beyond > least
     slow &= beyond >= others - np.median(_sample(others), axis=0)
@@ -183,7 +183,7 @@ def _neighbours(column: Indices, row: Indices, steps: Ints) -> tuple[Indices, In
 
 
 def _series(
-    grounds: Grounds, runs: Runs, size: float
+    grounds: ComparedSteps, runs: Runs, size: float
 ) -> tuple[tuple[int, ...], Runs, Period | None, float] | None:
     """The stalls of at least `size` as one series: whose, which, how regular, the chance of it."""
     if len(runs) < RECURS:
@@ -223,7 +223,7 @@ def _goes_back(beyond: Floats, runs: Runs) -> bool:
     return bool(level <= BACK * np.median(runs.seconds / runs.length))
 
 
-def struck(phases: Floats, runs: Runs, columns: Indices) -> tuple[str, float]:
+def find_struck_phase(phases: Floats, runs: Runs, columns: Indices) -> tuple[str, float]:
     """The phase that explains most of the stalls, and the chance that interruptions at random
     moments strike it so often. `phases`: (T, k, 10) of these columns."""
     own = [phase for phase in range(len(PHASES)) if phase not in (WAIT, COMMUNICATION)]
@@ -238,13 +238,13 @@ def struck(phases: Floats, runs: Runs, columns: Indices) -> tuple[str, float]:
     return PHASES[own[best]], min(1.0, len(own) * tail_bound(hits, len(runs), min(1.0, share)))
 
 
-def waited(standing: Floats, runs: Runs) -> float | None:
+def measure_wait(in_collectives: Floats, runs: Runs) -> float | None:
     """Median seconds that the others stood longer in collectives than the rank that stalled, in
     the same step or (where it stalled after its collectives) in the next one; None where that is
     not comparable with the stalls: then nobody waited for them."""
-    gap = median_of_others(standing) - standing
+    gap = median_of_others(in_collectives) - in_collectives
     gap = gap - np.quantile(_sample(gap), 0.25, axis=0)
-    last = len(standing) - 1
+    last = len(in_collectives) - 1
     waits = [
         float(gap[first : min(first + length, last) + 1, column].sum())
         for column, first, length in zip(runs.column, runs.first, runs.length, strict=True)
@@ -253,6 +253,6 @@ def waited(standing: Floats, runs: Runs) -> float | None:
     return middle if middle >= WAITED * np.median(runs.seconds) else None
 
 
-def likely(chance: float) -> bool:
+def happens_by_chance(chance: float) -> bool:
     """Whether a machine does it too often to blame anybody."""
     return chance > FALSE_ALARMS

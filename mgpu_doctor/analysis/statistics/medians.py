@@ -1,12 +1,12 @@
-"""Medians over ranks, each rank against the others, in time that grows with the number of ranks.
+"""Medians over ranks, of values that may be missing, and of each rank's peers in linear time.
 
-NumPy puts one place of an array into order ten times as fast as two at once, so one is asked for,
-and its neighbours are the most and the least of what lies on its two sides.
+NumPy partitions an array around one element ten times as fast as around two. So only the middle
+element is partitioned; its neighbours are the maximum and minimum of the two sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,27 +15,33 @@ import numpy.typing as npt
 from mgpu_doctor.analysis.steps.step_cells import Floats
 
 BLOCK = 250_000
-"""Cells worked on at a time: 1 MB, which caches hold."""
+"""Cells processed at a time: 1 MB, which fits into the caches."""
+
+
+def median_of_known(values: Iterable[float | None]) -> float | None:
+    """The median of the values that are not None; None if there are none."""
+    known = [value for value in values if value is not None]
+    return float(np.median(known)) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class Middle:
-    """Of each row of N values, those that are the median of the others for one or another of
-    them: without one value, what stood above it moves down by a place."""
+    """The middle elements of each row of N values. They give the median of the others for every
+    element: without one value, those above it move down by one place."""
 
     low: Floats
-    """(2, T) the values at place (N-2)//2 and the one after it, sorted"""
+    """(2, T) the values at index (N-2)//2 and the next one, sorted"""
     high: Floats
-    """(2, T) the same of place (N-1)//2"""
+    """(2, T) the same for index (N-1)//2"""
 
     @property
     def median(self) -> Floats:
-        """(T) the median of all."""
+        """(T) the median of each row."""
         median: Floats = (self.low[1] + self.high[0]) / 2
         return median
 
     def without(self, values: Floats) -> Floats:
-        """(T, k) for each of these values of a row, the median of the row's others."""
+        """(T, k) the median of the row without each of these (T, k) values."""
         low = _other(self.low, values)
         return low if self.high is self.low else np.asarray((low + _other(self.high, values)) / 2)
 
@@ -45,7 +51,8 @@ def _other(two: Floats, values: Floats) -> Floats:
 
 
 def middle(values: Floats) -> Middle:
-    """Of (T, N) values, N > 1; rows with NaN give NaN. Of an even N `low` and `high` are one."""
+    """The middle elements of (T, N) values, N > 1. Rows with NaN give NaN; for even N, `low` and
+    `high` are the same."""
     count, ranks = values.shape
     found = np.empty((3 if ranks % 2 else 2, count), dtype=values.dtype)
     place = ranks // 2
@@ -61,7 +68,7 @@ def middle(values: Floats) -> Middle:
 
 
 def known_medians(block: Floats) -> Floats:
-    """(N) the median of each row of (N, T) values without NaN; puts the rows into another order."""
+    """(N) the median of each row of (N, T) values without NaN; reorders the rows in place."""
     count = block.shape[1]
     block.partition(count // 2, axis=1)
     upper: Floats = block[:, count // 2].copy()
@@ -69,7 +76,7 @@ def known_medians(block: Floats) -> Floats:
 
 
 def blocks(values: Floats) -> Iterator[tuple[slice, Floats]]:
-    """Rows of (T, N) values, some at a time, as copies whose rows lie together in memory."""
+    """The rows of (T, N) values in blocks, as copies that are contiguous in memory."""
     size = max(1, BLOCK // max(1, values.shape[1]))
     for start in range(0, len(values), size):
         rows = slice(start, start + size)
@@ -77,8 +84,8 @@ def blocks(values: Floats) -> Iterator[tuple[slice, Floats]]:
 
 
 def median_of_others(values: Floats) -> Floats:
-    """(T, R) the median of each row without the element itself; NaN elements are left out, and a
-    row with no other element gives NaN."""
+    """(T, R) for each element, the median of the other elements of its row. NaN elements are
+    ignored; NaN if there is no other element."""
     others = np.full(values.shape, np.nan, dtype=values.dtype, order="F")
     if values.shape[1] < 2:
         return others
@@ -92,7 +99,7 @@ def median_of_others(values: Floats) -> Floats:
 
 
 def column_medians(values: Floats) -> Floats:
-    """(R) the median of each column, NaN elements left out; NaN where there is nothing else."""
+    """(R) the median of each column, ignoring NaN; NaN for columns of only NaN."""
     found = np.empty(values.shape[1], dtype=values.dtype)
     size = max(1, BLOCK // max(1, len(values)))
     for start in range(0, len(found), size):
@@ -103,7 +110,7 @@ def column_medians(values: Floats) -> Floats:
 
 
 def row_medians(values: Floats) -> Floats:
-    """(T) the median of each row, NaN elements left out; NaN where there is nothing else."""
+    """(T) the median of each row, ignoring NaN; NaN for rows of only NaN."""
     count = np.sum(~np.isnan(values), axis=1)
     ordered = np.sort(values, axis=1)  # NaN sort last
     row = np.arange(len(values))

@@ -36,7 +36,7 @@ _PER_QUARTILES = 0.93
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class SlowPace:
     """The slowest of several; seconds."""
 
     index: int
@@ -51,7 +51,7 @@ class Slow:
         return self.middle - self.of_others
 
 
-def own_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
+def measure_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
     """Of ranks that do not wait for each other: what is left of their newest steps without waiting
     (for a server) and moving data. Ranks of which that is not known are left out."""
     found = []
@@ -66,7 +66,7 @@ def own_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
     return tuple(found)
 
 
-def slow_one(paces: Sequence[Pace], excess: float = EXCESS) -> Slow | None:
+def find_slow_pace(paces: Sequence[Pace], excess: float = EXCESS) -> SlowPace | None:
     """The one that is slower than all others, by the part `excess` at least, and surely so; None:
     there is none, or too little is known."""
     known = [one for one in paces if one.newest >= LEAST]
@@ -80,7 +80,7 @@ def slow_one(paces: Sequence[Pace], excess: float = EXCESS) -> Slow | None:
     surely = beyond / error if error else inf
     if usual <= 0 or slowest.middle < (1 + excess) * usual or surely < SURE:
         return None
-    return Slow(
+    return SlowPace(
         slowest.index,
         slowest.middle,
         usual,
@@ -89,7 +89,7 @@ def slow_one(paces: Sequence[Pace], excess: float = EXCESS) -> Slow | None:
     )
 
 
-def throughput_lost(paces: Sequence[Pace], slow: Slow) -> float:
+def throughput_lost(paces: Sequence[Pace], slow: SlowPace) -> float:
     """Share of the time for the same work, 0..1, that is saved if the slow one were as fast as the
     others and each goes on by itself."""
     rates = {one.index: 1 / one.middle for one in paces if one.middle > 0}

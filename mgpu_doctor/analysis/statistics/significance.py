@@ -115,10 +115,10 @@ def persistent(
 def _alike_around(series: Floats, levels: tuple[float, float], onset: int) -> float:
     """Autocorrelation around two levels: where the onset was chosen to fit, few steps after it
     look less alike than they are."""
-    return alike_in(series - np.where(np.arange(len(series)) < onset, *levels))
+    return clipped_autocorrelation(series - np.where(np.arange(len(series)) < onset, *levels))
 
 
-def alike_in(series: Floats) -> float:
+def clipped_autocorrelation(series: Floats) -> float:
     """Autocorrelation of a series of one level, outliers clipped."""
     clipped = np.clip(series, *np.quantile(series, (TRIM, 1 - TRIM)))
     return autocorrelation(clipped - clipped.mean())

@@ -1,4 +1,4 @@
-"""What single ranks spend their time on, without comparing them: shares, coverage, epochs. Pure."""
+"""How each rank spends its time, without comparing ranks: shares, coverage, epochs. Pure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums
 Rows = slice | npt.NDArray[np.bool_]
 
 _KNOWN: WeakKeyDictionary[Columns, Columns] = WeakKeyDictionary()
-"""A dozen measures and rules ask for the same."""
+"""Cache: a dozen measures and rules need the same records."""
 
 
 def after_warm_up(records: Records) -> Records:
-    """The records of one rank that are no warm-up."""
+    """The records of one rank without its warm-up steps."""
     if not len(records):
         return records
     if not isinstance(records, Columns):
@@ -39,13 +39,13 @@ def after_warm_up(records: Records) -> Records:
 def _warm(records: Records) -> Rows:
     steps, flags, wall = records["step"], records["flags"], records["wall_ns"]
     if not (flags & WARM_UP).any() and wall[:LEADING].max() <= LEADING_FACTOR * wall.min():
-        return _rows(steps >= FIRST_STEPS)  # as of most ranks: nothing else to find
+        return _rows(steps >= FIRST_STEPS)  # the common case, computed quickly
     steps, flags = steps.astype(np.int64), flags.astype(np.int64)
     return _rows(~warming_up(steps, wall * 1e-9, flags))
 
 
 def only(records: Records, kept: npt.NDArray[np.bool_]) -> Records:
-    """Some of the records; no copy where they are all from some one on."""
+    """The selected records; a view instead of a copy if they are the last ones."""
     return records[_rows(kept)]
 
 
@@ -55,8 +55,8 @@ def _rows(kept: npt.NDArray[np.bool_]) -> Rows:
 
 
 def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
-    """Rank -> share, 0..1, of its wall time after warm-up in a phase; ranks without a measurement
-    are left out; None where no rank has one."""
+    """Rank -> share, 0..1, of its wall time after warm-up spent in a phase. Ranks without a
+    measurement are left out; None if no rank has one."""
     shares = {}
     for rank in ranks:
         records = after_warm_up(rank.steps)
@@ -73,23 +73,23 @@ def phase_shares(ranks: Sequence[Rank], phase: int) -> dict[int, float] | None:
 
 
 def step_seconds(ranks: Sequence[Rank]) -> float | None:
-    """Mean seconds a step after warm-up, over steps and ranks; None: no such step."""
+    """Mean seconds per step after warm-up, over steps and ranks; None: no such step."""
     walls = [after_warm_up(rank.steps)["wall_ns"] for rank in ranks]
     count = sum(len(wall) for wall in walls)
     return sum(float(wall.sum()) for wall in walls) * 1e-9 / count if count else None
 
 
 def coverage(ranks: Sequence[Rank]) -> float | None:
-    """Share, 0..1, of the ranks' wall time after warm-up that phases other than `other` explain;
-    None where no rank has a step. Time between one step's end and the next one's begin counts as
-    not explained."""
+    """Share, 0..1, of the ranks' wall time after warm-up that phases other than `other` explain.
+    Time between the end of a step and the begin of the next counts as unexplained. None if no rank
+    has a step."""
     parts = [_seconds(rank.steps) for rank in ranks]
     wall = sum(part[1] for part in parts)
     return min(1.0, sum(part[0] for part in parts) / wall) if wall > 0 else None
 
 
 def _seconds(records: Records) -> tuple[float, float]:
-    """Explained and whole seconds."""
+    """Explained seconds and total seconds."""
     warming_up = records["flags"] & WARM_UP
     if warming_up.any():
         records = only(records, warming_up == 0)
@@ -106,14 +106,14 @@ def _seconds(records: Records) -> tuple[float, float]:
 
 
 FEWEST = 3
-"""Epochs that must begin, and steps that each must have, before a pattern is one."""
+"""Minimum number of epochs, and of steps per epoch, for a pattern."""
 
 
 def at_epoch_starts(rank: Rank, batches: int | None) -> tuple[float, float] | None:
-    """The share (0..1) of a rank's wait for data that falls on the first step of each epoch beyond
-    what a step usually waits, and the median seconds of such a first wait.
+    """Share, 0..1, of a rank's wait for data that is extra wait in the first step of an epoch, and
+    the median seconds of such a first wait.
 
-    `batches`: of the loader, an epoch. None: not known, or too few epochs on record.
+    `batches`: batches per epoch of the loader. None: unknown, or too few epochs on record.
     """
     records = after_warm_up(rank.steps)
     if not batches or not len(records):

@@ -1,4 +1,4 @@
-"""What of a case still holds: what is over is no longer told."""
+"""The part of a case that is still current, so that past problems are no longer reported."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 from mgpu_doctor.case.model import Case, Outcome, Rank, Records
 
 STEPS = 200
-"""A rank 3 % slower at 3 % noise takes some 40 steps to be told (benchmarks/detection.py), and as
-many again of the time before tell what is usual; 200 leave room for both where it takes longer."""
+"""Finding a rank that is 3 % slower at 3 % noise takes about 40 steps (benchmarks/detection.py),
+plus as many earlier steps for the baseline. 200 leave room for slower cases."""
 SECONDS = 60.0
-"""Short steps need more of them: what comes once in some seconds must be seen more than once."""
+"""Jobs with short steps keep more of them, so that events every few seconds appear repeatedly."""
 
 
 def recent(case: Case, *, steps: int = STEPS, seconds: float = SECONDS) -> Case:
-    """The case with each rank's step records cut to the newest ones: `steps`, or as many as the
-    fastest rank took in `seconds` if they are more. All ranks keep equally many, so that they
-    still have them in common."""
+    """The case with only the newest step records of each rank: `steps`, or as many as the fastest
+    rank took in `seconds` if that is more. All ranks keep the same number, so that they can still
+    be joined."""
     kept = max([steps, *(_within(rank.steps, seconds) for rank in case.ranks)])
     if all(len(rank.steps) <= kept for rank in case.ranks):
         return case
@@ -27,8 +27,8 @@ def recent(case: Case, *, steps: int = STEPS, seconds: float = SECONDS) -> Case:
 
 
 def unmoved(case: Case) -> Case:
-    """The case without the looks and flight-recorder dumps that the job has outlived: those taken
-    before its newest step ended, and all of them once it has completed."""
+    """The case without outdated stack samples and flight-recorder dumps: those taken before the
+    newest step ended, and all of them once the job has completed."""
     if not case.looks and not case.flights:
         return case
     if case.job.outcome is Outcome.COMPLETED:
@@ -39,19 +39,19 @@ def unmoved(case: Case) -> Case:
     return replace(
         case,
         looks=tuple(look for look in case.looks if look.at > moved),
-        flights=tuple(one for one in case.flights if one.at is None or one.at > moved),
+        flights=tuple(dump for dump in case.flights if dump.at is None or dump.at > moved),
     )
 
 
 def _newest(rank: Rank) -> float | None:
-    """When the rank ended its newest step, in seconds since the epoch."""
+    """End of the rank's newest step, in seconds since the epoch."""
     if not len(rank.steps):
         return None
     return float(rank.steps["end_ns"][-1]) * 1e-9 + rank.clock_offset
 
 
 def _within(records: Records, seconds: float) -> int:
-    """How many of the newest records it takes to cover so many seconds."""
+    """Number of newest records that cover the last `seconds`."""
     if not len(records):
         return 0
     end = records["end_ns"]

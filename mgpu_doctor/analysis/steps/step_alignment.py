@@ -1,4 +1,4 @@
-"""Joins the step records of ranks: which records of different ranks are the same step."""
+"""Joins the step records of ranks: finds the records of all ranks that are the same step."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ LEADING_FACTOR = 5.0
 MATCHED = 0.5
 """Share of the shortest rank's steps that must be found in every rank for a join to stand."""
 IN_STEP = 0.8
-"""Share of joined steps over which all ranks' own counters must have advanced alike."""
+"""Share of joined steps in which the step counters of all ranks must advance equally."""
 CELLS = 10_000_000
-"""Most (step, rank) cells compared, 40 MB a measure: 1,000 steps of 10,000 ranks, all that a box
-holds of 1,000 ranks. Of larger jobs the newest steps are compared."""
+"""Maximum of compared (step, rank) cells, 40 MB per measure: 1,000 steps of 10,000 ranks, or all
+steps in the black boxes of 1,000 ranks. In larger jobs, the newest steps are compared."""
 
 
 class UnjoinableError(ValueError):
@@ -40,33 +40,33 @@ class UnjoinableError(ValueError):
 class Joined:
     """The same steps of several ranks, side by side. Seconds; T steps × R ranks.
 
-    What is not a field of the dataclass is read from the records when it is first asked for.
+    Properties are read from the records on first use.
     """
 
     ranks: tuple[int, ...]
     steps: Ints
-    """(T) step numbers as the first of the ranks counted them."""
+    """(T) step numbers as counted by the first rank."""
     wall: Floats
     """(T, R)"""
     phases: Phases
-    """(T, R, 10), NaN: not measured; reads what is asked for: `phases[:, :, INPUT]`"""
+    """(T, R, 10), NaN: not measured; reads what is indexed: `phases[:, :, INPUT]`"""
     joined_by: str
     """"collective sequence" or "step number"."""
     left_out: tuple[int, ...]
-    """Ranks with too few records to be compared."""
+    """Ranks with too few records to compare."""
     counted_from: int
-    """First step number that the records still hold."""
+    """First step number that is still on record."""
     cells: Cells
     offsets: tuple[float, ...]
     """(R) seconds from each rank's monotonic clock to the epoch."""
 
     @property
     def step_seconds(self) -> float:
-        """Mean seconds a step, over steps and ranks."""
+        """Mean seconds per step, over steps and ranks."""
         return float(np.mean(self.wall, dtype=np.float64))
 
     def between(self, start: int, stop: int) -> Joined:
-        """Some neighbouring steps, by their place among the joined ones; `counted_from` stays."""
+        """The steps from index `start` up to `stop`; `counted_from` stays."""
         cells = self.cells.between(start, stop)
         steps, wall = self.steps[start:stop], self.wall[start:stop]
         return replace(self, steps=steps, wall=wall, phases=Phases(cells), cells=cells)
@@ -111,9 +111,9 @@ def _unknown_where_zero(values: Floats) -> Floats:
 def join(ranks: Sequence[Rank], *, least: int = 1) -> Joined:
     """Joins the records of `ranks` that hold at least `least` steps after warm-up.
 
-    By the default group's collective sequence number, which is equal in all ranks at the end of
-    the same step of a data-parallel job. Where it is unknown or does not match (point-to-point
-    pipelines count differently), by step number, if the ranks' counters agree. Raises
+    Uses the default group's collective sequence number, which is equal on all ranks at the end of
+    the same step of a data-parallel job. If it is unknown or does not match (point-to-point
+    pipelines count differently), uses the step number, if the ranks' counters agree. Raises
     `UnjoinableError`.
     """
     named = {rank.rank: rank for rank in ranks if rank.rank is not None}
@@ -137,7 +137,7 @@ def join(ranks: Sequence[Rank], *, least: int = 1) -> Joined:
 
 
 def _matching_rows(records: Sequence[Records]) -> tuple[list[Ints], str]:
-    """For each rank, the rows of the steps that every rank has."""
+    """For each rank, the indices of the steps that every rank has, and how they were matched."""
     for field, keys_of, joined_by in (
         ("group_seq", _sequence_keys, "collective sequence"),
         ("step", _step_keys, "step number"),
@@ -154,7 +154,7 @@ def _step_keys(steps: Ints) -> Ints:
 
 
 def _sequence_keys(sequence: Ints) -> Ints:
-    """Collective sequence and, where several steps share one, the occurrence."""
+    """Collective sequence number and, if several steps share one, their order."""
     if not len(sequence) or np.mean(sequence > 0) < MATCHED:
         return np.empty(0, dtype=np.int64)
     fresh = np.concatenate(([True], sequence[1:] != sequence[:-1]))
@@ -165,7 +165,7 @@ def _sequence_keys(sequence: Ints) -> Ints:
 
 
 def _shared(arrays: Sequence[npt.NDArray[np.integer[Any]]]) -> list[Ints]:
-    """The same numbers, equal arrays being one object: most ranks of a fleet count alike."""
+    """The arrays as int64, equal ones as one object: most ranks of a large job count alike."""
     known: dict[bytes, Ints] = {}
 
     def shared(one: npt.NDArray[np.integer[Any]]) -> Ints:
@@ -176,7 +176,7 @@ def _shared(arrays: Sequence[npt.NDArray[np.integer[Any]]]) -> list[Ints]:
 
 
 def _each_once(arrays: Sequence[Any], change: Callable[[Any], Result]) -> list[Result]:
-    """`change` of every array, which may be the same object many times."""
+    """`change` applied to every array, once per distinct object."""
     changed = {key: change(one) for key, one in {id(one): one for one in arrays}.items()}
     return [changed[id(one)] for one in arrays]
 
@@ -256,9 +256,9 @@ def _as_slice(row: Ints) -> Rows:
 
 
 def warming_up(steps: Ints, longest: Floats, flags: Ints) -> npt.NDArray[np.bool_]:
-    """(T) which steps belong to the warm-up: flagged, the first steps of the run, or far longer
-    than the median near the start of the records. `longest`: seconds of the slowest rank; `flags`:
-    those of all ranks together."""
+    """(T) whether a step belongs to the warm-up: flagged, among the first steps of the run, or much
+    longer than the median near the start of the records. `longest`: seconds of the slowest rank;
+    `flags`: combined flags of all ranks."""
     slow_start = longest > LEADING_FACTOR * np.median(longest)
     slow_start[LEADING:] = False
     return np.asarray((flags & WARM_UP != 0) | (steps < FIRST_STEPS) | slow_start)

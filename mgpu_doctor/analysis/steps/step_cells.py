@@ -1,7 +1,7 @@
-"""The (step, rank) cells of a join, read out of the ranks' records when somebody asks for them.
+"""The (step, rank) cells of joined records, read from the ranks' records on demand.
 
-Ten thousand ranks of a thousand steps have a hundred million seconds of phases: what nobody looks
-at is not copied, and what is copied are 32-bit floats (a step of ten seconds to the microsecond).
+Ten thousand ranks with a thousand steps have a hundred million phase times. Only what is used is
+copied, as 32-bit floats (microseconds in a step of ten seconds).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from mgpu_doctor.recording.columns import Columns, phase_of
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.int64]
 Rows = slice | Ints
-"""Which records of a rank are the joined steps."""
+"""Indices of a rank's records that are joined steps."""
 
 FEW_CELLS = 200_000
-"""The phases of so few cells (8 MB) are kept once they are read."""
+"""Up to this many cells (8 MB), phases are kept in memory once they are read."""
 
 
 class Cells:
@@ -36,7 +36,7 @@ class Cells:
         self.shape = (count, len(self._records))
 
     def between(self, start: int, stop: int) -> Cells:
-        """Some neighbouring steps."""
+        """The steps from index `start` up to `stop`."""
         rows = [
             slice(row.start + start, row.start + stop)
             if isinstance(row, slice)
@@ -46,19 +46,22 @@ class Cells:
         return Cells(self._records, rows, stop - start)
 
     def column(self, name: str, rank: int) -> npt.NDArray[Any]:
-        """(T) or (T, 10) a field of the rank in column `rank`, as its record has it."""
+        """(T) or (T, 10) a field of the records of column `rank`, unconverted."""
         values: npt.NDArray[Any] = self._records[rank][name][self._rows[rank]]
         return values
 
     def measured(self, phase: int, rank: int) -> bool:
-        """Whether a phase of the rank may have been, as far as is seen at once."""
+        """Whether a phase of column `rank` may have been measured (a cheap check)."""
         records = self._records[rank]
         return not isinstance(records, Columns) or records.measured(phase)
 
     def _same(self, name: str) -> npt.NDArray[Any] | None:
-        """() a field's value in all of the records, where that is seen at once."""
-        found = {one.same(name) if isinstance(one, Columns) else None for one in self._records}
-        raw = found.pop() if len(found) == 1 else None
+        """() the value of a field if it is known to be the same in all records (a cheap check)."""
+        values = {
+            records.same(name) if isinstance(records, Columns) else None
+            for records in self._records
+        }
+        raw = values.pop() if len(values) == 1 else None
         return None if raw is None else np.frombuffer(raw, Columns.dtype[name]).reshape(())
 
     def phase(self, number: int, rank: int) -> Floats:
@@ -67,8 +70,8 @@ class Cells:
         return seconds
 
     def field(self, name: str, kind: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
-        """(T, R) a field, not to be written to; one rank's cells lie side by side in memory, and
-        what is the same in all cells (unknown, mostly) takes none."""
+        """(T, R) a field, read-only. The cells of a rank are contiguous in memory; a field that is
+        equal in all cells (usually: unknown) takes no memory."""
         same = self._same(name)
         if same is not None:
             return np.broadcast_to(same.astype(kind), self.shape)
@@ -81,7 +84,7 @@ class Cells:
         return np.asarray(values.T)
 
     def seconds(self, name: str) -> Floats:
-        """(T, R) a field of nanoseconds."""
+        """(T, R) a field of nanoseconds, in seconds."""
         values = np.empty(self.shape[::-1], dtype=np.float32)
         for rank in range(self.shape[1]):
             np.multiply(self.column(name, rank), 1e-9, out=values[rank], casting="same_kind")
@@ -89,8 +92,8 @@ class Cells:
 
 
 class Phases:
-    """(T, R, 10) seconds, NaN: not measured. Indexed like an array; only the ranks and the phase
-    that are asked for are read."""
+    """(T, R, 10) seconds, NaN: not measured. Indexed like an array; reads only the indexed ranks
+    and phases."""
 
     __slots__ = ("_cells", "_whole")
 
@@ -116,7 +119,7 @@ class Phases:
         steps, ranks, phase = _three(key)
         if self._whole is None and self.shape[0] * self.shape[1] <= FEW_CELLS:
             self._whole = np.asarray(self)
-        paired = sum(np.ndim(one) > 0 for one in (steps, ranks, phase)) > 1
+        paired = sum(np.ndim(index) > 0 for index in (steps, ranks, phase)) > 1
         if self._whole is not None or paired:
             whole = np.asarray(self) if self._whole is None else self._whole
             return np.asarray(whole[steps, ranks, phase])
@@ -127,9 +130,11 @@ class Phases:
         return np.asarray(self._of_ranks(np.arange(self.shape[1])[ranks], phase)[steps])
 
     def _of_ranks(self, ranks: Ints, phase: Any) -> Floats:
-        """(T, some ranks) of one phase, or (T, some ranks, some phases)."""
+        """(T, k) seconds of one phase of k ranks, or (T, k, n) of n phases."""
         columns = ranks.tolist()
-        if isinstance(phase, int) and not any(self._cells.measured(phase, one) for one in columns):
+        if isinstance(phase, int) and not any(
+            self._cells.measured(phase, rank) for rank in columns
+        ):
             return np.full((self.shape[0], len(columns)), np.nan, np.float32)
         of_one = np.empty(len(PHASES))[phase].shape
         values = np.empty((len(ranks), self.shape[0], *of_one), dtype=np.float32)
@@ -142,7 +147,7 @@ class Phases:
 
 
 def _three(key: Any) -> tuple[Any, Any, Any]:
-    """An index of steps, ranks and phase, each all of them where it is not given."""
+    """An index of steps, ranks and phases; parts that are not given select all."""
     given = key if isinstance(key, tuple) else (key,)
     if given and given[0] is Ellipsis:
         given = (slice(None),) * (4 - len(given)) + given[1:]

@@ -18,10 +18,9 @@ from mgpu_doctor.recording.columns import Columns
 
 
 def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
-    """Of each rank of the case, phase -> median seconds a step; None: not known, as of ranks whose
-    devices only the host's clock timed. Time in
-    collectives is divided into wait and communication if the ranks could be compared, else all of
-    it is `wait` and `communication` unknown."""
+    """For each rank of the case: phase -> median seconds per step; None: unknown, as on ranks whose
+    devices were timed by the host's clock only. Time in collectives is split into wait and
+    communication if the ranks can be compared; otherwise all of it is `wait`."""
     found: list[dict[str, float | None]] = [
         dict.fromkeys(PHASES)
         if is_host_stamped(rank)
@@ -32,7 +31,7 @@ def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
     if joined is None or attribution is None:
         return found
     if not measures.structure.alike:
-        return found  # what even the busiest stage stands is a pipeline's bubble, too
+        return found  # in a pipeline, even the busiest stage waits during the bubble
     moving = _median(attribution.communication)
     waits = dict(zip(joined.ranks, column_medians(attribution.wait).tolist(), strict=True))
     for rank, medians in zip(measures.case.ranks, found, strict=True):
@@ -44,7 +43,7 @@ def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
 
 
 def _of_records(records: Records) -> list[float | None]:
-    """Of each phase; where a phase is the same in all records there is nothing to look for."""
+    """Median of each phase; phases that are equal in all records are not searched."""
     if not isinstance(records, Columns):
         return _medians(records["phases"])
     if not len(records):
@@ -59,7 +58,7 @@ def _of_records(records: Records) -> list[float | None]:
 
 
 def _medians(seconds: npt.NDArray[np.floating[Any]]) -> list[float | None]:
-    """Of each column of (T, 10) what is known of it: all at once where that is everything."""
+    """Median of the known values of each column of (T, 10)."""
     count = len(seconds)
     if not count:
         return [None] * seconds.shape[1]

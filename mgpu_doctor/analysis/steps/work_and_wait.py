@@ -2,8 +2,8 @@
 
 Clock-free: in synchronous training all ranks leave a collective at about the same moment, so the
 rank that arrived last has the shortest time inside it. What the shortest one spends there is
-communication that nobody can avoid; whatever others spend beyond it is waiting. The method is
-that of "Understanding Stragglers in Large Model Training Using What-if Analysis" (arXiv
+communication that nobody can avoid; the time that others spend beyond it is waiting. The method
+follows "Understanding Stragglers in Large Model Training Using What-if Analysis" (arXiv
 2505.05713) without its common clock.
 """
 
@@ -39,8 +39,8 @@ __all__ = [
 OWN_PHASES = tuple(p for p in range(len(PHASES)) if p not in (WAIT, COMMUNICATION))
 """Phases that are a rank's own work, and are compared with the other ranks'."""
 REFERENCE = 512
-"""In larger fleets so many ranks, evenly spread, stand for the others where a phase is compared:
-their median is as good within a twentieth of what one rank's steps vary by."""
+"""In larger jobs, this many evenly spread ranks represent the others when a phase is compared. The
+error of their median is within 5 % of the step-to-step variation of one rank."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,62 +48,44 @@ class Attribution:
     """Seconds; T steps × R ranks."""
 
     own: Floats
-    """(T, R) everything but standing in collectives; NaN: not measured"""
-    standing: Floats
-    """(T, R) in collectives, wait and communication together"""
+    """(T, R) everything but time in collectives; NaN: not measured"""
+    in_collectives: Floats
+    """(T, R) time in collectives: waiting for other ranks and communication together"""
     communication: Floats
-    """(T) the least of `standing` over ranks"""
+    """(T) the least of `in_collectives` over ranks"""
     excess: Floats
     """(T, R) own work beyond the median of the other ranks"""
     typical: Floats
     """(T) own work of the median rank"""
-    slowest: Ints
-    """(T known) column with the most own work"""
-    blame: Floats
-    """(T) saved if the slowest alone were like the second slowest"""
-    waste: Floats
-    """(T) wait of all ranks together"""
 
-    @property
+    @cached_property
     def steps(self) -> int:
-        """Steps in which the own work of every rank is known."""
-        return len(self.slowest)
+        """Number of steps in which the own work of every rank is known."""
+        return int(np.count_nonzero(~np.isnan(self.typical)))
 
     def between(self, start: int, stop: int) -> Attribution:
-        """Some neighbouring steps."""
-        known = ~np.isnan(self.typical[:stop])
-        first, last = int(known[:start].sum()), int(known.sum())
+        """The steps from index `start` up to `stop`."""
         return Attribution(
             own=self.own[start:stop],
-            standing=self.standing[start:stop],
+            in_collectives=self.in_collectives[start:stop],
             communication=self.communication[start:stop],
             excess=self.excess[start:stop],
             typical=self.typical[start:stop],
-            slowest=self.slowest[first:last],
-            blame=self.blame[start:stop],
-            waste=self.waste[start:stop],
         )
-
-    @property
-    def blamed(self) -> Floats:
-        """(R) seconds a step that are saved if this rank alone never was the slowest."""
-        seconds = self.blame[~np.isnan(self.blame)]
-        sums = np.bincount(self.slowest, weights=seconds, minlength=self.own.shape[1])
-        return np.asarray(sums / max(1, len(self.slowest)))
 
     @cached_property
     def wait(self) -> Floats:
-        """(T, R) `standing` beyond `communication`"""
-        return np.asarray(self.standing - self.communication[:, None])
+        """(T, R) `in_collectives` beyond `communication`"""
+        return np.asarray(self.in_collectives - self.communication[:, None])
 
     @cached_property
-    def standing_middle(self) -> Middle:
-        """How long the others stand in collectives, whoever is left out."""
-        return middle(self.standing)
+    def in_collectives_middle(self) -> Middle:
+        """Median time of the other ranks in collectives, for each rank that is left out."""
+        return middle(self.in_collectives)
 
 
 class UnattributableError(ValueError):
-    """Own work and wait cannot be told apart; the message says why."""
+    """Own work and waiting cannot be separated; the message says why."""
 
 
 def attribute(joined: Joined) -> Attribution:
@@ -111,8 +93,8 @@ def attribute(joined: Joined) -> Attribution:
 
     The ranks must not be host-stamped (`case.phase_clock`). Raises `UnattributableError`.
     """
-    standing = _standing(joined)
-    unmeasured = np.isnan(standing)
+    in_collectives = _in_collectives(joined)
+    unmeasured = np.isnan(in_collectives)
     known = ~unmeasured.any(axis=1)
     if np.mean(known) < 0.5:
         unknown = [
@@ -123,20 +105,16 @@ def attribute(joined: Joined) -> Attribution:
         raise UnattributableError(
             f"the wait for other ranks was not measured on rank {', '.join(unknown) or 'all'}"
         )
-    np.clip(standing, 0, joined.wall, out=standing)
-    standing[~known] = np.nan
-    own = joined.wall - standing
-    typical, excess, slowest, blame = _compared(own)
-    communication = standing.min(axis=1)
+    np.clip(in_collectives, 0, joined.wall, out=in_collectives)
+    in_collectives[~known] = np.nan
+    own = joined.wall - in_collectives
+    typical, excess = _compare_with_others(own)
     return Attribution(
         own=own,
-        standing=standing,
-        communication=communication,
+        in_collectives=in_collectives,
+        communication=in_collectives.min(axis=1),
         excess=excess,
         typical=typical,
-        slowest=slowest[known],
-        blame=blame,
-        waste=standing.sum(axis=1) - communication * standing.shape[1],
     )
 
 
@@ -157,33 +135,28 @@ def reference(ranks: int) -> Ints:
     return np.linspace(0, ranks - 1, min(ranks, REFERENCE)).astype(np.int64)
 
 
-def _standing(joined: Joined) -> Floats:
-    """(T, R) wait and communication together, where an unmeasured one counts nothing; NaN where
-    neither was measured."""
+def _in_collectives(joined: Joined) -> Floats:
+    """(T, R) wait plus communication. If only one was measured, the other counts as 0; NaN if
+    neither was."""
     count, ranks = joined.wall.shape
-    standing = np.empty((ranks, count), dtype=np.float32)
+    in_collectives = np.empty((ranks, count), dtype=np.float32)
     for column in range(ranks):
         wait = joined.cells.phase(WAIT, column)
         if not joined.cells.measured(COMMUNICATION, column):
-            standing[column] = wait
+            in_collectives[column] = wait
             continue
         moving = joined.cells.phase(COMMUNICATION, column)
         both = np.where(np.isnan(moving), wait, wait + moving)
-        standing[column] = np.where(np.isnan(wait), moving, both)
-    return np.asarray(standing.T)
+        in_collectives[column] = np.where(np.isnan(wait), moving, both)
+    return np.asarray(in_collectives.T)
 
 
-def _compared(own: Floats) -> tuple[Floats, Floats, Ints, Floats]:
-    """The median rank's work (T), excess (T, R), the slowest column (T) and its lead (T)."""
+def _compare_with_others(own: Floats) -> tuple[Floats, Floats]:
+    """Own work of the median rank (T), and excess over the other ranks (T, R)."""
     excess = np.empty_like(own)
-    typical, blame = np.empty((2, len(own)), dtype=own.dtype)
-    slowest = np.empty(len(own), dtype=np.intp)
+    typical = np.empty(len(own), dtype=own.dtype)
     for rows, block in blocks(own):
         centre = middle(block)
         excess[rows] = block - centre.without(block)
         typical[rows] = centre.median
-        slowest[rows] = first = block.argmax(axis=1)
-        most = np.take_along_axis(block, first[:, None], axis=1)
-        np.put_along_axis(block, first[:, None], -np.inf, axis=1)
-        blame[rows] = most[:, 0] - block.max(axis=1)
-    return typical, excess, slowest, blame
+    return typical, excess

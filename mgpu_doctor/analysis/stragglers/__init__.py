@@ -1,1 +1,1 @@
-"""Who holds the others up, step after step, and what explains it."""
+"""Which ranks slow down the others in every step, and why."""

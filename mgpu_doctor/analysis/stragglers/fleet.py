@@ -1,13 +1,13 @@
-"""Slow ranks among many: each is compared with what all of them show. Pure.
+"""Slow ranks in large jobs: each rank is compared with statistics of all ranks. Pure.
 
-Many ranks show what is usual: how much a step varies, how alike neighbouring steps are, how far
-healthy ranks differ permanently. So a rank need not show all that by itself, and few steps decide.
-For every length n, the latest n steps of a rank are compared with what its earlier steps and the
-other ranks predict (the best linear prediction of a random effect; Robinson 1991). The error of
-that difference is the larger of what the noise of a step implies and of what the ranks show among
-each other at this length, which includes slow drifts. The limit is that of a likelihood-ratio scan
-evaluated after every step (Siegmund & Venkatraman 1995), so looking often costs nothing. Measured:
-benchmarks/detection.py.
+All ranks together show what is usual: how much steps vary, how strongly neighbouring steps are
+correlated, and how far healthy ranks differ permanently. So few steps of one rank suffice to find
+it. For every length n, the latest n steps of a rank are compared with the prediction from its
+earlier steps and the other ranks (the best linear prediction of a random effect; Robinson 1991).
+The error of the difference is the larger of two: the one that the noise of a step implies, and the
+one seen among the ranks at this length, which includes slow drifts. The limit is that of a
+likelihood-ratio scan evaluated after every step (Siegmund & Venkatraman 1995), so frequent
+evaluation adds no false alarms. Measured: benchmarks/detection.py.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from mgpu_doctor.analysis.steps.work_and_wait import (
 )
 
 LEAST_RANKS = 32
-"""Fewer ranks do not tell what is usual."""
+"""Fewer ranks do not show what is usual."""
 SHORTEST = 5
-"""Steps that a rise must have lasted."""
+"""Minimum number of steps of a rise."""
 GROWTH = 1.12
-"""Between two lengths that are looked at."""
+"""Ratio between consecutive lengths."""
 CLIP = 3.0
-"""A step counts at most so many usual deviations: garbage collection is no slowdown."""
+"""Deviations at which a step is clipped: a garbage collection is no slowdown."""
 FALSE_ALARMS = 0.02
-"""Expected in a healthy job each time its length doubles, were the noise Gaussian."""
+"""Expected number in a healthy job whenever its length doubles, for Gaussian noise."""
 RATE = 1e-6
-"""The same for a rank and step at most, in small and short jobs."""
+"""Maximum per rank and step, which applies to small and short jobs."""
 LEVEL_ALARMS = 0.01
-"""Expected of the ranks of a healthy job to stand out from the start, at one look."""
+"""Expected number of healthy ranks that appear slow from the start, per evaluation."""
 LEVEL_RATE = 1e-4
-"""The same for one rank at most, where they are few."""
+"""Maximum of the same per rank, which applies to few ranks."""
 TO_NORMAL = 1.4826
-"""From median absolute deviation to standard deviation."""
+"""Factor from median absolute deviation to standard deviation."""
 EFFICIENCY = 0.37
-"""Of a median absolute deviation, against the standard deviation (Huber 1981)."""
+"""Statistical efficiency of the median absolute deviation (Huber 1981)."""
 ALIKE_AT_MOST = 0.95
 
 
 def rise_limit(ranks: int, steps: int) -> float:
-    """Deviations that a rise must measure in a job of so many ranks and steps so far: where the
-    time between false alarms (Siegmund & Venkatraman 1995) is as long as wanted."""
+    """Minimum rise, in deviations, for a job of `ranks` ranks and `steps` steps so far: the value
+    at which false alarms are as rare as wanted (Siegmund & Venkatraman 1995)."""
     wanted = max(ranks * steps / FALSE_ALARMS, 1 / RATE)
     low, high = 1.0, 20.0
     for _ in range(40):
@@ -69,43 +69,43 @@ def rise_limit(ranks: int, steps: int) -> float:
 
 
 def level_limit(ranks: int) -> float:
-    """Deviations by which a rank that is slow from the start must stand out of so many: the
-    Gaussian quantile with the first Cornish-Fisher term, as their spread is only estimated."""
+    """Minimum excess, in deviations, of a rank that is slow from the start: the Gaussian quantile
+    with the first Cornish-Fisher term, as the spread of the ranks is only estimated."""
     gauss = NormalDist().inv_cdf(1 - min(LEVEL_RATE, LEVEL_ALARMS / ranks))
     return gauss * (1 + (gauss * gauss + 1) / (4 * EFFICIENCY * min(ranks, REFERENCE)))
 
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """What healthy ranks show, by lengths n of newest steps, the last one being all T steps.
+    """Statistics of healthy ranks, by length n of the newest steps; the last length is all T steps.
     Deviations are in units of `scale`."""
 
     scale: float
-    """Of one step of a rank, in the unit of the series."""
+    """Deviation of one step of a rank, in the unit of the series."""
     variance: float
-    """Of the mean of n steps, times n: neighbouring steps that are alike widen it."""
+    """Variance of the mean of n steps, times n; autocorrelation increases it."""
     alike: float
     """Lag-one autocorrelation."""
     centre: float
     """Level of the median rank."""
     lengths: Ints
     weights: Floats
-    """How much of a rank's earlier deviation is to be expected to stay."""
+    """Share of a rank's earlier deviation that is expected to persist."""
     shifts: Floats
-    """Of the median rank."""
+    """Shift of the median rank."""
     errors: Floats
 
     def of(self, values: Floats) -> tuple[Floats, Floats]:
-        """Of (T, k) series, k each: how the newest steps stand out, and how all of them do, in
-        standard errors; the first is the largest over all lengths but the last."""
+        """For (T, k) series, k values each: the excess of the newest steps (the largest over all
+        lengths but the last), and of all steps, in standard errors."""
         shifts = _shifts(values, self.scale, self.centre, self.lengths, self.weights)
         strength = (shifts - self.shifts[:, None]) / self.errors[:, None]
         return strength[:-1].max(axis=0, initial=-math.inf), strength[-1]
 
 
 def learn(values: Floats, *, resolution: float) -> Usual:
-    """What is usual, from (T, S) series of ranks that are healthy but for a few. `resolution`:
-    least deviation that means anything, same unit."""
+    """Usual values of (T, S) series of ranks, most of which are healthy. `resolution`: smallest
+    meaningful deviation, in the unit of the series."""
     count = len(values)
     base = column_medians(values)
     scale = max(resolution, TO_NORMAL * float(np.median(column_medians(np.abs(values - base)))))
@@ -117,13 +117,13 @@ def learn(values: Floats, *, resolution: float) -> Usual:
     variance = max(variance, 1e-6)
     lengths = _lengths(count)
     earlier = count - lengths
-    # How much healthy ranks differ for good, in steps' variances; too little would be dangerous.
+    # Permanent differences of healthy ranks, in variances of a step; too small would be unsafe.
     centre = float(np.median(base))
     levels = _shifts(values, scale, centre, lengths[-1:], np.zeros(1))[0]
     doubt = 1 / math.sqrt(2 * EFFICIENCY * values.shape[1])
     differ = (1 + doubt) * float(_spreads(levels))
     between = max(0.0, differ**2 / variance - 1 / count)
-    weights = earlier * between / (earlier * between + 1)  # nothing known before: none
+    weights = earlier * between / (earlier * between + 1)  # no earlier steps: 0
     unsure = np.sqrt(variance * (1 / lengths + between / (earlier * between + 1)))
     shifts = _shifts(values, scale, centre, lengths, weights)
     spreads = _spreads(shifts)
@@ -142,13 +142,13 @@ def learn(values: Floats, *, resolution: float) -> Usual:
 
 
 def autocorrelation(centred: Floats, squares: Floats) -> float:
-    """Lag one, of the median column, its bias in short series mended (Kendall 1954)."""
+    """Lag-one autocorrelation of the median column, corrected for short series (Kendall 1954)."""
     alike = float(np.median(np.einsum("ij,ij->j", centred[1:], centred[:-1]) / squares))
     return min(ALIKE_AT_MOST, max(0.0, alike + (1 + 3 * alike) / len(centred)))
 
 
 def widened(alike: float) -> float:
-    """Variance of a mean over that of independent steps."""
+    """Factor by which autocorrelation increases the variance of a mean."""
     return (1 + alike) / (1 - alike)
 
 
@@ -161,7 +161,7 @@ def _lengths(count: int) -> Ints:
 
 
 def _shifts(values: Floats, scale: float, centre: float, lengths: Ints, weights: Floats) -> Floats:
-    """(lengths, k) how far the newest steps of each series lie above what is expected of it."""
+    """(lengths, k) how far the newest steps of each series exceed their prediction."""
     base = column_medians(values)
     clipped = np.clip((values - base) / scale, -CLIP, CLIP)
     sums = np.cumsum(clipped[::-1], axis=0)[lengths - 1]
@@ -172,21 +172,21 @@ def _shifts(values: Floats, scale: float, centre: float, lengths: Ints, weights:
 
 
 def _spreads(values: Floats) -> Floats:
-    """Of each row, as a standard deviation."""
+    """Robust standard deviation of each row."""
     centres = np.median(values, axis=-1, keepdims=True)
     return np.asarray(TO_NORMAL * np.median(np.abs(values - centres), axis=-1))
 
 
 CHANGED = 3.7
-"""Deviations by which the level before the onset and after it must differ for an excess to be
-called one that came later: one in a hundred series of some hundred steps has such a one by chance
-(its maximum over all onsets)."""
+"""Deviations between the levels before and after the onset, from which an excess counts as one that
+began later. By chance, one in a hundred series of some hundred steps exceeds it (maximum over all
+onsets)."""
 OVER = 3.0
-"""Deviations by which the newest steps must fall short of the excess for it to be over."""
+"""Deviations by which the newest steps must fall below the excess for it to be over."""
 LATEST = 8
-"""Newest steps that are looked at alone, and twice as many, and so on."""
+"""Number of newest steps that are checked alone, then twice as many, and so on."""
 OWN_NOISE = 1.65
-"""A rank counts as noisier than the others only beyond the error of its own estimate."""
+"""Errors of its estimate by which a rank must be noisier than the others to count as noisier."""
 
 
 def lasting(
@@ -194,8 +194,8 @@ def lasting(
 ) -> Persistent | None:
     """The excess that lasts to the end of the series, or None.
 
-    `rise`, `level`: the strength that the scan found for the newest steps and for all of them, as
-    multiples of their limits; `floor`: least effect of interest, in the unit of the series.
+    `rise`, `level`: strength of the newest steps and of all steps, as multiples of their limits;
+    `floor`: smallest relevant effect, in the unit of the series.
     """
     onset, change = _onset(series, usual)
     later = onset >= HEAD and (rise >= 1 or change >= CHANGED)
@@ -220,7 +220,7 @@ def lasting(
 
 
 def _onset(series: Floats, usual: Usual) -> tuple[int, float]:
-    """Where the level most likely rose, and by how many standard errors."""
+    """Index at which the level most likely rose, and by how many standard errors."""
     count = len(series)
     clipped = np.clip((series - np.median(series)) / usual.scale, -CLIP, CLIP)
     before = np.arange(1, count - SHORTEST + 1)
@@ -231,8 +231,8 @@ def _onset(series: Floats, usual: Usual) -> tuple[int, float]:
 
 
 def _own_noise(series: Floats, onset: int, usual: Usual) -> tuple[float, float]:
-    """Scale and variance as in `Usual`, larger where this rank is noisier than the others or its
-    steps are more alike."""
+    """Scale and variance as in `Usual`, larger if this rank is noisier than the others or its steps
+    are more correlated."""
     parts = [part - np.median(part) for part in (series[:onset], series[onset:]) if len(part)]
     around = np.concatenate(parts)
     sure = 1 - OWN_NOISE / math.sqrt(len(around))
@@ -246,7 +246,7 @@ def _own_noise(series: Floats, onset: int, usual: Usual) -> tuple[float, float]:
 
 
 def _mean(values: Floats, scale: float) -> float:
-    """Of values clipped around their median."""
+    """Mean of the values clipped around their median."""
     centre = float(np.median(values))
     return centre + scale * float(np.mean(np.clip((values - centre) / scale, -CLIP, CLIP)))
 
@@ -262,24 +262,23 @@ def _is_over(newest: Floats, effect: float, scale: float, variance: float) -> bo
 
 
 RESOLUTION = 1e-4
-"""Share of the median rank's work below which no deviation means anything."""
+"""Share of the median rank's work below which a deviation is meaningless."""
 LIKELY = 0.5
-"""Share of the floor that a rank's sum must show for its phases to be looked at one by one."""
+"""Share of the floor that a rank's total excess must reach for its phases to be examined."""
 MOST_LIKELY = 256
-"""Ranks whose phases are looked at: those with the largest sums."""
+"""Maximum number of ranks whose phases are examined: those with the largest total excess."""
 
 UNKNOWN = 0.5
-"""Share of steps; a rank whose phase was measured less often is not compared."""
+"""A phase that was not measured in this share of a rank's steps is not compared."""
 
 Excess = Callable[[Ints], Floats]
 """(T, k) seconds of k columns."""
 
 
-def among_many(
+def find_in_large_job(
     joined: Joined, attribution: Attribution, floor: float
 ) -> dict[int, list[Persistent]]:
-    """Columns whose own work, or a phase of it, lasts longer than the others' by `floor` seconds
-    at least, and in what ways."""
+    """Column -> lasting excesses of its own work, or of a phase, of at least `floor` seconds."""
     fleet = _Fleet.of(joined, attribution, floor)
     everybody = np.arange(len(joined.ranks))
     found = fleet.lasting(lambda columns: attribution.excess[:, columns], everybody)
@@ -294,7 +293,7 @@ def among_many(
 
 
 def _excess_in(joined: Joined, phase: int) -> Excess:
-    """Computed at once where it is not much."""
+    """Excess of columns in a phase; computed for all columns at once in smaller jobs."""
     if len(joined.ranks) > REFERENCE:
         return partial(phase_excess, joined, phase)
     whole = phase_excess(joined, phase)
@@ -306,12 +305,12 @@ class _Fleet:
     rows: Ints
     """Steps in which every rank's work is known."""
     pace: Floats
-    """Usual over actual work of the median rank: a long step makes all differences longer."""
+    """(T) usual / actual work of the median rank, as longer steps have larger differences."""
     usual: float
     """Seconds of the median rank's work."""
     ranks: int
     steps: int
-    """Of the job so far, which is as often as it may have been looked at."""
+    """Steps of the job so far: the possible number of evaluations."""
     floor: float
 
     @classmethod
@@ -329,7 +328,7 @@ class _Fleet:
         )
 
     def lasting(self, excess: Excess, columns: Ints) -> dict[int, list[Persistent]]:
-        """Of these columns, those whose excess lasts."""
+        """Column -> excess, for those of `columns` whose excess lasts."""
         known, _ = self._series(excess(reference(self.ranks)))
         if known.shape[1] < LEAST_RANKS:
             return {}
@@ -356,8 +355,8 @@ class _Fleet:
         return found
 
     def _series(self, seconds: Floats) -> tuple[Floats, Ints]:
-        """(T, k) at the usual pace, of those columns that are known in most steps, and which they
-        are; what is not known counts as usual for its rank."""
+        """(T, k) seconds at the usual pace of the columns known in most steps, and their indices.
+        Unknown steps get the usual value of their rank."""
         series = np.array(seconds[self.rows].T, order="C")
         series *= self.pace.astype(series.dtype)
         unknown = np.isnan(series)

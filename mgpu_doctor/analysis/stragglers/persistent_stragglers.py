@@ -1,8 +1,8 @@
-"""Which ranks hold the others up, persistently, and in which phase.
+"""Which ranks slow down the others persistently, and in which phase.
 
-A rank is named only if all of this agrees: its own work exceeds that of the others significantly
-(in sum or in one phase), no other rank's sum exceeds more, and the others stand in collectives
-longer than it does by a comparable time. Otherwise nobody is.
+A rank is a straggler only if all evidence agrees: its own work exceeds that of the others
+significantly (in total or in one phase), no other rank has a larger total excess, and the others
+spend longer in collectives than it does, by a comparable time.
 """
 
 from __future__ import annotations
@@ -19,39 +19,39 @@ from mgpu_doctor.analysis.statistics.medians import column_medians
 from mgpu_doctor.analysis.statistics.significance import (
     LEAST_STEPS,
     Persistent,
-    alike_in,
+    clipped_autocorrelation,
     estimate,
     persistent,
 )
 from mgpu_doctor.analysis.steps.step_alignment import FIRST_STEPS, Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats, Ints
 from mgpu_doctor.analysis.steps.work_and_wait import OWN_PHASES, Attribution, phase_excess
-from mgpu_doctor.analysis.stragglers.fleet import LEAST_RANKS, among_many, level_limit
+from mgpu_doctor.analysis.stragglers.fleet import LEAST_RANKS, find_in_large_job, level_limit
 
 FLOOR = 0.02
-"""Least excess as a share of the step, of many ranks: of the median rank's without its wait
-(Greyhound, arXiv 2410.12588, has 10 %)."""
+"""Minimum excess as a share of the step (with many ranks: of the median rank's step without its
+wait). Greyhound, arXiv 2410.12588, uses 10 %."""
 COMPARABLE = 0.5
-"""The others must wait longer than the culprit by this share of its excess, at least; and the sum
-of its phases must show this share of what one phase shows."""
+"""The others must wait longer than the culprit by at least this share of its excess; and its total
+excess must be at least this share of the excess in one phase."""
 LEAST_MEETINGS = 5
-"""Of ranks that do not meet in every step: fewer do not show that they meet regularly."""
+"""For ranks that do not synchronize in every step: fewer synchronizations show no regularity."""
 ALIKE = 0.5
-"""A second culprit has at least this share of the first one's excess."""
+"""A further culprit has at least this share of the first one's excess."""
 FLOOR_OF_TWO = 0.03
-"""The same where there are two ranks, as nothing tells how much healthy ones differ."""
+"""The same with two ranks, where the usual difference between healthy ranks is unknown."""
 POOLED = 4
-"""So many ranks together tell how alike neighbouring steps are."""
+"""Minimum number of ranks to estimate the autocorrelation of steps from all of them."""
 PASSING = 2.0
 LARGE = 0.5
-"""What other virtual machines do to a core (nothing on this one shows it) makes a rank some tenths
-slower for about a second: of few ranks one must be slower for `PASSING` seconds to be told, unless
-it is by more than this share of the others' work. Seen with steps of 20 ms: 25 % for 0.8 s. Many
-ranks show by themselves how much such things make one of them differ."""
+"""Other virtual machines on the host can slow a core by some tens of percent for about a second,
+invisibly from inside. So with few ranks, a straggler must be slow for `PASSING` seconds, unless its
+excess is more than this share of the others' work. Seen with steps of 20 ms: 25 % for 0.8 s. With
+many ranks, the other ranks show how large such effects are."""
 ASYMMETRY = 1.5
 FEW = 2.0
-"""Healthy ranks differ a little for good (rank 0 logs, cores are shared): a culprit exceeds the
-others by 1.5 + 2/n times the difference that the most of those n keep; few show less of it."""
+"""Healthy ranks differ slightly all the time (rank 0 logs, cores are shared). A culprit's excess
+must be 1.5 + 2/n times the difference within which most of the n others lie."""
 MOST = 0.95
 
 
@@ -64,48 +64,45 @@ class _Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """A rank that holds the others up. Seconds are per step, medians or trimmed means."""
+    """A rank that slows down the others. Seconds are per step, medians or trimmed means."""
 
     rank: int
     excess: float
-    """Own work beyond the median of the other ranks."""
+    """Own work in excess of the median of the other ranks."""
     by_phase: Mapping[str, float | None]
-    """The same, phase by phase; None: not measured."""
+    """Excess of each phase; None: not measured."""
     own: float
     own_of_others: float
-    standing: float
-    """In collectives, the culprit; then the others. Means where ranks meet at few steps only."""
-    standing_of_others: float
+    in_collectives: float
+    """Time in collectives, of this rank and of the others. Means if the ranks synchronize only in
+    some steps."""
+    in_collectives_of_others: float
     positive: float
-    """Share of steps in which it worked longer than the median of the others."""
-    slowest_share: float
-    certainty: float
+    """Share of steps, 0..1, in which it worked longer than the median of the others."""
     since: int | None
-    """Step at which it began; None: as far back as steps were compared."""
+    """First slow step; None: slow from the first compared step on."""
     steps: int
-    """Steps compared since then."""
+    """Number of compared steps from then on."""
     saved: float
-    """Share of the step time, 0..1, that mending it saves, those with more excess mended first."""
+    """Share of the step time, 0..1, that fixing it saves after those with more excess."""
     step_seconds: float
-    """Mean step time since then."""
+    """Mean step time from then on."""
     since_before: int | None = None
-    """First step compared, where it began before and the records do not tell when."""
-    until: int | None = None
-    """Last step of an excess that is over; None: it lasts."""
+    """First compared step, if the slowdown began earlier than the records show."""
 
 
 def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler, ...]:
-    """The persistent stragglers, the worst first; empty where the evidence does not decide."""
+    """The persistent stragglers, the worst first; empty if the evidence is inconclusive."""
     if attribution.steps < LEAST_STEPS:
         return ()
     if len(joined.ranks) < LEAST_RANKS:
         step = float(np.median(joined.wall))
-        found = _by_themselves(joined, attribution, step)
+        found = _find_in_small_job(joined, attribution, step)
     else:
-        # Of many ranks some one is late in every step: that makes the step longer, not the floor.
+        # With many ranks, some rank is late in every step. That must not raise the floor.
         step = float(np.nanmedian(attribution.typical + attribution.communication))
-        found = among_many(joined, attribution, step * FLOOR)
-    suspects = sorted(_in_sum(attribution, found, step), key=lambda one: -one.excess)
+        found = find_in_large_job(joined, attribution, step * FLOOR)
+    suspects = sorted(_suspects_in_total(attribution, found, step), key=lambda one: -one.excess)
     if not suspects:
         return ()
     start = suspects[0].found.onset
@@ -119,7 +116,7 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
         not culprits
         or len(culprits) * 2 > len(joined.ranks)
         or gaps.argmax() != culprits[0].column
-        or not _stand_out(attribution, culprits)
+        or not _exceed_the_spread(attribution, culprits)
     ):
         return ()
     saved = saved_in_turn(attribution, {one.column: one.excess for one in culprits}, start=start)
@@ -133,10 +130,10 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
     return tuple(one for one in described if one.excess >= LARGE * one.own_of_others)
 
 
-def _in_sum(
+def _suspects_in_total(
     attribution: Attribution, found: Mapping[int, list[Persistent]], step: float
 ) -> Iterator[_Suspect]:
-    """Of what was found in a column, what shows best, if the sum of its phases shows it too."""
+    """For each column its clearest excess, if the total own work shows it, too."""
     for column, ways in found.items():
         surest = max(ways, key=lambda one: (one.effect * one.positive, one.certainty))
         beyond = attribution.excess[surest.onset :, column]
@@ -147,10 +144,10 @@ def _in_sum(
             yield _Suspect(column, surest, excess)
 
 
-def _by_themselves(
+def _find_in_small_job(
     joined: Joined, attribution: Attribution, step: float
 ) -> dict[int, list[Persistent]]:
-    """Columns with a persistent excess in sum or in a phase, each judged by its own steps."""
+    """Column -> persistent excesses, in total or in a phase, judged by the rank's own steps."""
     floor = step * (FLOOR if len(joined.ranks) > 2 else FLOOR_OF_TWO)
     late = column_medians(attribution.excess[-2 * LEAST_STEPS :])
     likely = np.maximum(column_medians(attribution.excess), late) >= COMPARABLE * floor
@@ -160,7 +157,7 @@ def _by_themselves(
     if not likely.any():
         return {}
     series += [phase_excess(joined, phase) for phase in OWN_PHASES]
-    alike = [_alike(values) for values in series]
+    alike = [_common_autocorrelation(values) for values in series]
     for column in np.flatnonzero(likely).tolist():
         for values, usual in zip(series, alike, strict=True):
             one = _persistent(values[:, column], comparisons, floor, usual)
@@ -169,10 +166,10 @@ def _by_themselves(
     return found
 
 
-def _alike(values: Floats) -> float:
-    """Autocorrelation of the median rank, slow ones being few; 0 where too few are compared."""
+def _common_autocorrelation(values: Floats) -> float:
+    """Autocorrelation of the median rank; 0 if too few ranks are compared."""
     known = [column[~np.isnan(column)] for column in values.T]
-    found = [alike_in(column) for column in known if len(column) >= LEAST_STEPS]
+    found = [clipped_autocorrelation(column) for column in known if len(column) >= LEAST_STEPS]
     return float(np.median(found)) if len(found) >= POOLED else 0.0
 
 
@@ -190,19 +187,21 @@ def _persistent(values: Floats, comparisons: int, floor: float, alike: float) ->
 
 
 def _is_waited_for(joined: Joined, attribution: Attribution, one: _Suspect) -> bool:
-    """Whether the others stand in collectives longer than the suspect, by a comparable time."""
-    standing = attribution.standing[:, [one.column]]
-    longer = (attribution.standing_middle.without(standing) - standing)[one.found.onset :, 0]
+    """Whether the others spend longer in collectives than the suspect, by a comparable time."""
+    own = attribution.in_collectives[:, [one.column]]
+    others = attribution.in_collectives_middle.without(own)
+    longer = (others - own)[one.found.onset :, 0]
     least = COMPARABLE * one.excess
     if np.nanmedian(longer) >= least:
         return True
-    return _at_meetings(joined.steps[one.found.onset :], np.nan_to_num(longer), least)
+    return _waits_at_synchronizations(joined.steps[one.found.onset :], np.nan_to_num(longer), least)
 
 
-def _at_meetings(steps: Ints, longer: Floats, least: float) -> bool:
-    """The same where ranks meet at every few steps only (local SGD), and the others wait there for
-    all that the suspect has lost since. Waits that come by chance are no meetings. Steps that were
-    left out (the wait of a meeting may look like warm-up) may have been some."""
+def _waits_at_synchronizations(steps: Ints, longer: Floats, least: float) -> bool:
+    """The same for ranks that synchronize only every few steps (local SGD), where the others wait
+    for all the time that the suspect has lost since the last synchronization. Waits at irregular
+    distances do not count. Steps that were left out may have been synchronizations, as their wait
+    may look like warm-up."""
     meetings = np.flatnonzero(longer >= least / COMPARABLE)
     apart = np.diff(meetings)
     whole = np.diff(steps[meetings]) == apart
@@ -214,8 +213,8 @@ def _at_meetings(steps: Ints, longer: Floats, least: float) -> bool:
     return bool(usual > 1 and apart.max() <= 2 * usual and np.median(waited) >= least)
 
 
-def _stand_out(attribution: Attribution, culprits: list[_Suspect]) -> bool:
-    """Whether the least culprit exceeds the rest by more than those differ among themselves."""
+def _exceed_the_spread(attribution: Attribution, culprits: list[_Suspect]) -> bool:
+    """Whether the smallest excess of a culprit is larger than the differences among the others."""
     start = culprits[0].found.onset
     own = column_medians(attribution.own[start:])
     levels = np.delete(own, [one.column for one in culprits])
@@ -223,19 +222,20 @@ def _stand_out(attribution: Attribution, culprits: list[_Suspect]) -> bool:
         return True
     usual = float(np.quantile(levels, MOST) - np.median(levels))
     times = ASYMMETRY + FEW / len(levels)
-    if not start and len(own) >= LEAST_RANKS:  # its own past does not tell it from a healthy one
+    if not start and len(own) >= LEAST_RANKS:  # no earlier steps show that it was healthy
         times = max(times, level_limit(len(own)) / NormalDist().inv_cdf(MOST))
     return all(one.excess >= times * usual for one in culprits)
 
 
 def _describe(joined: Joined, attribution: Attribution, one: _Suspect, saved: float) -> Straggler:
     start, column = one.found.onset, one.column
-    own, standing = attribution.own[start:, column], attribution.standing[start:, column]
+    own = attribution.own[start:, column]
+    in_collectives = attribution.in_collectives[:, [column]]
     excess = attribution.excess[start:, column]
-    others = attribution.standing_middle.without(attribution.standing[:, [column]])[start:, 0]
-    each_step = np.nanmedian(others - standing) >= COMPARABLE * one.excess
-    usual = np.nanmedian if each_step else np.nanmean  # most steps have no meeting, so no wait
-    slowest = attribution.slowest[-int(np.sum(~np.isnan(own))) :]
+    others = attribution.in_collectives_middle.without(in_collectives)[start:, 0]
+    in_collectives = in_collectives[start:, 0]
+    each_step = np.nanmedian(others - in_collectives) >= COMPARABLE * one.excess
+    usual = np.nanmedian if each_step else np.nanmean  # no wait in most steps
     cut_off = joined.counted_from >= FIRST_STEPS
     by_phase: dict[str, float | None] = {}
     for phase in OWN_PHASES:
@@ -247,11 +247,9 @@ def _describe(joined: Joined, attribution: Attribution, one: _Suspect, saved: fl
         by_phase=by_phase,
         own=float(np.nanmedian(own)),
         own_of_others=float(np.nanmedian(own - excess)),
-        standing=float(usual(standing)),
-        standing_of_others=float(usual(others)),
+        in_collectives=float(usual(in_collectives)),
+        in_collectives_of_others=float(usual(others)),
         positive=float(np.nanmean(excess > 0)),
-        slowest_share=float(np.mean(slowest == column)),
-        certainty=one.found.certainty,
         since=int(joined.steps[start]) if start else None,
         steps=len(own),
         saved=saved,

@@ -1,9 +1,9 @@
-"""Stragglers where ranks do different work: each is compared with its equals.
+"""Stragglers in jobs whose ranks do different work: each rank is compared with its equals.
 
-Ranks of one pipeline stage are compared with each other. A stage of one rank has no equal; then two
-things can be compared all the same: what is no work of a stage (input, saving, Python between
-steps) with all other ranks, and everything with what it was before: a stage that became slower at
-some step is a straggler, one that was slower from the start is an unequal stage.
+Ranks of one pipeline stage are compared with each other. A stage of one rank has no equals, but two
+comparisons remain: work that does not belong to a stage (input, saving, Python between steps) is
+compared with all other ranks, and all work with the rank's own earlier steps. A stage that becomes
+slower at some step is a straggler; one that is slower from the start is an imbalanced stage.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from mgpu_doctor.analysis.structure.pipeline_stages import WORK, pipeline_second
 from mgpu_doctor.case.model import Rank
 
 EQUAL = 0.1
-"""Optimizers are compared across stages whose numbers of parameters differ by no more than this."""
+"""Optimizer phases are compared across stages if their parameter counts differ by at most this."""
 CHANGED = 0.1
-"""Of its own work before: by how much more a stage must work for a change to be told. Beside other
-ranks a common drift of the machine cancels out; nothing takes it out of a rank's own past."""
+"""Minimum increase of a stage's work over its own earlier work. In comparisons between ranks, a
+common drift of the machine cancels out; in comparisons with the past it does not."""
 
 Ranks = Sequence[Rank]
 Find = Callable[[Ranks], tuple[Straggler, ...]]
 
 
-def find_in_roles(
+def find_stragglers_by_stage(
     ranks: Ranks,
     joined: Joined,
     attribution: Attribution,
     structure: Structure,
 ) -> tuple[Straggler, ...]:
-    """The persistent stragglers, the dearest first; `saved` is of the whole job's step."""
+    """The persistent stragglers, most expensive first; `saved` is of the whole job's step."""
     if structure.alike:
         return find_stragglers(joined, attribution)
 
@@ -61,9 +61,9 @@ def find_in_roles(
 
     alone = [one for one in ranks if (one.rank,) in structure.stages]
     equals = [*_among_equals(ranks, structure, find)]
-    found = _standing_out(equals, joined, attribution, structure)
+    found = _beyond_usual_spread(equals, joined, attribution, structure)
     if len(alone) == len(structure.stages):
-        found += _of_stages(alone, joined, attribution, structure, find)
+        found += _find_among_single_rank_stages(alone, joined, attribution, structure, find)
     costed = [_with_cost(one, joined, structure) for one in found]
     return tuple(sorted(costed, key=lambda one: -one.saved))
 
@@ -74,11 +74,11 @@ def _among_equals(ranks: Ranks, structure: Structure, find: Find) -> Iterator[St
             yield from find([one for one in ranks if one.rank in stage])
 
 
-def _standing_out(
+def _beyond_usual_spread(
     found: list[Straggler], joined: Joined, attribution: Attribution, structure: Structure
 ) -> list[Straggler]:
-    """Those that exceed their equals by more than healthy equals of other stages differ: where a
-    stage has two ranks, nothing else tells how much that is."""
+    """Stragglers whose excess is larger than the differences within healthy stages. In stages of
+    two ranks, nothing else shows how large these are."""
     named = {one.rank for one in found}
     levels = dict(zip(joined.ranks, np.nanmedian(attribution.own, axis=0), strict=True))
     usual = 0.0
@@ -89,10 +89,10 @@ def _standing_out(
     return [one for one in found if one.excess >= ASYMMETRY * usual]
 
 
-def _of_stages(
+def _find_among_single_rank_stages(
     ranks: Ranks, joined: Joined, attribution: Attribution, structure: Structure, find: Find
 ) -> list[Straggler]:
-    """Stragglers among stages of one rank each."""
+    """Stragglers among pipelines whose stages have one rank each."""
     levels = np.stack(
         [np.nanmedian(_filled(joined, phase), axis=0) for phase in range(len(PHASES))], axis=1
     )
@@ -100,18 +100,20 @@ def _of_stages(
     for phase in _incomparable(structure):
         own_work[:, phase] = levels[:, phase]
     beside = find(_levelled(ranks, joined, own_work))
-    changed = _changed(ranks, joined, attribution, find)
+    changed = _find_slower_than_before(ranks, joined, attribution, find)
     known = {one.rank for one in changed}
     return [*changed, *(one for one in beside if one.rank not in known)]
 
 
-def _changed(ranks: Ranks, joined: Joined, attribution: Attribution, find: Find) -> list[Straggler]:
-    """Ranks that work longer than before; one beside which another became faster does not."""
-    before = _before(joined, attribution)
+def _find_slower_than_before(
+    ranks: Ranks, joined: Joined, attribution: Attribution, find: Find
+) -> list[Straggler]:
+    """Ranks that work longer than before (not: ranks next to one that became faster)."""
+    before = _phases_before_onset(joined, attribution)
     if before is None:
         return []
     found = [
-        _against_itself(one, joined, attribution, before)
+        _compared_with_itself(one, joined, attribution, before)
         for one in find(_levelled(ranks, joined, before))
         if one.since is not None
     ]
@@ -122,10 +124,10 @@ def _changed(ranks: Ranks, joined: Joined, attribution: Attribution, find: Find)
     ]
 
 
-def _against_itself(
+def _compared_with_itself(
     one: Straggler, joined: Joined, attribution: Attribution, before: Floats
 ) -> Straggler:
-    """The straggler with its own levels, before and since, instead of those of the others."""
+    """The straggler with its own earlier levels instead of those of the others."""
     column = joined.ranks.index(one.rank)
     since = int(np.searchsorted(joined.steps, one.since or 0))
     waited = before[column, WAIT] + before[column, COMMUNICATION]
@@ -133,24 +135,24 @@ def _against_itself(
         one,
         own=float(np.nanmedian(attribution.own[since:, column])),
         own_of_others=float(before[column].sum() - waited),
-        standing=float(np.nanmedian(attribution.standing[since:, column])),
-        standing_of_others=float(waited),
+        in_collectives=float(np.nanmedian(attribution.in_collectives[since:, column])),
+        in_collectives_of_others=float(waited),
     )
 
 
 def _incomparable(structure: Structure) -> tuple[int, ...]:
-    """Phases that depend on what a stage holds."""
+    """Phases that depend on the layers of a stage."""
     counts = structure.parameters.values()
     known = len(counts) == len(structure.roles)
     equal = known and max(counts) <= (1 + EQUAL) * min(counts)
     return WORK if equal else (*WORK, OPTIMIZER)
 
 
-def _before(joined: Joined, attribution: Attribution) -> Floats | None:
-    """(R, 10) the ranks' phases before one of them began to work longer, compared with the others;
-    None where none did. Where several did, the one that grew most tells when."""
+def _phases_before_onset(joined: Joined, attribution: Attribution) -> Floats | None:
+    """(R, 10) phases of the ranks before one of them became slower than the others; None if none
+    did. If several did, the onset is that of the largest increase."""
     apart = attribution.own - median_of_others(attribution.own)
-    growths = dict(_growths(apart))
+    growths = dict(_rises(apart))
     if not growths:
         return None
     onset = growths[max(growths)]
@@ -158,8 +160,8 @@ def _before(joined: Joined, attribution: Attribution) -> Floats | None:
     return np.stack(levels, axis=1)
 
 
-def _growths(apart: Floats) -> Iterator[tuple[float, int]]:
-    """How much the level of each column grew, and at which step."""
+def _rises(apart: Floats) -> Iterator[tuple[float, int]]:
+    """Increase and onset index of each column whose level rose."""
     for series in apart.T:
         onset = change_point(series) if not np.isnan(series).any() else None
         if onset is not None:
@@ -173,8 +175,8 @@ def _filled(joined: Joined, phase: int) -> Floats:
 
 
 def _levelled(ranks: Ranks, joined: Joined, usual: Floats) -> list[Rank]:
-    """The ranks with the usual difference of their phases taken out: what is left can be compared.
-    Time in collectives never becomes negative by it."""
+    """The ranks with the usual differences of their phases removed, so that they can be compared.
+    Time in collectives never becomes negative."""
     common = usual.mean(axis=0)
     for phase in (WAIT, COMMUNICATION):
         common[phase] = usual[:, phase].max()
@@ -191,16 +193,16 @@ def _levelled(ranks: Ranks, joined: Joined, usual: Floats) -> list[Rank]:
 
 
 def _with_cost(one: Straggler, joined: Joined, structure: Structure) -> Straggler:
-    """What mending it saves of the whole job's step, by the model of a pipeline: nothing as long as
-    another stage is slower."""
+    """The straggler with what fixing it saves of the whole job's step, by the pipeline model:
+    nothing while another stage is slower."""
     start = int(np.searchsorted(joined.steps, one.since)) if one.since is not None else 0
     work = stage_work(joined, structure)[start:]
-    mended = work.copy()
+    fixed = work.copy()
     column = structure.roles[one.rank]
     inside = sum(one.by_phase.get(PHASES[phase]) or 0.0 for phase in WORK)
-    mended[:, column] = np.maximum(mended[:, column] - max(inside, 0.0), 0)
+    fixed[:, column] = np.maximum(fixed[:, column] - max(inside, 0.0), 0)
     m = structure.passes or 1
-    faster = np.nanmedian(pipeline_seconds(work, m) - pipeline_seconds(mended, m))
+    faster = np.nanmedian(pipeline_seconds(work, m) - pipeline_seconds(fixed, m))
     step = float(np.mean(joined.wall[start:]))
     saved = (float(faster) + max(0.0, one.excess - max(inside, 0.0))) / step
     return replace(one, saved=min(one.excess / step, max(0.0, saved)), step_seconds=step)

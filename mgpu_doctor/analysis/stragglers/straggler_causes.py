@@ -1,7 +1,8 @@
-"""Why a straggler is slow: how much of its excess each thing around it explains.
+"""Why a straggler is slow: how much of its excess each possible cause explains.
 
-Every cause is the straggler's seconds a step beyond the median of its peers', so what slows all
-ranks alike explains nothing. Causes may overlap (what is idle may be idle for a lock or a disk).
+A cause is measured in seconds per step beyond the median of the straggler's peers, so what slows
+all ranks equally explains nothing. Causes may overlap: an idle thread may wait for a lock or a
+disk.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, TRANSFER
 
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, Surroundings, idle
+from mgpu_doctor.analysis.statistics.medians import median_of_known
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
@@ -21,21 +23,21 @@ from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.structure.job_structure import Structure
 
 DECIDES = 0.5
-"""Share of the excess that a cause must explain to be given as the cause."""
+"""Share of the excess that a cause must explain to be reported as the cause."""
 MOST_PEERS = 64
-"""Evenly chosen; their median stands for all."""
+"""Maximum number of peers compared, evenly spread; their median represents all."""
 FILLED = 0.8
-"""Share of its cores' time that a rank must use for these to be too few."""
+"""Share of its cores' time that a rank must use for the cores to be too few."""
 WITH_DATA = (INPUT, TRANSFER, FORWARD, BACKWARD)
 """Phases that take longer with more data."""
 
 BY_CHANCE = 1.1
-"""How much longer the threads of one healthy rank's pool may stand ready than another's: many wait
-at once, so little is large beside a step (seen: less than a hundredth)."""
+"""Ratio up to which thread pools of healthy ranks may differ in their time waiting for a core. Many
+threads wait at once, so small differences are long compared with a step (seen: below 1 %)."""
 PAGING = 1000.0
-"""Page faults a second beyond its peers' from which a rank's memory comes and goes."""
+"""Page faults per second beyond its peers' from which a rank keeps reallocating memory."""
 LONGEST_FAULT = 10e-6
-"""Seconds; measured 1.5 µs for a page of 4 KiB (docs/performance.md)."""
+"""Maximum seconds per page fault; measured: 1.5 µs for 4 KiB (docs/performance.md)."""
 
 HOST = ("host-contended", "host-throttled", "host-cores", "host-paging")
 """Causes that lie on the rank's host."""
@@ -43,23 +45,23 @@ HOST = ("host-contended", "host-throttled", "host-cores", "host-paging")
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`name`: one of
-    data: it fetches more samples or tokens (in proportion);
+    """One possible cause. `name` is one of
+    data: it fetches more samples or tokens (counted in proportion);
     gc: Python's garbage collector;
     checkpoint, evaluation: the phases of these names;
-    host-contended: its main thread stood ready and others had its cores; of a pool of threads, all
-    together, as far as it took longer without computing more;
-    host-throttled: the same because its control group had used up its quota;
-    host-cores: its threads have fewer cores than its peers';
-    host-paging: it gives memory back to the kernel and takes it anew in every step;
-    idle: its main thread neither ran nor stood ready: it slept or waited for a disk, a lock, ….
+    host-contended: its main thread waited for a core (of a thread pool: all threads, as far as the
+    rank took longer without computing more);
+    host-throttled: its control group had used up its CPU quota;
+    host-cores: its threads may use fewer cores than its peers';
+    host-paging: it returns memory to the kernel and takes it again in every step;
+    idle: its main thread neither ran nor waited for a core: it slept or waited for a disk or a lock
     """
 
     name: str
     seconds: float | None
-    """Of the excess, a step; None: not measured."""
+    """Seconds per step of the excess; None: not measured."""
     share: float | None
-    """The same as a share of the excess."""
+    """Share of the excess, 0 or more."""
 
 
 def explain(
@@ -71,15 +73,15 @@ def explain(
     *,
     counted: bool = True,
 ) -> tuple[Cause, ...]:
-    """The causes that were looked at, the one that explains most first, those not measured last.
-    Peers are the ranks that do the same work. `counted`: a rank computes on what it fetched."""
+    """All possible causes, the one that explains most first, those not measured last. Peers are the
+    ranks that do the same work. `counted`: a rank computes on the samples that it fetched."""
     view = _View(joined, attribution, straggler, around, structure or Structure())
     found = {
         "data": view.data() if counted else None,
         "gc": view.beyond(view.collecting),
         "checkpoint": straggler.by_phase.get("checkpoint"),
         "evaluation": straggler.by_phase.get("evaluation"),
-        "host-contended": view.held_up(),
+        "host-contended": view.waiting_for_core(),
         "host-throttled": view.beyond(view.throttled, view.demand()),
         "host-cores": view.fewer_cores(),
         "host-paging": view.paging(),
@@ -97,7 +99,7 @@ def explain(
 
 
 class _View:
-    """The steps since the straggler is one, and what surrounds each rank in them."""
+    """The steps in which the straggler is slow, and the host of each rank during them."""
 
     def __init__(
         self,
@@ -121,20 +123,18 @@ class _View:
         self.around = known if since is None else late
 
     def beyond(self, measure: Callable[[int], float | None], factor: float = 1.0) -> float | None:
-        """What `measure` gives for the straggler beyond `factor` times the median of what it gives
-        for its peers."""
+        """`measure` of the straggler minus `factor` times the median of its peers."""
         own, others = measure(self.column), self._usual(measure)
         return None if own is None or others is None else own - factor * others
 
     def demand(self) -> float:
-        """How many times as long as its peers' the straggler's main thread was on a core, where it
-        was longer: whoever computes more stands ready for longer, too, and is itself the cause."""
+        """Ratio of the straggler's CPU time to its peers', at least 1: a rank that computes more
+        also waits longer for a core, which is no contention."""
         own, others = self.ran(self.column), self._usual(self.ran)
         return max(1.0, own / others) if own and others else 1.0
 
     def _usual(self, measure: Callable[[int], float | None]) -> float | None:
-        known = [value for peer in self.peers if (value := measure(peer)) is not None]
-        return float(np.median(known)) if known else None
+        return median_of_known(measure(peer) for peer in self.peers)
 
     def _field(self, name: str, column: int) -> Floats:
         values: Floats = self.joined.cells.column(name, column)[self.start :]
@@ -149,8 +149,9 @@ class _View:
         return float(np.median(known)) if len(known) else None
 
     def throttled(self, column: int) -> float | None:
-        """The quota holds up all threads of a group; of the main thread, it is a part of the time
-        in which that stands ready (so Linux 6.18 counts it, and those before)."""
+        """Seconds per step in which the quota stopped the main thread. The counter covers all
+        threads of the group; for the main thread it is part of its time waiting for a core (Linux
+        6.18)."""
         one = self.around[column]
         if one.throttled is None:
             return None
@@ -163,9 +164,9 @@ class _View:
             return None
         return without_core * self.step - (self.throttled(column) or 0.0)
 
-    def held_up(self) -> float | None:
-        """By others on its cores. Threads of a pool that stand ready at the same time hold a step
-        up only once, and no longer than it takes beyond what they compute."""
+    def waiting_for_core(self) -> float | None:
+        """Seconds per step spent waiting for a core. Pool threads that wait at the same time delay
+        a step only once, and at most by the time in which none of them computes."""
         if not self.around[self.column].pooled:
             return self.beyond(self.contended, self.demand())
         found, unserved = self.beyond(self.contended, BY_CHANCE), self.beyond(self.unserved)
@@ -174,7 +175,7 @@ class _View:
         return None if unserved is None else min(found, unserved)
 
     def unserved(self, column: int) -> float | None:
-        """Own work that lasts while none of its threads runs, if they run one at a time."""
+        """Own work minus the CPU time of all threads: the time in which none of them ran."""
         own, running = self.own(column), self.around[column].running
         return None if own is None or running is None else own - running * self.step
 
@@ -185,13 +186,12 @@ class _View:
         return idle(self.own(column), self.ran(column), self.step, self.around[column])
 
     def data(self) -> float | None:
-        """Of its samples or tokens, what explains more."""
+        """Seconds explained by its samples or tokens, whichever explain more."""
         found = []
         for name in ("tokens", "samples"):
             own = _amount(self._field(name, self.column))
             amounts = [_amount(self._field(name, peer)) for peer in self.peers]
-            known = [amount for amount in amounts if amount is not None]
-            usual = float(np.median(known)) if known else None
+            usual = median_of_known(amounts)
             if own and usual:
                 phases = self.joined.phases[self.start :, self.column, :][:, list(WITH_DATA)]
                 work = float(np.median(np.nan_to_num(phases), axis=0).sum())
@@ -199,9 +199,8 @@ class _View:
         return max(found, default=None)
 
     def fewer_cores(self) -> float | None:
-        """What its work would take less if its threads ran side by side as the peers' do, beside
-        the time in which its main thread had no core at all; nothing if its cores are not busy
-        with it."""
+        """Seconds saved if its threads ran as parallel as the peers', apart from the time in which
+        its main thread had no core; 0 if it does not keep its cores busy."""
         one, own = self.around[self.column], self.own(self.column)
         cores, usual = self.cores(self.column), self._usual(self.cores)
         parallel = self._usual(self._side_by_side)
@@ -216,7 +215,7 @@ class _View:
         return served - used / parallel if used >= FILLED * cores * served else 0.0
 
     def paging(self) -> float | None:
-        """Its time in the kernel beyond its peers', where it takes pages there that they do not."""
+        """Kernel time beyond its peers', if it has page faults that they do not have."""
         faults = self.beyond(lambda column: self.around[column].faulting)
         kernel = self.beyond(lambda column: self.around[column].in_kernel)
         if faults is None or kernel is None:
@@ -228,7 +227,7 @@ class _View:
         return None if cores is None else len(cores)
 
     def _side_by_side(self, column: int) -> float | None:
-        """CPU seconds a second of own work."""
+        """CPU seconds per second of own work."""
         running, own = self.around[column].running, self.own(column)
         return running * self.step / own if running and own else None
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from mgpu_doctor.analysis.cost.what_if import saved_without_share
+from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.statistics.medians import median_of_others
 from mgpu_doctor.analysis.steps.step_alignment import Joined
 from mgpu_doctor.analysis.steps.step_cells import Floats
@@ -148,7 +148,7 @@ def _uneven(
         return None
     culprits, loads, usual_loads, shares = zip(*found, strict=True)
     a_unit = np.mean([one.excess / (m - u) for one, m, u, _ in found])
-    level = saved_without_share(
+    level = saved_if_removed(
         attribution.own, attribution.communication, a_unit * _beyond_mean(load)
     )
     return Uneven(
@@ -167,7 +167,7 @@ def _varying(joined: Joined, attribution: Attribution) -> Varying | None:
     if line is None:
         return None
     load, own = line.load, attribution.own
-    saved = saved_without_share(own, attribution.communication, line.slope * _beyond_mean(load))
+    saved = saved_if_removed(own, attribution.communication, line.slope * _beyond_mean(load))
     known = np.asarray(~np.isnan(own).any(axis=1))
     most = load == load.max(axis=1, keepdims=True)
     slowest = np.where(known[:, None], own, 0).argmax(axis=1)

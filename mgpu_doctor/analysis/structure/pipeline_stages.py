@@ -124,7 +124,7 @@ def measure_stages(joined: Joined, attribution: Attribution, structure: Structur
         positive=float(np.mean(beyond > 0)),
         micro_batches=structure.micro_batches,
         passes=m,
-        bubble=float(np.nanmean(attribution.standing) / step),
+        bubble=float(np.nanmean(attribution.in_collectives) / step),
         step_seconds=step,
         saved=saved,
         saved_like_others=like_others,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mgpu_doctor.analysis.cost.communication_cost import Crowding, crowding
-from mgpu_doctor.analysis.cost.gradient_reduction import reduction
+from mgpu_doctor.analysis.cost.communication_cost import CoreContention, measure_core_contention
+from mgpu_doctor.analysis.cost.gradient_reduction import logged_reduction
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.process_metadata import Call
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
@@ -44,7 +44,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if moved is None or not step or len(measures.case.ranks) < 2:
         return
     share, source = moved
-    crowd = crowding(measures.case.ranks, measures.surroundings, share)
+    crowd = measure_core_contention(measures.case.ranks, measures.surroundings, share)
     crowded = crowd is not None and crowd.short
     better = _said_better(measures, crowded)
     left = share - better
@@ -89,10 +89,10 @@ def _called(measures: Measures) -> list[Call]:
     return sorted(often, key=lambda one: -one.seconds)
 
 
-def _cause(measures: Measures, crowd: Crowding | None) -> str:
+def _cause(measures: Measures, crowd: CoreContention | None) -> str:
     if crowd is not None and crowd.short:
         return _crowded(crowd)
-    logged = reduction(measures.case.ranks)
+    logged = logged_reduction(measures.case.ranks)
     if logged is not None:
         return (
             f"DistributedDataParallel moves gradients for {format_seconds(logged.communication)} "
@@ -110,7 +110,7 @@ def _cause(measures: Measures, crowd: Crowding | None) -> str:
     return "Computing takes too little time for so many bytes on this link."
 
 
-def _crowded(crowd: Crowding) -> str:
+def _crowded(crowd: CoreContention) -> str:
     shared = f"{crowd.cores} cores" if crowd.cores is not None else "the cores of a host"
     parts = [f"{crowd.ranks} ranks share {shared}"]
     if crowd.queueing is not None:
@@ -128,9 +128,9 @@ def _crowded(crowd: Crowding) -> str:
     )
 
 
-def _evidence(measures: Measures, crowd: Crowding | None) -> Iterable[Evidence]:
+def _evidence(measures: Measures, crowd: CoreContention | None) -> Iterable[Evidence]:
     world = len(measures.case.ranks)
-    module, logged = measures.case.ranks[0].metadata.ddp, reduction(measures.case.ranks)
+    module, logged = measures.case.ranks[0].metadata.ddp, logged_reduction(measures.case.ranks)
     if module is not None and module.parameter_bytes and logged is not None:
         moved = 2 * (world - 1) / world * module.parameter_bytes
         yield Evidence("gradients", module.parameter_bytes, "bytes", None, "birth certificate")
@@ -156,7 +156,7 @@ def _evidence(measures: Measures, crowd: Crowding | None) -> Iterable[Evidence]:
         yield Evidence(f"{one.name} a step", one.seconds / taken, "s", None, source, one.site)
 
 
-def _fixes(measures: Measures, crowd: Crowding | None, left: float) -> Iterable[Fix]:
+def _fixes(measures: Measures, crowd: CoreContention | None, left: float) -> Iterable[Fix]:
     if crowd is not None and crowd.short:
         yield Fix(
             "fewer-ranks",

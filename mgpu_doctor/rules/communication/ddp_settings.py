@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mgpu_doctor.analysis.cost.communication_cost import crowding
+from mgpu_doctor.analysis.cost.communication_cost import measure_core_contention
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.case.process_metadata import Ddp
@@ -98,7 +98,7 @@ def _overlap(measures: Measures, limits: Limits) -> Iterable[Finding]:
         return
     gain, mib, logged = found
     step = measures.step_seconds or 0.0
-    crowd = crowding(measures.case.ranks, measures.surroundings, gain)
+    crowd = measure_core_contention(measures.case.ranks, measures.surroundings, gain)
     crowded = crowd is not None and crowd.crowded
     usual = logged.cap is not None and logged.cap <= DEFAULT_CAP_MIB * MIB
     if crowded and usual:

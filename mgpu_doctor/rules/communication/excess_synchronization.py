@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.cost.gradient_reduction import spread
+from mgpu_doctor.analysis.cost.gradient_reduction import sample_ranks
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.own_code import own_code
@@ -101,7 +101,7 @@ class Place:
 def places(measures: Measures, limits: Limits) -> list[Place]:
     """The lines that synchronize in every step and need not, the dearest first. Lines of installed
     packages count where it is known what of the user's asks for them."""
-    ranks = spread(measures.case.ranks)
+    ranks = sample_ranks(measures.case.ranks)
     if len(ranks) < 2 or not measures.structure.alike:
         return []
     by_rank = [_often(rank, limits) for rank in ranks]

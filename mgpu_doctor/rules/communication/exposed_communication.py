@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from mgpu_doctor.analysis.cost.communication_cost import crowding
+from mgpu_doctor.analysis.cost.communication_cost import measure_core_contention
 from mgpu_doctor.analysis.cost.gradient_reduction import (
     Exchanges,
     Reduction,
-    exchanges,
-    exposed,
-    reduction,
-    spread,
+    count_exchanges,
+    exposed_seconds,
+    logged_reduction,
+    sample_ranks,
     transfer_seconds,
 )
 from mgpu_doctor.analysis.measures import Measures
@@ -35,7 +35,7 @@ HALF = 0.5
 
 def exchanged(measures: Measures) -> Exchanges | None:
     """What the rank with the fewest exchanges does; None: a rank does not tell."""
-    found = [exchanges(rank) for rank in spread(measures.case.ranks)]
+    found = [count_exchanges(rank) for rank in sample_ranks(measures.case.ranks)]
     known = [one for one in found if one is not None]
     return min(known, key=lambda one: one.synced) if known and len(known) == len(found) else None
 
@@ -44,7 +44,7 @@ def exposed_share(measures: Measures, often: Exchanges | None) -> tuple[float, s
     """Share of the step time in which data moves and nothing else happens, and where from."""
     if measures.moving is not None and measures.structure.alike:
         return measures.moving.share, "least of all ranks' time in collectives, step by step"
-    logged = reduction(measures.case.ranks)
+    logged = logged_reduction(measures.case.ranks)
     if logged is None or often is None or not measures.step_seconds:
         return None
     return min(1.0, logged.exposed * often.synced / measures.step_seconds), LOGGED
@@ -62,8 +62,8 @@ def needless(measures: Measures) -> float:
 def _hidden_cost(measures: Measures, share: float) -> float:
     """Share of the step time by which the communication that backward hides delays backward: on
     cores without time to spare, what the threads that move data use meanwhile."""
-    crowd = crowding(measures.case.ranks, measures.surroundings, share)
-    logged = reduction(measures.case.ranks)
+    crowd = measure_core_contention(measures.case.ranks, measures.surroundings, share)
+    logged = logged_reduction(measures.case.ranks)
     if crowd is None or not crowd.crowded or not crowd.moving or logged is None:
         return 0.0
     return crowd.moving * max(0.0, 1 - logged.exposed / max(logged.communication, 1e-12))
@@ -72,7 +72,7 @@ def _hidden_cost(measures: Measures, share: float) -> float:
 def overlap_gain(measures: Measures) -> tuple[float, int, Reduction] | None:
     """Share of the step time that smaller buckets would hide, their size in MiB, and the log; None
     where the buckets are not to blame or nothing is known."""
-    logged, often = reduction(measures.case.ranks), exchanged(measures)
+    logged, often = logged_reduction(measures.case.ranks), exchanged(measures)
     if logged is None or often is None or not measures.step_seconds or not logged.buckets:
         return None
     whole = sum(logged.buckets)
@@ -87,7 +87,7 @@ def overlap_gain(measures: Measures) -> tuple[float, int, Reduction] | None:
         now = min(now, moved[0] * measures.step_seconds / often.synced)
     transfer = transfer_seconds(logged.backward, now, logged.buckets)
     by_cap = {
-        mib: now - exposed(logged.backward, transfer, _split(whole, mib * MIB))
+        mib: now - exposed_seconds(logged.backward, transfer, _split(whole, mib * MIB))
         for mib in CAPS_MIB
         if mib * MIB * MOST_BUCKETS >= whole or mib == CAPS_MIB[0]
     }

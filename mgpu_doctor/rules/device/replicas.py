@@ -7,7 +7,13 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, Use
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.statistics.pace_comparison import EXCESS, LEAST, SURE, TOGETHER, slow_one
+from mgpu_doctor.analysis.statistics.pace_comparison import (
+    EXCESS,
+    LEAST,
+    SURE,
+    TOGETHER,
+    find_slow_pace,
+)
 from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.phase_clock import phase_clock
@@ -117,7 +123,7 @@ def _replica(measures: Measures, limits: Limits) -> Iterable[Finding]:
         on_devices = any(not name.startswith("cpu") for name in names)
         if on_devices and phase_clock(rank) is not PhaseClock.DEVICE:
             continue  # whether a stamp in a graph waits for the device is not known
-        slow = slow_one(rank.metadata.replica_paces, TOGETHER if shared else EXCESS)
+        slow = find_slow_pace(rank.metadata.replica_paces, TOGETHER if shared else EXCESS)
         step = measures.step_seconds
         if slow is None or not step:
             continue

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from mgpu_probes.inprocess.layout import TRANSFER
 
-from mgpu_doctor.analysis.cost.what_if import saved_without
+from mgpu_doctor.analysis.cost.what_if import saved_without_phase
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import phase_shares
 from mgpu_doctor.case.accelerator import accelerator
@@ -39,7 +39,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     joined, attribution = measures.joined, measures.attribution
     saved = max(shares.values())
     if joined is not None and attribution is not None:
-        saved = saved_without(joined, attribution, TRANSFER)
+        saved = saved_without_phase(joined, attribution, TRANSFER)
     pinned = {first_loader(rank).pinned for rank in ranks}
     share = float(np.median(list(shares.values())))
     yield Finding(

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from mgpu_doctor.analysis.cost.what_if import saved_fraction
+from mgpu_doctor.analysis.cost.what_if import saved_if_faster
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
-from mgpu_doctor.analysis.machines.oversubscription import Crowd, crowds
+from mgpu_doctor.analysis.machines.oversubscription import CpuDemand, measure_cpu_demand
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
@@ -26,7 +26,7 @@ SOURCE = "scheduler counters of the host (schedstat), sampled after warm-up"
 
 
 def _oversubscribed(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in crowds(measures.case, measures.surroundings):
+    for one in measure_cpu_demand(measures.case, measures.surroundings):
         if not one.full or one.cores is None:
             continue
         if one.queueing is not None and one.queueing < limits["queueing"]:
@@ -54,11 +54,11 @@ def _oversubscribed(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def crowded_out(measures: Measures) -> frozenset[int]:
     """Stragglers that wait for cores which the job's own threads have."""
-    found = crowds(measures.case, measures.surroundings)
+    found = measure_cpu_demand(measures.case, measures.surroundings)
     return frozenset[int]().union(*(_behind(measures, one) for one in found))
 
 
-def _behind(measures: Measures, one: Crowd) -> frozenset[int]:
+def _behind(measures: Measures, one: CpuDemand) -> frozenset[int]:
     alone = one.outside is None or one.outside < OUTSIDE
     waits = one.queueing is not None and one.queueing >= QUEUEING
     if not (one.full and one.most_threads > 1 and alone and waits):
@@ -71,7 +71,7 @@ def _behind(measures: Measures, one: Crowd) -> frozenset[int]:
     )
 
 
-def _saved(measures: Measures, one: Crowd) -> float | None:
+def _saved(measures: Measures, one: CpuDemand) -> float | None:
     """Share of the step without the time in which main threads stood ready; None: not known, as
     where devices work meanwhile."""
     joined, attribution = measures.joined, measures.attribution
@@ -85,23 +85,23 @@ def _saved(measures: Measures, one: Crowd) -> float | None:
         for column, rank in enumerate(joined.ranks)
         if rank in one.ranks
     }
-    return saved_fraction(attribution, faster)
+    return saved_if_faster(attribution, faster)
 
 
-def _demand(one: Crowd) -> str:
+def _demand(one: CpuDemand) -> str:
     count = len(one.ranks)
     workers = f" and loader workers busy on {one.workers:.1f} cores" if one.workers >= 0.5 else ""
     each = f" of {count} ranks" if count > 1 else ""
     return f"{format_count(one.threads, 'computing thread')}{each}{workers}"
 
 
-def _waiting(one: Crowd) -> str:
+def _waiting(one: CpuDemand) -> str:
     if one.queueing is None:
         return ""
     return f": a rank stands ready without a core {format_share(one.queueing)} of the time"
 
 
-def _cause(one: Crowd) -> str:
+def _cause(one: CpuDemand) -> str:
     told = "What wants to compute takes turns on the cores"
     if one.most_threads == 1:
         who = "the ranks alone are more than the cores" if one.alone else "loader workers compute"
@@ -114,7 +114,7 @@ def _cause(one: Crowd) -> str:
     return told
 
 
-def _evidence(one: Crowd) -> Iterable[Evidence]:
+def _evidence(one: CpuDemand) -> Iterable[Evidence]:
     yield Evidence(
         "threads that compute, against the cores that they may use",
         one.threads,
@@ -147,7 +147,7 @@ def _evidence(one: Crowd) -> Iterable[Evidence]:
         )
 
 
-def _fixes(measures: Measures, one: Crowd, saved: float | None) -> tuple[Fix, ...]:
+def _fixes(measures: Measures, one: CpuDemand, saved: float | None) -> tuple[Fix, ...]:
     count, cores = len(one.ranks), one.cores or 1.0
     wanted = math.ceil(one.threads + one.workers)
     gains = None

@@ -68,9 +68,9 @@ def _always(measures: Measures, one: Uneven) -> Finding:
             ),
             Evidence(
                 f"time in collectives a step, {compared_with}",
-                worst.standing,
+                worst.in_collectives,
                 "s",
-                worst.standing_of_others,
+                worst.in_collectives_of_others,
                 f"{worst.steps} steps of all ranks",
                 f"rank {worst.rank}",
             ),

@@ -9,9 +9,9 @@ from mgpu_doctor.analysis.statistics.pace_comparison import (
     EXCESS,
     LEAST,
     SURE,
-    Slow,
-    own_paces,
-    slow_one,
+    SlowPace,
+    find_slow_pace,
+    measure_paces,
     throughput_lost,
 )
 from mgpu_doctor.analysis.structure.job_structure import without
@@ -32,18 +32,18 @@ def _slow(measures: Measures, limits: Limits) -> Iterable[Finding]:
             yield _slow_task(*found, measures)
     if measures.servers and not measures.stragglers:  # else they do wait for each other
         workers = without(measures.case.ranks, measures.servers)
-        if found := _slowest(own_paces(workers), limits):
+        if found := _slowest(measure_paces(workers), limits):
             yield _slow_rank(*found, measures)
 
 
-def _slowest(paces: Sequence[Pace], limits: Limits) -> tuple[Slow, float] | None:
+def _slowest(paces: Sequence[Pace], limits: Limits) -> tuple[SlowPace, float] | None:
     """The slow one, where there is one that costs enough, and which share of the throughput."""
-    slow = slow_one(paces)
+    slow = find_slow_pace(paces)
     saved = throughput_lost(paces, slow) if slow is not None else 0.0
     return (slow, saved) if slow is not None and saved >= limits["cost"] else None
 
 
-def _slow_task(slow: Slow, saved: float, measures: Measures) -> Finding:
+def _slow_task(slow: SlowPace, saved: float, measures: Measures) -> Finding:
     """A worker of TensorFlow, which is known by its task alone."""
     task = f"/job:worker/replica:0/task:{slow.index}"
     return _finding(
@@ -65,7 +65,7 @@ def _slow_task(slow: Slow, saved: float, measures: Measures) -> Finding:
     )
 
 
-def _slow_rank(slow: Slow, saved: float, measures: Measures) -> Finding:
+def _slow_rank(slow: SlowPace, saved: float, measures: Measures) -> Finding:
     rank = measures.rank(slow.index)
     host, device, pid = (rank.host, rank.device, rank.pid) if rank else (None, None, None)
     on = f" on {host}" if host else ""
@@ -89,7 +89,7 @@ def _slow_rank(slow: Slow, saved: float, measures: Measures) -> Finding:
 def _finding(
     worker: Culprit,
     title: str,
-    cost: tuple[Slow, float, float | None],
+    cost: tuple[SlowPace, float, float | None],
     *,
     seen: Evidence,
     how: str,

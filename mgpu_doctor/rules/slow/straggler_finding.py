@@ -134,9 +134,9 @@ def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
         ),
         Evidence(
             f"time in collectives a step, against {level}",
-            one.standing,
+            one.in_collectives,
             "s",
-            one.standing_of_others,
+            one.in_collectives_of_others,
             source,
             where,
         ),

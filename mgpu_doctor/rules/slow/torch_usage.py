@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stalls.recompilation import Compiling, compiling
+from mgpu_doctor.analysis.stalls.recompilation import Recompilation, find_recompilation
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules import advice
@@ -19,7 +19,7 @@ USUAL = 0.5
 
 
 def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    found = compiling(measures.case.ranks, int(limits["warm_up"]))
+    found = find_recompilation(measures.case.ranks, int(limits["warm_up"]))
     if found is None or found.steps <= limits["steps"] or found.saved < limits["cost"]:
         return
     everybody = {rank.rank for rank in measures.case.ranks if rank.rank is not None}
@@ -80,7 +80,7 @@ def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
     )
 
 
-def _cause(found: Compiling, what: str, reason: str, everybody: set[int]) -> str:
+def _cause(found: Recompilation, what: str, reason: str, everybody: set[int]) -> str:
     text = "Compiled code holds for what it has seen; something else makes torch compile anew"
     if what:
         text = f"{what} is compiled anew"

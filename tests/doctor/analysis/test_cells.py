@@ -75,6 +75,5 @@ def test_some_steps_alone() -> None:
     np.testing.assert_array_equal(np.asarray(some.phases), np.asarray(whole.phases)[20:70])
     np.testing.assert_array_equal(some.end, whole.end[20:70])
     attribution, part = attribute(whole), attribute(whole).between(20, 70)
-    np.testing.assert_array_equal(part.slowest, attribution.slowest[20:70])
     np.testing.assert_array_equal(part.wait, attribution.wait[20:70])
     assert part.steps == 50

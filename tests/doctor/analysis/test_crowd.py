@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
-from mgpu_doctor.analysis.machines.oversubscription import Crowd, crowds
+from mgpu_doctor.analysis.machines.oversubscription import CpuDemand, measure_cpu_demand
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.process_metadata import UNKNOWN
 from tests.support.hosts import Doing, on_host, sampled
@@ -20,8 +20,8 @@ def job(ranks: int = 4, **birth: Any) -> Case:
     return on_host(synthetic_case(Synthetic(ranks=ranks, birth={"threads": 2, **birth})))
 
 
-def crowd(case: Case) -> Crowd:
-    (found,) = crowds(case, surroundings(case))
+def crowd(case: Case) -> CpuDemand:
+    (found,) = measure_cpu_demand(case, surroundings(case))
     return found
 
 
@@ -72,5 +72,5 @@ def test_unequal_affinities_without_samples_do_not_tell() -> None:
 def test_a_host_with_a_rank_of_unknown_threads_is_left_out() -> None:
     case = job()
     unknown = replace(case.ranks[0], metadata=UNKNOWN, host="other")
-    found = crowds(replace(case, ranks=(unknown, *case.ranks[1:])), {})
+    found = measure_cpu_demand(replace(case, ranks=(unknown, *case.ranks[1:])), {})
     assert [one.host for one in found] == ["node"]

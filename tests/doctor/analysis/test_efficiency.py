@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.analysis.cost.efficiency import Efficiency, efficiency
+from mgpu_doctor.analysis.cost.what_if import Efficiency, efficiency
 from mgpu_doctor.analysis.steps.step_alignment import join
 from mgpu_doctor.analysis.steps.work_and_wait import attribute
 from mgpu_doctor.diagnose import diagnose

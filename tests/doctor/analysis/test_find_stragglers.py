@@ -62,7 +62,7 @@ def test_ranks_that_meet_now_and_then(
         fault = Fault(seed % ranks, "forward", milliseconds=20)
         (found,) = stragglers(make(ranks=ranks, seed=seed, meets=meets, faults=[fault]))
         assert found.rank == seed % ranks
-        assert found.standing_of_others - found.standing > 0.5 * found.excess
+        assert found.in_collectives_of_others - found.in_collectives > 0.5 * found.excess
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.cost.communication_cost import Crowding, crowding
+from mgpu_doctor.analysis.cost.communication_cost import CoreContention, measure_core_contention
 from mgpu_doctor.analysis.machines.cpu_contention import Surroundings
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.model import Rank
@@ -52,7 +52,7 @@ def test_nothing_is_said_where_a_device_runs_behind_the_host_or_steps_are_few() 
 @pytest.mark.parametrize(("queueing", "crowded"), [(0.05, False), (0.20, True)])
 def test_threads_that_wait_for_a_core_crowd_communication(queueing: float, crowded: bool) -> None:
     one = Surroundings(queueing=0.3, all_queueing=0.3 + queueing, outside=1.5)
-    found = crowding(two_on_a_host(), {0: one, 1: one}, share=0.3)
+    found = measure_core_contention(two_on_a_host(), {0: one, 1: one}, share=0.3)
     assert found is not None
     assert found.queueing == pytest.approx(queueing)
     assert (found.crowded, found.ranks, found.cores, found.outside) == (crowded, 2, 2, 1.5)
@@ -60,17 +60,23 @@ def test_threads_that_wait_for_a_core_crowd_communication(queueing: float, crowd
 
 def test_cpu_time_of_other_threads_is_the_movers_where_none_of_them_computes() -> None:
     one = Surroundings(running=0.6, main_running=0.4, queueing=0.1, all_queueing=0.5)
-    alone = crowding(two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.3)
+    alone = measure_core_contention(
+        two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.3
+    )
     assert alone is not None
     assert alone.moving == pytest.approx(0.2)
-    pooled = crowding(two_on_a_host(**ON_TWO_CORES, threads=4), {0: one, 1: one}, share=0.3)
+    pooled = measure_core_contention(
+        two_on_a_host(**ON_TWO_CORES, threads=4), {0: one, 1: one}, share=0.3
+    )
     assert pooled is not None
     assert pooled.moving is None
 
 
 def test_threads_of_a_pool_compute_too_so_nothing_is_told_of_movers() -> None:
     one = Surroundings(running=0.6, main_running=0.05, queueing=0.05, all_queueing=0.9, pooled=True)
-    found = crowding(two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.3)
+    found = measure_core_contention(
+        two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.3
+    )
     assert found is not None
     assert (found.crowded, found.queueing, found.moving) == (True, None, None)
 
@@ -80,35 +86,37 @@ def test_moving_data_crowds_ranks_that_fill_the_cores(cores: int, crowded: bool)
     """Of 200 ms that communication takes a second, its threads ran 80 and stood ready for 40."""
     one = Surroundings(running=0.6, main_running=0.52, queueing=0.1, all_queueing=0.14)
     birth = {**ON_TWO_CORES, "affinity": cores, "threads": 1}
-    found = crowding(two_on_a_host(**birth), {0: one, 1: one}, share=0.2)
+    found = measure_core_contention(two_on_a_host(**birth), {0: one, 1: one}, share=0.2)
     assert found is not None
     assert found.short is crowded
 
 
 def test_a_slow_link_leaves_full_cores_idle() -> None:
     one = Surroundings(running=0.32, main_running=0.3, queueing=0.1, all_queueing=0.13)
-    found = crowding(two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.6)
+    found = measure_core_contention(
+        two_on_a_host(**ON_TWO_CORES, threads=1), {0: one, 1: one}, share=0.6
+    )
     assert found is not None
     assert not found.short
 
 
 @pytest.mark.parametrize(("cores", "crowded"), [(2, True), (8, False), (None, True)])
 def test_without_counters_ranks_and_cores_are_counted(cores: int | None, crowded: bool) -> None:
-    found = crowding(two_on_a_host(clock="cpu", affinity=cores), {}, share=0.3)
-    assert found == Crowding(crowded, 2, cores)
+    found = measure_core_contention(two_on_a_host(clock="cpu", affinity=cores), {}, share=0.3)
+    assert found == CoreContention(crowded, 2, cores)
 
 
 def test_ranks_on_two_hosts_do_not_share_cores() -> None:
     ranks = two_on_a_host(count=4)
     apart = tuple(replace(rank, host=f"node{number // 2}") for number, rank in enumerate(ranks))
-    found = crowding(apart, {}, share=0.3)
+    found = measure_core_contention(apart, {}, share=0.3)
     assert found is not None
     assert found.ranks == 2
 
 
 def test_collectives_of_devices_are_not_the_cores_work() -> None:
-    assert crowding(two_on_a_host(clock="device", affinity=2), {}, share=0.3) is None
-    assert crowding((), {}, share=0.3) is None
+    assert measure_core_contention(two_on_a_host(clock="device", affinity=2), {}, share=0.3) is None
+    assert measure_core_contention((), {}, share=0.3) is None
 
 
 def test_unmeasured_steps_are_left_out() -> None:

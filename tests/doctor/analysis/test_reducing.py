@@ -8,9 +8,9 @@ import pytest
 
 from mgpu_doctor.analysis.cost.gradient_reduction import (
     Exchanges,
-    exchanges,
-    exposed,
-    reduction,
+    count_exchanges,
+    exposed_seconds,
+    logged_reduction,
     transfer_seconds,
 )
 from mgpu_doctor.case.model import Rank
@@ -38,13 +38,13 @@ def rank(passes: int = 1, *, optimizers: Any = (SGD,), weights: Any = (), **ddp:
 def test_what_a_backward_pass_of_20_ms_leaves_exposed(
     transfer: float, buckets: list[int], left: float
 ) -> None:
-    assert exposed(0.020, transfer, buckets) == pytest.approx(left)
+    assert exposed_seconds(0.020, transfer, buckets) == pytest.approx(left)
 
 
 @pytest.mark.parametrize("transfer", [0.005, 0.018, 0.060])
 def test_the_time_to_move_all_bytes_is_found_from_what_was_exposed(transfer: float) -> None:
     buckets = [1, 3, 2, 2]
-    measured = exposed(0.020, transfer, buckets)
+    measured = exposed_seconds(0.020, transfer, buckets)
     assert transfer_seconds(0.020, measured, buckets) == pytest.approx(transfer, rel=1e-6)
 
 
@@ -56,13 +56,13 @@ def test_the_rank_that_waits_least_tells_what_is_exposed() -> None:
     }
     early = rank(communication_seconds=0.05, overlap_seconds=0.01, **times)
     last = rank(communication_seconds=0.03, overlap_seconds=0.012, **times)
-    found = reduction([early, last])
+    found = logged_reduction([early, last])
     assert found is not None
     assert found.communication == 0.03
     assert found.exposed == pytest.approx(0.018)
     assert (found.backward, found.buckets, found.cap) == (0.02, (4, 8), 25 << 20)
-    assert reduction([early, rank(backward_seconds=0.02)]) is None
-    assert reduction([]) is None
+    assert logged_reduction([early, rank(backward_seconds=0.02)]) is None
+    assert logged_reduction([]) is None
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_rank_that_waits_least_tells_what_is_exposed() -> None:
 def test_exchanges_beyond_one_an_update_are_needless(
     passes: int, synced: int, needless: float
 ) -> None:
-    found = exchanges(rank(passes, forwards=400, synced=synced))
+    found = count_exchanges(rank(passes, forwards=400, synced=synced))
     assert found == Exchanges(passes, passes * synced / 400, 1.0)
     assert found.needless == pytest.approx(needless)
 
@@ -79,8 +79,8 @@ def test_exchanges_beyond_one_an_update_are_needless(
 def test_several_optimizers_are_as_many_updates_as_were_counted() -> None:
     counts = {"forwards": 200, "synced": 200}
     two = (SGD, {"class": "AdamW"})
-    assert exchanges(rank(2, optimizers=two, **counts)) is None
-    each = exchanges(rank(2, optimizers=two, weights=[[50, 100, 100, "a"]], **counts))
+    assert count_exchanges(rank(2, optimizers=two, **counts)) is None
+    each = count_exchanges(rank(2, optimizers=two, weights=[[50, 100, 100, "a"]], **counts))
     assert each is not None
     assert (each.updates, each.needless) == (2.0, 0.0)
 
@@ -94,4 +94,4 @@ def test_several_optimizers_are_as_many_updates_as_were_counted() -> None:
     ],
 )
 def test_what_the_counters_do_not_tell_is_not_guessed(silent: Rank) -> None:
-    assert exchanges(silent) is None
+    assert count_exchanges(silent) is None

@@ -10,7 +10,7 @@ from mgpu_doctor.analysis.steps.work_and_wait import attribute
 from mgpu_doctor.analysis.stragglers.fleet import (
     LEAST_RANKS,
     SHORTEST,
-    among_many,
+    find_in_large_job,
     learn,
     level_limit,
     rise_limit,
@@ -159,7 +159,7 @@ def test_a_whole_node_of_slow_ranks_is_named_from_the_start() -> None:
     assert {one.since for one in found} == {None}
 
 
-def test_several_slow_ones_among_many() -> None:
+def test_several_slow_ones_find_in_large_job() -> None:
     faults = [Fault(rank, "forward", 10 + rank, start=60) for rank in (3, 9, 14)]
     joined = join(synthetic_case(Synthetic(ranks=40, faults=faults)).ranks)
     found = find_stragglers(joined, attribute(joined))
@@ -181,7 +181,7 @@ def test_a_phase_tells_where_the_sum_is_too_noisy() -> None:
         late["phases"][:, 4] -= np.minimum(0.0015, late["phases"][:, 4])
         joined = join(make_case([make_rank(n, one) for n, one in enumerate(steps)]).ranks)
         attribution = attribute(joined)
-        (found,) = among_many(joined, attribution, 0.02 * joined.step_seconds).items()
+        (found,) = find_in_large_job(joined, attribution, 0.02 * joined.step_seconds).items()
         assert found[0] == 5
         assert found[1][0].effect == pytest.approx(0.0015, rel=0.2)
 

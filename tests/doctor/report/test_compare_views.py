@@ -54,7 +54,7 @@ def unknown() -> Comparison:
     """Little is known of anything, and names are made to harm."""
     bare = run(HOSTILE, steady(0.04, 8), samples=None, settings={HOSTILE: HOSTILE})
     bare = replace(bare, memory=None, memory_reason=HOSTILE, phases={})
-    bare = replace(bare, standing=None, standing_reason=HOSTILE)
+    bare = replace(bare, in_collectives=None, in_collectives_reason=HOSTILE)
     other = run("other", steady(0.05, 8), ranks=2, samples=None)
     return compared([bare, other], [LeftOut(HOSTILE, HOSTILE)])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.comparing.time_to_loss import SMOOTHED, Losses, losses_of, target_of
+from mgpu_doctor.analysis.comparing.compared_run import SMOOTHED, Losses, losses_of, target_of
 from mgpu_doctor.case.model import Case
 from tests.support.runs import fed_case
 from tests.support.synthetic import Synthetic

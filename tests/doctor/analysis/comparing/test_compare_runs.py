@@ -45,14 +45,14 @@ def test_wait_and_data_that_moves_are_told_apart() -> None:
     found = run_of(fed_case(Synthetic(ranks=4, communication=0.002, faults=(slow,)), 8))
     assert found.phases["communication"] == pytest.approx(0.002, rel=0.1)
     assert found.phases["wait"] == pytest.approx(0.0075, rel=0.15), "three of four wait 10 ms"
-    assert found.standing == pytest.approx(0.0095 / found.mean.seconds, rel=0.15)
+    assert found.in_collectives == pytest.approx(0.0095 / found.mean.seconds, rel=0.15)
 
 
 def test_one_rank_alone_waits_for_nobody() -> None:
     case = fed_case(Synthetic(ranks=1), 8)
     case.ranks[0].steps["phases"][:, WAIT] = float("nan")
     found = run_of(case)
-    assert (found.ranks, found.standing, found.phases[PHASES[WAIT]]) == (1, 0.0, 0.0)
+    assert (found.ranks, found.in_collectives, found.phases[PHASES[WAIT]]) == (1, 0.0, 0.0)
 
 
 def test_all_ranks_samples_are_the_work_of_a_step() -> None:
@@ -94,8 +94,8 @@ def test_without_steps_it_says_why() -> None:
 def test_on_a_host_clock_waiting_is_not_known() -> None:
     case = fed_case(Synthetic(ranks=2, device="cuda:0"), 8, clock="host")
     found = run_of(case)
-    assert found.standing is None
-    assert found.standing_reason is not None
+    assert found.in_collectives is None
+    assert found.in_collectives_reason is not None
     assert found.phases["wait"] is None
 
 
