@@ -43,6 +43,15 @@ class Process(NamedTuple):
         return self.state in _GONE
 
 
+def split_stat(text: str) -> tuple[str, list[str]]:
+    """The name in /proc/PID/stat, and its fields from the state on; no fields: it is damaged."""
+    # The name stands in parentheses and may itself contain parentheses and spaces.
+    opening, closing = text.find("("), text.rfind(")")
+    if opening < 0 or closing < opening:
+        return "", []
+    return text[opening + 1 : closing], text[closing + 1 :].split()
+
+
 def read_process(pid: int, proc: Path = PROC) -> Process | None:
     """The process with this pid, a zombie too; None where there is none."""
     try:
@@ -50,10 +59,8 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
             text = file.read(_MOST).decode("utf-8", "replace")
     except OSError:
         return None
-    # The name stands in parentheses and may itself hold parentheses and spaces.
-    opening, closing = text.find("("), text.rfind(")")
-    fields = text[closing + 1 :].split()
-    if opening < 0 or closing < opening or len(fields) < 20:
+    name, fields = split_stat(text)
+    if len(fields) < 20:
         return None
     try:
         return Process(
@@ -61,7 +68,7 @@ def read_process(pid: int, proc: Path = PROC) -> Process | None:
             parent=int(fields[1]),
             state=fields[0],
             start_ticks=int(fields[19]),
-            name=text[opening + 1 : closing],
+            name=name,
         )
     except ValueError:
         return None

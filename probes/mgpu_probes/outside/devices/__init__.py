@@ -18,15 +18,14 @@ END_SECONDS = 1.0
 
 
 class Devices:
-    """All GPUs. Keeps the drivers open; for one thread at a time, has threads of its own.
+    """All GPUs of this machine. Keeps the drivers open. For one thread at a time.
 
-    `patience`: seconds that a sample waits for a driver before it says what is known so far.
-    `slowly`: seconds between questions of what changes slowly: links, errors, limits.
-    `details`: ask also for what a table of GPUs does not show after one look: traffic, which takes
-    two, error counters of links, affinities and the topology; hundreds of calls on NVLink machines.
-    `stays`: many samples will be taken, so XIDs are listened for from the first one on; else from
-    the second one on, as one look is too short to hear anything. `kernel_log`: tells of them,
-    too."""
+    `patience`: seconds that a sample waits for a driver before it returns what is known so far.
+    `slowly`: seconds between queries of values that change slowly: links, errors, limits.
+    `details`: also query what a table of GPUs cannot show after one sample: traffic, which takes
+    two, error counters of links, affinities and the topology (hundreds of calls with NVLink).
+    `stays`: many samples will be taken, so listen for XIDs from the first sample on, not from the
+    second. `kernel_log`: the second source of XIDs."""
 
     def __init__(
         self,
@@ -45,7 +44,7 @@ class Devices:
 
     def sample(self) -> Json:
         """One reading, ready for JSON; its names and units are those of the case's `DeviceSample`
-        and `Device`. Never raises for what a driver answers."""
+        and `Device`. A driver's error never raises."""
         told = self._nvidia.sample()
         logged = self._logged.take() if self._listens and told["driver"] else []
         self._listens = True
@@ -63,7 +62,7 @@ class Devices:
         }
 
     def close(self) -> None:
-        """End the threads and let go of the drivers."""
+        """End the threads and close the drivers."""
         self._nvidia.close()
         self._amd.close()
         self._logged.close(END_SECONDS)

@@ -103,7 +103,7 @@ class Question:
         return now - self.answer.at >= self.every - _ROUNDING
 
     def put(self, handle: Any) -> None:
-        """Ask, and keep the answer or why there is none. Raises `LostError`."""
+        """Ask, and keep the answer or the reason why there is none. Raises `LostError`."""
         began = time.monotonic()
         fields, trouble = self._asked(handle)
         ended = time.monotonic()
@@ -111,7 +111,7 @@ class Question:
         self.answer = Answer(ended, fields, trouble)
 
     def told(self, now: float) -> tuple[Json, str | None]:
-        """The fields that are known now, and what to say of the others."""
+        """The fields that are known now, and why others are not."""
         if self.answer is None:
             return {}, "not read yet: the driver is slow" if self.waits else None
         silent = now - self.answer.at
@@ -133,13 +133,13 @@ class Question:
 
 
 class Rate:
-    """Of a counter, per second, since the look before."""
+    """The rate of a counter per second since the previous reading."""
 
     def __init__(self) -> None:
         self.last: tuple[float, float] | None = None
 
     def of(self, counter: float | None, now: float) -> float | None:
-        """None at the first look, and after the counter began anew."""
+        """None at the first reading, and after the counter was reset."""
         before, self.last = self.last, None if counter is None else (now, counter)
         if before is None or counter is None or counter < before[1] or now <= before[0]:
             return None
@@ -147,7 +147,8 @@ class Rate:
 
 
 class PollingThread:
-    """A driver that hangs stops this thread only. Asked while a round goes on: one more follows."""
+    """Repeats one job in a thread, once per request. A driver that hangs stops only this thread. A
+    request during a round starts another round after it."""
 
     def __init__(self, job: Callable[[], None], name: str) -> None:
         self._job = job
@@ -157,7 +158,7 @@ class PollingThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def ask(self) -> int:
-        """Have a round that begins after now; its number."""
+        """Request a round that begins after now; returns its number."""
         with self._changed:
             if self._asked == 0 and not self._over:
                 self._thread.start()
@@ -166,12 +167,12 @@ class PollingThread:
             return self._asked
 
     def wait(self, number: int, seconds: float) -> bool:
-        """Whether that round is over, after so long at most."""
+        """Whether that round has ended, after waiting at most `seconds`."""
         with self._changed:
             return self._changed.wait_for(lambda: self._done >= number or self._over, seconds)
 
     def stop(self, seconds: float) -> bool:
-        """Let the thread end after its round; whether it has."""
+        """End the thread after its round; returns whether it has ended."""
         with self._changed:
             self._over = True
             self._changed.notify_all()
@@ -181,7 +182,7 @@ class PollingThread:
 
     @property
     def over(self) -> bool:
-        """For long jobs to look at between their parts."""
+        """Whether to stop: long jobs check it between their parts."""
         return self._over
 
     def _run(self) -> None:

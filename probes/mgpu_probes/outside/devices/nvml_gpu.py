@@ -32,7 +32,8 @@ RELAXED_PERIOD = 3.0
 
 
 class RuntimePower:
-    """Of one device. Where it may not sleep (most servers), the first look is the last."""
+    """Whether the kernel has suspended one device. Read once if it cannot be suspended, as on most
+    servers. Querying a suspended device would wake it."""
 
     def __init__(self, bus_id: str, devices: Path = SYSFS) -> None:
         self._power = devices / bus_id / "power"
@@ -94,7 +95,7 @@ class _Attached(NamedTuple):
 
 
 class NvmlGpu:
-    """For several threads: each keeps to its own questions."""
+    """One GPU, for several threads: each asks questions of its own."""
 
     def __init__(
         self,
@@ -172,7 +173,7 @@ class NvmlGpu:
         self._found = _Attached(handle, tuple(self._make()))
 
     def _remember(self, found: _Attached) -> None:
-        """Who it is, for when it is lost."""
+        """Keeps the identity, to report it when the device is lost."""
         for question in found.questions:
             if question.every == ONCE and question.answer is not None:
                 known = question.answer.fields
@@ -198,7 +199,7 @@ class _Links:
 
 
 def _finished(told: Json, troubles: dict[str, list[str]]) -> Json:
-    """What only shows when all answers lie together."""
+    """The reading with what follows only from all answers together."""
     if told.pop("lacks_memory", False):
         if told["utilization"] is None:
             troubles.setdefault("not supported", []).append("memory")

@@ -80,7 +80,7 @@ class LoggedXids:
 
 
 class XidListener:
-    """Hears XIDs in a thread of its own. `trouble`: why it does not, or not of every device."""
+    """Listens for XIDs in a thread. `trouble`: why it cannot, for all devices or some."""
 
     def __init__(self) -> None:
         self.trouble: str | None = None
@@ -163,7 +163,7 @@ def _address(handle: Any) -> int | None:
 
 
 class XidLogThread:
-    """Looks at the kernel's log in a thread of its own: its file may lie on a disk that hangs."""
+    """Reads the kernel's log in a thread: its file may be on a disk that hangs."""
 
     def __init__(self, path: Path = KMSG) -> None:
         self._path = path
@@ -192,7 +192,7 @@ class XidLogThread:
 
 
 class XidMerger:
-    """Tells each XID once, whoever told it first."""
+    """Merges XIDs of both sources: each is reported once."""
 
     def __init__(self) -> None:
         self._known: deque[Json] = deque(maxlen=_REMEMBERED)
@@ -216,7 +216,7 @@ class XidMerger:
 
 
 def _is_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
-    """Whether two who tell speak of the same."""
+    """Whether both are the same XID from the two sources."""
     near = abs(float(str(one["at"])) - float(str(other["at"]))) <= SAME_SECONDS
     device = one["index"] == other["index"] or None in (one["index"], other["index"])
     same = one["number"] == other["number"] and one["logged"] is not other["logged"]

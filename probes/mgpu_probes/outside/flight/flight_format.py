@@ -86,7 +86,7 @@ class _Places:
             return None
         place = (
             _text(frame.get("filename")) or "?",
-            _whole(frame.get("line")),
+            count_or_none(frame.get("line")),
             _text(frame.get("name")) or "?",
         )
         index = self._index.setdefault(place, len(self.all))
@@ -113,12 +113,15 @@ def _collective(entry: Mapping[str, Json], places: _Places, budget: Budget) -> d
     stack = [index for index in found if index is not None]
     sizes = sum(map(len, inputs)) + sum(map(len, outputs)) + len(inputs) + len(outputs)
     budget.take(ENTRY + sizes + len(dtypes[0]) + len(dtypes[1]) + len(stack))
-    created, timeout = _whole(entry.get("time_created_ns")), _whole(entry.get("timeout_ms"))
-    started = _whole(entry.get("time_discovered_started_ns"))
+    created, timeout = (
+        count_or_none(entry.get("time_created_ns")),
+        count_or_none(entry.get("timeout_ms")),
+    )
+    started = count_or_none(entry.get("time_discovered_started_ns"))
     return {
         "group": _group_of(entry),
         "backend": backend or None,
-        "sequence": None if p2p else _whole(sequence),
+        "sequence": None if p2p else count_or_none(sequence),
         "operation": operation,
         "inputs": inputs,
         "outputs": outputs,
@@ -140,7 +143,7 @@ def _group_of(entry: Mapping[str, Json]) -> str:
         named = named[0]
     if isinstance(named, str) and named:
         return clean(named, MOST_TEXT)
-    number = _whole(entry.get("pg_id"))
+    number = count_or_none(entry.get("pg_id"))
     return "?" if number is None else str(number)
 
 
@@ -149,7 +152,7 @@ def _names_by_id(entries: Iterable[Json]) -> dict[str, str]:
     return {
         str(entry.get("pg_id")): _group_of(entry)
         for entry in entries
-        if isinstance(entry, dict) and _whole(entry.get("pg_id")) is not None
+        if isinstance(entry, dict) and count_or_none(entry.get("pg_id")) is not None
     }
 
 
@@ -163,7 +166,7 @@ def _groups(config: object, entries: Iterable[Json], budget: Budget) -> dict[str
             ranks = [int(one) for one in re.findall(r"\d{1,9}", ranks[: MOST_RANKS * 8])]
         if isinstance(name, str) and isinstance(ranks, (list, tuple)) and ranks:
             budget.take(len(ranks))
-            numbers = {one for rank in ranks if (one := _whole(rank)) is not None}
+            numbers = {one for rank in ranks if (one := count_or_none(rank)) is not None}
             found[clean(name, MOST_TEXT) or _default(entries)] = sorted(numbers)[:MOST_RANKS]
     return found
 
@@ -192,7 +195,7 @@ def _progress(status: object, names: Mapping[str, str]) -> dict[str, list[int | 
 def _lost(entries: list[Json], read: int) -> int:
     """Entries that the ring overwrote, and those that could not be read."""
     last = entries[-1] if entries else None
-    number = _whole(last.get("record_id")) if isinstance(last, dict) else None
+    number = count_or_none(last.get("record_id")) if isinstance(last, dict) else None
     written = len(entries) if number is None else number + 1
     return max(0, written - read)
 
@@ -205,7 +208,7 @@ def _unseen(entries: Iterable[Json]) -> int:
     for entry in entries:
         if not isinstance(entry, dict) or not str(entry.get("profiling_name")).startswith("gloo:"):
             continue
-        number = _whole(entry.get("op_id"))
+        number = count_or_none(entry.get("op_id"))
         if number is not None:
             group = _group_of(entry)
             unseen += max(0, number - last.get(group, number) - 1)
@@ -216,7 +219,7 @@ def _unseen(entries: Iterable[Json]) -> int:
 def _shapes(sizes: object) -> list[list[int]]:
     listed = sizes[:MOST_TENSORS] if isinstance(sizes, (list, tuple)) else ()
     return [
-        [_whole(one) or 0 for one in shape[:MOST_DIMENSIONS]]
+        [count_or_none(one) or 0 for one in shape[:MOST_DIMENSIONS]]
         for shape in listed
         if isinstance(shape, (list, tuple))
     ]
@@ -231,7 +234,8 @@ def _text(value: object) -> str | None:
     return (clean(value, MOST_TEXT) or None) if isinstance(value, str) else None
 
 
-def _whole(value: object) -> int | None:
+def count_or_none(value: object) -> int | None:
+    """A whole number from 0 on that fits 63 bits; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if 0 <= value <= MOST_INTEGER else None
@@ -241,4 +245,4 @@ def _count(value: object) -> int | None:
     """torch's JSON gives numbers as text."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         value = int(value)
-    return _whole(value)
+    return count_or_none(value)

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from mgpu_probes.outside.flight.flight_format import FORM
+from mgpu_probes.outside.flight.flight_format import FORM, count_or_none
 from mgpu_probes.outside.terminal_text import clean
 
 ADDRESS = ("localhost", 28028)
@@ -84,7 +84,7 @@ def parse_ras(raw: bytes) -> dict[str, Json]:
     ras = held.get("ras")
     return {
         "version": _text(held.get("nccl_version")),
-        "timeouts": _whole(ras.get("timeouts_count")) if isinstance(ras, dict) else None,
+        "timeouts": count_or_none(ras.get("timeouts_count")) if isinstance(ras, dict) else None,
         "communicators": [_communicator(one) for one in listed if isinstance(one, dict)],
     }
 
@@ -92,7 +92,7 @@ def parse_ras(raw: bytes) -> dict[str, Json]:
 def _communicator(held: Mapping[str, Json]) -> dict[str, Json]:
     return {
         "hash": _text(held.get("hash")),
-        "size": _whole(held.get("size")),
+        "size": count_or_none(held.get("size")),
         "ranks": [{**_who(one), "launched": _launched(one)} for one in _objects(held, "ranks")],
         "missing": [{**_who(one), "dead": _dead(one)} for one in _objects(held, "missing_ranks")],
     }
@@ -100,9 +100,9 @@ def _communicator(held: Mapping[str, Json]) -> dict[str, Json]:
 
 def _who(held: Mapping[str, Json]) -> dict[str, Json]:
     return {
-        "rank": _whole(held.get("rank")),
+        "rank": count_or_none(held.get("rank")),
         "host": _text(held.get("host")),
-        "pid": _whole(held.get("pid")),
+        "pid": count_or_none(held.get("pid")),
         "device": _text(str(held.get("cuda_dev"))) if held.get("cuda_dev") is not None else None,
     }
 
@@ -110,7 +110,7 @@ def _who(held: Mapping[str, Json]) -> dict[str, Json]:
 def _launched(held: Mapping[str, Json]) -> int | None:
     """All operations together: NCCL counts each kind for itself."""
     counts = held.get("collective_counts")
-    known = [_whole(one) for one in counts.values()] if isinstance(counts, dict) else []
+    known = [count_or_none(one) for one in counts.values()] if isinstance(counts, dict) else []
     return sum(one for one in known if one is not None) if known else None
 
 
@@ -177,12 +177,6 @@ def _objects(held: Mapping[str, Json], key: str) -> list[dict[str, Json]]:
     listed = held.get(key)
     kept = listed[:MOST_RANKS] if isinstance(listed, list) else []
     return [one for one in kept if isinstance(one, dict)]
-
-
-def _whole(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return value if 0 <= value < 1 << 63 else None
 
 
 def _text(value: object) -> str | None:

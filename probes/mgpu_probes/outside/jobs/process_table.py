@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mgpu_probes.outside.jobs.rank_environment import VARIABLES
+from mgpu_probes.outside.processes import split_stat
 
 MOST_PROCESSES = 65_536
 MOST_COMMAND = 64 << 10
@@ -73,16 +74,13 @@ class Machine:
 
     def _entry(self, pid: int) -> Entry | None:
         text = (self._read(pid, "stat", 4096) or b"").decode("utf-8", "replace")
-        # The name stands in parentheses and may itself hold parentheses and spaces.
-        opening, closing = text.find("("), text.rfind(")")
-        fields = text[closing + 1 :].split()
-        if opening < 0 or closing < opening or len(fields) < 20:
+        name, fields = split_stat(text)
+        if len(fields) < 20:
             return None
         try:
             if int(fields[6]) & _KERNEL_THREAD:
                 return None
             cpu = (int(fields[11]) + int(fields[12])) / _TICKS
-            name = text[opening + 1 : closing]
             return Entry(pid, int(fields[1]), fields[0], name, int(fields[19]), cpu)
         except ValueError:
             return None
