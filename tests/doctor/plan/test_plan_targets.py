@@ -16,17 +16,19 @@ from mgpu_doctor.plan.tracing.user_function import TargetError, detect_framework
 
 
 @pytest.fixture(autouse=True)
-def _as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """`find` is for a process of its own: it changes this one's."""
-    for name, value in (("path", [*sys.path]), ("argv", [*sys.argv]), ("modules", {**sys.modules})):
-        if name != "modules":
-            monkeypatch.setattr(sys, name, value)
+def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """`find_function` is for a process of its own: it changes this one's.
+
+    Only scripts are forgotten afterwards: parts of torch cannot be imported a second time."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "argv", [*sys.argv])
     monkeypatch.setattr(torch.distributed, "init_process_group", None)
     refuse_groups()
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
-        del sys.modules[name]
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def _script(folder: Path, text: str) -> str:
