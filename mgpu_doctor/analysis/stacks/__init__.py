@@ -1,10 +1,10 @@
-"""What looks at a job's stacks tell: where each rank stands, who waits, and for whom. Pure.
+"""What snapshots of a job's stacks show: where each rank is, which ranks wait, and for whom. Pure.
 
-frames    a stack without what says nothing
-leaf      what a main thread does, by its innermost frames and its system call
-postures  the same for every rank of a look, data-loader workers counted in
-motion    what stood still from look to look
-standing  who is waited for
-sampling  in a job that moves: who works while the others wait
-tree      all stacks as one prefix tree
+frames           a stack without wrappers; whose code a frame is
+wait_classifier  what a main thread is doing, by its innermost frames and its system call
+thread_states    the same for every rank of a snapshot, data-loader workers included
+progress         what has not moved between snapshots, and for how long
+hang_analysis    which rank the others wait for in a blocked job
+stack_sampling   which rank works while the others wait in a job that moves
+prefix_tree      all stacks as one prefix tree
 """

@@ -1,9 +1,9 @@
-"""Who is waited for in a job that stands. Pure.
+"""Which ranks the others wait for in a blocked job. Pure.
 
-A rank that waits (in a collective, a receive, the rendezvous) is never to blame for that; whoever
-stands and does not wait is the one that the others wait for, however many they are: in a pipeline
-and between two ranks the minority is often the victim. Where all wait, the places tell whether
-they wait for each other; where they tell nothing, nobody is blamed.
+A rank that waits (in a collective, a receive, the rendezvous) is never blamed for it. The others
+wait for any rank that is blocked elsewhere, however many these are: in a pipeline, and between two
+ranks, the minority is often the victim. If all ranks wait, the places show whether they wait for
+each other; if the places show nothing, no rank is blamed.
 """
 
 from __future__ import annotations
@@ -44,38 +44,38 @@ _MAY_WORK = frozenset({Doing.BACKWARD, Doing.DEVICE})
 
 class Kind(str, Enum):
     ABSENT = "absent"
-    """Ranks have ended or are not there, and others wait."""
+    """Ranks have ended or never started, and others wait."""
     BEHIND = "behind"
-    """Ranks stand elsewhere, and others wait."""
+    """Ranks are blocked elsewhere, and others wait."""
     JOINING = "joining"
     """Ranks wait for others to join."""
     APART = "apart"
-    """All wait, but not for the same."""
+    """All wait, but in different places."""
     TOGETHER = "together"
-    """All wait in the same place: the stacks do not tell for what."""
+    """All wait in the same place: the stacks do not show for what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
     kind: Kind
     seconds: float
-    """For so long all those named here were seen to stand."""
+    """How long all ranks named here have been blocked."""
     looks: int
     culprits: tuple[Motion, ...]
-    """Who is waited for; empty: nobody can be told."""
+    """The ranks that the others wait for; empty: unknown."""
     waiting: tuple[Posture, ...]
     missing: tuple[int, ...] = ()
     """Ranks without a process that are waited for."""
     sides: tuple[tuple[Posture, ...], ...] = ()
-    """APART: who waits in the same place, the most first."""
+    """APART: the ranks by the place where they wait, the largest group first."""
     complete: bool = False
     """Every rank of the job was seen."""
     world_size: int | None = None
 
 
 def stand(looks: Sequence[Look]) -> Standing | None:
-    """Who is waited for; None where the job moves, or where one cannot tell that it stands.
-    `looks`: oldest first."""
+    """Which ranks the others wait for; None if the job moves, or may move. `looks`: snapshots,
+    oldest first."""
     followed = follow(looks)
     if followed is None or any(one.posture.doing is Doing.ENDING for one in followed.motions):
         return None
@@ -256,7 +256,7 @@ def _complete(followed: Followed) -> bool:
 
 
 def undecided(standing: Standing | None) -> str | None:
-    """Why nobody can be named though the job stands; None where stacks tell more."""
+    """Why no rank can be blamed although the job is blocked; None if the stacks show one."""
     if standing is None:
         return None
     everyone = standing.waiting
@@ -265,13 +265,13 @@ def undecided(standing: Standing | None) -> str | None:
     if standing.kind is Kind.TOGETHER and standing.world_size != 1:
         operation = everyone[0].operation or "the same wait"
         return (
-            f"all ranks that were seen stood in {operation}{f' at {where}' if where else ''} for "
-            f"{standing.seconds:.1f} s, which their stacks do not explain"
+            f"all observed ranks were blocked in {operation}{f' at {where}' if where else ''} for "
+            f"{standing.seconds:.1f} s; their stacks do not show why"
         )
     if standing.kind is Kind.APART and not places <= {Doing.COLLECTIVE, Doing.BACKWARD}:
         return (
-            f"all ranks that were seen stood for {standing.seconds:.1f} s, some of them in a wait "
-            "for their GPU, which may be for each other or not"
+            f"all observed ranks were blocked for {standing.seconds:.1f} s, some of them "
+            "waiting for their GPU, which may or may not wait for another rank"
         )
     return None
 
