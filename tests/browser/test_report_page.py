@@ -113,7 +113,7 @@ def test_the_first_screen_tells_who_why_and_what_to_do(
         ".filter((one) => one.getBoundingClientRect().bottom <= innerHeight)"
         '.map((one) => one.innerText).join("\\n")'
     )
-    assert "Rank 2 holds the others up" in words
+    assert "Rank 2 is slowing down the other ranks" in words
     assert "Fetching a batch explains" in words
     assert re.search(r"^Fix ", words, re.M)
     assert "a step in 3" in words

@@ -36,18 +36,20 @@ BOUND = Limit(
     "share",
     0.10,
     "fraction",
-    "share of the step spent waiting for data, on the rank where it is least, from which it is "
-    "told (TraceML's INPUT_BOUND, Apache-2.0); half of it must be saved without the wait.",
+    "minimum share of the step spent waiting for data, on the rank that waits least (TraceML's "
+    "INPUT_BOUND, Apache-2.0); without the wait, steps must be shorter by half of it.",
 )
-STRONG = Limit("strong", 0.20, "fraction", "the same, from which it is sure (TraceML's, too).")
+STRONG = Limit(
+    "strong", 0.20, "fraction", "share from which the confidence is high (TraceML's value)."
+)
 
 CALL = Limit(
     "call",
     0.001,
     "s",
-    "wait for data in a step up to which nothing is said of TensorFlow and of a DataLoader without "
-    "workers: to ask a tf.data iterator that has batches ready took 0.3 to 0.8 ms (TensorFlow "
-    "2.21), to receive two small tensors from a worker 1.6 ms (torch 2.13; two busy cores).",
+    "wait per step that is not reported for TensorFlow, or for a DataLoader without workers: a "
+    "tf.data iterator with batches ready takes 0.3 to 0.8 ms (TensorFlow 2.21), and receiving two "
+    "small tensors from a worker 1.6 ms (torch 2.13; two busy cores).",
 )
 
 
@@ -69,12 +71,12 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
             fixes=[
                 Fix(
                     "load-in-background",
-                    "Let batches be made ahead of time",
+                    "Load batches in the background",
                     how_to_load_faster(fed, limits),
                 ),
                 Fix(
                     "check-shard",
-                    f"Compare rank {one.rank}'s shard and storage with the others'",
+                    f"Compare the shard and storage of rank {one.rank} with the others'",
                     "Time `dataset[i]` on that host for its own indices: a slow disk, an uncached "
                     "shard or larger samples show there.",
                 ),
@@ -116,17 +118,17 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
 def _fix(saved: float, fed: Feeding, limits: Limits) -> Fix:
     how = how_to_load_faster(fed, limits)
     if fed.why is Why.HANDED_OVER:
-        return Fix("hand-over-less", "Make a batch cheaper to receive", how)
+        return Fix("hand-over-less", "Make batches cheaper to receive", how)
     if fed.why is Why.DIVIDED:
-        return Fix("larger-batches", "Let a step have more work for each batch", how)
+        return Fix("larger-batches", "Use larger batches", how)
     return Fix(
         "load-in-background",
-        "Let batches be made ahead of time",
+        "Load batches in the background",
         how,
         Predicted(
             1 - saved,
             None,
-            "measured what-if: the same steps with no wait for data; an upper bound, as workers "
+            "measured what-if: the same steps without waiting for data; an upper bound, as workers "
             "need cores of their own",
         ),
     )
@@ -135,7 +137,7 @@ def _fix(saved: float, fed: Feeding, limits: Limits) -> Fix:
 def _evidence(least: float, middle: float, fed: Feeding, limits: Limits) -> Iterable[Evidence]:
     source, bound = "input phase of every rank after warm-up", limits["share"]
     yield Evidence(
-        "share of the step spent waiting for data, on the rank where it is least",
+        "share of the step spent waiting for data, on the rank that waits least",
         least,
         "fraction",
         bound,
@@ -144,17 +146,17 @@ def _evidence(least: float, middle: float, fed: Feeding, limits: Limits) -> Iter
     yield Evidence("the same, on the median rank", middle, "fraction", bound, source)
     if fed.loader.workers is not None:
         yield Evidence(
-            "loader worker processes a rank",
+            "data loader workers per rank",
             fed.loader.workers,
             "processes",
             None,
             "birth certificate",
         )
     if fed.ready is not None:
-        measure = "share of that wait in steps for which a batch was ready when asked"
+        measure = "share of that wait in steps whose batch was ready when requested"
         yield Evidence(measure, fed.ready, "fraction", MOSTLY, source)
     sampled = (
-        ("share of time in which a worker computed or stood ready", fed.working, "computes"),
+        ("share of time in which a worker ran or waited for a core", fed.working, "computes"),
         ("share of the wait in which the main thread slept", fed.idle, "waits"),
         ("use of the host's cores", fed.cpu, "saturated"),
     )
@@ -167,14 +169,16 @@ RULES = (
     Rule(
         code="straggler-input",
         family="slow",
-        summary="A rank gets its data later than the others on every step, and they wait for it.",
+        summary="A rank gets its data later than the others in every step, and they wait for it.",
         measured=MEASURED.format(
             phases="This code is given where input explains 80 % of the excess, or more than "
             "anything else."
         )
         + f" {sampled_stragglers.MEASURED}",
         thresholds=THRESHOLDS,
-        fixes="More loader workers and prefetching; equal shards; faster or cached storage.",
+        fixes=(
+            "Use more loader workers and prefetching, equal shards, and faster or cached storage."
+        ),
         examine=_straggler,
         also=(sampled_stragglers.examine(Work.INPUT),),
         needs=("stragglers",),
@@ -185,15 +189,24 @@ RULES = (
         code="input-bound",
         family="slow",
         summary="All ranks wait for data in every step.",
-        measured="The input phase (from asking for a batch to having it) as a share of the step, "
-        "on the rank where it is least; what it costs is a what-if over the same steps. Why: "
-        "the loader's settings, and whether its workers (without workers: the main thread) ran, "
-        "stood ready or slept meanwhile, from the scheduler's counters.",
-        thresholds="Warning if a step without it would be 5 % shorter; information where batches "
-        "are ready when asked for and only receiving them takes that long. A disk is named where "
-        "whatever makes the batches slept uninterruptibly at a fifth of the looks.",
-        fixes="Loader workers that stay (`num_workers`, `persistent_workers`), prefetching, "
-        "caching or decoding beforehand; if the cores are busy, more cores or less work a sample.",
+        measured=(
+            "The input phase, from requesting a batch to having it, as a share of the step, "
+            "on the rank that waits least. The cost is a what-if over the same steps. The "
+            "cause comes from the loader's settings and from the scheduler's counters: "
+            "whether its workers (without workers: the main thread) ran, waited for a core or "
+            "slept."
+        ),
+        thresholds=(
+            "Warning if steps without the wait would be 5 % shorter. Info if batches are "
+            "ready when requested and only receiving them takes that long. A disk is named if "
+            "the process that makes the batches was in uninterruptible sleep in 20 % of the "
+            "samples."
+        ),
+        fixes=(
+            "Use persistent loader workers (`num_workers`, `persistent_workers`) and "
+            "prefetching; cache or decode samples in advance. If the cores are busy: more "
+            "cores, or less work per sample."
+        ),
         examine=_bound,
         needs=("input_shares",),
         limits=(BOUND, STRONG, CALL, SATURATED, COMPUTES, WAITS),

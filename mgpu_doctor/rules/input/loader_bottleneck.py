@@ -1,4 +1,4 @@
-"""How the ranks get their batches, and what whatever makes these does meanwhile."""
+"""Why batches come late: how the loader is set up, what its workers do, and what helps."""
 
 from __future__ import annotations
 
@@ -261,16 +261,16 @@ def told(fed: Feeding, limits: Limits) -> str:
         return (
             made
             + {
-                Why.WAITS: f", and most of that time is spent waiting for {disk}.",
-                Why.COMPUTES: ", and making it computes.",
+                Why.WAITS: f", mostly waiting for {disk}.",
+                Why.COMPUTES: ", which takes CPU time.",
                 Why.UNKNOWN: ".",
             }[fed.why]
         )
     if fed.why is Why.STARTS:
         return (
-            f"The loader starts its {loader.workers} worker{'s' * (loader.workers != 1)} anew for "
+            f"The loader restarts its {loader.workers} worker{'s' * (loader.workers != 1)} for "
             f"each epoch of {loader.batches} batches (persistent_workers=False), and the first "
-            f"batch of each waits {format_seconds(fed.first or 0.0)} for them."
+            f"batch of each epoch takes {format_seconds(fed.first or 0.0)}."
         )
     if fed.why in (Why.HANDED_OVER, Why.DIVIDED):
         return _keeps_up(loader, fed.why)
@@ -280,8 +280,9 @@ def told(fed: Feeding, limits: Limits) -> str:
         return _of_workers(loader, fed.why, disk)
     return {
         Why.WAITS: f"Making a batch does not overlap with training, and mostly waits for {disk}.",
-        Why.COMPUTES: "Making a batch computes, and does not overlap with training.",
-        Why.UNKNOWN: "Making a batch takes long and does not overlap with training; why was not "
+        Why.COMPUTES: "Making a batch takes CPU time and does not overlap with training.",
+        Why.UNKNOWN: "Making a batch does not overlap with training. The reason for its duration "
+        "was not "
         "measured.",
     }[fed.why]
 
@@ -289,12 +290,12 @@ def told(fed: Feeding, limits: Limits) -> str:
 def _keeps_up(loader: Loader, why: Why) -> str:
     if why is Why.DIVIDED:
         return (
-            "Dividing a batch over this process's replicas takes about that long, whatever its "
-            "data set does."
+            "Splitting a batch over the replicas of this process takes about that long, whatever "
+            "the data set does."
         )
     return (
         f"The loader's workers keep up (num_workers={loader.workers}): a batch was ready when it "
-        "was asked for. Receiving it from another process takes that long."
+        "was requested. Receiving it from the worker process takes that long."
     )
 
 
@@ -303,9 +304,9 @@ def _of_workers(loader: Loader, why: Why, disk: str) -> str:
     reason = {
         Why.WAITS: f"each sleeps most of the time, waiting for {disk}.",
         Why.COMPUTES: "each computes all the time, and there are too few of them.",
-        Why.UNKNOWN: "too few, or the dataset or its storage is slow.",
+        Why.UNKNOWN: "there are too few, or the dataset or its storage is slow.",
     }[why]
-    alone = " They prepare one batch ahead only." if loader.prefetch == 1 else ""
+    alone = " They prepare only one batch ahead." if loader.prefetch == 1 else ""
     now = f"num_workers={loader.workers}{ahead}"
     return f"The loader's workers cannot keep up ({now}): {reason}{alone}"
 

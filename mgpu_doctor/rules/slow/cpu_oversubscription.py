@@ -1,4 +1,4 @@
-"""More threads that want to compute than cores: they take turns, and all ranks are slower."""
+"""More computing threads than cores: they take turns, and all ranks are slower."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mgpu_doctor.rules.slow.straggler_finding import cause_named, decides
 
 QUEUEING = 0.05
 OUTSIDE = 0.25
-"""Cores of other work from which the job is not alone to blame for what its threads wait."""
+"""Cores used by other processes from which the job is not the only cause of the waiting."""
 SOURCE = "scheduler counters of the host (schedstat), sampled after warm-up"
 
 
@@ -98,34 +98,34 @@ def _demand(one: CpuDemand) -> str:
 def _waiting(one: CpuDemand) -> str:
     if one.queueing is None:
         return ""
-    return f": a rank stands ready without a core {format_share(one.queueing)} of the time"
+    return f": each rank waits for a core {format_share(one.queueing)} of the time"
 
 
 def _cause(one: CpuDemand) -> str:
-    told = "What wants to compute takes turns on the cores"
+    told = "The threads take turns on the cores"
     if one.most_threads == 1:
-        who = "the ranks alone are more than the cores" if one.alone else "loader workers compute"
-        return f"{told}: {who}, and each rank has one thread, so no setting of threads helps."
-    told += ", and the threads of a rank wait for whichever of them runs last."
+        who = "there are more ranks than cores" if one.alone else "loader workers compute, too"
+        return f"{told}: {who}. Each rank has one thread, so no thread setting helps."
+    told += ", and the threads of a rank wait for the last of them."
     if one.queueing is None:
-        return f"{told} What that costs was not measured."
+        return f"{told} The cost was not measured."
     if one.outside is not None and one.outside >= OUTSIDE:
-        told += f" Other work of this host keeps {one.outside:.1f} cores busy, too."
+        told += f" Other processes on this host keep {one.outside:.1f} cores busy, too."
     return told
 
 
 def _evidence(one: CpuDemand) -> Iterable[Evidence]:
     yield Evidence(
-        "threads that compute, against the cores that they may use",
+        "computing threads, compared with the cores that they may use",
         one.threads,
         "threads",
         one.cores,
-        "birth certificates, affinity and control group",
+        "process metadata, affinity and control group",
         one.host,
     )
     if one.workers:
         yield Evidence(
-            "cores' worth of time that loader workers use or stand ready for",
+            "cores that loader workers use or wait for",
             one.workers,
             "cores",
             None,
@@ -134,7 +134,7 @@ def _evidence(one: CpuDemand) -> Iterable[Evidence]:
         )
     if one.queueing is not None:
         yield Evidence(
-            "share of time in which a rank's main thread stood ready without a core",
+            "share of time in which a rank's main thread waited for a core",
             one.queueing,
             "fraction",
             QUEUEING,
@@ -143,7 +143,7 @@ def _evidence(one: CpuDemand) -> Iterable[Evidence]:
         )
     if one.outside is not None:
         yield Evidence(
-            "cores busy with other things than this job", one.outside, "cores", None, SOURCE
+            "cores used by other processes than this job", one.outside, "cores", None, SOURCE
         )
 
 
@@ -155,8 +155,9 @@ def _fixes(measures: Measures, one: CpuDemand, saved: float | None) -> tuple[Fix
         gains = Predicted(
             1 - saved,
             None,
-            "measured what-if: the same steps without the time in which main threads stood ready; "
-            "threads that spin while they wait cost more than that",
+            "measured what-if: the same steps without the time in which main threads waited for a "
+            "core; "
+            "threads that spin while they wait cost more",
         )
     fitting = max(1, int(cores // count))
     fixes = []
@@ -175,9 +176,10 @@ def _fixes(measures: Measures, one: CpuDemand, saved: float | None) -> tuple[Fix
         fixes.append(
             Fix(
                 "fewer-workers",
-                "Leave room for the loader's workers",
-                "Fewer of them (`num_workers`), or less work a sample (decode and resize once, "
-                "beforehand).",
+                "Leave cores for the loader's workers",
+                "Use fewer workers (`num_workers`), or less work per sample (decode and resize "
+                "once, in "
+                "advance).",
             )
         )
     if one.most_threads == 1:
@@ -199,19 +201,27 @@ def _fixes(measures: Measures, one: CpuDemand, saved: float | None) -> tuple[Fix
 RULE = Rule(
     code="cpu-oversubscribed",
     family="slow",
-    summary="The ranks' computing threads (and busy loader workers) are more than the cores or the "
-    "CPU quota of their host.",
-    measured="Threads that torch computes with, of all ranks of a host, and loader workers by the "
-    "CPU time that they use, against the cores of their affinity or the quota of their control "
-    "groups. Whether it matters: the share of time in which a rank's main thread stood ready "
-    "without a core (schedstat, sampled once a second). What it costs is a what-if over the same "
-    "steps without that time.",
-    thresholds="More threads than cores, and main threads that wait for a core. Warning if a step "
-    "without that would be 5 % shorter; never where each rank has one thread, as no setting helps "
-    "then. Measured, two ranks with two threads each on two cores: the wait promised a third less "
-    "time, one thread each took half.",
-    fixes="One computing thread a rank (`OMP_NUM_THREADS`) or cores divided by ranks; fewer "
-    "busy loader workers; more cores.",
+    summary=(
+        "The ranks have more computing threads (and busy loader workers) than their host "
+        "has cores or CPU quota."
+    ),
+    measured=(
+        "Threads that torch computes with, of all ranks of a host, plus loader workers by "
+        "the CPU time that they use, compared with the cores of their affinity or the "
+        "quota of their control groups. The effect is the share of time in which a rank's "
+        "main thread waited for a core (schedstat, sampled once per second). The cost is "
+        "a what-if over the same steps without that time."
+    ),
+    thresholds=(
+        "More threads than cores, and main threads that wait for a core. Warning if steps "
+        "without the wait would be 5 % shorter; only info if each rank has one thread, as "
+        "no thread setting helps then. Measured with two ranks of two threads each on two "
+        "cores: the predicted saving was a third, one thread per rank saved half."
+    ),
+    fixes=(
+        "Use one computing thread per rank (`OMP_NUM_THREADS`) or cores divided by ranks, "
+        "fewer busy loader workers, or more cores."
+    ),
     examine=_oversubscribed,
     replaces=(
         "straggler-compute",
@@ -225,8 +235,9 @@ RULE = Rule(
             "queueing",
             QUEUEING,
             "fraction",
-            "share of time in which a main thread stands ready without a core, from which more "
-            "threads than cores matter (the contract's 5 % of total time).",
+            "minimum share of time in which a main thread waits for a core (5 % of the time is "
+            "what "
+            "makes a finding about speed a warning).",
         ),
     ),
 )

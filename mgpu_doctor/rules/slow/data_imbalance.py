@@ -1,4 +1,4 @@
-"""Ranks that get unequal amounts of data."""
+"""Ranks that get different amounts of data: always the same rank, or a different one each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from mgpu_doctor.rules.slow.stall_finding import COST
 
 SURE = 0.95
 BUCKETS = (
-    "Group samples of like length: with Hugging Face, `TrainingArguments(group_by_length=True)`; "
+    "Group samples of similar length: with Hugging Face, "
+    "`TrainingArguments(group_by_length=True)`; "
     "with your own loader, a batch sampler that sorts some hundred samples by length, cuts them "
     "into batches and gives the ranks batches of the same place in that order. Or fill each batch "
     "up to a number of tokens instead of samples."
@@ -24,34 +25,35 @@ BUCKETS = (
 def _data(measures: Measures, limits: Limits) -> Iterable[Finding]:
     loads = measures.loads or Loads()
     if loads.uneven is not None and loads.uneven.saved >= limits["cost"]:
-        yield _always(measures, loads.uneven)
+        yield _uneven_data(measures, loads.uneven)
     elif loads.varying is not None and loads.varying.saved >= limits["cost"]:
-        yield _by_turns(measures, loads.varying)
+        yield _varying_data(measures, loads.varying)
 
 
-def _always(measures: Measures, one: Uneven) -> Finding:
+def _uneven_data(measures: Measures, one: Uneven) -> Finding:
     compared = measures.joined.ranks if measures.joined else ()
     stragglers = [each for each in measures.stragglers or () if each.rank in one.ranks]
     worst = stragglers[0]
     several = len(one.ranks) > 1
     victims = tuple(rank for rank in compared if rank not in one.ranks)
     source = f"{worst.steps} steps, counted at the loader"
-    compared_with = "against the median of the other ranks"
+    compared_with = "compared with the median of the other ranks"
     return Finding(
         code="imbalance-data",
         severity=severity_of_cost(one.saved),
         confidence=SURE,
         title=f"{format_ranks(one.ranks).capitalize()} {'have' if several else 'has'} "
         f"{format_share(one.load / one.load_of_others - 1)} more {one.unit} in every step than the "
-        "others, who wait",
-        cause=f"More data is more work: that explains {format_share(one.explained)} of what "
-        f"{'these ranks work' if several else 'this rank works'} longer."
+        "other ranks, which wait",
+        cause=f"More data is more work. It explains {format_share(one.explained)} of the extra "
+        f"time of "
+        f"{'these ranks' if several else 'this rank'}."
         f"{_settings(measures, one.ranks[0], victims)}",
         culprits=tuple(culprit_of(measures, rank) for rank in one.ranks),
         victims=victims,
         evidence=(
             Evidence(
-                f"{one.unit} a step, {compared_with}",
+                f"{one.unit} per step, {compared_with}",
                 one.load,
                 one.unit,
                 one.load_of_others,
@@ -59,7 +61,7 @@ def _always(measures: Measures, one: Uneven) -> Finding:
                 format_ranks(one.ranks),
             ),
             Evidence(
-                f"own work a step, {compared_with}",
+                f"own work per step, {compared_with}",
                 worst.own,
                 "s",
                 worst.own_of_others,
@@ -67,7 +69,7 @@ def _always(measures: Measures, one: Uneven) -> Finding:
                 f"rank {worst.rank}",
             ),
             Evidence(
-                f"time in collectives a step, {compared_with}",
+                f"time in collectives per step, {compared_with}",
                 worst.in_collectives,
                 "s",
                 worst.in_collectives_of_others,
@@ -80,9 +82,9 @@ def _always(measures: Measures, one: Uneven) -> Finding:
         fixes=(
             Fix(
                 "equal-batches",
-                f"Give {format_ranks(one.ranks)} as many {one.unit} a step as the others",
+                f"Give {format_ranks(one.ranks)} as many {one.unit} per step as the others",
                 "The same `batch_size` on every rank and `DistributedSampler(dataset, "
-                "drop_last=True)`. The batch of an update gets smaller by what was too much.",
+                "drop_last=True)`. The global batch shrinks by the surplus.",
                 Predicted(
                     1 - one.saved,
                     None,
@@ -92,7 +94,7 @@ def _always(measures: Measures, one: Uneven) -> Finding:
             ),
             Fix(
                 "share-evenly",
-                f"Keep the {one.unit} of an update, in equal shares",
+                f"Keep the {one.unit} of an update, but split them evenly",
                 f"batch_size = global batch // {len(compared)} on every rank. Where ranks must "
                 "have different numbers of batches, wrap the loop (DistributedDataParallel only) "
                 "in `with torch.distributed.algorithms.join.Join([model]):`.",
@@ -121,7 +123,7 @@ def _batch_size(measures: Measures, rank: int) -> int | None:
     return known.metadata.loader.batch_size if known is not None else None
 
 
-def _by_turns(measures: Measures, one: Varying) -> Finding:
+def _varying_data(measures: Measures, one: Varying) -> Finding:
     compared = measures.joined.ranks if measures.joined else ()
     count = len(measures.joined.steps) if measures.joined else 0
     source = f"{count} steps of all ranks, counted at the loader"
@@ -130,10 +132,11 @@ def _by_turns(measures: Measures, one: Varying) -> Finding:
         code="imbalance-data",
         severity=severity_of_cost(one.saved),
         confidence=SURE,
-        title=f"In each step another rank has the most {one.unit}, and the others wait for it: "
-        f"{format_seconds(one.seconds)} a step",
-        cause=f"The {one.unit} of a step differ between the ranks (sequences or samples of "
-        "different size), and work follows them. No rank is slower than another by itself.",
+        title=f"Uneven {one.unit} cost {format_seconds(one.seconds)} per step: in each step the "
+        f"ranks "
+        "wait for the one with the most",
+        cause=f"The {one.unit} per step differ between the ranks (sequences or samples of "
+        "different size), and so does their work. No rank is slower by itself.",
         victims=compared,
         evidence=(
             Evidence(
@@ -164,13 +167,14 @@ def _by_turns(measures: Measures, one: Varying) -> Finding:
         fixes=(
             Fix(
                 "bucket-by-length",
-                "Let the ranks have batches of like size in each step",
+                "Give all ranks batches of similar size in each step",
                 BUCKETS,
                 Predicted(
                     1 - one.saved,
                     None,
-                    f"measured what-if: the same steps with equal {one.unit} on all ranks; padding "
-                    "that falls away comes on top",
+                    f"measured what-if: the same steps with equal {one.unit} on all ranks; less "
+                    f"padding "
+                    "saves more",
                 ),
             ),
         ),
@@ -181,17 +185,27 @@ RULES = (
     Rule(
         code="imbalance-data",
         family="slow",
-        summary="Ranks have unequal amounts of data in a step, always the same rank or by turns, "
-        "and those with less wait for those with more.",
-        measured="Samples and tokens of every step as the loader gave them. Of a straggler: "
-        "whether it has at least 5 % more, and whether work in proportion to that explains at "
-        "least half of its excess. By turns: how own work follows the load over all steps and "
-        "ranks, each without its own mean, and what equal loads would save.",
-        thresholds="A straggler must have passed its own test. By turns: a correlation of at "
-        "least 0.3 with t of at least 6, loads that differ by 2 % or more (standard deviation), "
-        "and no more seconds a sample than the mean step takes.",
-        fixes="Equal batch sizes and shards (`drop_last`), batches grouped by length, or `Join` "
-        "where the numbers of batches must differ.",
+        summary=(
+            "Ranks have different amounts of data in a step, and those with less wait for "
+            "those with more: always the same rank, or a different one in each step."
+        ),
+        measured=(
+            "Samples and tokens of every step, counted at the loader. For a straggler: "
+            "whether it has at least 5 % more, and whether work in proportion to that "
+            "explains at least half of its excess. For a rank that changes from step to step: "
+            "how own work follows the load over all steps and ranks (each minus its mean), "
+            "and what equal loads would save."
+        ),
+        thresholds=(
+            "A straggler must pass the straggler test (`explain straggler-compute`). "
+            "Otherwise: a correlation of at least 0.3 with t of at least 6, loads that differ "
+            "by 2 % or more (standard deviation), and no more seconds per sample than in the "
+            "mean step."
+        ),
+        fixes=(
+            "Use equal batch sizes and shards (`drop_last`), group batches by length, or use "
+            "`Join` if the numbers of batches must differ."
+        ),
         examine=_data,
         needs=("loads",),
         limits=(COST,),

@@ -1,4 +1,4 @@
-"""A rank that holds the others up because it does not get the CPU that they get."""
+"""A rank that slows down the others because it gets less CPU time than they do."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from mgpu_doctor.rules.slow.cpu_oversubscription import OUTSIDE, crowded_out
 from mgpu_doctor.rules.slow.straggler_finding import COST, MEASURED, THRESHOLDS, straggler_finding
 
 OTHERS = ("data", "gc", "checkpoint", "evaluation")
-"""Causes that have findings of their own; the host is blamed if it explains more."""
+"""Causes with findings of their own; the host is the cause if it explains more."""
 WHAT = {
     "host-contended": "waiting for a core",
-    "host-throttled": "standing still without CPU quota",
+    "host-throttled": "waiting for CPU quota",
     "host-cores": "computing on fewer cores",
-    "host-paging": "taking memory from the kernel anew",
+    "host-paging": "reallocating memory from the kernel",
 }
 MALLOC = {"MALLOC_TRIM_THRESHOLD_": 1 << 30, "MALLOC_MMAP_THRESHOLD_": 32 << 20}
 """glibc keeps freed memory with these (mallopt(3); 32 MiB is the most that all versions take)."""
@@ -125,19 +125,20 @@ def _told(place: _Place) -> str:
     if place.cause.name == "host-throttled" and own.quota is not None:
         told.append(f"Its control group may use {own.quota:g} cores' worth of CPU time.")
     if place.cause.name == "host-cores":
-        told.append(f"It may use {_cores(own.cores)}, the other ranks more.")
+        told.append(f"It may use {_cores(own.cores)}; the other ranks may use more.")
     if place.cause.name == "host-paging":
         told.append(
-            "glibc's malloc gives large blocks back when they are freed; whether it does so in "
-            "every step differs from process to process with what lies beside them on the heap."
+            "glibc's malloc returns large freed blocks to the kernel. Whether this happens in "
+            "every "
+            "step depends on the heap of each process."
         )
     if place.cause.name == "host-contended":
         if own.outside is not None and own.outside >= OUTSIDE:
-            told.append(f"Other work on this host kept {own.outside:.1f} cores busy meanwhile.")
+            told.append(f"Other processes on this host kept {own.outside:.1f} cores busy.")
         if own.cores and threads is not None and threads > len(own.cores):
-            told.append(f"Its own {threads} computing threads share {_cores(own.cores)}.")
+            told.append(f"Its {threads} computing threads share {_cores(own.cores)}.")
         if own.children is not None and (want := _wanted(own.children)) >= OUTSIDE:
-            told.append(f"Processes that it started itself want {want:.1f} cores there.")
+            told.append(f"Its child processes need {want:.1f} cores.")
     return " ".join(told)
 
 
@@ -145,7 +146,7 @@ def _evidence(place: _Place) -> Iterable[Evidence]:
     own, where = place.own, f"rank {place.one.rank}"
     if place.cause.name == "host-paging" and own.faulting is not None:
         yield Evidence(
-            "pages of memory that the kernel gave it anew, against the other ranks",
+            "page faults, compared with the other ranks",
             own.faulting,
             "1/s",
             place.faulting_of_others,
@@ -153,9 +154,9 @@ def _evidence(place: _Place) -> Iterable[Evidence]:
             where,
         )
     if own.without_core is not None:
-        what = "time all its threads" if own.pooled else "share of time its main thread"
+        what = "time that all its threads" if own.pooled else "share of time that its main thread"
         yield Evidence(
-            f"{what} stood ready without a core, against the other ranks",
+            f"{what} waited for a core, compared with the other ranks",
             own.without_core,
             "s/s" if own.pooled else "fraction",
             place.waiting_of_others,
@@ -164,7 +165,7 @@ def _evidence(place: _Place) -> Iterable[Evidence]:
         )
     if own.throttled:
         yield Evidence(
-            "time its control group was held up by its CPU quota, all cores together",
+            "time in which its control group was throttled by its CPU quota, summed over cores",
             own.throttled,
             "s/s",
             0.0,
@@ -175,7 +176,7 @@ def _evidence(place: _Place) -> Iterable[Evidence]:
             yield Evidence("its CPU quota", own.quota, "cores", None, "its control group", where)
     if own.cores:
         yield Evidence(
-            "cores it may use, of those that the ranks of this host may use",
+            "cores it may use, of the cores available to the ranks of this host",
             len(own.cores),
             "cores",
             len(place.cores),
@@ -184,7 +185,7 @@ def _evidence(place: _Place) -> Iterable[Evidence]:
         )
     if own.outside is not None:
         yield Evidence(
-            "cores busy with other things than this job", own.outside, "cores", None, SOURCE, where
+            "cores used by other processes than this job", own.outside, "cores", None, SOURCE, where
         )
 
 
@@ -201,11 +202,12 @@ def _fixes(measures: Measures, place: _Place) -> list[Fix]:
         fixes.append(
             Fix(
                 "move-rank",
-                f"Let rank {number} run where there is room",
-                f"taskset -acp {cores} {pid}  moves it at once. For good, start it so: "
+                f"Let rank {number} use more cores",
+                f"taskset -acp {cores} {pid}  moves it at once. To make it permanent, start it "
+                f"with "
                 f"numactl --physcpubind={cores} COMMAND, or look for `sched_setaffinity`, "
                 "`--cpu-bind` (Slurm), `--cpuset-cpus` (docker) or `--numa-binding` (torchrun) "
-                "that gives it fewer.",
+                "that gives it fewer cores.",
             )
         )
     threads = _threads(place.rank)
@@ -213,7 +215,7 @@ def _fixes(measures: Measures, place: _Place) -> list[Fix]:
         fixes.append(
             Fix(
                 "fewer-threads",
-                f"No more computing threads than cores: {len(own.cores)} instead of {threads}",
+                f"Use no more computing threads than cores: {len(own.cores)} instead of {threads}",
                 environment(measures, OMP_NUM_THREADS=len(own.cores)),
             )
         )
@@ -227,18 +229,18 @@ def clear_cores(own: Surroundings) -> Fix:
     core = format_cores(own.cores) if own.cores else "CORE"
     return Fix(
         "clear-cores",
-        "Find what else computes there, and stop it or move it away",
+        "Find the other processes on these cores, and stop or move them",
         "ps -eLo psr,pcpu,pid,comm --sort=-pcpu | head -30  shows what runs on which core "
         f"(first column; the rank's: {core}).\n"
-        "taskset -acp OTHER_CORES OTHER_PID  moves it; nice -n 19 makes it give way.",
+        "taskset -acp OTHER_CORES OTHER_PID  moves it; nice -n 19 lowers its priority.",
     )
 
 
 def _keep_memory(measures: Measures) -> Fix:
     return Fix(
         "keep-memory",
-        "Let the allocator keep what is freed",
-        f"{environment(measures, **MALLOC)}\nBlocks of more than 32 MiB still come and go; "
+        "Let the allocator keep freed memory",
+        f"{environment(measures, **MALLOC)}\nBlocks of more than 32 MiB are still returned; "
         "jemalloc or tcmalloc (LD_PRELOAD) keep those, too.",
     )
 
@@ -274,24 +276,33 @@ RULES = (
     Rule(
         code="straggler-host",
         family="slow",
-        summary="A rank does not get the CPU time that the other ranks get (a neighbour on its "
-        "cores, a CPU quota, fewer cores, memory that comes and goes), and they wait for it.",
-        measured=MEASURED.format(
-            phases="How long the rank's main thread stood ready without a core (schedstat), and "
-            "its control group was held up by its quota (cpu.stat), is sampled from outside once a "
-            "second, beyond the median of the other ranks. Of TensorFlow on CPUs, where the main "
-            "thread waits for a pool, all threads count, as far as the rank takes longer without "
-            "computing more. Fewer cores count by what its work would take less if its threads ran "
-            "side by side as the others' do. Memory that comes and goes counts by the time in the "
-            "kernel beyond the others', where the rank has 1,000 page faults a second more than "
-            "they."
+        summary=(
+            "A rank gets less CPU time than the other ranks (contention for its cores, a CPU "
+            "quota, fewer cores, memory reallocated in every step), and they wait for it."
         ),
-        thresholds=f"{THRESHOLDS} The host must explain half of the excess, and more than the "
-        "rank's batches, garbage collection and saving do. Where the job's own threads fill the "
-        "cores, the finding is `cpu-oversubscribed`.",
-        fixes="Other cores (`taskset`, `numactl`), a higher quota (docker, Kubernetes, systemd), "
-        "no more threads than cores (`OMP_NUM_THREADS`), an allocator that keeps what is freed "
-        "(`MALLOC_TRIM_THRESHOLD_`, jemalloc).",
+        measured=MEASURED.format(
+            phases=(
+                "Sampled from outside once per second, beyond the median of the other ranks: how "
+                "long the rank's main thread waited for a core (schedstat), and how long its "
+                "control group was throttled by its quota (cpu.stat). For TensorFlow on CPUs, "
+                "whose main thread waits for a thread pool, all threads count, as far as the rank "
+                "takes longer without computing more. Fewer cores count by the time that its work "
+                "would save if its threads ran as parallel as the others'. Reallocated memory "
+                "counts by the extra time in the kernel, if the rank has 1,000 page faults per "
+                "second more than the others."
+            )
+        ),
+        thresholds=THRESHOLDS
+        + (
+            " The host must explain half of the excess, and more than the rank's batches, "
+            "garbage collection and checkpoints do. If the job's own threads fill the cores, "
+            "the finding is `cpu-oversubscribed`."
+        ),
+        fixes=(
+            "Use other cores (`taskset`, `numactl`), raise the quota (docker, Kubernetes, "
+            "systemd), use no more threads than cores (`OMP_NUM_THREADS`), or an allocator "
+            "that keeps freed memory (`MALLOC_TRIM_THRESHOLD_`, jemalloc)."
+        ),
         examine=_straggler,
         needs=("stragglers",),
         replaces=(
@@ -306,7 +317,8 @@ RULES = (
                 "share",
                 DECIDES,
                 "fraction",
-                "share of the excess that the host must explain: more than all else together.",
+                "minimum share of the excess that the host must explain: more than all else "
+                "together.",
             ),
         ),
         unverified="A CPU quota was tried on a real version 1 control group; of version 2 only "

@@ -1,4 +1,4 @@
-"""A rank whose own work is slower than the others', step after step; they wait for it."""
+"""What all findings about a rank that is slow in every step have in common."""
 
 from __future__ import annotations
 
@@ -21,34 +21,37 @@ FAMILIES = {
     "other": ("other", "checkpoint", "evaluation"),
 }
 INPUT_SHARE = 0.8
-"""Input names the cause alone where it explains this share of the gap; below that it does only if
-nothing else explains more."""
+"""Input is the cause if it explains this share of the excess, or if nothing explains more."""
 WAKE = 0.1
-"""Of what mending the worst straggler saves: with less, a further one may be in its wake, as a rank
-that shares its pipeline or its cores, and is told when it is still there afterwards. A choice."""
+"""Share of what fixing the worst straggler saves. A rank below it may be slow only because of the
+worst one, whose pipeline or cores it shares, so it is reported only if it is still slow later."""
 COST = Limit(
     "cost",
     0.01,
     "fraction",
-    "share of the step time that mending the rank saves, from which it is worth a line; a warning "
-    "from 5 % (what most people would not miss is told, what costs a twentieth disturbs).",
+    "minimum share of the step time that fixing the rank would save; warning from 5 % (a choice).",
 )
 
 THRESHOLDS = (
-    "Its own work exceeds the median of the other ranks, paired step by step, by at least 2 % of "
-    "the step (3 % with two ranks) on at least 70 % of the steps; Yuen's trimmed mean with "
-    "autocorrelation-aware error must pass a limit that grows with the number of ranks and the "
-    "length of the job (benchmarks/detection.py); at least 20 compared steps; both halves agree; "
-    "the other ranks wait longer than the culprit by at least half the excess; and the excess is "
-    "at least 1.5 times the usual difference among the others (more where they are few). From 32 "
-    "ranks on, all of them together tell what is usual, and a rise of five steps can decide: the "
-    "limit is that of a likelihood-ratio scan looked at after every step (Siegmund & Venkatraman "
-    "1995)."
+    "All of these must hold. At least 20 steps are compared. Own work exceeds the median of the "
+    "other "
+    "ranks, paired by step, by at least 2 % of the step (3 % with two ranks) in at least 70 % of "
+    "the "
+    "steps. Both halves of the steps agree. The excess is statistically significant (Yuen's "
+    "trimmed "
+    "mean with an error that accounts for autocorrelation; the limit grows with the number of "
+    "ranks "
+    "and the length of the job, benchmarks/detection.py). The other ranks wait longer than the "
+    "culprit by at least half the excess. The excess is at least 1.5 times the usual difference "
+    "among the others, or more if they are few. From 32 ranks on, the statistics of all ranks are "
+    "used, and five slow steps can be enough: the limit is that of a likelihood-ratio scan "
+    "evaluated "
+    "after every step (Siegmund & Venkatraman 1995)."
 )
 MEASURED = (
-    "Steps of all ranks are joined by collective sequence number. Own work is the step without "
-    "the time spent in collectives; the culprit is the rank that works longest and waits least "
-    "(never the one whose step or collective looks longest). {phases}"
+    "Steps of all ranks are joined by collective sequence number. Own work is the step without the "
+    "time spent in collectives. The culprit is the rank that works longest and waits least, never "
+    "the one whose step or collective looks longest. {phases}"
 )
 
 
@@ -99,15 +102,16 @@ def straggler_finding(
         basis=f"measured what-if: the same steps with this rank's own work at "
         f"{reference_of(measures, one).level}",
     )
-    since = "from the start" if one.since is None else f"since step {one.since}"
+    since = "from the first step" if one.since is None else f"from step {one.since} on"
     if one.since_before is not None:
-        since = f"since before step {one.since_before}"
+        since = f"from before step {one.since_before}"
     return Finding(
         code=code,
         severity=severity_of_cost(one.saved),
         confidence=round(min(0.99, max(0.5, one.positive)), 2),
-        title=f"Rank {one.rank} holds the others up: {what} takes {format_seconds(longer)} a step "
-        f"longer than {reference_of(measures, one).where}, {since}",
+        title=f"Rank {one.rank} is slowing down the other ranks: {what} takes "
+        f"{format_seconds(longer)} longer per step than {reference_of(measures, one).where}, "
+        f"{since}",
         cause=f"{cause} {said(measures, one.rank)}".strip(),
         culprits=(culprit_of(measures, one.rank),),
         victims=victims,
@@ -125,7 +129,7 @@ def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
     level = reference_of(measures, one).level
     facts = [
         Evidence(
-            f"own work a step, against {level}",
+            f"own work per step, compared with {level}",
             one.own,
             "s",
             one.own_of_others,
@@ -133,7 +137,7 @@ def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
             where,
         ),
         Evidence(
-            f"time in collectives a step, against {level}",
+            f"time in collectives per step, compared with {level}",
             one.in_collectives,
             "s",
             one.in_collectives_of_others,
@@ -152,7 +156,7 @@ def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
     floor = 0.1 * one.excess
     for phase, extra in sorted(one.by_phase.items(), key=lambda item: -(item[1] or 0.0)):
         if extra is not None and extra >= floor:
-            facts.append(Evidence(f"{phase} beyond {level}", extra, "s", 0.0, source, where))
+            facts.append(Evidence(f"{phase} in excess of {level}", extra, "s", 0.0, source, where))
     return tuple(facts)
 
 
@@ -198,27 +202,27 @@ NAMES = {
     "gc": "garbage collection",
     "checkpoint": "saving",
     "evaluation": "evaluation",
-    "host-contended": "others on its cores",
+    "host-contended": "contention for its cores",
     "host-throttled": "its CPU quota",
     "host-cores": "fewer cores",
-    "host-paging": "memory that comes and goes",
+    "host-paging": "memory reallocated in every step",
     "idle": "sleep or I/O",
 }
 EXPLAINED = {
-    "data": "its batches hold more samples or tokens than the others', which explains {}",
+    "data": "its batches are larger than the others' (samples or tokens), which explains {}",
     "gc": "Python's garbage collector explains {}",
     "checkpoint": "saving explains {}",
     "evaluation": "evaluation explains {}",
-    "host-contended": "its main thread stood ready while others had its cores for {}",
-    "host-throttled": "its control group had no CPU quota left for {}",
+    "host-contended": "its main thread waited for a core for {}",
+    "host-throttled": "its control group was out of CPU quota for {}",
     "host-cores": "its threads have fewer cores, which explains {}",
-    "host-paging": "its allocator hands memory back to the kernel and takes it anew in every step, "
+    "host-paging": "its allocator returns memory to the kernel and takes it again in every step, "
     "which explains {}",
-    "idle": "its main thread neither ran nor stood ready for {}: it slept, or waited for "
-    "storage, a lock or another process",
+    "idle": "its main thread was idle for {}: it slept, or waited for storage, a lock or another "
+    "process",
 }
 OF_A_POOL = {
-    "host-contended": "its threads stood ready without a core for {}",
+    "host-contended": "its threads waited for a core for {}",
 }
 """The same of a rank whose main thread waits for those that compute."""
 COMPUTING = frozenset({*HOST, "idle"})

@@ -35,25 +35,27 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
         parts = {p: one.by_phase.get(p) or 0.0 for p in FAMILIES["compute"]}
         both = min(parts["forward"], parts["backward"]) >= 0.2 * one.excess
         phase = "forward and backward" if both else _biggest(one, "compute")
-        how = f"Look at what only it does there (`if rank == {one.rank}`, hooks, larger batches)."
+        how = f"Look for work that only it does (`if rank == {one.rank}`, hooks, larger batches)."
         known = measures.rank(one.rank)
         if known is not None and known.metadata.hands_samples_on:
             how = (
-                "Count what all_to_all hands each rank: a router that prefers its experts gives it "
-                "more to compute (a balancing loss or a capacity evens that out)."
+                "Count the tokens that all_to_all sends to each rank: a router that prefers this "
+                "rank's "
+                "experts gives it more work. A load-balancing loss or a capacity factor fixes that."
             )
         elif both:
             how = (
-                "Both passes are slower, so the place is to blame before the code: compare clocks, "
-                "load and temperature of that rank's device and host with the others', and "
-                "its batch (samples, sequence length)."
+                "Both passes are slow, so suspect hardware or data before code: compare clocks, "
+                "load "
+                "and temperature of this rank's device and host with the others', and its batches "
+                "(samples, sequence length)."
             )
         how += f"\n{_compare_stacks(measures, one)}"
         what = f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer"
         cause = f"The rank's own {phase} work is slower than {reference_of(measures, one).ranks}"
         if phase == "forward" and _has_bare_loop(measures.rank(one.rank)):
             what = "its forward pass, or what runs between steps,"
-            cause += " (with no module, optimizer or loader nothing tells where forward begins)"
+            cause += " (without a module, optimizer or loader, the start of forward is unknown)"
         yield straggler_finding(
             measures,
             one,
@@ -61,7 +63,9 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
             what=what,
             phases=("forward", "backward") if both else (phase,),
             cause=f"{cause}.",
-            fixes=[Fix("mend-rank", f"Find what slows rank {one.rank}'s {phase} work", how)],
+            fixes=[
+                Fix("mend-rank", f"Find out why the {phase} work of rank {one.rank} is slow", how)
+            ],
         )
 
 
@@ -84,7 +88,7 @@ def _optimizer(measures: Measures, limits: Limits) -> Iterable[Finding]:
             fixes=[
                 Fix(
                     "mend-optimizer",
-                    "Take the extra work out of the optimizer step",
+                    "Remove the extra work from the optimizer step",
                     "Look for rank-dependent code around `optimizer.step()` (hooks, logging of "
                     "norms, EMA copies); with ZeRO or ZeroRedundancyOptimizer give every rank an "
                     "equal share of the parameters.",
@@ -110,7 +114,7 @@ def _other(measures: Measures, limits: Limits) -> Iterable[Finding]:
             fixes=[
                 Fix(
                     "move-work",
-                    "Do that work less often, or beside the training",
+                    "Do this work less often, or in the background",
                     f"Search the training loop for what only this rank does ({only}): do it every "
                     "100th step (`if step % 100 == 0:`), or hand it to a background thread.\n"
                     f"{_compare_stacks(measures, one)}",

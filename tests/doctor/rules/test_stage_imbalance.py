@@ -84,7 +84,7 @@ def test_a_stage_that_became_slow_is_a_straggler_alone() -> None:
     (found,) = findings(Pipeline(faults=[Fault(1, "forward", 12, start=50)]))
     assert found.code == "straggler-compute"
     assert [one.rank for one in found.culprits] == [1]
-    assert "longer than before, since step" in found.title
+    assert "longer per step than before, from step" in found.title
     assert "what it was before" in found.evidence[0].measure
 
 

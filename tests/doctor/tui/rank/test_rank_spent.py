@@ -31,7 +31,7 @@ def row(shown: Sequence[str], phase: str) -> str:
 def told(diagnosis: Diagnosis) -> str:
     """The time beyond the others, as the finding has it."""
     (finding,) = (one for one in diagnosis.findings if one.code == "straggler-input")
-    (beyond,) = (one for one in finding.evidence if one.measure.startswith("input beyond"))
+    (beyond,) = (one for one in finding.evidence if one.measure.startswith("input in excess of"))
     return text.quantity(beyond.value, beyond.unit)
 
 
