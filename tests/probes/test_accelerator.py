@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 from mgpu_probes.inprocess import process_metadata
-from mgpu_probes.inprocess.rank import Probe, probe
+from mgpu_probes.inprocess.probe_context import ProbeContext, probe
 from mgpu_probes.inprocess.torch_hooks import accelerator
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """A process whose parts of the certificate are this module's alone."""
-    monkeypatch.setattr(process_metadata, "parts", [])
+    monkeypatch.setattr(probe, "metadata_parts", [])
     monkeypatch.setattr(process_metadata, "autocast", [])
     monkeypatch.setattr(process_metadata, "optimizers", {})
     monkeypatch.setattr(probe, "device_clock", "host")
@@ -95,7 +95,7 @@ def test_autocast_is_seen_once_and_leaves_no_trace() -> None:
 
 def test_who_has_used_an_accelerator_is_never_timed_as_a_cpu_again() -> None:
     """A CPU loss now and then (an exponential average, a metric) must not turn the clock back."""
-    process = Probe()
+    process = ProbeContext()
     process.computes_on(None)
     assert process.device_clock == "cpu"
     process.computes_on("cuda:1")

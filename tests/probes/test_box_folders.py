@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from mgpu_probes.inprocess import boxfile, filesystem
 from mgpu_probes.inprocess.blackbox import Writer
-from mgpu_probes.inprocess.rank import Probe
+from mgpu_probes.inprocess.probe_context import ProbeContext
 
 from tests.support.users import give_away
 
@@ -83,7 +83,7 @@ def test_a_rank_without_a_place_for_its_box_trains_on(
     (tmp_path / "boxes").mkdir()
     (tmp_path / "boxes").chmod(0o777)
     monkeypatch.setenv("MGPU_DOCTOR_BOXES", str(tmp_path / "boxes"))
-    process = Probe()
+    process = ProbeContext()
     process.on = True
     assert process.open() is False
     assert process.on is False

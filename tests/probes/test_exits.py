@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mgpu_probes.inprocess import exits, wrap
 from mgpu_probes.inprocess.blackbox import Writer
-from mgpu_probes.inprocess.rank import probe
+from mgpu_probes.inprocess.probe_context import probe
 
 from mgpu_doctor.recording.box import read_box
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from mgpu_probes.inprocess import memory_samples as module
 from mgpu_probes.inprocess.memory_samples import Memory
-from mgpu_probes.inprocess.rank import probe
+from mgpu_probes.inprocess.probe_context import probe
 from mgpu_probes.inprocess.torch_hooks import allocator_statistics
 
 pytestmark = pytest.mark.slow  # it starts processes that load a framework

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mgpu_probes.inprocess import exits, layout, process_metadata, ray_hooks
 from mgpu_probes.inprocess.blackbox import Writer
-from mgpu_probes.inprocess.rank import probe
+from mgpu_probes.inprocess.probe_context import probe
 
 from mgpu_doctor.recording.box import Box, read_box
 
@@ -39,7 +39,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[
     writer = Writer.open(tmp_path, rank=1, local_rank=1, world_size=2)
     monkeypatch.setattr(probe, "box", writer)
     monkeypatch.setattr(probe, "birth_facts", process_metadata.certificate)
-    monkeypatch.setattr(process_metadata, "parts", [])
+    monkeypatch.setattr(probe, "metadata_parts", [])
     monkeypatch.setattr(exits, "_recorded", [])
     monkeypatch.setattr(ray_hooks, "_name_thread", lambda: None)  # here it is that of the tests
     runner = ModuleType("thread_runner")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess.rank import probe
+from mgpu_probes.inprocess.probe_context import probe
 from mgpu_probes.inprocess.tf_hooks import function_calls, graph_stamps, keras_optimizers
 from mgpu_probes.inprocess.tf_hooks.stamp_timeline import GRADIENTS, LOSS, Stamp
 

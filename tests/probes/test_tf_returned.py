@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess.rank import probe
+from mgpu_probes.inprocess.probe_context import probe
 from mgpu_probes.inprocess.tf_hooks import returned_stamps
 from mgpu_probes.inprocess.tf_hooks.stamp_timeline import LOSS, Layouts, Stamp
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from mgpu_probes.inprocess import training_objects
 from mgpu_probes.inprocess.phase_ledger import Ledger
-from mgpu_probes.inprocess.rank import probe
+from mgpu_probes.inprocess.probe_context import probe
 from mgpu_probes.inprocess.step_engine import Steps
 from mgpu_probes.inprocess.step_fast_path import Stride, backward_ended
 from mgpu_probes.inprocess.step_segments import Step

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from . import layout, wrap
-from .rank import number, probe
+from .probe_context import number, probe
 
 _MOST_FRAMES = 40
 """Innermost frames of a traceback that go into the last words."""

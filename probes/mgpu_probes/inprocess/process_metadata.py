@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import training_objects
-from .rank import number, probe
+from .probe_context import number, probe
 from .training_objects import Described, holdings
 
 _MOST = 8
@@ -20,16 +20,11 @@ strategies: set[str] = set()
 """Ways to divide a model or a batch that are in use."""
 _BY_DDP = frozenset({"zero1", "localsgd"})
 """Ways for which DistributedDataParallel is only a means."""
-sends: Callable[[], bool] = bool
-"""Whether this rank sends to others by itself (`torch_hooks.peers`)."""
 _backend: list[str] = []
 autocast: list[str] = []
 """The dtype of the first autocast mode that was entered."""
 _held: dict[tuple[tuple[int, int], ...], dict[str, Any]] = {}
 """What the optimizers hold, by their states' lengths."""
-parts: list[Callable[[], dict[str, Any]]] = []
-"""What hooks add, each when the certificate is written; a nested dictionary is added to one that
-is there. Each part bounds what it tells."""
 
 
 def certificate() -> dict[str, Any]:
@@ -58,7 +53,7 @@ def certificate() -> dict[str, Any]:
     if torch is not None:
         facts.update(_of_torch(torch))
     facts |= {"device": probe.accelerator or "cpu", "clock": probe.device_clock}
-    for part in parts:
+    for part in probe.metadata_parts:
         for key, value in (_quietly(part) or {}).items():
             known = facts.get(key)
             facts[key] = {**known, **value} if isinstance(known, dict) else value
@@ -121,7 +116,7 @@ def _strategy() -> str:
         return "+".join(sorted(told))
     if probe.world_size < 2:
         return "single"
-    return "ps" if probe.stride.only_updates and sends() else "manual"
+    return "ps" if probe.stride.only_updates and probe.sends() else "manual"
 
 
 def saw_group(backend: str) -> None:

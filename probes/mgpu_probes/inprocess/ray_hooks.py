@@ -12,8 +12,8 @@ from threading import get_native_id
 from types import ModuleType
 from typing import Any
 
-from . import exits, layout, process_metadata
-from .rank import probe
+from . import exits, layout
+from .probe_context import probe
 
 FACTS = {"launcher": "ray", "main_thread_trains": False}
 
@@ -39,6 +39,10 @@ def patch(runner: ModuleType) -> None:
     runner.construct_user_exception_with_traceback = construct_told  # type: ignore[attr-defined]
 
 
+def _facts() -> dict[str, Any]:
+    return FACTS
+
+
 def _followed(target: Callable[[], Any]) -> Callable[[], Any]:
     @wraps(target)
     def follow() -> Any:
@@ -53,7 +57,7 @@ def _followed(target: Callable[[], Any]) -> Callable[[], Any]:
 def _begins() -> None:
     probe.adopt()
     _name_thread()
-    process_metadata.parts.append(lambda: FACTS)
+    probe.add_metadata(_facts)
     probe.renew_birth()
 
 

@@ -11,8 +11,8 @@ from threading import RLock
 from types import ModuleType
 from typing import Any
 
-from .. import layout, process_metadata
-from ..rank import probe
+from .. import layout
+from ..probe_context import ProbeContext, probe
 from ..step_segments import UPDATE, Facts, Step
 from .replica_latencies import Latencies
 from .tensorflow_support import wrap
@@ -84,4 +84,6 @@ def _closures() -> dict[str, Any]:
     return {"closures": told}
 
 
-process_metadata.parts.append(_closures)
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_closures)

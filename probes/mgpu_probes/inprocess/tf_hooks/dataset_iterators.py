@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import layout
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from ..step_engine import Steps
 from ..step_fast_path import Mark, fetched
 from ..wrap import hidden, wrapped
@@ -202,3 +202,8 @@ def _dataset(iterator: Any) -> Any:
         return own
     parts = getattr(iterator, "_iterators", None) or [iterator]
     return getattr(parts[0], "_dataset", type(iterator))
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    dataset_pipelines.attach(context)

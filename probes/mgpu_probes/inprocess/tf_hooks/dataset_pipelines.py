@@ -9,8 +9,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .. import process_metadata
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from .tensorflow_support import wrap
 
 _MOST = 4
@@ -91,4 +90,6 @@ def _told() -> dict[str, Any]:
     return {"pipelines": list(_known)} if _known else {}
 
 
-process_metadata.parts.append(_told)
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_told)

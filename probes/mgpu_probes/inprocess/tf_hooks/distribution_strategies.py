@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from .. import process_metadata
-from ..rank import probe
+from ..probe_context import probe
 from . import graph_stamps
 from .tensorflow_support import wrap
 

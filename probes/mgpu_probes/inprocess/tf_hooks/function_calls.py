@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from .. import layout
 from ..phase_ledger import PENDING
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from ..step_engine import Steps
 from ..step_fast_path import fetched
 from ..wrap import hidden, wrapped
@@ -258,3 +258,8 @@ def _without_stamps(function: Any) -> Any:
     if _twins[function] is None:
         _twins[function] = function._clone(None)
     return _twins[function]
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    replica_latencies.attach(context)

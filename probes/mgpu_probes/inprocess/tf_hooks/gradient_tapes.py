@@ -8,7 +8,7 @@ from math import inf, nan
 from types import ModuleType
 from typing import Any
 
-from ..rank import probe
+from ..probe_context import probe
 from ..step_engine import Steps
 from ..step_fast_path import backward_ended
 from ..wrap import hidden, wrapped

@@ -16,9 +16,9 @@ from itertools import count
 from types import ModuleType
 from typing import Any
 
-from .. import layout, process_metadata
+from .. import layout
 from ..phase_ledger import PHASE_WORD, SINCE_WORD
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from ..wrap import hidden
 from . import returned_stamps
 from .stamp_timeline import GRADIENTS, UPDATE, Layout, Layouts, Stamp
@@ -257,4 +257,10 @@ def offset() -> int:
     return time.monotonic_ns() - time.time_ns()
 
 
-process_metadata.parts.append(lambda: {"probe": {"off": this.off}} if this.off else {})
+def _off() -> dict[str, Any]:
+    return {"probe": {"off": this.off}} if this.off else {}
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_off)

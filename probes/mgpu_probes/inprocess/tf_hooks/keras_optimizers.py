@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import process_metadata
-from ..rank import probe
+from ..probe_context import probe
 from ..step_engine import Steps
 from ..training_objects import Described
 from . import function_calls, graph_stamps

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from .. import process_metadata
+from ..probe_context import ProbeContext
 from .stamp_timeline import Plan
 
 NEWEST = 256
@@ -75,4 +75,6 @@ def _told() -> dict[str, Any]:
     }
 
 
-process_metadata.parts.append(_told)
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_told)

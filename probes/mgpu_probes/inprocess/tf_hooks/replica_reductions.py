@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import layout
-from ..rank import probe
+from ..probe_context import probe
 from ..step_engine import Steps
 from ..step_segments import Call
 from . import function_calls, graph_stamps

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
 
-from ..rank import probe
+from ..probe_context import probe
 from ..wrap import hidden
 from .stamp_timeline import Layouts
 from .tensorflow_support import tensorflow

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import layout
-from ..rank import probe
+from ..probe_context import probe
 from . import function_calls
 from .tensorflow_support import eagerly, wrap
 

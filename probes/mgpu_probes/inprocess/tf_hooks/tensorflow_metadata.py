@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import process_metadata
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from . import distribution_strategies, function_calls, replica_reductions
 from .tensorflow_support import loaded
 
@@ -77,4 +77,6 @@ def _policy() -> str | None:
     return str(policy().name) if callable(policy) else None
 
 
-process_metadata.parts.append(_told)
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_told)

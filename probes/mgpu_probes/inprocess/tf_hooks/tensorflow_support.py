@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from ..rank import probe
+from ..probe_context import probe
 from ..wrap import Begins, Ends, around
 
 _LOOKED_AT = 16

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import nan
 
-from ..rank import probe
+from ..probe_context import probe
 from ..step_engine import Steps
 from ..step_fast_path import backward_ended, fetched
 from ..step_segments import Call

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import process_metadata
-from ..rank import probe
+from ..probe_context import probe
 from . import allocator_statistics
 
 _COUNTS = "autocast_increment_nesting"
@@ -20,9 +20,10 @@ TorchScript compiles its source."""
 
 def patch(_: ModuleType) -> None:
     """Has the birth certificate tell of the device, and sees the first autocast."""
-    if _device in process_metadata.parts:
+    if _device in probe.metadata_parts:
         return
-    process_metadata.parts.extend((_device, _tf32, allocator_statistics.told))
+    for part in (_device, _tf32, allocator_statistics.told):
+        probe.add_metadata(part)
     probe.memory.device = allocator_statistics.allocated
     original = getattr(torch, _COUNTS, None)
     if callable(original):

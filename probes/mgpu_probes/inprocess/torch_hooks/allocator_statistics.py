@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from .. import process_metadata
-from ..rank import probe
+from ..probe_context import probe
 
 _TOLD = {
     "allocated": ("allocated_bytes", "current"),

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from .. import wrap as hooks
-from ..rank import probe
+from ..probe_context import probe
 from ..step_engine import Steps
 from ..step_fast_path import backward_ended
 from .torch_support import wrap

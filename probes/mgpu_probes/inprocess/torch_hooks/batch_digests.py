@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .. import process_metadata
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from . import tensor_digests
 from .autograd import this
 from .torch_support import size_of
@@ -100,5 +100,9 @@ class _Batches:
 
 
 batches = _Batches()
-probe.on_open.append(batches.start_anew)
-process_metadata.parts.append(batches.told)
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_reset(batches.start_anew)
+    context.add_metadata(batches.told)

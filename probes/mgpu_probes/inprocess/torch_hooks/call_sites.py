@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import process_metadata
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from ..step_engine import Steps
 from ..step_fast_path import Mark
 from ..step_segments import Call
@@ -158,5 +157,7 @@ def _start_anew() -> None:
         place.word = place.count = place.nanoseconds = 0
 
 
-process_metadata.parts.append(_calls)
-probe.on_open.append(_start_anew)
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_calls)
+    context.add_reset(_start_anew)

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from .. import layout, process_metadata
-from ..rank import probe
+from .. import layout
+from ..probe_context import ProbeContext, probe
 from ..step_engine import Steps
-from . import process_groups
+from . import call_sites, process_groups
 from .call_sites import Place, Places, elements
 from .torch_support import wrap
 
@@ -55,12 +55,6 @@ class Peers:
 
 
 sends_to, receives_from = Peers("dst"), Peers("src")
-
-process_metadata.sends = lambda: bool(sends_to.told())
-process_metadata.parts.append(
-    lambda: {"sends_to": sends_to.told(), "receives_from": receives_from.told()},
-)
-probe.on_open += (sends_to.forget, receives_from.forget)
 
 
 BLOCKING = (
@@ -156,3 +150,21 @@ def _called(place: Place, _: Any) -> None:
 
 def _sends(steps: Steps, now: int) -> None:
     steps.call_begins(now, sends=True)
+
+
+def _sends_to_others() -> bool:
+    return bool(sends_to.told())
+
+
+def _peers() -> dict[str, Any]:
+    return {"sends_to": sends_to.told(), "receives_from": receives_from.told()}
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    call_sites.attach(context)
+    process_groups.attach(context)
+    context.sends = _sends_to_others
+    context.add_metadata(_peers)
+    context.add_reset(sends_to.forget)
+    context.add_reset(receives_from.forget)

@@ -14,7 +14,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from .. import layout
-from ..rank import probe
+from ..probe_context import probe
 from .call_sites import outside
 from .torch_support import wrap
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from ..step_engine import Steps
 from ..step_fast_path import Mark, fetched
+from . import batch_digests
 from .batch_digests import batches
 from .torch_support import size_of, wrap
 
@@ -114,3 +115,8 @@ def _opens(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
 
 def _opened(_: bool, __: Any) -> None:
     probe.steps.got_input(probe.clock())
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    batch_digests.attach(context)

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from .. import layout
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from ..step_engine import Steps
 from ..wrap import around, hidden, wrapped
-from . import autograd, ddp_reducer
+from . import autograd, batch_digests, ddp_reducer
 from .batch_digests import batches
 from .torch_support import wrap
 
@@ -147,3 +147,9 @@ def _watch(module: Any) -> None:
             with torch.enable_grad():
                 autograd.watch(parameter.expand_as(parameter).grad_fn.next_functions[0][0])
             return
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    batch_digests.attach(context)
+    ddp_reducer.attach(context)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import process_metadata
-from ..rank import probe
+from ..probe_context import ProbeContext
 
 _MOST = 8
 """Modules that are counted; the certificate tells of the first that is still there."""
@@ -131,5 +131,7 @@ def _ddp() -> dict[str, Any]:
     return {"ddp": modules[0].told() if modules else None}
 
 
-process_metadata.parts.append(_ddp)
-probe.on_open.append(known.clear)
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_ddp)
+    context.add_reset(known.clear)

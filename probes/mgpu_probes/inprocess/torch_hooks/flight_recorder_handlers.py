@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .. import process_metadata, worker_server
-from ..rank import probe
+from .. import worker_server
+from ..probe_context import ProbeContext, probe
 
 _socket: list[str] = []
 
@@ -51,5 +51,7 @@ def _told() -> dict[str, Any]:
     return {"worker_socket": _socket[0]} if _socket else {}
 
 
-process_metadata.parts.append(_told)
-probe.on_open.append(_socket.clear)
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_told)
+    context.add_reset(_socket.clear)

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from .. import masked_threads, worker_server
-from ..rank import probe
+from ..probe_context import probe
 from . import flight_recorder_handlers
 from .torch_support import wrap
 

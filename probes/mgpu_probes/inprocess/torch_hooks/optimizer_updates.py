@@ -9,10 +9,10 @@ from typing import Any
 
 from .. import process_metadata
 from .. import wrap as hooks
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from ..step_engine import Steps
 from ..step_fast_path import Mark
-from . import autograd
+from . import autograd, weight_digests
 from .torch_support import wrap
 from .weight_digests import weights
 
@@ -104,3 +104,8 @@ def _clips(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
 
 def _clipped(_: bool, __: Any) -> None:
     probe.stride.mark(Steps.clipping_ends, probe.clock())
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    weight_digests.attach(context)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .. import process_metadata
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from . import autograd, ddp_reducer
 from .ddp import forward_begins, forward_ends
 from .torch_support import wrap
@@ -114,9 +114,6 @@ def _data_parallel() -> dict[str, Any]:
     return {"data_parallel": {"devices": _devices[0]}} if _devices else {}
 
 
-process_metadata.parts.append(_data_parallel)
-
-
 _MOST = 64
 """Stages that are told."""
 _held: set[int] = set()
@@ -161,5 +158,8 @@ def _start_anew() -> None:
     _told.clear()
 
 
-process_metadata.parts.append(_pipeline)
-probe.on_open.append(_start_anew)
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_data_parallel)
+    context.add_metadata(_pipeline)
+    context.add_reset(_start_anew)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .. import layout, process_metadata
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from . import flight_recorder_handlers
 from .torch_support import wrap
 
@@ -96,5 +96,8 @@ def _groups() -> dict[str, Any]:
     return {"groups": list(_seen)} if _seen else {}
 
 
-process_metadata.parts.append(_groups)
-probe.on_open.append(_seen.clear)
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    flight_recorder_handlers.attach(context)
+    context.add_metadata(_groups)
+    context.add_reset(_seen.clear)

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from .. import layout
-from ..rank import probe
+from ..probe_context import probe
 from .torch_support import wrap
 
 _WORTH_AN_EVENT_NS = 1_000_000

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..rank import probe
+from ..probe_context import probe
 from ..wrap import Begins, Ends, around
 
 _LOOKED_AT = 16

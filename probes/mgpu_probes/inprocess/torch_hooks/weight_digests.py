@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import process_metadata
-from ..rank import probe
+from ..probe_context import ProbeContext, probe
 from . import tensor_digests
 
 _FIRST, _LAST = 16, 16
@@ -38,6 +38,10 @@ class _Weights:
             if len(self.rows) > _FIRST + _LAST:
                 del self.rows[_FIRST]
 
+    def describe(self) -> dict[str, Any]:
+        """For the process metadata."""
+        return {"weights": list(self.rows)}
+
     def start_anew(self) -> None:
         """In a new box: what a forked child's parent did is not the child's."""
         self.updates = 0
@@ -45,6 +49,10 @@ class _Weights:
 
 
 weights = _Weights()
-probe.on_step.append(weights.look)
-probe.on_open.append(weights.start_anew)
-process_metadata.parts.append(lambda: {"weights": list(weights.rows)})
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.on_step.append(weights.look)
+    context.add_reset(weights.start_anew)
+    context.add_metadata(weights.describe)

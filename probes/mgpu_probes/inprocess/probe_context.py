@@ -12,7 +12,7 @@ from typing import Any
 
 from . import layout
 from .blackbox import Writer
-from .bootstrap import FOLDER
+from .framework_adapters import BOXES_VARIABLE
 from .memory_samples import Memory
 from .phase_ledger import NOWHERE, Ledger
 from .step_engine import Steps
@@ -47,7 +47,7 @@ def number(*names: str, default: int = -1) -> int:
     return default
 
 
-class Probe:
+class ProbeContext:
     """One a process. Marks are taken from the thread that trains, and no other."""
 
     def __init__(self) -> None:
@@ -55,6 +55,11 @@ class Probe:
         self.clock = time.monotonic_ns
         self.box: Writer | None = None
         self.birth_facts: Callable[[], dict[str, Any]] = dict
+        self.metadata_parts: list[Callable[[], dict[str, Any]]] = []
+        """What adapters add to the process metadata each time that it is written; a nested
+        dictionary is added to one that is there. Each part bounds its size."""
+        self.sends: Callable[[], bool] = bool
+        """Whether this rank sends to others point to point."""
         self.on_open: list[Callable[[], None]] = []
         self.on_step: list[Callable[[], None]] = []
         """Called when a step was told that is due for a closer look."""
@@ -88,6 +93,18 @@ class Probe:
         self._mark_cost = 0
         self._birth_due = 0
         self._look_due = _FIRST_LOOK
+
+    # --- for adapters, once -----------------------------------------------------------------
+
+    def add_metadata(self, part: Callable[[], dict[str, Any]]) -> None:
+        """Adds the result of `part` to the process metadata from now on."""
+        if part not in self.metadata_parts:
+            self.metadata_parts.append(part)
+
+    def add_reset(self, reset: Callable[[], None]) -> None:
+        """Calls `reset` when a box is opened: a forked child forgets what its parent saw."""
+        if reset not in self.on_open:
+            self.on_open.append(reset)
 
     # --- the hooks' side --------------------------------------------------------------------
 
@@ -164,7 +181,7 @@ class Probe:
             return True
         try:
             self.box = Writer.open(
-                os.environ[FOLDER],
+                os.environ[BOXES_VARIABLE],
                 rank=self.rank,
                 local_rank=self._local_rank(),
                 world_size=self.world_size,
@@ -324,4 +341,4 @@ class Probe:
         self._start()
 
 
-probe = Probe()
+probe = ProbeContext()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from . import exits, process_metadata
-from .rank import probe
+from .probe_context import probe
 
 _started: list[bool] = []
 

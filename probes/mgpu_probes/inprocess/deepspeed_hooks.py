@@ -5,12 +5,12 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from .. import process_metadata
-from ..rank import probe
-from ..step_engine import Steps
-from .ddp import forward_begins, forward_ends
-from .parallel_strategies import uses
-from .torch_support import wrap
+from . import process_metadata
+from .probe_context import ProbeContext, probe
+from .step_engine import Steps
+from .torch_hooks.ddp import forward_begins, forward_ends
+from .torch_hooks.parallel_strategies import uses
+from .torch_hooks.torch_support import wrap
 
 _WORD = "deepspeed"
 _STAGES = {1: "zero1", 2: "zero2", 3: "zero3"}
@@ -93,4 +93,6 @@ def _engine() -> dict[str, Any]:
     return {"deepspeed": dict(_told)} if _WORD in process_metadata.strategies else {}
 
 
-process_metadata.parts.append(_engine)
+def attach(context: ProbeContext) -> None:
+    """Adds the configuration of the engine to the process metadata."""
+    context.add_metadata(_engine)
