@@ -196,7 +196,7 @@ def _beyond(accused: Sequence[Finding], rank: RankSummary) -> Mapping[str, float
     """Phase -> seconds beyond the others, as findings measured it."""
     found: dict[str, float] = {}
     for one in (evidence for finding in accused for evidence in finding.evidence):
-        phase = one.measure.partition(" beyond ")[0]
+        phase = one.measure.partition(" in excess of ")[0]
         if phase in PHASES and one.where == f"rank {rank.rank}" and isinstance(one.value, float):
             found.setdefault(phase, one.value)
     return found

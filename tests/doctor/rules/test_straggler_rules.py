@@ -94,7 +94,7 @@ def test_an_onset_is_told() -> None:
     (found,) = findings(Synthetic(steps=300, faults=[Fault(3, "forward", 15, start=200)]))
     assert found.since_step is not None
     assert abs(found.since_step - 200) <= 3
-    assert f"since step {found.since_step}" in found.title
+    assert f"from step {found.since_step} on" in found.title
 
 
 @pytest.mark.parametrize("make", [Synthetic, oversubscribed])
