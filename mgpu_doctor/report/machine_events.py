@@ -202,7 +202,7 @@ def _raised(sign: Sign, case: Case) -> bool:
     )
 
 
-TOLD = re.compile(r"from the start|\bsteps? \d")
+TOLD = re.compile(r"from the (?:start|first step)|\bsteps? \d")
 """How titles tell it: since, since before, after, at a step."""
 
 

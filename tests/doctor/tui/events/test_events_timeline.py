@@ -158,6 +158,7 @@ def test_findings_come_and_go() -> None:
         ("its input takes 31 ms", 1800, ", since step 1800"),
         ("its input takes 31 ms, since step 1800", 1800, ""),
         ("its input takes 31 ms, from the start", 0, ""),
+        ("its input takes 31 ms, from the first step", 0, ""),
         ("its input takes 31 ms, since before step 500", 0, ""),
         ("was killed by SIGKILL after step 0", 0, ""),
         ("moving data takes 43 % of every step", 0, ", over all steps"),
