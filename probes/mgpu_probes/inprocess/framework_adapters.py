@@ -32,6 +32,9 @@ class FrameworkAdapter:
 
 
 _TORCH = {
+    "wrap": {
+        "torch.compiler": "follow",  # else hooks would run inside compiled regions
+    },
     "torch_hooks.compilations": {
         "torch._dynamo.callback": "patch",
     },
