@@ -37,11 +37,12 @@ def examples() -> Mapping[str, list[str]]:
     for path in sorted(FAILED.glob("*.log")):
         for finding in diagnose(load_logs([str(path)])).findings:
             lines = [f"In {path.name}", *words_of(finding)]
-            texts[finding.code].append("\n".join(lines).replace(str(FAILED), "…"))
+            texts[finding.code].append("\n".join(lines))
     return texts
 
 
 def words_of(finding: Finding) -> Iterator[str]:
+    """Its texts, without the path of this checkout, whose length would change where lines end."""
     yield from wrapped(finding.title)
     yield from wrapped(finding.cause)
     for piece in finding.evidence:
@@ -55,7 +56,7 @@ def words_of(finding: Finding) -> Iterator[str]:
 def wrapped(text: str) -> list[str]:
     return [
         part
-        for line in text.splitlines()
+        for line in text.replace(str(FAILED), "…").splitlines()
         for part in textwrap.wrap(line, WIDTH, initial_indent="  ", subsequent_indent="    ")
     ]
 
