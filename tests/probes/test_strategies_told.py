@@ -119,8 +119,8 @@ def test_who_only_updates_and_sends_is_a_parameter_server(
     monkeypatch: pytest.MonkeyPatch, updates: bool, sends: bool, told: str
 ) -> None:
     stride = SimpleNamespace(only_updates=updates)
-    monkeypatch.setattr(process_metadata, "probe", SimpleNamespace(world_size=3, stride=stride))
-    monkeypatch.setattr(process_metadata, "sends", lambda: sends)
+    fake = SimpleNamespace(world_size=3, stride=stride, sends=lambda: sends)
+    monkeypatch.setattr(process_metadata, "probe", fake)
     monkeypatch.setattr(process_metadata, "optimizers", {})
     monkeypatch.setattr(process_metadata, "strategies", set())
     assert process_metadata._strategy() == told
