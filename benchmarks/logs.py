@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.support import ROOT, machine, spread
-from mgpu_doctor.rules.signs.codes import family_of
+from mgpu_doctor.rules.failures.log_codes import family_of
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 
 SEED = 7

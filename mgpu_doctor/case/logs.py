@@ -15,9 +15,9 @@ from mgpu_probes.outside.untrusted_files import within_budget
 
 from mgpu_doctor.case.log_ends import endings_of
 from mgpu_doctor.case.log_job import FACTS, job_of_logs, ranks_of_logs, world_size_of
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.log_sources import Whose, log_files, ranks_seen, with_ranks
 from mgpu_doctor.case.model import Case, Console, Subject, Unexamined
-from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 
 MOST_TAIL = 400
@@ -46,7 +46,7 @@ def load_logs(subjects: Sequence[str]) -> Case:
     return _case(subjects, found)
 
 
-def signs_of(streams: Mapping[str, Iterable[str]]) -> tuple[Sign, ...]:
+def signs_of(streams: Mapping[str, Iterable[str]]) -> tuple[LogMatch, ...]:
     """The signs in lines that were read already, by stream. `rank` is None where no line says."""
     found = [
         _engine().scan(name, ("\n".join(lines).encode("utf-8", "replace"),))
@@ -120,7 +120,7 @@ def _case(subjects: Sequence[str], found: _Found) -> Case:
     )
 
 
-def _signs(logs: Sequence[Whose]) -> tuple[Sign, ...]:
+def _signs(logs: Sequence[Whose]) -> tuple[LogMatch, ...]:
     facts = {fact.id for fact in FACTS}
     known = {signature.id for signature in SIGNATURES} - facts
     found = [
@@ -134,12 +134,12 @@ def _signs(logs: Sequence[Whose]) -> tuple[Sign, ...]:
     return tuple(found)
 
 
-def _was_caught(sign: Sign, caught: Container[tuple[str, int]]) -> bool:
+def _was_caught(sign: LogMatch, caught: Container[tuple[str, int]]) -> bool:
     return sign.count == 1 and (sign.source, sign.number) in caught
 
 
-def _sign(hit: Hit, log: Whose) -> Sign:
-    return Sign(
+def _sign(hit: Hit, log: Whose) -> LogMatch:
+    return LogMatch(
         signature=hit.signature,
         rank=log.of(hit.rank, hit.local_rank),
         source=log.scanned.source,

@@ -18,9 +18,9 @@ if TYPE_CHECKING:  # what a job's files hold is loaded by who reads them
     from mgpu_doctor.case.flights import Flight
     from mgpu_doctor.case.gpu import DeviceSample
     from mgpu_doctor.case.host import HostSample
+    from mgpu_doctor.case.log_matches import LogMatch
     from mgpu_doctor.case.looks import Look
     from mgpu_doctor.case.process_metadata import ProcessMetadata
-    from mgpu_doctor.case.signs import Sign
     from mgpu_doctor.case.snapshots import Snapshot
     from mgpu_doctor.case.traces import Trace
     from mgpu_doctor.recording.columns import Columns
@@ -242,7 +242,7 @@ class Case:
     looks: tuple[Look, ...] = ()
     """Oldest first."""
     flights: tuple[Flight, ...] = ()
-    signs: tuple[Sign, ...] = ()
+    signs: tuple[LogMatch, ...] = ()
     """In the order in which they were printed."""
     endings: tuple[Ending, ...] = ()
     """One a host: what the machine tells of deaths."""

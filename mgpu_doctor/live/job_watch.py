@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.case.printed import read_streams
-from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Followed, RankSummary
 from mgpu_doctor.live.finding_history import update_history
@@ -52,11 +52,11 @@ class ConsoleSigns:
     def __init__(self, recording: Path, clock: Callable[[], float] = time.time) -> None:
         self._recording = recording
         self._clock = clock
-        self._known: dict[Key, Sign] = {}
+        self._known: dict[Key, LogMatch] = {}
         self._seen: Mapping[str, list[str]] | None = None
 
     @property
-    def known(self) -> tuple[Sign, ...]:
+    def known(self) -> tuple[LogMatch, ...]:
         """In the order in which they were found."""
         return tuple(self._known.values())
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from mgpu_probes.outside.logs.log_lines import numbered_style, split_line
 
+from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
+from mgpu_doctor.analysis.postmortem.secondary_failures import is_secondary_failure
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_ranks, format_seconds
 from mgpu_doctor.report import text
 from mgpu_doctor.report.rank_rows import NO_PHASE, state
 from mgpu_doctor.report.verdict import leading
-from mgpu_doctor.rules.falls.echoes import is_echo
-from mgpu_doctor.rules.falls.first import first_falls
 
 SEEN_LATE = 2.0
 """Seconds by which a process may be gone before that is seen from outside: the kernel first closes
@@ -31,7 +31,7 @@ def fell_at(case: Case) -> Mapping[tuple[int | None, int | None], float]:
     first and left no error of their own: seen from outside, or by others of its host, who lost
     their connection to it."""
     found = {}
-    for fall in first_falls(case):
+    for fall in find_first_failures(case):
         if fall.at is None or (fall.error is not None and fall.error.at is not None):
             continue
         lost = [
@@ -41,7 +41,7 @@ def fell_at(case: Case) -> Mapping[tuple[int | None, int | None], float]:
             and rank.error is not None
             and rank.error.at is not None
             and fall.at - SEEN_LATE <= rank.error.at < fall.at
-            and is_echo(rank.error)
+            and is_secondary_failure(rank.error)
         ]
         found[fall.rank, fall.pid] = min([fall.at, *lost])
     return found
@@ -117,7 +117,7 @@ def last_minute(diagnosis: Diagnosis) -> LastMinute | None:
         return None
     facts = {(rank.rank, rank.pid): rank for rank in case.ranks}
     pairs = [(one, facts.get((one.rank, one.pid))) for one in diagnosis.ranks]
-    fallen, ended = {(fall.rank, fall.pid) for fall in first_falls(case)}, fell_at(case)
+    fallen, ended = {(fall.rank, fall.pid) for fall in find_first_failures(case)}, fell_at(case)
     fell = {id(one) for one, _ in pairs if (one.rank, one.pid) in fallen}
     stopped = {
         id(one): ended.get((one.rank, one.pid), _stopped(rank, id(one) in fell))

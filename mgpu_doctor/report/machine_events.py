@@ -11,8 +11,8 @@ import numpy as np
 
 from mgpu_doctor.analysis.machines.rank_devices import key_of, placements
 from mgpu_doctor.case.gpu import Device, DeviceSample, XidEvent
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Error, Rank
-from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.findings import Diagnosis, Finding, Followed
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.report.job_events import Kind, TimelineEvent, hosts_of, named, said, together
@@ -191,7 +191,7 @@ def signs(case: Case) -> Iterator[TimelineEvent]:
         )
 
 
-def _raised(sign: Sign, case: Case) -> bool:
+def _raised(sign: LogMatch, case: Case) -> bool:
     """Whether the line is the exception that the rank's own black box holds."""
     return any(
         rank.error is not None

@@ -14,21 +14,27 @@ from mgpu_doctor.rules.communication import (
     excess_synchronization,
 )
 from mgpu_doctor.rules.device import device
-from mgpu_doctor.rules.falls import asked, exhausted, failed, full, rendezvous
+from mgpu_doctor.rules.failures import (
+    asked_to_end,
+    failed_rendezvous,
+    full_file_systems,
+    job_failure,
+    process_limits,
+)
+from mgpu_doctor.rules.failures.log_rules import with_signs
 from mgpu_doctor.rules.hang import dead_rank_hang, mismatch, rank_behind, rendezvous_hang
 from mgpu_doctor.rules.hardware.family import RULES as HARDWARE
 from mgpu_doctor.rules.hardware.xid import with_xids
 from mgpu_doctor.rules.input import input_wait
 from mgpu_doctor.rules.memory import (
-    death,
     gpu_memory_use,
     gpu_occupants,
+    host_oom,
     leaks,
     memory_snapshots,
     oom_risk,
 )
 from mgpu_doctor.rules.rule import Rule
-from mgpu_doctor.rules.signs.signs import with_signs
 from mgpu_doctor.rules.slow import (
     data_imbalance,
     gc_and_checkpoints,
@@ -49,17 +55,17 @@ OWN: tuple[Rule, ...] = with_xids(
     with_signs(
         with_traces(
             (
-                *failed.RULES,
-                *death.RULES,
+                *job_failure.RULES,
+                *host_oom.RULES,
                 *memory_snapshots.RULES,
                 *leaks.RULES,
                 *oom_risk.RULES,
                 *gpu_occupants.RULES,
                 *gpu_memory_use.RULES,
-                *full.RULES,
-                *exhausted.RULES,
-                *asked.RULES,
-                *rendezvous.RULES,
+                *full_file_systems.RULES,
+                *process_limits.RULES,
+                *asked_to_end.RULES,
+                *failed_rendezvous.RULES,
                 *mismatch.RULES,
                 *dead_rank_hang.RULES,
                 *rank_behind.RULES,

@@ -20,9 +20,9 @@ class Signature:
     """A text by which a failure gives itself away.
 
     `pattern` is a regular expression, searched in one line without its rank prefix, escapes and
-    time stamp; its named groups become `Sign.values` (`bytes`, `file`, `line`, `rank`, `device`,
-    `signal`, `port`, …). `needle` is a literal that every matching line holds: it is looked for
-    first, because that is fast. `example` is a real line that matches.
+    time stamp; its named groups become `LogMatch.values` (`bytes`, `file`, `line`, `rank`,
+    `device`, `signal`, `port`, …). `needle` is a literal that every matching line holds: it is
+    looked for first, because that is fast. `example` is a real line that matches.
 
     Anyone may write such a line, so a search must be linear. A repeat without a bound may only be
     followed by a character that it cannot match (`\\d+ MiB`), or by `\\b` (`\\w+\\b.{0,200}`), and

@@ -22,7 +22,7 @@ from mgpu_doctor.case.model import (
 )
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.recording.box import STEP_DTYPE
-from mgpu_doctor.rules.falls import failed, rendezvous
+from mgpu_doctor.rules.failures import failed_rendezvous, job_failure
 from mgpu_doctor.rules.hang import dead_rank_hang
 from tests.support.synthetic import make_case, make_rank
 
@@ -32,7 +32,7 @@ AT = 1500.0
 
 def find(case: Case) -> list[Finding]:
     """What these families find, each rule once."""
-    rules = (*failed.RULES, *rendezvous.RULES, *dead_rank_hang.RULES)
+    rules = (*job_failure.RULES, *failed_rendezvous.RULES, *dead_rank_hang.RULES)
     return [finding for rule in rules for finding in rule.examine(Measures(case), rule.defaults)]
 
 

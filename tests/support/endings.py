@@ -20,14 +20,28 @@ from mgpu_doctor.case.host import HostSample, Task
 from mgpu_doctor.case.model import Case, ProcessEnd
 from mgpu_doctor.diagnose import folded
 from mgpu_doctor.findings import Finding
-from mgpu_doctor.rules.falls import asked, exhausted, failed, full, rendezvous
+from mgpu_doctor.rules.failures import (
+    asked_to_end,
+    failed_rendezvous,
+    full_file_systems,
+    job_failure,
+    process_limits,
+)
 from mgpu_doctor.rules.hang import dead_rank_hang
-from mgpu_doctor.rules.memory import death
+from mgpu_doctor.rules.memory import host_oom
 from tests.support.deaths import AT
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/jobs/training"
-FAMILIES = (failed, death, full, exhausted, asked, rendezvous, dead_rank_hang)
+FAMILIES = (
+    job_failure,
+    host_oom,
+    full_file_systems,
+    process_limits,
+    asked_to_end,
+    failed_rendezvous,
+    dead_rank_hang,
+)
 
 
 def diagnosed(case: Case) -> list[Finding]:

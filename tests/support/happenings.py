@@ -10,9 +10,9 @@ import numpy as np
 
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.gpu import Device, DeviceSample, XidEvent
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Error, Event, Job, Outcome, Rank, State, Subject
 from mgpu_doctor.case.process_metadata import ProcessMetadata
-from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.findings import Culprit, Diagnosis, Finding, Followed, Severity
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.recording.box import STEP_DTYPE
@@ -166,7 +166,7 @@ EVENTFUL = frame(
             devices(AT - 30.0),
         ),
         signs=(
-            Sign(
+            LogMatch(
                 "nccl-timeout",
                 1,
                 "console",
@@ -175,7 +175,7 @@ EVENTFUL = frame(
                 AT - 1000.0,
                 count=3,
             ),
-            Sign("odd", None, "console", 3, "Killed", None),
+            LogMatch("odd", None, "console", 3, "Killed", None),
         ),
     ),
     (

@@ -7,14 +7,21 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.dead_rank_stall import (
+    LEAST_SECONDS,
+    LEAST_STEPS,
+    Stall,
+    find_dead_rank_stall,
+)
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.analysis.stacks import hang_analysis
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind, Standing
 from mgpu_doctor.analysis.stacks.thread_states import Posture
 from mgpu_doctor.case.model import Case, Job, ProcessEnd, Rank, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_ranks
-from mgpu_doctor.rules.falls import afterwards, falls, obituary
-from mgpu_doctor.rules.falls.leavers import EVEN_BATCHES
+from mgpu_doctor.rules.failures import failure_fixes, failure_text
+from mgpu_doctor.rules.failures.early_exits import EVEN_BATCHES
 from mgpu_doctor.rules.hang.stack_evidence import (
     MOST_ROWS,
     PROCESS_TABLE,
@@ -26,7 +33,6 @@ from mgpu_doctor.rules.hang.stack_evidence import (
     rank_numbers,
     waiter_rows,
 )
-from mgpu_doctor.rules.hang.stall import LEAST_SECONDS, LEAST_STEPS, Stall, stall_of
 from mgpu_doctor.rules.rule import Limits, Rule
 
 MOST_CONFIDENT = 0.95
@@ -36,7 +42,7 @@ NO_ANSWER = "and will get no answer."
 
 
 def _find_dead_rank(measures: Measures, _: Limits) -> Iterable[Finding]:
-    stall = stall_of(measures.case)
+    stall = find_dead_rank_stall(measures.case)
     if stall is not None:
         yield _report_by_boxes(stall, measures.case)
     else:
@@ -48,7 +54,7 @@ def _find_dead_rank(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 def _report_by_boxes(stall: Stall, case: Case) -> Finding:
     first = stall.culprits[0]
-    name = obituary.who(stall.culprits, case)
+    name = failure_text.who(stall.culprits, case)
     if stall.left_cleanly:
         verb = "exited normally"
     else:
@@ -60,7 +66,7 @@ def _report_by_boxes(stall: Stall, case: Case) -> Finding:
         title=f"{name} {verb}, and {format_count(len(stall.waiting), 'rank')} waited "
         f"{stall.seconds:.0f} s for an answer",
         cause=_cause(stall, case, name),
-        culprits=obituary.culprits_of(stall.culprits),
+        culprits=failure_text.culprits_of(stall.culprits),
         victims=tuple(sorted(rank.rank for rank in stall.waiting if rank.rank is not None)),
         evidence=(
             Evidence(
@@ -71,7 +77,7 @@ def _report_by_boxes(stall: Stall, case: Case) -> Finding:
                 "black boxes of the survivors",
                 _common_site(stall.waiting),
             ),
-            *obituary.evidence_of(first, case),
+            *failure_text.evidence_of(first, case),
         ),
         since_step=first.last_step,
         fixes=(*_fix_cause(stall, case.job), _end_job(case.ranks), _notice_sooner(case.job)),
@@ -90,7 +96,7 @@ def _cause(stall: Stall, case: Case, name: str) -> str:
             f"{name} finished{steps} while the others had more to do: the ranks had unequal "
             f"numbers of batches, or one left the loop early. {wait}"
         )
-    return f"{name} {obituary.death(first)}. {obituary.cause_of(first, case)} {wait}"
+    return f"{name} {failure_text.death(first)}. {failure_text.cause_of(first, case)} {wait}"
 
 
 def _common_site(waiting: Iterable[Rank]) -> str | None:
@@ -99,7 +105,7 @@ def _common_site(waiting: Iterable[Rank]) -> str | None:
 
 
 def _fix_cause(stall: Stall, job: Job) -> tuple[Fix, ...]:
-    return (EVEN_BATCHES,) if stall.left_cleanly else afterwards.fixes_of(stall.culprits[0], job)
+    return (EVEN_BATCHES,) if stall.left_cleanly else failure_fixes.fixes_of(stall.culprits[0], job)
 
 
 def _end_job(ranks: Iterable[Rank]) -> Fix:
@@ -182,9 +188,9 @@ def _how_it_ended(hang: Standing, case: Case) -> str:
         return "Its parent has not yet read its exit status."
     if end.signal is None:
         return f"It ended with exit code {end.exit_code}."
-    kind = falls.Kind.KILLED if end.signal == signal.SIGKILL else falls.Kind.SIGNAL
-    fall = falls.Fall(kind, state.rank, PROCESS_TABLE, 0.97, pid=state.pid, signal=end.signal)
-    return obituary.cause_of(fall, case)
+    kind = FailureKind.KILLED if end.signal == signal.SIGKILL else FailureKind.SIGNAL
+    fall = RankFailure(kind, state.rank, PROCESS_TABLE, 0.97, pid=state.pid, signal=end.signal)
+    return failure_text.cause_of(fall, case)
 
 
 def _find_end(state: Posture, case: Case) -> ProcessEnd | None:

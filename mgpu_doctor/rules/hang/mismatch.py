@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.collectives.collective_waits import GAPS, LEAST_WAIT
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.rank_failures import last_finished_step
 from mgpu_doctor.analysis.stacks.hang_analysis import MAJORITY
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind as HangKind
 from mgpu_doctor.case.flights import Collective
@@ -14,7 +15,6 @@ from mgpu_doctor.case.model import State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
-from mgpu_doctor.rules.falls.falls import last_step
 from mgpu_doctor.rules.hang.mismatch_text import (
     describe_cause,
     format_group,
@@ -136,7 +136,7 @@ def _since_step(measures: Measures, divergence: Divergence) -> int | None:
     if not divergence.stands:
         return None
     waiting = [measures.rank(rank) for rank in divergence.waiting]
-    steps = [last_step(rank) for rank in waiting if rank is not None]
+    steps = [last_finished_step(rank) for rank in waiting if rank is not None]
     return min((step for step in steps if step is not None), default=None)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem import dead_rank_stall as stall
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, NAPS, Kind, Standing
 from mgpu_doctor.analysis.stacks.progress import Motion
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
-from mgpu_doctor.rules.hang import blocked_rank, mismatch, stall
+from mgpu_doctor.rules.hang import blocked_rank, mismatch
 from mgpu_doctor.rules.hang.blocked_rank import WaitAssessment
 from mgpu_doctor.rules.hang.stack_evidence import (
     LONG_WITHOUT_STEPS,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem import dead_rank_stall as stall
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind, Standing
 from mgpu_doctor.analysis.stacks.thread_states import Posture
@@ -14,7 +15,7 @@ from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence
 from mgpu_doctor.formatting import format_count, format_ranks
-from mgpu_doctor.rules.hang import blocked_rank, stall
+from mgpu_doctor.rules.hang import blocked_rank
 
 MOST_ROWS = 4
 """Rows of evidence for the culprits, and as many for the ranks that wait for them."""

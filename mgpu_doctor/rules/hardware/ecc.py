@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_seconds
 from mgpu_doctor.rules.device.gpu import PRETEND
-from mgpu_doctor.rules.falls import obituary
+from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.hardware.common import (
     SURE,
     culprits,
@@ -22,7 +23,6 @@ from mgpu_doctor.rules.hardware.common import (
 )
 from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.signs.fit import GENERAL
 
 CODE = "gpu-ecc"
 SOURCE = "NVML ECC counters"
@@ -92,10 +92,10 @@ def _defect(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         evidence=(
             *_evidence(gpu, state),
             *(one.evidence for one in state.xids),
-            *(piece for fall in falls for piece in obituary.evidence_of(fall, measures.case)),
+            *(piece for fall in falls for piece in failure_text.evidence_of(fall, measures.case)),
         ),
         fixes=(_fix(gpu, state),),
-        replaces=tuple(sorted(GENERAL)) if ended else (),
+        replaces=tuple(sorted(GENERIC_CODES)) if ended else (),
     )
 
 

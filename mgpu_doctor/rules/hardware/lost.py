@@ -7,17 +7,17 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
+from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
+from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.device.gpu import PRETEND
-from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.falls import Fall
-from mgpu_doctor.rules.falls.first import first_falls
+from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.hardware.common import SURE, culprits, named, where
 from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.signs.fit import GENERAL
 
 CODE = "gpu-lost"
 _LOST = re.compile(r"\b(?:is lost|out of reach|reset|fallen off)\b", re.IGNORECASE)
@@ -66,10 +66,10 @@ def _finding(
         evidence=(
             *evidence,
             *((xid.evidence,) if xid is not None else ()),
-            *(piece for fall in falls for piece in obituary.evidence_of(fall, measures.case)),
+            *(piece for fall in falls for piece in failure_text.evidence_of(fall, measures.case)),
         ),
         fixes=(FIX,),
-        replaces=tuple(sorted(GENERAL | {"gpu-xid"})) if ended else (),
+        replaces=tuple(sorted(GENERIC_CODES | {"gpu-xid"})) if ended else (),
     )
 
 
@@ -104,13 +104,13 @@ def is_lost(device: Device) -> bool:
     return silent and bool(_LOST.search(device.trouble or ""))
 
 
-def _fallen(measures: Measures, gpu: Gpu, since: float | None) -> tuple[Fall, ...]:
+def _fallen(measures: Measures, gpu: Gpu, since: float | None) -> tuple[RankFailure, ...]:
     """Ranks on it that ended about when it was lost."""
     if since is None or measures.case.job.outcome is Outcome.COMPLETED:
         return ()
     return tuple(
         fall
-        for fall in first_falls(measures.case)
+        for fall in find_first_failures(measures.case)
         if fall.rank in gpu.ranks and (fall.at is None or fall.at >= since - 60.0)
     )
 

@@ -10,14 +10,14 @@ from statistics import median_low
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
 from mgpu_doctor.case.gpu import NvLink
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.device.gpu import PRETEND
-from mgpu_doctor.rules.falls import obituary
+from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.hardware.common import SURE, culprits, named, risen, where
 from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
-from mgpu_doctor.rules.signs.fit import GENERAL
 
 CODE = "nvlink-down"
 CHECKSUMS = ("crc_flit", "crc_data")
@@ -148,7 +148,7 @@ def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         evidence=(
             *_evidence(gpu, state),
             *(one.evidence for one in own),
-            *(piece for fall in falls for piece in obituary.evidence_of(fall, measures.case)),
+            *(piece for fall in falls for piece in failure_text.evidence_of(fall, measures.case)),
         ),
         fixes=(
             Fix(
@@ -160,7 +160,7 @@ def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
                 "the baseboard or the GPU checked.",
             ),
         ),
-        replaces=tuple(sorted(GENERAL)) if critical and falls else (),
+        replaces=tuple(sorted(GENERIC_CODES)) if critical and falls else (),
     )
 
 

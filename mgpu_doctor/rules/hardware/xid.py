@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.device.gpu import PRETEND
-from mgpu_doctor.rules.falls import obituary
+from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.hardware.common import SURE, culprits, named
 from mgpu_doctor.rules.hardware.xids import AFTER, BEFORE, Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.signs.fit import GENERAL
 
 CODE = "gpu-xid"
 Way = Callable[[Measures, Limits], Iterable[Finding]]
@@ -32,12 +32,12 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
             culprits=culprits(measures, (one.gpu,)),
             evidence=(one.evidence, *_ends(one, measures)),
             fixes=(Fix(one.signature.id, "Do what this XID asks for", one.fix),),
-            replaces=tuple(sorted(GENERAL)) if ended else (),
+            replaces=tuple(sorted(GENERIC_CODES)) if ended else (),
         )
 
 
 def _ends(one: Xid, measures: Measures) -> Iterable[Evidence]:
-    return [piece for fall in one.falls for piece in obituary.evidence_of(fall, measures.case)]
+    return [piece for fall in one.falls for piece in failure_text.evidence_of(fall, measures.case)]
 
 
 def with_xids(rules: Sequence[Rule]) -> tuple[Rule, ...]:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
+from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.gpu import XidEvent
 from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.findings import Evidence, Severity
-from mgpu_doctor.rules.falls.falls import Fall
-from mgpu_doctor.rules.falls.first import first_falls
 from mgpu_doctor.rules.hardware.common import where
 from mgpu_doctor.signatures.signature import Role, Signature
 from mgpu_doctor.signatures.xid import APPLICATION, signature_of
@@ -30,7 +30,7 @@ class Xid:
     gpu: Gpu
     signature: Signature
     events: tuple[XidEvent, ...]
-    falls: tuple[Fall, ...] = ()
+    falls: tuple[RankFailure, ...] = ()
     """Ranks on the device that ended by it, as far as time tells."""
 
     @property
@@ -87,13 +87,13 @@ def severity_of(one: Xid, measures: Measures) -> Severity:
     return Severity.CRITICAL if grave and _stopped(one, measures) else Severity.WARNING
 
 
-def _falls(measures: Measures, gpu: Gpu, events: tuple[XidEvent, ...]) -> tuple[Fall, ...]:
+def _falls(measures: Measures, gpu: Gpu, events: tuple[XidEvent, ...]) -> tuple[RankFailure, ...]:
     case = measures.case
     if not gpu.ranks or case.job.outcome is Outcome.COMPLETED:
         return ()
     return tuple(
         fall
-        for fall in first_falls(case)
+        for fall in find_first_failures(case)
         if fall.rank in gpu.ranks
         and any(_belongs(event.at, fall.at or case.job.ended) for event in events)
     )

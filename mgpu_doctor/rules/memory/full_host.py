@@ -10,7 +10,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_share
-from mgpu_doctor.rules.memory.death import fewer_workers, one_copy
+from mgpu_doctor.rules.memory.host_oom import fewer_workers, one_copy
 from mgpu_doctor.rules.rule import Limit, Limits
 
 FULL = Limit(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
 from mgpu_doctor.analysis.statistics.pace_comparison import (
     EXCESS,
     LEAST,
@@ -20,8 +21,7 @@ from mgpu_doctor.case.process_metadata import Pace
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_count, format_seconds, format_share
 from mgpu_doctor.rules.blame import severity_of_cost
-from mgpu_doctor.rules.falls import afterwards, obituary
-from mgpu_doctor.rules.falls.first import first_falls
+from mgpu_doctor.rules.failures import failure_fixes, failure_text
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.slow.straggler_finding import COST
 
@@ -132,21 +132,21 @@ def _lost(measures: Measures, _: Limits) -> Iterable[Finding]:
     if case.job.outcome is not Outcome.COMPLETED:
         return
     died = {rank.rank for rank in case.ranks if rank.signal or rank.exit_code or rank.error}
-    fallen = tuple(fall for fall in first_falls(case) if fall.rank in died)
+    fallen = tuple(fall for fall in find_first_failures(case) if fall.rank in died)
     if not fallen:
         return
     yield Finding(
         code="worker-lost",
         severity=Severity.WARNING,
         confidence=fallen[0].confidence,
-        title=f"{obituary.who(fallen, case)} {obituary.death(fallen[0])}; the job went on without "
-        f"{'them' if len(fallen) > 1 else 'it'}",
-        cause=f"{obituary.cause_of(fallen[0], case)} The others went on: the job was finished by "
-        "fewer workers, without the part of the data that only the lost ones had.",
-        culprits=obituary.culprits_of(fallen),
-        evidence=obituary.evidence_of(fallen[0], case),
+        title=f"{failure_text.who(fallen, case)} {failure_text.death(fallen[0])}; the job went on "
+        f"without {'them' if len(fallen) > 1 else 'it'}",
+        cause=f"{failure_text.cause_of(fallen[0], case)} The others went on: the job was finished "
+        "by fewer workers, without the part of the data that only the lost ones had.",
+        culprits=failure_text.culprits_of(fallen),
+        evidence=failure_text.evidence_of(fallen[0], case),
         since_step=fallen[0].last_step,
-        fixes=afterwards.fixes_of(fallen[0], case.job),
+        fixes=failure_fixes.fixes_of(fallen[0], case.job),
     )
 
 

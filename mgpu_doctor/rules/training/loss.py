@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.case.model import Case, Outcome, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
-from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.falls import Fall, Kind
-from mgpu_doctor.rules.falls.first import first_falls
+from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 WHEN_OVER = 2
@@ -73,44 +73,44 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     over = case.job.outcome not in (Outcome.RUNNING, Outcome.UNKNOWN)
     least = WHEN_OVER if over else limits["steps"]
     lost = {n: one for n, one in told.items() if one is not None}
-    fallen = _explained(case)
-    if not fallen and max((one.steps for one in lost.values()), default=0) < least:
+    failed = _explained(case)
+    if not failed and max((one.steps for one in lost.values()), default=0) < least:
         return
     first = _first(lost, ranks, by_sequence=by_sequence)
     begin = min(lost.values(), key=lambda one: one.key, default=None)
     accused: tuple[Culprit, ...] = ()
-    if fallen:
-        accused = obituary.culprits_of(fallen)
+    if failed:
+        accused = failure_text.culprits_of(failed)
     elif first is not None:
         accused = (culprit_of(measures, first),)
     guilty = {one.rank for one in accused}
     yield Finding(
         code="loss-nan",
-        severity=Severity.CRITICAL if fallen else Severity.WARNING,
+        severity=Severity.CRITICAL if failed else Severity.WARNING,
         confidence=0.99 if lost else 0.9,
-        title=_title(case, lost, fallen),
+        title=_title(case, lost, failed),
         cause=_cause(begin, first, lost, alone=sum(map(_has_losses, ranks.values())) == 1),
         culprits=accused,
         victims=tuple(sorted(number for number in ranks if number not in guilty)),
         evidence=(
             *_evidence(lost, begin),
-            *(_end_of(fallen[0], case) if fallen else ()),
+            *(_end_of(failed[0], case) if failed else ()),
         ),
-        since_step=begin.step if begin else fallen[0].last_step,
+        since_step=begin.step if begin else failed[0].last_step,
         fixes=_fixes(begin),
     )
 
 
-def _explained(case: Case) -> tuple[Fall, ...]:
-    """The first falls, where what they say is that the loss or a gradient is no number."""
+def _explained(case: Case) -> tuple[RankFailure, ...]:
+    """The first failures, where what they say is that the loss or a gradient is no number."""
     if case.job.outcome in (Outcome.KILLED, Outcome.COMPLETED):
         return ()
-    found = first_falls(case)
-    if not found or found[0].kind not in (Kind.EXCEPTION, Kind.EXIT):
+    found = find_first_failures(case)
+    if not found or found[0].kind not in (FailureKind.EXCEPTION, FailureKind.EXIT):
         return ()
     error = found[0].error
     said = f"{error.type} {error.message}" if error is not None else ""
-    if found[0].kind is Kind.EXIT:
+    if found[0].kind is FailureKind.EXIT:
         said = f"{said}\n{_printed(case)}"
     return found if _SAYS.search(said) else ()
 
@@ -122,9 +122,9 @@ def _printed(case: Case) -> str:
     return said[-1] if said else ""
 
 
-def _end_of(fall: Fall, case: Case) -> tuple[Evidence, ...]:
-    known, said = obituary.evidence_of(fall, case), _printed(case)
-    if fall.kind is not Kind.EXIT or not said:
+def _end_of(failure: RankFailure, case: Case) -> tuple[Evidence, ...]:
+    known, said = failure_text.evidence_of(failure, case), _printed(case)
+    if failure.kind is not FailureKind.EXIT or not said:
         return known
     return (*known, Evidence("the job printed", said, "text", source="console"))
 
@@ -145,10 +145,10 @@ def _first(
     return early[0]
 
 
-def _title(case: Case, lost: Mapping[int, _Lost], fallen: tuple[Fall, ...]) -> str:
-    if fallen:
-        what = obituary.death(fallen[0])
-        return f"{obituary.who(fallen, case)} gave up over a loss that is no number: {what}"
+def _title(case: Case, lost: Mapping[int, _Lost], failed: tuple[RankFailure, ...]) -> str:
+    if failed:
+        what = failure_text.death(failed[0])
+        return f"{failure_text.who(failed, case)} gave up over a loss that is no number: {what}"
     step = min(one.step for one in lost.values())
     where = "" if len(case.ranks) == 1 else f" on {format_ranks(lost)}"
     if len(lost) == len(case.ranks) > 1:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import (
     Console,
     Error,
@@ -22,7 +23,6 @@ from mgpu_doctor.case.model import (
     Subject,
     Unexamined,
 )
-from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.findings import (
     Branch,
     Culprit,
@@ -115,7 +115,7 @@ def filled(some: Callable[[], str], hosts: Sequence[str], home: str) -> Diagnosi
         subject=Subject("recording", f"{home}/runs/{some()}"),
         earlier=(replace(ranks[0], attempt=-1, started=START - 9, ended=START - 5),),
         console=Console(tuple(some() for _ in range(6))),
-        signs=(Sign("x", 0, "stderr", 1, some(), START + 7),),
+        signs=(LogMatch("x", 0, "stderr", 1, some(), START + 7),),
         host_samples=tuple(
             HostSample(START, None, None, None, None, None, {one.pid or 0: (0.0, 1)}, one.host)
             for one in ranks

@@ -11,7 +11,7 @@ import pytest
 
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Console, Event, Now, Outcome, ProcessEnd, Rank, State
-from mgpu_doctor.rules.falls.obituary import headline
+from mgpu_doctor.rules.failures.failure_text import headline
 from tests.support.deaths import (
     AT,
     dead,

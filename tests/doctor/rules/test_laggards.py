@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
 from tests.support.deaths import AT, dead, error, failed_job, stepped, terminated
@@ -38,7 +38,7 @@ def timed_out(
         for number, many in enumerate(steps)
     ]
     signs = tuple(
-        Sign("gloo-timeout", number, "stderr", number, TIMED_OUT, None, values=_VALUES)
+        LogMatch("gloo-timeout", number, "stderr", number, TIMED_OUT, None, values=_VALUES)
         for number in told
     )
     case: Case = replace(failed_job(ranks), signs=signs)

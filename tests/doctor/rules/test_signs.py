@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.logs import load_logs, signs_of
 from mgpu_doctor.case.model import Case, Now, Outcome, State
-from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.catalogue import OWN
-from mgpu_doctor.rules.signs.codes import FAMILIES, SUMMARIES, family_of
-from mgpu_doctor.rules.signs.told import filled, first_sentence
+from mgpu_doctor.rules.failures.log_codes import FAMILIES, SUMMARIES, family_of
+from mgpu_doctor.rules.failures.log_findings import filled, first_sentence
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 from tests.support.deaths import AT, dead, echo, error, failed_job, rank, terminated
@@ -53,7 +53,7 @@ def raised(last: str, label: str = "", line: int = 12) -> list[str]:
 def test_ranks_whose_collectives_differ_are_told_with_the_calls_they_were_in() -> None:
     text = "enforce fail at /x/gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. "
     said = f"  what():  [{text}1004 vs 4. Received data size doesn't match expected size."
-    sign = Sign("gloo-size-mismatch", None, "console", 5, said, None, values=SIZES)
+    sign = LogMatch("gloo-size-mismatch", None, "console", 5, said, None, values=SIZES)
     where = ["all_reduce /home/me/model.py:8"] * 3 + ["broadcast /home/me/train.py:87"]
     nows = [Now("wait", AT, 28, site, 804) for site in where]
     ranks = [dead(n, signal=6 if n == 3 else 15, now=now) for n, now in enumerate(nows)]
@@ -465,5 +465,5 @@ def test_sruns_tasks_are_ranks_where_it_starts_them(tmp_path: Path) -> None:
     assert grave(findings(lines, tmp_path)) == [("oom-host", [2])]
 
 
-def _empty(signature: Signature) -> Sign:
-    return Sign(signature.id, None, "x.log", 1, signature.example, None)
+def _empty(signature: Signature) -> LogMatch:
+    return LogMatch(signature.id, None, "x.log", 1, signature.example, None)

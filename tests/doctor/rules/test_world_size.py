@@ -11,7 +11,7 @@ from mgpu_doctor.case.model import Case, Outcome, State
 from mgpu_doctor.case.outcomes import with_missing
 from mgpu_doctor.diagnose import folded
 from mgpu_doctor.findings import Evidence, Finding, Severity
-from mgpu_doctor.rules.falls.rendezvous import RULES
+from mgpu_doctor.rules.failures.failed_rendezvous import RULES
 from tests.support.deaths import AT, dead, error, failed_job, rank
 from tests.support.endings import diagnosed
 

@@ -9,9 +9,9 @@ import pytest
 from mgpu_probes.inprocess.layout import EVALUATION
 
 from mgpu_doctor.case.gpu import XidEvent
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Error, Outcome, State
 from mgpu_doctor.case.model import Event as Told
-from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.live.frame import Frame, Position
 from mgpu_doctor.report.job_events import Kind, TimelineEvent
 from mgpu_doctor.report.verdict import Tone
@@ -270,7 +270,7 @@ def test_an_exception_that_the_console_printed_too_is_told_once() -> None:
     error = Error("ValueError", "bad", None, None, None, "", AT - 21)
     fallen = rank(1, state=State.DEAD, ended=AT - 20, error=error)
     lines = [("python", "ValueError: bad", 1), ("python", "ValueError: worse", 1)]
-    signs = tuple(Sign(name, who, "stderr", 1, words, None) for name, words, who in lines)
+    signs = tuple(LogMatch(name, who, "stderr", 1, words, None) for name, words, who in lines)
     made = replace(case([fallen]), signs=signs)
     sentences = [words for _, words in told(frame(made), Kind.ERRORS)]
     assert sum("bad" in words for words in sentences) == 1
@@ -279,7 +279,7 @@ def test_an_exception_that_the_console_printed_too_is_told_once() -> None:
 
 def test_where_a_logger_stands_is_no_part_of_what_it_printed() -> None:
     line = "1393 site-packages/torch/api.py:1002] failed (exitcode: -9) local_rank: 1"
-    made = frame(case([rank(1)], signs=(Sign("killed", None, "console", 9, line, None),)))
+    made = frame(case([rank(1)], signs=(LogMatch("killed", None, "console", 9, line, None),)))
     assert told(made, Kind.ERRORS) == [
         ("the console", "printed: failed (exitcode: -9) local_rank: 1")
     ]

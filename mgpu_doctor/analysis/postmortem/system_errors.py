@@ -31,7 +31,7 @@ _SHARED = re.compile(r"/torch_\d|/dev/shm/|shared memory|\bshm\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class SystemRefusal:
     """`shared`: it was about shared memory. `file`: the one that the text names."""
 
     number: int
@@ -39,7 +39,7 @@ class Refusal:
     shared: bool
 
 
-def refusal(error: Error | None) -> Refusal | None:
+def parse_system_error(error: Error | None) -> SystemRefusal | None:
     """The refusal that an exception tells of; None: of none that is known here."""
     if error is None:
         return None
@@ -48,7 +48,7 @@ def refusal(error: Error | None) -> Refusal | None:
         return None
     file = _FILE.search(error.message)
     shared = bool(_SHARED.search(error.message)) or _SEMAPHORE in error.traceback
-    return Refusal(number, file["file"] if file else None, shared)
+    return SystemRefusal(number, file["file"] if file else None, shared)
 
 
 def _number(error: Error) -> int | None:

@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
+from mgpu_doctor.analysis.postmortem.rank_failures import (
+    FailureKind,
+    RankFailure,
+    last_finished_step,
+)
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
-from mgpu_doctor.rules.falls.falls import Fall, Kind, last_step
-from mgpu_doctor.rules.falls.first import first_falls
 
 LEAST_SECONDS = 10.0
 """A shorter wait may end by itself: torchrun looks after its ranks every 0.1 s (its
@@ -22,27 +26,27 @@ LEAST_STEPS = 10.0
 class Stall:
     """`seconds`: how long the longest-waiting survivor has waited since the death."""
 
-    culprits: tuple[Fall, ...]
+    culprits: tuple[RankFailure, ...]
     left_cleanly: bool
     waiting: tuple[Rank, ...]
     seconds: float
     threshold: float
 
 
-def stall_of(case: Case) -> Stall | None:
+def find_dead_rank_stall(case: Case) -> Stall | None:
     """The stall, where there is one: live, or until somebody ended the whole job.
 
     Once the launcher itself has ended the job because of the death, the others wait no more.
     """
     if case.job.outcome in (Outcome.COMPLETED, Outcome.FAILED):
         return None
-    fallen = first_falls(case)
-    culprits = fallen or tuple(_as_fall(rank) for rank in _first_to_leave(case.ranks))
+    failed = find_first_failures(case)
+    culprits = failed or tuple(_as_fall(rank) for rank in _first_to_leave(case.ranks))
     if not culprits:
         return None
     threshold = max(LEAST_SECONDS, LEAST_STEPS * (_median_step(case.ranks) or 0.0))
-    guilty = {fall.rank for fall in culprits}
-    since = max((fall.at for fall in culprits if fall.at is not None), default=None)
+    guilty = {failure.rank for failure in culprits}
+    since = max((failure.at for failure in culprits if failure.at is not None), default=None)
     waits = {
         index: _waited(rank, since, case.observed)
         for index, rank in enumerate(case.ranks)
@@ -52,7 +56,7 @@ def stall_of(case: Case) -> Stall | None:
     if not long:
         return None
     waiting = tuple(case.ranks[index] for index in long)
-    return Stall(culprits, not fallen, waiting, max(long.values()), threshold)
+    return Stall(culprits, not failed, waiting, max(long.values()), threshold)
 
 
 def _waited(rank: Rank, since: float | None, observed: float) -> float:
@@ -71,13 +75,13 @@ def _waited(rank: Rank, since: float | None, observed: float) -> float:
 def _first_to_leave(ranks: Iterable[Rank]) -> list[Rank]:
     """Ranks that ended in good order at the earliest step, where others go on."""
     left = [rank for rank in ranks if rank.state is State.EXITED]
-    steps = [step for rank in left if (step := last_step(rank)) is not None]
-    return [rank for rank in left if not steps or last_step(rank) == min(steps)]
+    steps = [step for rank in left if (step := last_finished_step(rank)) is not None]
+    return [rank for rank in left if not steps or last_finished_step(rank) == min(steps)]
 
 
-def _as_fall(rank: Rank) -> Fall:
-    return Fall(
-        Kind.EXIT,
+def _as_fall(rank: Rank) -> RankFailure:
+    return RankFailure(
+        FailureKind.EXIT,
         rank.rank,
         "black box",
         0.9,
@@ -86,7 +90,7 @@ def _as_fall(rank: Rank) -> Fall:
         pid=rank.pid,
         exit_code=rank.exit_code,
         at=rank.ended,
-        last_step=last_step(rank),
+        last_step=last_finished_step(rank),
     )
 
 

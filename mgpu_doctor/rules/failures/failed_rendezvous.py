@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
+from mgpu_doctor.analysis.postmortem.secondary_failures import is_rendezvous_timeout
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
-from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.echoes import waited_in_vain
-from mgpu_doctor.rules.falls.first import first_falls
+from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.rule import Limits, Rule
 
 SEEN, GUESSED = 0.9, 0.7
@@ -21,16 +21,18 @@ SEEN, GUESSED = 0.9, 0.7
 started."""
 
 
-def absentees(case: Case) -> tuple[Rank, ...]:
+def find_absent_ranks(case: Case) -> tuple[Rank, ...]:
     """Ranks that left no sign of joining, in a failed job in which others waited for them in vain
-    and nobody fell by itself."""
-    if case.job.outcome is not Outcome.FAILED or not _waiters(case) or first_falls(case):
+    and nobody failed by itself."""
+    if case.job.outcome is not Outcome.FAILED or not _waiters(case) or find_first_failures(case):
         return ()
     return tuple(rank for rank in case.ranks if rank.state is State.MISSING)
 
 
 def _waiters(case: Case) -> list[Rank]:
-    return [rank for rank in case.ranks if rank.error is not None and waited_in_vain(rank.error)]
+    return [
+        rank for rank in case.ranks if rank.error is not None and is_rendezvous_timeout(rank.error)
+    ]
 
 
 def _never_meant(case: Case) -> bool:
@@ -42,7 +44,7 @@ def _never_meant(case: Case) -> bool:
 
 def _world_size(measures: Measures, _: Limits) -> Iterable[Finding]:
     case = measures.case
-    absent = absentees(case)
+    absent = find_absent_ranks(case)
     if not absent or not _never_meant(case):
         return
     world, started = len(case.ranks), len(case.ranks) - len(absent)
@@ -59,7 +61,7 @@ def _world_size(measures: Measures, _: Limits) -> Iterable[Finding]:
         victims=tuple(rank.rank for rank in waiters if rank.rank is not None),
         evidence=(
             Evidence("ranks of the process group", world, "ranks", started, "black boxes"),
-            *obituary.told_of(waiters[0]),
+            *failure_text.told_of(waiters[0]),
         ),
         fixes=(
             Fix(
@@ -74,7 +76,7 @@ def _world_size(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
     case = measures.case
-    absent = absentees(case)
+    absent = find_absent_ranks(case)
     if not absent or _never_meant(case):
         return
     waiters = _waiters(case)
@@ -104,7 +106,7 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
                 len(case.ranks),
                 "black boxes",
             ),
-            *obituary.told_of(waiters[0]),
+            *failure_text.told_of(waiters[0]),
         ),
         fixes=(
             Fix(
@@ -123,7 +125,7 @@ RULES: tuple[Rule, ...] = (
         code="failed-rendezvous",
         family="failed",
         summary="Ranks never joined the process group, and the others gave up waiting for them.",
-        measured="A rank's own exception says that others did not join in time, no rank fell by "
+        measured="A rank's own exception says that others did not join in time, no rank failed by "
         "itself, and of some ranks of the world there is no black box: a box is opened when "
         "init_process_group is entered.",
         thresholds=f"Confidence {SEEN} where the launcher told the missing rank's pid, else "

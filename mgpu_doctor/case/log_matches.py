@@ -24,7 +24,7 @@ def went_on(after: int, ranks: int, later: float | None = None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class LogMatch:
     """The first line that matched a signature on a rank."""
 
     signature: str

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import signal
 
+from mgpu_doctor.analysis.postmortem.rank_failures import (
+    FailureKind,
+    find_rank_failures,
+    last_finished_step,
+)
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
-from mgpu_doctor.rules.falls.falls import Kind, falls, last_step
 
 EVEN_BATCHES = Fix(
     "even-batches",
@@ -22,12 +26,14 @@ _UNSEEN = "left its process group and said goodbye; nobody saw its exit code"
 _SYMPTOMS = ("failed-gloo", "failed-nccl-timeout")
 
 
-def left_early(case: Case) -> tuple[Rank, ...]:
+def find_early_exits(case: Case) -> tuple[Rank, ...]:
     """Empty, too, where a rank is not known: it may have been the one that ended first."""
-    fallen = falls(case)
-    if case.job.outcome is not Outcome.FAILED or any(one.kind is not Kind.ECHO for one in fallen):
+    failed = find_rank_failures(case)
+    if case.job.outcome is not Outcome.FAILED or any(
+        one.kind is not FailureKind.SECONDARY for one in failed
+    ):
         return ()
-    times = [one.error.at for one in fallen if one.error is not None and one.error.at is not None]
+    times = [one.error.at for one in failed if one.error is not None and one.error.at is not None]
     first = min(times, default=0.0)
     stood = [rank for rank in case.ranks if not _in_order(rank)]
     # Who was in the collective that broke has left because of that, not before.
@@ -78,11 +84,11 @@ def _broken(rank: Rank) -> float:
 
 
 def finding(gone: tuple[Rank, ...], case: Case) -> Finding:
-    """`gone`: as `left_early` tells them."""
+    """`gone`: as `find_early_exits` tells them."""
     left = [rank.rank for rank in gone if rank.rank is not None]
     others = tuple(rank.rank for rank in case.ranks if rank not in gone and rank.rank is not None)
     who = format_ranks(left)
-    step = last_step(gone[0])
+    step = last_finished_step(gone[0])
     steps = "" if step is None else f" after step {step}"
     return Finding(
         code="failed-exception",
@@ -107,13 +113,13 @@ def finding(gone: tuple[Rank, ...], case: Case) -> Finding:
         )
         + tuple(
             Evidence(
-                f"rank {fall.rank} then raised",
-                fall.error.message,
+                f"rank {failure.rank} then raised",
+                failure.error.message,
                 "text",
-                source=fall.source,
+                source=failure.source,
             )
-            for fall in falls(case)[:2]
-            if fall.error is not None
+            for failure in find_rank_failures(case)[:2]
+            if failure.error is not None
         ),
         since_step=step,
         replaces=_SYMPTOMS,

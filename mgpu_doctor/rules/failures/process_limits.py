@@ -5,23 +5,29 @@ from __future__ import annotations
 import errno
 import signal
 
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
+from mgpu_doctor.analysis.postmortem.system_errors import parse_system_error
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Fix
-from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.downfall import ERRNO, Reason, cpu_seconds, process_of, rule
-from mgpu_doctor.rules.falls.falls import Fall, Kind
-from mgpu_doctor.rules.falls.refusals import refusal
+from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.specific_failures import (
+    ERRNO,
+    Reason,
+    cpu_seconds,
+    process_of,
+    rule,
+)
 from mgpu_doctor.rules.rule import Rule
 
 SPENT = 0.9
 """Share of a CPU time limit in the last sample from which SIGKILL is taken for its end."""
 
 
-def _open_files(fall: Fall, case: Case) -> Reason | None:
-    refused = refusal(fall.error)
+def _open_files(failure: RankFailure, case: Case) -> Reason | None:
+    refused = parse_system_error(failure.error)
     if refused is None or refused.number not in (errno.EMFILE, errno.ENFILE):
         return None
-    process = process_of(fall, case)
+    process = process_of(failure, case)
     limit = process.limits.get("files", (None, None))[0] if process else None
     evidence = []
     if limit is not None:
@@ -33,7 +39,7 @@ def _open_files(fall: Fall, case: Case) -> Reason | None:
         evidence.append(Evidence(what, most, "files", limit, "/proc/PID/fd"))
     whole = refused.number == errno.ENFILE
     bound = "the whole machine may have" if whole else "one process may have"
-    at = obituary.place(fall.error) if fall.error is not None else None
+    at = failure_text.place(failure.error) if failure.error is not None else None
     return Reason(
         0.97,
         f"had too many files open{f' at {at}' if at else ''}"
@@ -59,13 +65,13 @@ def _open_files(fall: Fall, case: Case) -> Reason | None:
     )
 
 
-def _time_limit(fall: Fall, case: Case) -> Reason | None:
-    process = process_of(fall, case)
+def _time_limit(failure: RankFailure, case: Case) -> Reason | None:
+    process = process_of(failure, case)
     soft, hard = process.limits.get("cpu_seconds", (None, None)) if process else (None, None)
-    used = cpu_seconds(fall, case)
-    if fall.signal == signal.SIGXCPU:
+    used = cpu_seconds(failure, case)
+    if failure.signal == signal.SIGXCPU:
         confidence, limit = 0.97, soft
-    elif fall.kind is Kind.KILLED and hard and used is not None and used >= SPENT * hard:
+    elif failure.kind is FailureKind.KILLED and hard and used is not None and used >= SPENT * hard:
         confidence, limit = 0.85, hard
     else:
         return None
@@ -77,7 +83,7 @@ def _time_limit(fall: Fall, case: Case) -> Reason | None:
         confidence,
         "used up its CPU time limit"
         + (f" of {limit} s" if limit else "")
-        + obituary.after_step(fall),
+        + failure_text.after_step(failure),
         "`ulimit -t` counts the seconds of all threads together: with 8 busy threads it is reached "
         "in an eighth of the time. Login nodes of clusters often set it.",
         (
@@ -92,20 +98,20 @@ def _time_limit(fall: Fall, case: Case) -> Reason | None:
     )
 
 
-def _permission(fall: Fall, _: Case) -> Reason | None:
-    refused = refusal(fall.error)
-    if fall.error is None or refused is None or fall.kind is not Kind.EXCEPTION:
+def _permission(failure: RankFailure, _: Case) -> Reason | None:
+    refused = parse_system_error(failure.error)
+    if failure.error is None or refused is None or failure.kind is not FailureKind.EXCEPTION:
         return None
     if refused.number not in (errno.EACCES, errno.EPERM, errno.EROFS):
         return None
     file = refused.file or "FILE"
-    at = obituary.place(fall.error)
+    at = failure_text.place(failure.error)
     read_only = refused.number == errno.EROFS
     what = "wrote to a read-only file system" if read_only else "was not permitted"
     return Reason(
         0.97,
         f"{what}{f' at {at}' if at else ''}" + (f": {refused.file}" if refused.file else ""),
-        f"The system refused it: {obituary.headline(fall.error)}.",
+        f"The system refused it: {failure_text.headline(failure.error)}.",
         (
             Fix(
                 "permission",

@@ -6,21 +6,21 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
+from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.model import Case, ProcessEnd
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.falls import Fall
+from mgpu_doctor.rules.failures import failure_text
 
 DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL)
 """Signals that nobody sends to a helper whose work is done, as SIGPIPE in a shell's pipe."""
 
 
-def before(echoes: Sequence[Fall], case: Case) -> ProcessEnd | None:
-    """The first of the job's processes that was killed or crashed in the minute before any rank
-    fell; None: there is none, or nobody knows when the ranks fell, or the job outlived such an end
-    earlier, as one that ends its helpers by SIGKILL. A data-loader worker is none: its rank falls
-    by itself."""
-    times = [fall.at for fall in echoes if fall.at is not None]
+def before(echoes: Sequence[RankFailure], case: Case) -> ProcessEnd | None:
+    """Returns the job's first process that was killed or crashed in the minute before any rank
+    failed. None if there is none, if it is unknown when the ranks failed, or if the job outlived
+    such an end earlier, as a job does that ends its helpers by SIGKILL. Data-loader workers do not
+    count: their rank fails by itself."""
+    times = [failure.at for failure in echoes if failure.at is not None]
     if not times or len(times) < len(echoes):
         return None
     ranks = {rank.pid for rank in (*case.ranks, *case.earlier)}
@@ -30,15 +30,15 @@ def before(echoes: Sequence[Fall], case: Case) -> ProcessEnd | None:
         if end.pid not in ranks and end.signal in DEADLY and end.at < min(times)
     ]
     first = min(ends, key=lambda end: end.at, default=None)
-    if first is None or min(times) - first.at > obituary.BEFORE_DEATH:
+    if first is None or min(times) - first.at > failure_text.BEFORE_DEATH:
         return None
     return first
 
 
-def finding(end: ProcessEnd, echoes: Sequence[Fall], case: Case) -> Finding:
-    name = obituary.signal_name(end.signal or 0)
+def finding(end: ProcessEnd, echoes: Sequence[RankFailure], case: Case) -> Finding:
+    name = failure_text.signal_name(end.signal or 0)
     host = case.job.hosts[0] if len(case.job.hosts) == 1 else None
-    first = min(fall.at for fall in echoes if fall.at is not None)
+    first = min(failure.at for failure in echoes if failure.at is not None)
     return Finding(
         code="failed-killed",
         severity=Severity.CRITICAL,
@@ -48,11 +48,11 @@ def finding(end: ProcessEnd, echoes: Sequence[Fall], case: Case) -> Finding:
         "launcher ended them. Parameter servers, stores and helpers of launchers are such "
         "processes.",
         culprits=(Culprit(None, host=host, pid=end.pid),),
-        victims=tuple(sorted(fall.rank for fall in echoes if fall.rank is not None)),
+        victims=tuple(sorted(failure.rank for failure in echoes if failure.rank is not None)),
         evidence=(
             Evidence("signal", name, "signal", source="exit status"),
             Evidence(
-                "before the first rank fell", round(first - end.at, 3), "s", source="exit status"
+                "before the first rank failed", round(first - end.at, 3), "s", source="exit status"
             ),
             *_said(case),
         ),
@@ -69,6 +69,6 @@ def finding(end: ProcessEnd, echoes: Sequence[Fall], case: Case) -> Finding:
 
 
 def _said(case: Case) -> tuple[Evidence, ...]:
-    said = obituary.printed_before(case)
+    said = failure_text.printed_before(case)
     told = Evidence("last lines that the job printed", said, "text", source="console")
     return (told,) if said else ()

@@ -1,7 +1,7 @@
 """Which of the signs in a job's console text tell why it failed. Pure.
 
 Of the causes the one that was printed first counts, and of those that one rank printed together the
-most telling. A cause must fit who is known to have fallen first. A symptom (a time-out, a broken
+most telling. A cause must fit who is known to have failed first. A symptom (a time-out, a broken
 pipe) is given only where no cause is known. What training went on after for long, and what was
 caught and tried again, ended nothing.
 """
@@ -13,15 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.case.signs import Sign, went_on
-from mgpu_doctor.rules.falls.falls import Fall, Kind
-from mgpu_doctor.rules.falls.first import first_falls
-from mgpu_doctor.rules.falls.laggards import Laggards, laggards
-from mgpu_doctor.rules.hang.stall import stall_of
-from mgpu_doctor.rules.signs.fit import (
+from mgpu_doctor.analysis.postmortem.dead_rank_stall import find_dead_rank_stall
+from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
+from mgpu_doctor.analysis.postmortem.log_match_fit import (
     BETWEEN,
-    GENERAL,
+    GENERIC_CODES,
     KILLING,
     KNOWN,
     beside,
@@ -31,6 +27,10 @@ from mgpu_doctor.rules.signs.fit import (
     rank_of,
     says,
 )
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
+from mgpu_doctor.case.log_matches import LogMatch, went_on
+from mgpu_doctor.case.model import Case, Outcome
+from mgpu_doctor.rules.failures.lagging_ranks import LaggingRanks, find_lagging_ranks
 from mgpu_doctor.rules.training.replication import is_flat
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
@@ -57,25 +57,25 @@ _SAYS_SO_ITSELF = frozenset(one.id for one in SIGNATURES if _CAUGHT.search(one.e
 
 
 @dataclass(frozen=True, slots=True)
-class Charge:
+class LogCause:
     """What the console accuses somebody of. `signs` are all of one code, the telling one first."""
 
     signature: Signature
-    signs: tuple[Sign, ...]
+    signs: tuple[LogMatch, ...]
     confidence: float
     role: Role
     ranks: frozenset[int] = frozenset()
     """Who showed it; empty: the text does not say."""
     everyone: bool = False
-    falls: tuple[Fall, ...] = ()
+    failures: tuple[RankFailure, ...] = ()
     """Who is to blame for it and is known to have ended by it."""
-    explained: tuple[Fall, ...] = ()
+    explained: tuple[RankFailure, ...] = ()
     """Whose end needs no other explanation."""
-    beside: tuple[Sign, ...] = ()
+    beside: tuple[LogMatch, ...] = ()
     """Other signs of the same event."""
     silent: frozenset[int] = frozenset()
     """Where nearly every rank waited in vain: those that did not."""
-    laggards: Laggards | None = None
+    laggards: LaggingRanks | None = None
     """Of these who were behind when the others waited."""
 
     @property
@@ -83,7 +83,7 @@ class Charge:
         return self.signature.code
 
 
-def judge(measures: Measures) -> tuple[Charge, ...]:
+def judge_log(measures: Measures) -> tuple[LogCause, ...]:
     """What ended the job, if the console says, and the defects that it tells of."""
     case = measures.case
     if not case.signs:
@@ -99,7 +99,7 @@ def size_of(case: Case) -> int:
     return max(case.job.world_size or 0, len(case.ranks), 1)
 
 
-def _past(sign: Sign, case: Case) -> bool:
+def _past(sign: LogMatch, case: Case) -> bool:
     """It ended nothing: training went on, or the text itself says that it was caught."""
     if KNOWN[sign.signature].severity != "critical":
         return False  # a defect stays one
@@ -112,7 +112,7 @@ def _past(sign: Sign, case: Case) -> bool:
     return bool(sign.after) or not _known_to_have_ended(case)
 
 
-def _ended(sign: Sign, case: Case) -> bool:
+def _ended(sign: LogMatch, case: Case) -> bool:
     """Whether something beside the sign tells that the job failed: some lines of progress may come
     after the end of it, out of buffers."""
     return _known_to_have_ended(case) and (
@@ -128,11 +128,13 @@ def _known_to_have_ended(case: Case) -> bool:
     return bool(case.console.ends) or case.job.outcome is not Outcome.UNKNOWN
 
 
-def _why(grave: Sequence[Sign], measures: Measures) -> tuple[Charge, ...]:
-    """At most one charge: what ended the job."""
+def _why(grave: Sequence[LogMatch], measures: Measures) -> tuple[LogCause, ...]:
+    """At most one cause: what ended the job."""
     case = measures.case
-    falls = first_falls(case)
-    if case.job.outcome is Outcome.COMPLETED or (case.job.outcome is Outcome.RUNNING and not falls):
+    failures = find_first_failures(case)
+    if case.job.outcome is Outcome.COMPLETED or (
+        case.job.outcome is Outcome.RUNNING and not failures
+    ):
         return ()
     if case.job.outcome is Outcome.KILLED:
         # Who was seen to be asked to end has that as its outcome; a log alone has no other word.
@@ -140,26 +142,29 @@ def _why(grave: Sequence[Sign], measures: Measures) -> tuple[Charge, ...]:
         codes = KILLING - {"failed-killed"} if seen else KILLING
         grave = [sign for sign in grave if KNOWN[sign.signature].code in codes]
     causes = [sign for sign in grave if KNOWN[sign.signature].role is Role.CAUSE]
-    fitting = [sign for sign in causes if fits(sign, falls, case)]
-    specific = [sign for sign in fitting if KNOWN[sign.signature].code not in GENERAL]
+    fitting = [sign for sign in causes if fits(sign, failures, case)]
+    specific = [sign for sign in fitting if KNOWN[sign.signature].code not in GENERIC_CODES]
     if chosen := specific or fitting:
-        return (_cause(chosen, falls, case),)
+        return (_cause(chosen, failures, case),)
     symptoms = [sign for sign in grave if KNOWN[sign.signature].role is Role.SYMPTOM]
-    if falls:
-        symptoms = _told_by(symptoms, falls)
-    if not symptoms or stall_of(case) is not None or _seen_from_outside(measures):
+    if failures:
+        symptoms = _told_by(symptoms, failures)
+    if not symptoms or find_dead_rank_stall(case) is not None or _seen_from_outside(measures):
         return ()
-    return (_symptom(symptoms, falls, measures),)
+    return (_symptom(symptoms, failures, measures),)
 
 
-def _told_by(symptoms: Iterable[Sign], falls: tuple[Fall, ...]) -> list[Sign]:
+def _told_by(symptoms: Iterable[LogMatch], failures: tuple[RankFailure, ...]) -> list[LogMatch]:
     """The symptoms that are all that the first exceptions, of ranks unknown, tell of."""
-    if any(fall.rank is not None or fall.kind is not Kind.EXCEPTION for fall in falls):
+    if any(
+        failure.rank is not None or failure.kind is not FailureKind.EXCEPTION
+        for failure in failures
+    ):
         return []
     return [
         sign
         for sign in symptoms
-        if any(in_error(sign, fall) or beside(sign, fall, sign.rank) for fall in falls)
+        if any(in_error(sign, failure) or beside(sign, failure, sign.rank) for failure in failures)
     ]
 
 
@@ -168,7 +173,7 @@ def _seen_from_outside(measures: Measures) -> bool:
     return any(getattr(measures, name, None) is not None for name in ("standing", "divergence"))
 
 
-def _cause(fitting: Sequence[Sign], falls: tuple[Fall, ...], case: Case) -> Charge:
+def _cause(fitting: Sequence[LogMatch], failures: tuple[RankFailure, ...], case: Case) -> LogCause:
     ordered = _comparable(fitting)
     first = fitting[0] if ordered else _most_telling(_first_of_each(fitting))
     together = [sign for sign in fitting if one_event(sign, first)]
@@ -178,31 +183,37 @@ def _cause(fitting: Sequence[Sign], falls: tuple[Fall, ...], case: Case) -> Char
     found = {rank for sign in same if (rank := rank_of(sign, case)) is not None}
     if not ordered and len({KNOWN[sign.signature].code for sign in fitting}) > 1:
         found = set()  # any of them may be the one
-    ended = tuple(fall for fall in falls if fall.rank is None or not found or fall.rank in found)
+    ended = tuple(
+        failure
+        for failure in failures
+        if failure.rank is None or not found or failure.rank in found
+    )
     explained = ended
     if signature.code in BETWEEN or signature.mutual:
-        ended, explained = (), falls
-    found |= {fall.rank for fall in ended if fall.rank is not None}
-    share = 1.0 if any(in_error(best, fall) for fall in falls) else UNCONFIRMED_SHARE
+        ended, explained = (), failures
+    found |= {failure.rank for failure in ended if failure.rank is not None}
+    share = 1.0 if any(in_error(best, failure) for failure in failures) else UNCONFIRMED_SHARE
     if not ordered and len({KNOWN[sign.signature].code for sign in fitting}) > 1:
         share *= UNORDERED_SHARE
-    if best.after and not any(in_error(best, fall) for fall in falls):
+    if best.after and not any(in_error(best, failure) for failure in failures):
         share *= STILL_MOVING_SHARE
     size = size_of(case)
-    return Charge(
+    return LogCause(
         signature,
         signs=_with_first(best, same),
         confidence=round(signature.weight * share, 3),
         role=Role.CAUSE,
         ranks=frozenset(found),
         everyone=size > 1 and len(found) > size / 2,
-        falls=ended,
+        failures=ended,
         explained=explained,
         beside=tuple(sign for sign in together if KNOWN[sign.signature].code != signature.code),
     )
 
 
-def _symptom(symptoms: Sequence[Sign], falls: tuple[Fall, ...], measures: Measures) -> Charge:
+def _symptom(
+    symptoms: Sequence[LogMatch], failures: tuple[RankFailure, ...], measures: Measures
+) -> LogCause:
     first = symptoms[0]
     signature = KNOWN[first.signature]
     same = [sign for sign in symptoms if sign.signature == signature.id]
@@ -210,40 +221,40 @@ def _symptom(symptoms: Sequence[Sign], falls: tuple[Fall, ...], measures: Measur
     case = measures.case
     silent = _silent(symptoms, case) if signature.id in _TIME_OUTS else frozenset()
     # With stages or smaller groups who waits elsewhere may rightly be a step behind.
-    late = laggards(silent, waited, case) if is_flat(measures) else None
-    return Charge(
+    late = find_lagging_ranks(silent, waited, case) if is_flat(measures) else None
+    return LogCause(
         signature,
         signs=tuple(same),
         confidence=round(signature.weight * (SYMPTOM_SHARE if late is None else 1.0), 3),
         role=Role.SYMPTOM,
         ranks=waited,
         beside=tuple(sign for sign in symptoms if sign.signature != signature.id),
-        explained=falls,
+        explained=failures,
         silent=silent,
         laggards=late,
     )
 
 
-def _silent(symptoms: Sequence[Sign], case: Case) -> frozenset[int]:
+def _silent(symptoms: Sequence[LogMatch], case: Case) -> frozenset[int]:
     """The few ranks that do not complain as all others do."""
     showed = {sign.rank for sign in symptoms}
     silent = {rank.rank for rank in case.ranks if rank.rank is not None} - showed
     return frozenset(silent) if len(silent) <= FEW * size_of(case) else frozenset()
 
 
-def _with_first(first: Sign, signs: Iterable[Sign]) -> tuple[Sign, ...]:
+def _with_first(first: LogMatch, signs: Iterable[LogMatch]) -> tuple[LogMatch, ...]:
     return (first, *(sign for sign in signs if sign is not first))
 
 
-def _defects(signs: Iterable[Sign], case: Case) -> Iterable[Charge]:
-    """What is wrong beside: one charge a code."""
-    codes: dict[str, list[Sign]] = {}
+def _defects(signs: Iterable[LogMatch], case: Case) -> Iterable[LogCause]:
+    """What is wrong beside: one cause a code."""
+    codes: dict[str, list[LogMatch]] = {}
     for sign in signs:
         codes.setdefault(KNOWN[sign.signature].code, []).append(sign)
     for found in codes.values():
         best = _most_telling(found)
         signature = KNOWN[best.signature]
-        yield Charge(
+        yield LogCause(
             signature,
             signs=_with_first(best, found),
             confidence=signature.weight,
@@ -252,21 +263,21 @@ def _defects(signs: Iterable[Sign], case: Case) -> Iterable[Charge]:
         )
 
 
-def _with_gpu(sign: Sign, case: Case) -> int | None:
+def _with_gpu(sign: LogMatch, case: Case) -> int | None:
     """Who runs on the GPU that it names, else who printed it."""
     return rank_of(sign, case) if "pci" in sign.values else sign.rank
 
 
-def _most_telling(signs: Iterable[Sign]) -> Sign:
+def _most_telling(signs: Iterable[LogMatch]) -> LogMatch:
     """The first of equals."""
     return max(signs, key=lambda sign: KNOWN[sign.signature].weight)
 
 
-def _comparable(signs: Sequence[Sign]) -> bool:
+def _comparable(signs: Sequence[LogMatch]) -> bool:
     """Whether it is known which was printed first: signs come in order then."""
     return len({sign.source for sign in signs}) == 1 or all(sign.at is not None for sign in signs)
 
 
-def _first_of_each(signs: Iterable[Sign]) -> Iterable[Sign]:
+def _first_of_each(signs: Iterable[LogMatch]) -> Iterable[LogMatch]:
     """Of each source the first."""
     return {sign.source: sign for sign in reversed(list(signs))}.values()

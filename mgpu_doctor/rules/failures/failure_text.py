@@ -9,13 +9,13 @@ import signal
 from collections.abc import Iterable
 from itertools import takewhile
 
+from mgpu_doctor.analysis.postmortem.nested_errors import in_backward, operation
+from mgpu_doctor.analysis.postmortem.rank_failures import FATAL, FailureKind, RankFailure
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case, Error, Job, Rank
 from mgpu_doctor.findings import Culprit, Evidence
 from mgpu_doctor.formatting import format_ranks, format_share
-from mgpu_doctor.rules.falls.falls import FATAL, Fall, Kind
-from mgpu_doctor.rules.falls.nested import in_backward, operation
-from mgpu_doctor.rules.memory.evidence import cleared, out_of_memory
+from mgpu_doctor.rules.memory.oom_evidence import cleared, out_of_memory
 
 FULL_MEMORY = 0.95
 """Share of host memory from which the kernel's OOM killer is a likely sender of SIGKILL
@@ -61,11 +61,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def who(culprits: Iterable[Fall], case: Case) -> str:
+def who(culprits: Iterable[RankFailure], case: Case) -> str:
     """`Rank 2`, `Ranks 1 and 3`, `Every rank` or `A process of the job`."""
-    falls = list(culprits)
-    known = [fall.rank for fall in falls if fall.rank is not None]
-    if any(fall.everyone for fall in falls) or 1 < len(known) == len(case.ranks):
+    failures = list(culprits)
+    known = [failure.rank for failure in failures if failure.rank is not None]
+    if any(failure.everyone for failure in failures) or 1 < len(known) == len(case.ranks):
         return "Every rank"
     return format_ranks(known).capitalize() if known else "A process of the job"
 
@@ -96,26 +96,26 @@ def call_path(error: Error) -> str:
     return " → ".join(["…", *calls] if len(frames) > CALLS else calls)
 
 
-def after_step(fall: Fall) -> str:
-    return "" if fall.last_step is None else f" after step {fall.last_step}"
+def after_step(failure: RankFailure) -> str:
+    return "" if failure.last_step is None else f" after step {failure.last_step}"
 
 
-def death(fall: Fall) -> str:
+def death(failure: RankFailure) -> str:
     """How it ended, to follow its name: `was killed by SIGKILL after step 41`."""
-    step = after_step(fall)
-    if fall.kind is Kind.EXCEPTION and fall.error is not None:
-        inside = f" in its {fall.inside}" if fall.inside else ""
-        return f"raised {headline(fall.error)}{inside}"
-    if fall.kind is Kind.EXIT:
-        by = "" if fall.error is None else _by_exit(fall.error)
-        return f"ended itself with exit code {fall.exit_code}{step}{by}"
-    if fall.kind is Kind.VANISHED:
+    step = after_step(failure)
+    if failure.kind is FailureKind.EXCEPTION and failure.error is not None:
+        inside = f" in its {failure.inside}" if failure.inside else ""
+        return f"raised {headline(failure.error)}{inside}"
+    if failure.kind is FailureKind.EXIT:
+        by = "" if failure.error is None else _by_exit(failure.error)
+        return f"ended itself with exit code {failure.exit_code}{step}{by}"
+    if failure.kind is FailureKind.VANISHED:
         return f"ended without saying why{step}"
-    if fall.kind is Kind.SIGNAL and fall.signal is not None:
-        leaving = " on its way out" if fall.aborted_leaving else ""
-        return f"crashed with {signal_name(fall.signal)}{leaving}{step}"
-    if fall.signal is not None:
-        return f"was killed by {signal_name(fall.signal)}{step}"
+    if failure.kind is FailureKind.SIGNAL and failure.signal is not None:
+        leaving = " on its way out" if failure.aborted_leaving else ""
+        return f"crashed with {signal_name(failure.signal)}{leaving}{step}"
+    if failure.signal is not None:
+        return f"was killed by {signal_name(failure.signal)}{step}"
     return f"lost its connection to the others{step}"
 
 
@@ -126,36 +126,46 @@ def _by_exit(error: Error) -> str:
     return f"{f', at {at}' if at else ''}{'' if said.isdigit() else f': {said}'}"
 
 
-def culprits_of(falls: Iterable[Fall]) -> tuple[Culprit, ...]:
+def culprits_of(failures: Iterable[RankFailure]) -> tuple[Culprit, ...]:
     return tuple(
-        Culprit(fall.rank, host=fall.host, device=fall.device, pid=fall.pid)
-        for fall in sorted(falls, key=lambda fall: -1 if fall.rank is None else fall.rank)
+        Culprit(failure.rank, host=failure.host, device=failure.device, pid=failure.pid)
+        for failure in sorted(
+            failures, key=lambda failure: -1 if failure.rank is None else failure.rank
+        )
     )
 
 
-def evidence_of(fall: Fall, case: Case, *, memory_of_host: bool = True) -> tuple[Evidence, ...]:
+def evidence_of(
+    failure: RankFailure, case: Case, *, memory_of_host: bool = True
+) -> tuple[Evidence, ...]:
     """What is known of this end, the most telling first."""
     found = []
-    error = fall.error
+    error = failure.error
     if error is not None:
         where = None if error.file is None else f"{error.file}:{error.line}"
-        left = fall.kind is Kind.EXIT
-        source = "black box" if left or fall.source == "black box" else "console"
+        left = failure.kind is FailureKind.EXIT
+        source = "black box" if left or failure.source == "black box" else "console"
         label = "sys.exit" if left else "exception"
         found.append(Evidence(label, headline(error), "text", source=source, where=where))
         if path := call_path(error):
             found.append(Evidence("calls that led there", path, "text", source=source))
-    if fall.signal is not None:
-        found.append(Evidence("signal", signal_name(fall.signal), "signal", source=fall.source))
-    elif fall.exit_code is not None:
-        found.append(Evidence("exit code", fall.exit_code, "code", 0, fall.source))
+    if failure.signal is not None:
+        found.append(
+            Evidence("signal", signal_name(failure.signal), "signal", source=failure.source)
+        )
+    elif failure.exit_code is not None:
+        found.append(Evidence("exit code", failure.exit_code, "code", 0, failure.source))
         if error is None and (said := printed_before(case)):
             measure = "last lines that the job printed"
             found.append(Evidence(measure, said, "text", source="console"))
-    if fall.last_step is not None:
-        found.append(Evidence("last finished step", fall.last_step, "steps", source="black box"))
-    memory = fullest_memory(case.host_samples, fall.at or case.observed) if memory_of_host else None
-    if memory is not None and (fall.kind in (Kind.KILLED, Kind.VANISHED) or memory >= FULL_MEMORY):
+    if failure.last_step is not None:
+        found.append(Evidence("last finished step", failure.last_step, "steps", source="black box"))
+    memory = (
+        fullest_memory(case.host_samples, failure.at or case.observed) if memory_of_host else None
+    )
+    if memory is not None and (
+        failure.kind in (FailureKind.KILLED, FailureKind.VANISHED) or memory >= FULL_MEMORY
+    ):
         found.append(
             Evidence(
                 f"host memory in use in the {BEFORE_DEATH:.0f} s before",
@@ -195,54 +205,54 @@ def fullest_memory(samples: Iterable[HostSample], before: float) -> float | None
     return max(shares, default=None)
 
 
-def cause_of(fall: Fall, case: Case) -> str:
+def cause_of(failure: RankFailure, case: Case) -> str:
     """Why it ended, as far as the facts tell, and what usually does it where they do not."""
-    error = fall.error
-    if fall.kind is Kind.EXCEPTION and error is not None:
+    error = failure.error
+    if failure.kind is FailureKind.EXCEPTION and error is not None:
         inside = f" in {error.function}()" if error.function not in (None, "", "<module>") else ""
-        by = f" of {fall.inside}" if fall.inside else ""
+        by = f" of {failure.inside}" if failure.inside else ""
         told = f"An exception that nobody caught{inside}{by} ended it: {headline(error)}."
         return told + (_of_backward(error) if in_backward(error) else "")
-    if fall.kind is Kind.EXIT:
+    if failure.kind is FailureKind.EXIT:
         if error is not None:
             inside = f" in {error.function}()" if error.function not in (None, "<module>") else ""
-            aborted = f" {_ON_THE_WAY_OUT}" if fall.aborted_leaving else ""
+            aborted = f" {_ON_THE_WAY_OUT}" if failure.aborted_leaving else ""
             return f"The process itself called `sys.exit`{inside}{_by_exit(error)}.{aborted}"
         return (
-            f"The process itself ended with exit code {fall.exit_code}, by `raise SystemExit`, "
+            f"The process itself ended with exit code {failure.exit_code}, by `raise SystemExit`, "
             "`exit()`, `os._exit` or an exception that was not recorded."
         )
-    if fall.aborted_leaving:
+    if failure.aborted_leaving:
         return f"Its script had come to its end. {_ON_THE_WAY_OUT}"
-    if fall.kind is Kind.SIGNAL and fall.signal is not None:
-        meaning = MEANINGS.get(signal.Signals(fall.signal)) if _known(fall.signal) else None
+    if failure.kind is FailureKind.SIGNAL and failure.signal is not None:
+        meaning = MEANINGS.get(signal.Signals(failure.signal)) if _known(failure.signal) else None
         at = place(error) if error is not None and error.type == FATAL else None
         where = f" Its Python stack ended at {at}." if at else ""
         what = f": {meaning}" if meaning else " from its own code or from somebody who sent it"
-        return f"{signal_name(fall.signal)}{what}.{where}"
-    return _of_kill(fall, case)
+        return f"{signal_name(failure.signal)}{what}.{where}"
+    return _of_kill(failure, case)
 
 
-def _of_kill(fall: Fall, case: Case) -> str:
-    if (death := out_of_memory(fall, case)) is not None:
+def _of_kill(failure: RankFailure, case: Case) -> str:
+    if (death := out_of_memory(failure, case)) is not None:
         return f"The kernel's OOM killer took it: {death.bound}."
-    if fall.kind is Kind.VANISHED:
+    if failure.kind is FailureKind.VANISHED:
         return (
             "Its process is gone, and it left neither an exit code nor an exception: it was "
-            f"killed by SIGKILL or ended by `os._exit`.{_memory_hint(fall, case)}"
+            f"killed by SIGKILL or ended by `os._exit`.{_memory_hint(failure, case)}"
         )
-    name = signal_name(fall.signal) if fall.signal is not None else "a signal"
-    if fall.signal != signal.SIGKILL:
+    name = signal_name(failure.signal) if failure.signal is not None else "a signal"
+    if failure.signal != signal.SIGKILL:
         return f"Somebody sent {name} to this process alone, before any other rank ended."
-    if cleared(fall, case):
+    if cleared(failure, case):
         return (
             "SIGKILL came from outside this process, and not from the kernel's OOM killer, whose "
             "log does not name it: a guard of memory such as earlyoom or systemd-oomd, a scheduler "
-            f"or a person sent it.{_memory_hint(fall, case)}"
+            f"or a person sent it.{_memory_hint(failure, case)}"
         )
     return (
         "SIGKILL came from outside this process; the usual senders are the kernel's OOM killer, "
-        f"a scheduler or a person.{_memory_hint(fall, case)}"
+        f"a scheduler or a person.{_memory_hint(failure, case)}"
     )
 
 
@@ -261,8 +271,8 @@ def command_of(job: Job) -> str:
     return typed if len(typed) <= COMMAND_WIDTH else f"{typed[:COMMAND_WIDTH]}…"
 
 
-def _memory_hint(fall: Fall, case: Case) -> str:
-    memory = fullest_memory(case.host_samples, fall.at or case.observed)
+def _memory_hint(failure: RankFailure, case: Case) -> str:
+    memory = fullest_memory(case.host_samples, failure.at or case.observed)
     if memory is None or memory < FULL_MEMORY:
         return ""
     return f" Host memory was {format_share(memory)} full just before, which points to the first."

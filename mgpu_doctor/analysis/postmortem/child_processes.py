@@ -1,4 +1,4 @@
-"""Processes around a fallen rank: its children that ended, and what the machine tells of it."""
+"""Processes around a failed rank: its children that ended, and what the machine tells of it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.endings import Ending
 from mgpu_doctor.case.host import HostSample
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.rules.falls.falls import Fall
 
 SHORTLY = 2.0
-"""Seconds after its rank's fall in which a child may still be seen to end, though it was first."""
+"""Seconds after its rank's failure in which a child's earlier end may still be observed."""
 SOON = 10.0
 """Seconds in which a rank notices that a child of its is gone: a DataLoader looks every 5 s
 (MP_STATUS_CHECK_INTERVAL of torch/utils/data/_utils)."""
@@ -33,53 +33,53 @@ class LostWorkers:
     signal: str | None
 
 
-def lost_workers(fall: Fall) -> LostWorkers | None:
+def parse_lost_workers(failure: RankFailure) -> LostWorkers | None:
     """The workers whose death a rank raised, by torch's own message (torch 1.10 to 2.13)."""
-    told = _WORKER.search(fall.error.message) if fall.error is not None else None
+    told = _WORKER.search(failure.error.message) if failure.error is not None else None
     if told is None:
         return None
     pids = tuple(int(pid) for pid in told["pids"].split(", "))
     return LostWorkers(pids, (told["signal"] or "").strip() or None)
 
 
-def ending_of(fall: Fall, case: Case) -> Ending | None:
-    """What was recorded on the rank's host; where the fall names none, of the only host."""
-    found = [one for one in case.endings if fall.host is None or one.host == fall.host]
+def ending_of(failure: RankFailure, case: Case) -> Ending | None:
+    """What was recorded on the rank's host; where the failure names none, of the only host."""
+    found = [one for one in case.endings if failure.host is None or one.host == failure.host]
     return found[0] if len(found) == 1 else None
 
 
-def ended_children(fall: Fall, case: Case, number: int) -> tuple[int, ...]:
-    """Children of a fallen rank that a signal ended just before it fell, or that it says did."""
-    told, own = lost_workers(fall), children_of(fall, case)
+def ended_children(failure: RankFailure, case: Case, number: int) -> tuple[int, ...]:
+    """Children of a failed rank that a signal ended just before it failed, or that it says did."""
+    told, own = parse_lost_workers(failure), children_of(failure, case)
     seen = {
         end.pid
         for end in case.ends
-        if end.pid in own and end.signal == number and just_before(end.at, fall)
+        if end.pid in own and end.signal == number and just_before(end.at, failure)
     }
     if told is not None and told.signal == signal.strsignal(number):
         seen |= set(told.pids)
     return tuple(sorted(seen))
 
 
-def children_of(fall: Fall, case: Case) -> frozenset[int]:
-    """Every child that a fallen rank is known to have had, those that it says it lost included."""
-    if fall.pid is None:
+def children_of(failure: RankFailure, case: Case) -> frozenset[int]:
+    """Every child that a failed rank is known to have had, those that it says it lost included."""
+    if failure.pid is None:
         return frozenset()
-    told, parents = lost_workers(fall), parents_of(case, ending_of(fall, case))
-    own = {pid for pid, parent in parents.items() if parent == fall.pid}
+    told, parents = parse_lost_workers(failure), parents_of(case, ending_of(failure, case))
+    own = {pid for pid, parent in parents.items() if parent == failure.pid}
     return frozenset(own | set(told.pids if told is not None else ()))
 
 
-def not_long_before(seen: float | None, fall: Fall) -> bool:
+def not_long_before(seen: float | None, failure: RankFailure) -> bool:
     """The same of something that was seen at some look after it happened."""
-    return seen is None or fall.at is None or seen >= fall.at - SOON
+    return seen is None or failure.at is None or seen >= failure.at - SOON
 
 
-def just_before(at: float | None, fall: Fall) -> bool:
-    """Whether something at this moment may be why the rank fell."""
-    if at is None or fall.at is None:
+def just_before(at: float | None, failure: RankFailure) -> bool:
+    """Whether something at this moment may be why the rank failed."""
+    if at is None or failure.at is None:
         return True
-    return fall.at - SOON <= at <= fall.at + SHORTLY
+    return failure.at - SOON <= at <= failure.at + SHORTLY
 
 
 def parents_of(case: Case, ending: Ending | None) -> Mapping[int, int]:

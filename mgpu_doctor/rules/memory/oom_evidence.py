@@ -11,20 +11,20 @@ import re
 import signal
 from dataclasses import dataclass
 
-from mgpu_doctor.case.endings import Ending, Kill, MemoryGroup
-from mgpu_doctor.case.model import Case, Error
-from mgpu_doctor.findings import Evidence
-from mgpu_doctor.formatting import format_bytes
-from mgpu_doctor.rules.falls.falls import Fall, Kind
-from mgpu_doctor.rules.falls.relatives import (
+from mgpu_doctor.analysis.postmortem.child_processes import (
     children_of,
     ended_children,
     ending_of,
     just_before,
     last_seen,
-    lost_workers,
     not_long_before,
+    parse_lost_workers,
 )
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
+from mgpu_doctor.case.endings import Ending, Kill, MemoryGroup
+from mgpu_doctor.case.model import Case, Error
+from mgpu_doctor.findings import Evidence
+from mgpu_doctor.formatting import format_bytes
 
 BY_LOG, BY_GROUP, BY_MACHINE, BY_FULL = 0.99, 0.95, 0.85, 0.6
 """Confidence: the kernel's log names the pid; the counter of the very group that held it rose; the
@@ -55,29 +55,33 @@ class OutOfMemory:
     evidence: tuple[Evidence, ...]
 
 
-def out_of_memory(fall: Fall, case: Case) -> OutOfMemory | None:
+def out_of_memory(failure: RankFailure, case: Case) -> OutOfMemory | None:
     """Why host memory ended this rank or one of its children; None: nothing says that it did."""
-    if fall.kind is Kind.EXCEPTION and fall.error is not None and _refused(fall.error):
-        return _refusal(fall, case)
-    ending = ending_of(fall, case)
+    if (
+        failure.kind is FailureKind.EXCEPTION
+        and failure.error is not None
+        and _refused(failure.error)
+    ):
+        return _refusal(failure, case)
+    ending = ending_of(failure, case)
     if ending is None:
         return None
-    for pid in _suspects(fall, case):
-        found = _by_log(ending, pid, fall, case)
-        if found is None and pid in _killed(fall, case):
-            found = _by_counters(ending, pid, fall, case)
+    for pid in _suspects(failure, case):
+        found = _by_log(ending, pid, failure, case)
+        if found is None and pid in _killed(failure, case):
+            found = _by_counters(ending, pid, failure, case)
         if found is not None:
             confidence, bound, limit, group, evidence = found
-            return OutOfMemory(confidence, pid, pid != fall.pid, bound, limit, group, evidence)
+            return OutOfMemory(confidence, pid, pid != failure.pid, bound, limit, group, evidence)
     return None
 
 
-def cleared(fall: Fall, case: Case) -> bool:
+def cleared(failure: RankFailure, case: Case) -> bool:
     """Whether the kernel's log was read and does not name this process."""
-    ending = ending_of(fall, case)
-    if ending is None or fall.pid is None or ending.log_trouble is not None:
+    ending = ending_of(failure, case)
+    if ending is None or failure.pid is None or ending.log_trouble is not None:
         return False
-    return ending.own_pids and all(kill.pid != fall.pid for kill in ending.kills)
+    return ending.own_pids and all(kill.pid != failure.pid for kill in ending.kills)
 
 
 def _refused(error: Error) -> bool:
@@ -86,35 +90,35 @@ def _refused(error: Error) -> bool:
     return bool(REFUSED.search(error.message)) and not _ON_A_DEVICE.search(error.message)
 
 
-def _suspects(fall: Fall, case: Case) -> tuple[int, ...]:
-    """Whose kill would explain the fall."""
-    if fall.kind in (Kind.KILLED, Kind.VANISHED):
-        return (fall.pid,) if fall.pid is not None else ()
-    return tuple(sorted(children_of(fall, case)))
+def _suspects(failure: RankFailure, case: Case) -> tuple[int, ...]:
+    """Whose kill would explain the failure."""
+    if failure.kind in (FailureKind.KILLED, FailureKind.VANISHED):
+        return (failure.pid,) if failure.pid is not None else ()
+    return tuple(sorted(children_of(failure, case)))
 
 
-def _killed(fall: Fall, case: Case) -> tuple[int, ...]:
+def _killed(failure: RankFailure, case: Case) -> tuple[int, ...]:
     """Those of them that SIGKILL ended, or nobody knows what."""
-    if fall.kind in (Kind.KILLED, Kind.VANISHED):
-        return _suspects(fall, case)
-    return ended_children(fall, case, signal.SIGKILL)
+    if failure.kind in (FailureKind.KILLED, FailureKind.VANISHED):
+        return _suspects(failure, case)
+    return ended_children(failure, case, signal.SIGKILL)
 
 
 _Told = tuple[float, str, "int | None", "str | None", tuple[Evidence, ...]]
 """Confidence, what was full, its limit, the group's name, evidence."""
 
 
-def _by_log(ending: Ending, pid: int, fall: Fall, case: Case) -> _Told | None:
+def _by_log(ending: Ending, pid: int, failure: RankFailure, case: Case) -> _Told | None:
     kill = next((one for one in reversed(ending.kills) if one.pid == pid), None)
     if kill is None or not ending.own_pids:
         return None
-    started, told = case.job.started, lost_workers(fall)
+    started, told = case.job.started, parse_lost_workers(failure)
     if started is not None and kill.at is not None and kill.at < started - CLOCKS_DIFFER:
         return None  # another process that had the same pid
     if (
-        pid != fall.pid
+        pid != failure.pid
         and (told is None or pid not in told.pids)
-        and not just_before(kill.at, fall)
+        and not just_before(kill.at, failure)
     ):
         return None  # a child that died long before
     group = _limited_group(ending, kill, pid)
@@ -129,17 +133,17 @@ def _by_log(ending: Ending, pid: int, fall: Fall, case: Case) -> _Told | None:
     return BY_LOG, bound, limit, name, tuple(evidence)
 
 
-def _by_counters(ending: Ending, pid: int, fall: Fall, case: Case) -> _Told | None:
+def _by_counters(ending: Ending, pid: int, failure: RankFailure, case: Case) -> _Told | None:
     if ending.log_trouble is None and ending.own_pids:
         return None  # the log was read and does not name it
     process = ending.processes.get(pid)
     own = [group for name in process.groups if (group := ending.group(name))] if process else []
     inner = own[0] if own else None
-    if inner is not None and inner.killed and not_long_before(inner.at, fall):
+    if inner is not None and inner.killed and not_long_before(inner.at, failure):
         bound, limit, name = _bound(_tightest(own), by_group=None)
         return BY_GROUP, bound, limit, name, tuple(_counted(inner))
     counted = inner is not None and inner.killed is not None
-    if not counted and ending.machine_kills and not_long_before(ending.machine_at, fall):
+    if not counted and ending.machine_kills and not_long_before(ending.machine_at, failure):
         told = Evidence(
             "processes that the OOM killer took on this host meanwhile",
             ending.machine_kills,
@@ -150,12 +154,12 @@ def _by_counters(ending: Ending, pid: int, fall: Fall, case: Case) -> _Told | No
         bound, limit, name = _bound(_tightest(own), by_group=None)
         return BY_MACHINE, bound, limit, name, (told,)
     if not counted and ending.machine_kills is None:
-        return _by_fullness(_tightest(own), fall, case)
+        return _by_fullness(_tightest(own), failure, case)
     return None
 
 
-def _by_fullness(group: MemoryGroup | None, fall: Fall, case: Case) -> _Told | None:
-    sample = last_seen(case, fall.host, fall.at)
+def _by_fullness(group: MemoryGroup | None, failure: RankFailure, case: Case) -> _Told | None:
+    sample = last_seen(case, failure.host, failure.at)
     if sample is None or sample.memory_used is None or not sample.memory_total:
         return None
     if sample.memory_used < FULL * sample.memory_total:
@@ -171,10 +175,10 @@ def _by_fullness(group: MemoryGroup | None, fall: Fall, case: Case) -> _Told | N
     return BY_FULL, bound, limit or sample.memory_total, name, (told,)
 
 
-def _refusal(fall: Fall, case: Case) -> OutOfMemory:
+def _refusal(failure: RankFailure, case: Case) -> OutOfMemory:
     """The kernel refused memory and the process ended itself: `ulimit -v`, or all is committed."""
-    ending = ending_of(fall, case)
-    process = ending.processes.get(fall.pid) if ending is not None and fall.pid else None
+    ending = ending_of(failure, case)
+    process = ending.processes.get(failure.pid) if ending is not None and failure.pid else None
     limits = {
         name: soft
         for name in ("address_space", "data")
@@ -191,7 +195,7 @@ def _refusal(fall: Fall, case: Case) -> OutOfMemory:
         bound = "the system refused it memory"
     else:
         bound = f"its limit of {format_bytes(least)} ({flag}) was reached"
-    return OutOfMemory(fall.confidence, fall.pid, False, bound, least, None, tuple(evidence))
+    return OutOfMemory(failure.confidence, failure.pid, False, bound, least, None, tuple(evidence))
 
 
 def words_of(limit: str) -> str:

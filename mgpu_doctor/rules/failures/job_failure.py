@@ -1,4 +1,4 @@
-"""What ended the job: the first rank that fell by itself, and how."""
+"""What ended the job: the first rank that failed by itself, and how."""
 
 from __future__ import annotations
 
@@ -6,71 +6,83 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mgpu_doctor.analysis.collectives.divergence import Kind as Parted
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.failure_order import (
+    find_first_failures,
+    find_unordered_failures,
+    list_victims,
+)
+from mgpu_doctor.analysis.postmortem.rank_failures import (
+    FailureKind,
+    RankFailure,
+    find_rank_failures,
+)
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind as Stands
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
-from mgpu_doctor.rules.falls import afterwards, leavers, lost, obituary
-from mgpu_doctor.rules.falls.fallen import fallen
-from mgpu_doctor.rules.falls.falls import Fall, Kind, falls
-from mgpu_doctor.rules.falls.first import first_falls, undecided, victims_of
-from mgpu_doctor.rules.falls.rendezvous import absentees
+from mgpu_doctor.rules.failures import early_exits, failure_fixes, failure_text, killed_helper
+from mgpu_doctor.rules.failures.failed_rendezvous import find_absent_ranks
+from mgpu_doctor.rules.failures.first_failure import explained_failures
 from mgpu_doctor.rules.hang.stack_evidence import hang_of_kind, have_timed_out
 from mgpu_doctor.rules.rule import Limits, Rule
 
 CODES = {
-    Kind.EXCEPTION: "failed-exception",
-    Kind.EXIT: "failed-exception",
-    Kind.KILLED: "failed-killed",
-    Kind.VANISHED: "failed-killed",
-    Kind.ECHO: "failed-killed",  # a lone SIGTERM before all others
-    Kind.SIGNAL: "failed-signal",
+    FailureKind.EXCEPTION: "failed-exception",
+    FailureKind.EXIT: "failed-exception",
+    FailureKind.KILLED: "failed-killed",
+    FailureKind.VANISHED: "failed-killed",
+    FailureKind.SECONDARY: "failed-killed",  # a lone SIGTERM before all others
+    FailureKind.SIGNAL: "failed-signal",
 }
 
 
 def _examine(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
     def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         case = measures.case
-        if culprits := fallen(case):
+        if culprits := explained_failures(case):
             if CODES[culprits[0].kind] == code:
                 yield _finding(code, culprits, case)
-        elif case.job.outcome is Outcome.FAILED and not first_falls(case) and not absentees(case):
-            echoes = falls(case)
-            end = lost.before(echoes, case)
+        elif (
+            case.job.outcome is Outcome.FAILED
+            and not find_first_failures(case)
+            and not find_absent_ranks(case)
+        ):
+            echoes = find_rank_failures(case)
+            end = killed_helper.before(echoes, case)
             if end is not None and code == "failed-killed":
-                yield lost.finding(end, echoes, case)
+                yield killed_helper.finding(end, echoes, case)
             elif end is None and code == "failed-exception":
                 yield from _untold(measures)
 
     return examine
 
 
-def _finding(code: str, culprits: tuple[Fall, ...], case: Case) -> Finding:
+def _finding(code: str, culprits: tuple[RankFailure, ...], case: Case) -> Finding:
     first = culprits[0]
     return Finding(
         code=code,
         severity=Severity.CRITICAL,
         confidence=first.confidence,
-        title=f"{obituary.who(culprits, case)} {obituary.death(first)}",
-        cause=obituary.cause_of(first, case),
-        culprits=obituary.culprits_of(culprits),
-        victims=() if first.everyone else victims_of(case, culprits),
-        evidence=obituary.evidence_of(first, case),
+        title=f"{failure_text.who(culprits, case)} {failure_text.death(first)}",
+        cause=failure_text.cause_of(first, case),
+        culprits=failure_text.culprits_of(culprits),
+        victims=() if first.everyone else list_victims(case, culprits),
+        evidence=failure_text.evidence_of(first, case),
         since_step=first.last_step,
-        fixes=afterwards.fixes_of(first, case.job),
+        fixes=failure_fixes.fixes_of(first, case.job),
     )
 
 
 def _untold(measures: Measures) -> Iterable[Finding]:
     """The job failed and no rank shows a cause of its own, or nobody knows whose was first."""
     case = measures.case
-    if several := undecided(case):
+    if several := find_unordered_failures(case):
         yield _several(several, case)
         return
-    if gone := leavers.left_early(case):
-        yield leavers.finding(gone, case)
+    if gone := early_exits.find_early_exits(case):
+        yield early_exits.finding(gone, case)
         return
-    echoes = falls(case)
+    echoes = find_rank_failures(case)
     code = case.job.exit_code
     standing = hang_of_kind(measures, Stands.BEHIND)
     if standing is not None and have_timed_out(standing, case):
@@ -81,7 +93,7 @@ def _untold(measures: Measures) -> Iterable[Finding]:
     if echoes:
         yield _unseen(echoes, case)
     elif code and not case.ranks:
-        tail = obituary.printed_before(case)
+        tail = failure_text.printed_before(case)
         said = tail.rpartition("\n")[2].strip()
         yield Finding(
             code="failed-exception",
@@ -99,13 +111,13 @@ def _untold(measures: Measures) -> Iterable[Finding]:
                 Fix(
                     "run-it-bare",
                     "Run the command alone and read what it prints",
-                    f"`{obituary.command_of(case.job)}; echo $?`",
+                    f"`{failure_text.command_of(case.job)}; echo $?`",
                 ),
             ),
         )
 
 
-def _unseen(echoes: Sequence[Fall], case: Case) -> Finding:
+def _unseen(echoes: Sequence[RankFailure], case: Case) -> Finding:
     return Finding(
         code="failed-exception",
         severity=Severity.CRITICAL,
@@ -113,8 +125,10 @@ def _unseen(echoes: Sequence[Fall], case: Case) -> Finding:
         title="The ranks lost their connection to each other, and none shows why",
         cause="Every rank that failed tells of a lost connection or was asked to end: a "
         "network failure, or a rank on a host that was not recorded ended first.",
-        victims=tuple(sorted(fall.rank for fall in echoes if fall.rank is not None)),
-        evidence=tuple(e for fall in echoes[:2] for e in obituary.evidence_of(fall, case)[:2]),
+        victims=tuple(sorted(failure.rank for failure in echoes if failure.rank is not None)),
+        evidence=tuple(
+            e for failure in echoes[:2] for e in failure_text.evidence_of(failure, case)[:2]
+        ),
         fixes=(
             Fix(
                 "record-all-hosts",
@@ -126,8 +140,8 @@ def _unseen(echoes: Sequence[Fall], case: Case) -> Finding:
     )
 
 
-def _several(own: Sequence[Fall], case: Case) -> Finding:
-    ranks = [fall.rank for fall in own if fall.rank is not None]
+def _several(own: Sequence[RankFailure], case: Case) -> Finding:
+    ranks = [failure.rank for failure in own if failure.rank is not None]
     who = format_ranks(ranks).capitalize() if ranks else "Several processes"
     return Finding(
         code="failed-exception",
@@ -136,8 +150,10 @@ def _several(own: Sequence[Fall], case: Case) -> Finding:
         title=f"{who} failed in different ways, and nothing tells which was first",
         cause="The logs bear no time stamps, so any of these may have come first and the others "
         "after it: "
-        + "; ".join(f"{obituary.who((f,), case)} {obituary.death(f)}" for f in own[:3]),
-        evidence=tuple(e for fall in own[:3] for e in obituary.evidence_of(fall, case)[:1]),
+        + "; ".join(f"{failure_text.who((f,), case)} {failure_text.death(f)}" for f in own[:3]),
+        evidence=tuple(
+            e for failure in own[:3] for e in failure_text.evidence_of(failure, case)[:1]
+        ),
         fixes=(
             Fix(
                 "stamp-the-logs",
@@ -179,11 +195,11 @@ RULES: tuple[Rule, ...] = (
         family="failed",
         summary="A rank was killed from outside, and with it the job.",
         measured=_FIRST + " A rank that vanished without exit code and exception counts as killed. "
-        "Where ranks fell only because of others, a process of the job that is no rank and was "
-        f"killed or crashed in the {obituary.BEFORE_DEATH:.0f} s before is told.",
-        thresholds=_CONFIDENCE + f"Host memory at or above {obituary.FULL_MEMORY:.0%} in the "
-        f"{obituary.BEFORE_DEATH:.0f} s before points to the OOM killer (earlyoom and systemd-oomd "
-        "act at 90 to 95 %).",
+        "Where ranks failed only because of others, a process of the job that is no rank and was "
+        f"killed or crashed in the {failure_text.BEFORE_DEATH:.0f} s before is told.",
+        thresholds=_CONFIDENCE + f"Host memory at or above {failure_text.FULL_MEMORY:.0%} in the "
+        f"{failure_text.BEFORE_DEATH:.0f} s before points to the OOM killer (earlyoom and "
+        "systemd-oomd act at 90 to 95 %).",
         fixes="Find out who sent the signal (`dmesg -T`, the scheduler's log); use less memory.",
         examine=_examine("failed-killed"),
     ),

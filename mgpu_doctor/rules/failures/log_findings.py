@@ -1,18 +1,18 @@
-"""A charge of the console in words: the finding that it makes, or what it adds to another."""
+"""A cause of the console in words: the finding that it makes, or what it adds to another."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 
+from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES, KNOWN
+from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, State
-from mgpu_doctor.case.signs import Sign
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds
-from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.falls import Fall
-from mgpu_doctor.rules.signs.fit import GENERAL, KNOWN
-from mgpu_doctor.rules.signs.judged import Charge, size_of
+from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.log_verdict import LogCause, size_of
 from mgpu_doctor.signatures.signature import Role, Signature
 
 PARTED = "hang-collective-mismatch"
@@ -28,30 +28,30 @@ _MILLISECONDS = re.compile(r"\b(\d{1,12}) ms\b", re.ASCII)
 _SENTENCE = re.compile(r"(?<=[a-z0-9)`'\]])[.:;] ")
 
 
-def finding(charge: Charge, case: Case) -> Finding:
-    """The charge as a finding of its own."""
-    signature, best = charge.signature, charge.signs[0]
+def make_finding(cause: LogCause, case: Case) -> Finding:
+    """The cause as a finding of its own."""
+    signature, best = cause.signature, cause.signs[0]
     meaning = filled(signature.meaning, signature, best)
-    symptom = charge.role is Role.SYMPTOM
-    late = charge.laggards
-    first = charge.explained[0] if charge.explained else None
+    symptom = cause.role is Role.SYMPTOM
+    late = cause.laggards
+    first = cause.explained[0] if cause.explained else None
     return Finding(
-        code=charge.code,
+        code=cause.code,
         severity=Severity(signature.severity),
-        confidence=charge.confidence,
-        title=f"{_title(charge, case, meaning)}{_at(first)}",
-        cause=_symptom(charge, meaning) if symptom else meaning,
-        culprits=_culprits(charge, case) if not symptom else late.culprits if late else (),
-        victims=_victims(charge, case),
+        confidence=cause.confidence,
+        title=f"{_title(cause, case, meaning)}{_at(first)}",
+        cause=_symptom(cause, meaning) if symptom else meaning,
+        culprits=_culprits(cause, case) if not symptom else late.culprits if late else (),
+        victims=_victims(cause, case),
         evidence=(
             *((late.evidence,) if late else ()),
-            *evidence(charge),
-            *(_calls(case) if charge.code == PARTED else ()),
-            *(obituary.evidence_of(first, case) if first else ()),
+            *evidence(cause),
+            *(_calls(case) if cause.code == PARTED else ()),
+            *(failure_text.evidence_of(first, case) if first else ()),
         ),
         since_step=first.last_step if first else late.last if late else None,
-        fixes=(fix(charge),),
-        replaces=() if symptom or charge.code in GENERAL else tuple(sorted(GENERAL)),
+        fixes=(fix(cause),),
+        replaces=() if symptom or cause.code in GENERIC_CODES else tuple(sorted(GENERIC_CODES)),
     )
 
 
@@ -69,44 +69,44 @@ def _calls(case: Case) -> tuple[Evidence, ...]:
     return tuple(told[:MOST_EVIDENCE])
 
 
-def _symptom(charge: Charge, meaning: str) -> str:
-    if charge.laggards is not None:
-        return charge.laggards.cause
+def _symptom(cause: LogCause, meaning: str) -> str:
+    if cause.laggards is not None:
+        return cause.laggards.cause
     said = f"What is known is only that {_lower(meaning)}"
-    if not charge.silent:
+    if not cause.silent:
         return said
-    silent = format_ranks(charge.silent)
+    silent = format_ranks(cause.silent)
     return f"{said} Of {silent} nothing of the kind was printed: look at what it did then."
 
 
-def added_to(found: Finding, charge: Charge) -> Finding:
+def add_log_evidence(found: Finding, cause: LogCause) -> Finding:
     """Another rule's finding of the same code, with what the console says of it."""
-    meaning = filled(charge.signature.meaning, charge.signature, charge.signs[0])
+    meaning = filled(cause.signature.meaning, cause.signature, cause.signs[0])
     known = {one.value for one in found.evidence}
-    more = tuple(one for one in evidence(charge) if one.value not in known)
+    more = tuple(one for one in evidence(cause) if one.value not in known)
     return replace(
         found,
         cause=found.cause if meaning in found.cause else f"{found.cause} {meaning}",
         evidence=(*found.evidence, *more),
-        fixes=(*found.fixes, fix(charge)),
+        fixes=(*found.fixes, fix(cause)),
     )
 
 
-def evidence(charge: Charge) -> tuple[Evidence, ...]:
+def evidence(cause: LogCause) -> tuple[Evidence, ...]:
     """The lines themselves."""
-    told = [_line(sign) for sign in (*charge.signs, *charge.beside)[:MOST_EVIDENCE]]
+    told = [_line(sign) for sign in (*cause.signs, *cause.beside)[:MOST_EVIDENCE]]
     return tuple(told)
 
 
-def fix(charge: Charge) -> Fix:
-    how = filled(charge.signature.fix, charge.signature, charge.signs[0])
-    if charge.laggards is not None:
-        return charge.laggards.fix
+def fix(cause: LogCause) -> Fix:
+    how = filled(cause.signature.fix, cause.signature, cause.signs[0])
+    if cause.laggards is not None:
+        return cause.laggards.fix
     first, rest = _divided(how, LEAST_SUMMARY)
-    return Fix(charge.signature.id, first_sentence(how, LEAST_SUMMARY), rest or first)
+    return Fix(cause.signature.id, first_sentence(how, LEAST_SUMMARY), rest or first)
 
 
-def filled(text: str, signature: Signature, sign: Sign) -> str:
+def filled(text: str, signature: Signature, sign: LogMatch) -> str:
     """The signature's text with what its groups caught."""
     groups = re.compile(signature.pattern).groupindex
 
@@ -137,16 +137,16 @@ def _divided(text: str, least: int) -> tuple[str, str]:
     return text, ""
 
 
-def _title(charge: Charge, case: Case, meaning: str) -> str:
+def _title(cause: LogCause, case: Case, meaning: str) -> str:
     said = first_sentence(meaning)
-    if charge.laggards is not None:
-        waited = format_ranks(charge.ranks)
-        return f"{charge.laggards.names.capitalize()} stood still: {waited} waited in vain for it"
-    if charge.everyone:
+    if cause.laggards is not None:
+        waited = format_ranks(cause.ranks)
+        return f"{cause.laggards.names.capitalize()} stood still: {waited} waited in vain for it"
+    if cause.everyone:
         return _of("Every rank", said, many=False) if size_of(case) > 1 else said
-    if not charge.ranks:
+    if not cause.ranks:
         return said
-    return _of(format_ranks(charge.ranks).capitalize(), said, many=len(charge.ranks) > 1)
+    return _of(format_ranks(cause.ranks).capitalize(), said, many=len(cause.ranks) > 1)
 
 
 def _of(who: str, said: str, *, many: bool) -> str:
@@ -159,41 +159,45 @@ def _of(who: str, said: str, *, many: bool) -> str:
     )
 
 
-def _at(fall: Fall | None) -> str:
+def _at(failure: RankFailure | None) -> str:
     """The line of the user's own code at which it was raised."""
-    at = obituary.place(fall.error) if fall is not None and fall.error is not None else None
+    at = (
+        failure_text.place(failure.error)
+        if failure is not None and failure.error is not None
+        else None
+    )
     return f", at {at}" if at else ""
 
 
-def _culprits(charge: Charge, case: Case) -> tuple[Culprit, ...]:
-    ended = obituary.culprits_of(charge.falls)
+def _culprits(cause: LogCause, case: Case) -> tuple[Culprit, ...]:
+    ended = failure_text.culprits_of(cause.failures)
     known = {culprit.rank for culprit in ended}
-    more = tuple(Culprit(rank) for rank in sorted(charge.ranks - known))
-    return (*ended, *more) or _absent(charge, case)
+    more = tuple(Culprit(rank) for rank in sorted(cause.ranks - known))
+    return (*ended, *more) or _absent(cause, case)
 
 
-def _absent(charge: Charge, case: Case) -> tuple[Culprit, ...]:
+def _absent(cause: LogCause, case: Case) -> tuple[Culprit, ...]:
     """Workers that the text says never came, where these are the ranks that left no sign: with a
     chief among them their numbers would not be those of ranks."""
-    named = {int(number) for number in _WORKER.findall(charge.signs[0].text)}
+    named = {int(number) for number in _WORKER.findall(cause.signs[0].text)}
     missing = [rank for rank in case.ranks if rank.state is State.MISSING]
-    if charge.signature.id != ABSENT or {rank.rank for rank in missing} != named:
+    if cause.signature.id != ABSENT or {rank.rank for rank in missing} != named:
         return ()
     return tuple(Culprit(rank.rank, rank.host) for rank in missing)
 
 
-def _victims(charge: Charge, case: Case) -> tuple[int, ...]:
-    if charge.role is Role.SYMPTOM:
-        showed = {sign.rank for sign in (*charge.signs, *charge.beside)}
+def _victims(cause: LogCause, case: Case) -> tuple[int, ...]:
+    if cause.role is Role.SYMPTOM:
+        showed = {sign.rank for sign in (*cause.signs, *cause.beside)}
         return tuple(sorted(rank for rank in showed if rank is not None))
-    if charge.everyone or not charge.ranks or charge.signature.severity != "critical":
+    if cause.everyone or not cause.ranks or cause.signature.severity != "critical":
         return ()
     return tuple(
-        rank.rank for rank in case.ranks if rank.rank is not None and rank.rank not in charge.ranks
+        rank.rank for rank in case.ranks if rank.rank is not None and rank.rank not in cause.ranks
     )
 
 
-def _line(sign: Sign) -> Evidence:
+def _line(sign: LogMatch) -> Evidence:
     who = "printed" if sign.rank is None else f"rank {sign.rank} printed"
     times = f", {sign.count} times" if sign.count > 1 else ""
     where = f"{sign.source}:{sign.number}"

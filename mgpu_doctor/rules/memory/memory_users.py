@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from mgpu_doctor.analysis.postmortem.child_processes import ending_of, last_seen, parents_of
+from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence
-from mgpu_doctor.rules.falls.falls import Fall
-from mgpu_doctor.rules.falls.relatives import ending_of, last_seen, parents_of
 
 MOST_TOLD = 8
 """Ranks whose memory is told one by one, the largest first."""
@@ -29,12 +29,12 @@ class User:
         return self.own + self.of_workers
 
 
-def users(case: Case, fall: Fall) -> tuple[User, ...]:
-    """The ranks of the fallen one's host by the last sample before, the largest first."""
-    sample = last_seen(case, fall.host, fall.at)
+def users(case: Case, failure: RankFailure) -> tuple[User, ...]:
+    """The ranks of the failed one's host by the last sample before, the largest first."""
+    sample = last_seen(case, failure.host, failure.at)
     if sample is None:
         return ()
-    parents = parents_of(case, ending_of(fall, case))
+    parents = parents_of(case, ending_of(failure, case))
     found = []
     for rank in case.ranks:
         own = sample.processes.get(rank.pid) if rank.pid is not None else None

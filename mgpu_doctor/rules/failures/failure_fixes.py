@@ -1,25 +1,25 @@
-"""What to do once a rank has fallen, by how it fell."""
+"""What to do once a rank has failed, by how it failed."""
 
 from __future__ import annotations
 
 import signal
 
+from mgpu_doctor.analysis.postmortem.nested_errors import in_backward
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.case.model import Error, Job
 from mgpu_doctor.findings import Fix
-from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.falls import Fall, Kind
-from mgpu_doctor.rules.falls.nested import in_backward
+from mgpu_doctor.rules.failures import failure_text
 
 
-def fixes_of(fall: Fall, job: Job) -> tuple[Fix, ...]:
+def fixes_of(failure: RankFailure, job: Job) -> tuple[Fix, ...]:
     """What to do, concrete for the launcher at hand."""
-    if fall.kind is Kind.SIGNAL:
-        return (_TIDY,) if fall.aborted_leaving else _for_crash(fall, job)
-    if fall.kind in (Kind.KILLED, Kind.VANISHED):
-        return _for_kill(fall)
-    if fall.error is not None:
-        return (_open(fall.error), *([_ANOMALY] if in_backward(fall.error) else []))
-    return (_show_the_exception(job, seen=fall.last_step is not None),)
+    if failure.kind is FailureKind.SIGNAL:
+        return (_TIDY,) if failure.aborted_leaving else _for_crash(failure, job)
+    if failure.kind in (FailureKind.KILLED, FailureKind.VANISHED):
+        return _for_kill(failure)
+    if failure.error is not None:
+        return (_open(failure.error), *([_ANOMALY] if in_backward(failure.error) else []))
+    return (_show_the_exception(job, seen=failure.last_step is not None),)
 
 
 _TIDY = Fix(
@@ -31,14 +31,14 @@ _TIDY = Fix(
 )
 
 
-def _for_crash(fall: Fall, job: Job) -> tuple[Fix, ...]:
+def _for_crash(failure: RankFailure, job: Job) -> tuple[Fix, ...]:
     faulthandler = Fix(
         "faulthandler",
         "See the Python line at which it crashes",
-        f"Run it again as `PYTHONFAULTHANDLER=1 {obituary.command_of(job)}`: the crashing rank "
+        f"Run it again as `PYTHONFAULTHANDLER=1 {failure_text.command_of(job)}`: the crashing rank "
         "prints its Python stack to standard error.",
     )
-    if fall.signal == signal.SIGBUS:
+    if failure.signal == signal.SIGBUS:
         return (
             Fix(
                 "shared-memory",
@@ -57,8 +57,8 @@ def _for_crash(fall: Fall, job: Job) -> tuple[Fix, ...]:
     return (faulthandler, native)
 
 
-def _for_kill(fall: Fall) -> tuple[Fix, ...]:
-    on = f" on {fall.host}" if fall.host else ""
+def _for_kill(failure: RankFailure) -> tuple[Fix, ...]:
+    on = f" on {failure.host}" if failure.host else ""
     return (
         Fix(
             "who-killed",
@@ -80,7 +80,7 @@ def _open(error: Error) -> Fix:
     where = f"{error.file}:{error.line}" if error.file else "the line that the traceback names"
     return Fix(
         "mend-the-line",
-        f"Mend {obituary.place(error) or 'what it raised'}",
+        f"Mend {failure_text.place(error) or 'what it raised'}",
         f"Look at {where}{f', in {error.function}()' if error.function else ''}. The ranks that "
         "lost their connection afterwards need no change.",
     )

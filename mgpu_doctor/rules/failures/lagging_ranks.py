@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Set
 from dataclasses import dataclass
 
+from mgpu_doctor.analysis.postmortem.rank_failures import last_finished_step
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Fix
 from mgpu_doctor.formatting import format_ranks
-from mgpu_doctor.rules.falls.falls import last_step
 
 
 @dataclass(frozen=True, slots=True)
-class Laggards:
+class LaggingRanks:
     """`last`: the newest step that one of them finished; `others`: the oldest last step of those
     who waited."""
 
@@ -60,13 +60,13 @@ class Laggards:
         )
 
 
-def laggards(silent: Set[int], timed_out: Set[int], case: Case) -> Laggards | None:
+def find_lagging_ranks(silent: Set[int], timed_out: Set[int], case: Case) -> LaggingRanks | None:
     """None where the steps do not tell, as in a console log alone."""
-    last = {one.rank: last_step(one) for one in case.ranks if one.rank is not None}
+    last = {one.rank: last_finished_step(one) for one in case.ranks if one.rank is not None}
     theirs = [step for rank in silent if (step := last.get(rank)) is not None]
     others = [step for rank in timed_out if (step := last.get(rank)) is not None]
     complete = len(theirs) == len(silent) > 0 and len(others) == len(timed_out) > 0
     if not complete or max(theirs) >= min(others):
         return None
     late = tuple(one for one in case.ranks if one.rank in silent)
-    return Laggards(late, max(theirs), min(others))
+    return LaggingRanks(late, max(theirs), min(others))

@@ -11,12 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES, KNOWN
 from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.rules.failures import log_findings
+from mgpu_doctor.rules.failures.log_codes import family_of, general, summary_of
+from mgpu_doctor.rules.failures.log_verdict import (
+    SYMPTOM_SHARE,
+    UNCONFIRMED_SHARE,
+    LogCause,
+    judge_log,
+)
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.rules.signs import told
-from mgpu_doctor.rules.signs.codes import family_of, general, summary_of
-from mgpu_doctor.rules.signs.fit import GENERAL, KNOWN
-from mgpu_doctor.rules.signs.judged import SYMPTOM_SHARE, UNCONFIRMED_SHARE, Charge, judge
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 
@@ -26,13 +31,13 @@ MOST_FIXES = 3
 _HOW = (
     "Lines of the console (a log, standard input, a recording's capture) are searched for the "
     "texts of known failures. The cause that was printed first counts if it fits the rank that "
-    "fell first; a symptom only where no cause is known. What was caught and tried again, or after "
-    "which training went on, counts for nothing. "
+    "failed first; a symptom only where no cause is known. What was caught and tried again, or "
+    "after which training went on, counts for nothing. "
 )
 _ALSO = "The console is searched, too: "
 _THRESHOLDS = (
     "Confidence by text: how surely the line means just this; "
-    f"× {UNCONFIRMED_SHARE:g} where it is not part of the fallen rank's own exception, "
+    f"× {UNCONFIRMED_SHARE:g} where it is not part of the failed rank's own exception, "
     f"× {SYMPTOM_SHARE:g} for a symptom, unless the black boxes tell for whom the others waited."
 )
 
@@ -59,9 +64,9 @@ def _own(code: str, signatures: Sequence[Signature]) -> Rule:
     fixes = dict.fromkeys(general(signature.fix) for signature in signatures)
 
     def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
-        charge = _charge(measures, code)
-        if charge is not None:
-            yield told.finding(charge, measures.case)
+        cause = _cause_of(measures, code)
+        if cause is not None:
+            yield log_findings.make_finding(cause, measures.case)
 
     return Rule(
         code=code,
@@ -71,7 +76,7 @@ def _own(code: str, signatures: Sequence[Signature]) -> Rule:
         thresholds=_THRESHOLDS,
         fixes=" ".join(list(fixes)[:MOST_FIXES]),
         examine=examine,
-        replaces=tuple(sorted(GENERAL - {code})),
+        replaces=tuple(sorted(GENERIC_CODES - {code})),
     )
 
 
@@ -83,13 +88,13 @@ def _widened(rule: Rule, signatures: Sequence[Signature]) -> Rule:
         return replace(rule, examine=examine, also=ways)
 
     def alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
-        charge = _charge(measures, rule.code)
-        if charge is None:
+        cause = _cause_of(measures, rule.code)
+        if cause is None:
             return
         there = all(getattr(measures, need, None) is not None for need in rule.needs)
         others = (rule.examine, *rule.also) if there else rule.also
         if not any(True for way in others for _ in way(measures, limits)):
-            yield told.finding(charge, measures.case)
+            yield log_findings.make_finding(cause, measures.case)
 
     return replace(
         rule,
@@ -112,19 +117,19 @@ def _with_charges(code: str, found: Iterable[Finding], measures: Measures) -> It
     findings = list(found)
     if not findings:
         return ()
-    charges = judge(measures)
-    own = next((charge for charge in charges if charge.code == code), None)
+    causes = judge_log(measures)
+    own = next((cause for cause in causes if cause.code == code), None)
     if own is not None:
         first = findings[0]
         return [
-            told.added_to(first, own) if _same_ranks(first, own) else first,
+            log_findings.add_log_evidence(first, own) if _same_ranks(first, own) else first,
             *findings[1:],
         ]
-    grave = next((c for c in charges if c.signature.severity == "critical"), None)
+    grave = next((c for c in causes if c.signature.severity == "critical"), None)
     if grave is None:
         return findings
-    if code in GENERAL:
-        ended = {fall.rank for fall in grave.explained}
+    if code in GENERIC_CODES:
+        ended = {failure.rank for failure in grave.explained}
         accused = [{culprit.rank for culprit in one.culprits} for one in findings]
         # Without a culprit it says that nobody shows why, which is not true then.
         pairs = zip(findings, accused, strict=True)
@@ -137,16 +142,16 @@ def _with_charges(code: str, found: Iterable[Finding], measures: Measures) -> It
     ]
 
 
-def _same_ranks(found: Finding, charge: Charge) -> bool:
+def _same_ranks(found: Finding, cause: LogCause) -> bool:
     accused = {culprit.rank for culprit in found.culprits}
-    return not accused or not charge.ranks or bool(accused & charge.ranks)
+    return not accused or not cause.ranks or bool(accused & cause.ranks)
 
 
-def _charge(measures: Measures, code: str) -> Charge | None:
+def _cause_of(measures: Measures, code: str) -> LogCause | None:
     signs = measures.case.signs
     if not any(KNOWN[sign.signature].code == code for sign in signs if sign.signature in KNOWN):
         return None
-    return next((charge for charge in judge(measures) if charge.code == code), None)
+    return next((cause for cause in judge_log(measures) if cause.code == code), None)
 
 
 def _texts(signatures: Sequence[Signature]) -> str:

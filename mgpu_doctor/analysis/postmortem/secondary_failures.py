@@ -1,4 +1,4 @@
-"""Which endings are only echoes: a rank that fell because another one was already gone."""
+"""Which endings are only echoes: a rank that failed because another one was already gone."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ WAITED_IN_VAIN = ("wait timeout after", "waiting for clients", "connectfullmesh 
 """The same, where a rank gave up waiting for others to join the process group."""
 
 
-def waited_in_vain(error: Error) -> bool:
+def is_rendezvous_timeout(error: Error) -> bool:
     """True where the error tells that other ranks did not join the process group in time."""
     message = error.message.lower()
     return any(text in message for text in WAITED_IN_VAIN)
 
 
-def aborted_for_others(case: Case) -> frozenset[int]:
+def find_aborts_for_others(case: Case) -> frozenset[int]:
     """Ranks whose own text tells of nothing but others: torch's NCCL watchdog ends a process by
     SIGABRT when a collective was not answered, and so does a C++ exception of a lost peer."""
     causes: set[int] = set()
@@ -72,7 +72,7 @@ def aborted_for_others(case: Case) -> frozenset[int]:
     return frozenset(symptoms - causes)
 
 
-def is_echo(error: Error) -> bool:
+def is_secondary_failure(error: Error) -> bool:
     """True where the error tells of another rank's end, or of a request to end."""
     if error.type.rpartition(".")[2] in ASKED_TO_END:
         return True

@@ -7,15 +7,19 @@ import re
 import signal
 from collections.abc import Callable
 
+from mgpu_doctor.analysis.postmortem.child_processes import (
+    ended_children,
+    ending_of,
+    parse_lost_workers,
+)
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
+from mgpu_doctor.analysis.postmortem.system_errors import SystemRefusal, parse_system_error
 from mgpu_doctor.case.endings import Place
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Fix
 from mgpu_doctor.formatting import format_bytes
-from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.downfall import ERRNO, Reason, process_of, rule
-from mgpu_doctor.rules.falls.falls import Fall, Kind
-from mgpu_doctor.rules.falls.refusals import Refusal, refusal
-from mgpu_doctor.rules.falls.relatives import ended_children, ending_of, lost_workers
+from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.specific_failures import ERRNO, Reason, process_of, rule
 from mgpu_doctor.rules.rule import Rule
 
 _SHORT_WRITE = re.compile(r"inline_container\.cc:\d+\] \. unexpected pos \d+ vs \d+")
@@ -26,13 +30,13 @@ TINY_SHM = 64 << 20
 """Docker's default size of /dev/shm (`docker run --help`)."""
 
 
-def _shm(fall: Fall, case: Case) -> Reason | None:
-    refused = refusal(fall.error)
-    room = _place(fall, case, lambda place: "shm" in place.roles)
+def _shm(failure: RankFailure, case: Case) -> Reason | None:
+    refused = parse_system_error(failure.error)
+    room = _place(failure, case, lambda place: "shm" in place.roles)
     if refused is not None and refused.number == errno.ENOSPC and refused.shared:
         return _shm_reason(0.97, "could not share a tensor", room, "had no room left")
-    worker = _bus_error_of_a_worker(fall, case)
-    if not worker and not (fall.kind is Kind.SIGNAL and fall.signal == signal.SIGBUS):
+    worker = _bus_error_of_a_worker(failure, case)
+    if not worker and not (failure.kind is FailureKind.SIGNAL and failure.signal == signal.SIGBUS):
         return None
     what = "lost a data-loader worker to SIGBUS" if worker else "crashed with SIGBUS"
     if room is None:
@@ -44,10 +48,10 @@ def _shm(fall: Fall, case: Case) -> Reason | None:
     return None  # there was room: a mapped file that was cut short ends a process like this, too
 
 
-def _bus_error_of_a_worker(fall: Fall, case: Case) -> bool:
-    told = lost_workers(fall)
+def _bus_error_of_a_worker(failure: RankFailure, case: Case) -> bool:
+    told = parse_lost_workers(failure)
     by_text = told is not None and (told.signal or "").startswith("Bus error")
-    return by_text or bool(fall.error and ended_children(fall, case, signal.SIGBUS))
+    return by_text or bool(failure.error and ended_children(failure, case, signal.SIGBUS))
 
 
 def _shm_reason(confidence: float, what: str, room: Place | None, state: str) -> Reason:
@@ -77,37 +81,37 @@ def _shm_reason(confidence: float, what: str, room: Place | None, state: str) ->
     )
 
 
-def _disk_full(fall: Fall, case: Case) -> Reason | None:
-    refused = refusal(fall.error)
-    if fall.signal == signal.SIGXFSZ or (refused and refused.number == errno.EFBIG):
-        return _file_too_large(fall, case, refused)
-    full = _full_place(fall, case, refused)
+def _disk_full(failure: RankFailure, case: Case) -> Reason | None:
+    refused = parse_system_error(failure.error)
+    if failure.signal == signal.SIGXFSZ or (refused and refused.number == errno.EFBIG):
+        return _file_too_large(failure, case, refused)
+    full = _full_place(failure, case, refused)
     if refused is not None and refused.number in (errno.ENOSPC, errno.EDQUOT):
         if not (refused.shared and refused.number == errno.ENOSPC):
-            return _disk_reason(0.97, fall, refused, full)
-    elif _writer_failed(fall) and full is not None:
-        return _disk_reason(0.9, fall, None, full)
+            return _disk_reason(0.97, failure, refused, full)
+    elif _writer_failed(failure) and full is not None:
+        return _disk_reason(0.9, failure, None, full)
     return None
 
 
-def _writer_failed(fall: Fall) -> bool:
+def _writer_failed(failure: RankFailure) -> bool:
     """torch.save's writer says only that a write failed, or that it stands elsewhere in the file
     than it should (inline_container.cc, torch 2.4 to 2.13)."""
-    message = fall.error.message if fall.error is not None else ""
+    message = failure.error.message if failure.error is not None else ""
     return "PytorchStreamWriter failed" in message or bool(_SHORT_WRITE.search(message))
 
 
-def _full_place(fall: Fall, case: Case, refused: Refusal | None) -> Place | None:
+def _full_place(failure: RankFailure, case: Case, refused: SystemRefusal | None) -> Place | None:
     """The full file system that the job wrote to: the one of the file that is named, else one on
     which it is known to work, else one that filled up meanwhile."""
     file = refused.file if refused is not None else None
     if file is not None and file.startswith("/"):
-        ending = ending_of(fall, case)
+        ending = ending_of(failure, case)
         above = [one for one in (ending.places if ending else ()) if _holds(one, file)]
         nearest = max(above, key=lambda place: len(place.path), default=None)
         return nearest if nearest is not None and _is_full(nearest) else None
-    return _place(fall, case, lambda one: _is_full(one) and one.in_use) or _place(
-        fall, case, lambda one: _is_full(one) and one.least.free < one.before.free
+    return _place(failure, case, lambda one: _is_full(one) and one.in_use) or _place(
+        failure, case, lambda one: _is_full(one) and one.least.free < one.before.free
     )
 
 
@@ -123,12 +127,12 @@ def _is_full(place: Place) -> bool:
 
 
 def _disk_reason(
-    confidence: float, fall: Fall, refused: Refusal | None, full: Place | None
+    confidence: float, failure: RankFailure, refused: SystemRefusal | None, full: Place | None
 ) -> Reason:
     quota = refused is not None and refused.number == errno.EDQUOT
     file = refused.file if refused is not None else None
     what = "used up its disk quota" if quota else "found the disk full"
-    at = obituary.place(fall.error) if fall.error is not None else None
+    at = failure_text.place(failure.error) if failure.error is not None else None
     where = f"`{file}`" if file else f"what lies on {full.path}" if full else "a file"
     inodes = full is not None and full.least.inodes_free == 0
     look = "`quota -s`" if quota else f"`df -{'i' if inodes else 'h'} {full.path if full else '.'}`"
@@ -155,12 +159,12 @@ def _disk_reason(
     )
 
 
-def _file_too_large(fall: Fall, case: Case, refused: Refusal | None) -> Reason:
-    process = process_of(fall, case)
+def _file_too_large(failure: RankFailure, case: Case, refused: SystemRefusal | None) -> Reason:
+    process = process_of(failure, case)
     soft = process.limits.get("file_size", (None, None))[0] if process else None
     source = "/proc/PID/limits (ulimit -f)"
     return Reason(
-        0.97 if soft is not None or fall.signal is not None else 0.9,
+        0.97 if soft is not None or failure.signal is not None else 0.9,
         "wrote a file beyond its size limit"
         + (f": {refused.file}" if refused and refused.file else ""),
         "`ulimit -f` limits how large a file may become"
@@ -177,9 +181,9 @@ def _file_too_large(fall: Fall, case: Case, refused: Refusal | None) -> Reason:
     )
 
 
-def _place(fall: Fall, case: Case, wanted: Callable[[Place], bool]) -> Place | None:
+def _place(failure: RankFailure, case: Case, wanted: Callable[[Place], bool]) -> Place | None:
     """The fullest of the places that are wanted."""
-    ending = ending_of(fall, case)
+    ending = ending_of(failure, case)
     places = [place for place in ending.places if wanted(place)] if ending is not None else []
     return min(
         places, key=lambda p: p.least.free / p.least.size if p.least.size else 1.0, default=None

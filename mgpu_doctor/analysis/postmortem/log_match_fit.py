@@ -1,16 +1,16 @@
-"""Whom a sign is about, and whether it fits those that are known to have fallen first. Pure."""
+"""Whom a sign is about, and whether it fits those that are known to have failed first. Pure."""
 
 from __future__ import annotations
 
 from mgpu_doctor.analysis.machines.host_devices import on_bus
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
+from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Error
-from mgpu_doctor.case.signs import Sign
-from mgpu_doctor.rules.falls.falls import Fall, Kind
 from mgpu_doctor.signatures.catalogue import SIGNATURES
 
 KNOWN = {signature.id: signature for signature in SIGNATURES}
 
-GENERAL = frozenset({"failed-exception", "failed-killed", "failed-signal"})
+GENERIC_CODES = frozenset({"failed-exception", "failed-killed", "failed-signal"})
 """Codes that say how a rank ended, not why: any other code that fits says it better."""
 KILLING = frozenset(
     {
@@ -36,7 +36,7 @@ BETWEEN = frozenset({"hang-collective-mismatch", "hang-rank-behind", "failed-hor
 """What one rank says of others: who prints it is not the culprit."""
 
 
-def rank_of(sign: Sign, case: Case) -> int | None:
+def rank_of(sign: LogMatch, case: Case) -> int | None:
     """Whom the text is about: the rank, pid or GPU that it names, else who printed it; of what is
     wrong between ranks nobody, unless the text itself names who is missing."""
     code = KNOWN[sign.signature].code
@@ -55,43 +55,45 @@ def rank_of(sign: Sign, case: Case) -> int | None:
     return None if code in BETWEEN else sign.rank
 
 
-def fits(sign: Sign, falls: tuple[Fall, ...], case: Case) -> bool:
-    """Whether it may be why the first ranks fell."""
-    if not falls or any(in_error(sign, fall) for fall in falls):
+def fits(sign: LogMatch, failures: tuple[RankFailure, ...], case: Case) -> bool:
+    """Whether it may be why the first ranks failed."""
+    if not failures or any(in_error(sign, failure) for failure in failures):
         return True
     code, rank = KNOWN[sign.signature].code, rank_of(sign, case)
-    if any(beside(sign, fall, rank) for fall in falls):
+    if any(beside(sign, failure, rank) for failure in failures):
         return True
-    kinds = {fall.kind for fall in falls}
+    kinds = {failure.kind for failure in failures}
     if code in OUTSIDE and rank is None:
         return True
-    if kinds <= {Kind.KILLED, Kind.VANISHED}:
-        return code in KILLING and rank in (None, *(fall.rank for fall in falls))
+    if kinds <= {FailureKind.KILLED, FailureKind.VANISHED}:
+        return code in KILLING and rank in (None, *(failure.rank for failure in failures))
     if rank is None:
-        return Kind.EXCEPTION not in kinds
-    return rank in {fall.rank for fall in falls} or all(fall.rank is None for fall in falls)
+        return FailureKind.EXCEPTION not in kinds
+    return rank in {failure.rank for failure in failures} or all(
+        failure.rank is None for failure in failures
+    )
 
 
-def beside(sign: Sign, fall: Fall, rank: int | None) -> bool:
-    """Printed right where the fallen rank's exception was, and by nobody else."""
-    if fall.order is None or rank not in (None, fall.rank):
+def beside(sign: LogMatch, failure: RankFailure, rank: int | None) -> bool:
+    """Printed right where the failed rank's exception was, and by nobody else."""
+    if failure.order is None or rank not in (None, failure.rank):
         return False
-    return abs(sign.number - fall.order) <= SAME_EVENT
+    return abs(sign.number - failure.order) <= SAME_EVENT
 
 
-def in_error(sign: Sign, fall: Fall) -> bool:
-    """The fallen rank's own exception holds the very text."""
-    return fall.error is not None and says(fall.error, sign)
+def in_error(sign: LogMatch, failure: RankFailure) -> bool:
+    """The failed rank's own exception holds the very text."""
+    return failure.error is not None and says(failure.error, sign)
 
 
-def says(error: Error, sign: Sign) -> bool:
+def says(error: Error, sign: LogMatch) -> bool:
     text, message = sign.text.strip()[:200], error.message.strip().partition("\n")[0][:200]
     if len(message) > LEAST_SAID and message in sign.text:
         return True
     return len(text) > LEAST_SAID and text in f"{error.traceback}\n{error.message}"
 
 
-def one_event(sign: Sign, first: Sign) -> bool:
+def one_event(sign: LogMatch, first: LogMatch) -> bool:
     near = abs(sign.number - first.number) <= SAME_EVENT
     ranks = {sign.rank, first.rank} - {None}
     return sign.source == first.source and len(ranks) <= 1 and near

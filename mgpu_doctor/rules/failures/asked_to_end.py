@@ -6,11 +6,11 @@ import signal
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.failure_order import list_victims
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.fallen import fallen
-from mgpu_doctor.rules.falls.first import victims_of
+from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.first_failure import explained_failures
 from mgpu_doctor.rules.rule import Limits, Rule
 
 _HANGUP = "SIGHUP ends what was started in a terminal when the terminal or its SSH session closes."
@@ -29,17 +29,17 @@ def _hangup(measures: Measures, _: Limits) -> Iterable[Finding]:
             fixes=_keep_it_running(case),
         )
         return
-    culprits = fallen(case)
+    culprits = explained_failures(case)
     if culprits and culprits[0].signal == signal.SIGHUP:
         yield Finding(
             code="failed-hangup",
             severity=Severity.CRITICAL,
             confidence=culprits[0].confidence,
-            title=f"{obituary.who(culprits, case)} {obituary.death(culprits[0])}",
+            title=f"{failure_text.who(culprits, case)} {failure_text.death(culprits[0])}",
             cause=_HANGUP,
-            culprits=obituary.culprits_of(culprits),
-            victims=victims_of(case, culprits),
-            evidence=obituary.evidence_of(culprits[0], case),
+            culprits=failure_text.culprits_of(culprits),
+            victims=list_victims(case, culprits),
+            evidence=failure_text.evidence_of(culprits[0], case),
             since_step=culprits[0].last_step,
             fixes=_keep_it_running(case),
         )
@@ -87,8 +87,9 @@ def _keep_it_running(case: Case) -> tuple[Fix, ...]:
         Fix(
             "keep-running",
             "Start it so that it outlives the terminal",
-            f"In `tmux` or `screen`, or as `nohup {obituary.command_of(case.job)} > train.log 2>&1 "
-            f"&`.{torchrun if case.job.launcher == 'torchrun' else ''}",
+            "In `tmux` or `screen`, or as "
+            f"`nohup {failure_text.command_of(case.job)} > train.log 2>&1 &`."
+            f"{torchrun if case.job.launcher == 'torchrun' else ''}",
         ),
     )
 
@@ -99,7 +100,7 @@ RULES: tuple[Rule, ...] = (
         family="failed",
         summary="The terminal or connection from which the job was started closed, and ended it.",
         measured="SIGHUP reached the job as a whole, by `run` or as its launcher says, or ended "
-        "the rank that fell first.",
+        "the rank that failed first.",
         thresholds="No threshold: what the system itself says decides.",
         fixes="Start it in tmux or with `setsid nohup`, or submit it to a scheduler.",
         examine=_hangup,

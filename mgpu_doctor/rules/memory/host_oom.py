@@ -8,16 +8,16 @@ from dataclasses import replace
 
 from mgpu_doctor.analysis.capacity.memory_growth import MemoryGrowth, find_growing_hosts
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures, list_victims
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_bytes
-from mgpu_doctor.rules.falls import obituary
-from mgpu_doctor.rules.falls.fallen import fallen
-from mgpu_doctor.rules.falls.falls import Fall, Kind
-from mgpu_doctor.rules.falls.first import first_falls, victims_of
-from mgpu_doctor.rules.memory import evidence, holders, leaks
-from mgpu_doctor.rules.memory.evidence import OutOfMemory, out_of_memory
-from mgpu_doctor.rules.memory.holders import User
+from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.first_failure import explained_failures
+from mgpu_doctor.rules.memory import leaks, memory_users, oom_evidence
+from mgpu_doctor.rules.memory.memory_users import User
+from mgpu_doctor.rules.memory.oom_evidence import OutOfMemory, out_of_memory
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 MOSTLY = 0.5
@@ -26,55 +26,68 @@ MOSTLY = 0.5
 
 def _oom_host(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case = measures.case
-    judged = [(fall, out_of_memory(fall, case)) for fall in _suspects(case)]
-    found = [(fall, death) for fall, death in judged if death is not None]
+    judged = [(failure, out_of_memory(failure, case)) for failure in _suspects(case)]
+    found = [(failure, death) for failure, death in judged if death is not None]
     if found:
-        culprits = [fall for fall, _ in found]
+        culprits = [failure for failure, _ in found]
         told = _finding(case, culprits, found[0][1], limits)
         yield _by_leak(told, find_growing_hosts(case, measures.step_seconds, limits["grown"]))
 
 
-def _suspects(case: Case) -> tuple[Fall, ...]:
+def _suspects(case: Case) -> tuple[RankFailure, ...]:
     """Also where everything was killed at once: a control group's kill of all its processes looks
     like somebody's `kill -9` of the whole job."""
-    if culprits := fallen(case):
+    if culprits := explained_failures(case):
         return culprits
     if case.job.outcome is not Outcome.KILLED or case.job.asked is not None:
         return ()
-    killed = tuple(fall for fall in first_falls(case) if fall.kind is Kind.KILLED)
+    killed = tuple(
+        failure for failure in find_first_failures(case) if failure.kind is FailureKind.KILLED
+    )
     return killed or _nameless(case)
 
 
-def _nameless(case: Case) -> tuple[Fall, ...]:
+def _nameless(case: Case) -> tuple[RankFailure, ...]:
     """Processes that SIGKILL took before any of them was a rank."""
     if case.ranks or case.job.signal != signal.SIGKILL:
         return ()
     host = case.job.hosts[0] if len(case.job.hosts) == 1 else None
     return tuple(
-        Fall(Kind.KILLED, None, "exit status", 0.97, host=host, pid=end.pid, signal=9, at=end.at)
+        RankFailure(
+            FailureKind.KILLED,
+            None,
+            "exit status",
+            0.97,
+            host=host,
+            pid=end.pid,
+            signal=9,
+            at=end.at,
+        )
         for end in case.ends
         if end.signal == signal.SIGKILL
     )
 
 
-def _finding(case: Case, culprits: list[Fall], death: OutOfMemory, limits: Limits) -> Finding:
+def _finding(
+    case: Case, culprits: list[RankFailure], death: OutOfMemory, limits: Limits
+) -> Finding:
     first = culprits[0]
-    use = holders.users(case, first)
-    name = obituary.who(culprits, case)
+    use = memory_users.users(case, first)
+    name = failure_text.who(culprits, case)
     return Finding(
         code="oom-host",
         severity=Severity.CRITICAL,
         confidence=death.confidence
-        if death.confidence == evidence.BY_LOG
+        if death.confidence == oom_evidence.BY_LOG
         else min(death.confidence, first.confidence),
         title=f"{name} {_ended(first, death)}: {death.bound}",
         cause=_cause(first, death, use, limits),
-        culprits=obituary.culprits_of(culprits),
-        victims=victims_of(case, culprits),
+        culprits=failure_text.culprits_of(culprits),
+        victims=list_victims(case, culprits),
         evidence=(
             *death.evidence,
-            *holders.told(use),
-            *obituary.evidence_of(first, case, memory_of_host=False),
+            *memory_users.told(use),
+            *failure_text.evidence_of(first, case, memory_of_host=False),
         ),
         since_step=first.last_step,
         fixes=_fixes(death, use),
@@ -82,7 +95,7 @@ def _finding(case: Case, culprits: list[Fall], death: OutOfMemory, limits: Limit
 
 
 def _by_leak(told: Finding, found: Sequence[MemoryGrowth]) -> Finding:
-    """The same where most of what the fallen ranks held had grown step after step."""
+    """The same where most of what the failed ranks held had grown step after step."""
     accused = {one.rank for one in told.culprits}
     leaking = [one for one in found if one.rank.rank in accused]
     if not leaking or any(one.growth.sure < MOSTLY * one.growth.last for one in leaking):
@@ -100,26 +113,26 @@ def _by_leak(told: Finding, found: Sequence[MemoryGrowth]) -> Finding:
     )
 
 
-def _ended(fall: Fall, death: OutOfMemory) -> str:
-    step = obituary.after_step(fall)
-    if fall.kind is Kind.EXCEPTION and not death.child:
-        at = obituary.place(fall.error) if fall.error is not None else None
+def _ended(failure: RankFailure, death: OutOfMemory) -> str:
+    step = failure_text.after_step(failure)
+    if failure.kind is FailureKind.EXCEPTION and not death.child:
+        at = failure_text.place(failure.error) if failure.error is not None else None
         return f"got no more host memory{f' at {at}' if at else ''}{step}"
     whom = "lost a worker process" if death.child else "was killed"
     return f"{whom} for want of host memory{step}"
 
 
-def _cause(fall: Fall, death: OutOfMemory, use: Sequence[User], limits: Limits) -> str:
+def _cause(failure: RankFailure, death: OutOfMemory, use: Sequence[User], limits: Limits) -> str:
     told = [f"{death.bound[0].upper()}{death.bound[1:]}"]
     if death.limit is not None and death.group is not None:
         told[0] += f" ({death.group})"
     told[0] += "."
-    if fall.kind is Kind.EXCEPTION and not death.child and fall.error is not None:
-        told.append(f"The allocation failed: {obituary.headline(fall.error)}.")
+    if failure.kind is FailureKind.EXCEPTION and not death.child and failure.error is not None:
+        told.append(f"The allocation failed: {failure_text.headline(failure.error)}.")
     else:
         whom = "a worker process of this rank" if death.child else "this rank"
         told.append(f"The kernel's OOM killer chose {whom}.")
-    own = next((user for user in use if user.pid == fall.pid), None)
+    own = next((user for user in use if user.pid == failure.pid), None)
     if own is not None and use[0].total >= limits["more"] * own.total:
         told.append(
             f"Rank {use[0].rank} used more: {format_bytes(use[0].total)} against "
@@ -193,10 +206,10 @@ RULES: tuple[Rule, ...] = (
         "`failed-killed`. Also a MemoryError, or an allocator's word that it got no host memory. "
         "Who used how much is from the last host sample before the death; whether the rank leaked, "
         "as for leak-host.",
-        thresholds=f"Confidence: kernel log {evidence.BY_LOG}, the group's own counter "
-        f"{evidence.BY_GROUP}, the machine's {evidence.BY_MACHINE}, a group that was "
-        f"{evidence.FULL:.0%} full in the last sample while nothing could be counted "
-        f"{evidence.BY_FULL}. `memory.events` and `memory.oom_control` count a kill in the "
+        thresholds=f"Confidence: kernel log {oom_evidence.BY_LOG}, the group's own counter "
+        f"{oom_evidence.BY_GROUP}, the machine's {oom_evidence.BY_MACHINE}, a group that was "
+        f"{oom_evidence.FULL:.0%} full in the last sample while nothing could be counted "
+        f"{oom_evidence.BY_FULL}. `memory.events` and `memory.oom_control` count a kill in the "
         "group of the killed process (the kernel's mm/memcontrol.c).",
         fixes="Raise the limit, use fewer or lighter data-loader workers, hold one copy of the "
         "data.",

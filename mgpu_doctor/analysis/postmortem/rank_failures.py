@@ -1,6 +1,6 @@
-"""Who fell, and how: what is known of each end, joined. Pure.
+"""Who failed, and how: what is known of each end, joined. Pure.
 
-A rank's fall is its own (a signal, an exception or exit code of its own) or an echo of another's
+A rank's failure is its own (a signal, an exception or exit code of its own) or an echo of another's
 (see `echoes`).
 """
 
@@ -11,9 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from mgpu_doctor.analysis.postmortem.nested_errors import original, wrapped_in
+from mgpu_doctor.analysis.postmortem.secondary_failures import (
+    CLOSING_SIGNALS,
+    find_aborts_for_others,
+    is_secondary_failure,
+)
 from mgpu_doctor.case.model import Case, Error, LoggedEnd, Outcome, Rank, State
-from mgpu_doctor.rules.falls.echoes import CLOSING_SIGNALS, aborted_for_others, is_echo
-from mgpu_doctor.rules.falls.nested import original, wrapped_in
 
 SEEN_BY_ITSELF, SEEN_FROM_OUTSIDE, TOLD_BY_CONSOLE, VANISHED_ONLY = 0.99, 0.97, 0.8, 0.6
 """Confidence by where the ending is known from: the rank's own record, its exit status, what was
@@ -22,20 +26,20 @@ printed, or only its absence."""
 FATAL = "Fatal Python error"
 
 
-class Kind(str, Enum):
+class FailureKind(str, Enum):
     KILLED = "killed"
     SIGNAL = "signal"
     EXCEPTION = "exception"
     EXIT = "exit"
     VANISHED = "vanished"
-    ECHO = "echo"
+    SECONDARY = "secondary"
 
 
 @dataclass(frozen=True, slots=True)
-class Fall:
+class RankFailure:
     """How one rank ended when it should not have. `rank` is None where the text does not say."""
 
-    kind: Kind
+    kind: FailureKind
     rank: int | None
     source: str
     confidence: float
@@ -58,15 +62,15 @@ class Fall:
     """Native code aborted the process while its interpreter went down."""
 
 
-def last_step(rank: Rank) -> int | None:
+def last_finished_step(rank: Rank) -> int | None:
     """The last step that the rank finished, as it counts them."""
     return int(rank.steps["step"][-1]) if len(rank.steps) else None
 
 
-def falls(case: Case) -> tuple[Fall, ...]:
+def find_rank_failures(case: Case) -> tuple[RankFailure, ...]:
     """Every ending that was not clean, culprits' and echoes' alike."""
     logged = case.console.ends
-    found = [_of_rank(rank, logged, case) for rank in case.ranks if _fell(rank)]
+    found = [_of_rank(rank, logged, case) for rank in case.ranks if _has_failed(rank)]
     known_ranks = {rank.rank for rank in case.ranks} - {None}
     known_pids = {rank.pid for rank in case.ranks} - {None}
     texts: dict[object, list[LoggedEnd]] = {}
@@ -75,16 +79,18 @@ def falls(case: Case) -> tuple[Fall, ...]:
             key = ("pid", end.pid) if end.rank is None else end.rank
             texts.setdefault(key, []).append(end)
     found += [_of_text(told) for told in texts.values()]
-    helpless = aborted_for_others(case)
+    helpless = find_aborts_for_others(case)
     return tuple(
-        replace(fall, kind=Kind.ECHO)
-        if fall.kind is Kind.SIGNAL and fall.signal == signal.SIGABRT and fall.rank in helpless
-        else fall
-        for fall in _with_unlabelled(found, logged, case)
+        replace(failure, kind=FailureKind.SECONDARY)
+        if failure.kind is FailureKind.SIGNAL
+        and failure.signal == signal.SIGABRT
+        and failure.rank in helpless
+        else failure
+        for failure in _with_unlabelled(found, logged, case)
     )
 
 
-def _fell(rank: Rank) -> bool:
+def _has_failed(rank: Rank) -> bool:
     return rank.state is State.DEAD or (rank.state is State.EXITED and bool(rank.exit_code))
 
 
@@ -94,7 +100,7 @@ def _is_ending(end: LoggedEnd) -> bool:
     return labelled and bool(end.exit_code or end.signal or end.error)
 
 
-def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> Fall:
+def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> RankFailure:
     told = [
         end
         for end in logged
@@ -106,11 +112,11 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> Fall:
     inside, error = _unwrapped(error)
     outside = any(end.pid == rank.pid for end in case.ends)
     kind, number, code = _kind(rank.signal, rank.exit_code, error)
-    if kind is Kind.VANISHED:
+    if kind is FailureKind.VANISHED:
         source, confidence = "its process is gone", VANISHED_ONLY
-    elif rank.error is not None and kind is Kind.EXCEPTION:
+    elif rank.error is not None and kind is FailureKind.EXCEPTION:
         source, confidence = "black box", SEEN_BY_ITSELF
-    elif kind is Kind.EXCEPTION and printed:
+    elif kind is FailureKind.EXCEPTION and printed:
         source, confidence = "console", TOLD_BY_CONSOLE
     elif outside:
         source, confidence = "exit status", SEEN_FROM_OUTSIDE
@@ -118,7 +124,7 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> Fall:
         source, confidence = told[0].source, TOLD_BY_CONSOLE
     else:
         source, confidence = "black box", SEEN_FROM_OUTSIDE
-    return Fall(
+    return RankFailure(
         kind,
         rank.rank,
         source,
@@ -130,7 +136,7 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> Fall:
         exit_code=code,
         error=error,
         at=error.at if error is not None and error.at is not None else rank.ended,
-        last_step=last_step(rank),
+        last_step=last_finished_step(rank),
         noticed_first=any(end.first for end in told),
         inside=inside,
         order=_first_printed(told),
@@ -138,14 +144,14 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> Fall:
     )
 
 
-def _of_text(told: list[LoggedEnd]) -> Fall:
+def _of_text(told: list[LoggedEnd]) -> RankFailure:
     """From everything that the console tells of one process: its end, and what it raised."""
     ended = [end for end in told if end.exit_code is not None or end.signal is not None]
     end = (ended or told)[0]
     printed = [other.error for other in told if other.error is not None]
     inside, error = _unwrapped(printed[-1] if printed else None)
     kind, number, code = _kind(end.signal, end.exit_code, error)
-    return Fall(
+    return RankFailure(
         kind,
         end.rank,
         end.source,
@@ -166,41 +172,43 @@ def _unwrapped(error: Error | None) -> tuple[str | None, Error | None]:
 
 def _kind(
     number: int | None, code: int | None, error: Error | None
-) -> tuple[Kind, int | None, int | None]:
+) -> tuple[FailureKind, int | None, int | None]:
     """What ended a process. A code above 128 is a shell's way to tell of a signal."""
     if number is None and code is not None and 128 < code < 128 + signal.NSIG:
         number, code = code - 128, None
     return _named(number, code, error), number, code
 
 
-def _named(number: int | None, code: int | None, error: Error | None) -> Kind:
+def _named(number: int | None, code: int | None, error: Error | None) -> FailureKind:
     if number == signal.SIGKILL:
-        return Kind.KILLED
+        return FailureKind.KILLED
     raised = error if error is not None and error.type != FATAL else None
-    if raised is not None and is_echo(raised):
-        return Kind.ECHO  # whatever came while the interpreter went down
+    if raised is not None and is_secondary_failure(raised):
+        return FailureKind.SECONDARY  # whatever came while the interpreter went down
     asked = number in CLOSING_SIGNALS
     if raised is not None and (asked or number in (None, signal.SIGABRT)):
         exits = raised.type.rpartition(".")[2] == "SystemExit"
-        return Kind.EXIT if exits else Kind.EXCEPTION
+        return FailureKind.EXIT if exits else FailureKind.EXCEPTION
     if asked:
-        return Kind.ECHO
+        return FailureKind.SECONDARY
     if number is not None and not (number == signal.SIGABRT and code):
-        return Kind.SIGNAL
-    return Kind.EXIT if code is not None else Kind.VANISHED
+        return FailureKind.SIGNAL
+    return FailureKind.EXIT if code is not None else FailureKind.VANISHED
 
 
 def _with_unlabelled(
-    found: list[Fall], logged: tuple[LoggedEnd, ...], case: Case
-) -> Iterable[Fall]:
-    """Gives tracebacks that name no rank to the falls that lack one, where only one place is
+    found: list[RankFailure], logged: tuple[LoggedEnd, ...], case: Case
+) -> Iterable[RankFailure]:
+    """Gives tracebacks that name no rank to the failures that lack one, where only one place is
     told of. A script that dies at import prints one for each process and has no rank at all."""
     printed = [end.error for end in logged if end.rank is None and end.pid is None and end.error]
     fatal = [error for error in printed if error.type == FATAL]
-    raised = [error for error in printed if error.type != FATAL and not is_echo(error)]
+    raised = [error for error in printed if error.type != FATAL and not is_secondary_failure(error)]
     one_place = len({place(error) for error in raised}) == 1
-    lost = [error for error in printed if error.type != FATAL and is_echo(error)]
-    nameless = [fall for fall in found if fall.kind is Kind.EXIT and fall.error is None]
+    lost = [error for error in printed if error.type != FATAL and is_secondary_failure(error)]
+    nameless = [
+        failure for failure in found if failure.kind is FailureKind.EXIT and failure.error is None
+    ]
     echoing = nameless if not raised and _one_each(lost, found, case) else []
     if not raised or not one_place:
         nameless = []
@@ -209,37 +217,40 @@ def _with_unlabelled(
         return
     elif not found and _failed(case):
         yield _nobodys(raised, logged, everyone=False)
-    for fall in found:
-        if fall in nameless:
+    for failure in found:
+        if failure in nameless:
             inside, error = _unwrapped(raised[-1])
-            told = replace(fall, kind=Kind.EXCEPTION, error=error, inside=inside)
+            told = replace(failure, kind=FailureKind.EXCEPTION, error=error, inside=inside)
             yield replace(told, confidence=TOLD_BY_CONSOLE)
-        elif fall in echoing:
-            yield replace(fall, kind=Kind.ECHO, error=lost[-1])
-        elif fall.kind is Kind.SIGNAL and fall.error is None and len(fatal) == 1:
-            yield replace(fall, error=fatal[0])
+        elif failure in echoing:
+            yield replace(failure, kind=FailureKind.SECONDARY, error=lost[-1])
+        elif failure.kind is FailureKind.SIGNAL and failure.error is None and len(fatal) == 1:
+            yield replace(failure, error=fatal[0])
         else:
-            yield fall
+            yield failure
 
 
 def _failed(case: Case) -> bool:
     return bool(case.job.exit_code) or case.job.outcome is Outcome.FAILED
 
 
-def _all_of_them(raised: list[Error], found: list[Fall], case: Case) -> bool:
+def _all_of_them(raised: list[Error], found: list[RankFailure], case: Case) -> bool:
     """As many tracebacks as processes, and no end that has another reason."""
-    others = any(fall.error or fall.kind not in (Kind.ECHO, Kind.EXIT) for fall in found)
+    others = any(
+        failure.error or failure.kind not in (FailureKind.SECONDARY, FailureKind.EXIT)
+        for failure in found
+    )
     return not others and _one_each(raised, found, case)
 
 
-def _one_each(printed: list[Error], found: list[Fall], case: Case) -> bool:
+def _one_each(printed: list[Error], found: list[RankFailure], case: Case) -> bool:
     return len(printed) >= max(len(found), case.job.world_size or 0)
 
 
-def _nobodys(raised: list[Error], logged: Iterable[LoggedEnd], *, everyone: bool) -> Fall:
+def _nobodys(raised: list[Error], logged: Iterable[LoggedEnd], *, everyone: bool) -> RankFailure:
     inside, error = _unwrapped(raised[-1])
-    return Fall(
-        Kind.EXCEPTION,
+    return RankFailure(
+        FailureKind.EXCEPTION,
         None,
         "console",
         TOLD_BY_CONSOLE,

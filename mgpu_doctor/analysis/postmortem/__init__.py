@@ -1,0 +1,1 @@
+"""How jobs fail: which rank failed first, which failures only follow from it, and why."""

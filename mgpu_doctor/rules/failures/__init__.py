@@ -1,0 +1,1 @@
+"""Rules for failed jobs: they word what the post-mortem analysis found."""

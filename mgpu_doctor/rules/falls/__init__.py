@@ -1,1 +1,0 @@
-"""What ended the job: who fell first, and why."""
