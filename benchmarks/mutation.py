@@ -32,7 +32,7 @@ TESTS_OF = {
     "mgpu_doctor/analysis": ("tests/doctor/analysis",),
     "mgpu_doctor/rules": ("tests/doctor/rules", "tests/doctor/test_signatures.py"),
 }
-COPIED = ("mgpu_doctor", "probes", "trainers", "tests", "docs", "pyproject.toml")
+COPIED = ("mgpu_doctor", "probes", "trainers", "tests", "benchmarks", "docs", "pyproject.toml")
 LEAST_SHARE = 0.8
 MAX_SECONDS = 120.0
 """For the tests of one mutant. They take seconds, so a mutant that exceeds this loops forever."""
@@ -174,14 +174,14 @@ def record_lines(package: str, to: Path) -> int:
 
 
 class Coverers:
-    """Which test functions execute a line."""
+    """Which test functions execute a line of a tree."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, tree: Path, folder: Path) -> None:
         self._lines: dict[str, dict[str, list[str]]] = {}
         for number, package in enumerate(TESTS_OF):
             to = folder / f"lines-{number}.json"
             command = [sys.executable, "-m", "benchmarks.mutation", "--record", package, str(to)]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+            done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(f"the tests of {package} fail without a mutant:\n{done.stdout[-4000:]}")
             self._lines |= json.loads(to.read_text(encoding="utf-8"))
@@ -230,10 +230,11 @@ def judge_all(mutants: list[Mutant], jobs: int) -> Iterator[Result]:
     """The results in the order of the mutants, `jobs` at once."""
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
         folder = Path(name)
-        coverers = Coverers(folder)
+        copies = [copy_of_the_tree(folder / f"tree-{number}") for number in range(jobs)]
+        coverers = Coverers(copies[0], folder)
         trees: Queue[Path] = Queue()
-        for number in range(jobs):
-            trees.put(copy_of_the_tree(folder / f"tree-{number}"))
+        for copy in copies:
+            trees.put(copy)
 
         def one(mutant: Mutant) -> Result:
             tree = trees.get()
