@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from tests.support.calm import TRIES, Clocks, Patience, now
+from tests.support.calm import BEAT, STOLEN, TRIES, Clocks, Heartbeats, Patience, Pulse, now
 
 
 def neighbours(cores: Sequence[float]) -> Callable[[], Clocks]:
@@ -20,6 +20,52 @@ def neighbours(cores: Sequence[float]) -> Callable[[], Clocks]:
     return iter(readings).__next__
 
 
+class Undisturbed(Heartbeats):
+    def stolen(self) -> float:
+        return 0.0
+
+
+class StolenAtFirst(Heartbeats):
+    """The first run loses a core for a moment that no average shows."""
+
+    runs = 0
+
+    def stolen(self) -> float:
+        StolenAtFirst.runs += 1
+        return 2 * STOLEN if StolenAtFirst.runs == 1 else 0.0
+
+
+def test_a_core_that_stood_still_for_a_moment_is_a_disturbance() -> None:
+    ran: list[int] = []
+    patience = Patience(clocks=neighbours([0.0, 0.0]), heartbeats=StolenAtFirst)
+    patience(lambda: ran.append(1))
+    assert len(ran) == 2
+
+
+def pulse_of(lateness: Sequence[float]) -> Pulse:
+    """What wake-ups with these seconds of lateness, one after the other, leave."""
+    pulse, clock = Pulse(), 0.0
+    for late in lateness:
+        pulse.beat(clock + BEAT, clock + BEAT + late)
+        clock += BEAT + late
+    return pulse
+
+
+def test_a_pulse_sums_up_what_came_late_within_a_second() -> None:
+    steady = [0.002] * 500
+    assert pulse_of(steady).worst < STOLEN / 2
+    assert pulse_of([*steady, 0.3, *steady, 0.2]).worst == pytest.approx(0.3, abs=0.1)
+    assert pulse_of([*steady, *[0.06] * 5, *steady]).worst == pytest.approx(0.3, abs=0.1)
+
+
+def test_heartbeats_measure_every_core() -> None:
+    with Heartbeats() as heartbeats:
+        ended = now().wall + 3 * BEAT
+        while now().wall < ended:
+            pass
+    assert 0.0 < heartbeats.stolen() < 60.0
+
+
 @pytest.mark.parametrize(
     ("cores", "attempts"),
     [([0.0], 1), ([0.5, 0.02], 2), ([0.5, 0.2, 0.0], 3), ([0.5] * TRIES, TRIES)],
@@ -28,12 +74,12 @@ def test_the_job_runs_again_until_the_machine_was_its_own(
     cores: list[float], attempts: int
 ) -> None:
     ran: list[int] = []
-    Patience(clocks=neighbours(cores))(lambda: ran.append(1))
+    Patience(clocks=neighbours(cores), heartbeats=Undisturbed)(lambda: ran.append(1))
     assert len(ran) == attempts
 
 
 def test_patience_ends() -> None:
-    patience = Patience(repeats=3, clocks=neighbours([0.5] * 6))
+    patience = Patience(repeats=3, clocks=neighbours([0.5] * 6), heartbeats=Undisturbed)
     ran: list[int] = []
     for _ in range(3):
         patience(lambda: ran.append(1))

@@ -15,14 +15,21 @@ from tests.support.examining import loud, run_calmly
 pytestmark = pytest.mark.slow
 
 
-def found(folder: Path, name: str, fault: str, *options: str) -> tuple[int, list[tuple[str, bool]]]:
-    """The exit code of the job, and each finding with whether it says that the job ended by it."""
+def run_fault(
+    folder: Path, name: str, fault: str, *options: str
+) -> tuple[int, list[tuple[str, bool]]]:
+    """The exit code of the job, and each finding with whether it is critical. Not the stragglers:
+    how fast its ranks are is not planted here, and a neighbour of the machine may slow one down."""
     doctor = [sys.executable, "-m", "mgpu_doctor", "train", name, "--dir", str(folder / "job")]
     options = ("--model", "cnn-nano", "--device", "cpu", "--fault", fault, *options)
     ended = run_calmly([*doctor, *options], folder / "job")
     diagnosis = diagnose(load_recording(folder / "job"))
-    told = [(one.code, one.severity is Severity.CRITICAL) for one in loud(diagnosis)]
-    return ended.code, told
+    findings = [
+        (finding.code, finding.severity is Severity.CRITICAL)
+        for finding in loud(diagnosis)
+        if not finding.code.startswith("straggler-")
+    ]
+    return ended.code, findings
 
 
 @pytest.mark.parametrize(
@@ -35,7 +42,7 @@ def found(folder: Path, name: str, fault: str, *options: str) -> tuple[int, list
 def test_a_job_that_learns_less_than_it_seems_to(
     tmp_path: Path, name: str, fault: str, code: str
 ) -> None:
-    assert found(tmp_path, name, fault, "--steps", "120") == (0, [(code, False)])
+    assert run_fault(tmp_path, name, fault, "--steps", "120") == (0, [(code, False)])
 
 
 @pytest.mark.parametrize(
@@ -47,8 +54,8 @@ def test_a_job_that_learns_less_than_it_seems_to(
         ("torch-fsdp", "skip-collective:step=30", "hang-collective-mismatch"),
     ],
 )
-def test_a_job_whose_ranks_part_is_told_of_once(
+def test_ranks_that_diverge_are_one_finding(
     tmp_path: Path, name: str, fault: str, code: str
 ) -> None:
-    ended = found(tmp_path, name, fault, "--steps", "60", "--timeout", "20")
+    ended = run_fault(tmp_path, name, fault, "--steps", "60", "--timeout", "20")
     assert ended == (1, [(code, True)])
