@@ -168,7 +168,7 @@ SMALL_MODULES = {
     "mgpu_doctor.case.fact": "the base of typed facts",
     "mgpu_doctor.case.own_code": LEAF,
     "mgpu_doctor.case.phase_clock": LEAF,
-    "mgpu_doctor.case.signs": "a type that crosses rooms",
+    "mgpu_doctor.case.log_matches": "a type that crosses rooms",
     "mgpu_doctor.cli.check": VERB,
     "mgpu_doctor.cli.explain": VERB,
     "mgpu_doctor.launch.messages": LEAF,
@@ -179,7 +179,7 @@ SMALL_MODULES = {
     "mgpu_doctor.rules.blame": LEAF,
     "mgpu_doctor.rules.device.device": RULES,
     "mgpu_doctor.rules.doctor": "one file per family of rules",
-    "mgpu_doctor.rules.falls.fallen": LEAF,
+    "mgpu_doctor.rules.failures.first_failure": LEAF,
     "mgpu_doctor.rules.hardware.family": RULES,
     "mgpu_doctor.rules.in_deepspeed": "one file per framework",
     "mgpu_doctor.signatures.metrics": SOURCE,
@@ -216,8 +216,8 @@ SMALL_MODULES = {
 
 SHARED_NAMES = {
     *("__main__", "advice", "catalogue", "checkpoints", "data", "diagnose", "frames", "gpu"),
-    *("host", "loop", "lost", "models", "planned", "ps", "rank_output", "rendezvous", "replay"),
-    *("settings", "signs", "single", "strategy", "terminal", "text", "throttled", "traces", "xid"),
+    *("host", "loop", "models", "planned", "ps", "rank_output", "replay"),
+    *("settings", "single", "strategy", "terminal", "text", "throttled", "traces", "xid"),
 }
 """Names that several modules of one package still have; none may be added."""
 
