@@ -25,7 +25,7 @@ from pathlib import Path
 
 from benchmarks.support import ROOT, machine, spread
 from mgpu_doctor.rules.failures.log_codes import family_of
-from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.known_signatures import SIGNATURES
 
 SEED = 7
 UNIT = 1_000_000

@@ -77,9 +77,9 @@ def _apart(case: tuple[str, int, str, int]) -> dict[str, int]:
 
 
 def _case(model: str, batch: int, precision: str, accumulate: int) -> dict[str, int]:
+    from mgpu_doctor.analysis.memory.allocator_replay import replay
     from mgpu_doctor.analysis.memory.liveness import Order
-    from mgpu_doctor.analysis.memory.replay import replay
-    from mgpu_doctor.analysis.memory.settings import Framework, Precision, Settings
+    from mgpu_doctor.analysis.memory.memory_plan import Framework, Precision, Settings
     from mgpu_doctor.plan.tracing import graph_run, graph_step, user_function
 
     function = user_function.find_function(f"mgpu_trainers.tensorflow.planned:{model}")

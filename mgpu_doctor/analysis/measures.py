@@ -24,7 +24,13 @@ from mgpu_doctor.analysis.steps.work_and_wait import Attribution, Unattributable
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.stragglers.pipeline_stragglers import find_stragglers_by_stage
 from mgpu_doctor.analysis.stragglers.straggler_causes import Cause, explain
-from mgpu_doctor.analysis.structure.job_structure import Structure, servers, structure_of, without
+from mgpu_doctor.analysis.structure.job_structure import (
+    Structure,
+    is_flat,
+    servers,
+    structure_of,
+    without,
+)
 from mgpu_doctor.analysis.structure.load_imbalance import Loads, find_loads
 from mgpu_doctor.analysis.structure.pipeline_stages import Stages, measure_stages
 from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
@@ -80,6 +86,11 @@ class Measures:
     missing: Mapping[str, Unexamined] = field(default_factory=dict)
     """Field name -> why it is None and what would give it. A field that is None but not named
     here does not apply to this job (one rank alone has nobody to be compared with)."""
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether ranks exchange data only in groups of all ranks."""
+        return is_flat(self.case.ranks, self.structure)
 
     def rank(self, number: int) -> Rank | None:
         """The rank with this number."""

@@ -18,7 +18,7 @@ from mgpu_doctor.case.log_job import FACTS, job_of_logs, ranks_of_logs, world_si
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.log_sources import Whose, log_files, ranks_seen, with_ranks
 from mgpu_doctor.case.model import Case, Console, Subject, Unexamined
-from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.known_signatures import SIGNATURES
 
 MOST_TAIL = 400
 LEAST_TAIL = 5

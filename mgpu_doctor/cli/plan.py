@@ -13,7 +13,7 @@ from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, colour, leave, put
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.memory.device_memory import Gpu
-    from mgpu_doctor.analysis.memory.settings import Plan, Settings
+    from mgpu_doctor.analysis.memory.memory_plan import Plan, Settings
     from mgpu_doctor.plan.planned import Planned, PlanRequest
     from mgpu_doctor.plan.subject import Subject
 
@@ -162,7 +162,12 @@ def _gpu(name: str | None) -> Gpu | None:
 def _settings(
     batch: int, accumulate: int, checkpointing: str, precision: str, optimizer: str
 ) -> Settings:
-    from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Precision, Settings
+    from mgpu_doctor.analysis.memory.memory_plan import (
+        Checkpointing,
+        Optimizer,
+        Precision,
+        Settings,
+    )
 
     return Settings(
         batch,
@@ -174,7 +179,7 @@ def _settings(
 
 
 def _plan(subject: Subject, settings: Settings, strategy: str | None, ranks: int | None) -> Plan:
-    from mgpu_doctor.analysis.memory.settings import Plan, Strategy
+    from mgpu_doctor.analysis.memory.memory_plan import Plan, Strategy
 
     chosen = Strategy.DDP if ranks is not None and ranks > 1 else Strategy.SINGLE
     if strategy is not None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import IO
 
-from mgpu_doctor.analysis.memory.settings import Settings
+from mgpu_doctor.analysis.memory.memory_plan import Settings
 from mgpu_doctor.formatting import format_signal
 from mgpu_doctor.plan import wire
 from mgpu_doctor.plan.tracing.__main__ import END

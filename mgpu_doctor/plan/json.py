@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mgpu_doctor.analysis.memory.advice import Offer
+from mgpu_doctor.analysis.memory.fix_search import Offer
 from mgpu_doctor.analysis.memory.prediction import Prediction
 from mgpu_doctor.plan.planned import Planned
 

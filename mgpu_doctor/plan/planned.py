@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from mgpu_doctor.analysis.memory.advice import Advice, advise
 from mgpu_doctor.analysis.memory.device_memory import OTHER_ORDER, SCRATCH, Gpu
+from mgpu_doctor.analysis.memory.fix_search import Advice, advise
 from mgpu_doctor.analysis.memory.fixes import wanted_traces
+from mgpu_doctor.analysis.memory.memory_plan import Framework, Plan, Strategy
 from mgpu_doctor.analysis.memory.prediction import Prediction, largest_batch, predict
-from mgpu_doctor.analysis.memory.settings import Framework, Plan, Strategy
 from mgpu_doctor.plan.step_tracer import CannotPlanError, Method, StepTracer, TracedSteps
 from mgpu_doctor.plan.subject import Subject
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from queue import SimpleQueue
 
-from mgpu_doctor.analysis.memory.settings import Framework, Optimizer, Settings
+from mgpu_doctor.analysis.memory.memory_plan import Framework, Optimizer, Settings
 from mgpu_doctor.analysis.memory.stream import Allocated, Event, Freed, Kind, Phase, Stream
 from mgpu_doctor.analysis.memory.stream_edits import offload_optimizer
-from mgpu_doctor.analysis.memory.traces import Traces
+from mgpu_doctor.analysis.memory.traced_streams import Traces
 from mgpu_doctor.plan.fork_server import ForkServer, Worker
 from mgpu_doctor.plan.wire import Answer, Refusal
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mgpu_trainers import catalogue
 
-from mgpu_doctor.analysis.memory.settings import Strategy
+from mgpu_doctor.analysis.memory.memory_plan import Strategy
 
 
 class SubjectError(ValueError):

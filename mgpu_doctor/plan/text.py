@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from mgpu_doctor.analysis.memory.advice import FixSet, Offer
-from mgpu_doctor.analysis.memory.replay import Composition
-from mgpu_doctor.analysis.memory.settings import Checkpointing, Framework, Plan, Strategy
+from mgpu_doctor.analysis.memory.allocator_replay import Composition
+from mgpu_doctor.analysis.memory.fix_search import FixSet, Offer
+from mgpu_doctor.analysis.memory.memory_plan import Checkpointing, Framework, Plan, Strategy
 from mgpu_doctor.analysis.memory.stream import Kind
 from mgpu_doctor.formatting import format_bytes, format_count
 from mgpu_doctor.plan.planned import Planned

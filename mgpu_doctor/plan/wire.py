@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from mgpu_doctor.analysis.memory.settings import (
+from mgpu_doctor.analysis.memory.memory_plan import (
     Checkpointing,
     Framework,
     Optimizer,

@@ -19,7 +19,7 @@ from mgpu_doctor.report.job_events import Kind, TimelineEvent, hosts_of, named, 
 from mgpu_doctor.report.text import line
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.rules.hardware.lost import is_lost
-from mgpu_doctor.signatures.xid import APPLICATION, signature_of
+from mgpu_doctor.signatures.xid_codes import APPLICATION, signature_of
 
 BURST = 60.0
 """Seconds between XIDs of one number on one device that are told as one."""

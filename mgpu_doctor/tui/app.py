@@ -23,8 +23,8 @@ from mgpu_doctor.live.frame_source import Chooser, Player, Source
 from mgpu_doctor.recording.home import latest
 from mgpu_doctor.report import text
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
-from mgpu_doctor.tui import keys, panel_layout, panels, terminal
-from mgpu_doctor.tui.frames import FrameMade, FrameMissed, Frames
+from mgpu_doctor.tui import keys, panel_layout, panels, terminal_signals
+from mgpu_doctor.tui.frame_thread import FrameMade, FrameMissed, Frames
 from mgpu_doctor.tui.jobs import opening
 from mgpu_doctor.tui.jobs.greeting import Greeting
 from mgpu_doctor.tui.panel import FindingsPanel, Panel, Room
@@ -109,7 +109,7 @@ class TopApp(ThemedApp):
     def on_mount(self) -> None:
         self.query_one("#findings").focus()
         if not self.is_headless:
-            terminal.obey_signals(self.exit)
+            terminal_signals.obey_signals(self.exit)
         self._make_frames()
 
     def on_unmount(self) -> None:
@@ -120,7 +120,7 @@ class TopApp(ThemedApp):
         for made in self._frames:
             self.post_message(made)
             if not self.is_headless:
-                terminal.end_where_gone()
+                terminal_signals.end_where_gone()
 
     def on_frame_made(self, message: FrameMade) -> None:
         self.frame = message.frame

@@ -9,7 +9,7 @@ from itertools import chain, islice, repeat
 
 from mgpu_probes.outside.logs.log_blocks import WINDOW
 
-from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from tests.fuzz.packed import packed
 from tests.fuzz.raw import damaged
 from tests.fuzz.scene import Scene

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.analysis.memory.settings import Framework, Settings
+from mgpu_doctor.analysis.memory.memory_plan import Framework, Settings
 from mgpu_doctor.plan import step_tracer
 from mgpu_doctor.plan.tracing import torch_step
 from mgpu_doctor.plan.tracing.user_function import (

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 from mgpu_doctor.analysis.memory.allocator import GIB, MIB
-from mgpu_doctor.analysis.memory.settings import Framework, Plan, Strategy
+from mgpu_doctor.analysis.memory.memory_plan import Framework, Plan, Strategy
 
 GB = 1000**3
 SIZE = re.compile(r"(\d{1,6}(?:\.\d{1,3})?) ?(GiB|GB|MiB|MB)", re.IGNORECASE)

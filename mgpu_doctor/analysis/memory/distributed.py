@@ -14,7 +14,7 @@ from itertools import accumulate
 import numpy as np
 
 from mgpu_doctor.analysis.memory.allocator import MIB
-from mgpu_doctor.analysis.memory.settings import Plan, Strategy
+from mgpu_doctor.analysis.memory.memory_plan import Plan, Strategy
 from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
 from mgpu_doctor.analysis.memory.stream_edits import (
     add_setup_blocks,

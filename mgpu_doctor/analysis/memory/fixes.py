@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from mgpu_doctor.analysis.memory.settings import (
+from mgpu_doctor.analysis.memory.memory_plan import (
     Checkpointing,
     Framework,
     Optimizer,

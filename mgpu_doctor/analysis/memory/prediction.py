@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from mgpu_doctor.analysis.memory.allocator import GRANULE
-from mgpu_doctor.analysis.memory.device_memory import Constant, Gpu, list_constants
-from mgpu_doctor.analysis.memory.distributed import apply_strategy
-from mgpu_doctor.analysis.memory.replay import (
+from mgpu_doctor.analysis.memory.allocator_replay import (
     Composition,
     find_composition,
     minimum_bytes,
     replay,
     smallest_capacity,
 )
-from mgpu_doctor.analysis.memory.settings import Framework, Plan, Precision
+from mgpu_doctor.analysis.memory.device_memory import Constant, Gpu, list_constants
+from mgpu_doctor.analysis.memory.distributed import apply_strategy
+from mgpu_doctor.analysis.memory.memory_plan import Framework, Plan, Precision
 from mgpu_doctor.analysis.memory.stream import Stream
 from mgpu_doctor.analysis.memory.stream_edits import (
     chunk_loss,
@@ -22,7 +22,7 @@ from mgpu_doctor.analysis.memory.stream_edits import (
     offload_optimizer,
     quantize_states,
 )
-from mgpu_doctor.analysis.memory.traces import Traces
+from mgpu_doctor.analysis.memory.traced_streams import Traces
 
 MARGIN = 0.03
 """Share by which the allocator's numbers may be off, until calibrated on the user's GPU: a bound

@@ -6,7 +6,7 @@ from mgpu_doctor.analysis.machines.host_devices import on_bus
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Error
-from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.known_signatures import SIGNATURES
 
 KNOWN = {signature.id: signature for signature in SIGNATURES}
 

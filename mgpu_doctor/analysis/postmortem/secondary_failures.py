@@ -7,7 +7,7 @@ import signal
 from functools import cache
 
 from mgpu_doctor.case.model import Case, Error
-from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 
 CLOSING_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})

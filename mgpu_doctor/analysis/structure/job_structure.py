@@ -166,6 +166,22 @@ _NEWEST = 128
 """Steps of each rank that are looked at."""
 
 
+def is_flat(ranks: Sequence[Rank], structure: Structure) -> bool:
+    """Whether ranks exchange data only in groups of all ranks: there are no pipeline stages and no
+    smaller groups, in which ranks may share a model or a batch on purpose."""
+    if len(ranks) < 2 or not structure.alike:
+        return False
+    if any(rank.metadata.sends_to or rank.metadata.receives_from for rank in ranks):
+        return False
+    sizes = {
+        len(group.ranks)
+        for rank in ranks
+        for group in rank.metadata.groups
+        if group.ranks is not None
+    }
+    return all(size < 2 or size >= len(ranks) for size in sizes)
+
+
 def servers(ranks: Sequence[Rank]) -> frozenset[int]:
     """The ranks that only serve: they update in most of their steps, never run backward, and
     exchange messages with ranks that do."""

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mgpu_doctor.analysis.memory.settings import Framework
+from mgpu_doctor.analysis.memory.memory_plan import Framework
 from mgpu_doctor.plan import wire
 from mgpu_doctor.plan.tracing import user_function
 

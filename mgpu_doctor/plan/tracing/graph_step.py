@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.python.ops import resource_variable_ops
 
 from mgpu_doctor.analysis.memory import liveness
-from mgpu_doctor.analysis.memory.settings import (
+from mgpu_doctor.analysis.memory.memory_plan import (
     Checkpointing,
     Framework,
     Optimizer,

@@ -17,7 +17,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
-from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Precision, Settings
+from mgpu_doctor.analysis.memory.memory_plan import Checkpointing, Optimizer, Precision, Settings
 from mgpu_doctor.analysis.memory.stream import Kind, Phase, Stream
 from mgpu_doctor.plan.tracing.fake_devices import (
     LikeCuda,

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mgpu_doctor.analysis.memory.settings import Framework
+from mgpu_doctor.analysis.memory.memory_plan import Framework
 
 DEFAULT = "plan"
 """The function's name where none is given."""

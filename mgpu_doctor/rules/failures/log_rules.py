@@ -22,7 +22,7 @@ from mgpu_doctor.rules.failures.log_verdict import (
     judge_log,
 )
 from mgpu_doctor.rules.rule import Limits, Rule
-from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 
 Way = Callable[[Measures, Limits], Iterable[Finding]]

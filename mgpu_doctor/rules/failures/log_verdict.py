@@ -31,8 +31,7 @@ from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailu
 from mgpu_doctor.case.log_matches import LogMatch, went_on
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.rules.failures.lagging_ranks import LaggingRanks, find_lagging_ranks
-from mgpu_doctor.rules.training.replication import is_flat
-from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 
 _TIME_OUTS = frozenset(
@@ -221,7 +220,7 @@ def _symptom(
     case = measures.case
     silent = _silent(symptoms, case) if signature.id in _TIME_OUTS else frozenset()
     # With stages or smaller groups who waits elsewhere may rightly be a step behind.
-    late = find_lagging_ranks(silent, waited, case) if is_flat(measures) else None
+    late = find_lagging_ranks(silent, waited, case) if measures.is_flat else None
     return LogCause(
         signature,
         signs=tuple(same),

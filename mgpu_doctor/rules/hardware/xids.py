@@ -14,7 +14,7 @@ from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.findings import Evidence, Severity
 from mgpu_doctor.rules.hardware.common import where
 from mgpu_doctor.signatures.signature import Role, Signature
-from mgpu_doctor.signatures.xid import APPLICATION, signature_of
+from mgpu_doctor.signatures.xid_codes import APPLICATION, signature_of
 
 BEFORE, AFTER = 60.0, 10.0
 """Seconds before and after a rank's end in which an XID of its device belongs to it: a rank notices

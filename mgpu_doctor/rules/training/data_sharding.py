@@ -11,7 +11,6 @@ from mgpu_doctor.formatting import format_ranks, format_share
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.training.replication import (
     fed_as_replicas,
-    is_flat,
     loaders_of,
     takes_its_part,
 )
@@ -170,7 +169,7 @@ def _settings(loaders: Mapping[int, Loader]) -> tuple[Evidence, ...]:
 def _find_inconsistent_seeds(measures: Measures, _: Limits) -> Iterable[Finding]:
     loaders, world = loaders_of(measures), len(measures.case.ranks)
     seeds = {rank: loader.sampler_seed for rank, loader in loaders.items()}
-    if not is_flat(measures) or not loaders or None in seeds.values():
+    if not measures.is_flat or not loaders or None in seeds.values():
         return
     if len(set(seeds.values())) < 2 or measures.replicas.alike:
         return

@@ -24,27 +24,10 @@ def strategies(measures: Measures) -> frozenset[str]:
     return frozenset(name if name in DATA_PARALLEL else name.rstrip("0123456789") for name in names)
 
 
-def is_flat(measures: Measures) -> bool:
-    """Whether ranks exchange data only in groups of all ranks: there are no pipeline stages and no
-    smaller groups, in which ranks may share a model or a batch on purpose."""
-    ranks = measures.case.ranks
-    if len(ranks) < 2 or not measures.structure.alike:
-        return False
-    if any(rank.metadata.sends_to or rank.metadata.receives_from for rank in ranks):
-        return False
-    sizes = {
-        len(group.ranks)
-        for rank in ranks
-        for group in rank.metadata.groups
-        if group.ranks is not None
-    }
-    return all(size < 2 or size >= len(ranks) for size in sizes)
-
-
 def fed_as_replicas(measures: Measures) -> bool:
     """Whether each rank should get its own data. If the script calls collectives itself, only equal
     weights show that the ranks do not share one model."""
-    if not is_flat(measures):
+    if not measures.is_flat:
         return False
     kinds, replicas = strategies(measures), measures.replicas
     if kinds <= DATA_PARALLEL:
@@ -55,7 +38,7 @@ def fed_as_replicas(measures: Measures) -> bool:
 def held_as_replicas(measures: Measures) -> bool:
     """Whether each rank should hold the same weights. If the script calls collectives itself, only
     different batches show that the ranks do not share one model."""
-    if not is_flat(measures) or any(rank.metadata.hands_samples_on for rank in measures.case.ranks):
+    if not measures.is_flat or any(rank.metadata.hands_samples_on for rank in measures.case.ranks):
         return False
     kinds, same = strategies(measures), measures.replicas.same_batches
     if kinds <= REPLICATED:

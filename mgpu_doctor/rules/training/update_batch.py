@@ -14,7 +14,6 @@ from mgpu_doctor.rules.advice import LARGER_BATCH
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.training.replication import (
     DATA_PARALLEL,
-    is_flat,
     loaders_of,
     strategies,
     takes_its_part,
@@ -54,7 +53,7 @@ def _find_batch_confusion(measures: Measures, _: Limits) -> Iterable[Finding]:
     loaders, world = loaders_of(measures), len(measures.case.ranks)
     sizes = {loader.batch_size for loader in loaders.values()}
     replicas = measures.replicas
-    if not is_flat(measures) or len(sizes) != 1 or replicas.alike or not replicas.compared_batches:
+    if not measures.is_flat or len(sizes) != 1 or replicas.alike or not replicas.compared_batches:
         return  # ranks that share their batches may share a model, too
     batch = sizes.pop()
     if not batch or takes_its_part(measures):
@@ -141,7 +140,7 @@ LEAST_STEPS = 20
 
 def _find_unscaled_rate(measures: Measures, limits: Limits) -> Iterable[Finding]:
     ranks = measures.case.ranks
-    if not is_flat(measures) or not strategies(measures) <= DATA_PARALLEL:
+    if not measures.is_flat or not strategies(measures) <= DATA_PARALLEL:
         return
     optimizers = [rank.metadata.optimizers for rank in ranks]
     if not all(len(of_rank) == 1 for of_rank in optimizers):

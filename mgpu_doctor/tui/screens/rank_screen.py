@@ -21,9 +21,9 @@ from mgpu_doctor.live.rank_stacks import Standing, stand
 from mgpu_doctor.tui.panel import Panel
 from mgpu_doctor.tui.panels import header
 from mgpu_doctor.tui.panels.rank_table import listed_ranks, row_of_rank
-from mgpu_doctor.tui.screens import rank_details, rank_output
+from mgpu_doctor.tui.screens import rank_console, rank_details
 from mgpu_doctor.tui.screens.base import TURNING, SubjectScreen
-from mgpu_doctor.tui.screens.rank_output import Tail
+from mgpu_doctor.tui.screens.rank_console import Tail
 from mgpu_doctor.tui.view import View, Who
 
 KEYS = (
@@ -125,10 +125,10 @@ class RankScreen(SubjectScreen):
             panel.show(self._frame, self.view)
 
     def _stack_lines(self, _frame: Frame, width: int, _view: View) -> Sequence[Text]:
-        return [] if self._told is None else rank_output.stack_lines(self._told, width)
+        return [] if self._told is None else rank_console.stack_lines(self._told, width)
 
     def _output_lines(self, _frame: Frame, width: int, _view: View) -> Sequence[Text]:
-        return rank_output.output_lines(self._output, width, follow=self.query_one(Tail).follows)
+        return rank_console.output_lines(self._output, width, follow=self.query_one(Tail).follows)
 
     @work(thread=True, name="output", exit_on_error=False)
     def _read_output(self, diagnosis: Diagnosis, rank: RankSummary, replayed: bool) -> None:

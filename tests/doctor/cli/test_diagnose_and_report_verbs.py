@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from mgpu_probes.outside import jobs
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from tests.support.boxes import finished
 from tests.support.recordings import HEALTHY, SLOW_INPUT, WAITING, recording
 

@@ -15,7 +15,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine import case_sources, live_targets
 from mgpu_doctor.examine.subjects import UnknownSubject
-from mgpu_doctor.signatures.catalogue import SIGNATURES
+from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from tests.support.jobs import until
 from tests.support.recordings import HEALTHY, recording
 

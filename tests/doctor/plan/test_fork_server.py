@@ -12,7 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
-from mgpu_doctor.analysis.memory.settings import Settings
+from mgpu_doctor.analysis.memory.memory_plan import Settings
 from mgpu_doctor.analysis.memory.stream import Allocated, Freed, Kind, Phase, Stream
 from mgpu_doctor.plan.fork_server import ForkServer, Worker
 from mgpu_doctor.plan.wire import Answer, Refusal, WireError, read_answer, write_answer

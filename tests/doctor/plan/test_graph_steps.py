@@ -12,9 +12,9 @@ import keras
 import pytest
 import tensorflow as tf
 
+from mgpu_doctor.analysis.memory.allocator_replay import replay
 from mgpu_doctor.analysis.memory.liveness import Order
-from mgpu_doctor.analysis.memory.replay import replay
-from mgpu_doctor.analysis.memory.settings import (
+from mgpu_doctor.analysis.memory.memory_plan import (
     Checkpointing,
     Framework,
     Optimizer,

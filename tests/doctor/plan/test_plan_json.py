@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 from mgpu_doctor.analysis.memory.device_memory import Gpu
-from mgpu_doctor.analysis.memory.settings import Plan, Settings, Strategy
+from mgpu_doctor.analysis.memory.memory_plan import Plan, Settings, Strategy
 from mgpu_doctor.plan.json import render
 from mgpu_doctor.plan.planned import PlanRequest, make_plan
 from mgpu_doctor.plan.subject import find_subject

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mgpu_doctor.analysis.memory.settings import Framework, Strategy
+from mgpu_doctor.analysis.memory.memory_plan import Framework, Strategy
 from mgpu_doctor.plan.subject import SubjectError, find_subject
 from mgpu_doctor.plan.tracing.torch_step import refuse_groups
 from mgpu_doctor.plan.tracing.user_function import TargetError, detect_framework, find_function

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.analysis.memory.advice import advise
 from mgpu_doctor.analysis.memory.device_memory import Gpu
+from mgpu_doctor.analysis.memory.fix_search import advise
+from mgpu_doctor.analysis.memory.memory_plan import Plan, Settings, Strategy
 from mgpu_doctor.analysis.memory.prediction import predict
-from mgpu_doctor.analysis.memory.settings import Plan, Settings, Strategy
-from mgpu_doctor.analysis.memory.traces import Traces
+from mgpu_doctor.analysis.memory.traced_streams import Traces
 from mgpu_doctor.plan.json import render as render_json
 from mgpu_doctor.plan.planned import Planned
 from mgpu_doctor.plan.step_tracer import Method, TracedSteps, estimate_states

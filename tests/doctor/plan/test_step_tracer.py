@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from mgpu_doctor.analysis.memory.allocator_replay import replay
 from mgpu_doctor.analysis.memory.device_memory import Gpu
-from mgpu_doctor.analysis.memory.replay import replay
-from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Plan, Settings
+from mgpu_doctor.analysis.memory.memory_plan import Checkpointing, Optimizer, Plan, Settings
 from mgpu_doctor.plan.planned import PlanRequest, make_plan
 from mgpu_doctor.plan.step_tracer import CannotPlanError, Method, StepTracer, estimate_states
 from mgpu_doctor.plan.subject import Subject

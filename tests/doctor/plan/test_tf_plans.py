@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from mgpu_doctor.analysis.memory.allocator_replay import replay
+from mgpu_doctor.analysis.memory.memory_plan import Framework, Settings
 from mgpu_doctor.analysis.memory.prediction import LIVENESS
-from mgpu_doctor.analysis.memory.replay import replay
-from mgpu_doctor.analysis.memory.settings import Framework, Settings
 from mgpu_doctor.cli import app
 from mgpu_doctor.plan.fork_server import ForkServer, Worker
 from mgpu_doctor.plan.step_tracer import Method, StepTracer

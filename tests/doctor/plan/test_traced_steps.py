@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from mgpu_doctor.analysis.memory.allocator import round_size
-from mgpu_doctor.analysis.memory.replay import replay
-from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Precision, Settings
+from mgpu_doctor.analysis.memory.allocator_replay import replay
+from mgpu_doctor.analysis.memory.memory_plan import Checkpointing, Optimizer, Precision, Settings
 from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
 from mgpu_doctor.analysis.memory.stream_edits import interpolate_batch, offload_optimizer
 from mgpu_doctor.plan.tracing.storage_watcher import LSTM

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mgpu_doctor.live.frame import Frame
-from mgpu_doctor.tui import frames
-from mgpu_doctor.tui.frames import FrameMade, FrameMissed, Frames
+from mgpu_doctor.tui import frame_thread
+from mgpu_doctor.tui.frame_thread import FrameMade, FrameMissed, Frames
 from tests.support.frames import HEALTHY
 
 INTERVAL = 1.0
@@ -49,7 +49,7 @@ class Machine:
 
 
 def made_by(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Frames:
-    monkeypatch.setattr(frames, "time", machine)
+    monkeypatch.setattr(frame_thread, "time", machine)
     made = Frames(machine, INTERVAL)
     monkeypatch.setattr(made, "_wake", machine)
     return made

@@ -13,7 +13,7 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.live.replay import SPEEDS, Replay
 from mgpu_doctor.tui.app import TopApp
-from mgpu_doctor.tui.frames import FrameMade
+from mgpu_doctor.tui.frame_thread import FrameMade
 from mgpu_doctor.tui.screens.graph_screen import HistoryScreen
 from mgpu_doctor.tui.screens.graph_selection import Choice
 from mgpu_doctor.tui.screens.rank_screen import RankScreen

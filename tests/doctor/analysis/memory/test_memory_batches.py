@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from mgpu_doctor.analysis.memory.replay import minimum_bytes
-from mgpu_doctor.analysis.memory.settings import Checkpointing, Optimizer, Settings
+from mgpu_doctor.analysis.memory.allocator_replay import minimum_bytes
+from mgpu_doctor.analysis.memory.memory_plan import Checkpointing, Optimizer, Settings
 from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
 from mgpu_doctor.analysis.memory.stream_edits import (
     accumulate_gradients,
     interpolate_batch,
     rescale_batch,
 )
-from mgpu_doctor.analysis.memory.traces import Traces
+from mgpu_doctor.analysis.memory.traced_streams import Traces
 from tests.doctor.analysis.memory.made import Job
 
 

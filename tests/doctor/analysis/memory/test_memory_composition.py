@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mgpu_doctor.analysis.memory.allocator import MIB
-from mgpu_doctor.analysis.memory.replay import find_composition, replay
+from mgpu_doctor.analysis.memory.allocator_replay import find_composition, replay
 from mgpu_doctor.analysis.memory.stream import Allocated, Freed, Kind, Phase, Stream
 from tests.doctor.analysis.memory.made import Job, taking
 

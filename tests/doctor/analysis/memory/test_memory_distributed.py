@@ -5,14 +5,19 @@ from __future__ import annotations
 import pytest
 
 from mgpu_doctor.analysis.memory.allocator import MIB
+from mgpu_doctor.analysis.memory.allocator_replay import (
+    Composition,
+    find_composition,
+    minimum_bytes,
+    replay,
+)
 from mgpu_doctor.analysis.memory.distributed import (
     Layers,
     apply_strategy,
     bucket_sizes,
     find_layers,
 )
-from mgpu_doctor.analysis.memory.replay import Composition, find_composition, minimum_bytes, replay
-from mgpu_doctor.analysis.memory.settings import Plan, Settings, Strategy
+from mgpu_doctor.analysis.memory.memory_plan import Plan, Settings, Strategy
 from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
 from mgpu_doctor.analysis.memory.stream_edits import gradient_sizes, step_spans
 from tests.doctor.analysis.memory.made import EMBEDDING, LAYER, Job

@@ -8,13 +8,12 @@ from functools import partial
 
 import pytest
 
-from mgpu_doctor.analysis.memory.advice import Advice, Offer, advise
 from mgpu_doctor.analysis.memory.allocator import GIB, MIB
 from mgpu_doctor.analysis.memory.device_memory import GPUS, Gpu, find_gpu
+from mgpu_doctor.analysis.memory.fix_search import Advice, Offer, advise
 from mgpu_doctor.analysis.memory.fixes import FIXES as ALL_FIXES
 from mgpu_doctor.analysis.memory.fixes import accumulate, smaller_batch, wanted_traces
-from mgpu_doctor.analysis.memory.prediction import Prediction, largest_batch, predict
-from mgpu_doctor.analysis.memory.settings import (
+from mgpu_doctor.analysis.memory.memory_plan import (
     Checkpointing,
     Framework,
     Optimizer,
@@ -22,7 +21,8 @@ from mgpu_doctor.analysis.memory.settings import (
     Settings,
     Strategy,
 )
-from mgpu_doctor.analysis.memory.traces import Traces
+from mgpu_doctor.analysis.memory.prediction import Prediction, largest_batch, predict
+from mgpu_doctor.analysis.memory.traced_streams import Traces
 from tests.doctor.analysis.memory.made import KEPT, LOGITS, Job
 
 FIXES = ALL_FIXES[Framework.TORCH]

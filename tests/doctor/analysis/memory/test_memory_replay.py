@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_doctor.analysis.memory.allocator import GRANULE, MIB, Allocator, Block, OutOfMemoryError
+from mgpu_doctor.analysis.memory.allocator_replay import minimum_bytes, replay, smallest_capacity
 from mgpu_doctor.analysis.memory.expandable_segments import ExpandableAllocator
-from mgpu_doctor.analysis.memory.replay import minimum_bytes, replay, smallest_capacity
 from mgpu_doctor.analysis.memory.stream import Phase, Stream
 from tests.doctor.analysis.memory.made import Job, stream_of, taking
 

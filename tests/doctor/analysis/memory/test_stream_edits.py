@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from mgpu_doctor.analysis.memory.allocator import MIB
+from mgpu_doctor.analysis.memory.allocator_replay import minimum_bytes
+from mgpu_doctor.analysis.memory.memory_plan import Plan, Settings, Strategy
 from mgpu_doctor.analysis.memory.prediction import arrange_step
-from mgpu_doctor.analysis.memory.replay import minimum_bytes
-from mgpu_doctor.analysis.memory.settings import Plan, Settings, Strategy
 from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
 from mgpu_doctor.analysis.memory.stream_edits import (
     PARTS,

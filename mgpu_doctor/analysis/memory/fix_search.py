@@ -8,9 +8,9 @@ from itertools import combinations
 
 from mgpu_doctor.analysis.memory.device_memory import Gpu
 from mgpu_doctor.analysis.memory.fixes import Fix, Time, known_fixes
+from mgpu_doctor.analysis.memory.memory_plan import Plan
 from mgpu_doctor.analysis.memory.prediction import Prediction, may_fit, predict
-from mgpu_doctor.analysis.memory.settings import Plan
-from mgpu_doctor.analysis.memory.traces import Traces
+from mgpu_doctor.analysis.memory.traced_streams import Traces
 
 WORTH = 0.01
 """A fix that saves a smaller share is not offered."""

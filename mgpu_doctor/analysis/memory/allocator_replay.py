@@ -16,7 +16,7 @@ from mgpu_doctor.analysis.memory.allocator import (
 )
 from mgpu_doctor.analysis.memory.bfc_allocator import BfcAllocator
 from mgpu_doctor.analysis.memory.expandable_segments import ExpandableAllocator
-from mgpu_doctor.analysis.memory.settings import Framework
+from mgpu_doctor.analysis.memory.memory_plan import Framework
 from mgpu_doctor.analysis.memory.stream import Allocated, Kind, Phase, Stream
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from mgpu_doctor.analysis.memory.settings import Settings
+from mgpu_doctor.analysis.memory.memory_plan import Settings
 from mgpu_doctor.analysis.memory.stream import Stream
 from mgpu_doctor.analysis.memory.stream_edits import (
     accumulate_gradients,
