@@ -160,7 +160,7 @@ MOST_LINES = 500
 SMALL = 60
 MOST_SMALL = 60
 ENTRY, STRATEGY, VERB = "an entry point", "one file per strategy", "one file per verb"
-RULES, SOURCE = "the rules of a package, in order", "one file per family of signatures"
+RULES = "the rules of a package, in order"
 HOOK, LEAF = "one file per hooked subject", "imported by packages that share nothing else"
 SMALL_MODULES = {
     "mgpu_doctor.__main__": ENTRY,
@@ -182,10 +182,9 @@ SMALL_MODULES = {
     "mgpu_doctor.rules.failures.first_failure": LEAF,
     "mgpu_doctor.rules.hardware.family": RULES,
     "mgpu_doctor.rules.in_deepspeed": "one file per framework",
-    "mgpu_doctor.signatures.metrics": SOURCE,
     "mgpu_doctor.signatures.signature": "a type that every family imports",
     "mgpu_doctor.tui.jobs.detached_start": "a program of its own",
-    "mgpu_doctor.tui.terminal": "signals, apart from screens",
+    "mgpu_doctor.tui.terminal_signals": "signals, apart from screens",
     "mgpu_probes.__main__": ENTRY,
     "mgpu_probes.inject.sitecustomize": ENTRY,
     "mgpu_probes.inprocess.masked_threads": LEAF,
@@ -215,9 +214,22 @@ SMALL_MODULES = {
 """Modules under 60 lines and why they stand alone; a package's `__init__.py` is its face."""
 
 SHARED_NAMES = {
-    *("__main__", "advice", "catalogue", "checkpoints", "data", "diagnose", "frames", "gpu"),
-    *("host", "loop", "models", "planned", "ps", "rank_output", "replay"),
-    *("settings", "single", "strategy", "terminal", "text", "throttled", "traces", "xid"),
+    *(
+        "__main__",
+        "checkpoints",
+        "data",
+        "diagnose",
+        "gpu",
+        "loop",
+        "models",
+        "planned",
+        "ps",
+        "single",
+        "strategy",
+        "text",
+        "throttled",
+        "traces",
+    ),
 }
 """Names that several modules of one package still have; none may be added."""
 
