@@ -18,7 +18,9 @@ from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.rules import in_deepspeed, in_tensorflow
 from mgpu_doctor.rules.catalogue import OWN, catalogue
+from mgpu_doctor.rules.failures.log_rules import combine_with_log
 from mgpu_doctor.rules.hang.stack_branches import build_branches, describe_places
+from mgpu_doctor.rules.hardware.xid import add_xids
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
@@ -74,29 +76,36 @@ def _examine(
     measures: Measures, rules: Iterable[Rule], settings: Settings
 ) -> tuple[list[Finding], list[Unexamined]]:
     """What the rules find, and what they lack."""
-    found: list[Finding] = []
-    silent: list[Unexamined] = []
+    findings: list[Finding] = []
+    unexamined: list[Unexamined] = []
     for rule in rules:
         if rule.code in settings.ignore:
             continue
-        lacking = [need for need in rule.needs if getattr(measures, need, None) is None]
-        silent += [measures.missing[need] for need in lacking if need in measures.missing]
-        ways = rule.also if lacking else (rule.examine, *rule.also)
-        limits = settings.limits(rule)
-        if rule in OWN and not settings.forgiving:
-            found += [one for way in ways for one in way(measures, limits)]
-            continue
+        unexamined += [
+            measures.missing[need]
+            for need in rule.needs
+            if need in measures.missing and not measures.has(need)
+        ]
         try:
-            found += [one for way in ways for one in way(measures, limits)]
-        except Exception as error:  # told, never fatal: all other findings are still wanted
-            silent.append(
+            findings += _apply(rule, measures, settings)
+        except Exception as error:  # reported, never fatal: all other findings are still wanted
+            if rule in OWN and not settings.forgiving:
+                raise
+            unexamined.append(
                 Unexamined(
                     f"rule {rule.code}",
                     f"it failed with {type(error).__name__}: {error}",
-                    "report it, with the recording, to whoever brings this rule",
+                    "report it, with the recording, to the authors of this rule",
                 )
             )
-    return found, silent
+    return findings, unexamined
+
+
+def _apply(rule: Rule, measures: Measures, settings: Settings) -> list[Finding]:
+    """What the rule finds, with what the console and the driver's XIDs say about the same."""
+    findings = rule.apply(measures, settings.limits(rule))
+    findings = combine_with_log(rule.code, findings, measures)
+    return add_xids(findings, measures) if rule.family == "failed" else findings
 
 
 def folded(found: Sequence[Finding], rules: Iterable[Rule]) -> list[Finding]:

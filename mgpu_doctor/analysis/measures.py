@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from mgpu_probes.inprocess.layout import INPUT
 
@@ -43,6 +44,27 @@ LEAST_RECORDS = LEAST_STEPS // 2
 STALL_CELLS = 2_500_000
 """Most (step, rank) cells searched for stalls, the newest: 250 steps of 10,000 ranks. More would
 take most of the memory of the whole analysis (benchmarks/detection.py)."""
+
+
+Need = Literal[
+    "joined",
+    "attribution",
+    "stragglers",
+    "stalls",
+    "loads",
+    "moving",
+    "stages",
+    "devices",
+    "divergence",
+    "standing",
+    "sampled",
+    "traced",
+    "coverage",
+    "step_seconds",
+    "input_shares",
+    "input_saved",
+]
+"""A measure that a detector can need: a field of `Measures` that may be None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +113,10 @@ class Measures:
     def is_flat(self) -> bool:
         """Whether ranks exchange data only in groups of all ranks."""
         return is_flat(self.case.ranks, self.structure)
+
+    def has(self, name: Need) -> bool:
+        """Whether this was measured."""
+        return getattr(self, name) is not None
 
     def rank(self, number: int) -> Rank | None:
         """The rank with this number."""

@@ -87,7 +87,7 @@ def _ordered(rules: Iterable[Rule]) -> list[Rule]:
 
 def _sections(rule: Rule) -> list[tuple[str, str]]:
     sections = [
-        ("How it is measured", rule.measured),
+        ("How it is measured", rule.how_measured),
         ("Thresholds", rule.thresholds),
         ("What to do", rule.fixes),
     ]

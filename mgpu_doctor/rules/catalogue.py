@@ -21,10 +21,9 @@ from mgpu_doctor.rules.failures import (
     job_failure,
     process_limits,
 )
-from mgpu_doctor.rules.failures.log_rules import with_signs
+from mgpu_doctor.rules.failures.log_rules import with_log_rules
 from mgpu_doctor.rules.hang import dead_rank_hang, mismatch, rank_behind, rendezvous_hang
 from mgpu_doctor.rules.hardware.family import RULES as HARDWARE
-from mgpu_doctor.rules.hardware.xid import with_xids
 from mgpu_doctor.rules.input import input_wait
 from mgpu_doctor.rules.memory import (
     gpu_memory_use,
@@ -34,7 +33,7 @@ from mgpu_doctor.rules.memory import (
     memory_snapshots,
     oom_risk,
 )
-from mgpu_doctor.rules.rule import Rule
+from mgpu_doctor.rules.rule import Rule, RuleError, check_rule
 from mgpu_doctor.rules.slow import (
     data_imbalance,
     gc_and_checkpoints,
@@ -45,54 +44,50 @@ from mgpu_doctor.rules.slow import (
     torch_usage,
     transient_stragglers,
 )
-from mgpu_doctor.rules.traces.traces import with_traces
+from mgpu_doctor.rules.traces import trace_time
 from mgpu_doctor.rules.training import data_sharding, loss, replica_divergence, update_batch
 
 GROUP = "mgpu_doctor.rules"
 """Entry points of this group name a tuple of `Rule`."""
 
-OWN: tuple[Rule, ...] = with_xids(
-    with_signs(
-        with_traces(
-            (
-                *job_failure.RULES,
-                *host_oom.RULES,
-                *memory_snapshots.RULES,
-                *leaks.RULES,
-                *oom_risk.RULES,
-                *gpu_occupants.RULES,
-                *gpu_memory_use.RULES,
-                *full_file_systems.RULES,
-                *process_limits.RULES,
-                *asked_to_end.RULES,
-                *failed_rendezvous.RULES,
-                *mismatch.RULES,
-                *dead_rank_hang.RULES,
-                *rank_behind.RULES,
-                *rendezvous_hang.RULES,
-                *straggler_phases.RULES,
-                *parameter_server_workers.RULES,
-                *input_wait.RULES,
-                *host_contention.RULES,
-                *data_imbalance.RULES,
-                *stage_imbalance.RULES,
-                *gc_and_checkpoints.RULES,
-                *transient_stragglers.RULES,
-                *communication_bound.RULES,
-                *ddp_settings.RULES,
-                *excess_synchronization.RULES,
-                *torch_usage.RULES,
-                *device.RULES,
-                *HARDWARE,
-                *data_sharding.RULES,
-                *update_batch.RULES,
-                *loss.RULES,
-                *replica_divergence.RULES,
-                *doctor.RULES,
-            )
-        )
-    )
+_DECLARED: tuple[Rule, ...] = (
+    *job_failure.RULES,
+    *host_oom.RULES,
+    *memory_snapshots.RULES,
+    *leaks.RULES,
+    *oom_risk.RULES,
+    *gpu_occupants.RULES,
+    *gpu_memory_use.RULES,
+    *full_file_systems.RULES,
+    *process_limits.RULES,
+    *asked_to_end.RULES,
+    *failed_rendezvous.RULES,
+    *mismatch.RULES,
+    *dead_rank_hang.RULES,
+    *rank_behind.RULES,
+    *rendezvous_hang.RULES,
+    *straggler_phases.RULES,
+    *parameter_server_workers.RULES,
+    *input_wait.RULES,
+    *host_contention.RULES,
+    *data_imbalance.RULES,
+    *stage_imbalance.RULES,
+    *gc_and_checkpoints.RULES,
+    *transient_stragglers.RULES,
+    *communication_bound.RULES,
+    *ddp_settings.RULES,
+    *excess_synchronization.RULES,
+    *torch_usage.RULES,
+    *device.RULES,
+    *HARDWARE,
+    *data_sharding.RULES,
+    *update_batch.RULES,
+    *loss.RULES,
+    *replica_divergence.RULES,
+    *doctor.RULES,
+    *trace_time.RULES,
 )
+OWN: tuple[Rule, ...] = tuple(map(check_rule, with_log_rules(_DECLARED)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +98,7 @@ class Catalogue:
 
 
 def catalogue() -> Catalogue:
-    """Our rules, then those of other packages. What cannot be loaded is told, never fatal."""
+    """Our rules, then those of other packages. What cannot be loaded is reported, never fatal."""
     rules = list(OWN)
     broken = []
     for point in _points():
@@ -113,10 +108,14 @@ def catalogue() -> Catalogue:
             broken.append(_broken(point.name, f"{type(error).__name__}: {error}"))
             continue
         known = {rule.code for rule in rules}
-        wrong = [one for one in brought if not isinstance(one, Rule) or one.code in known]
-        if wrong:
+        usable = [rule for rule in brought if isinstance(rule, Rule) and rule.code not in known]
+        if len(usable) < len(brought):
             broken.append(_broken(point.name, "not all of it is rules with codes of their own"))
-        rules += [one for one in brought if one not in wrong]
+        for rule in usable:
+            try:
+                rules.append(check_rule(rule))
+            except RuleError as error:
+                broken.append(_broken(point.name, str(error)))
     return Catalogue(tuple(rules), tuple(broken))
 
 
@@ -127,4 +126,4 @@ def _points() -> tuple[EntryPoint, ...]:
 
 
 def _broken(name: str, reason: str) -> Unexamined:
-    return Unexamined(f"rules of {name}", reason, f"mend or uninstall the package behind {name}")
+    return Unexamined(f"rules of {name}", reason, f"fix or uninstall the package behind {name}")

@@ -1,17 +1,21 @@
-"""What a rule is. Adding one means adding one object in one file, with its text and two tests."""
+"""What a rule is: one object that says what is wrong, how it is detected and what to do."""
 
 from __future__ import annotations
 
+import difflib
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-if TYPE_CHECKING:  # settings and texts of rules are wanted where nothing is examined
-    from mgpu_doctor.analysis.measures import Measures
+if TYPE_CHECKING:  # settings and texts of rules are needed where nothing is examined
+    from mgpu_doctor.analysis.measures import Measures, Need
     from mgpu_doctor.findings import Finding
 
 Limits = Mapping[str, float]
 """A rule's limits by name, as the user has set them or by default."""
+Examine = Callable[["Measures", Limits], Iterable["Finding"]]
+"""Finds what is wrong. Pure: no I/O, no clock. Yields nothing if the evidence is inconclusive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +31,32 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class Detector:
+    """One way to detect a finding, from the facts of one source."""
+
+    examine: Examine
+    measured: str = ""
+    """How it detects the finding, in words."""
+    needs: tuple[Need, ...] = ()
+    """It runs only if all of these were measured."""
+    unless: tuple[Need, ...] = ()
+    """It does not run if any of these was measured: they decide better."""
+    fallback: bool = False
+    """It runs only if no other detector of the rule found anything."""
+
+    def applies_to(self, measures: Measures) -> bool:
+        """Whether the measures that it needs are there, and no better ones."""
+        needed = all(measures.has(name) for name in self.needs)
+        return needed and not any(measures.has(name) for name in self.unless)
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """One entry of the catalogue: what `explain CODE` prints and what `diagnose` runs.
 
-    `examine(measures, limits)` is pure: no I/O, no clock. It abstains (yields nothing) where the
-    evidence does not decide. `needs` names the facts without which the rule cannot speak: fields
-    of `Measures`; where one is None, `diagnose` lists the missing probe under `unexamined`.
+    Most findings are detected in one way: `examine` reads the measures in `needs`, as `measured`
+    explains. If other sources show the same (stacks, traces, the console), each is one of the
+    `alternatives`. A detector runs if its own needs are met.
     """
 
     code: str
@@ -40,23 +64,65 @@ class Rule:
     summary: str
     """What is wrong, in one sentence."""
     measured: str
-    """How it is seen."""
+    """How `examine` detects it."""
     thresholds: str
-    """What decides beside the limits, each with its source."""
+    """What decides besides the limits, each with its source."""
     fixes: str
     """What to do, in a few lines."""
-    examine: Callable[[Measures, Limits], Iterable[Finding]]
-    needs: tuple[str, ...] = ()
+    examine: Examine
+    needs: tuple[Need, ...] = ()
+    """If one of these was not measured, the diagnosis lists under `unexamined` why."""
+    alternatives: tuple[Detector, ...] = ()
     replaces: tuple[str, ...] = ()
-    """Codes that this finding makes redundant for the same culprit (one cause, one finding)."""
-    also: tuple[Callable[[Measures, Limits], Iterable[Finding]], ...] = ()
-    """Other ways to see the same, from other facts: asked also where what `examine` needs is not
-    there."""
+    """Codes that this finding makes redundant for the same culprit: one cause, one finding."""
     limits: tuple[Limit, ...] = ()
     unverified: str = ""
-    """What nobody has seen it do yet, e.g. on a GPU; empty: seen on real jobs."""
+    """What has never been seen on a real job, such as on a GPU; empty: everything was."""
+
+    @property
+    def detectors(self) -> tuple[Detector, ...]:
+        """All ways to detect the finding; fallbacks last."""
+        first = Detector(self.examine, self.measured, self.needs)
+        return tuple(sorted((first, *self.alternatives), key=lambda detector: detector.fallback))
+
+    @property
+    def how_measured(self) -> str:
+        """How all detectors work, as one paragraph."""
+        return " ".join(detector.measured for detector in self.detectors if detector.measured)
 
     @property
     def defaults(self) -> dict[str, float]:
         """The limits by name."""
         return {limit.name: limit.default for limit in self.limits}
+
+    def apply(self, measures: Measures, limits: Limits) -> list[Finding]:
+        """What its detectors find."""
+        findings: list[Finding] = []
+        for detector in self.detectors:
+            if detector.applies_to(measures) and not (detector.fallback and findings):
+                findings += detector.examine(measures, limits)
+        return findings
+
+
+class RuleError(ValueError):
+    """A rule that cannot run as it is declared; the message is one sentence."""
+
+
+def check_rule(rule: Rule) -> Rule:
+    """The rule, if all measures it names exist and users can set its limits. Raises `RuleError`."""
+    from mgpu_doctor.analysis.measures import Need
+
+    measures: tuple[str, ...] = get_args(Need)
+    for detector in rule.detectors:
+        for name in (*detector.needs, *detector.unless):
+            if name not in measures:
+                near = difflib.get_close_matches(name, measures, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise RuleError(f"{rule.code} needs {name!r}, which is no measure{hint}")
+    names = [limit.name for limit in rule.limits]
+    for limit in rule.limits:
+        if names.count(limit.name) > 1 or not limit.name.isidentifier():
+            raise RuleError(f"{rule.code} has no single limit called {limit.name!r}")
+        if not 0 <= limit.default < math.inf:
+            raise RuleError(f"{rule.code}.{limit.name}: the default must be a number of 0 or more")
+    return rule

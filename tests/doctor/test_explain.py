@@ -28,7 +28,7 @@ def test_every_rule_explains_itself(rule: Rule) -> None:
     code, out, _ = explain(rule.code)
     assert code == 0
     words = " ".join(out.split())
-    for text in (rule.summary, rule.measured, rule.thresholds, rule.fixes):
+    for text in (rule.summary, rule.how_measured, rule.thresholds, rule.fixes):
         assert len(text) > 20
         assert " ".join(text.split()) in words
     for limit in rule.limits:

@@ -24,6 +24,7 @@ from mgpu_doctor.rules.communication.exposed_communication import (
 )
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.settings import DEFAULTS
+from mgpu_doctor.rules.traces import trace_time
 
 BUSY = 0.5
 """Cores that other programs use, from which they are worth naming."""
@@ -228,6 +229,7 @@ RULES = (
         fixes="Accumulation with `no_sync`, larger batches, buckets that overlap, gradients in 16 "
         "bits, the faster link.",
         examine=_bound,
+        alternatives=(trace_time.COMMUNICATION_BOUND,),
         needs=("step_seconds",),
         limits=(
             Limit(

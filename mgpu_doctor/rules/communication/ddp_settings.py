@@ -23,6 +23,7 @@ from mgpu_doctor.rules.communication.exposed_communication import (
     overlap_gain,
 )
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.traces import trace_time
 
 COUNTED = "forward passes counted by the probe"
 
@@ -261,6 +262,7 @@ RULES = (
         "take equally long there).",
         fixes="A smaller `bucket_cap_mb`.",
         examine=_overlap,
+        alternatives=(trace_time.OVERLAP_POOR,),
         needs=("step_seconds",),
         limits=(
             Limit(

@@ -23,7 +23,7 @@ from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.device.gpu import PRETEND, middle
-from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.rule import Detector, Limit, Limits, Rule
 
 
 def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -191,8 +191,8 @@ RULES = (
         "virtual CPUs, which share cores.",
         fixes="DistributedDataParallel: a process a GPU, each with its own gradients.",
         examine=_imbalance,
-        also=(_replica,),
         needs=("devices",),
+        alternatives=(Detector(_replica),),
         limits=(
             Limit(
                 "memory",

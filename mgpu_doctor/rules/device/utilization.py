@@ -22,6 +22,7 @@ from mgpu_doctor.rules.device.gpu import (
     utilizations,
 )
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.traces import trace_time
 
 UTILIZATION = Limit(
     "utilization",
@@ -229,6 +230,7 @@ RULES = (
         fixes='torch.compile(mode="reduce-overhead"), CUDA graphs, fused optimizers, a larger '
         "batch.",
         examine=_launch,
+        alternatives=(trace_time.LAUNCH_BOUND,),
         needs=("devices",),
         limits=(UTILIZATION, EXCUSE, BUSY, MODEL),
         unverified=PRETEND,
@@ -244,6 +246,7 @@ RULES = (
         fixes="A larger batch where memory is free (with its learning rate), less work of the host "
         "between steps, or fewer GPUs.",
         examine=_low,
+        alternatives=(trace_time.LOW_UTILIZATION,),
         needs=("devices",),
         limits=(UTILIZATION, EXCUSE, MEMORY),
         unverified=PRETEND,

@@ -80,7 +80,9 @@ def _symptom(cause: LogCause, meaning: str) -> str:
 
 
 def add_log_evidence(found: Finding, cause: LogCause) -> Finding:
-    """Another rule's finding of the same code, with what the console says of it."""
+    """A finding of the same code, with what the console says about it if it does not say so yet."""
+    if fix(cause) in found.fixes:
+        return found
     meaning = filled(cause.signature.meaning, cause.signature, cause.signs[0])
     known = {one.value for one in found.evidence}
     more = tuple(one for one in evidence(cause) if one.value not in known)

@@ -1,13 +1,13 @@
 """Causes and symptoms in console text: one rule for each code that a signature names.
 
 A code that another family has, too, stays that family's rule: its finding gets the console's lines
-as evidence, and where it finds nothing the console speaks for it (`with_signs`). Adding a signature
+as evidence, and where it finds nothing the console is searched instead. Adding a signature
 of a known code needs no rule; one of a new code needs a line in `signs_codes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mgpu_doctor.analysis.measures import Measures
@@ -21,11 +21,10 @@ from mgpu_doctor.rules.failures.log_verdict import (
     LogCause,
     judge_log,
 )
-from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.rule import Detector, Examine, Limits, Rule
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 
-Way = Callable[[Measures, Limits], Iterable[Finding]]
 MOST_TEXTS = 12
 MOST_FIXES = 3
 _HOW = (
@@ -42,12 +41,19 @@ _THRESHOLDS = (
 )
 
 
-def with_signs(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """These rules and one for each code that signatures alone know."""
+def with_log_rules(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """These rules and one for each code that only signatures know. Where a rule's code is one that
+    signatures know, too, the console is its fallback."""
     codes = _by_code(SIGNATURES)
     taken = {rule.code for rule in rules}
-    own = [_own(code, codes[code]) for code in sorted(codes.keys() - taken)]
-    return (*(_widened(rule, codes.get(rule.code, ())) for rule in rules), *own)
+    own = [_log_rule(code, codes[code]) for code in sorted(codes.keys() - taken)]
+    shared = [
+        replace(rule, alternatives=(*rule.alternatives, _fallback(rule.code, codes[rule.code])))
+        if rule.code in codes
+        else rule
+        for rule in rules
+    ]
+    return (*shared, *own)
 
 
 def _by_code(signatures: Iterable[Signature]) -> dict[str, tuple[Signature, ...]]:
@@ -60,14 +66,8 @@ def _by_code(signatures: Iterable[Signature]) -> dict[str, tuple[Signature, ...]
     }
 
 
-def _own(code: str, signatures: Sequence[Signature]) -> Rule:
+def _log_rule(code: str, signatures: Sequence[Signature]) -> Rule:
     fixes = dict.fromkeys(general(signature.fix) for signature in signatures)
-
-    def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
-        cause = _cause_of(measures, code)
-        if cause is not None:
-            yield log_findings.make_finding(cause, measures.case)
-
     return Rule(
         code=code,
         family=family_of(code),
@@ -75,48 +75,29 @@ def _own(code: str, signatures: Sequence[Signature]) -> Rule:
         measured=_HOW + _texts(signatures),
         thresholds=_THRESHOLDS,
         fixes=" ".join(list(fixes)[:MOST_FIXES]),
-        examine=examine,
+        examine=_examine(code),
         replaces=tuple(sorted(GENERIC_CODES - {code})),
     )
 
 
-def _widened(rule: Rule, signatures: Sequence[Signature]) -> Rule:
-    """The rule, whose findings the console adds to and for which it speaks if need be."""
-    ways = tuple(_beside_signs(rule.code, way) for way in rule.also)
-    examine = _beside_signs(rule.code, rule.examine)
-    if not signatures:
-        return replace(rule, examine=examine, also=ways)
+def _fallback(code: str, signatures: Sequence[Signature]) -> Detector:
+    return Detector(_examine(code), _ALSO + _texts(signatures), fallback=True)
 
-    def alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
-        cause = _cause_of(measures, rule.code)
-        if cause is None:
-            return
-        there = all(getattr(measures, need, None) is not None for need in rule.needs)
-        others = (rule.examine, *rule.also) if there else rule.also
-        if not any(True for way in others for _ in way(measures, limits)):
+
+def _examine(code: str) -> Examine:
+    def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
+        cause = _cause_of(measures, code)
+        if cause is not None:
             yield log_findings.make_finding(cause, measures.case)
-
-    return replace(
-        rule,
-        measured=f"{rule.measured} {_ALSO}{_texts(signatures)}",
-        examine=examine,
-        also=(*ways, alone),
-    )
-
-
-def _beside_signs(code: str, way: Way) -> Way:
-    def examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
-        found = way(measures, limits)
-        return _with_charges(code, found, measures) if measures.case.signs else found
 
     return examine
 
 
-def _with_charges(code: str, found: Iterable[Finding], measures: Measures) -> Iterable[Finding]:
-    """What a rule found, with what the console says of it, or of why it is not the whole story."""
-    findings = list(found)
-    if not findings:
-        return ()
+def combine_with_log(code: str, findings: list[Finding], measures: Measures) -> list[Finding]:
+    """What a rule found, with what the console says about it, or about why it is not the whole
+    story."""
+    if not findings or not measures.case.signs:
+        return findings
     causes = judge_log(measures)
     own = next((cause for cause in causes if cause.code == code), None)
     if own is not None:
@@ -125,20 +106,20 @@ def _with_charges(code: str, found: Iterable[Finding], measures: Measures) -> It
             log_findings.add_log_evidence(first, own) if _same_ranks(first, own) else first,
             *findings[1:],
         ]
-    grave = next((c for c in causes if c.signature.severity == "critical"), None)
+    grave = next((cause for cause in causes if cause.signature.severity == "critical"), None)
     if grave is None:
         return findings
     if code in GENERIC_CODES:
         ended = {failure.rank for failure in grave.explained}
-        accused = [{culprit.rank for culprit in one.culprits} for one in findings]
+        accused = [{culprit.rank for culprit in finding.culprits} for finding in findings]
         # Without a culprit it says that nobody shows why, which is not true then.
         pairs = zip(findings, accused, strict=True)
-        return [one for one, ranks in pairs if ranks and not ranks <= ended]
+        return [finding for finding, ranks in pairs if ranks and not ranks <= ended]
     return [
-        replace(one, replaces=(*one.replaces, grave.code))
-        if one.severity is Severity.CRITICAL
-        else one
-        for one in findings
+        replace(finding, replaces=(*finding.replaces, grave.code))
+        if finding.severity is Severity.CRITICAL
+        else finding
+        for finding in findings
     ]
 
 

@@ -26,7 +26,7 @@ from mgpu_doctor.rules.hang.mismatch_text import (
     write_title,
 )
 from mgpu_doctor.rules.hang.split_hang import find_split_hang
-from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.rule import Detector, Limits, Rule
 
 SOURCE = "flight recorder"
 MOST_ROWS = 4
@@ -212,7 +212,7 @@ RULES: tuple[Rule, ...] = (
         "sizes: decide on one rank, broadcast the decision, then branch.",
         examine=_find_mismatch,
         needs=("divergence",),
-        also=(find_split_hang,),
+        alternatives=(Detector(find_split_hang),),
         unverified="NCCL's dumps: read by the format in torch's source, seen with gloo only.",
     ),
 )

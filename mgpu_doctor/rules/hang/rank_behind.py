@@ -26,7 +26,7 @@ from mgpu_doctor.rules.hang.stack_evidence import (
     rank_numbers,
     waiter_rows,
 )
-from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.rule import Detector, Limits, Rule
 
 CONFIDENCE_IF_LONG, CONFIDENCE_OF_LONG_WORK = 0.93, 0.7
 """Of a rank that waits, and of one that may do legitimate work, once a hang is long."""
@@ -173,6 +173,6 @@ RULES: tuple[Rule, ...] = (
         "dataset, `kill -CONT`.",
         examine=_find_rank_behind,
         needs=("standing",),
-        also=(mismatch.find_rank_behind,),
+        alternatives=(Detector(mismatch.find_rank_behind),),
     ),
 )

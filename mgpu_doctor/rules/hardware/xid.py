@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from mgpu_doctor.analysis.measures import Measures
@@ -15,7 +15,6 @@ from mgpu_doctor.rules.hardware.xids import AFTER, BEFORE, Xid, severity_of, xid
 from mgpu_doctor.rules.rule import Limits, Rule
 
 CODE = "gpu-xid"
-Way = Callable[[Measures, Limits], Iterable[Finding]]
 
 
 def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
@@ -40,27 +39,12 @@ def _ends(one: Xid, measures: Measures) -> Iterable[Evidence]:
     return [piece for fall in one.falls for piece in failure_text.evidence_of(fall, measures.case)]
 
 
-def with_xids(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """The same rules; those that tell how a rank ended say which XID its GPU had just then, where
-    the XID is one that a program brings about: of its cause the end itself says more."""
-    return tuple(
-        replace(
-            rule, examine=_carrying(rule.examine), also=tuple(_carrying(way) for way in rule.also)
-        )
-        if rule.family == "failed"
-        else rule
-        for rule in rules
-    )
-
-
-def _carrying(way: Way) -> Way:
-    def examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
-        found = way(measures, limits)
-        if not any(gpu.xids for gpu in measures.watched.gpus):
-            return found
-        return [_with(one, measures) for one in found]
-
-    return examine
+def add_xids(findings: list[Finding], measures: Measures) -> list[Finding]:
+    """Findings of how ranks ended, with the XIDs that their GPUs had just then, if these are ones
+    that a program brings about: the end itself says more about their cause."""
+    if not any(gpu.xids for gpu in measures.watched.gpus):
+        return findings
+    return [_with(finding, measures) for finding in findings]
 
 
 def _with(found: Finding, measures: Measures) -> Finding:

@@ -31,6 +31,7 @@ from mgpu_doctor.rules.slow.straggler_finding import (
     of_family,
     straggler_finding,
 )
+from mgpu_doctor.rules.traces import trace_stragglers, trace_time
 
 BOUND = Limit(
     "share",
@@ -173,15 +174,17 @@ RULES = (
         measured=MEASURED.format(
             phases="This code is given where input explains 80 % of the excess, or more than "
             "anything else."
-        )
-        + f" {sampled_stragglers.MEASURED}",
+        ),
         thresholds=THRESHOLDS,
         fixes=(
             "Use more loader workers and prefetching, equal shards, and faster or cached storage."
         ),
         examine=_straggler,
-        also=(sampled_stragglers.examine(Work.INPUT),),
         needs=("stragglers",),
+        alternatives=(
+            sampled_stragglers.detector(Work.INPUT),
+            trace_stragglers.detector("straggler-input"),
+        ),
         limits=(COST, SATURATED, COMPUTES, WAITS),
         replaces=("straggler-compute", "straggler-other"),
     ),
@@ -209,6 +212,7 @@ RULES = (
         ),
         examine=_bound,
         needs=("input_shares",),
+        alternatives=(trace_time.INPUT_BOUND,),
         limits=(BOUND, STRONG, CALL, SATURATED, COMPUTES, WAITS),
     ),
 )

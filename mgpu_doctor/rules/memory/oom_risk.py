@@ -29,7 +29,7 @@ from mgpu_doctor.rules.memory.leaks import (
     steepest,
     with_slowdown,
 )
-from mgpu_doctor.rules.rule import Limit, Limits, Rule
+from mgpu_doctor.rules.rule import Detector, Limit, Limits, Rule
 
 SOON = Limit(
     "soon",
@@ -156,8 +156,7 @@ RULES: tuple[Rule, ...] = (
         "its framework allocates it and on the host as its process holds it, as for leak-device "
         "and leak-host; compared with what the device, the limits of the process (`ulimit -v`, "
         "`-d`), the control group or the host has left. The growth of all ranks on it is added up. "
-        "Also, whether the job runs or is over: how often torch flushed its allocator cache. "
-        f"{long_batch_risk.MEASURED} {full_host.MEASURED}",
+        "Also, whether the job runs or is over: how often torch flushed its allocator cache.",
         thresholds="Full within a day; later is leak-device or leak-host. The interval is that of "
         "the slope (Sen, 95 %) and does not cover other events. For a long batch: at least five "
         "peaks of four sizes that differ by a fifth, of which a line explains 95 %; 150 batches; "
@@ -165,10 +164,10 @@ RULES: tuple[Rule, ...] = (
         fixes="Detach what is kept from step to step; save a checkpoint before memory is full; "
         "make room.",
         examine=_find_growth,
-        also=(
-            _find_cache_flushes,
-            long_batch_risk.find_long_batch_risk,
-            full_host.find_full_host,
+        alternatives=(
+            Detector(_find_cache_flushes),
+            Detector(long_batch_risk.find_long_batch_risk, long_batch_risk.MEASURED),
+            Detector(full_host.find_full_host, full_host.MEASURED),
         ),
         limits=(
             GROWN,

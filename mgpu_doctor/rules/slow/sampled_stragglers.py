@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.stack_sampling import (
@@ -15,7 +15,7 @@ from mgpu_doctor.analysis.stacks.stack_sampling import (
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix
 from mgpu_doctor.formatting import format_ranks, format_share
 from mgpu_doctor.rules.blame import severity_of_cost
-from mgpu_doctor.rules.rule import Limits
+from mgpu_doctor.rules.rule import Detector, Limits
 
 CONFIDENCE = 0.8
 """At most: what the samples do not show is the time of a step."""
@@ -27,16 +27,15 @@ MEASURED = (
 )
 
 
-def examine(work: Work) -> Callable[[Measures, Limits], Iterable[Finding]]:
-    """The finding for a rank whose own work is of this kind. Where steps were recorded, they
-    decide, not samples."""
+def detector(work: Work) -> Detector:
+    """Detects a rank whose own work is of this kind. If steps were recorded, they decide."""
 
-    def found(measures: Measures, _: Limits) -> Iterable[Finding]:
-        one = measures.sampled
-        if one is not None and one.kind is work and measures.joined is None:
-            yield _finding(one, measures)
+    def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
+        sampled = measures.sampled
+        if sampled is not None and sampled.kind is work:
+            yield _finding(sampled, measures)
 
-    return found
+    return Detector(examine, MEASURED, needs=("sampled",), unless=("joined",))
 
 
 def _finding(one: Sampled, measures: Measures) -> Finding:

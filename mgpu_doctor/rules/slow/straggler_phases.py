@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks.stack_sampling import Work
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Finding, Fix
-from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.rule import Detector, Examine, Limits, Rule
 from mgpu_doctor.rules.slow import sampled_stragglers
 from mgpu_doctor.rules.slow.straggler_finding import (
     COST,
@@ -22,8 +22,7 @@ from mgpu_doctor.rules.slow.straggler_finding import (
     reference_of,
     straggler_finding,
 )
-
-Examine = Callable[[Measures, Limits], Iterable[Finding]]
+from mgpu_doctor.rules.traces import trace_stragglers
 
 
 def _biggest(one: Straggler, family: str) -> str:
@@ -140,19 +139,18 @@ def _rule(
     phases: str,
     fixes: str,
     examine: Examine,
-    *also: Examine,
+    *alternatives: Detector,
 ) -> Rule:
     return Rule(
         code=code,
         family="slow",
         summary=summary,
-        measured=MEASURED.format(phases=phases)
-        + (f" {sampled_stragglers.MEASURED}" if also else ""),
+        measured=MEASURED.format(phases=phases),
         thresholds=THRESHOLDS,
         fixes=fixes,
         examine=examine,
-        also=also,
         needs=("stragglers",),
+        alternatives=(*alternatives, trace_stragglers.detector(code)),
         limits=(COST,),
     )
 
@@ -166,7 +164,7 @@ RULES = (
         "If one pass is slow, look at code that only this rank runs. If all of its work is slow, "
         "look at its device and host: clocks, temperature, a neighbour on its cores, its batch.",
         _compute,
-        sampled_stragglers.examine(Work.COMPUTE),
+        sampled_stragglers.detector(Work.COMPUTE),
     ),
     _rule(
         "straggler-optimizer",
@@ -183,6 +181,6 @@ RULES = (
         "the excess.",
         "Do that work every N steps, on all ranks alike, or in a background thread.",
         _other,
-        sampled_stragglers.examine(Work.OTHER),
+        sampled_stragglers.detector(Work.OTHER),
     ),
 )

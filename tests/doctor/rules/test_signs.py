@@ -372,7 +372,7 @@ def test_every_code_has_one_rule_and_words_of_its_own() -> None:
     assert len(codes) == len(set(codes))
     known = {signature.code for signature in SIGNATURES}
     assert known <= set(codes)
-    others = {rule.code for rule in OWN if "The console is searched, too" in rule.measured}
+    others = {rule.code for rule in OWN if "The console is searched, too" in rule.how_measured}
     assert known - others <= SUMMARIES.keys()
     assert all(any(form.match(code) for form, _ in FAMILIES) for code in SUMMARIES)
     assert family_of("cpu-oversubscribed") == "slow"

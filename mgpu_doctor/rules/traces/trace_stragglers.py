@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.traces.late_rank import FLOOR, LEAST_UNITS, Late
@@ -10,7 +10,7 @@ from mgpu_doctor.analysis.traces.trace_summary import Told
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
-from mgpu_doctor.rules.rule import Limits
+from mgpu_doctor.rules.rule import Detector, Limits
 
 MOSTLY = 0.5
 """Share of its excess from which a part of its work names the code."""
@@ -38,12 +38,12 @@ MEASURED = (
 )
 
 
-def examine(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
-    """The finding for a rank whose excess has this name. Step records go first."""
+def detector(code: str) -> Detector:
+    """Detects a rank whose excess has this code. If steps were recorded, they decide."""
 
-    def found(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    def examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
         told = measures.traced
-        if told is None or told.late is None or measures.joined is not None:
+        if told is None or told.late is None:
             return
         part = _part(told, told.late)
         saved = told.late.saved / max(told.unit_seconds, 1e-12)
@@ -51,7 +51,7 @@ def examine(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
         if fits and saved >= limits["cost"]:
             yield _finding(measures, told, code, part, min(saved, 1.0))
 
-    return found
+    return Detector(examine, MEASURED, needs=("traced",), unless=("joined",))
 
 
 def _part(told: Told, late: Late) -> str | None:

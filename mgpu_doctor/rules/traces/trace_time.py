@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.traces.time_split import Split
+from mgpu_doctor.analysis.traces.time_split import Split, by_name
 from mgpu_doctor.analysis.traces.trace_summary import Told
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_count, format_ranks, format_seconds, format_share
 from mgpu_doctor.rules.blame import severity_of_cost
-from mgpu_doctor.rules.rule import Limits
+from mgpu_doctor.rules.rule import Detector, Examine, Limits, Rule
 
 OVERLAP_EXPOSED = 0.10
 """Exposed communication, of the time, from which hiding it is worth a word (torch-tb-profiler
@@ -21,40 +21,24 @@ BUSY = 0.70
 """Share of the time in which a device ran something (SageMaker's LowGPUUtilization: 70 %)."""
 MOSTLY = 0.5
 BATCHES = 4
+MOST_NAMES = 5
 SOURCE = "traces"
 _HOSTED = (
     " There is no GPU in these traces: cores move the data that also compute, so fewer ranks or "
     "more cores come first."
 )
-MEASURED = {
-    "communication-bound": "In profiler traces: collectives while nothing computes, on the rank "
-    "with the least of it, which waits for nobody.",
-    "overlap-poor": "In profiler traces of GPUs: kernels compute for longer than data moves, and "
-    "hide less than half of it.",
-    "input-bound": "In profiler traces: the loop stood in its DataLoader and the device ran "
-    "nothing, on the rank with the least of it.",
-    "launch-bound": "In profiler traces: gaps between kernels, most of them of 200 µs or less and "
-    "ended by a kernel that was launched after the gap had begun.",
-    "low-utilization": "In profiler traces: the device runs nothing for 30 % of the time or more, "
-    "on every rank.",
-}
 
 
-def _of(measures: Measures) -> Told | None:
-    """Where step records are, they decide."""
-    return measures.traced if measures.joined is None else None
-
-
-def exposed_least(told: Told) -> float | None:
+def _exposed_least(told: Told) -> float | None:
     """Share of the time; None: one of several ranks alone cannot tell transfer from waiting."""
     if told.world < 2 or len(told.splits) < 2:
         return None
     return min(one.exposed / one.window for one in told.splits.values())
 
 
-def communication(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    told = _of(measures)
-    share = exposed_least(told) if told is not None else None
+def _find_communication(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    told = measures.traced
+    share = _exposed_least(told) if told is not None else None
     if told is None or share is None or share < limits["share"] or _is_hideable(told):
         return
     saved = share * (1 - 1 / BATCHES)
@@ -95,9 +79,9 @@ def _is_hideable(told: Told) -> bool:
     return least.compute >= least.communication and hidden < HIDDEN * least.communication
 
 
-def overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
-    told = _of(measures)
-    share = exposed_least(told) if told is not None else None
+def _find_poor_overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
+    told = measures.traced
+    share = _exposed_least(told) if told is not None else None
     if told is None or share is None or share < OVERLAP_EXPOSED or not _is_hideable(told):
         return
     least = min(told.splits.values(), key=lambda one: one.exposed / one.window)
@@ -127,8 +111,8 @@ def overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
     )
 
 
-def feeding(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    told = _of(measures)
+def _find_input_wait(measures: Measures, limits: Limits) -> Iterable[Finding]:
+    told = measures.traced
     share = _fetching(told) if told is not None else 0.0
     if told is None or share < limits["share"]:
         return
@@ -161,11 +145,11 @@ def _fetching(told: Told) -> float:
     return min(one.fetching / one.window for one in told.splits.values())
 
 
-def idle(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
-    """`launch-bound` or `low-utilization`: one of them where devices stand idle."""
+def _find_idle(code: str) -> Examine:
+    """Finds `launch-bound` or `low-utilization`: one of them where devices stand idle."""
 
-    def found(measures: Measures, _: Limits) -> Iterable[Finding]:
-        told = _of(measures)
+    def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
+        told = measures.traced
         if told is None or not told.on_device or _fetching(told) >= OVERLAP_EXPOSED:
             return
         splits = list(told.splits.values())
@@ -174,7 +158,7 @@ def idle(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
         if share >= 1 - BUSY and launching == (code == "launch-bound"):
             yield _idle(told, code, share)
 
-    return found
+    return examine
 
 
 def _is_launching(one: Split) -> bool:
@@ -247,7 +231,103 @@ def _ranks(told: Told) -> tuple[int, ...]:
     return tuple(sorted(rank for rank in told.ranks.values() if rank is not None))
 
 
-def named(told: Told) -> str:
+def _name_ranks(told: Told) -> str:
     """`ranks 0-7`, or how many traces where they have no numbers."""
     known = _ranks(told)
     return format_ranks(known) if known else format_count(len(told.splits), "rank")
+
+
+def _split(measures: Measures, _: Limits) -> Iterable[Finding]:
+    told = measures.traced
+    if told is None:
+        return
+    splits = list(told.splits.values())
+    window = sum(one.window for one in splits)
+    compute, exposed, idle, moved = (
+        sum(getattr(one, name) for one in splits) / window
+        for name in ("compute", "exposed", "idle", "communication")
+    )
+    yield Finding(
+        code="time-split",
+        severity=Severity.INFO,
+        confidence=1.0,
+        title=f"{format_share(compute)} of the time computes, {format_share(exposed)} moves data "
+        "or waits "
+        f"for it with nothing computed, {format_share(idle)} is idle ({_name_ranks(told)})",
+        cause="Means over ranks, between the first and the last event "
+        + ("on each device." if told.on_device else "of each process: no GPU is in these traces."),
+        evidence=tuple(_split_evidence(measures, moved, exposed)),
+    )
+
+
+def _split_evidence(measures: Measures, moved: float, exposed: float) -> Iterator[Evidence]:
+    told = measures.traced
+    assert told is not None
+    if moved:
+        hidden = 1 - exposed / moved
+        yield Evidence("communication that computing hides", hidden, "fraction", None, "traces")
+    why = [one.why_idle for one in told.splits.values() if one.why_idle is not None]
+    if why:
+        count = len(why)
+        for name, seconds in (
+            ("idle because nothing had been launched", sum(one.host for one in why)),
+            ("idle between kernels that follow each other", sum(one.kernel for one in why)),
+            ("idle for another reason", sum(one.other for one in why)),
+        ):
+            yield Evidence(f"{name}, mean of the ranks", seconds / count, "s", None, "traces")
+    first = measures.case.traces[min(told.splits)]
+    for name, count, seconds in by_name(first, MOST_NAMES):
+        yield Evidence(
+            f"{name[:80]} ({format_count(count, 'time')})",
+            seconds,
+            "s",
+            None,
+            "traces",
+            first.source,
+        )
+
+
+def _detector(examine: Examine, measured: str) -> Detector:
+    """If steps were recorded, they decide."""
+    return Detector(
+        examine, f"In profiler traces: {measured}", needs=("traced",), unless=("joined",)
+    )
+
+
+COMMUNICATION_BOUND = _detector(
+    _find_communication,
+    "collectives while nothing computes, on the rank with the least of it, which waits for nobody.",
+)
+OVERLAP_POOR = _detector(
+    _find_poor_overlap,
+    "on GPUs, kernels compute for longer than data moves, and hide less than half of it.",
+)
+INPUT_BOUND = _detector(
+    _find_input_wait,
+    "the loop stood in its DataLoader and the device ran nothing, on the rank with the least of "
+    "it.",
+)
+LAUNCH_BOUND = _detector(
+    _find_idle("launch-bound"),
+    "gaps between kernels, most of them of 200 µs or less and ended by a kernel that was launched "
+    "after the gap had begun.",
+)
+LOW_UTILIZATION = _detector(
+    _find_idle("low-utilization"),
+    "the device runs nothing for 30 % of the time or more, on every rank.",
+)
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        code="time-split",
+        family="slow",
+        summary="Where the time of the traces' steps goes.",
+        measured="Unions of the intervals in PyTorch profiler traces: kernels that compute, "
+        "collectives, copies; gaps by what ended them, as HolisticTraceAnalysis does. Without a "
+        "GPU: operators and what gloo says of its collectives.",
+        thresholds="No threshold: it is told of every set of traces.",
+        fixes="None: it is for looking.",
+        examine=_split,
+        unverified="a trace recorded on a GPU: those of the tests are simulated in its layout",
+    ),
+)
