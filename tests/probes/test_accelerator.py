@@ -12,6 +12,8 @@ from mgpu_probes.inprocess import process_metadata
 from mgpu_probes.inprocess.probe_context import ProbeContext, probe
 from mgpu_probes.inprocess.torch_hooks import accelerator
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:

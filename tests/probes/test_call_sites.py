@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 
 import pytest
-import torch
 from mgpu_probes.inprocess.torch_hooks.call_sites import is_users
 
-INSTALLED = os.path.dirname(os.path.dirname(torch.__file__))
+TORCH = find_spec("torch")
+assert TORCH is not None
+assert TORCH.origin is not None
+INSTALLED = os.path.dirname(os.path.dirname(TORCH.origin))
 
 
 @pytest.mark.parametrize(

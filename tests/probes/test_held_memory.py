@@ -9,6 +9,8 @@ import torch
 from mgpu_probes.inprocess import process_metadata
 from mgpu_probes.inprocess.training_objects import holdings, optimizer
 
+pytestmark = pytest.mark.slow
+
 WEIGHTS = (64 * 32 + 32) * 4
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from mgpu_doctor.analysis.memory.memory_plan import Framework, Settings
 from mgpu_doctor.plan import step_tracer
-from mgpu_doctor.plan.tracing import torch_step
 from mgpu_doctor.plan.tracing.user_function import (
     StepError,
     TargetError,
@@ -49,9 +48,11 @@ class _NoProcess(str):
 
 
 def _tracer(about: Framework) -> Callable[..., Answer]:
-    if about is Framework.TORCH:
+    if about is Framework.TORCH:  # a framework is loaded only by tests that trace
+        from mgpu_doctor.plan.tracing import torch_step
+
         return torch_step.answer
-    from mgpu_doctor.plan.tracing import graph_step  # TensorFlow is loaded where it is needed
+    from mgpu_doctor.plan.tracing import graph_step
 
     return graph_step.trace
 

@@ -39,6 +39,7 @@ def test_what_makes_no_sense_is_refused_at_once(arguments: tuple[str, ...], said
     assert said in error
 
 
+@pytest.mark.slow
 def test_what_fits_is_told_with_its_parts_and_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
     trace_here(monkeypatch)
     monkeypatch.setenv("COLUMNS", "80")

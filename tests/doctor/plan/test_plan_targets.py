@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from mgpu_doctor.analysis.memory.memory_plan import Framework, Strategy
 from mgpu_doctor.plan.subject import SubjectError, find_subject
-from mgpu_doctor.plan.tracing.torch_step import refuse_groups
 from mgpu_doctor.plan.tracing.user_function import TargetError, detect_framework, find_function
 
 
@@ -22,8 +20,6 @@ def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
     Only scripts are forgotten afterwards: parts of torch cannot be imported a second time."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "argv", [*sys.argv])
-    monkeypatch.setattr(torch.distributed, "init_process_group", None)
-    refuse_groups()
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -45,6 +41,7 @@ def test_a_function_of_a_script_is_found_with_what_lies_beside_it(tmp_path: Path
     assert find_function(f"{script}:plan")() == 42
 
 
+@pytest.mark.slow  # it loads torch
 def test_a_function_of_a_module_is_found() -> None:
     assert find_function("mgpu_trainers.planned:cnn_nano").__name__ == "cnn_nano"
 
@@ -56,7 +53,6 @@ def test_a_function_of_a_module_is_found() -> None:
             "import argparse\np = argparse.ArgumentParser()\np.add_argument('d')\np.parse_args()",
             "2",
         ),
-        ("import torch.distributed as d\nd.init_process_group('gloo')", "starts a process group"),
         ("open('no-such-data')", "FileNotFoundError"),
         ("def (", "SyntaxError"),
         ("def plan(batch): ...", "takes arguments"),
@@ -69,6 +65,21 @@ def test_what_cannot_be_used_is_said_with_what_to_do(tmp_path: Path, text: str, 
         find_function(_script(tmp_path, text))
     assert said in str(caught.value)
     assert "docs/plan.md" in str(caught.value)
+
+
+@pytest.mark.slow  # it loads torch
+def test_a_script_that_starts_a_process_group_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from mgpu_doctor.plan.tracing.torch_step import refuse_groups
+
+    monkeypatch.setattr(torch.distributed, "init_process_group", None)
+    refuse_groups()
+    script = _script(tmp_path, "import torch.distributed as d\nd.init_process_group('gloo')")
+    with pytest.raises(TargetError, match="starts a process group"):
+        find_function(script)
 
 
 @pytest.mark.parametrize("target", ["no_such_module_of_mine:plan", "no/such/file.py"])

@@ -13,10 +13,13 @@ from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.screens.graph_screen import NOTHING_YET, Graphs, HistoryScreen
 from mgpu_doctor.tui.screens.graph_selection import Kind, Subject, Window
 from tests.support import histories
-from tests.support.histories import ENDED
+from tests.support.histories import ENDED, history
 
-PAST = histories.history()
-FRAME = Frame(ENDED, "live", devices=histories.devices(histories.SECONDS - 1), history=PAST)
+
+def frame() -> Frame:
+    """The newest one, with the hour before it."""
+    devices = histories.devices(histories.SECONDS - 1)
+    return Frame(ENDED, "live", devices=devices, history=history())
 
 
 @pytest.fixture(autouse=True)
@@ -31,9 +34,9 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 class Host(App[None]):
     """Nothing but the page."""
 
-    def __init__(self, frame: Frame | None = FRAME) -> None:
+    def __init__(self, shown: Frame | None) -> None:
         super().__init__()
-        self.page = HistoryScreen(frame)
+        self.page = HistoryScreen(shown)
 
     def on_mount(self) -> None:
         self.push_screen(self.page)
@@ -44,7 +47,7 @@ class Host(App[None]):
 
 
 async def test_brackets_choose_the_time_base() -> None:
-    app = Host()
+    app = Host(frame())
     async with app.run_test(size=(120, 40)) as pilot:
         assert "5 min to 15:13:20" in app.text()
         await pilot.press("right_square_bracket")
@@ -56,11 +59,11 @@ async def test_brackets_choose_the_time_base() -> None:
 
 
 async def test_pan_and_follow() -> None:
-    app = Host()
+    app = Host(frame())
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.press("h", "shift+left")
         assert "5 min to 15:10:50, 2 min 30 s ago; 0: now" in app.text()
-        app.page.show(replace(FRAME, history=replace(PAST, at=ENDED + 60)))
+        app.page.show(replace(frame(), history=replace(history(), at=ENDED + 60)))
         assert "5 min to 15:10:50, 3 min 30 s ago" in app.text()
         await pilot.press("l")
         assert "to 15:12:05" in app.text()
@@ -70,7 +73,7 @@ async def test_pan_and_follow() -> None:
 
 
 async def test_up_and_down_go_through_the_subjects_and_tab_through_measures() -> None:
-    app = Host()
+    app = Host(frame())
     async with app.run_test(size=(120, 40)) as pilot:
         assert "all GPUs  utilization" in app.text()
         await pilot.press("tab", "tab")
@@ -85,19 +88,19 @@ async def test_up_and_down_go_through_the_subjects_and_tab_through_measures() ->
 
 
 async def test_a_click_opens_a_gpu_and_then_picks_a_measure() -> None:
-    app = Host()
+    app = Host(frame())
     async with app.run_test(size=(120, 40)) as pilot:
         lines = app.text().splitlines()
         await pilot.click(Graphs, offset=(50, _line(lines, "GPU 2")))
         assert app.page.choice.subject == Subject(Kind.GPU, 2)
         lines = app.text().splitlines()
         await pilot.click(Graphs, offset=(3, _line(lines, "temperature")))
-        assert app.page.choice.measured(PAST).name == "temperature"
+        assert app.page.choice.measured(history()).name == "temperature"
         assert app.page.choice.subject == Subject(Kind.GPU, 2)
 
 
 async def test_the_wheel_zooms() -> None:
-    app = Host()
+    app = Host(frame())
     async with app.run_test(size=(120, 40)) as pilot:
         await pilot.pause()
         graphs = app.page.query_one(Graphs)
@@ -108,9 +111,10 @@ async def test_the_wheel_zooms() -> None:
 
 async def test_page_keys_show_the_graphs_that_do_not_fit() -> None:
     many = replace(
-        PAST, devices={(None, index): PAST.devices[None, index % 8] for index in range(64)}
+        history(),
+        devices={(None, index): history().devices[None, index % 8] for index in range(64)},
     )
-    app = Host(replace(FRAME, history=many))
+    app = Host(replace(frame(), history=many))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("pagedown", "pagedown", "pagedown", "pagedown", "pagedown")
         assert "GPU 63" in app.text()
@@ -120,21 +124,21 @@ async def test_page_keys_show_the_graphs_that_do_not_fit() -> None:
 
 @pytest.mark.parametrize("key", ["escape", "g", "q"])
 async def test_it_closes(key: str) -> None:
-    app = Host()
+    app = Host(frame())
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press(key)
         assert app.screen is not app.page
 
 
 async def test_without_a_history_it_says_so_and_keys_do_nothing() -> None:
-    app = Host(replace(FRAME, history=None))
+    app = Host(replace(frame(), history=None))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("h", "tab", "down", "0", "right_square_bracket")
         assert app.text().startswith(NOTHING_YET)
 
 
 async def test_a_narrower_terminal_is_redrawn() -> None:
-    app = Host()
+    app = Host(frame())
     async with app.run_test(size=(200, 60)) as pilot:
         await pilot.resize_terminal(80, 24)
         await pilot.pause()
@@ -147,7 +151,7 @@ async def test_the_page_before_any_frame_is_empty() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("tab")
         assert not app.text().strip()
-        app.page.show(FRAME)
+        app.page.show(frame())
         assert "GPU 0" in app.text()
 
 

@@ -12,10 +12,9 @@ from mgpu_doctor.live.history_collector import Collector, History, Place
 from mgpu_doctor.tui.screens.graph_screen import draw
 from mgpu_doctor.tui.screens.graph_selection import LENGTHS, Choice, Kind, Subject, Window, subjects
 from tests.support import histories
-from tests.support.histories import BEGAN, ENDED
+from tests.support.histories import BEGAN, ENDED, history
 from tests.support.screens import SIZES, check
 
-PAST = histories.history()
 PAGES = {
     "gpus": Choice(Window(3)),
     "lost-gpu": Choice(Window(2, ENDED - 400), Subject(Kind.GPU, 2)),
@@ -34,9 +33,9 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def text(history: History, choice: Choice, width: int, height: int, **more: str) -> str:
+def text(past: History, choice: Choice, width: int, height: int, **more: str) -> str:
     reasons: dict[Place, str] = {(None, int(index[3:])): why for index, why in more.items()}
-    drawn = draw(history, choice, width, height, reasons)
+    drawn = draw(past, choice, width, height, reasons)
     assert len(drawn.lines) == len(drawn.lanes) == height
     assert max(line.cell_len for line in drawn.lines) <= width
     return "\n".join(line.plain.rstrip() for line in drawn.lines) + "\n"
@@ -45,19 +44,19 @@ def text(history: History, choice: Choice, width: int, height: int, **more: str)
 @pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", PAGES)
 def test_page(name: str, size: tuple[int, int]) -> None:
-    check(f"history-{name}", text(PAST, PAGES[name], *size), size[0])
+    check(f"history-{name}", text(history(), PAGES[name], *size), size[0])
 
 
 @pytest.mark.parametrize("size", [(1, 1), (5, 2), (20, 5), (40, 9), (300, 90)], ids=str)
 def test_any_size_and_any_choice_can_be_drawn(size: tuple[int, int]) -> None:
-    for history in (PAST, History(ENDED), Collector().history(BEGAN)):
-        for subject in subjects(history):
+    for past in (history(), History(ENDED), Collector().history(BEGAN)):
+        for subject in subjects(past):
             for base, measure in ((0, 0), (len(LENGTHS) - 1, 3)):
-                text(history, Choice(Window(base), subject, measure), *size)
+                text(past, Choice(Window(base), subject, measure), *size)
 
 
 def test_why_something_was_never_sampled_is_told_without_markup() -> None:
-    told = text(PAST, Choice(subject=Subject(Kind.GPU, 0)), 120, 40, gpu0="no\x1b[31m [b]fan")
+    told = text(history(), Choice(subject=Subject(Kind.GPU, 0)), 120, 40, gpu0="no\x1b[31m [b]fan")
     assert "never sampled: no [b]fan" in told
 
 
@@ -93,19 +92,19 @@ def test_64_gpus_are_reached_by_scrolling() -> None:
 
 
 def test_what_is_missing_and_since_when() -> None:
-    gone = text(PAST, PAGES["lost-gpu"], 120, 40)
+    gone = text(history(), PAGES["lost-gpu"], 120, 40)
     assert "no samples 15:03:19 to 15:04:59 and 1 more" in gone
-    later = History(ENDED + 120, PAST.devices, PAST.hosts)
+    later = History(ENDED + 120, history().devices, history().hosts)
     assert "no samples since 15:13:19" in text(later, Choice(), 120, 40)
 
 
 def test_the_measure_stays_from_one_gpu_to_the_next() -> None:
-    choice = Choice(subject=Subject(Kind.GPU, 0), measure=2).turned(PAST, 1)
+    choice = Choice(subject=Subject(Kind.GPU, 0), measure=2).turned(history(), 1)
     assert (choice.subject, choice.measure) == (Subject(Kind.GPU, 1), 2)
     host = choice.on(Subject(Kind.HOST))
     assert host.measure == 0
-    assert Choice().turned(PAST, -1).subject == Subject(Kind.RANK, 3)
+    assert Choice().turned(history(), -1).subject == Subject(Kind.RANK, 3)
 
 
 def test_a_subject_that_is_gone_gives_way_to_one_that_is_there() -> None:
-    assert Choice(subject=Subject(Kind.GPU, 99)).shown(PAST) == Subject(Kind.GPUS)
+    assert Choice(subject=Subject(Kind.GPU, 99)).shown(history()) == Subject(Kind.GPUS)
