@@ -16,9 +16,9 @@ from mgpu_doctor.analysis.steps.recent_steps import recent, unmoved
 from mgpu_doctor.analysis.steps.typical_step import phase_medians
 from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
-from mgpu_doctor.rules import in_deepspeed, in_tensorflow
 from mgpu_doctor.rules.catalogue import OWN, catalogue
 from mgpu_doctor.rules.failures.log_rules import combine_with_log
+from mgpu_doctor.rules.framework_advice import advise
 from mgpu_doctor.rules.hang.stack_branches import build_branches, describe_places
 from mgpu_doctor.rules.hardware.xid import add_xids
 from mgpu_doctor.rules.rule import Rule
@@ -35,7 +35,7 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     case = unmoved(case)
     measures = measure(recent(case) if case.job.outcome is Outcome.RUNNING else case)
     found, silent = _examine(measures, known.rules, settings)
-    findings = tuple(_spoken(one, case) for one in ordered(folded(found, known.rules)))
+    findings = tuple(advise(one, case) for one in ordered(folded(found, known.rules)))
     hung = next(filter(_stops, findings), None)
     if hung is not None and case.job.outcome in (Outcome.RUNNING, Outcome.UNKNOWN):
         case = replace(case, job=replace(case.job, outcome=Outcome.HUNG))
@@ -63,13 +63,6 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
         servers=measures.servers,
         tree=build_branches(case, findings),
     )
-
-
-def _spoken(finding: Finding, case: Case) -> Finding:
-    """In the words of what the job is built upon."""
-    on_cpu = all((rank.device or "cpu") == "cpu" for rank in case.ranks)
-    told = in_deepspeed.spoken(finding, case.job, on_cpu=on_cpu)
-    return in_tensorflow.spoken(told, case.job, case.ranks)
 
 
 def _examine(

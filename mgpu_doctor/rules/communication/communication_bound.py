@@ -10,7 +10,6 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.process_metadata import Call
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
-from mgpu_doctor.rules import in_deepspeed
 from mgpu_doctor.rules.advice import LARGER_BATCH
 from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost
 from mgpu_doctor.rules.communication.ddp_settings import how_to_accumulate
@@ -22,6 +21,7 @@ from mgpu_doctor.rules.communication.exposed_communication import (
     needless,
     overlap_gain,
 )
+from mgpu_doctor.rules.framework_advice import uses_deepspeed
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.settings import DEFAULTS
 from mgpu_doctor.rules.traces import trace_time
@@ -207,7 +207,7 @@ def _fixes(measures: Measures, crowd: CoreContention | None, left: float) -> Ite
 
 def _has_engine(measures: Measures) -> bool:
     """Whether DeepSpeed exchanges the gradients, which has a setting of its own for it."""
-    return in_deepspeed.ENGINE in (measures.case.job.strategy or "").split("+")
+    return uses_deepspeed(measures.case.job)
 
 
 RULES = (

@@ -91,8 +91,8 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
             only = f"`if rank == {one.ranks[0]}`"
             cause = (
                 "Outside of every phase that the probe knows, this rank alone is busy at regular "
-                f"intervals (in {only}: logging, metrics, plots, uploading, saving by other "
-                f"means than torch.save, evaluating by hand); the others wait.{busy(one)}"
+                f"intervals (in {only}: logging, metrics, plots, uploading, saving or "
+                f"evaluating by hand); the others wait.{busy(one)}"
             )
             fixes = [
                 Fix(
@@ -153,7 +153,7 @@ DOES = {
     "forward": "its forward pass takes longer then",
     "backward": "its backward pass takes longer then",
     "optimizer": "its optimizer step takes longer then",
-    "other": "outside of every phase: logging, metrics, saving by other means than torch.save, or "
+    "other": "outside of every phase: logging, metrics, saving by hand, or "
     "anything in Python around the model",
 }
 
@@ -174,7 +174,7 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             title=f"{format_ranks(one.ranks).capitalize()} "
             f"{'stall' if several else 'stalls'}{turns} "
             f"{when(measures, one)}, for {format_seconds(one.seconds)} each time",
-            cause=f"In {which} {DOES[one.phase]}. Python's garbage collector, torch.save and "
+            cause=f"In {which} {DOES[one.phase]}. Python's garbage collector, checkpoints and "
             f"evaluation are not it.{busy(one) if ready is None else _without_core(ready)}",
             fixes=(
                 replace(fix, predicted=Predicted(1 - one.saved, None, f"{WHAT_IF} these stalls")),

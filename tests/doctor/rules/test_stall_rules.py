@@ -188,7 +188,7 @@ def test_healthy_jobs(ranks: int) -> None:
     ("queued", "fix", "told"),
     [
         (0.2, "clear-cores", "without a core for 20 % of the time (the others: 1 %)"),
-        (0.02, "find-stall", "torch.save and evaluation are not it"),
+        (0.02, "find-stall", "checkpoints and evaluation are not it"),
     ],
 )
 def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, told: str) -> None:
