@@ -19,8 +19,8 @@ from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.rules.catalogue import OWN, catalogue
 from mgpu_doctor.rules.failures.log_rules import combine_with_log
 from mgpu_doctor.rules.framework_advice import advise
+from mgpu_doctor.rules.gpu.xid_errors import add_xids
 from mgpu_doctor.rules.hang.stack_branches import build_branches, describe_places
-from mgpu_doctor.rules.hardware.xid import add_xids
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 

@@ -171,7 +171,6 @@ MOST_LINES = 500
 SMALL = 60
 MOST_SMALL = 60
 ENTRY, STRATEGY, VERB = "an entry point", "one file per strategy", "one file per verb"
-RULES = "the rules of a package, in order"
 HOOK, LEAF = "one file per hooked subject", "imported by packages that share nothing else"
 SMALL_MODULES = {
     "mgpu_doctor.__main__": ENTRY,
@@ -188,10 +187,8 @@ SMALL_MODULES = {
     "mgpu_doctor.recording.live_boxes": "where live boxes lie",
     "mgpu_doctor.report.console": LEAF,
     "mgpu_doctor.rules.blame": LEAF,
-    "mgpu_doctor.rules.device.device": RULES,
     "mgpu_doctor.rules.doctor": "one file per family of rules",
     "mgpu_doctor.rules.failures.first_failure": LEAF,
-    "mgpu_doctor.rules.hardware.family": RULES,
     "mgpu_doctor.signatures.signature": "a type that every family imports",
     "mgpu_doctor.tui.jobs.detached_start": "a program of its own",
     "mgpu_doctor.tui.terminal_signals": "signals, apart from screens",
@@ -229,7 +226,6 @@ SHARED_NAMES = {
         "checkpoints",
         "data",
         "diagnose",
-        "gpu",
         "loop",
         "models",
         "planned",
@@ -237,7 +233,6 @@ SHARED_NAMES = {
         "single",
         "strategy",
         "text",
-        "throttled",
         "traces",
     ),
 }

@@ -18,7 +18,7 @@ from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.report.job_events import Kind, TimelineEvent, hosts_of, named, said, together
 from mgpu_doctor.report.text import line
 from mgpu_doctor.report.verdict import Tone
-from mgpu_doctor.rules.hardware.lost import is_lost
+from mgpu_doctor.rules.gpu.lost_gpus import is_lost
 from mgpu_doctor.signatures.xid_codes import APPLICATION, signature_of
 
 BURST = 60.0

@@ -13,7 +13,6 @@ from mgpu_doctor.rules.communication import (
     ddp_settings,
     excess_synchronization,
 )
-from mgpu_doctor.rules.device import device
 from mgpu_doctor.rules.failures import (
     asked_to_end,
     failed_rendezvous,
@@ -22,8 +21,23 @@ from mgpu_doctor.rules.failures import (
     process_limits,
 )
 from mgpu_doctor.rules.failures.log_rules import with_log_rules
+from mgpu_doctor.rules.gpu import (
+    ecc_errors,
+    gpu_topology,
+    gpu_utilization,
+    host_transfers,
+    lost_gpus,
+    missing_gpus,
+    numa_placement,
+    nvlink_errors,
+    pcie_links,
+    precision,
+    replica_imbalance,
+    throttled_gpus,
+    throttled_stragglers,
+    xid_errors,
+)
 from mgpu_doctor.rules.hang import dead_rank_hang, mismatch, rank_behind, rendezvous_hang
-from mgpu_doctor.rules.hardware.family import RULES as HARDWARE
 from mgpu_doctor.rules.input import input_wait
 from mgpu_doctor.rules.memory import (
     gpu_memory_use,
@@ -78,8 +92,20 @@ _DECLARED: tuple[Rule, ...] = (
     *ddp_settings.RULES,
     *excess_synchronization.RULES,
     *torch_usage.RULES,
-    *device.RULES,
-    *HARDWARE,
+    *throttled_stragglers.RULES,
+    *gpu_utilization.RULES,
+    *host_transfers.RULES,
+    *precision.RULES,
+    *replica_imbalance.RULES,
+    *lost_gpus.RULES,
+    *xid_errors.RULES,
+    *ecc_errors.RULES,
+    *nvlink_errors.RULES,
+    *pcie_links.RULES,
+    *throttled_gpus.RULES,
+    *gpu_topology.RULES,
+    *numa_placement.RULES,
+    *missing_gpus.RULES,
     *data_sharding.RULES,
     *update_batch.RULES,
     *loss.RULES,

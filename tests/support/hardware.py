@@ -14,14 +14,14 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.recording.device_lines import DeviceLines
-from mgpu_doctor.rules.hardware.family import RULES
+from mgpu_doctor.rules.catalogue import OWN
 from tests.fakenvml.fakenvml import machine
 from tests.fakenvml.scenarios import Box
 from tests.support.gpus import gpus, on_gpus
 from tests.support.nvml import PretendNvml
 from tests.support.synthetic import Synthetic
 
-CODES = frozenset(rule.code for rule in RULES)
+CODES = frozenset(rule.code for rule in OWN if rule.family == "hardware")
 SAMPLES = 24
 FIRST_PID = 1000
 """Of rank 0; the pids of the others follow."""

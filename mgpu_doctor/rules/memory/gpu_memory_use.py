@@ -13,7 +13,7 @@ from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_share
 from mgpu_doctor.rules.blame import culprit_of
-from mgpu_doctor.rules.device.gpu import PRETEND, larger_batch, memory_share, uses
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND, larger_batch, memory_share, uses
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 HALF = Limit(

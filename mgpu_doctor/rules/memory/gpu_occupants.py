@@ -22,7 +22,7 @@ from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_count, format_ranks, format_share
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.blame import culprit_of
-from mgpu_doctor.rules.device.gpu import PRETEND
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 LASTING = Limit(

@@ -15,7 +15,13 @@ from mgpu_doctor.case.gpu import Device, DeviceSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
-from mgpu_doctor.rules.device.device import RULES
+from mgpu_doctor.rules.gpu import (
+    gpu_utilization,
+    host_transfers,
+    precision,
+    replica_imbalance,
+    throttled_stragglers,
+)
 from tests.fakenvml.fakenvml import machine
 from tests.support.gpus import GIB, gpus, on_gpus
 from tests.support.metadata import with_metadata
@@ -23,6 +29,13 @@ from tests.support.nvml import PretendNvml
 from tests.support.synthetic import BASE, Fault, Synthetic
 
 SLOW = Synthetic(faults=[Fault(2, "forward", factor=2.0), Fault(2, "backward", factor=2.0)])
+RULES = (
+    *throttled_stragglers.RULES,
+    *gpu_utilization.RULES,
+    *host_transfers.RULES,
+    *precision.RULES,
+    *replica_imbalance.RULES,
+)
 CODES = {rule.code for rule in RULES}
 
 

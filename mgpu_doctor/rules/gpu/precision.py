@@ -12,7 +12,7 @@ from mgpu_doctor.case.accelerator import Accelerator, accelerator
 from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.findings import Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules import advice
-from mgpu_doctor.rules.device.gpu import PRETEND
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limits, Rule
 
 BFLOAT16 = (8, 0)

@@ -10,7 +10,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.blame import severity_of_cost
-from mgpu_doctor.rules.device.gpu import (
+from mgpu_doctor.rules.gpu.gpu_use import (
     PRETEND,
     held_up,
     host_busy,

@@ -10,7 +10,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.case.gpu import CLOCK_REASONS, HARD_CLOCK_REASONS
 from mgpu_doctor.findings import Evidence, Finding, Fix
-from mgpu_doctor.rules.device.gpu import PRETEND, middle, uses_since
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND, middle, uses_since
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow.straggler_finding import COST, FAMILIES, MEASURED, THRESHOLDS, family_of
 from mgpu_doctor.rules.slow.straggler_finding import straggler_finding as finding_of

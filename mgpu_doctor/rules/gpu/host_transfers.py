@@ -16,7 +16,7 @@ from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.blame import severity_of_cost
-from mgpu_doctor.rules.device.gpu import PRETEND, first_loader
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND, first_loader
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 SHARE = Limit(

@@ -10,7 +10,7 @@ from mgpu_doctor.case.samples import cores
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_cores, format_ranks
 from mgpu_doctor.rules.blame import culprit_of
-from mgpu_doctor.rules.device.gpu import PRETEND
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limits, Rule
 
 CODE = "numa-misplaced"

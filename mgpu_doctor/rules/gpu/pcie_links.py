@@ -10,8 +10,8 @@ from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.gpu import Device, Pcie
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules.device.gpu import PRETEND
-from mgpu_doctor.rules.hardware.common import SURE, culprits, loaded, named, risen, told, where
+from mgpu_doctor.rules.gpu.gpu_findings import SURE, culprits, loaded, named, risen, told, where
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 CODE = "pcie-degraded"

@@ -11,8 +11,8 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.gpu import CLOCK_REASONS, HARD_CLOCK_REASONS
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_share
-from mgpu_doctor.rules.device.gpu import PRETEND, middle
-from mgpu_doctor.rules.hardware.common import SURE, culprits, loaded, named, where
+from mgpu_doctor.rules.gpu.gpu_findings import SURE, culprits, loaded, named, where
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND, middle
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 CODE = "gpu-throttled"

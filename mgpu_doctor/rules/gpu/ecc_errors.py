@@ -10,9 +10,8 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_seconds
-from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.failures import failure_text
-from mgpu_doctor.rules.hardware.common import (
+from mgpu_doctor.rules.gpu.gpu_findings import (
     SURE,
     culprits,
     lasting,
@@ -21,7 +20,8 @@ from mgpu_doctor.rules.hardware.common import (
     told,
     where,
 )
-from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND
+from mgpu_doctor.rules.gpu.xid_errors import Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 CODE = "gpu-ecc"

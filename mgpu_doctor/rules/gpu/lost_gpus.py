@@ -13,10 +13,10 @@ from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules.device.gpu import PRETEND
 from mgpu_doctor.rules.failures import failure_text
-from mgpu_doctor.rules.hardware.common import SURE, culprits, named, where
-from mgpu_doctor.rules.hardware.xids import Xid, severity_of, xids
+from mgpu_doctor.rules.gpu.gpu_findings import SURE, culprits, named, where
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND
+from mgpu_doctor.rules.gpu.xid_errors import Xid, severity_of, xids
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 CODE = "gpu-lost"

@@ -9,8 +9,8 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.gpu import Device
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
-from mgpu_doctor.rules.device.gpu import PRETEND
-from mgpu_doctor.rules.hardware.common import culprits
+from mgpu_doctor.rules.gpu.gpu_findings import culprits
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 CODE = "topology-slow"

@@ -22,7 +22,7 @@ from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicte
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
-from mgpu_doctor.rules.device.gpu import PRETEND, middle
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND, middle
 from mgpu_doctor.rules.rule import Detector, Limit, Limits, Rule
 
 

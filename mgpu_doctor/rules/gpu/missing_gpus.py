@@ -11,7 +11,7 @@ from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
-from mgpu_doctor.rules.device.gpu import PRETEND
+from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limits, Rule
 
 CODE = "gpu-missing"
