@@ -18,7 +18,7 @@ def _all_families() -> tuple[Signature, ...]:
     modules = (
         importlib.import_module(f"{signatures.__name__}.{module.name}")
         for module in pkgutil.iter_modules(signatures.__path__)
-        if module.name != "catalogue"
+        if module.name != "known_signatures"
     )
     return tuple(one for module in modules for one in getattr(module, "SIGNATURES", ()))
 
