@@ -15,10 +15,14 @@ from mgpu_trainers.capabilities import Capability
 from mgpu_trainers.trainer import Trainer
 from textual.app import ComposeResult
 
+from mgpu_doctor import diagnose
+from mgpu_doctor.rules.catalogue import Catalogue
+from mgpu_doctor.rules.rule import RuleError, check_rule
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.panel import Panel, Room
 from tests.support.frames import STRAGGLER, eight_gpus
 from tests.support.screens import Still, screen_text, shown
+from tests.support.synthetic import Synthetic, synthetic_case
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
 
@@ -34,6 +38,20 @@ def run(code: str) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "an_example"}
     exec(compile(code, "CONTRIBUTING.md", "exec"), names)
     return names
+
+
+def test_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    (rule,) = run(examples("Add a rule")[0])["RULES"]
+    monkeypatch.setattr(diagnose, "catalogue", lambda: Catalogue((check_rule(rule),)))
+    for job, codes in (
+        (Synthetic(base={"forward": 0.05}), ["long-steps"]),
+        (Synthetic(base={"forward": 0.01}), []),
+    ):
+        assert [
+            finding.code for finding in diagnose.diagnose(synthetic_case(job)).findings
+        ] == codes
+    with pytest.raises(RuleError, match="did you mean 'step_seconds'"):
+        check_rule(replace(rule, needs=("step_second",)))
 
 
 async def test_a_panel(monkeypatch: pytest.MonkeyPatch) -> None:
