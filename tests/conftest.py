@@ -31,14 +31,24 @@ settings.register_profile("thorough", UNTIMED, derandomize=True, max_examples=20
 settings.register_profile("search", UNTIMED, derandomize=False, max_examples=200)
 settings.load_profile("quick")
 
-SLOW_AS_A_WHOLE = "\npytestmark = pytest.mark.slow"
+END_TO_END = Path(__file__).parent / "e2e"
+SLOW_AS_A_WHOLE = ("\npytestmark = pytest.mark.slow", "\npytestmark = [pytest.mark.slow")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The quick run does not import files whose tests are all slow: many load a framework."""
     if "not slow" not in config.getoption("markexpr") or collection_path.suffix != ".py":
         return None
-    return SLOW_AS_A_WHOLE in collection_path.read_text(encoding="utf-8") or None
+    text = collection_path.read_text(encoding="utf-8")
+    return any(mark in text for mark in SLOW_AS_A_WHOLE) or None
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Only end-to-end tests judge the speed of a job: others hold on a busy machine, too."""
+    for item in items:
+        if END_TO_END not in item.path.parents:
+            item.add_marker(pytest.mark.untimed)
 
 
 def pytest_collection_finish() -> None:

@@ -37,7 +37,7 @@ from tests.support.deadly import (
 from tests.support.jobs import JOBS, alone, kill_family, started, torchrun, until
 from tests.support.launching import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
 AT_LINE = {
     "raise": ("failed-exception", "raise"),

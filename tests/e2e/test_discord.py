@@ -12,7 +12,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Severity
 from tests.support.examining import loud, run_calmly
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
 
 def run_fault(

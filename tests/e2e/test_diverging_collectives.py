@@ -22,7 +22,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
 from tests.support.jobs import JOBS, run, started, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
 SCRIPT = JOBS / "mismatches.py"
 LINES = SCRIPT.read_text(encoding="utf-8").splitlines()

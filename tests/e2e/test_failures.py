@@ -72,6 +72,7 @@ def the_only(diagnosis: Diagnosis) -> Finding:
     return finding
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("how", EXPECTED)
 def test_under_torchrun_the_rank_that_fell_is_named(how: str, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
@@ -88,6 +89,7 @@ def test_under_torchrun_the_rank_that_fell_is_named(how: str, tmp_path: Path) ->
     assert diagnosis.case.job.outcome is Outcome.FAILED
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("how", ["raise", "kill"])
 def test_under_mp_spawn_the_rank_that_fell_is_named(how: str, tmp_path: Path) -> None:
     recording = tmp_path / "recording"
@@ -100,6 +102,7 @@ def test_under_mp_spawn_the_rank_that_fell_is_named(how: str, tmp_path: Path) ->
     assert [culprit.rank for culprit in finding.culprits] == [2]
 
 
+@pytest.mark.untimed
 def test_a_script_that_dies_at_import_is_told_of_every_rank(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     assert run([*doctor(recording), *torchrun("dies_at_import.py", ranks=2)]).code == 1
@@ -108,6 +111,7 @@ def test_a_script_that_dies_at_import_is_told_of_every_rank(tmp_path: Path) -> N
     assert "ModuleNotFoundError at dies_at_import.py:7" in finding.title
 
 
+@pytest.mark.untimed
 def test_the_rank_that_never_joins_is_named_not_the_one_that_gave_up(tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     assert run([*doctor(recording), *torchrun("never_init.py", "--patience", "8")]).code == 1
@@ -117,6 +121,7 @@ def test_the_rank_that_never_joins_is_named_not_the_one_that_gave_up(tmp_path: P
     assert finding.victims == (0,)
 
 
+@pytest.mark.untimed
 def test_a_script_without_a_probe_is_told_from_the_console(tmp_path: Path) -> None:
     """`python -I` ignores PYTHONPATH, so that no rank opens a box."""
     recording = tmp_path / "recording"
@@ -158,6 +163,7 @@ def test_a_job_that_was_asked_to_end_blames_nobody(asking: signal.Signals, tmp_p
     assert loud(diagnosis) == []
 
 
+@pytest.mark.untimed
 def test_survivors_that_wait_for_a_dead_rank_are_a_hang_while_the_job_lives(
     tmp_path: Path,
 ) -> None:

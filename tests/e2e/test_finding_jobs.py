@@ -15,7 +15,7 @@ from mgpu_probes.outside import jobs
 
 from tests.support.jobs import JOBS, alone, kill_family, torchrun, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
 SPAWNING = str(JOBS / "meets.py")
 

@@ -75,6 +75,7 @@ def places(finding: dict[str, Any], rank: int) -> list[str]:
     return [one["where"] for one in finding["evidence"] if one["measure"] == f"rank {rank}"]
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("how", STANDS)
 def test_a_rank_that_stands_is_named_with_its_line(tmp_path: Path, how: str) -> None:
     severity, where = STANDS[how]
@@ -90,6 +91,7 @@ def test_a_rank_that_stands_is_named_with_its_line(tmp_path: Path, how: str) -> 
     assert marked["ranks"] == [1]
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("how", ["lock", "gil"])
 def test_under_ddp_the_others_wait_in_the_backward_pass(tmp_path: Path, how: str) -> None:
     _, _, finding = hung(tmp_path, how, "--loop", "ddp", "--rank", "0", ranks=2)
@@ -98,6 +100,7 @@ def test_under_ddp_the_others_wait_in_the_backward_pass(tmp_path: Path, how: str
     assert places(finding, 0) == [STANDS[how][1]]
 
 
+@pytest.mark.untimed
 def test_a_wait_for_an_asynchronous_collective_is_told_from_a_lock(tmp_path: Path) -> None:
     _, _, finding = hung(tmp_path, "lock", "--loop", "async", "--rank", "1")
     assert finding["code"] == "hang-rank-behind"
@@ -105,6 +108,7 @@ def test_a_wait_for_an_asynchronous_collective_is_told_from_a_lock(tmp_path: Pat
     assert (places(finding, 1), finding["victims"]) == ([STANDS["lock"][1]], [0, 2])
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("rank", [0, 2])
 def test_in_a_pipeline_the_stage_that_stands_is_named(tmp_path: Path, rank: int) -> None:
     _, _, finding = hung(tmp_path, "lock", "--loop", "pipeline", "--rank", str(rank))
@@ -112,6 +116,7 @@ def test_in_a_pipeline_the_stage_that_stands_is_named(tmp_path: Path, rank: int)
     assert places(finding, rank) == [STANDS["lock"][1]]
 
 
+@pytest.mark.untimed
 def test_a_rank_that_does_not_join_is_named_with_what_it_does(tmp_path: Path) -> None:
     _, _, finding = hung(tmp_path, "never-start", "--rank", "2")
     assert finding["code"] == "hang-rendezvous"
@@ -119,6 +124,7 @@ def test_a_rank_that_does_not_join_is_named_with_what_it_does(tmp_path: Path) ->
     assert places(finding, 2) == [line("time.sleep(FOR_EVER)")]
 
 
+@pytest.mark.untimed
 def test_a_rank_that_left_before_it_joined_is_missed(tmp_path: Path) -> None:
     _, _, finding = hung(tmp_path, "leave-early", "--rank", "1")
     assert finding["code"] == "hang-rendezvous"
@@ -126,6 +132,7 @@ def test_a_rank_that_left_before_it_joined_is_missed(tmp_path: Path) -> None:
     assert finding["victims"] == [0, 2]
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(("how", "words"), [("other-op", "broadcast"), ("skip", "barrier")])
 def test_ranks_in_different_collectives_are_told_with_both_places(
     tmp_path: Path, how: str, words: str

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.jobs import JOBS, run, torchrun
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
 LINES = (JOBS / "printed.py").read_text(encoding="utf-8").splitlines()
 

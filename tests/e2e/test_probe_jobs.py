@@ -92,6 +92,7 @@ def assert_whole(boxes: list[Box]) -> None:
         assert box.state == "ended"
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     "script",
     [
@@ -117,6 +118,7 @@ def test_steps_are_the_turns_of_the_loop(script: str, tmp_path: Path) -> None:
     assert_whole(done.boxes)
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize("script", ["spawn_ddp", "fork_ddp"])
 def test_ranks_that_a_script_starts_itself(script: str, tmp_path: Path) -> None:
     done = job([sys.executable, str(JOBS / f"{script}.py"), "--steps", "20"], tmp_path)
@@ -126,6 +128,7 @@ def test_ranks_that_a_script_starts_itself(script: str, tmp_path: Path) -> None:
     assert_whole(done.boxes)
 
 
+@pytest.mark.untimed
 def test_a_launcher_of_ones_own_and_loader_workers(tmp_path: Path) -> None:
     launcher = [sys.executable, str(JOBS / "env_ranks.py"), "--ranks", "2"]
     done = job([*launcher, "plain_ddp.py", "--steps", "20", "--workers", "2"], tmp_path)
@@ -144,6 +147,7 @@ def test_whether_a_worker_had_the_batch_ready(slow: str, ready: bool, tmp_path: 
     assert (flagged.mean() > 0.5) == ready
 
 
+@pytest.mark.untimed
 def test_an_elastic_restart_gets_boxes_of_its_own(tmp_path: Path) -> None:
     command = torchrun("elastic.py", "--steps", "20")
     command[command.index("--standalone") : command.index("--standalone") + 1] = [
@@ -228,6 +232,7 @@ DDP(Broken())(torch.ones(1))
 """
 
 
+@pytest.mark.untimed
 def test_graphs_tracebacks_warnings_and_pickles_are_those_of_the_bare_script(
     tmp_path: Path,
 ) -> None:
@@ -245,6 +250,7 @@ def test_graphs_tracebacks_warnings_and_pickles_are_those_of_the_bare_script(
     assert "off" not in box.last_words
 
 
+@pytest.mark.untimed
 def test_a_hook_that_breaks_switches_the_probe_off_and_says_so(tmp_path: Path) -> None:
     script = tmp_path / "broken_hook.py"
     script.write_text(
@@ -264,6 +270,7 @@ def test_a_hook_that_breaks_switches_the_probe_off_and_says_so(tmp_path: Path) -
     assert "AttributeError" in box.last_words["off"]
 
 
+@pytest.mark.untimed
 def test_auto_in_a_script_that_has_imported_torch(tmp_path: Path) -> None:
     script = tmp_path / "late.py"
     script.write_text(

@@ -12,7 +12,7 @@ from mgpu_trainers import catalogue
 
 from tests.support.jobs import Ended, run, started, until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
 
 def command(name: str = "torch-ddp", /, **options: object) -> list[str]:

@@ -137,6 +137,7 @@ def test_a_dead_worker_is_missed_by_nobody_and_a_dead_server_by_all(tmp_path: Pa
     assert "rank 0, the server, was killed by SIGKILL" in ended.err
 
 
+@pytest.mark.untimed
 def test_the_largest_batch_is_found_before_the_ranks_start() -> None:
     ended = run(command("torch-ddp", steps=3, batch="auto", cache="on", fault="slow-loader:ms=1"))
     assert ended.code == 0, ended.err
@@ -153,6 +154,7 @@ def test_what_the_devices_cannot_show_is_said(tmp_path: Path) -> None:
     assert blamed(diagnosis) == []
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("name", "options"),
     [
@@ -173,6 +175,7 @@ def test_practices_learn_and_go_on_from_a_checkpoint(
     assert max(losses(second)) < losses(first)[0]
 
 
+@pytest.mark.untimed
 @pytest.mark.parametrize(
     ("name", "asked"), [("torch-single", signal.SIGINT), ("torch-fsdp", signal.SIGTERM)]
 )
@@ -189,6 +192,7 @@ def test_it_ends_when_asked_to(name: str, asked: signal.Signals) -> None:
         assert "KeyboardInterrupt" not in err
 
 
+@pytest.mark.untimed
 def test_a_rank_that_its_launcher_forgot_while_it_was_asked_to_end_ends(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(ASKED_WHILE_STARTING)
     mark = tmp_path / "rank"
@@ -199,6 +203,7 @@ def test_a_rank_that_its_launcher_forgot_while_it_was_asked_to_end_ends(tmp_path
     until(lambda: gone(rank))
 
 
+@pytest.mark.untimed
 def test_a_server_that_does_not_answer_is_named_and_the_job_ends(tmp_path: Path) -> None:
     """Its workers give up after a while, and nobody else would end it."""
     recording = tmp_path / "recording"
@@ -212,6 +217,7 @@ def test_a_server_that_does_not_answer_is_named_and_the_job_ends(tmp_path: Path)
     assert told == [("hang-rank-behind", [0], (1, 2))]
 
 
+@pytest.mark.untimed
 def test_the_loss_on_record_is_not_the_scaled_one(tmp_path: Path) -> None:
     options = ("--steps", "12", "--log-every", "1", "--precision", "fp16")
     ended, diagnosis = observed(tmp_path, "torch-single", *options)

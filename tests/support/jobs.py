@@ -18,6 +18,7 @@ JOBS = Path(__file__).parents[1] / "jobs"
 STEADY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(32 << 20)}
 """Without these glibc makes some processes twice as slow as others in what takes much memory (it
 gives blocks back and takes them anew), by chance: a healthy job must not have that."""
+IN_PARALLEL = "PYTEST_XDIST_WORKER" in os.environ
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
@@ -40,9 +41,10 @@ def plain(script: str, *options: str, ranks: int = 2) -> list[str]:
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Holds the machine: training jobs that compete for cores would spoil each other's timing."""
+    """Holds the machine: training jobs that compete for cores would spoil each other's timing.
+    Tests that several processes run at once share it with each other."""
     with (Path(tempfile.gettempdir()) / "mgpu-jobs.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, fcntl.LOCK_SH if IN_PARALLEL else fcntl.LOCK_EX)
         yield
 
 

@@ -11,12 +11,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from tensorboardX.proto.event_pb2 import Event
 
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.model import State
@@ -71,8 +71,10 @@ def test_a_job_without_a_step_is_a_table_without_rows(tmp_path: Path) -> None:
     assert {*step_table.COLUMNS} == {*empty.column_names}
 
 
-def events(folder: Path) -> list[Event]:
+def events(folder: Path) -> list[Any]:
     """Of the one file there: u64 length, its CRC, the event, its CRC (TFRecord)."""
+    from tensorboardX.proto.event_pb2 import Event  # it loads torch
+
     (file,) = folder.iterdir()
     raw, found, at = file.read_bytes(), [], 0
     while at < len(raw):
