@@ -8,6 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from mgpu_probes.outside.console_errors import LINE_LIMIT, ConsoleFacts, Failure, parse_console
+from mgpu_probes.outside.tracebacks import (
+    MOST_FRAMES,
+    MOST_LINES,
+    MOST_NOISE,
+    Traceback,
+    TracebackReader,
+)
 
 RECORDED = Path(__file__).parent.parent / "recorded" / "console"
 
@@ -190,3 +197,42 @@ def test_endless_lines_and_tracebacks_are_bounded() -> None:
     for printed in parse_console(lines).tracebacks:
         assert len(printed.traceback.message) <= LINE_LIMIT
         assert len(printed.traceback.text) < 2_000_000
+
+
+def tracebacks(*lines: str) -> list[Traceback]:
+    reader = TracebackReader(labelled=False)
+    for number, line in enumerate(lines, 1):
+        reader.feed(line, number)
+    reader.finish(len(lines))
+    return reader.found
+
+
+HEADER = "Traceback (most recent call last):"
+FRAMES = [f'  File "train.py", line {number}, in step' for number in range(1, 2 * MOST_FRAMES)]
+THREAD = "Current thread 0x00007f0000000000 (most recent call first):"
+
+
+def test_an_endless_recursion_keeps_its_first_frames_and_its_error() -> None:
+    (found,) = tracebacks(HEADER, *FRAMES, *["    step()"] * MOST_LINES, "RecursionError: too deep")
+    assert (found.type, found.message, len(found.frames)) == (
+        "RecursionError",
+        "too deep",
+        MOST_FRAMES,
+    )
+    assert len(found.text.splitlines()) <= MOST_LINES + 1
+    (fatal,) = tracebacks("Fatal Python error: Segmentation fault", THREAD, *FRAMES, "")
+    assert len(fatal.frames) == MOST_FRAMES
+
+
+def test_what_others_print_into_a_traceback_ends_it_after_a_while() -> None:
+    noise = ["step 7 loss 0.25"] * (MOST_NOISE + 1)
+    error = "ValueError: too late"
+    assert [one.type for one in tracebacks(HEADER, FRAMES[0], *noise[2:], error)] == ["ValueError"]
+    assert tracebacks(HEADER, FRAMES[0], *noise, error) == []
+    fatal = ["Fatal Python error: Aborted", THREAD, FRAMES[0]]
+    (found,) = tracebacks(*fatal, *noise, FRAMES[1], "")
+    assert len(found.frames) == 1
+
+
+def test_a_label_in_capitals_is_no_exception() -> None:
+    assert tracebacks(HEADER, FRAMES[0], "INFO: still here", "KeyError: 'x'")[0].type == "KeyError"
