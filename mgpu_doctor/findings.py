@@ -27,6 +27,14 @@ class Culprit:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseExcess:
+    """Evidence of how much longer a phase of the step takes on a rank than on its peers."""
+
+    rank: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
 class Evidence:
     """One measured fact. `value` and `baseline` share `unit` (SI, or a word such as "steps")."""
 
@@ -36,6 +44,7 @@ class Evidence:
     baseline: float | int | str | None = None
     source: str = ""
     where: str | None = None
+    excess: PhaseExcess | None = None
 
 
 @dataclass(frozen=True, slots=True)

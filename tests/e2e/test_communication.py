@@ -42,7 +42,7 @@ def test_gradients_exchanged_in_every_micro_batch(tmp_path: Path) -> None:
     diagnosis = job(tmp_path, "--accumulate", "4", "--link", "100")
     found = the("accumulation-syncs", diagnosis)
     assert loud(diagnosis) == [found]
-    assert "4 times for one update" in found.title
+    assert "4 times per update" in found.title
     # Four exchanges of 80 ms each, of which one is needed, beside some tens of ms of computing.
     assert found.cost.step_fraction is not None
     assert 0.3 < found.cost.step_fraction < 0.75
@@ -83,7 +83,7 @@ def test_a_slow_link(tmp_path: Path) -> None:
 
 def test_a_barrier_and_a_logged_loss_in_every_step(tmp_path: Path) -> None:
     found = the("sync-excess", job(tmp_path, "--barrier", "--log-every-step"))
-    assert "in barrier at " in found.title
+    assert "barrier at " in found.title
     assert "ddp_settings.py:" in found.title
     assert {one.measure.split()[0] for one in found.evidence} == {"barrier", "all_reduce"}
     assert [fix.id for fix in found.fixes] == ["no-barrier", "less-often"]

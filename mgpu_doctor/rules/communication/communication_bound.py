@@ -53,13 +53,13 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if left < max(limits["share"], better):
         return
     saved = left * (1 - 1 / BATCHES)
-    machine = ", on cores that have no time left for it" if crowded else ""
+    machine = "; its CPU cores are overloaded" if crowded else ""
     yield Finding(
         code="communication-bound",
         severity=Severity.INFO if crowded else severity_of_cost(saved),
         confidence=0.7 if crowded else 0.9,
-        title=f"Moving data between the ranks takes {format_share(share)} of every step "
-        f"({format_seconds(share * step)}){machine}",
+        title=f"Communication takes {format_share(share)} of every step "
+        f"({format_seconds(share * step)}) and is not overlapped{machine}",
         cause=_cause(measures, crowd),
         evidence=(
             Evidence("exposed communication, of the step", share, "fraction", None, source),
@@ -96,19 +96,18 @@ def _cause(measures: Measures, crowd: CoreContention | None) -> str:
     logged = logged_reduction(measures.case.ranks)
     if logged is not None:
         return (
-            f"DistributedDataParallel moves gradients for {format_seconds(logged.communication)} "
-            "in each "
-            f"backward pass and hides "
-            f"{format_seconds(max(0.0, logged.communication - logged.exposed))} "
-            "of it: computing takes too little time for so many bytes on this link."
+            f"DistributedDataParallel spends {format_seconds(logged.communication)} per backward "
+            "pass on gradients and overlaps "
+            f"{format_seconds(max(0.0, logged.communication - logged.exposed))} of it with "
+            "computation. The computation is too short to hide this many bytes on this link."
         )
     called = _called(measures)
     if called and is_own(called[0].site):
         return (
-            f"{called[0].name} is called from Python at {called[0].site} and waited for there, so "
+            f"The script calls {called[0].name} at {called[0].site} and waits for it there, so "
             "nothing is computed while gradients move."
         )
-    return "Computing takes too little time for so many bytes on this link."
+    return "The computation is too short to hide this many bytes on this link."
 
 
 def _crowded(crowd: CoreContention) -> str:
@@ -116,16 +115,16 @@ def _crowded(crowd: CoreContention) -> str:
     parts = [f"{crowd.ranks} ranks share {shared}"]
     if crowd.queueing is not None:
         parts.append(
-            "the threads of a rank that move data stood ready without a core for "
+            "the communication threads of a rank waited for a core for "
             f"{format_seconds(crowd.queueing)} of every second"
         )
     if crowd.moving:
-        parts.append(f"and ran for {format_seconds(crowd.moving)} of it")
+        parts.append(f"they ran for {format_seconds(crowd.moving)} of every second")
     if crowd.outside is not None and crowd.outside >= BUSY:
         parts.append(f"other programs kept {crowd.outside:.1f} cores busy")
     return (
-        "Without a GPU, collectives are moved by the cores that also compute, and those are short "
-        f"of time: {'; '.join(parts)}. The machine is to blame before any network."
+        "Without a GPU, collectives run on the same cores as the computation, and these cores are "
+        f"overloaded: {'; '.join(parts)}. Suspect this machine before the network."
     )
 
 
@@ -162,28 +161,27 @@ def _fixes(measures: Measures, crowd: CoreContention | None, left: float) -> Ite
         yield Fix(
             "fewer-ranks",
             "Start fewer ranks here, or give them more cores",
-            f"At most one rank for each core that computes ({crowd.cores or 'fewer'} on this "
-            "host), with OMP_NUM_THREADS so that ranks × threads leave the cores room; collectives "
-            "then need no core that computes.",
+            f"Start at most one rank per core ({crowd.cores or 'fewer'} on this host), and set "
+            "OMP_NUM_THREADS so that ranks × threads leave cores free for the collectives.",
         )
     module = measures.case.ranks[0].metadata.ddp
     if any(is_own(one.site) for one in _called(measures)) or _has_engine(measures):
         yield Fix(
             "use-ddp",
-            "Let gradients move while backward computes",
-            "Wrap the model in DistributedDataParallel, which exchanges them in buckets during "
-            "backward; or start each collective with async_op=True and wait for it just before "
-            "the update; many small tensors are quicker as one: torch.cat of their views.",
+            "Overlap the gradient exchange with backward",
+            "Wrap the model in DistributedDataParallel, which exchanges gradients in buckets "
+            "during backward. Or start each collective with async_op=True and wait for it just "
+            "before the update. Send many small tensors as one: torch.cat of their views.",
         )
     yield Fix(
         "accumulate",
-        f"Add up gradients over {BATCHES} batches for each exchange",
+        f"Accumulate gradients over {BATCHES} batches per exchange",
         f"{how_to_accumulate(BATCHES)}\n{LARGER_BATCH}",
         Predicted(
             1 - left * (1 - 1 / BATCHES),
             None,
-            f"formula: the same number of batches with an exchange in every {BATCHES}th; what the "
-            "optimizer saves is left out",
+            f"formula: the same number of batches, with an exchange in every {BATCHES}th; fewer "
+            "optimizer steps are not counted",
         ),
     )
     backends = {rank.metadata.backend for rank in measures.case.ranks}
@@ -198,10 +196,10 @@ def _fixes(measures: Measures, crowd: CoreContention | None, left: float) -> Ite
     if len(measures.case.job.hosts) > 1 or backends == {"nccl"}:
         yield Fix(
             "check-link",
-            "Check that the fastest link is used",
-            "NCCL_DEBUG=INFO prints which transport and interface NCCL chose: `NET/Socket` "
-            "between hosts that have InfiniBand or RoCE, or `SHM` between GPUs with NVLink, are "
-            "the slow ones. `nvidia-smi topo -m` shows what is there.",
+            "Check that NCCL uses the fastest link",
+            "Set NCCL_DEBUG=INFO to print the transport and interface that NCCL chose. "
+            "`NET/Socket` between hosts with InfiniBand or RoCE, and `SHM` between GPUs with "
+            "NVLink, are the slow choices. `nvidia-smi topo -m` shows the available links.",
         )
 
 
@@ -214,20 +212,20 @@ RULES = (
     Rule(
         code="communication-bound",
         family="slow",
-        summary="Moving data between the ranks takes a large part of every step, during which no "
-        "rank does anything else.",
-        measured="In each step, the least time that any rank stood in collectives: that rank came "
-        "last and waited for nobody. On devices whose work the host cannot stamp, what "
-        "DistributedDataParallel logged as communication after backward, on the rank with the "
-        "least. On CPUs the scheduler's counters tell whether the threads that move data had "
+        summary="Communication takes a large part of every step and is not overlapped with "
+        "computation.",
+        measured="In each step, the shortest time that any rank spent in collectives: that rank "
+        "arrived last and waited for no one. If the host clock cannot measure the device's work, "
+        "the communication after backward in DistributedDataParallel's log, on the rank with the "
+        "least. On CPUs, the scheduler's counters show whether the communication threads had "
         "cores.",
-        thresholds="Given where it still exceeds the limit without what needless exchanges, "
-        "barriers and large buckets cost, which have findings of their own. Where threads queued "
-        "for cores for half of the communication's time (not measured: where there are as many "
-        "ranks as cores), the machine is named and it is no more than worth knowing; else a "
-        "warning if accumulation over 4 batches saves 5 %.",
-        fixes="Accumulation with `no_sync`, larger batches, buckets that overlap, gradients in 16 "
-        "bits, the faster link.",
+        thresholds="The limit must still be exceeded after subtracting the cost of needless "
+        "exchanges, barriers and large buckets, which have findings of their own. Warning if "
+        "accumulation over 4 batches saves 5 % of the step time. Info, with the machine named as "
+        "the cause, if communication threads waited for cores for half of the communication time "
+        "(or, where that is not measured, if there are as many ranks as cores).",
+        fixes="Accumulate gradients with `no_sync`, use larger batches, overlap the buckets, send "
+        "gradients in 16 bits, or use a faster link.",
         examine=_bound,
         alternatives=(trace_time.COMMUNICATION_BOUND,),
         needs=("step_seconds",),
@@ -236,8 +234,8 @@ RULES = (
                 "share",
                 0.20,
                 "fraction",
-                "exposed communication, of the step; from 20 % on, accumulation over four batches "
-                "saves at least 15 %",
+                "exposed communication as a share of the step; from 20 % on, accumulation over "
+                "four batches saves at least 15 %",
             ),
         ),
         unverified="on GPUs and between hosts",

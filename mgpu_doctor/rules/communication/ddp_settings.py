@@ -1,4 +1,4 @@
-"""The search for unused parameters where there are none."""
+"""Findings about DistributedDataParallel's settings: accumulation, buckets, unused parameters."""
 
 from __future__ import annotations
 
@@ -68,24 +68,24 @@ def _accumulation(measures: Measures, _: Limits) -> Iterable[Finding]:
             1 - saved,
             None,
             f"formula: {format_share(often.needless)} of the exposed communication, and of the "
-            "CPU time "
-            "that moving the rest takes where no core is free; within a fifth, and rather more, as "
-            "ranks would also wait for each other less often",
+            "CPU time for the overlapped part where no core is free; within a fifth, and rather "
+            "more, as ranks would also wait for each other less often",
         )
     yield Finding(
         code="accumulation-syncs",
         severity=severity_of_cost(saved) if saved is not None else Severity.INFO,
         confidence=0.95,
-        title=f"Gradients are exchanged {most} times for one update: {spent} a step for nothing",
-        cause=f"An update adds up the gradients of {batches} backward passes, and "
-        f"DistributedDataParallel exchanges them in {most} of these; only the last one needs it.",
+        title=f"Gradients are exchanged {most} times per update, which wastes {spent} per step",
+        cause=f"Each update accumulates the gradients of {batches} backward passes. "
+        f"DistributedDataParallel exchanges them in {most} of these, but only the last exchange is "
+        "needed.",
         evidence=tuple(evidence),
         since_step=0,
         cost=cost(saved, step),
         fixes=(
             Fix(
                 "no-sync",
-                "Exchange gradients in the last micro-batch only",
+                "Exchange gradients only in the last micro-batch",
                 how_to_accumulate(batches),
                 predicted,
             ),
@@ -109,21 +109,20 @@ def _overlap(measures: Measures, limits: Limits) -> Iterable[Finding]:
     hidden = max(0.0, logged.communication - logged.exposed)
     cause = (
         f"DistributedDataParallel sends {largest / MIB:.0f} of {sum(logged.buckets) / MIB:.0f} MiB "
-        f"of gradients in one bucket, which can leave only when its last gradient is there"
+        f"of gradients in one bucket, which cannot be sent before its last gradient is ready"
     )
     cause += f" (bucket_cap_mb={logged.cap / MIB:.0f})." if logged.cap else "."
     if crowded:
         cause += (
-            " The cores that would have to move data meanwhile are busy with backward itself, so "
-            "other buckets may gain little on this machine."
+            " The cores that would send the data are busy with backward itself, so smaller buckets "
+            "may gain little on this machine."
         )
     yield Finding(
         code="overlap-poor",
         severity=Severity.INFO if crowded else severity_of_cost(gain),
         confidence=0.6 if crowded else 0.8,
-        title=f"Backward hides only {format_share(hidden / max(logged.communication, 1e-12))} of "
-        "the "
-        f"communication: {format_seconds(logged.exposed)} of each pass are exposed",
+        title=f"Only {format_share(hidden / max(logged.communication, 1e-12))} of communication "
+        f"overlaps with backward; {format_seconds(logged.exposed)} per pass are exposed",
         cause=cause,
         evidence=(
             Evidence("communication, a pass", logged.communication, "s", None, LOGGED),
@@ -136,7 +135,7 @@ def _overlap(measures: Measures, limits: Limits) -> Iterable[Finding]:
         fixes=(
             Fix(
                 "smaller-buckets",
-                "Let buckets leave while backward still computes",
+                "Send buckets while backward still computes",
                 f"DistributedDataParallel(model, bucket_cap_mb={mib}){default}. A bucket is never "
                 "smaller than its largest parameter.",
                 None
@@ -176,7 +175,7 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
     step = measures.step_seconds
     saved = min(1.0, min(a_step) / step) if a_step and step else None
     sure = all(one.graph_varies is False for one in modules)
-    spent = f"{format_seconds(min(a_step))} a step" if a_step else "time"
+    spent = f"{format_seconds(min(a_step))} per step" if a_step else "time"
     yield Finding(
         code="unused-parameter-scan",
         severity=severity_of_cost(saved or 0.0),
@@ -184,8 +183,8 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
         title=f"The search for unused parameters costs {spent} and finds none",
         cause="find_unused_parameters=True makes DistributedDataParallel walk the whole autograd "
         "graph before each backward pass, and keeps it from ordering its buckets as gradients "
-        "become ready. Every parameter took part "
-        + ("in every pass so far." if sure else "in every pass that was looked at."),
+        "become ready. Every parameter was used "
+        + ("in every pass so far." if sure else "in every pass that was checked."),
         evidence=(
             *(
                 Evidence(
@@ -201,10 +200,10 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
             Fix(
                 "no-search",
                 "Turn the search off",
-                "DistributedDataParallel(model, find_unused_parameters=False). Keep it where a "
-                "branch or layer is skipped now and then (layer dropout, mixture of experts): "
-                "without it such a pass ends in `RuntimeError: Expected to have finished "
-                "reduction in the prior iteration`, and never in wrong gradients. In Lightning: "
+                "DistributedDataParallel(model, find_unused_parameters=False). Keep the search if "
+                "a branch or layer is sometimes skipped (layer dropout, mixture of experts): "
+                "without it, such a pass fails with `RuntimeError: Expected to have finished "
+                "reduction in the prior iteration`; gradients are never wrong. In Lightning: "
                 'strategy="ddp"; in transformers: ddp_find_unused_parameters=False; in Accelerate: '
                 "DistributedDataParallelKwargs(find_unused_parameters=False).",
                 None
@@ -212,8 +211,8 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
                 else Predicted(
                     1 - saved,
                     None,
-                    "measured: the searches, which all ranks do at once, on the one that searched "
-                    "least; a lower bound, as buckets in the right order hide more communication",
+                    "measured: search time on the rank where it is shortest, as all ranks search "
+                    "at once; a lower bound, as buckets in the right order hide more communication",
                 ),
             ),
         ),
@@ -237,30 +236,30 @@ RULES = (
     Rule(
         code="accumulation-syncs",
         family="slow",
-        summary="Gradients of several micro-batches are added up for one update, and exchanged "
-        "between the ranks in each of them.",
-        measured="Backward passes a step, the share of DistributedDataParallel's forward passes "
-        "outside of `no_sync`, and optimizer steps a step. What the needless exchanges cost is "
-        "their share of the exposed communication.",
-        thresholds="At least two backward passes a step, and half an exchange a step more than "
-        "optimizer steps. With several optimizers whose steps were not counted, and with LBFGS, "
-        "nothing is said. Warning from 5 % of the step time.",
-        fixes="`with model.no_sync():` around forward and backward of all micro-batches but the "
-        "last.",
+        summary="Gradients are accumulated over several micro-batches but exchanged in each of "
+        "them.",
+        measured="Backward passes per step, the share of DistributedDataParallel's forward passes "
+        "outside `no_sync`, and optimizer steps per step. The cost is the needless exchanges' "
+        "share of the exposed communication.",
+        thresholds="At least two backward passes per step, and at least 0.5 exchanges per step "
+        "more than optimizer steps. Not reported with LBFGS, or with several optimizers whose "
+        "steps were not counted. Warning from 5 % of the step time.",
+        fixes="Put `with model.no_sync():` around forward and backward of all micro-batches except "
+        "the last.",
         examine=_accumulation,
         needs=("step_seconds",),
     ),
     Rule(
         code="overlap-poor",
         family="slow",
-        summary="Communication that backward could hide is exposed, because most gradients leave "
-        "in one bucket.",
+        summary="Communication does not overlap with backward, because most gradients are sent in "
+        "one bucket.",
         measured="DistributedDataParallel's log: backward, communication and their overlap, bucket "
         "sizes. The gain is a formula: buckets one after the other, gradients ready evenly.",
-        thresholds="One bucket with half of all bytes or more, of more than 2 MiB. On CPUs whose "
-        "cores have no time left, a gain is not promised (measured: buckets of 1 and of 1000 MiB "
+        thresholds="More than 2 MiB of gradients, and one bucket with at least half of them. No "
+        "gain is predicted on overloaded CPU cores (measured: buckets of 1 MiB and of 1000 MiB "
         "take equally long there).",
-        fixes="A smaller `bucket_cap_mb`.",
+        fixes="Set a smaller `bucket_cap_mb`.",
         examine=_overlap,
         alternatives=(trace_time.OVERLAP_POOR,),
         needs=("step_seconds",),
@@ -269,8 +268,7 @@ RULES = (
                 "gain",
                 WARNING_COST,
                 "fraction",
-                "predicted share of the step time that other buckets save; 5 % is the cost of a "
-                "warning",
+                "predicted share of the step time that smaller buckets save; a warning needs 5 %",
             ),
         ),
         unverified="on GPUs",
@@ -278,14 +276,14 @@ RULES = (
     Rule(
         code="unused-parameter-scan",
         family="slow",
-        summary="DistributedDataParallel searches for unused parameters in every pass, and there "
-        "are none.",
-        measured="The flag, what the search found (torch's own log, and whether the set ever "
-        "changed), and the time of the searches. What they cost is their time on the rank that "
-        "searched least, as all do at once.",
-        thresholds="No unused parameter on any rank, in any pass that torch tells of. Warning from "
-        "5 % of the step time, worth knowing below.",
-        fixes="`find_unused_parameters=False`.",
+        summary="DistributedDataParallel searches for unused parameters in every pass, although "
+        "there are none.",
+        measured="The flag, the result of the search (torch's own log, and whether the set ever "
+        "changed), and the search time. The cost is the time on the rank where it is shortest, as "
+        "all ranks search at once.",
+        thresholds="No unused parameter on any rank, in any pass that torch reports. Warning from "
+        "5 % of the step time, info below.",
+        fixes="Set `find_unused_parameters=False`.",
         examine=_unused,
         needs=("step_seconds",),
     ),

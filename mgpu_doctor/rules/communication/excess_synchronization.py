@@ -32,27 +32,28 @@ SETTINGS = {
         LIGHTNING := Setting(
             "Lightning",
             "a value that is logged in every step with sync_dist=True",
-            'self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True) meets once an '
-            "epoch; or self.log(..., sync_dist=False) in training_step, which logs rank 0's own.",
+            'self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True) synchronizes '
+            "once per epoch. Or use self.log(..., sync_dist=False) in training_step, which logs "
+            "the value of rank 0.",
         )
     ),
     "/lightning_fabric/utilities/distributed.py": LIGHTNING,
     "/torchmetrics/utilities/distributed.py": Setting(
         "TorchMetrics",
-        "a metric that is put together in every step",
-        "Leave dist_sync_on_step=False, the default, and call metric.compute() every 50th step or "
-        "at the end of an epoch: metric.update(...) adds up meanwhile without meeting anybody.",
+        "a metric that is computed over all ranks in every step",
+        "Keep dist_sync_on_step=False, the default, and call metric.compute() every 50th step or "
+        "at the end of an epoch. metric.update(...) accumulates without synchronizing.",
     ),
     "/accelerate/utils/operations.py": Setting(
         "Accelerate",
         "accelerator.gather, gather_for_metrics or reduce, which the loop calls in every step",
-        "if step % 50 == 0: around it; add values up in a tensor meanwhile. Leave it where "
-        "training itself needs the result.",
+        "Call it only `if step % 50 == 0:` and accumulate the values in a tensor in between. Leave "
+        "it if training itself needs the result.",
     ),
     "/transformers/trainer_pt_utils.py": Setting(
         "transformers",
         "the mean of the loss, which is logged in every step",
-        "TrainingArguments(logging_steps=50) instead of 1.",
+        "Set TrainingArguments(logging_steps=50) instead of 1.",
     ),
 }
 """By the end of the file in which the framework calls torch; read in the sources of Lightning
@@ -163,7 +164,7 @@ def _of_the_script(measures: Measures, found: list[Place]) -> Finding:
         measures,
         found,
         saved,
-        title=f"Every step synchronizes all ranks in {first.name} at {first.site}",
+        title=f"{first.name} at {first.site} synchronizes all ranks in every step",
         cause=_cause(sure, found),
         fixes=tuple(_fixes(sure, found, saved)),
         confidence=0.9 if sure else 0.5,
@@ -177,9 +178,9 @@ def _of_a_framework(measures: Measures, caller: Setting, found: list[Place]) -> 
         measures,
         found,
         saved,
-        title=f"In every step {caller.framework} synchronizes all ranks",
+        title=f"{caller.framework} synchronizes all ranks in every step",
         cause=f"{caller.framework} calls {names} for {caller.why}.",
-        fixes=(Fix("less-often", "Let the ranks meet less often", caller.how, _gains(saved)),),
+        fixes=(Fix("less-often", "Synchronize the ranks less often", caller.how, _gains(saved)),),
         confidence=0.8,
     )
 
@@ -195,7 +196,7 @@ def _finding(
     confidence: float,
 ) -> Finding:
     step = measures.step_seconds
-    cost = f": {format_seconds(saved * step)} a step" if saved is not None and step else ""
+    cost = f": {format_seconds(saved * step)} per step" if saved is not None and step else ""
     return Finding(
         code="sync-excess",
         severity=severity_of_cost(saved) if saved is not None else Severity.INFO,
@@ -222,15 +223,15 @@ def _finding(
 def _cause(sure: list[Place], found: list[Place]) -> str:
     if any(one.name in BARRIERS for one in sure):
         return (
-            "A barrier makes every rank wait for the slowest one, once more than the exchange of "
-            "gradients does anyway, and moves nothing. Training does not need it."
+            "A barrier makes every rank wait for the slowest one, in addition to the gradient "
+            "exchange. Training does not need it."
         )
     if sure:
-        return "Python objects are pickled and exchanged in every step, which all ranks wait for."
+        return "Python objects are pickled and exchanged in every step, and all ranks wait for it."
     sites = ", ".join(one.site for one in found[:MOST_PLACES])
     return (
-        "DistributedDataParallel exchanges the gradients by itself; this is a collective more in "
-        f"every step ({sites}), such as the mean of a loss that is logged."
+        "DistributedDataParallel exchanges the gradients itself. This is an extra collective in "
+        f"every step ({sites}), for example the mean of a logged loss."
     )
 
 
@@ -241,18 +242,18 @@ def _fixes(sure: list[Place], found: list[Place], saved: float | None) -> Iterab
         yield Fix(
             "no-barrier",
             "Remove the barrier from the loop",
-            f"Delete {barriers[0].name}() at {barriers[0].site}; where all must wait for a file "
-            "of rank 0, call it only in that step.",
+            f"Delete {barriers[0].name}() at {barriers[0].site}. If all ranks must wait for a file "
+            "that rank 0 writes, call it only in that step.",
             gains,
         )
     others = [one for one in found if one not in barriers]
     if others:
         yield Fix(
             "less-often",
-            "Exchange numbers for the log every 50th step",
-            f"if step % 50 == 0: around {others[0].name}() at {others[0].site}; add values up in a "
-            "tensor meanwhile. Leave it where training itself needs the result (a contrastive "
-            "loss, the norm of all gradients).",
+            "Exchange values for logging only every 50th step",
+            f"Call {others[0].name}() at {others[0].site} only `if step % 50 == 0:` and accumulate "
+            "the values in a tensor in between. Leave it if training itself needs the result (a "
+            "contrastive loss, the norm of all gradients).",
             gains if sure and not barriers else None,
         )
 
@@ -263,7 +264,7 @@ def _gains(saved: float | None) -> Predicted | None:
     return Predicted(
         1 - saved,
         None,
-        "measured: the time in these calls of the rank that stood there least; the others' wait "
+        "measured: time in these calls on the rank where it is shortest; the other ranks' waiting "
         "moves to the next exchange",
     )
 
@@ -272,29 +273,33 @@ RULES = (
     Rule(
         code="sync-excess",
         family="slow",
-        summary="A barrier, an exchange of Python objects or of numbers for the log synchronizes "
-        "all ranks in every step.",
-        measured="Calls of torch.distributed from Python, by line, a step. What they cost is the "
-        "time that the rank spent there that stood there least: what others waited beyond that, "
-        "they would wait at the next exchange of gradients. Where a device runs behind the host, "
-        "that cost is unknown. Of lines of installed packages only those are told of which it is "
-        "known what setting of yours asks for them (Lightning, TorchMetrics, Accelerate, "
-        "transformers).",
-        thresholds="Barriers and exchanges of objects anywhere; all_reduce, all_gather and the "
-        "like only beside DistributedDataParallel without a communication hook, as otherwise they "
-        "are the training itself, of 1,024 elements at most, and then it is no more than worth "
-        "knowing. What torch calls by itself (`Join`, autograd) is left out. Counted over at least "
-        "20 steps, on all ranks. Warning from 5 % of the step time.",
-        fixes="Remove the barrier; log every 50th step; the framework's own setting for it.",
+        summary="A barrier, or an exchange of Python objects or of values for logging, "
+        "synchronizes all ranks in every step.",
+        measured="Calls to torch.distributed per step, by line of Python code. The cost is the "
+        "time spent there by the rank where it is shortest: the others' additional waiting would "
+        "only move to the next gradient exchange. If the host runs ahead of a device, the cost is "
+        "unknown. Lines of installed packages are reported only if it is known which of your "
+        "settings causes them (Lightning, TorchMetrics, Accelerate, transformers).",
+        thresholds="Counted over at least 20 steps, on all ranks. Barriers and exchanges of "
+        "objects count everywhere. all_reduce, all_gather and similar calls count only with "
+        "DistributedDataParallel without a communication hook (otherwise they are the training "
+        "itself) and up to 1,024 elements; alone, they are info. Calls that torch makes itself "
+        "(`Join`, autograd) do not count. Warning from 5 % of the step time.",
+        fixes="Remove the barrier, log every 50th step, or change the framework's setting.",
         examine=_excess,
         needs=("step_seconds",),
         limits=(
-            Limit("least", 0.9, "calls", "a line that is called less than once a step is no habit"),
+            Limit(
+                "least",
+                0.9,
+                "calls",
+                "a line that is called less than about once per step is not part of every step",
+            ),
             Limit(
                 "most",
                 4.0,
                 "calls",
-                "more calls a step from one line are a layer's (SynchronizedBatchNorm) or a loop "
+                "more calls per step from one line belong to a layer (SyncBatchNorm) or a loop "
                 "over parameters",
             ),
         ),

@@ -30,9 +30,9 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for one in of_phases(measures, ("gc",), limits["cost"]):
         everywhere = len(one.ranks) > 1
         waits = (
-            "each rank stops in steps of its own, and all others wait every time"
+            "the ranks stop in different steps, and all others wait each time"
             if everywhere
-            else "the others wait for it every time"
+            else "the other ranks wait each time"
         )
         yield finding(
             measures,
@@ -40,22 +40,22 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
             code="gc-pauses",
             title=f"Python's garbage collector stops {format_ranks(one.ranks)} "
             f"{when(measures, one)}, for {format_seconds(one.seconds)} each time",
-            cause=f"The collector looks through all objects that the process keeps (data sets of "
-            f"Python objects, caches, the modules themselves); {waits}.{_generations(measures)}",
+            cause=f"The collector scans all objects in the process (data sets of Python objects, "
+            f"caches, the modules themselves); {waits}.{_generations(measures)}",
             fixes=(
                 Fix(
                     "gc-freeze",
-                    "Take what lives for ever out of the collector's sight",
-                    "Before the training loop, when models and data sets are made: "
+                    "Exclude long-lived objects from garbage collection",
+                    "Before the training loop, once models and data sets exist, call "
                     "`import gc; gc.collect(); gc.freeze()`.",
-                    without(one, "collections, an upper bound: young objects are still looked at"),
+                    without(one, "collections, an upper bound: young objects are still scanned"),
                 ),
                 Fix(
                     "gc-together",
-                    "Collect on all ranks in the same step, and young objects only",
-                    "Before the loop: `gc.disable()`. In it: `if step % 500 == 0: gc.collect(1)`. "
-                    "Do the same on every rank. Garbage in reference cycles lives longer: "
-                    "watch the memory of the process, and collect more often if it grows.",
+                    "Collect only young objects, in the same step on all ranks",
+                    "Call `gc.disable()` before the loop and `if step % 500 == 0: gc.collect(1)` "
+                    "in it, on every rank. Garbage in reference cycles lives longer: watch the "
+                    "process's memory, and collect more often if it grows.",
                     without(one, "collections, an upper bound: one in 500 steps remains"),
                 ),
             ),
@@ -64,16 +64,14 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _generations(measures: Measures) -> str:
-    """What the events of single pauses tell."""
+    """How many recorded pauses were full collections; empty if none; begins with a space."""
     pauses = [event for rank in measures.case.ranks for event in rank.events if event.kind == "gc"]
     full = [event.seconds for event in pauses if event.value == FULL]
     if not full:
         return ""
     return (
-        f" {len(full)} of {len(pauses)} pauses on record were full collections (median "
-        f"{format_seconds(float(np.median(full)))}): where the code calls `gc.collect()` itself, "
-        "that is "
-        "why."
+        f" {len(full)} of {len(pauses)} recorded pauses were full collections (median "
+        f"{format_seconds(float(np.median(full)))}). Check whether the code calls `gc.collect()`."
     )
 
 
@@ -84,13 +82,13 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
         fixes = [
             Fix(
                 "save-in-background",
-                "Copy the state, go on training, and write it meanwhile",
-                "On all ranks alike: `import torch.distributed.checkpoint as dcp`; when it is "
-                "time, `if pending is not None: pending.result()`, then `pending = "
+                "Save in the background while training continues",
+                "On every rank, `import torch.distributed.checkpoint as dcp`; to save, "
+                "`if pending is not None: pending.result()`, then `pending = "
                 'dcp.async_save({"model": model, "optimizer": optimizer}, '
-                'checkpoint_id=f"checkpoints/{step}")`. It needs a process group with a CPU '
-                'backend (`init_process_group("cpu:gloo,cuda:nccl")`) and memory of the host for '
-                "one copy.",
+                'checkpoint_id=f"checkpoints/{step}")`. This needs a process group with a CPU '
+                'backend (`init_process_group("cpu:gloo,cuda:nccl")`) and host memory for one '
+                "copy.",
                 without(one, "saving, an upper bound: the copy still takes time"),
             ),
             less_often(one, "Save", "`if step % {steps} == 0:` around the saving"),
@@ -99,15 +97,15 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
             fixes.append(
                 Fix(
                     "save-sharded",
-                    f"Let all {count} ranks write a part each",
+                    f"Write one shard on each of the {count} ranks",
                     'torch.distributed.checkpoint: `dcp.save({"model": model, "optimizer": '
                     'optimizer}, checkpoint_id=f"checkpoints/{step}")` on all ranks: each writes '
-                    "its share, to a folder that all of them see.",
+                    "its shard to a shared folder.",
                     Predicted(
                         1 - one.saved * (1 - 1 / count),
                         None,
-                        f"formula: 1/{count} of the bytes a rank, if the storage takes them "
-                        f"{count} at a time",
+                        f"formula: 1/{count} of the bytes per rank, if the storage accepts {count} "
+                        "writers at full speed",
                     ),
                 )
             )
@@ -119,7 +117,7 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
             code="checkpoint-stall",
             title=f"Saving a checkpoint {who} stops the training {when(measures, one)}, for "
             f"{format_seconds(one.seconds)} each time",
-            cause=f"The training loop stands still until the checkpoint is written{waits}."
+            cause=f"The training loop is blocked until the checkpoint is written{waits}."
             f"{busy(one)}",
             fixes=tuple(fixes),
             replaces=told_by(measures, one),
@@ -130,13 +128,12 @@ RULES = (
     Rule(
         code="gc-pauses",
         family="slow",
-        summary="Python's garbage collector stops ranks, each at moments of its own, and all "
-        "others wait.",
-        measured="`gc.callbacks` time every collection; what they cost all ranks together is a "
-        "what-if over the same steps without them. Not told while a GPU runs ahead of the host.",
+        summary="Python's garbage collector stops ranks in different steps, and all others wait.",
+        measured="`gc.callbacks` time every collection. The cost is a what-if: the same steps "
+        "without the collections. Not reported while the host runs ahead of a GPU.",
         thresholds=RECURS,
-        fixes="`gc.freeze()` when everything is set up; `gc.disable()` and `gc.collect(1)` every "
-        "some hundred steps on all ranks at once.",
+        fixes="Call `gc.freeze()` once everything is set up, or `gc.disable()` and then "
+        "`gc.collect(1)` every few hundred steps, in the same step on all ranks.",
         examine=_gc,
         needs=("stalls",),
         limits=(COST,),
@@ -144,13 +141,13 @@ RULES = (
     Rule(
         code="checkpoint-stall",
         family="slow",
-        summary="Saving checkpoints stops the training again and again.",
-        measured="Time in `torch.save` and `torch.distributed.checkpoint.save`, on each rank; the "
-        "cost is a what-if over the same steps without it. Where the step records hold too few of "
-        "them, the history of the whole run is used.",
+        summary="Saving checkpoints repeatedly stops the training.",
+        measured="Time in `torch.save` and `torch.distributed.checkpoint.save` on each rank. The "
+        "cost is a what-if: the same steps without it. If the step records contain too few "
+        "checkpoints, the history of the whole run is used.",
         thresholds=RECURS,
         fixes="Save in the background (`torch.distributed.checkpoint.async_save`), less often, or "
-        "a share on each rank.",
+        "one shard per rank.",
         examine=_checkpoint,
         needs=("stalls",),
         limits=(COST,),

@@ -1,4 +1,4 @@
-"""Workers that learn at their own pace (parameter servers): a slow one, and one that is lost."""
+"""Workers that train at their own pace (parameter servers): a slow worker, and a lost one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _slow_task(slow: SlowPace, saved: float, measures: Measures) -> Finding:
     task = f"/job:worker/replica:0/task:{slow.index}"
     return _finding(
         Culprit(None, device=task),
-        f"Worker {slow.index} takes {format_seconds(slow.middle)} for a closure",
+        f"Worker {slow.index} takes {format_seconds(slow.middle)} per closure",
         (slow, saved, measures.step_seconds),
         seen=Evidence(
             "seconds for a closure, median, against that of the other workers",
@@ -58,10 +58,10 @@ def _slow_task(slow: SlowPace, saved: float, measures: Measures) -> Finding:
             f"its newest {format_count(slow.times, 'closure')}, as the chief sees them",
             task,
         ),
-        how=f"On the host of this worker (its address stands in TF_CONFIG, `cluster.worker"
-        f"[{slow.index}]`): `top` for neighbours on its cores, clocks, and the storage "
-        "that its part of the data set is read from. ds.prefetch(tf.data.AUTOTUNE) in the "
-        "function given to create_per_worker_dataset.",
+        how=f"On this worker's host (its address is in TF_CONFIG, `cluster.worker[{slow.index}]`), "
+        "check with `top` for other processes on its cores, its clocks, and the storage of its "
+        "part of the data set. Add ds.prefetch(tf.data.AUTOTUNE) in the function given to "
+        "create_per_worker_dataset.",
     )
 
 
@@ -71,7 +71,7 @@ def _slow_rank(slow: SlowPace, saved: float, measures: Measures) -> Finding:
     on = f" on {host}" if host else ""
     return _finding(
         Culprit(slow.index, host=host, device=device, pid=pid),
-        f"Rank {slow.index}, a worker, takes {format_seconds(slow.middle)} for its own work of a "
+        f"Rank {slow.index}, a worker, needs {format_seconds(slow.middle)} of its own work per "
         "step",
         (slow, saved, measures.step_seconds),
         seen=Evidence(
@@ -81,8 +81,9 @@ def _slow_rank(slow: SlowPace, saved: float, measures: Measures) -> Finding:
             slow.of_others,
             f"its newest {format_count(slow.times, 'step')}, without waiting and communication",
         ),
-        how=f"The list of ranks shows which phase is longer than the others'. `top`{on} for "
-        "neighbours on its cores, clocks, and the storage that its part of the data is read from.",
+        how=f"Look in the list of ranks for the phase that is longer than on the others. Check"
+        f"{on} with `top` for other processes on its cores, its clocks, and the storage of its "
+        "part of the data.",
     )
 
 
@@ -100,12 +101,10 @@ def _finding(
         severity=severity_of_cost(saved),
         confidence=0.9,
         title=f"{title}, the others {format_seconds(slow.of_others)}: {format_share(saved)} of "
-        "the throughput "
-        "is lost",
-        cause="Workers of a parameter server do not wait for each other, so the job is slower only "
-        "by what this one does less. The weights that its gradients were computed with are older "
-        "than the others'. Its host or its part of the data is slow: all workers run the same "
-        "function.",
+        "the throughput is lost",
+        cause="Workers of a parameter server do not wait for each other, so the job loses only "
+        "what this worker does less. Its gradients are computed from older weights than the "
+        "others'. All workers run the same function, so its host or its part of the data is slow.",
         culprits=(worker,),
         evidence=(seen,),
         since_step=0,
@@ -118,8 +117,8 @@ def _finding(
                 Predicted(
                     1 - saved,
                     None,
-                    "formula: what the workers do in a second, with this one's time at the median "
-                    "of the others",
+                    "formula: throughput of all workers, with this one at the median time of the "
+                    "others",
                 ),
             ),
         ),
@@ -127,7 +126,7 @@ def _finding(
 
 
 def _lost(measures: Measures, _: Limits) -> Iterable[Finding]:
-    """Of ranks: the console tells of others."""
+    """Workers that are ranks; rules about the console report the others."""
     case = measures.case
     if case.job.outcome is not Outcome.COMPLETED:
         return
@@ -139,10 +138,10 @@ def _lost(measures: Measures, _: Limits) -> Iterable[Finding]:
         code="worker-lost",
         severity=Severity.WARNING,
         confidence=fallen[0].confidence,
-        title=f"{failure_text.who(fallen, case)} {failure_text.death(fallen[0])}; the job went on "
-        f"without {'them' if len(fallen) > 1 else 'it'}",
-        cause=f"{failure_text.cause_of(fallen[0], case)} The others went on: the job was finished "
-        "by fewer workers, without the part of the data that only the lost ones had.",
+        title=f"{failure_text.who(fallen, case)} {failure_text.death(fallen[0])}; the job "
+        f"continued without {'them' if len(fallen) > 1 else 'it'}",
+        cause=f"{failure_text.cause_of(fallen[0], case)} The other workers finished the job, "
+        "without the data that only the lost ones had.",
         culprits=failure_text.culprits_of(fallen),
         evidence=failure_text.evidence_of(fallen[0], case),
         since_step=fallen[0].last_step,
@@ -154,28 +153,27 @@ RULES = (
     Rule(
         code="straggler-worker",
         family="slow",
-        summary="A worker of a parameter server takes longer than the others for the same work; "
-        "they do not wait for it, but it does less.",
-        measured="ParameterServerStrategy: the chief times each worker's closures. Ranks that send "
-        "gradients to a rank that only serves: their own work of each step, without waiting and "
-        "communication. Quartiles of each worker's newest 256 are compared.",
-        thresholds=f"A median that is {format_share(EXCESS)} above the median of the others', by "
-        f"{SURE:g} standard errors beyond the next, over {LEAST} closures or steps of each at "
-        "least. What it costs is the sum of what the workers do in a second, against the same "
-        "with this one mended.",
-        fixes="Look at that worker's host and at its part of the data.",
+        summary="A worker of a parameter server needs longer than the others for the same work. "
+        "They do not wait for it, but the job's throughput is lower.",
+        measured="With ParameterServerStrategy, the chief times each worker's closures. For ranks "
+        "that send gradients to a parameter server, their own work in each step, without waiting "
+        "and communication. Quartiles of each worker's newest 256 times are compared.",
+        thresholds=f"A median {format_share(EXCESS)} above the median of the other workers, and "
+        f"{SURE:g} standard errors above the next slowest, over at least {LEAST} closures or steps "
+        "per worker. The cost is the lost share of the throughput of all workers.",
+        fixes="Check that worker's host and its part of the data.",
         examine=_slow,
         limits=(COST,),
     ),
     Rule(
         code="worker-lost",
         family="failed",
-        summary="A worker died and the job went on without it, as asynchronous strategies can.",
-        measured="A rank that ended by a signal, an exception or an exit code of its own, in a job "
-        "that ended well and in which others took steps after that.",
-        thresholds="At least two steps of another rank, begun after the worker's last sign of "
+        summary="A worker failed and the job continued without it, as asynchronous strategies can.",
+        measured="A rank that ended by a signal, an exception or a nonzero exit code, in a job "
+        "that completed and in which other ranks took steps afterwards.",
+        thresholds="At least two steps of another rank that began after the worker's last sign of "
         "life.",
-        fixes="Find why it died; start it again, where the launcher does not.",
+        fixes="Find out why it failed, and restart it if the launcher does not.",
         examine=_lost,
     ),
 )

@@ -1,4 +1,4 @@
-"""A rank keeps the others waiting step after step, by stacks sampled from outside."""
+"""A rank that slows down the others in every step, found by sampling stacks from outside."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.rule import Detector, Limits
 
 CONFIDENCE = 0.8
-"""At most: what the samples do not show is the time of a step."""
+"""Limited, because samples do not show step times."""
 MEASURED = (
-    f"In a job without the probe: from {LEAST_LOOKS} looks at all stacks on, a rank that is in its "
-    f"own code in {LEAST_EXCESS:.0%} of them more often than every other, while these wait in a "
-    f"collective or the backward pass (Fisher's exact test, {FALSE_ALARMS:g} false alarms for all "
-    "ranks together; signs that several steps passed)."
+    f"In a job without the probe, at least {LEAST_LOOKS} stack samples of all ranks: one rank is "
+    f"in its own code in {LEAST_EXCESS:.0%} of them more often than every other rank, while the "
+    f"others wait in a collective or the backward pass (Fisher's exact test, {FALSE_ALARMS:g} "
+    "false alarms for all ranks together), and several steps have passed."
 )
 
 
@@ -49,10 +49,10 @@ def _finding(one: Sampled, measures: Measures) -> Finding:
         code=f"straggler-{one.kind.value}",
         severity=severity_of_cost(excess),
         confidence=CONFIDENCE,
-        title=f"Rank {one.rank} keeps the others waiting: it is in {one.function}() at {at} in "
-        f"{format_share(one.share)} of {one.looks} looks",
-        cause=f"In {format_share(one.own)} of the looks it was in its own code, of the others "
-        f"none in more than {format_share(one.others)}: {who} waited meanwhile"
+        title=f"Rank {one.rank} is slowing down the other ranks: it is in {one.function}() at {at} "
+        f"in {format_share(one.share)} of {one.looks} samples",
+        cause=f"It was in its own code in {format_share(one.own)} of the samples, no other rank in "
+        f"more than {format_share(one.others)}. Meanwhile {who} waited"
         f"{f' in {one.operation}' if one.operation else ''}.",
         culprits=(
             Culprit(
@@ -79,10 +79,10 @@ def _finding(one: Sampled, measures: Measures) -> Finding:
         fixes=(
             Fix(
                 "that-function",
-                f"See why {one.function}() takes longer on rank {one.rank}",
-                f"It is at {site}: work that only this rank does, or that takes longer there "
+                f"Find out why {one.function}() takes longer on rank {one.rank}",
+                f"It is at {site}: either only this rank does this work, or it takes longer there "
                 "(its data, its files, its device). `mgpu-doctor run -- COMMAND` measures every "
-                "phase of every step and tells these apart.",
+                "phase of every step and shows which.",
             ),
         ),
     )

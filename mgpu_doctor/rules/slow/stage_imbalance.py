@@ -35,27 +35,28 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
         severity=Severity.INFO if slight else severity_of_cost(cost),
         confidence=round(min(0.99, max(0.5, stages.positive)), 2),
         title=f"Pipeline stage {stages.slowest} ({format_ranks(slow)}) is the slowest: "
-        f"{format_seconds(work)} of work a step, a stage's mean is {format_seconds(stages.mean)}",
-        cause=f"The stages do unequal work, and the others wait for the slowest: the ranks stand "
-        f"{format_share(stages.bubble)} of the step. {_why(stages, parameters)}",
+        f"{format_seconds(work)} of work per step; the mean stage takes "
+        f"{format_seconds(stages.mean)}",
+        cause=f"The stages do unequal work, and the others wait for the slowest: ranks are idle "
+        f"for {format_share(stages.bubble)} of the step. {_why(stages, parameters)}",
         culprits=tuple(culprit_of(measures, rank) for rank in slow),
         victims=tuple(sorted(rank for stage in stages.ranks for rank in stage if rank not in slow)),
         evidence=tuple(_evidence(measures, stages)),
         since_step=0,
         cost=Cost(step_fraction=cost, seconds_per_step=cost * stages.step_seconds),
-        fixes=(*([_mend(stages, cost)] if by_itself else []), *_fixes(stages)),
+        fixes=(*([_fix_rank(stages, cost)] if by_itself else []), *_fixes(stages)),
     )
 
 
 def _why(stages: Stages, parameters: list[int] | None) -> str:
     if parameters is None:
-        return "Whether its layers are larger or its rank slower, nothing here tells."
+        return "It is unknown whether its layers are larger or its ranks are slower."
     sizes = f"({parameters[stages.slowest]:,} parameters, the median stage {_middle(parameters):,})"
     if not _as_large(stages, parameters):
-        return f"It was given too much of the model {sizes}."
+        return f"It holds too much of the model {sizes}."
     return (
-        f"It is no larger than others {sizes}, so look first at what else runs in it (the loss, "
-        "longer sequences, code for this rank alone) and at its host and device."
+        f"It is no larger than the others {sizes}, so first check what else runs in it (the loss, "
+        "longer sequences, code that only this rank runs), its host and its device."
     )
 
 
@@ -97,13 +98,14 @@ def _evidence(measures: Measures, stages: Stages) -> Iterator[Evidence]:
     yield Evidence("micro-batches a step", stages.micro_batches, "micro-batches")
 
 
-def _mend(stages: Stages, saved: float) -> Fix:
+def _fix_rank(stages: Stages, saved: float) -> Fix:
     who = format_ranks(stages.ranks[stages.slowest])
     return Fix(
         id="mend-rank",
         summary=f"Find what slows {who}, whose stage is as large as the others",
-        how=f"Compare what stage {stages.slowest} runs beside its layers, its threads, its batch "
-        "and its place (clocks, load, temperature of its host and device) with the other stages'.",
+        how=f"Compare stage {stages.slowest} with the other stages: what it runs besides its "
+        "layers, its threads, its batch, and the clocks, load and temperature of its host and "
+        "device.",
         predicted=Predicted(1 - saved, None, f"{MODEL}, this one at the median of the others"),
     )
 
@@ -116,10 +118,10 @@ def _fixes(stages: Stages) -> Iterator[Fix]:
         id="move-layers",
         summary=f"Move {format_share(over / work)} of the work of stage {stages.slowest} to other "
         "stages",
-        how=f"Split the model by time, not by layers: an equal share is "
-        f"{format_seconds(stages.mean)} a "
-        f"step, and stage {least} has {format_seconds(stages.work[least])}. Hand on layers worth "
-        f"{format_seconds(over)} towards it, each split point moving by as much as lies between.",
+        how=f"Split the model by time, not by number of layers. An equal share is "
+        f"{format_seconds(stages.mean)} per step; stage {least} has "
+        f"{format_seconds(stages.work[least])}. Shift layers worth {format_seconds(over)} towards "
+        "it, by moving every split point in between.",
         predicted=Predicted(1 - (stages.saved or 0.0), None, MODEL),
     )
     m = stages.micro_batches
@@ -127,8 +129,9 @@ def _fixes(stages: Stages) -> Iterator[Fix]:
         yield Fix(
             id="more-micro-batches",
             summary=f"Cut the batch into {2 * m} micro-batches instead of {m}",
-            how=f"n_microbatches={2 * m} (the batch must be divisible by it). The bubble shrinks, "
-            "the slowest stage stays; smaller micro-batches use a device less well.",
+            how=f"Set n_microbatches={2 * m}; the batch must be divisible by it. This shrinks the "
+            "bubble but not the slowest stage, and smaller micro-batches use a device less "
+            "efficiently.",
             predicted=Predicted(
                 1 - stages.saved_by_more, None, f"{MODEL}; micro-batches as efficient as now"
             ),
@@ -139,19 +142,20 @@ RULES = (
     Rule(
         code="imbalance-stage",
         family="slow",
-        summary="The stages of a pipeline do unequal work, so that all others wait for the slowest "
-        "one, micro-batch by micro-batch.",
-        measured="Who sends to whom and receives from it, in both directions, tells the stages. "
-        "The work of a stage is its own time in forward and backward, without sends, receives and "
-        "collectives. The ranks of one stage in several pipelines count as one stage; the slowest "
-        "of them decides. A stage that became slow at some step is a straggler instead.",
-        thresholds="The same stage has the most work from the start, by the test that stragglers "
-        "must pass (`explain straggler-compute`). The cost is what equal stages save (where the "
-        "stage is as large as others: what it would save at their median) by "
-        "T = (sum of the stages + (m - 1) x the slowest) / m, which is (m + p - 1) x the work per "
-        "micro-batch where stages are equal (GPipe, arXiv 1811.06965). A rank with v stages "
-        "in turn counts as m v micro-batches (arXiv 2104.04473); schedules that fill the bubble "
-        "take as long as the slowest.",
+        summary="The stages of a pipeline do unequal work, so all others wait for the slowest one "
+        "in every micro-batch.",
+        measured="Stages are found from which ranks send to and receive from each other. The work "
+        "of a stage is its own time in forward and backward, without sends, receives and "
+        "collectives. The same stage of several pipelines counts as one; the slowest of its ranks "
+        "decides. A stage that became slow at some step is reported as a straggler instead.",
+        thresholds="The same stage has the most work from the first step on, by the same test as "
+        "for stragglers (`explain straggler-compute`). The cost is what equal stages would save; "
+        "for a stage that is no larger than the others, what it would save at their median. Step "
+        "time is modelled as T = (sum of the stages + (m - 1) x the slowest) / m with m "
+        "micro-batches and p stages; for equal stages this is (m + p - 1) x the work per "
+        "micro-batch (GPipe, arXiv 1811.06965). An interleaved schedule with v stages per rank "
+        "counts as m v micro-batches (arXiv 2104.04473); schedules that fill the bubble take as "
+        "long as the slowest stage.",
         fixes="Split the model by measured time instead of by layers; give the first and the last "
         "stage fewer blocks, as they also hold the embedding and the loss. More micro-batches "
         "shrink the bubble, not the slowest stage.",
@@ -162,19 +166,24 @@ RULES = (
                 "imbalance",
                 0.15,
                 "fraction",
-                "the slowest stage works more than the mean by this share of it; equal stages "
-                "differ by 9 % where each has two layers, as the first needs no gradient of its "
-                "input, and noise adds to that",
+                "how much more work than the mean the slowest stage has; equal stages of two "
+                "layers differ by 9 %, as the first needs no gradient of its input, and noise "
+                "adds to that",
             ),
             Limit(
                 "alike",
                 0.20,
                 "fraction",
-                "the same, of a stage that is as large as the others, for a warning: of two equal "
-                "stages on a shared machine, one was 16 % beyond the mean throughout a job of 5 s, "
-                "its core being slower (1 of 9 runs)",
+                "the same for a stage that is no larger than the others, for a warning: of two "
+                "equal stages on a shared machine, one was 16 % above the mean throughout a job of "
+                "5 s because its core was slower (1 of 9 runs)",
             ),
-            Limit("cost", 0.01, "fraction", "equal stages save this share of the step at least"),
+            Limit(
+                "cost",
+                0.01,
+                "fraction",
+                "least share of the step time that equal stages would save",
+            ),
         ),
         unverified="On GPUs, where host clocks do not show a stage's work.",
     ),

@@ -1,4 +1,4 @@
-"""What the rules about stalls say alike: when, how long, who waited, what doing it less costs."""
+"""The finding that all rules about stalls share: period, duration, evidence, and common fixes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit
 
 RECURS = (
-    "At least 3 stalls; the third longest stands for all (longer ones count 4 times as much at "
-    "most), so that one or two long ones are not taken for what recurs."
+    "At least 3 stalls. Each counts with at most 4 times the duration of the third longest, so "
+    "that one or two long stalls are not taken for a recurring one."
 )
 
 COST = Limit(
     "cost",
     0.01,
     "fraction",
-    "share of the total time (of the mean step, so that a rare stall counts with all of its time) "
-    "that is saved without it, from which it is worth a line; a warning from 5 %.",
+    "least share of the total time that is saved without the stalls (of the mean step, so that a "
+    "rare stall counts in full); warning from 5 %",
 )
 AFFORDABLE = 0.01
 """Share of the time that something done now and then may take."""
@@ -72,7 +72,7 @@ def finding(
 
 
 def _confidence(one: Stalls) -> float:
-    """What the probe saw itself is sure; the rest is told from chance, best where it is regular."""
+    """Near certain for what the probe timed itself; the rest had to be told from chance."""
     if one.waited is None:
         return 0.99
     return 0.95 if one.period else 0.85
@@ -129,22 +129,22 @@ def when(measures: Measures, one: Stalls) -> str:
 
 
 def busy(one: Stalls) -> str:
-    """What the thread did meanwhile, as far as its CPU clock tells; begins with a blank."""
+    """Whether the main thread computed or waited, by its CPU clock; begins with a space."""
     if one.running is None:
         return ""
     if one.running >= 0.8:
-        return " Its main thread computed all the while."
+        return " Its main thread was busy all the time."
     if one.running <= 0.2:
         return (
-            " Its main thread was hardly on a CPU meanwhile: it waited, for storage, the network, "
-            "a lock, another process or a timer."
+            " Its main thread was hardly on a CPU: it waited for storage, the network, a lock, "
+            "another process or a timer."
         )
-    return f" Its main thread was on a CPU for {one.running * 100:.0f} % of it."
+    return f" Its main thread was on a CPU for {one.running * 100:.0f} % of that time."
 
 
 def told_by(measures: Measures, one: Stalls) -> tuple[str, ...]:
-    """Codes about the same slowness of the same rank: where the stalls come in so many steps that
-    they are what its persistent excess consists of."""
+    """Codes of straggler findings that these stalls explain: the stalls are so frequent that they
+    make up the persistent excess of the same rank."""
     per_step = one.total / max(one.compared, 1)
     excess = [each.excess for each in measures.stragglers or () if each.rank in one.ranks]
     same = one.count > OFTEN * one.compared and all(per_step >= each / 2 for each in excess)
@@ -152,12 +152,12 @@ def told_by(measures: Measures, one: Stalls) -> tuple[str, ...]:
 
 
 def without(one: Stalls, what: str) -> Predicted:
-    """What leaving it out altogether would gain."""
+    """The predicted gain of removing the stalls altogether."""
     return Predicted(1 - one.saved, None, f"{WHAT_IF} {what}")
 
 
 def less_often(one: Stalls, what: str, setting: str) -> Fix:
-    """How seldom it must be done to take no more than a hundredth of the time."""
+    """The fix to do it rarely enough that it takes at most 1 % of the time."""
     distance = one.period or one.compared / one.count
     overhead = one.saved / max(1 - one.saved, 1e-6)
     seldom = max(2, math.ceil(distance * overhead / AFFORDABLE))
@@ -167,7 +167,7 @@ def less_often(one: Stalls, what: str, setting: str) -> Fix:
     return Fix(
         "less-often",
         f"{what} every {seldom} steps instead of every {distance:.0f}",
-        f"{setting.format(steps=seldom)}. At {format_seconds(one.seconds)} each it then takes "
+        f"{setting.format(steps=seldom)}. At {format_seconds(one.seconds)} each, this takes "
         f"{overhead * distance / seldom * 100:.1f} % of the time.",
         Predicted(after, None, f"{WHAT_IF} it, and {distance / seldom:.2f} of its cost added"),
     )

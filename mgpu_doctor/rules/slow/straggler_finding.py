@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.stragglers.straggler_causes import DECIDES, HOST, Cause
-from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
+from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, PhaseExcess, Predicted
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
 from mgpu_doctor.rules.rule import Limit, Limits
@@ -156,7 +156,9 @@ def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
     floor = 0.1 * one.excess
     for phase, extra in sorted(one.by_phase.items(), key=lambda item: -(item[1] or 0.0)):
         if extra is not None and extra >= floor:
-            facts.append(Evidence(f"{phase} in excess of {level}", extra, "s", 0.0, source, where))
+            excess = PhaseExcess(one.rank, phase)
+            measure = f"{phase} in excess of {level}"
+            facts.append(Evidence(measure, extra, "s", 0.0, source, where, excess))
     return tuple(facts)
 
 

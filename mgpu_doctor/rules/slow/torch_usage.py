@@ -1,4 +1,4 @@
-"""Ways to use the framework that cost: compiling again and again, a strategy that has a better."""
+"""Costly uses of PyTorch: recompiling during training, and DataParallel."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
     saved = Predicted(
         1 - found.saved,
         None,
-        "measured what-if: the same time without that in which a rank compiled; an upper bound, "
-        "as code for changing shapes is a little slower",
+        "measured what-if: the same time without compiling; an upper bound, as code for changing "
+        "shapes is a little slower",
     )
     yield Finding(
         code="recompiling",
         severity=severity_of_cost(found.saved),
         confidence=0.95,
-        title=f"torch.compile compiles again in {found.steps} of {found.compared} steps, "
+        title=f"torch.compile recompiles in {found.steps} of {found.compared} steps, "
         f"{format_seconds(found.seconds)} each time",
         cause=_cause(found, what, reason, everybody),
         culprits=tuple(culprit_of(measures, number) for number in found.ranks),
@@ -62,18 +62,17 @@ def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
         fixes=(
             Fix(
                 "dynamic-shapes",
-                "Compile once for all sizes, or have few sizes",
-                "torch.compile(model, dynamic=True); or, for a tensor x of which dimension 0 "
-                "changes, torch._dynamo.mark_dynamic(x, 0) before the call; or keep sizes fixed: "
-                f"pad to a few lengths, {advice.in_loader('drop_last=True')} for the last batch.",
+                "Compile once for all sizes, or use few sizes",
+                "Use torch.compile(model, dynamic=True). Or call torch._dynamo.mark_dynamic(x, 0) "
+                "before the model if dimension 0 of tensor x changes. Or keep sizes fixed: pad to "
+                f"a few lengths, and use {advice.in_loader('drop_last=True')} for the last batch.",
                 saved,
             ),
             Fix(
                 "see-why",
-                "Let torch say what changes",
+                "Let torch report what changes",
                 f"{advice.environment(measures, TORCH_LOGS='recompiles')} prints the function and "
-                "the guard that failed, each time. A number that changes every step belongs in a "
-                "tensor.",
+                "the failed guard each time. Put numbers that change in every step into a tensor.",
             ),
         ),
         replaces=("straggler-compute",) if found.steps >= USUAL * found.compared else (),
@@ -81,18 +80,18 @@ def _recompiling(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _cause(found: Recompilation, what: str, reason: str, everybody: set[int]) -> str:
-    text = "Compiled code holds for what it has seen; something else makes torch compile anew"
+    text = "Inputs that the compiled code was not made for make torch compile again"
     if what:
-        text = f"{what} is compiled anew"
+        text = f"{what} is recompiled"
     text += f", because of {reason}." if reason else "."
     if everybody - set(found.ranks):
-        text += f" It happens on {format_ranks(found.ranks)}; the others wait meanwhile."
+        text += f" This happens on {format_ranks(found.ranks)}; the other ranks wait."
     elif len(everybody) > 1:
-        text += " It happens on every rank, and whoever is not at it waits."
+        text += " This happens on every rank, and the ranks that are not compiling wait."
     if found.versions is not None and found.versions >= RECOMPILE_LIMIT:
         text += (
-            f" After {RECOMPILE_LIMIT} versions of a function torch gives up and runs it "
-            "uncompiled, unless torch._dynamo.config.recompile_limit says otherwise."
+            f" After {RECOMPILE_LIMIT} versions of a function (by default, see "
+            "torch._dynamo.config.recompile_limit), torch gives up and runs it uncompiled."
         )
     return text
 
@@ -113,14 +112,11 @@ def _outdated(measures: Measures, _: Limits) -> Iterable[Finding]:
         confidence=0.95,
         title=f"DataParallel drives {devices} GPUs from one process"
         if spreads
-        else "DataParallel has nothing to divide here",
-        cause="One Python process feeds all its devices in turn: it copies the model to each of "
-        "them in every step, gathers their outputs on the first one, and its threads share one "
-        "interpreter lock."
+        else f"DataParallel is of no use with {'one GPU' if devices == 1 else 'no GPU'}",
+        cause="One Python process serves all devices: it copies the model to each of them in every "
+        "step, gathers their outputs on the first one, and its threads share one interpreter lock."
         if spreads
-        else "It found "
-        + ("one GPU" if devices == 1 else "no GPU")
-        + " and calls the model as if it were not there.",
+        else "It calls the model directly, as if it were not wrapped.",
         culprits=tuple(_culprit(measures, number) for number in driven),
         evidence=(
             Evidence(
@@ -131,7 +127,7 @@ def _outdated(measures: Measures, _: Limits) -> Iterable[Finding]:
         fixes=(
             Fix(
                 "use-ddp",
-                "Give every device a process of its own (DistributedDataParallel)",
+                "Use DistributedDataParallel, with one process per device",
                 f"{advice.under_torchrun(measures, max(devices, 2))}; in the script: "
                 "torch.distributed.init_process_group(); device = int(os.environ['LOCAL_RANK']); "
                 "model = DistributedDataParallel(model.to(device), device_ids=[device]); and "
@@ -150,14 +146,14 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="recompiling",
         family="slow",
-        summary="torch.compile compiles again and again while training.",
-        measured="torch tells the probe when a compilation begins and ends "
-        "(`torch._dynamo.callback`). The cost is the time in which any rank compiled: those that "
-        "do not, wait for it.",
-        thresholds="The first sizes are learned in the first steps; a validation pass and a "
-        "smaller last batch are compiled once each. Beyond that it is what keeps happening.",
-        fixes="Few sizes, or code for all of them (`dynamic=True`, `mark_dynamic`); "
-        "`TORCH_LOGS=recompiles` tells what changes.",
+        summary="torch.compile keeps recompiling during training.",
+        measured="torch notifies the probe when a compilation begins and ends "
+        "(`torch._dynamo.callback`). The cost is the time in which any rank compiled, as the other "
+        "ranks wait for it.",
+        thresholds="Compilations during warm-up do not count. A few later ones are normal: a "
+        "validation pass and a smaller last batch are compiled once each.",
+        fixes="Use few sizes, or code for all of them (`dynamic=True`, `mark_dynamic`). "
+        "`TORCH_LOGS=recompiles` shows what changes.",
         examine=_recompiling,
         replaces=("straggler-transient",),
         limits=(
@@ -165,21 +161,20 @@ RULES: tuple[Rule, ...] = (
                 "warm_up",
                 10,
                 "steps",
-                "first steps, in which compiling is part of the start.",
+                "first steps, in which compiling is part of the start",
             ),
             Limit(
                 "steps",
                 3,
                 "steps",
-                "with a compilation after warm-up, up to which it is no habit: a first "
-                "validation, its last batch, the last batch of an epoch.",
+                "most steps with a compilation after warm-up that are normal: a first validation, "
+                "its last batch, the last batch of an epoch",
             ),
             Limit(
                 "cost",
                 0.01,
                 "fraction",
-                "share of the time after warm-up spent compiling, from which it is worth a line; "
-                "a warning from 5 %.",
+                "least share of the time after warm-up spent compiling; warning from 5 %",
             ),
         ),
         unverified="on a GPU, where compiling takes longer",
@@ -187,12 +182,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         code="strategy-outdated",
         family="slow",
-        summary="nn.DataParallel is used where DistributedDataParallel serves.",
-        measured="The class is seen when it is made, with the devices that it drives.",
-        thresholds="A warning where it drives two GPUs or more; otherwise for information. torch's "
-        "own documentation recommends DistributedDataParallel even on one node (torch.nn."
-        "DataParallel). What it costs is not measured.",
-        fixes="DistributedDataParallel: a process a GPU.",
+        summary="nn.DataParallel is used instead of DistributedDataParallel.",
+        measured="The probe sees the module when it is created, with its devices.",
+        thresholds="Warning if it drives two GPUs or more, otherwise info. torch's documentation "
+        "recommends DistributedDataParallel even on one node (torch.nn.DataParallel). The cost is "
+        "not measured.",
+        fixes="Use DistributedDataParallel with one process per GPU.",
         examine=_outdated,
         unverified="two GPUs or more",
     ),

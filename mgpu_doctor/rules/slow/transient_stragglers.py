@@ -60,25 +60,24 @@ def queued(measures: Measures, one: Stalls) -> Queued | None:
 
 def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for one in of_phases(measures, ("evaluation", "other"), limits["cost"]):
-        if not _is_extra_work(one) or _is_told(measures, one):
+        if not _is_extra_work(one) or _is_explained_by_straggler(measures, one):
             continue
         count = len(measures.joined.ranks) if measures.joined else 1
         what = "evaluation" if one.phase == "evaluation" else "work"
         if one.phase == "evaluation":
             doing = "evaluates"
             cause = (
-                f"Only {format_ranks(one.ranks)} runs batches through the model without learning "
-                "from "
-                "them; the others wait in their next collective until it is done."
+                f"Only {format_ranks(one.ranks)} evaluates (runs batches through the model without "
+                "training on them); the other ranks wait in their next collective."
             )
             fixes = [
                 Fix(
                     "evaluate-together",
-                    f"Evaluate on all {count} ranks, a part of the data each",
-                    "`DataLoader(validation, sampler=DistributedSampler(validation, "
-                    "shuffle=False))` on every rank, no `if rank == 0`; add the sums of losses "
-                    "and hits up with `dist.all_reduce`. (The sampler repeats a few samples where "
-                    "the count does not divide evenly.)",
+                    f"Divide the evaluation among all {count} ranks",
+                    "Use `DataLoader(validation, sampler=DistributedSampler(validation, "
+                    "shuffle=False))` on every rank, without `if rank == 0`, and sum losses and "
+                    "hits with `dist.all_reduce`. The sampler repeats a few samples if the data "
+                    "set does not divide evenly.",
                     Predicted(
                         1 - one.saved * (1 - 1 / count),
                         None,
@@ -87,19 +86,19 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 )
             ]
         else:
-            doing = "does something of its own"
+            doing = "does extra work"
             only = f"`if rank == {one.ranks[0]}`"
             cause = (
-                "Outside of every phase that the probe knows, this rank alone is busy at regular "
-                f"intervals (in {only}: logging, metrics, plots, uploading, saving or "
-                f"evaluating by hand); the others wait.{busy(one)}"
+                "This rank alone is busy at regular intervals, outside every phase that the probe "
+                f"measures; the other ranks wait. Typical work in {only}: logging, metrics, plots, "
+                f"uploads, saving or evaluating by hand.{busy(one)}"
             )
             fixes = [
                 Fix(
                     "move-work",
-                    "Let it happen beside the training",
-                    f"Find what {only} does {when(measures, one)}; copy what it needs and hand it "
-                    "to a thread: `pool = ThreadPoolExecutor(1)` before the loop, "
+                    "Move the work to a background thread",
+                    f"Find what {only} does {when(measures, one)}. Copy the values it needs and "
+                    "hand them to a thread: `pool = ThreadPoolExecutor(1)` before the loop, "
                     "`pool.submit(log, step, values)` in it.",
                     without(one, "it, an upper bound: the copy still takes time"),
                 )
@@ -108,9 +107,8 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
             measures,
             one,
             code="rank0-only-work",
-            title=f"{format_ranks(one.ranks).capitalize()} alone {doing} {when(measures, one)}, "
-            "for "
-            f"{format_seconds(one.seconds)} each time, and the others wait",
+            title=f"Only {format_ranks(one.ranks)} {doing} {when(measures, one)}, for "
+            f"{format_seconds(one.seconds)} each time, and the other ranks wait",
             cause=cause,
             fixes=(
                 *fixes,
@@ -128,15 +126,15 @@ def _is_extra_work(one: Stalls) -> bool:
     return one.phase == "other" and one.ranks == (0,) and one.period is not None
 
 
-def _is_told(measures: Measures, one: Stalls) -> bool:
-    """Whether a straggler rule tells the same: a stall in every second step may be either."""
+def _is_explained_by_straggler(measures: Measures, one: Stalls) -> bool:
+    """Whether a straggler rule reports the same: a stall in every second step may be either."""
     slow = {each.rank for each in measures.stragglers or ()}
     return one.waited is not None and bool(slow & {*one.ranks}) and one.count > OFTEN * one.compared
 
 
 def _in_slices(measures: Measures, one: Stalls) -> bool:
-    """Whether a straggler rule tells why: who waits for a core all the time gets it in slices, and
-    waits longer in some steps."""
+    """Whether a straggler rule gives the cause: a rank that keeps waiting for a core gets it in
+    time slices, and waits longer in some steps."""
     waits = {
         each.rank: each.excess
         for each in measures.stragglers or ()
@@ -148,23 +146,27 @@ def _in_slices(measures: Measures, one: Stalls) -> bool:
 
 
 DOES = {
-    "input": "its batches come late then: its loader, its workers or its storage",
-    "transfer": "its host-to-device copies take longer then",
-    "forward": "its forward pass takes longer then",
-    "backward": "its backward pass takes longer then",
-    "optimizer": "its optimizer step takes longer then",
-    "other": "outside of every phase: logging, metrics, saving by hand, or "
-    "anything in Python around the model",
+    "input": "its batches arrive late (data loader, workers or storage)",
+    "transfer": "its host-to-device copies take longer",
+    "forward": "its forward pass takes longer",
+    "backward": "its backward pass takes longer",
+    "optimizer": "its optimizer step takes longer",
+    "other": "it spends time outside every phase (logging, metrics, saving by hand, "
+    "or other Python code around the model)",
 }
 
 
 def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
     for one in of_phases(measures, tuple(DOES), limits["cost"]):
-        if _is_extra_work(one) or _is_told(measures, one) or _in_slices(measures, one):
+        if (
+            _is_extra_work(one)
+            or _is_explained_by_straggler(measures, one)
+            or _in_slices(measures, one)
+        ):
             continue
         several = len(one.ranks) > 1
         which = "these steps" if one.period is None else f"each {one.period:.0f}th step"
-        turns = " by turns" if several else ""
+        turns = " alternately" if several else ""
         ready = queued(measures, one)
         fix = _find(measures, one) if ready is None else clear_cores(ready.around)
         yield finding(
@@ -174,8 +176,8 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
             title=f"{format_ranks(one.ranks).capitalize()} "
             f"{'stall' if several else 'stalls'}{turns} "
             f"{when(measures, one)}, for {format_seconds(one.seconds)} each time",
-            cause=f"In {which} {DOES[one.phase]}. Python's garbage collector, checkpoints and "
-            f"evaluation are not it.{busy(one) if ready is None else _without_core(ready)}",
+            cause=f"In {which}, {DOES[one.phase]}. Ruled out: garbage collection, checkpoints and "
+            f"evaluation.{busy(one) if ready is None else _without_core(ready)}",
             fixes=(
                 replace(fix, predicted=Predicted(1 - one.saved, None, f"{WHAT_IF} these stalls")),
             ),
@@ -184,9 +186,9 @@ def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _without_core(ready: Queued) -> str:
     return (
-        f" Its main thread stood ready without a core for {format_share(ready.own)} of the time "
-        "(the "
-        f"others: {format_share(ready.others)}): other processes had it, or threads of its own."
+        f" Its main thread waited for a CPU core for {format_share(ready.own)} of the time (on the "
+        f"other ranks: {format_share(ready.others)}), because other processes or its own threads "
+        "occupied the cores."
     )
 
 
@@ -196,10 +198,10 @@ def _find(measures: Measures, one: Stalls) -> Fix:
     return Fix(
         "find-stall",
         f"Find what {format_ranks(one.ranks)} does {when(measures, one)}",
-        f"Search the loop for what is done now and then there (`step % …`, `if rank == "
-        f"{one.ranks[0]}`). Or watch it: `py-spy record --pid {pid} --duration 60 --idle "
-        "--format speedscope --output stalls.json` shows on a time line which lines a stall "
-        "consists of.",
+        f"Search the training loop for work that is not done in every step (`step % …`, `if rank "
+        f"== {one.ranks[0]}`). Or record it: `py-spy record --pid {pid} --duration 60 --idle "
+        "--format speedscope --output stalls.json` shows on a time line which lines run during a "
+        "stall.",
     )
 
 
@@ -207,13 +209,15 @@ RULES = (
     Rule(
         code="rank0-only-work",
         family="slow",
-        summary="One rank evaluates, logs or does other work now and then that the others wait "
-        "for.",
-        measured="Batches of a loader that nothing is learned from are evaluation; this is given "
-        "where a rank spends twice as long on it as the median of the others in the same step. "
-        "Other work is told of rank 0 where it recurs regularly outside of every phase.",
-        thresholds=RECURS + " What is not evaluation must pass the test of `straggler-transient`.",
-        fixes="Divide evaluation over the ranks; log in a background thread; do it less often.",
+        summary="One rank sometimes evaluates, logs or does other work, and the others wait.",
+        measured="Evaluation is batches from a loader that the model is not trained on. It is "
+        "reported if a rank spends twice as long on it as the median of the other ranks in the "
+        "same step. Other work is reported only for rank 0, if it recurs regularly outside every "
+        "phase.",
+        thresholds=RECURS + " Work other than evaluation must pass the test of "
+        "`straggler-transient`.",
+        fixes="Divide the evaluation among the ranks, log in a background thread, or do it less "
+        "often.",
         examine=_alone,
         needs=("stalls",),
         limits=(COST,),
@@ -221,17 +225,17 @@ RULES = (
     Rule(
         code="straggler-transient",
         family="slow",
-        summary="A rank, or one rank after the other at regular intervals, is much slower in some "
-        "steps, and all others wait for it then.",
-        measured="Steps in which a rank's own work, without garbage collection, checkpoints and "
-        "evaluation and without what more data explains, exceeds what is usual for it by "
-        "2.5 standard deviations and a tenth of the step, it is back at the usual in the steps "
-        "around them, and the others wait for half of that.",
-        thresholds="A machine interrupts all ranks alike, at random moments, in each phase in "
-        "proportion to its duration: the chance that it strikes this rank (Chernoff bound), at "
-        "these distances (geometric) and in this phase must be below 1 in 1,000 "
-        "(tests/doctor/analysis/test_stall_silence.py). " + RECURS,
-        fixes="Find what the rank does then; py-spy shows it on a time line.",
+        summary="A rank, or different ranks alternately, is much slower in some steps, and all "
+        "others wait.",
+        measured="Steps in which a rank's own work (without garbage collection, checkpoints, "
+        "evaluation and the effect of more data) exceeds its usual time by 2.5 standard deviations "
+        "and by a tenth of the step. Its work must be back at the usual time in the steps before "
+        "and after, and the other ranks must wait for at least half of the excess.",
+        thresholds="Random interruptions by the machine hit all ranks alike, at random moments, "
+        "and each phase in proportion to its duration. The probability that they hit this rank "
+        "(Chernoff bound), at these distances (geometric) and in this phase must be below 1 in "
+        "1,000 (tests/doctor/analysis/test_stall_silence.py). " + RECURS,
+        fixes="Find what the rank does in these steps; py-spy shows it on a time line.",
         examine=_transient,
         needs=("stalls",),
         limits=(COST,),

@@ -36,11 +36,14 @@ def rank_page_lines(frame: Frame, width: int, view: View) -> Sequence[Text]:
     known = _facts(frame, rank)
     made += memory_lines(frame, rank, known)
     made += forecast_lines(diagnosis, known)
-    blamed = [one for one in diagnosis.findings if _blames(one, rank)]
-    suffered = [one for one in diagnosis.findings if one not in blamed and rank.rank in one.victims]
+    blamed = [finding for finding in diagnosis.findings if _blames(finding, rank)]
     for finding in blamed:
-        made += _accusation(finding, width)
-    made += [_suffering(finding) for finding in suffered]
+        made += _finding_in_full(finding, width)
+    made += [
+        _affected_by(finding)
+        for finding in diagnosis.findings
+        if finding not in blamed and rank.rank in finding.victims
+    ]
     made += phase_lines(diagnosis, rank, blamed, width)
     made += peak_lines(known, width)
     for line in made:
@@ -90,12 +93,12 @@ def _gpus(frame: Frame, rank: RankSummary) -> str:
 
 def _doing(diagnosis: Diagnosis, rank: RankSummary) -> Iterator[Text]:
     step = UNKNOWN if rank.last_step is None else str(rank.last_step)
-    told = Text.assemble((state(rank), "bold"), (f", step {step}", ""))
+    line = Text.assemble((state(rank), "bold"), (f", step {step}", ""))
     if rank.step_seconds_median is not None:
-        told.append(f", {format_seconds(rank.step_seconds_median)} a step")
+        line.append(f", {format_seconds(rank.step_seconds_median)} per step")
     if rank.where and rank.state != "exited":
-        told.append(f", in {text.line(rank.where)}")
-    yield told
+        line.append(f", in {text.line(rank.where)}")
+    yield line
     recorded = (one.metadata for one in diagnosis.case.ranks if one.rank == rank.rank)
     groups = _groups(next(recorded, UNKNOWN_METADATA).groups)
     if groups:
@@ -120,15 +123,15 @@ def _blames(finding: Finding, rank: RankSummary) -> bool:
     )
 
 
-def _accusation(finding: Finding, width: int) -> Iterator[Text]:
-    """In full: it is what the page is opened for."""
+def _finding_in_full(finding: Finding, width: int) -> Iterator[Text]:
+    """Code and title of a finding that blames the rank, over as many lines as they need."""
     mark, style = TONE_MARKS[Tone(finding.severity.value)]
     words = Text.assemble((f"{finding.code}  ", "bold"), text.line(finding.title))
     return hanging(Text(f"{mark} ", style=style), words, width)
 
 
-def _suffering(finding: Finding) -> Text:
-    return Text(f"suffers from {finding.code}: {text.line(finding.title)}", style=DIM)
+def _affected_by(finding: Finding) -> Text:
+    return Text(f"affected by {finding.code}: {text.line(finding.title)}", style=DIM)
 
 
 LABEL = 14
@@ -141,13 +144,13 @@ SAME = 0.005
 def phase_lines(
     diagnosis: Diagnosis, rank: RankSummary, accused: Sequence[Finding], width: int
 ) -> Iterator[Text]:
-    """A line a phase. `accused`: the findings that blame the rank; what one of them measured beyond
-    the others is told as it tells it."""
+    """One line per phase. `accused`: the findings that blame the rank; where one of them measured
+    the difference to the other ranks, the line shows that number."""
     others = peers(diagnosis, rank)
     usual = {phase: _median(others, phase) for phase in PHASES}
     known = [one for one in PHASES if rank.phases.get(one) or usual[one]]
     if not known:
-        yield Text("No step of it was measured.", style=DIM)
+        yield Text("No step of this rank was measured.", style=DIM)
         return
     measured = _beyond(accused, rank) if others else {}
     yield _head(others, measured, next((one.since_step for one in accused if one.since_step), None))
@@ -161,14 +164,14 @@ def phase_lines(
         if others:
             more = measured.get(phase, _more(own, usual[phase]))
             shown.append(f"{format_seconds(usual[phase]):>{VALUE}}")
-            shown.append(f"{_told(more, own, usual[phase]):>{VALUE}}")
+            shown.append(f"{_format_difference(more, own, usual[phase]):>{VALUE}}")
         shown.append("  ").append(look.letter * round((own or 0.0) / most * room), style=colour)
         yield shown
 
 
 def peers(diagnosis: Diagnosis, rank: RankSummary) -> list[RankSummary]:
-    """The other ranks that do the same work: of the same stage of a pipeline, where it is one. A
-    parameter server is like nobody."""
+    """The other ranks that do the same work: in a pipeline, those of the same stage. A parameter
+    server has no peers."""
     if rank.rank in diagnosis.servers:
         return []
     stage = next((stage for stage in diagnosis.stages if rank.rank in stage), None)
@@ -182,24 +185,25 @@ def peers(diagnosis: Diagnosis, rank: RankSummary) -> list[RankSummary]:
 
 
 def _head(others: Sequence[RankSummary], measured: Mapping[str, float], since: int | None) -> Text:
-    """Times are medians over all steps; what a finding measured is of the steps since then."""
+    """Table header. Times are medians over all steps, or from step `since` on where a finding
+    measured them."""
     head = f"{'phase':{LABEL}}{'this rank':>{VALUE}}"
     if not others:
         return Text(f"{head}  no other rank does the same work", style=DIM)
-    told = f"median of {format_count(len(others), 'other rank')}"
+    basis = f"median of {format_count(len(others), 'other rank')}"
     if measured and since:
-        told = f"beyond since step {since}: {', '.join(measured)}"
-    return Text(f"{head}{'others':>{VALUE}}{'beyond':>{VALUE}}  {told}", style=DIM)
+        basis = f"excess from step {since} on: {', '.join(measured)}"
+    return Text(f"{head}{'others':>{VALUE}}{'excess':>{VALUE}}  {basis}", style=DIM)
 
 
 def _beyond(accused: Sequence[Finding], rank: RankSummary) -> Mapping[str, float]:
     """Phase -> seconds beyond the others, as findings measured it."""
-    found: dict[str, float] = {}
-    for one in (evidence for finding in accused for evidence in finding.evidence):
-        phase = one.measure.partition(" in excess of ")[0]
-        if phase in PHASES and one.where == f"rank {rank.rank}" and isinstance(one.value, float):
-            found.setdefault(phase, one.value)
-    return found
+    seconds: dict[str, float] = {}
+    for evidence in (evidence for finding in accused for evidence in finding.evidence):
+        excess = evidence.excess
+        if excess and excess.rank == rank.rank and isinstance(evidence.value, float):
+            seconds.setdefault(excess.phase, evidence.value)
+    return seconds
 
 
 def _median(ranks: Sequence[RankSummary], phase: str) -> float | None:
@@ -211,7 +215,7 @@ def _more(own: float | None, usual: float | None) -> float | None:
     return None if own is None or usual is None else own - usual
 
 
-def _told(more: float | None, own: float | None, usual: float | None) -> str:
+def _format_difference(more: float | None, own: float | None, usual: float | None) -> str:
     if more is None:
         return UNKNOWN
     if abs(more) < SAME * max(own or 0.0, usual or 0.0):

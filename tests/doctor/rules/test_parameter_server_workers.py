@@ -122,4 +122,4 @@ def test_who_was_lost_is_told() -> None:
     (lost,) = [one for one in diagnose(case).findings if one.code == "worker-lost"]
     assert lost.severity is Severity.WARNING
     assert [one.rank for one in lost.culprits] == [1]
-    assert lost.title == "Rank 1 was killed by SIGKILL after step 4; the job went on without it"
+    assert lost.title == "Rank 1 was killed by SIGKILL after step 4; the job continued without it"

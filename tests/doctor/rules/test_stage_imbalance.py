@@ -45,7 +45,7 @@ def test_the_larger_stage_is_to_hand_on_layers() -> None:
 
 def test_a_stage_that_is_no_larger_has_another_reason() -> None:
     (found,) = findings(Pipeline((0.004, 0.004, 0.010, 0.004), parameters=(10, 10, 10, 10)))
-    assert "no larger than others" in found.cause
+    assert "no larger than the others" in found.cause
     assert found.fixes[0].id == "mend-rank"
     equal = diagnose(pipeline_case(Pipeline((0.004,) * 4)))
     slow = diagnose(pipeline_case(Pipeline((0.004, 0.004, 0.010, 0.004))))

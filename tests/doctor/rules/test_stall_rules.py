@@ -109,7 +109,7 @@ def test_collections_that_are_asked_for_by_name() -> None:
     full = Event("gc", 1000.0, 20, 0.15, 2.0, "")
     ranks = (replace(case.ranks[0], events=(full,) * 6), case.ranks[1])
     (found,) = loud(replace(case, ranks=ranks))
-    assert "6 of 6 pauses on record were full collections" in found.cause
+    assert "6 of 6 recorded pauses were full collections" in found.cause
     assert "gc.collect()" in found.cause
 
 
@@ -168,7 +168,7 @@ def test_the_end_of_an_epoch_is_called_so() -> None:
     assert "DistributedSampler" in found.fixes[0].how
 
 
-@pytest.mark.parametrize(("share", "says"), [(0.95, "computed all the while"), (0.02, "waited")])
+@pytest.mark.parametrize(("share", "says"), [(0.95, "busy all the time"), (0.02, "waited")])
 def test_the_clock_of_the_thread_tells_work_from_waiting(share: float, says: str) -> None:
     work = healthy(Synthetic(steps=STEPS))
     work["other"][10::20, 1] += 0.3
@@ -187,8 +187,8 @@ def test_healthy_jobs(ranks: int) -> None:
 @pytest.mark.parametrize(
     ("queued", "fix", "told"),
     [
-        (0.2, "clear-cores", "without a core for 20 % of the time (the others: 1 %)"),
-        (0.02, "find-stall", "checkpoints and evaluation are not it"),
+        (0.2, "clear-cores", "core for 20 % of the time (on the other ranks: 1 %)"),
+        (0.02, "find-stall", "Ruled out: garbage collection, checkpoints and evaluation"),
     ],
 )
 def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, told: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.findings import Diagnosis, PhaseExcess
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.screens.rank_details import peers, rank_page_lines
 from mgpu_doctor.tui.view import View, Who
@@ -31,8 +31,8 @@ def row(shown: Sequence[str], phase: str) -> str:
 def told(diagnosis: Diagnosis) -> str:
     """The time beyond the others, as the finding has it."""
     (finding,) = (one for one in diagnosis.findings if one.code == "straggler-input")
-    (beyond,) = (one for one in finding.evidence if one.measure.startswith("input in excess of"))
-    return text.quantity(beyond.value, beyond.unit)
+    (evidence,) = (one for one in finding.evidence if one.excess == PhaseExcess(1, "input"))
+    return text.quantity(evidence.value, evidence.unit)
 
 
 def test_of_two_ranks_the_page_and_the_finding_tell_one_number() -> None:
@@ -47,7 +47,7 @@ def test_what_began_later_is_told_since_then() -> None:
     diagnosis = found(4, start=100)
     shown = page(diagnosis, 1)
     assert f"+{told(diagnosis)}" in row(shown, "input")
-    assert any(line.endswith("beyond since step 100: input") for line in shown)
+    assert any(line.endswith("excess from step 100 on: input") for line in shown)
 
 
 def test_stages_are_compared_with_their_equals_and_servers_with_nobody() -> None:
@@ -55,7 +55,7 @@ def test_stages_are_compared_with_their_equals_and_servers_with_nobody() -> None
     assert [one.rank for one in peers(diagnosis, diagnosis.ranks[0])] == [1]
     alone = replace(found(4), stages=((0,), (1,), (2,), (3,)))
     assert any("no other rank does the same work" in line for line in page(alone, 0))
-    assert "beyond" not in "".join(page(alone, 1)[-12:]).partition("phase")[2]
+    assert "excess" not in "".join(page(alone, 1)[-12:]).partition("phase")[2]
     served = replace(found(4), servers=frozenset({0}))
     assert peers(served, served.ranks[0]) == []
     assert [one.rank for one in peers(served, served.ranks[1])] == [2, 3]
