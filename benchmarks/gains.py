@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.support import DOCTOR, JOBS, STEADY, TORCHRUN, machine
-from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
 

@@ -24,8 +24,7 @@ from mgpu_probes.outside.job_snapshot import take_snapshot
 from benchmarks.support import DOCTOR, JOBS, TORCHRUN, machine, spread
 from mgpu_doctor.analysis.stacks.hang_analysis import stand
 from mgpu_doctor.analysis.stacks.prefix_tree import tree_of
-from mgpu_doctor.case.looking import look_of
-from mgpu_doctor.case.looks import Frame, Look, Process, Role, Stack, Thread
+from mgpu_doctor.case.job_snapshots import Frame, Look, Process, Role, Stack, Thread, look_of
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.live_targets import examine, of_pid
 

@@ -42,7 +42,7 @@ WORDS = VOCABULARY.split()
 READ = """
 import json, sys, time
 from pathlib import Path
-from mgpu_doctor.case.logs import load_logs
+from mgpu_doctor.case.log_case import load_logs
 start = time.process_time()
 case = load_logs(sys.argv[1:])
 seconds = time.process_time() - start

@@ -26,7 +26,7 @@ from benchmarks.support import DOCTOR, machine
 ANALYSIS = """
 import sys
 from pathlib import Path
-from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.rules.catalogue import catalogue
 

@@ -31,7 +31,7 @@ import json, sys
 from pathlib import Path
 from mgpu_doctor.analysis.traces.time_split import split
 from mgpu_doctor.analysis.traces.trace_summary import tell
-from mgpu_doctor.case.traces import case_of_traces
+from mgpu_doctor.case.profiler_case import case_of_traces
 if __name__ == "__main__":
     case = case_of_traces([Path(sys.argv[1])])
     told = tell(case.traces, case.job.world_size)

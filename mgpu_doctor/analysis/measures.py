@@ -37,7 +37,7 @@ from mgpu_doctor.analysis.structure.pipeline_stages import Stages, measure_stage
 from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
 from mgpu_doctor.analysis.traces.trace_summary import Told, tell
 from mgpu_doctor.case.model import Case, Gap, Rank, Unexamined
-from mgpu_doctor.case.phase_clock import host_stamped
+from mgpu_doctor.case.rank_device import host_stamped
 
 LEAST_RECORDS = LEAST_STEPS // 2
 """A rank with fewer records (it died early) is left out, so that the others can be compared."""

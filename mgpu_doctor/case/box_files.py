@@ -10,13 +10,13 @@ from pathlib import Path
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
 from mgpu_probes.outside.untrusted_files import entries_below
 
-from mgpu_doctor.case import files
-from mgpu_doctor.case.files import Json
+from mgpu_doctor.case import untrusted_json
 from mgpu_doctor.case.model import Gap, Unexamined
+from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile
-from mgpu_doctor.recording.live_boxes import belongs
-from mgpu_doctor.recording.many import Read
+from mgpu_doctor.recording.live_recordings import belongs
+from mgpu_doctor.recording.parallel_boxes import Read
 
 MOST_BOXES = 32_768
 MOST_HOSTS = 8192
@@ -30,7 +30,10 @@ def found(path: Path, info: Mapping[str, Json]) -> list[BoxFile]:
     """Every box file: in the recording, beside its samples, or in its folder of live boxes. A file
     that has several names is one box."""
     folders = [(path, path), *((path, folder / layout.BOXES) for folder in hosts(path))]
-    outside, key = files.text(info.get("boxes"), 4000), files.text(info.get("boxes_key"), 100)
+    outside, key = (
+        untrusted_json.text(info.get("boxes"), 4000),
+        untrusted_json.text(info.get("boxes_key"), 100),
+    )
     if outside is not None and belongs(outside, key):
         folders.append((Path(outside), Path(outside)))
     by_name: dict[str, tuple[int, BoxFile]] = {}
@@ -68,7 +71,9 @@ def boxes(told: Sequence[Read], unexamined: list[Unexamined]) -> list[Box]:
     whole = [one for one in told if not isinstance(one, str)]
     remedy = "record the job again, or read the box on the machine and version that wrote it"
     for reason in bad[:MOST_TOLD]:  # it names the file, whose name may be hostile
-        unexamined.append(Unexamined("black box", files.text(reason, LONGEST) or "?", remedy))
+        unexamined.append(
+            Unexamined("black box", untrusted_json.text(reason, LONGEST) or "?", remedy)
+        )
     if len(bad) > MOST_TOLD:
         more = f"{len(bad) - MOST_TOLD} more boxes cannot be read"
         unexamined.append(Unexamined("black box", more, remedy))
@@ -83,7 +88,7 @@ def switched_off(boxes: Iterable[Box]) -> list[Unexamined]:
     """Probes that stopped by themselves, by what they gave as the reason."""
     where = defaultdict(list)
     for box in boxes:
-        reason = files.text(box.last_words.get("off"), 200)
+        reason = untrusted_json.text(box.last_words.get("off"), 200)
         if box.state == "off" or reason:
             where[reason or "no reason given"].append(box.identity.rank)
     return [

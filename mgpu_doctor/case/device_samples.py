@@ -1,30 +1,306 @@
-"""Device samples of a recording as typed facts."""
+"""Samples of a host's GPUs, from `devices.jsonl`. Every field may be unknown (None)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any, TypeGuard
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
-from mgpu_doctor.case.device_parts import (
-    ecc,
-    instances,
-    is_list,
-    nvlinks,
-    pcie,
-    processes,
-    share,
-    topology,
-    xid_events,
+import msgspec
+from msgspec import Meta
+
+from mgpu_doctor.case.lenient_json import (
+    Fact,
+    Json,
+    Moment,
+    Pid,
+    Share,
+    Text,
+    Whole,
+    line_decoder,
+    reader,
 )
-from mgpu_doctor.case.files import Json, moment, number, text, whole
-from mgpu_doctor.case.gpu import Device, DeviceSample, Pcie, XidEvent
 
 MOST_DEVICES = 256
 MOST_PROCESSES = 4096
-MOST_REASONS = 32
-MOST_FAN = 2.0
 MOST_HEARD = 4096
+Lanes = Annotated[int, Meta(ge=0, le=99)]
+Number = Annotated[int, Meta(ge=0, le=1 << 16)]
+Label = Annotated[str, Meta(max_length=100)]
+Kind = Annotated[str, Meta(max_length=40)]
+KindName = Annotated[str, Meta(min_length=1, max_length=40)]
+Pids = Annotated[tuple[Whole, ...], Meta(max_length=MOST_PROCESSES)]
+Table = Annotated[
+    tuple[Annotated[tuple[Kind, ...], Meta(max_length=1024)], ...], Meta(max_length=1024)
+]
+Counts = Annotated[tuple[tuple[KindName, Whole], ...], Meta(max_length=16)]
+
+
+CLOCK_REASONS = {
+    "hw_thermal": "hardware thermal slowdown",
+    "sw_thermal": "thermal slowdown by the driver",
+    "hw_power_brake": "the power supply's brake",
+    "hw_slowdown": "hardware slowdown",
+    "power_cap": "power cap",
+    "clocks_setting": "a clock that somebody has set",
+    "sync_boost": "another GPU of its sync boost group",
+}
+"""NVML's clock event reasons that slow a device down, in words, the most telling first."""
+HARD_CLOCK_REASONS = ("hw_thermal", "sw_thermal", "hw_power_brake", "hw_slowdown")
+"""Those that a healthy device under load does not give; a power cap is usual under full load."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Pcie(Fact):
+    """The link to the host. Generation and width (lanes) change with load: an idle link sleeps."""
+
+    generation: Lanes | None = None
+    width: Lanes | None = None
+    generation_most: Lanes | None = None
+    """What device and slot can do together."""
+    width_most: Lanes | None = None
+    sent: float | None = None
+    """Bytes a second, from the GPU to the host."""
+    received: float | None = None
+    replays: Whole | None = None
+    """Counter since the driver was loaded."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class NvLink(Fact):
+    """One link. Errors are counters since the driver was loaded, by kind: `crc_flit`, `crc_data`,
+    `replay`, `recovery`, `ecc`."""
+
+    link: Number
+    up: bool | None = None
+    remote: Literal["gpu", "switch", "cpu"] | None = None
+    errors: Counts = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Ecc(Fact):
+    """Memory errors that the hardware found. `volatile`: since the driver was loaded."""
+
+    corrected: Whole | None = None
+    uncorrected: Whole | None = None
+    corrected_ever: Whole | None = None
+    uncorrected_ever: Whole | None = None
+    remapped: Whole | None = None
+    """Rows remapped, or pages retired before Ampere, for uncorrectable errors."""
+    pending: bool | None = None
+    """A remap or retirement waits for a reset of the GPU."""
+    failed: bool | None = None
+    """A remap failed: no spare rows are left."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceProcess(Fact):
+    """A process on the device. `pid`: as the host numbers it, also inside a container."""
+
+    pid: Pid
+    memory: Whole | None = None
+    """Bytes."""
+    kind: Literal["compute", "graphics", "mps"] = "compute"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class MigInstance(Fact):
+    """A part of a GPU in MIG mode: NVML reports its memory, no utilization of its own."""
+
+    uuid: Label | None = None
+    gpu_instance: Number | None = None
+    compute_instance: Number | None = None
+    memory_used: Whole | None = None
+    memory_total: Whole | None = None
+    pids: Annotated[tuple[Pid, ...], Meta(max_length=MOST_PROCESSES)] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class XidEvent(Fact):
+    """An XID that the driver reported, to who listened or in the kernel's log."""
+
+    at: Moment
+    index: Whole | None
+    """The GPU; None: nobody said, or it is not listed."""
+    number: Number
+    bus_id: Kind | None = None
+    """Its PCI address, where the kernel's log has it: `0000:3b:00`."""
+    logged: bool = False
+    """From the kernel's log, not from the driver's events."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Topology(Fact):
+    """How the GPUs of a host hang together; it never changes while the host is up."""
+
+    levels: Table = ()
+    """`levels[i][j]` between GPUs i and j: `SELF`, `NVL` (NVLink), `PIX`, `PXB`, `PHB`, `NODE`,
+    `SYS`, or `?`; the letters of `nvidia-smi topo -m`."""
+    peer: Table = ()
+    """Whether i reaches j's memory by itself: `OK`, or NVML's reason (`CNS`, `GNS`, `TNS`, `DR`,
+    `NS`), or `?`."""
+
+    def checked(self) -> Topology | None:
+        """Square tables of the same size with the words that are known; None where they are not."""
+        levels, peer = _checked(self.levels, _LEVELS), _checked(self.peer, _REACHES)
+        if not levels or not peer or len(levels) != len(peer):
+            return None
+        return Topology(levels, peer)
+
+
+def _checked(table: Table, known: frozenset[str]) -> Table | None:
+    if len(table) > MOST_DEVICES or any(len(row) != len(table) for row in table):
+        return None
+    return tuple(tuple(cell if cell in known else "?" for cell in row) for row in table)
+
+
+_LEVELS = frozenset({"SELF", "NVL", "PIX", "PXB", "PHB", "NODE", "SYS"})
+_REACHES = frozenset({"OK", "CNS", "GNS", "TNS", "DR", "NS"})
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Device(Fact):
+    """One GPU at one moment. Every field may be unknown."""
+
+    index: int
+    name: str | None = None
+    uuid: str | None = None
+    utilization: float | None = None
+    """0..1: share of time in which a kernel ran (also while it spins in a collective)."""
+    memory_used: int | None = None
+    memory_total: int | None = None
+    power_watts: float | None = None
+    power_limit_watts: float | None = None
+    temperature: float | None = None
+    sm_clock_mhz: float | None = None
+    max_sm_clock_mhz: float | None = None
+    clock_reasons: tuple[str, ...] | None = None
+    """What keeps the clock below its maximum: idle, power_cap, sw_thermal, hw_thermal,
+    hw_slowdown, hw_power_brake, clocks_setting, sync_boost, display."""
+    pids: tuple[int, ...] = ()
+    """As the host numbers them, also inside a container."""
+    trouble: str | None = None
+    """Why nothing or not everything could be read, e.g. `GPU is lost`."""
+    memory_busy: float | None = None
+    """0..1: share of time in which device memory was read or written."""
+    fan: float | None = None
+    """0..1 of the speed that is meant to be its most."""
+    memory_clock_mhz: float | None = None
+    bus_id: str | None = None
+    """PCI address, `0000:1b:00.0`, as the kernel's XID lines and sysfs write it."""
+    numa_node: int | None = None
+    cores: str | None = None
+    """CPU cores near the device, as the kernel writes a list: `0-31,64-95`."""
+    pcie: Pcie | None = None
+    nvlinks: tuple[NvLink, ...] = ()
+    nvlink_sent: float | None = None
+    """Bytes a second, all links together."""
+    nvlink_received: float | None = None
+    ecc: Ecc | None = None
+    mig: bool | None = None
+    """In MIG mode; its parts are `instances`."""
+    instances: tuple[MigInstance, ...] = ()
+    unified_memory: bool = False
+    """The device has no memory of its own (GB10, Jetson): the host's is used."""
+    processes: tuple[DeviceProcess, ...] = ()
+    vendor: str = "nvidia"
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class DeviceSample(Fact):
+    at: float
+    devices: tuple[Device, ...]
+    trouble: str | None = None
+    """Why there are no devices at all, e.g. no NVIDIA driver."""
+    events: tuple[XidEvent, ...] = ()
+    """Those that came since the sample before."""
+    topology: Topology | None = None
+    """In the first sample of a recording, and now and then."""
+    took: float | None = None
+    """Seconds that reading all devices took."""
+    driver: str | None = None
+    """The driver's version."""
+    events_trouble: str | None = None
+    """Why XIDs are not heard from the driver."""
+    kernel_log_trouble: str | None = None
+    """Why they are not read from the kernel's log; None, too, where nobody tried."""
+    host: str | None = None
+    """Whose devices they are; None: not known."""
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A device in a line. What a device of its line leaves out is unknown, or, if it says `same`,
+    as in the line before."""
+
+    index: Whole
+    same: bool | None = None
+    utilization: float | None = None
+    memory_used: Whole | None = None
+    power_watts: float | None = None
+    temperature: float | None = None
+    sm_clock_mhz: float | None = None
+    clock_reasons: Annotated[tuple[KindName, ...], Meta(max_length=32)] | None = None
+    pids: Pids | None = None
+    trouble: Text | None = None
+    memory_busy: Share | None = None
+    fan: Annotated[float, Meta(ge=0, le=2)] | None = None
+    memory_clock_mhz: float | None = None
+    nvlink_sent: float | None = None
+    nvlink_received: float | None = None
+    processes: Annotated[tuple[DeviceProcess, ...], Meta(max_length=MOST_PROCESSES)] | None = None
+    pcie: Pcie | None = None
+    # What follows seldom or never changes.
+    name: Label | None = None
+    uuid: Label | None = None
+    memory_total: Whole | None = None
+    power_limit_watts: float | None = None
+    max_sm_clock_mhz: float | None = None
+    bus_id: Kind | None = None
+    numa_node: Number | None = None
+    cores: Text | None = None
+    nvlinks: Annotated[tuple[NvLink, ...], Meta(max_length=64)] | None = None
+    nvlink_errors: Annotated[tuple[KindName, ...], Meta(max_length=16)] | None = None
+    """Counters that are 0 where a link leaves them out."""
+    ecc: Ecc | None = None
+    mig: bool | None = None
+    instances: Annotated[tuple[MigInstance, ...], Meta(max_length=64)] | None = None
+    unified_memory: bool | None = None
+    vendor: Annotated[str, Meta(max_length=20)] | None = None
+
+    def links(self) -> tuple[NvLink, ...]:
+        """The NVLinks, each with all its counters by name."""
+        zeros = dict.fromkeys(self.nvlink_errors or (), 0)
+        return tuple(
+            replace(link, errors=tuple({**zeros, **dict(link.errors)}.items()))
+            for link in self.nvlinks or ()
+        )
+
+
+class _Event(msgspec.Struct, frozen=True):
+    at: Moment
+    number: Number
+    index: Whole | None = None
+    bus_id: Kind | None = None
+    logged: bool = False
+
+
+class _Line(msgspec.Struct, frozen=True):
+    """A line of `devices.jsonl`."""
+
+    at: Moment
+    devices: Annotated[tuple[_Entry, ...], Meta(max_length=MOST_DEVICES)] | None = None
+    trouble: Text | None = None
+    events: Annotated[tuple[_Event, ...], Meta(max_length=256)] | None = None
+    """Events are repeated in later lines, as lines may be thinned out."""
+    topology: Topology | None = None
+    took: float | None = None
+    driver: Annotated[str, Meta(max_length=80)] | None = None
+    events_trouble: Text | None = None
+    kernel_log_trouble: Text | None = None
+
+
+_decode_line = line_decoder(_Line)
+_read_line = reader(_Line)
 
 
 def device_sample(line: Mapping[str, Json]) -> DeviceSample | None:
@@ -38,52 +314,46 @@ class DeviceReader:
 
     def __init__(self, host: str | None = None) -> None:
         self.host = host
-        self._steady: dict[int, dict[str, Any]] = {}
-        self._told: dict[int, tuple[Json, ...]] = {}
-        """What `_steady` was made of: of most samples it need not be made anew."""
+        self._steady: dict[int, tuple[_Entry, tuple[NvLink, ...]]] = {}
+        """The last entry of each device that is whole, and its NVLinks."""
         self._heard: dict[XidEvent, None] = {}
         """The newest, in the order in which they came."""
 
+    def decode(self, line: bytes) -> DeviceSample | None:
+        """A line of a file; None where it cannot be read or has no time."""
+        return self._sample(_decode_line(line))
+
     def read(self, line: Mapping[str, Json]) -> DeviceSample | None:
-        """One line; None where it has no time."""
-        at = moment(line.get("at"))
-        if at is None:
+        """A line as parsed JSON; None where it has no time."""
+        return self._sample(_read_line(line))
+
+    def _sample(self, line: _Line | None) -> DeviceSample | None:
+        if line is None:
             return None
         return DeviceSample(
-            at=at,
-            devices=tuple(self._devices(line.get("devices"))),
-            trouble=text(line.get("trouble")),
-            events=tuple(self._new(line.get("events"))),
-            topology=topology(line.get("topology"), MOST_DEVICES),
-            took=number(line.get("took")),
-            driver=text(line.get("driver"), 80),
-            events_trouble=text(line.get("events_trouble")),
-            kernel_log_trouble=text(line.get("kernel_log_trouble")),
+            at=line.at,
+            devices=tuple(map(self._device, line.devices or ())),
+            trouble=line.trouble,
+            events=tuple(self._new(line.events or ())),
+            topology=line.topology and line.topology.checked(),
+            took=line.took,
+            driver=line.driver,
+            events_trouble=line.events_trouble,
+            kernel_log_trouble=line.kernel_log_trouble,
             host=self.host,
         )
 
-    def _devices(self, entries: Json) -> Iterator[Device]:
-        for entry in entries[:MOST_DEVICES] if is_list(entries) else ():
-            index = whole(entry.get("index")) if isinstance(entry, dict) else None
-            if index is None or not isinstance(entry, dict):
-                continue
-            known = self._steady.get(index) if entry.get("same") is True else None
-            if known is None:
-                known = self._learned(index, entry)
-            yield _device(index, entry, known)
+    def _device(self, entry: _Entry) -> Device:
+        steady = self._steady.get(entry.index) if entry.same else None
+        if steady is None:
+            steady = entry, entry.links()
+            if len(self._steady) < MOST_DEVICES or entry.index in self._steady:
+                self._steady[entry.index] = steady
+        return _device(entry, *steady)
 
-    def _learned(self, index: int, entry: Mapping[str, Json]) -> dict[str, Any]:
-        told = tuple(map(entry.get, _STEADY))
-        if index in self._steady and told == self._told[index]:
-            return {**self._steady[index], "pcie": pcie(entry.get("pcie"))}
-        known = _steady(entry)
-        if len(self._steady) < MOST_DEVICES or index in self._steady:
-            self._steady[index], self._told[index] = known, told
-        return known
-
-    def _new(self, entries: Json) -> Iterator[XidEvent]:
-        """Events are repeated in later lines, as lines may be thinned out."""
-        for event in xid_events(entries):
+    def _new(self, entries: Iterable[_Event]) -> Iterator[XidEvent]:
+        for one in entries:
+            event = XidEvent(one.at, one.index, one.number, one.bus_id, one.logged)
             if event not in self._heard:
                 self._heard[event] = None
                 if len(self._heard) > MOST_HEARD:
@@ -91,72 +361,42 @@ class DeviceReader:
                 yield event
 
 
-_STEADY = (
-    "name", "uuid", "memory_total", "power_limit_watts", "max_sm_clock_mhz", "bus_id", "numa_node",
-    "cores", "nvlinks", "nvlink_errors", "ecc", "mig", "instances", "unified_memory",
-    "vendor",
-)  # fmt: skip
-"""Names of what seldom changes, but of `pcie`, which holds what always does, too."""
-
-
-def _steady(entry: Mapping[str, Json]) -> dict[str, Any]:
-    """What changes seldom or never."""
-    return {
-        "name": text(entry.get("name"), 100),
-        "uuid": text(entry.get("uuid"), 100),
-        "memory_total": whole(entry.get("memory_total")),
-        "power_limit_watts": number(entry.get("power_limit_watts")),
-        "max_sm_clock_mhz": number(entry.get("max_sm_clock_mhz")),
-        "bus_id": text(entry.get("bus_id"), 40),
-        "numa_node": whole(entry.get("numa_node"), 0, 1 << 16),
-        "cores": text(entry.get("cores"), 500),
-        "pcie": pcie(entry.get("pcie")),
-        "nvlinks": nvlinks(entry.get("nvlinks"), entry.get("nvlink_errors")),
-        "ecc": ecc(entry.get("ecc")),
-        "mig": mig if isinstance(mig := entry.get("mig"), bool) else None,
-        "instances": instances(entry.get("instances"), MOST_PROCESSES),
-        "unified_memory": entry.get("unified_memory") is True,
-        "vendor": text(entry.get("vendor"), 20) or "nvidia",
-    }
-
-
-def _device(index: int, entry: Mapping[str, Json], steady: dict[str, Any]) -> Device:
-    reasons, listed = entry.get("clock_reasons"), processes(entry.get("processes"), MOST_PROCESSES)
-    pids = entry.get("pids")
+def _device(entry: _Entry, steady: _Entry, nvlinks: tuple[NvLink, ...]) -> Device:
+    processes = entry.processes or ()
+    pids = tuple(process.pid for process in processes) if entry.pids is None else entry.pids
+    pcie = steady.pcie or entry.pcie
+    if pcie is not None:  # what the link carries is never as before
+        now = entry.pcie or Pcie()
+        pcie = replace(pcie, sent=now.sent, received=now.received)
     return Device(
-        index=index,
-        utilization=number(entry.get("utilization")),
-        memory_used=whole(entry.get("memory_used")),
-        power_watts=number(entry.get("power_watts")),
-        temperature=number(entry.get("temperature")),
-        sm_clock_mhz=number(entry.get("sm_clock_mhz")),
-        clock_reasons=tuple(
-            known for one in reasons[:MOST_REASONS] if (known := text(one, 40)) is not None
-        )
-        if is_list(reasons)
-        else None,
-        pids=tuple(pid for pid in pids[:MOST_PROCESSES] if _is_pid(pid))
-        if is_list(pids)
-        else tuple(one.pid for one in listed),
-        trouble=text(entry.get("trouble")),
-        memory_busy=share(entry.get("memory_busy")),
-        fan=share(entry.get("fan"), MOST_FAN),
-        memory_clock_mhz=number(entry.get("memory_clock_mhz")),
-        nvlink_sent=number(entry.get("nvlink_sent")),
-        nvlink_received=number(entry.get("nvlink_received")),
-        processes=listed,
-        **{**steady, "pcie": _with_traffic(steady["pcie"], entry.get("pcie"))},
+        index=entry.index,
+        name=steady.name,
+        uuid=steady.uuid,
+        utilization=entry.utilization,
+        memory_used=entry.memory_used,
+        memory_total=steady.memory_total,
+        power_watts=entry.power_watts,
+        power_limit_watts=steady.power_limit_watts,
+        temperature=entry.temperature,
+        sm_clock_mhz=entry.sm_clock_mhz,
+        max_sm_clock_mhz=steady.max_sm_clock_mhz,
+        clock_reasons=entry.clock_reasons,
+        pids=pids,
+        trouble=entry.trouble,
+        memory_busy=entry.memory_busy,
+        fan=entry.fan,
+        memory_clock_mhz=entry.memory_clock_mhz,
+        bus_id=steady.bus_id,
+        numa_node=steady.numa_node,
+        cores=steady.cores,
+        pcie=pcie,
+        nvlinks=nvlinks,
+        nvlink_sent=entry.nvlink_sent,
+        nvlink_received=entry.nvlink_received,
+        ecc=steady.ecc,
+        mig=steady.mig,
+        instances=steady.instances or (),
+        unified_memory=steady.unified_memory is True,
+        processes=processes,
+        vendor=steady.vendor or "nvidia",
     )
-
-
-def _with_traffic(steady: Pcie | None, entry: Json) -> Pcie | None:
-    """What the link carries now; what it is may be known from before."""
-    if steady is None and not isinstance(entry, dict):
-        return None
-    now = entry if isinstance(entry, dict) else {}
-    sent, received = number(now.get("sent")), number(now.get("received"))
-    return replace(steady or Pcie(), sent=sent, received=received)
-
-
-def _is_pid(value: Json) -> TypeGuard[int]:
-    return whole(value) is not None

@@ -1,30 +1,94 @@
-"""Reads other people's JSON into msgspec types and keeps what is right: a value of a wrong type or
+"""Reads other people's JSON into typed facts and keeps what is right: a value of a wrong type or
 out of bounds makes its own field unknown, never the whole object. msgspec's own decoders refuse
-the object."""
+the object; they read what is as it should be, which is nearly all."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from itertools import islice
+from typing import Annotated, Any, Final, TypeVar, cast
 
+import msgspec
 from mgpu_probes.outside.terminal_text import clean
-from msgspec import inspect
+from msgspec import Meta, inspect
+
+from mgpu_doctor.case.untrusted_json import LAST_MOMENT, parse_json
 
 T = TypeVar("T")
 Json = Any
+Whole = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Positive = Annotated[int, Meta(ge=1, le=(1 << 63) - 1)]
+Moment = Annotated[float, Meta(ge=0, le=LAST_MOMENT)]
+"""Seconds since the epoch that a clock can have shown."""
+Share = Annotated[float, Meta(ge=0, le=1)]
+Text = Annotated[str, Meta(max_length=500)]
+Name = Annotated[str, Meta(min_length=1, max_length=500)]
+"""Of a list from which what is no text is dropped."""
+Pid = Annotated[int, Meta(ge=1, le=1 << 22)]
 LONGEST_TEXT = 500
 """Characters of a text whose type names no limit."""
 LONGEST_LIST = 1024
-"""Items of a list whose type names no limit."""
+"""Items of a list or object whose type names no limit."""
+LONGEST_NUMBER = 12
+"""Digits of a key that stands for a whole number."""
 _WRONG: Final = object()
 _Reader = Callable[[Json], Any]
+
+
+class Fact:
+    """Equality, hash and words by value, as `dataclass` gives them. It would compile all three anew
+    for each class, which took a thirtieth of `top --once`: a class of facts that is loaded there
+    says `eq=False, repr=False` and has these."""
+
+    __slots__: tuple[str, ...] = ()
+
+    def _values(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Fact) or type(other) is not type(self):
+            return NotImplemented
+        return self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash(self._values())
+
+    def __repr__(self) -> str:
+        values = zip(self.__slots__, self._values(), strict=True)
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values)})"
+
+
+def line_decoder(kind: type[T]) -> Callable[[bytes], T | None]:
+    """A function from a line of JSON to a `kind`, which means what `reader` means. msgspec reads
+    what is plain ASCII and in bounds, at once; `reader` takes the rest."""
+    decoder = msgspec.json.Decoder(kind, dec_hook=_from_json)
+    read = reader(kind)
+
+    def decode(line: bytes) -> T | None:
+        # In such a line no text is empty or has to be made harmless.
+        if line.isascii() and not any(mark in line for mark in (b"\\", b"\x7f", b'""')):
+            try:
+                return decoder.decode(line)
+            except (ValueError, RecursionError):  # msgspec's own errors are ValueErrors
+                pass
+        try:
+            return read(parse_json(line))
+        except ValueError:
+            return None
+
+    return decode
+
+
+def _from_json(kind: type[Any], value: Json) -> Any:
+    """A type that msgspec does not know, by its `from_json`, which raises ValueError."""
+    return kind.from_json(value)
 
 
 def reader(kind: type[T]) -> Callable[[Json], T | None]:
     """A function from parsed JSON to a `kind`; it returns None where a required field is missing
     or wrong. Texts are made harmless and cut, lists are cut, wrong items of
-    lists are dropped (texts become empty)."""
+    lists are dropped (texts become empty, unless their type has a `min_length`)."""
     read = _reader(inspect.type_info(kind))
 
     def read_or_none(value: Json) -> T | None:
@@ -34,7 +98,7 @@ def reader(kind: type[T]) -> Callable[[Json], T | None]:
     return read_or_none
 
 
-def _reader(kind: inspect.Type) -> _Reader:  # noqa: PLR0911 - one return per kind of type
+def _reader(kind: inspect.Type) -> _Reader:  # noqa: PLR0911, PLR0912 - one per kind of type
     match kind:
         case inspect.IntType():
             return _whole(kind)
@@ -47,7 +111,9 @@ def _reader(kind: inspect.Type) -> _Reader:  # noqa: PLR0911 - one return per ki
         case inspect.EnumType():
             return _member({member.value: member for member in kind.cls})
         case inspect.VarTupleType():
-            keep_places = isinstance(kind.item_type, inspect.StrType)
+            keep_places = (
+                isinstance(kind.item_type, inspect.StrType) and not kind.item_type.min_length
+            )
             read = _reader(kind.item_type)
             longest = kind.max_length or LONGEST_LIST
             return _texts(read, longest) if keep_places else _list(read, longest)
@@ -55,11 +121,19 @@ def _reader(kind: inspect.Type) -> _Reader:  # noqa: PLR0911 - one return per ki
             return _fixed([_reader(item) for item in kind.item_types])
         case inspect.StructType(array_like=True):
             return _row(kind.cls, [_reader(field.type) for field in kind.fields])
-        case inspect.StructType():
+        case inspect.StructType() | inspect.DataclassType():
             return _object(
                 kind.cls,
                 {field.encode_name: (field.name, _reader(field.type)) for field in kind.fields},
             )
+        case inspect.LiteralType():
+            return _member({value: value for value in kind.values})
+        case inspect.DictType():
+            return _mapping(
+                _key(kind.key_type), _reader(kind.value_type), kind.max_length or LONGEST_LIST
+            )
+        case inspect.CustomType():
+            return _custom(kind.cls)
         case inspect.UnionType():
             (other,) = (one for one in kind.types if not isinstance(one, inspect.NoneType))
             return _reader(other)
@@ -98,6 +172,43 @@ def _text(longest: int, *, may_be_empty: bool) -> _Reader:
 
 def _member(members: Mapping[Any, Any]) -> _Reader:
     return lambda value: members.get(value, _WRONG) if isinstance(value, str) else _WRONG
+
+
+def _mapping(read_key: _Reader, read: _Reader, longest: int) -> _Reader:
+    def read_all(value: Json) -> Any:
+        if not isinstance(value, dict):
+            return _WRONG
+        facts = {}
+        for key, item in islice(value.items(), longest):
+            known = read_key(key)
+            if known is not _WRONG and (fact := read(item)) is not _WRONG:
+                facts[known] = fact
+        return facts
+
+    return read_all
+
+
+def _key(kind: inspect.Type) -> _Reader:
+    """Keys of JSON objects are texts, also those that stand for whole numbers."""
+    read = _reader(kind)
+    if not isinstance(kind, inspect.IntType):
+        return read
+
+    def read_number(key: str) -> Any:
+        usual = key.isascii() and key.isdigit() and len(key) < LONGEST_NUMBER
+        return read(int(key)) if usual else _WRONG
+
+    return read_number
+
+
+def _custom(kind: type[Any]) -> _Reader:
+    def read(value: Json) -> Any:
+        try:
+            return kind.from_json(value)
+        except ValueError:
+            return _WRONG
+
+    return read
 
 
 def _list(read: _Reader, longest: int) -> _Reader:

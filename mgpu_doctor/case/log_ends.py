@@ -9,10 +9,10 @@ from mgpu_probes.outside import console_errors as parser
 from mgpu_probes.outside.console_errors import ConsoleFacts, Failure, PrintedTraceback
 from mgpu_probes.outside.logs.log_scanner import Told
 
+from mgpu_doctor.case.captured_console import error_of
 from mgpu_doctor.case.log_matches import went_on
 from mgpu_doctor.case.log_sources import Whose
 from mgpu_doctor.case.model import LoggedEnd
-from mgpu_doctor.case.printed import error_of
 
 _LAUNCHERS = ("/accelerate/commands/", "/deepspeed/launcher/", "/horovod/runner/", "subprocess.py")
 """Where launchers raise what their children's ends made of them."""

@@ -14,15 +14,15 @@ if TYPE_CHECKING:  # what a job's files hold is loaded by who reads them
     import numpy as np
     import numpy.typing as npt
 
-    from mgpu_doctor.case.endings import Ending
-    from mgpu_doctor.case.flights import Flight
-    from mgpu_doctor.case.gpu import DeviceSample
-    from mgpu_doctor.case.host import HostSample
+    from mgpu_doctor.case.allocator_snapshots import Snapshot
+    from mgpu_doctor.case.device_samples import DeviceSample
+    from mgpu_doctor.case.ending_records import Ending
+    from mgpu_doctor.case.flight_records import Flight
+    from mgpu_doctor.case.host_samples import HostSample
+    from mgpu_doctor.case.job_snapshots import Look
     from mgpu_doctor.case.log_matches import LogMatch
-    from mgpu_doctor.case.looks import Look
     from mgpu_doctor.case.process_metadata import ProcessMetadata
-    from mgpu_doctor.case.snapshots import Snapshot
-    from mgpu_doctor.case.traces import Trace
+    from mgpu_doctor.case.profiler_traces import Trace
     from mgpu_doctor.recording.columns import Columns
 
 Records: TypeAlias = "npt.NDArray[np.void] | Columns"

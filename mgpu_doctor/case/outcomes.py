@@ -10,7 +10,6 @@ from dataclasses import replace
 from mgpu_probes.inprocess.layout import OTHER
 
 from mgpu_doctor.case.blank import blank_rank
-from mgpu_doctor.case.files import text
 from mgpu_doctor.case.model import (
     Error,
     JobEnd,
@@ -24,6 +23,7 @@ from mgpu_doctor.case.model import (
 )
 from mgpu_doctor.case.process_metadata import ProcessMetadata
 from mgpu_doctor.case.this_machine import this_host
+from mgpu_doctor.case.untrusted_json import text
 from mgpu_doctor.recording.box import Box
 from mgpu_doctor.recording.columns import phase_of
 

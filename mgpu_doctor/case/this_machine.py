@@ -9,9 +9,9 @@ from pathlib import Path
 
 from mgpu_probes.outside import processes
 
-from mgpu_doctor.case import files
-from mgpu_doctor.case.files import Json
+from mgpu_doctor.case import untrusted_json
 from mgpu_doctor.case.model import JobEnd
+from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording.box import Box
 
 
@@ -66,7 +66,7 @@ def launcher_alive(info: Mapping[str, Json], end: JobEnd, until: float | None) -
         return False
     if until is not None:
         return True
-    pid = files.whole(info.get("job_pid"), 1)
-    if pid is None or files.text(info.get("host"), 64) != this_host():
+    pid = untrusted_json.whole(info.get("job_pid"), 1)
+    if pid is None or untrusted_json.text(info.get("host"), 64) != this_host():
         return None
-    return processes.is_alive(pid, files.whole(info.get("job_start_ticks"), 1))
+    return processes.is_alive(pid, untrusted_json.whole(info.get("job_start_ticks"), 1))

@@ -52,7 +52,7 @@ def compare_recordings(folders: Sequence[Path]) -> Comparison | tuple[LeftOut, .
 
 def _case(folder: Path) -> Case | str:
     """Or why it cannot be read."""
-    from mgpu_doctor.case.load import NotARecording, load_recording
+    from mgpu_doctor.case.recording_case import NotARecording, load_recording
 
     try:
         return load_recording(folder)

@@ -30,7 +30,7 @@ START_ONE = "start a job with `mgpu-doctor run -- COMMAND`"
 
 def examine(recording: Path) -> Diagnosis:
     """The diagnosis of a recording, live or finished; leaves with exit code 3 where it is none."""
-    from mgpu_doctor.case.load import NotARecording, load_recording
+    from mgpu_doctor.case.recording_case import NotARecording, load_recording
     from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.cli.terminal_output import telling
     from mgpu_doctor.diagnose import diagnose

@@ -137,7 +137,7 @@ def _get_ready() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start one for each core
     try:
         from mgpu_doctor import diagnose  # noqa: F401 - imported to be there
-        from mgpu_doctor.case import load  # noqa: F401 - imported to be there
+        from mgpu_doctor.case import recording_case  # noqa: F401 - imported to be there
         from mgpu_doctor.report import terminal  # noqa: F401 - imported to be there
     except ImportError:
         pass  # told when the diagnosis is due
@@ -166,7 +166,7 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
 
 def _left_in_mid_line(recording: Path) -> bool:
     """Whether the job's last words where the diagnosis goes are an unfinished line: a bar."""
-    from mgpu_doctor.case.printed import read_streams
+    from mgpu_doctor.case.captured_console import read_streams
 
     last = read_streams(recording, most=1)
     return any(last[stream][-1] for stream in ("console", "stderr") if stream in last)
@@ -175,7 +175,7 @@ def _left_in_mid_line(recording: Path) -> bool:
 def _diagnosis(recording: Path) -> Diagnosis | None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        from mgpu_doctor.case.load import load_recording
+        from mgpu_doctor.case.recording_case import load_recording
         from mgpu_doctor.diagnose import diagnose
 
         return diagnose(load_recording(recording), _settings())

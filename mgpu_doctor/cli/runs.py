@@ -14,7 +14,7 @@ from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, leave, put, put_li
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mgpu_doctor.recording.kept import Kept
+    from mgpu_doctor.recording.kept_recordings import Kept
 
 WRONG_USAGE = 2
 AGE = "such as 30d, 12h or 2w"
@@ -46,7 +46,7 @@ def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bo
     if context.invoked_subcommand is not None:
         return
     from mgpu_doctor.recording.home import home
-    from mgpu_doctor.recording.kept import all_kept
+    from mgpu_doctor.recording.kept_recordings import all_kept
     from mgpu_doctor.report import recording_list as views
 
     found = [one for one in all_kept() if _wanted(one, match, failed=failed)]
@@ -65,7 +65,7 @@ def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bo
 def show(reference: str) -> None:
     """Show what is known about a recording, without a diagnosis."""
     from mgpu_doctor.cli.diagnose import recording
-    from mgpu_doctor.recording.kept import one_kept
+    from mgpu_doctor.recording.kept_recordings import one_kept
     from mgpu_doctor.report import recording_list as views
 
     found = one_kept(recording(reference))
@@ -91,7 +91,7 @@ def prune(*, older: str | None, most: str | None, keep: int | None, yes: bool) -
     """
     from mgpu_doctor.formatting import format_bytes, format_count
     from mgpu_doctor.recording import retention
-    from mgpu_doctor.recording.kept import all_kept
+    from mgpu_doctor.recording.kept_recordings import all_kept
     from mgpu_doctor.report import recording_list as views
 
     if older is None and most is None and keep is None:

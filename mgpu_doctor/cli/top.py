@@ -198,7 +198,7 @@ def _source(
 
         given = None if job is None else recording(job)
         return LiveJobs(given, settings=chosen, recorder=recorder, wanted=wanted or ALL_OPTIONS)
-    from mgpu_doctor.case.load import NotARecording
+    from mgpu_doctor.case.recording_case import NotARecording
     from mgpu_doctor.live.replay import Replay
 
     folder: Path = recording(replay)

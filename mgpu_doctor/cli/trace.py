@@ -122,7 +122,7 @@ def _say(taken: Sequence[TakenTrace]) -> None:
 def _examine(folder: Path) -> None:
     from mgpu_probes.outside.traces.trace_columns import NotATraceError
 
-    from mgpu_doctor.case.traces import case_of_traces
+    from mgpu_doctor.case.profiler_case import case_of_traces
     from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.diagnose import diagnose
     from mgpu_doctor.report import terminal

@@ -11,13 +11,11 @@ from mgpu_probes.outside.torch_pickles import NotAFlightError, NotASnapshotError
 from mgpu_probes.outside.traces.trace_columns import NotATraceError
 from mgpu_probes.outside.untrusted_files import within_budget
 
-from mgpu_doctor.case.flight_files import case_of_flights, read_flights
-from mgpu_doctor.case.flights import Flight
-from mgpu_doctor.case.load import NotARecording
-from mgpu_doctor.case.logs import NotALog, load_logs
+from mgpu_doctor.case.flight_records import Flight, read_flights
+from mgpu_doctor.case.log_case import NotALog, load_logs
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.case.snapshots import case_of_snapshots
-from mgpu_doctor.case.traces import case_of_traces
+from mgpu_doctor.case.profiler_case import case_of_flights, case_of_snapshots, case_of_traces
+from mgpu_doctor.case.recording_case import NotARecording
 from mgpu_doctor.examine.live_targets import (
     EndedMeanwhile,
     Target,

@@ -19,17 +19,15 @@ from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.analysis.stacks.hang_analysis import doubtful, stand, waits
 from mgpu_doctor.analysis.stacks.progress import follow
-from mgpu_doctor.case.ending_files import ending_of
-from mgpu_doctor.case.endings import Ending
-from mgpu_doctor.case.flight_files import flight_of
-from mgpu_doctor.case.load import NotARecording, load_recording
-from mgpu_doctor.case.looking import look_of
-from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.ending_records import Ending, ending_of
+from mgpu_doctor.case.flight_records import flight_of
+from mgpu_doctor.case.job_snapshots import Look, look_of
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.case.process import GONE, case_of, unexamined_of, with_looks
+from mgpu_doctor.case.process_case import GONE, case_of, unexamined_of, with_looks
+from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.formatting import format_count
-from mgpu_doctor.recording.living import is_living, living
+from mgpu_doctor.recording.live_recordings import is_living, living
 from mgpu_doctor.rules.hang.blocked_rank import describe_activity
 
 CONFIRM = (0.9, 1.8)

@@ -13,7 +13,7 @@ from mgpu_probes.inprocess.layout import BOX_SUFFIX, MAGIC
 from mgpu_probes.outside.traces.xplane_trace import ENDING as XPLANE
 from mgpu_probes.outside.untrusted_files import entries_below, open_below, open_named
 
-from mgpu_doctor.case.traces import newest_profile
+from mgpu_doctor.case.profiler_traces import newest_profile
 from mgpu_doctor.recording.home import LATEST, find, home, runs
 from mgpu_doctor.recording.layout import BOXES, HOSTS, INFO
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from mgpu_doctor.case.gpu import Device, DeviceSample, Ecc, Pcie
+from mgpu_doctor.case.device_samples import Device, DeviceSample, Ecc, Pcie
 from mgpu_doctor.export.job_metrics import label, put
 
 MHZ = 1e6

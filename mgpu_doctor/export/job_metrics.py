@@ -24,7 +24,7 @@ from prometheus_client.core import (
 )
 
 from mgpu_doctor import __version__
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.export.sampling import Sample, Sampler
 from mgpu_doctor.findings import Culprit, Diagnosis, Finding

@@ -12,8 +12,8 @@ from prometheus_client.core import (
     Metric,
 )
 
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import DeviceSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import State
 from mgpu_doctor.export.gpu_metrics import LABELS as GPU_LABELS
 from mgpu_doctor.export.gpu_metrics import labels as gpu_labels

@@ -17,7 +17,7 @@ from mgpu_probes.inprocess.filesystem import file_system, keeps_reserved_space
 from mgpu_probes.inprocess.layout import BOX_SUFFIX
 
 from mgpu_doctor.recording import layout
-from mgpu_doctor.recording.live_boxes import make_outside
+from mgpu_doctor.recording.live_recordings import make_outside
 from mgpu_doctor.recording.write import private_folder, write_whole
 
 SHARED_MEMORY = Path("/dev/shm")

@@ -22,7 +22,7 @@ from mgpu_probes.outside.jobs.found_jobs import RANK
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.analysis.stacks.hang_analysis import stand
-from mgpu_doctor.case.looking import look_of
+from mgpu_doctor.case.job_snapshots import look_of
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import BadBox, read_box

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from mgpu_doctor.launch.notebook import Notebook
-from mgpu_doctor.recording.pulse import Pulse, pulses
+from mgpu_doctor.recording.rank_pulse import Pulse, pulses
 
 EVERY = 1.0
 LEAST = 5.0

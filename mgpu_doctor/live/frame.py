@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from mgpu_doctor.case.gpu import Device
+    from mgpu_doctor.case.device_samples import Device
 if TYPE_CHECKING:  # a frame without a job is made without what only a job needs
-    from mgpu_doctor.case.gpu import DeviceSample, XidEvent
-    from mgpu_doctor.case.host import HostSample
+    from mgpu_doctor.case.device_samples import DeviceSample, XidEvent
+    from mgpu_doctor.case.host_samples import HostSample
     from mgpu_doctor.findings import Diagnosis, Followed
     from mgpu_doctor.live.history_collector import History
     from mgpu_doctor.live.step_heatmap import Heatmap

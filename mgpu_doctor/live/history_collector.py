@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from mgpu_probes.inprocess import layout
 
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import DeviceSample
+from mgpu_doctor.case.host_samples import HostSample, Resource
 from mgpu_doctor.case.model import Rank, Records
-from mgpu_doctor.case.phase_clock import is_host_stamped
+from mgpu_doctor.case.rank_device import is_host_stamped
 from mgpu_doctor.live import history_measures
 from mgpu_doctor.live.history_measures import OF_DEVICE, OF_HOST, OF_PRESSURE, PRESSURES, Measure
 from mgpu_doctor.live.history_series import (
@@ -206,7 +206,7 @@ class _Host:
         return HostPast(self._use.trace(), self._pressure.trace())
 
 
-def _share(before: HostSample, sample: HostSample, name: str) -> float | None:
+def _share(before: HostSample, sample: HostSample, name: Resource) -> float | None:
     """Of the time since the sample before, by counters of seconds; None after a new boot."""
     then, now = before.pressure.get(name), sample.pressure.get(name)
     if then is None or now is None or now < then:

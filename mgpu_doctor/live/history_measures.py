@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from mgpu_doctor.case.gpu import Device
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import Device
+from mgpu_doctor.case.host_samples import HostSample, Resource
 from mgpu_doctor.formatting import format_bytes, format_number, format_seconds
 
 
@@ -76,7 +76,7 @@ OF_HOST: Mapping[Measure, Callable[[HostSample], float | None]] = {
     MEMORY: lambda one: _share(one.memory_used, one.memory_total),
     Measure("load", Unit.PLAIN): lambda one: one.load1,
 }
-PRESSURES = ("cpu", "io", "memory")
+PRESSURES: tuple[Resource, ...] = ("cpu", "io", "memory")
 OF_PRESSURE = tuple(Measure(f"{name} pressure", Unit.SHARE, 1.0) for name in PRESSURES)
 """Share of the time in which some task stood still for want of it."""
 OF_RANK = (STEP, OWN, WAIT, INPUT)

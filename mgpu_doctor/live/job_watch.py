@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.captured_console import read_streams
+from mgpu_doctor.case.log_case import signs_of
 from mgpu_doctor.case.log_matches import LogMatch
-from mgpu_doctor.case.logs import signs_of
 from mgpu_doctor.case.model import Case, State
-from mgpu_doctor.case.printed import read_streams
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Followed, RankSummary
 from mgpu_doctor.live.finding_history import update_history

@@ -13,7 +13,7 @@ from mgpu_doctor.live.frame import NO_PROGRESS, Frame
 from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, Pace, all_ranks
 from mgpu_doctor.live.machine_sampler import MachineSampler
 from mgpu_doctor.recording.home import latest
-from mgpu_doctor.recording.living import is_living, living
+from mgpu_doctor.recording.live_recordings import is_living, living
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ class LiveJobs:
         once more and then kept as it is."""
         if self._over is not None:
             return self._over, None
-        from mgpu_doctor.case.load import NotARecording
         from mgpu_doctor.case.model import Outcome
+        from mgpu_doctor.case.recording_case import NotARecording
         from mgpu_doctor.live.job_watch import Watch
 
         if self._watch is None:

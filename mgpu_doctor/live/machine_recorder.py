@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mgpu_doctor import __version__
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import DeviceSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.device_lines import DeviceLines
 from mgpu_doctor.recording.write import Lines, create, private_folder, write_json

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 from mgpu_probes.outside.host_usage import HostUsage
 
-from mgpu_doctor.case.device_samples import DeviceReader
-from mgpu_doctor.case.gpu import DeviceSample, XidEvent
-from mgpu_doctor.case.samples import host_sample
+from mgpu_doctor.case.device_samples import DeviceReader, DeviceSample, XidEvent
+from mgpu_doctor.case.host_samples import read_host_sample
 from mgpu_doctor.live.frame_source import ALL_OPTIONS, FrameOptions, Pace
 
 if TYPE_CHECKING:
     from mgpu_probes.outside.devices import Devices
 
-    from mgpu_doctor.case.host import HostSample
+    from mgpu_doctor.case.host_samples import HostSample
     from mgpu_doctor.case.model import Rank
     from mgpu_doctor.live.history_collector import Collector, History
     from mgpu_doctor.live.machine_recorder import Recorder
@@ -94,10 +93,10 @@ class MachineSampler:
         for them, except in a recording, whose readers take differences."""
         asked, known = self._processes
         if asked == pids and self._recorder is None and not self._looking.due():
-            host = host_sample(self._host.sample())
+            host = read_host_sample(self._host.sample())
             return replace(host, processes=known) if host is not None else None
         self._looking.begin()
-        host = host_sample(self._host.sample(pids))
+        host = read_host_sample(self._host.sample(pids))
         self._looking.end()
         self._processes = pids, host.processes if host is not None else {}
         return host

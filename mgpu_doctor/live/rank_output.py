@@ -14,8 +14,8 @@ from pathlib import Path
 from mgpu_probes.outside.logs.log_lines import numbered_style, split_line
 from mgpu_probes.outside.terminal_text import clean_line
 
+from mgpu_doctor.case.captured_console import read_streams
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.case.printed import read_streams
 from mgpu_doctor.findings import RankSummary
 
 DESCRIPTORS = {"stdout": 1, "stderr": 2}

@@ -10,8 +10,7 @@ from mgpu_probes.outside.job_snapshot import take_snapshot
 from mgpu_probes.outside.jobs.found_jobs import LOADER, RANK, FoundJob, FoundProcess
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
-from mgpu_doctor.case.looking import look_of
-from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.job_snapshots import Look, look_of
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.findings import Branch, Finding, RankSummary

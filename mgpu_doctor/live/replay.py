@@ -11,9 +11,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Followed
 from mgpu_doctor.live.frame import NO_PROGRESS, Frame, Position

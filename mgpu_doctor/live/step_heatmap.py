@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.case.phase_clock import host_stamped
+from mgpu_doctor.case.rank_device import host_stamped
 
 RECENT = 240
 """Steps looked at: about what the widest usual screen can show, one a column."""

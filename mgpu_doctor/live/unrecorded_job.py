@@ -14,10 +14,9 @@ from mgpu_probes.outside import jobs
 from mgpu_probes.outside.job_snapshot import take_snapshot
 from mgpu_probes.outside.jobs import FoundJob
 
-from mgpu_doctor.case.looking import look_of
-from mgpu_doctor.case.looks import Look, Process
+from mgpu_doctor.case.job_snapshots import Look, Process, look_of
 from mgpu_doctor.case.model import Outcome
-from mgpu_doctor.case.process import GONE, case_of
+from mgpu_doctor.case.process_case import GONE, case_of
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from mgpu_doctor.recording.home import runs
-from mgpu_doctor.recording.kept import Kept, all_kept
+from mgpu_doctor.recording.kept_recordings import Kept, all_kept
 
 VARIABLE = "MGPU_DOCTOR_KEEP"
 """Of the environment: how much is kept, as `20GiB`; `all`: everything."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.findings import Diagnosis, Followed
 from mgpu_doctor.formatting import UNKNOWN, format_seconds
 from mgpu_doctor.report.job_events import Kind, TimelineEvent, came_and_went, told_by_ranks

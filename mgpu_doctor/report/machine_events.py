@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mgpu_doctor.analysis.machines.rank_devices import key_of, placements
-from mgpu_doctor.case.gpu import Device, DeviceSample, XidEvent
+from mgpu_doctor.case.device_samples import Device, DeviceSample, XidEvent
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Error, Rank
 from mgpu_doctor.findings import Diagnosis, Finding, Followed

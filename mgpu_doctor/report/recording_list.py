@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_count, format_seconds
-from mgpu_doctor.recording.kept import Kept
+from mgpu_doctor.recording.kept_recordings import Kept
 from mgpu_doctor.report import text
 
 SCHEMA = "mgpu-doctor/runs/1"

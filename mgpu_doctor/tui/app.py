@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # the first frame waits for nothing that a key opens
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
 
-    from mgpu_doctor.case.gpu import DeviceSample
+    from mgpu_doctor.case.device_samples import DeviceSample
     from mgpu_doctor.findings import Diagnosis
     from mgpu_doctor.live.machine_recorder import Recorder
     from mgpu_doctor.tui.filter.prompt import Chosen
@@ -272,7 +272,7 @@ class TopApp(ThemedApp):
         opening.offer_stop(self, shown, readonly=self._readonly)
 
     def action_play_last(self) -> None:
-        from mgpu_doctor.case.load import NotARecording
+        from mgpu_doctor.case.recording_case import NotARecording
         from mgpu_doctor.live.replay import Replay
 
         last = latest()

@@ -17,8 +17,8 @@ from mgpu_doctor.tui.panels import gpu_table, header
 from mgpu_doctor.tui.view import View
 
 if TYPE_CHECKING:
-    from mgpu_doctor.case.gpu import Device, DeviceSample
-    from mgpu_doctor.case.host import HostSample
+    from mgpu_doctor.case.device_samples import Device, DeviceSample
+    from mgpu_doctor.case.host_samples import HostSample
     from mgpu_doctor.findings import Diagnosis
     from mgpu_doctor.live.frame import Progress
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mgpu_doctor.live.frame import GpuKey
 
 if TYPE_CHECKING:
-    from mgpu_doctor.case.gpu import Device
+    from mgpu_doctor.case.device_samples import Device
     from mgpu_doctor.findings import RankSummary
     from mgpu_doctor.tui.filter.language import Filter
 

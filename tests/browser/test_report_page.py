@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.analysis.comparing.comparison import Comparison, compared
-from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.report import comparison_html as compared_html
 from mgpu_doctor.report import html

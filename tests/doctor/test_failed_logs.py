@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.logs import load_logs
+from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
 

@@ -18,10 +18,9 @@ from mgpu_probes.inprocess.layout import PHASES
 from mgpu_doctor.analysis.comparing.compared_run import Run, measured
 from mgpu_doctor.analysis.machines.rank_devices import placements
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.case.phase_clock import is_host_stamped, phase_clock
 from mgpu_doctor.case.process_metadata import PhaseClock
+from mgpu_doctor.case.rank_device import accelerator, is_host_stamped, phase_clock
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Severity
 from mgpu_doctor.live import history_measures as history

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside.logs.log_blocks import WINDOW
 
+from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.case.log_job import FACTS, Fact
-from mgpu_doctor.case.logs import load_logs
 from mgpu_doctor.signatures.signature import Signature
 from tests.support.hostile import hostile_lines, seconds
 from tests.support.loops import over

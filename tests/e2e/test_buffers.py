@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mgpu_trainers import catalogue
 
-from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from tests.support.examining import loud
 from tests.support.jobs import run

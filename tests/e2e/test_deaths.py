@@ -18,9 +18,9 @@ import psutil
 import pytest
 from mgpu_probes.outside.kernel_log import KernelLog
 
-from mgpu_doctor.case.load import load_recording
-from mgpu_doctor.case.logs import load_logs
+from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.recording import layout

@@ -15,8 +15,7 @@ import pytest
 from mgpu_probes.outside.flight.live_recorders import ask_by_socket
 from mgpu_probes.outside.stacks import worker_socket
 
-from mgpu_doctor.case.flight_files import flight_of, read_flights
-from mgpu_doctor.case.flights import Flight
+from mgpu_doctor.case.flight_records import Flight, flight_of, read_flights
 from mgpu_doctor.case.model import Case, Job, Outcome, Subject
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Outcome, State
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from tests.support.jobs import JOBS, alone, kill_family, run, started, torchrun, until

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.load import NotARecording
 from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.case.recording_case import NotARecording
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.live.finding_history import select_recent
 from mgpu_doctor.live.job_watch import Seen, Watch

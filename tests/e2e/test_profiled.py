@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.traces import case_of_traces
+from mgpu_doctor.case.profiler_case import case_of_traces
 from mgpu_doctor.diagnose import diagnose
 from tests.support.examining import loud
 from tests.support.jobs import plain, run

@@ -18,8 +18,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from tests.support.jobs import JOBS, run, started
 

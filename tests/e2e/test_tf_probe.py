@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from tests.support.examining import loud, run_calmly
 from tests.support.jobs import JOBS

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from mgpu_trainers import catalogue, cluster
 
-from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
 from tests.support.examining import loud, run_calmly

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.load import NotARecording, load_recording
-from mgpu_doctor.case.traces import case_of_traces
+from mgpu_doctor.case.profiler_case import case_of_traces
+from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from tests.support.jobs import JOBS, run, started, until
 
 pytestmark = pytest.mark.slow

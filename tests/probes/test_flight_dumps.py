@@ -17,9 +17,8 @@ from mgpu_probes.outside.flight.flight_format import normalize_dump
 from mgpu_probes.outside.torch_pickles import NotAFlightError
 from mgpu_probes.outside.untrusted_files import Budget
 
-from mgpu_doctor.case.flight_files import flight_of, read_flights
-from mgpu_doctor.case.flights import Progress
-from mgpu_doctor.case.own_code import own_code
+from mgpu_doctor.case.flight_records import Progress, flight_of, read_flights
+from mgpu_doctor.case.user_code import is_user_code
 from tests.support.flights import RECORDED
 
 FRAMES = [
@@ -285,4 +284,4 @@ def test_escapes_and_markup_do_not_come_through_a_dump() -> None:
     ],
 )
 def test_own_code_is_told_from_packages(file: str, own: bool) -> None:
-    assert own_code(file) is own
+    assert is_user_code(file) is own

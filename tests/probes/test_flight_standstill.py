@@ -13,7 +13,7 @@ import pytest
 from mgpu_probes.outside.flight.nccl_ras import ADDRESS, address_of, find_stuck_communicators
 
 from mgpu_doctor.analysis.collectives.first_divergence import diverged
-from mgpu_doctor.case.flight_files import flight_of
+from mgpu_doctor.case.flight_records import flight_of
 
 PIDS = (100, 101, 102, 103)
 RANKS = {pid: number for number, pid in enumerate(PIDS)}

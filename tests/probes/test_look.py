@@ -19,8 +19,7 @@ from mgpu_probes.outside.jobs.found_jobs import LAUNCHER, LOADER, FoundUntold
 from mgpu_probes.outside.stacks import bounded_subprocess, pyspy_stacks
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
-from mgpu_doctor.case.looking import look_of
-from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.job_snapshots import Look, look_of
 from tests.support.jobs import until
 from tests.support.other_user import as_nobody
 from tests.support.stuck import all_stuck, job_of, rests_in, stuck

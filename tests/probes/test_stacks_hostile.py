@@ -18,7 +18,7 @@ from mgpu_probes.outside.stacks import (
 from mgpu_probes.outside.stacks.kernel_waits import Holders
 from mgpu_probes.outside.stacks.stack_threads import Json
 
-from mgpu_doctor.case.looking import look_of
+from mgpu_doctor.case.job_snapshots import look_of
 
 _LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 _KEYS = st.sampled_from(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.endings import (
+from mgpu_doctor.case.ending_records import (
     Counters,
     Ending,
     Kill,
@@ -16,7 +16,7 @@ from mgpu_doctor.case.endings import (
     Place,
     Room,
 )
-from mgpu_doctor.case.host import HostSample, Task
+from mgpu_doctor.case.host_samples import HostSample, Task
 from mgpu_doctor.case.model import Case, ProcessEnd
 from mgpu_doctor.diagnose import folded
 from mgpu_doctor.findings import Finding

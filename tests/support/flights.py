@@ -12,8 +12,7 @@ from pathlib import Path
 
 from mgpu_probes.outside.flight.flight_dumps import SYMBOLISING
 
-from mgpu_doctor.case.flight_files import read_flights
-from mgpu_doctor.case.flights import Collective, Flight
+from mgpu_doctor.case.flight_records import Collective, Flight, read_flights
 
 RECORDED = Path(__file__).parents[1] / "recorded/flight"
 T0 = 1_790_000_000.0

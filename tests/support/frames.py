@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_doctor.case.gpu import Device, DeviceSample
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import Device, DeviceSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Diagnosis, Followed
 from mgpu_doctor.live.frame import Frame, Position, Progress

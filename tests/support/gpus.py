@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.case.model import Case
 from tests.support.metadata import with_metadata
 from tests.support.synthetic import Synthetic, synthetic_case

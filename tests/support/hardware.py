@@ -6,10 +6,17 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from mgpu_doctor.case.device_samples import DeviceReader
-from mgpu_doctor.case.gpu import Device, DeviceSample, NvLink, Pcie, Topology, XidEvent
+from mgpu_doctor.case.device_samples import (
+    Device,
+    DeviceReader,
+    DeviceSample,
+    NvLink,
+    Pcie,
+    Topology,
+    XidEvent,
+)
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
@@ -80,7 +87,7 @@ def only(case: Case) -> Finding:
     return one
 
 
-def links(up: int, of: int = 4, remote: str = "gpu") -> tuple[NvLink, ...]:
+def links(up: int, of: int = 4, remote: Literal["gpu", "switch"] = "gpu") -> tuple[NvLink, ...]:
     """So many NVLinks, of which the first are up."""
     return tuple(NvLink(link, up=link < up, remote=remote) for link in range(of))
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from functools import cache
 
-from mgpu_doctor.case.gpu import Device, DeviceSample, Pcie
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import Device, DeviceSample, Pcie
+from mgpu_doctor.case.host_samples import HostSample, Resource
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.live.history_collector import Collector, History
 from tests.support.frames import GIB, gpu
@@ -30,7 +30,7 @@ def devices(second: int) -> DeviceSample:
 
 def host(second: int) -> HostSample:
     cpu = 50 + 40 * math.sin(second / 50)
-    pressure = {"cpu": 0.1 * second, "io": 0.0}
+    pressure: dict[Resource, float] = {"cpu": 0.1 * second, "io": 0.0}
     at = BEGAN + second
     return HostSample(at, cpu, 16, 9.4, 48 * GIB, 128 * GIB, pressure=pressure)
 

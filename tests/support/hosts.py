@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.case.host import Group, HostSample, Task
+from mgpu_doctor.case.host_samples import Cores, Group, HostSample, Task, TaskState
 from mgpu_doctor.case.model import Case, Rank
 from tests.support.metadata import with_metadata
 
@@ -32,7 +32,7 @@ class Doing:
     """Of a control group of its own; None: it has none."""
     quota: float = 1.0
     cores: tuple[int, ...] | None = (0, 1)
-    state: str = "S"
+    state: TaskState = "S"
     children: tuple[Doing, ...] = ()
 
 
@@ -137,7 +137,7 @@ def _sample(
             all_queued=None if queued is None else queued + (others_queued or 0.0),
             faults=int(grown("faults") or 0),
             kernel=grown("kernel"),
-            cores=None if what.cores is None else frozenset(what.cores),
+            cores=None if what.cores is None else Cores(what.cores),
             limits=(group,) if group else (),
         )
         processes[rank.pid] = (grown("running") or 0.0, 1 << 20)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from mgpu_doctor.case.looks import Frame, Look, Process, Role, Stack, Thread
+from mgpu_doctor.case.job_snapshots import Frame, Look, Process, Role, Stack, Thread
 from mgpu_doctor.case.model import Case, Job, Outcome, Rank, Subject
 
 START = 1_790_000_000.0

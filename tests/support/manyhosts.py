@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
-from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.findings import Culprit, Diagnosis, RankSummary
 from mgpu_doctor.live.frame import Frame, Position

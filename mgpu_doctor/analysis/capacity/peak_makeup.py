@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.case.phase_clock import device_kind
+from mgpu_doctor.case.rank_device import device_kind
 
 KEPT = ("weights", "gradients", "optimizer", "buckets")
 REST, CACHE = "rest", "cache"

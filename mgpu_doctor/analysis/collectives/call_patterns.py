@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from mgpu_doctor.analysis.collectives.process_groups import Slot
-from mgpu_doctor.case.flights import Collective, Flight
+from mgpu_doctor.case.flight_records import Collective, Flight
 
 Key = Hashable
 FAR = 128

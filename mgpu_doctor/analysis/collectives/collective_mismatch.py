@@ -17,7 +17,7 @@ from math import prod
 from mgpu_doctor.analysis.collectives.call_patterns import Key, Shift, find_shift, is_habit, key_of
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
 from mgpu_doctor.analysis.collectives.process_groups import Circle, Slot
-from mgpu_doctor.case.flights import Collective
+from mgpu_doctor.case.flight_records import Collective
 
 SAME_SIZE = frozenset(
     {

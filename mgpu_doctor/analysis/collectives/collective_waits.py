@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from mgpu_doctor.analysis.collectives.process_groups import Circle, Lane, is_over
-from mgpu_doctor.case.flights import Collective, Flight
+from mgpu_doctor.case.flight_records import Collective, Flight
 
 LEAST_WAIT = 5.0
 """Seconds that a wait must have lasted: the dumps of ranks are not made at one moment."""

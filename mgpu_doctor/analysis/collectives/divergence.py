@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from mgpu_doctor.case.flights import Collective
+from mgpu_doctor.case.flight_records import Collective
 
 
 class Kind(str, Enum):

@@ -13,7 +13,7 @@ from mgpu_doctor.analysis.collectives.collective_waits import LEAST_WAIT, Wait, 
 from mgpu_doctor.analysis.collectives.divergence import Divergence
 from mgpu_doctor.analysis.collectives.process_groups import circles, newest_dumps, pairs
 from mgpu_doctor.analysis.collectives.stuck_collectives import apart, behind, in_ring, undumped
-from mgpu_doctor.case.flights import Flight
+from mgpu_doctor.case.flight_records import Flight
 
 
 def diverged(flights: Iterable[Flight]) -> Divergence | None:

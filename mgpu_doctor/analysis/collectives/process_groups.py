@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from mgpu_doctor.case.flights import Collective, Flight
+from mgpu_doctor.case.flight_records import Collective, Flight
 
 Slot = tuple[Collective, ...]
 """The entries of one sequence number: several where operations were coalesced."""

@@ -16,7 +16,7 @@ from mgpu_doctor.analysis.collectives.collective_mismatch import (
 from mgpu_doctor.analysis.collectives.collective_waits import LEAST_WAIT, Wait, awaited, cycle
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
 from mgpu_doctor.analysis.collectives.process_groups import Circle
-from mgpu_doctor.case.flights import Flight
+from mgpu_doctor.case.flight_records import Flight
 
 
 def in_ring(waits: Sequence[Wait]) -> Divergence | None:

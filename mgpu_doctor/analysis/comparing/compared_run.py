@@ -21,10 +21,10 @@ from mgpu_doctor.analysis.steps.step_alignment import Floats, UnjoinableError, j
 from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
 from mgpu_doctor.analysis.structure.job_structure import structure_of
 from mgpu_doctor.analysis.structure.replica_checks import compare as compare_replicas
-from mgpu_doctor.case.job import LAUNCHERS
+from mgpu_doctor.case.job_facts import LAUNCHERS
 from mgpu_doctor.case.model import Case, Rank, Records
-from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.case.process_metadata import UNKNOWN, PhaseClock, ProcessMetadata
+from mgpu_doctor.case.rank_device import host_stamped
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from mgpu_doctor.analysis.machines.rank_devices import Key, Series, key_of, placements, recent
-from mgpu_doctor.case.gpu import Device, DeviceSample, Topology, XidEvent
+from mgpu_doctor.case.device_samples import Device, DeviceSample, Topology, XidEvent
 from mgpu_doctor.case.model import Case, Outcome
 
 NEWEST = 120

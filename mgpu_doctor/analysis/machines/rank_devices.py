@@ -22,9 +22,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
-from mgpu_doctor.case.accelerator import Accelerator, accelerator
-from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.case.model import Case, Rank, Unexamined
+from mgpu_doctor.case.rank_device import Accelerator, accelerator
 
 Key = str
 """A device: its UUID, or its index where it told none."""

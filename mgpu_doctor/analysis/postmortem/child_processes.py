@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
-from mgpu_doctor.case.endings import Ending
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.ending_records import Ending
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case
 
 SHORTLY = 2.0

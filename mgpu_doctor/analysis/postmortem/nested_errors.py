@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from mgpu_probes.outside.tracebacks import TracebackReader
 
+from mgpu_doctor.case.captured_console import error_of
 from mgpu_doctor.case.model import Error
-from mgpu_doctor.case.printed import error_of, is_users
+from mgpu_doctor.case.user_code import is_user_code
 
 _WRAPPED = re.compile(
     r"Caught (?P<type>[\w.]{1,100}) in (?P<where>DataLoader worker process \d{1,6}"
@@ -39,7 +40,7 @@ def original(error: Error) -> Error:
     told = error_of(raised)
     said = f"{error.type}: {error.message.splitlines()[0]}"
     inner = replace(told, at=error.at, traceback=f"{said}\n{told.traceback}")
-    if any(is_users(frame) for frame in raised.frames):
+    if any(is_user_code(frame.file) for frame in raised.frames):
         return inner
     return replace(inner, file=error.file, line=error.line, function=error.function)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from mgpu_doctor.case.looks import Frame
+from mgpu_doctor.case.job_snapshots import Frame
 
 _INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/")
 _STANDARD = re.compile(r"(?:^|/)lib(?:64)?/python3[\d.t]*(?:\.zip)?/")

@@ -16,7 +16,7 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.progress import BUSY, Followed, Motion, follow
 from mgpu_doctor.analysis.stacks.thread_states import Posture
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, OPERATIONS, WAITING, Doing
-from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.job_snapshots import Look
 
 LEAST_SECONDS = 0.8
 """Looks must span this, in which nobody used any processor time: a step in which every rank of a

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from mgpu_doctor.analysis.stacks.thread_states import Posture, distinct, postures
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.looks import Frame, Look
+from mgpu_doctor.case.job_snapshots import Frame, Look
 
 
 @dataclass(frozen=True, slots=True)

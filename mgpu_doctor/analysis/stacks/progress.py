@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.thread_states import Posture, natives, postures
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.looks import Look, Process
+from mgpu_doctor.case.job_snapshots import Look, Process
 
 STILL = 0.002
 """Cores that the main thread of a rank that stands may use. The kernel counts it in nanoseconds:

@@ -19,7 +19,7 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.progress import BUSY
 from mgpu_doctor.analysis.stacks.thread_states import Posture, postures
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, WAITING, Doing
-from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.job_snapshots import Look
 
 LEAST_LOOKS = 12
 """Fewer cannot be told from chance among several ranks."""

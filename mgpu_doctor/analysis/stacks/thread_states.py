@@ -8,7 +8,7 @@ from itertools import takewhile
 
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing, Leaf, by_calls, leaf
-from mgpu_doctor.case.looks import Frame, Look, Process, Role, Stack, Thread
+from mgpu_doctor.case.job_snapshots import Frame, Look, Process, Role, Stack, Thread
 
 _PARKED = (
     "threading.py",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.case.looks import Frame, Process, Stack, Thread
+from mgpu_doctor.case.job_snapshots import Frame, Process, Stack, Thread
 
 
 class Doing(str, Enum):

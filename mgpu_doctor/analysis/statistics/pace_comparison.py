@@ -12,8 +12,8 @@ from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
 
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.case.phase_clock import is_host_stamped
 from mgpu_doctor.case.process_metadata import Pace
+from mgpu_doctor.case.rank_device import is_host_stamped
 from mgpu_doctor.recording.columns import phase_of
 
 LEAST = 30

@@ -13,7 +13,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.statistics.medians import column_medians
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.case.model import Records
-from mgpu_doctor.case.phase_clock import is_host_stamped
+from mgpu_doctor.case.rank_device import is_host_stamped
 from mgpu_doctor.recording.columns import Columns
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from mgpu_doctor.case.files import number
 from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.untrusted_json import number
 
 LEAST_DISTINCT = 3
 """Different batches that a rank must have seen: a constant one, or two in turn, tells nothing."""

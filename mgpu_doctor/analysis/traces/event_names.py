@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from mgpu_doctor.case.traces import Trace
+from mgpu_doctor.case.profiler_traces import Trace
 
 Flags = npt.NDArray[np.bool_]
 

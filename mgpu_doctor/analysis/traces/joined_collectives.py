@@ -15,7 +15,7 @@ from mgpu_probes.outside.traces.trace_columns import Events, Kind
 
 from mgpu_doctor.analysis.traces import event_names
 from mgpu_doctor.analysis.traces.time_split import step_starts
-from mgpu_doctor.case.traces import Trace
+from mgpu_doctor.case.profiler_traces import Trace
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from mgpu_probes.outside.traces.trace_columns import Events, Kind
 
 from mgpu_doctor.analysis.traces import event_names
-from mgpu_doctor.case.traces import Trace
+from mgpu_doctor.case.profiler_traces import Trace
 
 Spans: TypeAlias = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ import numpy as np
 from mgpu_doctor.analysis.traces.joined_collectives import UnjoinableError, Waits, join
 from mgpu_doctor.analysis.traces.late_rank import LEAST_UNITS, Late, find_late
 from mgpu_doctor.analysis.traces.time_split import Split, split, step_lengths
-from mgpu_doctor.case.traces import Trace
+from mgpu_doctor.case.profiler_traces import Trace
 
 
 @dataclass(frozen=True, slots=True)

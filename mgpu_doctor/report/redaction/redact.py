@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Protocol, TypeVar
 
-from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
 from mgpu_doctor.report.redaction.addresses import hide_addresses, parse_address

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.cost.communication_cost import measure_core_contention
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.phase_clock import host_stamped
 from mgpu_doctor.case.process_metadata import Ddp
+from mgpu_doctor.case.rank_device import host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost

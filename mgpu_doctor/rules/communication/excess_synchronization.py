@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from mgpu_doctor.analysis.cost.gradient_reduction import sample_ranks
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.case.own_code import own_code
-from mgpu_doctor.case.phase_clock import host_stamped
+from mgpu_doctor.case.rank_device import host_stamped
+from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.rules.blame import severity_of_cost
@@ -62,7 +62,7 @@ SETTINGS = {
 
 def is_own(site: str) -> bool:
     """Whether `file:line` is a line of the user's own code."""
-    return own_code(site.rpartition(":")[0] or site)
+    return is_user_code(site.rpartition(":")[0] or site)
 
 
 def setting(site: str) -> Setting | None:

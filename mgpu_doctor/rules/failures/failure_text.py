@@ -11,7 +11,7 @@ from itertools import takewhile
 
 from mgpu_doctor.analysis.postmortem.nested_errors import in_backward, operation
 from mgpu_doctor.analysis.postmortem.rank_failures import FATAL, FailureKind, RankFailure
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Error, Job, Rank
 from mgpu_doctor.findings import Culprit, Evidence
 from mgpu_doctor.formatting import format_ranks, format_share

@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.child_processes import ending_of, last_seen
 from mgpu_doctor.analysis.postmortem.failure_order import list_victims
 from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
-from mgpu_doctor.case.endings import LimitedProcess
+from mgpu_doctor.case.ending_records import LimitedProcess
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.failures import failure_text

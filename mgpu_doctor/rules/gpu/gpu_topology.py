@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.machines.host_devices import FAR, Gpu, Wiring, wiring
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.case.device_samples import Device
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.gpu.gpu_findings import culprits

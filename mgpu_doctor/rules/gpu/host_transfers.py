@@ -10,8 +10,7 @@ from mgpu_probes.inprocess.layout import TRANSFER
 from mgpu_doctor.analysis.cost.what_if import saved_without_phase
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import phase_shares
-from mgpu_doctor.case.accelerator import accelerator
-from mgpu_doctor.case.phase_clock import host_stamped
+from mgpu_doctor.case.rank_device import accelerator, host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice

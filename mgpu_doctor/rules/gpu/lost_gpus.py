@@ -10,7 +10,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
 from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
 from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
-from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.case.device_samples import Device
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.failures import failure_text

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.accelerator import accelerator
+from mgpu_doctor.case.rank_device import accelerator
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.samples import cores
+from mgpu_doctor.case.host_samples import parse_cores
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_cores, format_ranks
 from mgpu_doctor.rules.blame import culprit_of
@@ -21,7 +21,9 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         (number, gpu, own, near)
         for gpu in measures.watched.gpus
         for number in gpu.ranks
-        if (near := cores(gpu.device.cores)) and (own := _own(measures, number)) and not own & near
+        if (near := parse_cores(gpu.device.cores or ""))
+        and (own := _own(measures, number))
+        and not own & near
     ]
     if not far:
         return

@@ -11,7 +11,7 @@ from statistics import median_low
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
-from mgpu_doctor.case.gpu import NvLink
+from mgpu_doctor.case.device_samples import NvLink
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.gpu.gpu_findings import SURE, culprits, named, risen, where

@@ -8,8 +8,7 @@ from mgpu_probes.inprocess.layout import BACKWARD, FORWARD
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import phase_shares
-from mgpu_doctor.case.accelerator import Accelerator, accelerator
-from mgpu_doctor.case.phase_clock import host_stamped
+from mgpu_doctor.case.rank_device import Accelerator, accelerator, host_stamped
 from mgpu_doctor.findings import Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND

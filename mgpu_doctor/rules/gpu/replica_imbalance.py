@@ -14,10 +14,9 @@ from mgpu_doctor.analysis.statistics.pace_comparison import (
     TOGETHER,
     find_slow_pace,
 )
-from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.case.phase_clock import phase_clock
 from mgpu_doctor.case.process_metadata import PhaseClock
+from mgpu_doctor.case.rank_device import accelerator, phase_clock
 from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice

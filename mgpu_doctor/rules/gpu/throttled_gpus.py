@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES, Use, use_of
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.gpu import CLOCK_REASONS, HARD_CLOCK_REASONS
+from mgpu_doctor.case.device_samples import CLOCK_REASONS, HARD_CLOCK_REASONS
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_share
 from mgpu_doctor.rules.gpu.gpu_findings import SURE, culprits, loaded, named, where

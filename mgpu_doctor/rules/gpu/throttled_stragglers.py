@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from mgpu_doctor.analysis.machines.rank_devices import Use
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
-from mgpu_doctor.case.gpu import CLOCK_REASONS, HARD_CLOCK_REASONS
+from mgpu_doctor.case.device_samples import CLOCK_REASONS, HARD_CLOCK_REASONS
 from mgpu_doctor.findings import Evidence, Finding, Fix
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND, middle, uses_since
 from mgpu_doctor.rules.rule import Limit, Limits, Rule

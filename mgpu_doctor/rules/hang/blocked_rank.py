@@ -10,7 +10,7 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.progress import Motion
 from mgpu_doctor.analysis.stacks.thread_states import Posture
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.looks import Frame
+from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.findings import Fix
 
 LEAST_LOOP_SNAPSHOTS = 3

@@ -10,7 +10,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.rank_failures import last_finished_step
 from mgpu_doctor.analysis.stacks.hang_analysis import MAJORITY
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind as HangKind
-from mgpu_doctor.case.flights import Collective
+from mgpu_doctor.case.flight_records import Collective
 from mgpu_doctor.case.model import State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Severity
 from mgpu_doctor.formatting import format_ranks

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
 from mgpu_doctor.analysis.collectives.process_groups import DEFAULT_GROUP
-from mgpu_doctor.case.flights import Collective
+from mgpu_doctor.case.flight_records import Collective
 from mgpu_doctor.findings import Fix
 from mgpu_doctor.formatting import format_ranks
 

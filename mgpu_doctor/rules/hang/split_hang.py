@@ -9,7 +9,7 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind
 from mgpu_doctor.analysis.stacks.thread_states import Posture
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, Doing
-from mgpu_doctor.case.looks import Frame
+from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.hang.stack_evidence import (
     MOST_ROWS,

@@ -12,7 +12,7 @@ from mgpu_probes.inprocess.layout import BATCH_READY, INPUT
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, idle_of
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, at_epoch_starts
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Loader
 from mgpu_doctor.formatting import format_seconds

@@ -16,8 +16,8 @@ from mgpu_doctor.analysis.machines.rank_devices import (
     placements,
 )
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.accelerator import accelerator
 from mgpu_doctor.case.model import Outcome, Rank
+from mgpu_doctor.case.rank_device import accelerator
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_count, format_ranks, format_share
 from mgpu_doctor.rules import advice

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.snapshots import NO_STACK, Refused, Snapshot
+from mgpu_doctor.case.allocator_snapshots import NO_STACK, Refused, Snapshot
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_count, format_share
 from mgpu_doctor.rules.advice import PLAN_MEMORY

@@ -21,7 +21,7 @@ from mgpu_doctor.analysis.postmortem.child_processes import (
     parse_lost_workers,
 )
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
-from mgpu_doctor.case.endings import Ending, Kill, MemoryGroup
+from mgpu_doctor.case.ending_records import Ending, Kill, MemoryGroup
 from mgpu_doctor.case.model import Case, Error
 from mgpu_doctor.findings import Evidence
 from mgpu_doctor.formatting import format_bytes

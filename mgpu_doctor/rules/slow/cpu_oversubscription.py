@@ -11,7 +11,7 @@ from mgpu_doctor.analysis.cost.what_if import saved_if_faster
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN
 from mgpu_doctor.analysis.machines.oversubscription import CpuDemand, measure_cpu_demand
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.case.phase_clock import host_stamped
+from mgpu_doctor.case.rank_device import host_stamped
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_count, format_share
 from mgpu_doctor.rules.advice import environment

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import TYPE_CHECKING, NamedTuple, ParamSpec, TypeVar
 
-from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.case.device_samples import Device
 from mgpu_doctor.formatting import format_count
 from mgpu_doctor.live.frame import Frame, HostGpu
 from mgpu_doctor.report.text import line

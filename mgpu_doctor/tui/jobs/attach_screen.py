@@ -22,11 +22,11 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import DataTable, Footer, Static
 
-from mgpu_doctor.case.files import read_object
-from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.device_samples import DeviceSample
+from mgpu_doctor.case.untrusted_json import read_object
 from mgpu_doctor.formatting import UNKNOWN, format_seconds
 from mgpu_doctor.recording.layout import INFO
-from mgpu_doctor.recording.living import living
+from mgpu_doctor.recording.live_recordings import living
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.jobs.opening import offer_stop
 

@@ -11,7 +11,7 @@ from textual.app import App
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
 
 if TYPE_CHECKING:
-    from mgpu_doctor.case.gpu import DeviceSample
+    from mgpu_doctor.case.device_samples import DeviceSample
     from mgpu_doctor.findings import Diagnosis
     from mgpu_doctor.live.frame_source import Source
     from mgpu_doctor.live.machine_recorder import Recorder

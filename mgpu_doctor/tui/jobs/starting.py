@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from mgpu_probes.outside import processes
 
-from mgpu_doctor.case.files import read_object
+from mgpu_doctor.case.untrusted_json import read_object
 from mgpu_doctor.formatting import format_signal
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO

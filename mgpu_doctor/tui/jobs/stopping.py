@@ -19,7 +19,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-from mgpu_doctor.case.files import read_object
+from mgpu_doctor.case.untrusted_json import read_object
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.report import text
 

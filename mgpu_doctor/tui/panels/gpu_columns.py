@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
-from mgpu_doctor.case.gpu import CLOCK_REASONS, HARD_CLOCK_REASONS, Device, MigInstance
+from mgpu_doctor.case.device_samples import CLOCK_REASONS, HARD_CLOCK_REASONS, Device, MigInstance
 from mgpu_doctor.formatting import UNKNOWN
 from mgpu_doctor.report import text
 from mgpu_doctor.tui.panels.table_cells import DIM, EMPTY, FULL, Column, gauge

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.text import Text
 
-from mgpu_doctor.case.gpu import Device, MigInstance
+from mgpu_doctor.case.device_samples import Device, MigInstance
 from mgpu_doctor.case.process_metadata import PhaseClock
 from mgpu_doctor.formatting import UNKNOWN, format_ranks
 from mgpu_doctor.live.frame import Frame, GpuKey, HostGpu

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mgpu_probes.outside.processes import Owner
 from rich.text import Text
 
-from mgpu_doctor.case.gpu import (
+from mgpu_doctor.case.device_samples import (
     CLOCK_REASONS,
     HARD_CLOCK_REASONS,
     Device,

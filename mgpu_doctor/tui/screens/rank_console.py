@@ -11,7 +11,7 @@ from rich.text import Text
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.thread_states import postures
 from mgpu_doctor.analysis.stacks.wait_classifier import WAITING, Doing
-from mgpu_doctor.case.looks import Frame, Look, Stack, Thread
+from mgpu_doctor.case.job_snapshots import Frame, Look, Stack, Thread
 from mgpu_doctor.formatting import UNKNOWN, format_count
 from mgpu_doctor.live.rank_output import Output
 from mgpu_doctor.live.rank_stacks import Standing

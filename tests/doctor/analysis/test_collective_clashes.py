@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mgpu_doctor.analysis.collectives.collective_mismatch import Clash, clash
-from mgpu_doctor.case.flights import Collective
+from mgpu_doctor.case.flight_records import Collective
 
 Shapes = tuple[tuple[int, ...], ...]
 

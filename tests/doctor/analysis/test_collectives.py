@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
 from mgpu_doctor.analysis.collectives.first_divergence import diverged, doubt
-from mgpu_doctor.case.flights import Collective, Flight
+from mgpu_doctor.case.flight_records import Collective, Flight
 from tests.support.flights import Call, recorded, schedule, simulated
 
 LATE = 30.0

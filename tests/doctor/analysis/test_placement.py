@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_doctor.analysis.machines.rank_devices import on_devices, placements, why_unknown
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.case.model import Case
 from tests.support.gpus import gpus, on_gpus, sampled
 from tests.support.synthetic import Synthetic, synthetic_case

@@ -7,7 +7,7 @@ import pytest
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.thread_states import Posture, postures
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
-from mgpu_doctor.case.looks import Frame
+from mgpu_doctor.case.job_snapshots import Frame
 from tests.support import looking
 from tests.support.looking import C10D, LOOP, Scene, Seen
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
-from mgpu_doctor.case.host import Group, HostSample, Task
+from mgpu_doctor.case.host_samples import Group, HostSample, Task
 from mgpu_doctor.case.model import Case
 from tests.support.hosts import EVERY, Doing, on_host, pooled, sampled
 from tests.support.metadata import with_metadata

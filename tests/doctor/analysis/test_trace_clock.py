@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mgpu_probes.outside.traces.trace_columns import EVENT_DTYPE, Kind
 
 from mgpu_doctor.analysis.traces.joined_collectives import UnjoinableError, join
-from mgpu_doctor.case.traces import Trace
+from mgpu_doctor.case.profiler_traces import Trace
 
 STEP, TRANSFER = 100_000_000, 1_000_000
 """Nanoseconds."""

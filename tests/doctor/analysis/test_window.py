@@ -8,8 +8,8 @@ import numpy as np
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.steps.recent_steps import STEPS, recent, unmoved
-from mgpu_doctor.case.flights import Flight
-from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.flight_records import Flight
+from mgpu_doctor.case.job_snapshots import Look
 from mgpu_doctor.case.model import Case, Outcome
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
 

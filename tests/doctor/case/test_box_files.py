@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from pathlib import Path
 
-from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.recording_case import load_recording
 from tests.support.recordings import HEALTHY, recording
 
 

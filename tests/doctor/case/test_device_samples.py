@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.case.device_samples import DeviceReader, device_sample
-from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample, Ecc, Pcie
+from mgpu_doctor.case.device_samples import (
+    Device,
+    DeviceProcess,
+    DeviceReader,
+    DeviceSample,
+    Ecc,
+    Pcie,
+    device_sample,
+)
 
 OLD = {
     "at": 5.0,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from mgpu_doctor.case.ending_files import unread_log
-from mgpu_doctor.case.gpu import Device, DeviceSample
-from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.device_samples import Device, DeviceSample
+from mgpu_doctor.case.ending_gaps import unread_log
 from mgpu_doctor.case.model import Gap
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.recording.layout import DEVICE_SAMPLES, HOSTS
 from tests.support.recordings import HEALTHY, STARTED, recording
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from mgpu_probes.outside.exit_evidence import ExitEvidence
 
-from mgpu_doctor.case.ending_files import MOST_KILLS, MOST_PROCESSES, ending_of, read_endings
-from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.ending_gaps import read_endings
+from mgpu_doctor.case.ending_records import MOST_KILLS, MOST_PROCESSES, ending_of
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.recording import layout
 from tests.support.machines import MIB, process, version_2, write
 from tests.support.recordings import HEALTHY, recording

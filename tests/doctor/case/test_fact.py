@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, make_dataclass, replace
 
 import pytest
 
-from mgpu_doctor.case.gpu import Pcie, Topology, XidEvent
+from mgpu_doctor.case.device_samples import Pcie, Topology, XidEvent
 
 XID = XidEvent(1.5, 3, 79)
 

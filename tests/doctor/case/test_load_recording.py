@@ -14,11 +14,11 @@ from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.processes import find_start_ticks
 
-from mgpu_doctor.case.load import NotARecording, load_recording
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.case.outcomes import MOST_MISSING
+from mgpu_doctor.case.recording_case import NotARecording, load_recording
 from mgpu_doctor.recording.layout import CONSOLE, END, EXITS, HOST_SAMPLES, HOSTS, INFO, SCHEMA
-from mgpu_doctor.recording.live_boxes import make_outside
+from mgpu_doctor.recording.live_recordings import make_outside
 from tests.support.boxes import SECOND, write_steps
 
 HOST = os.uname().nodename
@@ -411,12 +411,13 @@ def test_hostile_lines_are_counted_and_skipped(recorder: Recorder) -> None:
     for name in (HOST_SAMPLES, EXITS, "devices.jsonl"):
         (recorder.host / name).write_bytes(b"".join(HOSTILE))
     case = recorder.load()
-    assert [sample.at for sample in case.host_samples] == [5, 6]
+    assert [sample.at for sample in case.host_samples] == [5, 6, 1], "of `pid` none knows there"
     assert case.host_samples[0].processes == {2: (0.5, 7)}
     assert case.host_samples[1].memory_used is None
     assert case.host_samples[1].memory_total is None
     told = {item.probe: item.reason for item in case.unexamined}
-    assert told[HOST_SAMPLES] == "5 of its lines cannot be read", "the last one is still written"
+    assert told[EXITS] == "7 of its lines cannot be read"
+    assert told[HOST_SAMPLES] == "4 of its lines cannot be read", "the last one is still written"
 
 
 def test_hostile_boxes_and_files_are_told_not_followed(recorder: Recorder, tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.case.log_case import NotALog, load_logs, signs_of
 from mgpu_doctor.case.log_sources import log_files
-from mgpu_doctor.case.logs import NotALog, load_logs, signs_of
 from mgpu_doctor.case.model import Case, Outcome, State
 from tests.support.logs import RECORDED, progress, write
 

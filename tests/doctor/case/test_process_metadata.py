@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.process_metadata import (
     UNKNOWN,
     Batch,
@@ -18,6 +17,7 @@ from mgpu_doctor.case.process_metadata import (
     ProcessMetadata,
     process_metadata,
 )
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.report import markdown
 from tests.support.recordings import HEALTHY, SLOW_INPUT, recording

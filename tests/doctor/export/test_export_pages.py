@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.gpu import Device, DeviceSample, Ecc, NvLink, Pcie, XidEvent
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import Device, DeviceSample, Ecc, NvLink, Pcie, XidEvent
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.export import metrics_page

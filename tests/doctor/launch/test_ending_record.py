@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.ending_files import read_endings
+from mgpu_doctor.case.ending_gaps import read_endings
 from mgpu_doctor.launch import exit_watch as module
 from mgpu_doctor.launch.exit_watch import ExitWatch
 from mgpu_doctor.launch.notebook import Notebook

@@ -15,7 +15,7 @@ from mgpu_doctor.launch.box_storage import (
     can_map_boxes,
 )
 from mgpu_doctor.launch.notebook import Notebook
-from mgpu_doctor.recording.live_boxes import KEY_FILE, belongs, make_outside
+from mgpu_doctor.recording.live_recordings import KEY_FILE, belongs, make_outside
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import DeviceSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.live import history_measures
 from mgpu_doctor.live.history_collector import MOST_DEVICES, Collector, History

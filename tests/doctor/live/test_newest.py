@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.device_samples import Device, DeviceSample
 from mgpu_doctor.live.replay import HOST_GONE, NewestSamples, Replay
 from tests.support import manyhosts
 from tests.support.recordings import HEALTHY, recording

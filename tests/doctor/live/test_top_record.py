@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.gpu import DeviceSample, Ecc, NvLink, Pcie
-from mgpu_doctor.case.host import HostSample
-from mgpu_doctor.case.load import load_recording
+from mgpu_doctor.case.device_samples import DeviceSample, Ecc, NvLink, Pcie
+from mgpu_doctor.case.host_samples import HostSample
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.live.history_measures import UTILIZATION
 from mgpu_doctor.live.history_series import gaps

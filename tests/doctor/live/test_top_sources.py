@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.load import NotARecording
-from mgpu_doctor.case.looks import Look
+from mgpu_doctor.case.job_snapshots import Look
 from mgpu_doctor.case.model import Now, Outcome, State
+from mgpu_doctor.case.recording_case import NotARecording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.live.frame_source import CPU_SHARE, FrameOptions, Pace
 from mgpu_doctor.live.job_watch import Watch, refreshed, turned
@@ -20,7 +20,7 @@ from mgpu_doctor.live.step_heatmap import Heatmap, make_heatmap
 from mgpu_doctor.recording.box import Box, BoxReader
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
-from mgpu_doctor.recording.living import is_living, living
+from mgpu_doctor.recording.live_recordings import is_living, living
 from tests.support import looking
 from tests.support.recordings import HEALTHY, SLOW_INPUT, STARTED, WAITING, recording
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.case.device_samples import DeviceReader, device_sample
-from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.device_samples import DeviceReader, DeviceSample, device_sample
 from mgpu_doctor.recording.device_lines import WHOLE_EVERY, DeviceLines
 
 

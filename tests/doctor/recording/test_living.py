@@ -17,10 +17,9 @@ from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.outside import processes
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.recording import living
-from mgpu_doctor.recording.kept import one_kept
+from mgpu_doctor.recording.kept_recordings import one_kept
 from mgpu_doctor.recording.layout import END, HOSTS, INFO, boxes
-from mgpu_doctor.recording.living import is_living, is_written
+from mgpu_doctor.recording.live_recordings import is_living, is_written
 from tests.support.launching import doctor, eventually, read_json
 
 OUTLIVES = """
@@ -158,4 +157,4 @@ def test_a_run_notes_who_records_it(tmp_path: Path) -> None:
     info = read_json(tmp_path / "r" / INFO)
     assert info["boot_id"] == processes.boot_id()
     assert info["doctor_start_ticks"] > 0
-    assert living.is_written(tmp_path / "r") is False
+    assert is_written(tmp_path / "r") is False

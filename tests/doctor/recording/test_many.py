@@ -17,10 +17,10 @@ from threading import Event, Thread
 import psutil
 import pytest
 
-from mgpu_doctor.recording import many
+from mgpu_doctor.recording import parallel_boxes as many
 from mgpu_doctor.recording.box import STEP_DTYPE, Box, BoxFile, read_box
 from mgpu_doctor.recording.columns import Columns, Packer
-from mgpu_doctor.recording.many import Read, reading
+from mgpu_doctor.recording.parallel_boxes import Read, reading
 from tests.support.boxes import finished
 
 COUNT = 21

@@ -7,7 +7,7 @@ from pathlib import Path
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
 
-from mgpu_doctor.recording.pulse import pulses
+from mgpu_doctor.recording.rank_pulse import pulses
 from tests.support.boxes import SECOND, write_steps
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from mgpu_doctor.live.live_jobs import LiveJobs
 from mgpu_doctor.recording.home import ELSEWHERE, all_remembered, home, remembered, runs
-from mgpu_doctor.recording.living import living
+from mgpu_doctor.recording.live_recordings import living
 from tests.support.launching import doctor
 from tests.support.recordings import HEALTHY, recording
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mgpu_probes.outside import processes
 
-from mgpu_doctor.recording.kept import Kept, all_kept, one_kept
+from mgpu_doctor.recording.kept_recordings import Kept, all_kept, one_kept
 from mgpu_doctor.recording.retention import (
     GOING,
     VARIABLE,

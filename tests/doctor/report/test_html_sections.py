@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.model import Event as Told
 from mgpu_doctor.report.html.charts import GRAPH_COLUMNS, MOST_MARKS, graphs

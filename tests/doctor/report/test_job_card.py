@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mgpu_doctor.case.files import Json
 from mgpu_doctor.case.model import Outcome, Rank, Subject
+from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.findings import Diagnosis, Predicted
 from mgpu_doctor.report.job_card import facts
 from mgpu_doctor.report.redaction.redact import as_it_is, redactor

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor.case.blank import blank_rank
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Console, Error, Job, Now, Outcome, Rank, State, Subject
 from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE

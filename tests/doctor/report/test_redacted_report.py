@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.case.gpu import Device, DeviceSample
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import Device, DeviceSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import (
     Console,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.case.flights import Collective, Flight
+from mgpu_doctor.case.flight_records import Collective, Flight
 from mgpu_doctor.case.model import Case, Job, Outcome, State, Subject
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis, Finding, Severity

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgpu_doctor.case.device_samples import device_sample
-from mgpu_doctor.case.gpu import Device, DeviceSample
+from mgpu_doctor.case.device_samples import Device, DeviceSample, device_sample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Console, Event, Now, Outcome, ProcessEnd, Rank, State
 from mgpu_doctor.rules.failures.failure_text import headline
 from tests.support.deaths import (

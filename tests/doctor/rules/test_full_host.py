@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.case.gpu import Device, DeviceProcess
+from mgpu_doctor.case.device_samples import Device, DeviceProcess
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.case.gpu import NvLink
+from mgpu_doctor.case.device_samples import NvLink
 from mgpu_doctor.findings import Severity
 from tests.support.gpus import gpu
 from tests.support.hardware import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.case.gpu import Topology
-from mgpu_doctor.case.host import HostSample, Task
+from mgpu_doctor.case.device_samples import Topology
+from mgpu_doctor.case.host_samples import Cores, HostSample, Task
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Severity
 from tests.support.gpus import gpu
@@ -79,7 +79,9 @@ def test_a_rank_without_an_nvlink() -> None:
 
 def bound(case: Case, cores: Mapping[int, frozenset[int]]) -> Case:
     """The ranks' main threads may run on these cores."""
-    tasks = {1000 + rank: Task(ran=1.0, queued=0.0, age=1.0, cores=c) for rank, c in cores.items()}
+    tasks = {
+        1000 + rank: Task(ran=1.0, queued=0.0, age=1.0, cores=Cores(c)) for rank, c in cores.items()
+    }
     samples = [
         HostSample(one.at, None, 64, None, None, None, host="node", tasks=tasks)
         for one in case.device_samples

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.case.gpu import Ecc, Pcie
-from mgpu_doctor.case.logs import signs_of
+from mgpu_doctor.case.device_samples import Ecc, Pcie
+from mgpu_doctor.case.log_case import signs_of
 from mgpu_doctor.case.model import Case, Error, Outcome, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Severity

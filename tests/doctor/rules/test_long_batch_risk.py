@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.memory_samples import PeakMemoryHistory
 
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mgpu_doctor.case.snapshots import case_of_snapshots
+from mgpu_doctor.case.profiler_case import case_of_snapshots
 from mgpu_doctor.cli import app
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.subjects import MemorySnapshot, recognise

@@ -8,8 +8,8 @@ from mgpu_probes.outside.console_errors import parse_console
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.nested_errors import original, wrapped_in
+from mgpu_doctor.case.captured_console import error_of
 from mgpu_doctor.case.model import Console, Error
-from mgpu_doctor.case.printed import error_of
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.rules.training.loss import RULES as LOSS
 from tests.support.deaths import AT, dead, echo, error, failed_job, logged

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from mgpu_doctor.case.logs import load_logs
+from mgpu_doctor.case.log_case import load_logs
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding
 from mgpu_doctor.report.rule_reference import explained

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.case.log_case import load_logs, signs_of
 from mgpu_doctor.case.log_matches import LogMatch
-from mgpu_doctor.case.logs import load_logs, signs_of
 from mgpu_doctor.case.model import Case, Now, Outcome, State
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity

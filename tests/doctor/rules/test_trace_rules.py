@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from mgpu_doctor.case.traces import case_of_traces
+from mgpu_doctor.case.profiler_case import case_of_traces
 from mgpu_doctor.cli import app
 from mgpu_doctor.cli import diagnose as verb
 from mgpu_doctor.diagnose import diagnose

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual.markup import escape
 
-from mgpu_doctor.case.gpu import (
+from mgpu_doctor.case.device_samples import (
     Device,
     DeviceProcess,
     DeviceSample,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.case.gpu import DeviceProcess, DeviceSample
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import DeviceProcess, DeviceSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Outcome, State
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.tui.panels import rank_table

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.panel_layout import Wish, shared, useful

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from textual.app import App
 
-from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Culprit
 from mgpu_doctor.live.frame import Frame, GpuKey

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mgpu_doctor.case.gpu import DeviceSample
+from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.panels import header
 from tests.support import manyhosts

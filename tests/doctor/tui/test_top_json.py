@@ -12,8 +12,8 @@ import pytest
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from mgpu_doctor.case import gpu as facts
-from mgpu_doctor.case.gpu import (
+from mgpu_doctor.case import device_samples as facts
+from mgpu_doctor.case.device_samples import (
     Device,
     DeviceProcess,
     DeviceSample,
@@ -24,7 +24,7 @@ from mgpu_doctor.case.gpu import (
     Topology,
     XidEvent,
 )
-from mgpu_doctor.case.host import Group, HostSample, Task
+from mgpu_doctor.case.host_samples import Cores, Group, HostSample, Task
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter.language import parse
 from mgpu_doctor.tui.once import render_json
@@ -54,7 +54,7 @@ SAMPLE = DeviceSample(
 )
 WATCHED = HostSample(
     AT, 5.0, 4, 1.0, 2, 3, {4000: (1.5, 7)}, "node-a",
-    tasks={4000: Task(cores=frozenset({1}))}, groups={"a": Group(1.0, 2.0)},
+    tasks={4000: Task(cores=Cores({1}))}, groups={"a": Group(1.0, 2.0)},
 )  # fmt: skip
 FRAMES = {**ALL, "full": replace(EIGHT_GPUS, devices=SAMPLE, host=WATCHED)}
 

@@ -15,8 +15,8 @@ from mgpu_doctor.analysis.comparing.compared_run import (
     memory_of,
     settings_of,
 )
-from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.device_samples import Device, DeviceProcess, DeviceSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case
 from tests.support.metadata import with_metadata
 from tests.support.runs import fed_case

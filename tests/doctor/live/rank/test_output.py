@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Case, Subject
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import RankSummary

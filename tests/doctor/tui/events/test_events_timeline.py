@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from mgpu_probes.inprocess.layout import EVALUATION
 
-from mgpu_doctor.case.gpu import XidEvent
+from mgpu_doctor.case.device_samples import XidEvent
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Error, Outcome, State
 from mgpu_doctor.case.model import Event as Told

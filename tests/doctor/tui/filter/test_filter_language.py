@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.case.device_samples import Device
 from mgpu_doctor.tui.filter.fields import ALIASES, FIELDS
 from mgpu_doctor.tui.filter.language import (
     DEEPEST,

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mgpu_probes.inprocess.layout import PHASES
 
-from mgpu_doctor.case.gpu import Device
+from mgpu_doctor.case.device_samples import Device
 from mgpu_doctor.findings import RankSummary
 from mgpu_doctor.tui.filter.fields import FIELDS, NumberField
 from mgpu_doctor.tui.filter.language import Filter, FilterError, parse, pointed

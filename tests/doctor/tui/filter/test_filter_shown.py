@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample, MigInstance
-from mgpu_doctor.case.host import HostSample
-from mgpu_doctor.case.looks import Look, Process, Role
+from mgpu_doctor.case.device_samples import Device, DeviceProcess, DeviceSample, MigInstance
+from mgpu_doctor.case.host_samples import HostSample
+from mgpu_doctor.case.job_snapshots import Look, Process, Role
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.filter.language import parse

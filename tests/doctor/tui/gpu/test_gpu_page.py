@@ -10,7 +10,15 @@ import pytest
 from mgpu_probes.outside.processes import Owner, find_container, find_owners
 from textual.app import App
 
-from mgpu_doctor.case.gpu import Device, DeviceProcess, DeviceSample, Ecc, MigInstance, NvLink, Pcie
+from mgpu_doctor.case.device_samples import (
+    Device,
+    DeviceProcess,
+    DeviceSample,
+    Ecc,
+    MigInstance,
+    NvLink,
+    Pcie,
+)
 from mgpu_doctor.live.frame import Frame, GpuKey
 from mgpu_doctor.tui.app import TopApp
 from mgpu_doctor.tui.filter.language import parse

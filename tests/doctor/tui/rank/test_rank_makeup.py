@@ -9,7 +9,7 @@ import pytest
 from textual.app import App
 
 from mgpu_doctor.analysis.capacity.peak_makeup import PeakMakeup, find_makeup
-from mgpu_doctor.case.host import HostSample
+from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Outcome, Rank
 from mgpu_doctor.case.process_metadata import UNKNOWN
 from mgpu_doctor.findings import Finding, Severity

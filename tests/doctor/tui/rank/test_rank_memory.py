@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mgpu_doctor.case.gpu import DeviceProcess, DeviceSample
+from mgpu_doctor.case.device_samples import DeviceProcess, DeviceSample
 from mgpu_doctor.live.frame import Frame
 from mgpu_doctor.tui.panels import rank_table
 from mgpu_doctor.tui.screens.rank_memory import memory_lines

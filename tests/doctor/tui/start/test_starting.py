@@ -14,11 +14,11 @@ import pytest
 from mgpu_probes.outside import processes
 from mgpu_probes.outside.jobs import launchers
 
-from mgpu_doctor.case.load import load_recording
 from mgpu_doctor.case.model import Outcome
+from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END
-from mgpu_doctor.recording.living import is_living
+from mgpu_doctor.recording.live_recordings import is_living
 from mgpu_doctor.tui.jobs import stopping
 from mgpu_doctor.tui.jobs.attach_screen import jobs_here
 from mgpu_doctor.tui.jobs.starting import (

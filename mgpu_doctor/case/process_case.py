@@ -9,8 +9,8 @@ from dataclasses import replace
 from mgpu_probes.outside.jobs import FoundJob, FoundUntold
 
 from mgpu_doctor.case.blank import blank_rank
-from mgpu_doctor.case.endings import Ending
-from mgpu_doctor.case.looks import Look, Process, Untold
+from mgpu_doctor.case.ending_records import Ending
+from mgpu_doctor.case.job_snapshots import Look, Process, Untold
 from mgpu_doctor.case.model import (
     Case,
     Gap,

@@ -9,12 +9,12 @@ import msgspec
 import numpy as np
 from mgpu_probes.inprocess.layout import BOX_SUFFIX, PHASES
 
-from mgpu_doctor.case.files import number, text, whole
+from mgpu_doctor.case.captured_console import MESSAGE_LIMIT, shortened
 from mgpu_doctor.case.model import Error, Event, Now, ProcessEnd, Rank, Records, State
 from mgpu_doctor.case.outcomes import by_rank, end_state, exit_status, living_state, without_rest
-from mgpu_doctor.case.printed import MESSAGE_LIMIT, shortened
 from mgpu_doctor.case.process_metadata import ProcessMetadata, process_metadata
 from mgpu_doctor.case.this_machine import Here
+from mgpu_doctor.case.untrusted_json import number, text, whole
 from mgpu_doctor.recording.box import Box
 
 UNKNOWN_HOST = ""

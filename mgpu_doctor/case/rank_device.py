@@ -1,11 +1,18 @@
-"""The GPU of a rank, from its process metadata."""
+"""The device of a rank, and the clock that its phases were stamped with.
+
+While a GPU computes, the host runs ahead: it only queues work. Host stamps then say when work was
+queued, not when it ran. A wait for data that the queue hides looks like lost time, and a wait for
+other ranks looks like own work. So phases that the host stamped for an asynchronous device are
+never compared between ranks, and no gain is predicted from them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mgpu_doctor.case.model import Rank
-from mgpu_doctor.case.phase_clock import device_kind
+from mgpu_doctor.case.process_metadata import PhaseClock
 
 GPU_KINDS = ("cuda", "gpu")
 """What torch (ROCm too) and TensorFlow call a GPU."""
@@ -60,3 +67,25 @@ def accelerator(rank: Rank) -> Accelerator | None:
 def _entries(visible: str) -> tuple[str, ...]:
     entries = [entry.strip() for entry in visible.split(",")[:MOST_VISIBLE]]
     return tuple(entry[:100] for entry in entries if entry)
+
+
+def phase_clock(rank: Rank) -> PhaseClock | None:
+    """The clock of the rank's phases; None: unknown."""
+    return rank.metadata.clock
+
+
+def device_kind(rank: Rank) -> str:
+    """`cpu`, `cuda`, `gpu` (TensorFlow), `xpu`, …: what comes before the index. A rank that names
+    no device computes on the CPU."""
+    return str(rank.device or "cpu").partition(":")[0].lower()
+
+
+def is_host_stamped(rank: Rank) -> bool:
+    """Whether the rank computes on a device, and anything but that device's clock stamped its
+    phases."""
+    return device_kind(rank) != "cpu" and phase_clock(rank) is not PhaseClock.DEVICE
+
+
+def host_stamped(ranks: Iterable[Rank]) -> tuple[Rank, ...]:
+    """The ranks whose phases cannot be compared."""
+    return tuple(rank for rank in ranks if is_host_stamped(rank))

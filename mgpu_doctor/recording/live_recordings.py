@@ -1,10 +1,18 @@
-"""Which recordings belong to jobs that still run on this machine, and which are still written."""
+"""Which recordings belong to jobs that still run on this machine, and which are still written.
+
+Live black boxes may have to lie outside of the recording, which then names their folder. A
+recording may come from a stranger, so its word is not enough: the folder is read only if it
+belongs to this user alone and holds the key that the recording holds. Nobody else can know the key
+of a folder that they cannot enter.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
+import stat
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,12 +24,16 @@ from mgpu_probes.outside.untrusted_files import entries_below, open_below
 from mgpu_doctor.recording import boxheader
 from mgpu_doctor.recording.home import all_remembered, runs
 from mgpu_doctor.recording.layout import BOXES, END, HOSTS, INFO
-from mgpu_doctor.recording.live_boxes import belongs
 
 NEWEST = 256
 """Folders looked at, newest first by name: a job that runs is among the newest."""
 MOST_HOSTS, MOST_BOXES = 8192, 32_768
 MAX_INFO_BYTES = 1 << 20
+
+PREFIX = "mgpu-doctor-boxes-"
+KEY_FILE = "key"
+_KEY_BYTES = 16
+_LONGEST = 200
 
 
 def living(environment: Mapping[str, str] = os.environ) -> list[Path]:
@@ -103,3 +115,42 @@ def _info(recording: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def make_outside(place: Path) -> tuple[Path, str]:
+    """Makes a private folder in `place`: its path and its key. Raises OSError."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+    key = os.urandom(_KEY_BYTES).hex()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with open(os.open(folder / KEY_FILE, flags, 0o600), "w", encoding="ascii") as file:
+        file.write(key)
+    return folder, key
+
+
+def belongs(folder: str | None, key: str | None) -> bool:
+    """Whether `folder` is the live folder of the recording that gives this key."""
+    if not folder or not key or "\0" in folder or len(key) != 2 * _KEY_BYTES:
+        return False
+    if not os.path.isabs(folder) or not os.path.basename(folder).startswith(PREFIX):
+        return False
+    try:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        status = os.fstat(place)
+        private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
+        return private and _key_in(place) == key.encode("utf-8", "replace")
+    finally:
+        os.close(place)
+
+
+def _key_in(folder: int) -> bytes:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with open(os.open(KEY_FILE, flags, dir_fd=folder), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                return b""
+            return file.read(_LONGEST)
+    except OSError:
+        return b""

@@ -1,23 +1,15 @@
-"""`ending.json` to typed facts. The file is a stranger's until it is parsed here."""
+"""How a machine recorded that processes ended, in `ending.json`: OOM kills, limits, full disks.
+
+Facts alone; None: unknown. Times are seconds since the epoch; memory is bytes. The file is a
+stranger's until it is parsed here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
-from mgpu_doctor.case.endings import (
-    Counters,
-    Ending,
-    Kill,
-    LimitedProcess,
-    MemoryGroup,
-    Place,
-    Room,
-)
-from mgpu_doctor.case.files import Json, moment, read_object, text, whole
-from mgpu_doctor.case.gpu import DeviceSample
-from mgpu_doctor.case.model import Gap, Unexamined
-from mgpu_doctor.recording import layout
+from mgpu_doctor.case.untrusted_json import Json, moment, text, whole
 
 MOST_KILLS = 256
 MOST_GROUPS = 256
@@ -25,32 +17,119 @@ MOST_PROCESSES = 4096
 MOST_PLACES = 64
 MOST_NAMES = 32
 LONGEST_NAME = 600
-KERNEL_LOG = "kernel log"
 
 
-def read_endings(
-    hosts: Iterable[Path], until: float | None = None, *, root: Path
-) -> tuple[tuple[Ending, ...], tuple[Unexamined, ...]]:
-    """What the recorded hosts tell of deaths, and what could not be seen. A host without the file
-    (an older recording) tells nothing. `until`: a tale written later is left out (replay)."""
-    found: list[Ending] = []
-    untold: dict[str, Unexamined] = {}
-    for host in hosts:
-        try:
-            told = ending_of(host.name, read_object(host / layout.ENDING, root=root))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            reason = f"{host.name}: {error.strerror if isinstance(error, OSError) else error}"
-            remedy = "record the job again; deaths were judged without it"
-            untold.setdefault("file", Unexamined(layout.ENDING, reason, remedy))
-            continue
-        if until is not None and (told.at is None or told.at > until):
-            continue
-        found.append(told)
-        if told.log_trouble is not None:
-            untold.setdefault("log", _no_log(told.log_trouble))
-    return tuple(found), tuple(untold.values())
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A process that the kernel's log says was killed for want of memory."""
+
+    pid: int
+    """As the kernel numbers it: see `Ending.own_pids`."""
+    at: float | None
+    """By the kernel's clock, which may be some seconds off."""
+    name: str | None
+    resident: int | None
+    limited: str | None
+    """The control group whose limit was reached, by its path; None: unknown or no group's."""
+    by_group: bool | None
+    """True: a group's limit was reached. False: the whole machine had no memory left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """A memory group at one moment. `killed`: its processes that the OOM killer took so far.
+    `refused`: times its limit was met with nothing left to drop."""
+
+    limit: int | None = None
+    used: int | None = None
+    peak: int | None = None
+    killed: int | None = None
+    refused: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryGroup:
+    name: str
+    before: Counters
+    now: Counters
+    at: float | None
+    """When `killed` was last seen to have risen."""
+
+    @property
+    def killed(self) -> int | None:
+        """Processes killed while it was watched."""
+        if self.before.killed is None or self.now.killed is None:
+            return None
+        return max(0, self.now.killed - self.before.killed)
+
+
+@dataclass(frozen=True, slots=True)
+class LimitedProcess:
+    """A process of the job: how many files it had open, and its limits by name, the soft and the
+    hard one: `files`, `cpu_seconds`, `address_space`, `data`, `file_size`, `processes`, `core`.
+    A limit that is not set is left out."""
+
+    pid: int
+    parent: int | None
+    files: int | None
+    most_files: int | None
+    limits: Mapping[str, tuple[int | None, int | None]] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    """Memory groups above it, the innermost first: names in `Ending.groups`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Of a file system, for who is not root."""
+
+    size: int
+    free: int
+    inodes: int | None
+    inodes_free: int | None
+    at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`roles`: `shm`, `tmp`, `cwd`, `written` (the job had a file open for writing there), `mount`
+    (a local file system that may be written to)."""
+
+    path: str
+    roles: tuple[str, ...]
+    before: Room
+    """When the watch began."""
+    now: Room
+    least: Room
+    """When it was fullest."""
+
+    @property
+    def in_use(self) -> bool:
+        """The job is known to work there."""
+        return bool(set(self.roles) - {"mount"})
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """One host's tale."""
+
+    host: str
+    since: float | None
+    at: float | None
+    log_trouble: str | None
+    """Why the kernel's log could not be read; None: it was read."""
+    own_pids: bool
+    """The kernel's pids are the recording's, too: not inside a container."""
+    kills: tuple[Kill, ...] = ()
+    machine_kills: int | None = None
+    """Processes that the OOM killer took on the whole machine while it was watched."""
+    machine_at: float | None = None
+    """When one was last seen to have been taken."""
+    groups: tuple[MemoryGroup, ...] = ()
+    processes: Mapping[int, LimitedProcess] = field(default_factory=dict)
+    places: tuple[Place, ...] = ()
+
+    def group(self, name: str) -> MemoryGroup | None:
+        return next((group for group in self.groups if group.name == name), None)
 
 
 def ending_of(host: str, content: Mapping[str, Json]) -> Ending:
@@ -86,16 +165,6 @@ def ending_of(host: str, content: Mapping[str, Json]) -> Ending:
             for one in _list(content.get("places"), MOST_PLACES)
             if (place := _place(one)) is not None
         ),
-    )
-
-
-def _no_log(trouble: str) -> Unexamined:
-    return Unexamined(
-        KERNEL_LOG,
-        trouble,
-        "`sudo sysctl kernel.dmesg_restrict=0` or CAP_SYSLOG (in a container also /dev/kmsg), or "
-        "look yourself: `dmesg -T | grep -i 'killed process'` on the host",
-        Gap.KERNEL_LOG,
     )
 
 
@@ -174,24 +243,3 @@ def _list(value: Json, most: int) -> Iterator[Mapping[str, Json]]:
 def _items(value: Json, most: int) -> Iterator[tuple[str, Mapping[str, Json]]]:
     for _, (name, one) in zip(range(most), _object(value).items(), strict=False):
         yield name, _object(one)
-
-
-def unread_log(samples: Iterable[DeviceSample], gaps: Container[Gap | None]) -> list[Unexamined]:
-    """Where the kernel's log could not be read for XIDs, once for all hosts, and not at all where
-    it is among `gaps` already."""
-    newest = {sample.host: sample for sample in samples if sample.devices}
-    deaf = [one for one in newest.values() if one.kernel_log_trouble is not None]
-    if not deaf or Gap.KERNEL_LOG in gaps:
-        return []
-    reason = deaf[0].kernel_log_trouble or ""
-    unheard = next((one.events_trouble for one in deaf if one.events_trouble), None)
-    left = f"nor from the driver: {unheard}" if unheard else "only those the driver reports (NVML)"
-    return [
-        Unexamined(
-            KERNEL_LOG,
-            f"{reason}; so XIDs of GPUs are not known from there, {left}",
-            "`sudo sysctl kernel.dmesg_restrict=0` or CAP_SYSLOG (in a container also /dev/kmsg), "
-            "or look yourself: `dmesg -T | grep NVRM` on the host",
-            Gap.KERNEL_LOG,
-        )
-    ]

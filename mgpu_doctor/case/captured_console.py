@@ -11,9 +11,9 @@ from mgpu_probes.outside.console_errors import Failure
 from mgpu_probes.outside.terminal_text import clean, clean_line
 from mgpu_probes.outside.tracebacks import Frame, Traceback
 
-from mgpu_doctor.case.files import read_bounded
 from mgpu_doctor.case.model import Console, Error, LoggedEnd, Rank
-from mgpu_doctor.case.own_code import own_code
+from mgpu_doctor.case.untrusted_json import read_bounded
+from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.recording import layout
 
 MOST_BYTES = 8 << 20
@@ -84,13 +84,8 @@ def innermost_user_frame(frames: Iterable[Frame]) -> Frame | None:
     """The innermost frame that is not in an installed package or the standard library; where
     there is none, the innermost of all."""
     known = list(frames)
-    own = [frame for frame in known if is_users(frame)]
+    own = [frame for frame in known if is_user_code(frame.file)]
     return next(reversed(own or known), None)
-
-
-def is_users(frame: Frame) -> bool:
-    """Whether the frame is neither in an installed package nor in the standard library."""
-    return own_code(frame.file)
 
 
 def shortened(traceback: str) -> str:

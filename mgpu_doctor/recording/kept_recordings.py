@@ -17,7 +17,7 @@ from mgpu_probes.outside.untrusted_files import open_below
 
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
-from mgpu_doctor.recording.living import is_written
+from mgpu_doctor.recording.live_recordings import is_written
 
 MOST_BYTES = 1 << 20
 """Of a file that is read."""

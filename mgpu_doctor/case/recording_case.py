@@ -7,29 +7,28 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, TypeVar
 
+import msgspec
 from mgpu_probes.outside.torch_pickles import NotAFlightError
 from mgpu_probes.outside.untrusted_files import entries_below, within_budget
+from msgspec import Meta
 
-from mgpu_doctor.case import box_files, files, outcomes, printed, ranks, samples
+from mgpu_doctor.case import box_files, box_ranks, captured_console, outcomes, untrusted_json
 from mgpu_doctor.case.device_samples import DeviceReader
-from mgpu_doctor.case.ending_files import read_endings, unread_log
-from mgpu_doctor.case.files import Json
-from mgpu_doctor.case.flight_files import read_folder
-from mgpu_doctor.case.flights import Flight
-from mgpu_doctor.case.host import HostSample
-from mgpu_doctor.case.job import command_of, ending, job_of, told_by_launcher
-from mgpu_doctor.case.logs import signs_of
-from mgpu_doctor.case.looking import look_of
+from mgpu_doctor.case.ending_gaps import read_endings, unread_log
+from mgpu_doctor.case.flight_records import Flight, read_folder
+from mgpu_doctor.case.host_samples import decode_host_sample
+from mgpu_doctor.case.job_facts import command_of, ending, job_of, told_by_launcher
+from mgpu_doctor.case.job_snapshots import decode_look
+from mgpu_doctor.case.lenient_json import Moment, Positive, line_decoder
+from mgpu_doctor.case.log_case import signs_of
 from mgpu_doctor.case.model import Case, Gap, JobEnd, Outcome, ProcessEnd, Rank, Subject, Unexamined
 from mgpu_doctor.case.this_machine import here, launcher_alive
+from mgpu_doctor.case.untrusted_json import Json
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import Box, BoxFile, read_box
-from mgpu_doctor.recording.many import reading
-
-MANY_HOSTS = 16
-"""From which on their samples are read by what is quick, and takes its time to be loaded."""
+from mgpu_doctor.recording.parallel_boxes import reading
 
 
 class NotARecording(ValueError):  # noqa: N818 - a name of the house's interface
@@ -58,19 +57,21 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     hosts = box_files.hosts(path)
     later: list[Unexamined] = []
     with reading(box_files.found(path, info), read) as read_all:
-        host_samples = _host_samples(RecordedLines(path, later), hosts)  # boxes read meanwhile
+        host_samples = RecordedLines(path, later).of(  # boxes are read meanwhile
+            hosts, layout.HOST_SAMPLES, decode_host_sample
+        )
         boxes = box_files.boxes(read_all(), unexamined)
     end = ending(_object(path / layout.END, path), until)
-    moment = ranks.Moment(
+    moment = box_ranks.Moment(
         here=here(path),
         exits=_exits(lines, hosts),
         over=end.over,
         until=until,
     )
-    found = [rank for box in boxes if (rank := ranks.rank_of(box, moment)) is not None]
-    current, earlier = ranks.last_attempt(found)
-    streams = printed.read_streams(path) if until is None or end.over else {}
-    console, asked = printed.console(streams, current)
+    found = [rank for box in boxes if (rank := box_ranks.rank_of(box, moment)) is not None]
+    current, earlier = box_ranks.last_attempt(found)
+    streams = captured_console.read_streams(path) if until is None or end.over else {}
+    console, asked = captured_console.console(streams, current)
     end = told_by_launcher(end, asked)
     current = outcomes.with_missing(current, command_of(info))
     current = [outcomes.ended_as_told(rank, console.ends) for rank in current]
@@ -88,9 +89,9 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     device_samples = [
         sample
         for host in hosts  # each with a reader of its own: a line may refer to those before it
-        for sample in lines.of([host], layout.DEVICE_SAMPLES, DeviceReader(host.name).read)
+        for sample in lines.of([host], layout.DEVICE_SAMPLES, DeviceReader(host.name).decode)
     ]
-    looks = lines.of(hosts, layout.LOOKS, look_of)
+    looks = lines.of(hosts, layout.LOOKS, decode_look)
     endings, unread = read_endings(hosts, until, root=path)
     if job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED):
         unexamined += unread
@@ -99,7 +100,7 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
         unexamined.append(_NO_JOB)
     elif not boxes and info.get("probe") is not False:
         unexamined.append(_NO_BOX)
-    elif not boxes and (why := files.text(info.get("no_probe"), 500)):
+    elif not boxes and (why := untrusted_json.text(info.get("no_probe"), 500)):
         remedy = "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs), and run the job again"
         unexamined.append(Unexamined("in-process probe", why, remedy, Gap.PROCESS_PROBE))
     unexamined += box_files.switched_off(boxes)
@@ -158,7 +159,7 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
             f"{path} is a file; a recording is the folder that `mgpu-doctor run` made."
         )
     try:
-        info = files.read_object(path / layout.INFO, root=path)
+        info = untrusted_json.read_object(path / layout.INFO, root=path)
     except FileNotFoundError:
         if box_files.found(path, {}):
             return {}
@@ -177,7 +178,7 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
             Unexamined(layout.INFO, f"it cannot be read: {reason}", "the boxes alone were examined")
         )
         return {}
-    schema = files.text(info.get("schema"), 100)
+    schema = untrusted_json.text(info.get("schema"), 100)
     if schema != layout.SCHEMA:
         unexamined.append(
             Unexamined(
@@ -191,32 +192,33 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
 
 def _object(path: Path, root: Path) -> Mapping[str, Json]:
     try:
-        return files.read_object(path, root=root)
+        return untrusted_json.read_object(path, root=root)
     except (OSError, ValueError):
         return {}
 
 
-def _exits(lines: RecordedLines, hosts: list[Path]) -> ranks.Exits:
+class _Exit(msgspec.Struct):
+    """A line of `exits.jsonl`."""
+
+    pid: Positive
+    at: Moment
+    exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
+    signal: Annotated[int, Meta(ge=1, le=64)] | None = None
+    start_ticks: Positive | None = None
+
+
+_decode_exit = line_decoder(_Exit)
+
+
+def _exits(lines: RecordedLines, hosts: list[Path]) -> box_ranks.Exits:
     found: dict[tuple[str, int], list[tuple[ProcessEnd, int | None]]] = defaultdict(list)
     for host in hosts:
-        for end, ticks in lines.of([host], layout.EXITS, samples.process_end):
+        for line in lines.of([host], layout.EXITS, _decode_exit):
+            end = ProcessEnd(line.pid, line.exit_code, line.signal, line.at)
             known = found[host.name, end.pid]
-            if ticks is None or all(ticks != other for _, other in known):
-                known.append((end, ticks))  # of one process the first tale: it is nearest the end
+            if line.start_ticks is None or all(line.start_ticks != ticks for _, ticks in known):
+                known.append((end, line.start_ticks))  # of one process the first: it saw the end
     return found
-
-
-def _host_samples(lines: RecordedLines, hosts: list[Path]) -> list[HostSample]:
-    if len(hosts) < MANY_HOSTS:
-        return lines.of(hosts, layout.HOST_SAMPLES, samples.host_sample)
-    from mgpu_doctor.case import sample_lines
-
-    return lines.of(
-        hosts,
-        layout.HOST_SAMPLES,
-        lambda one: one if isinstance(one, HostSample) else samples.host_sample(one),
-        sample_lines.host_sample,
-    )
 
 
 def _flights(
@@ -240,7 +242,7 @@ def _observed(outcome: Outcome, end: JobEnd, current: list[Rank], until: float |
         return until
     if outcome is Outcome.RUNNING:
         return time.time()
-    signs = [end.at, *(rank.ended for rank in current), *map(ranks.last_sign_of_life, current)]
+    signs = [end.at, *(rank.ended for rank in current), *map(box_ranks.last_sign_of_life, current)]
     return max((sign for sign in signs if sign is not None), default=time.time())
 
 
@@ -259,19 +261,16 @@ class RecordedLines:
         self,
         hosts: Sequence[Path],
         name: str,
-        parse: Callable[[Any], T | None],
-        quick: Callable[[bytes], T | None] | None = None,
+        decode: Callable[[bytes], T | None],
     ) -> list[T]:
-        """The facts in the files of this name. `parse`: one line's object to a fact. `quick`:
-        reads most lines at once; `parse` then takes what that returns, too."""
+        """The facts in the files of this name. `decode`: one line to a fact."""
         facts: list[T] = []
         bad = 0
         left_out = None
         for host in hosts:
-            lines = files.read_lines(host / name, quick, root=self.root)
-            parsed = [parse(line) for line in lines.objects]
-            facts += [fact for fact in parsed if fact is not None]
-            bad += lines.bad + sum(fact is None for fact in parsed)
+            lines = untrusted_json.read_lines(host / name, decode, root=self.root)
+            facts += lines.facts
+            bad += lines.bad
             left_out = left_out or lines.left_out
         if left_out is not None:
             self.unexamined.append(Unexamined(name, f"the rest was left out: {left_out}", EXAMINED))

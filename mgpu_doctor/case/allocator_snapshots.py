@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,8 @@ from typing import Any
 from mgpu_probes.outside.torch_pickles import Later, NotASnapshotError, read_memory_snapshot
 from mgpu_probes.outside.untrusted_files import Budget, OverBudgetError, within_budget
 
-from mgpu_doctor.case.blank import blank_job
-from mgpu_doctor.case.files import text, whole
-from mgpu_doctor.case.model import Case, Subject
-from mgpu_doctor.case.own_code import own_code
+from mgpu_doctor.case.untrusted_json import text, whole
+from mgpu_doctor.case.user_code import is_user_code
 
 MOST_SEGMENTS, MOST_BLOCKS, MOST_FRAMES = 65_536, 1 << 20, 128
 MOST_SIZE = 1 << 50
@@ -24,20 +22,9 @@ MOST_HOLDERS, MOST_DEVICES = 8, 64
 CHANGES = ("alloc", "free_completed", "segment_alloc", "segment_free")
 
 
-def case_of_snapshots(paths: Sequence[Path]) -> Case:
-    """A case of nothing else. Raises NotASnapshotError."""
-    name = str(paths[0])
-    with within_budget():
-        snapshots = tuple(
-            one for path in paths for one in snapshots_of(read_memory_snapshot(path), path.name)
-        )
-    return Case(
-        subject=Subject("trace", name),
-        job=blank_job(name),
-        observed=0.0,
-        ranks=(),
-        snapshots=snapshots,
-    )
+def read_snapshots(path: Path) -> tuple[Snapshot, ...]:
+    """One a device, of one file. Raises NotASnapshotError."""
+    return snapshots_of(read_memory_snapshot(path), path.name)
 
 
 def snapshots_of(raw: dict[str, Any], source: str) -> tuple[Snapshot, ...]:
@@ -151,7 +138,7 @@ def _place(asked: dict[str, Any]) -> str:
     for frame in _dicts(stack, MOST_FRAMES):
         file = _file(frame)
         if file.endswith(".py"):
-            if own_code(file):
+            if is_user_code(file):
                 return _told(frame)
             first = first or frame
     return NO_STACK if first is None else _told(first)

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from mgpu_doctor.case.files import Json, moment, text, whole, words
 from mgpu_doctor.case.model import Job, JobEnd, Outcome, Rank
 from mgpu_doctor.case.outcomes import outcome_of
+from mgpu_doctor.case.untrusted_json import Json, moment, text, whole, words
 
 SERVED = "ps"
 """The strategy of a parameter server, and of the chief of a job with some."""

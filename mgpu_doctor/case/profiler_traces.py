@@ -14,11 +14,9 @@ from mgpu_probes.outside.traces.chrome_trace import read_trace
 from mgpu_probes.outside.traces.trace_columns import Events, Kind, NotATraceError, RawTrace
 from mgpu_probes.outside.traces.xplane_trace import ENDING as XPLANE
 from mgpu_probes.outside.traces.xplane_trace import read_xplane
-from mgpu_probes.outside.untrusted_files import entries_below, within_budget
+from mgpu_probes.outside.untrusted_files import entries_below
 
-from mgpu_doctor.case.blank import blank_job, blank_rank
-from mgpu_doctor.case.files import text
-from mgpu_doctor.case.model import Case, Subject, Unexamined
+from mgpu_doctor.case.untrusted_json import text
 
 MOST_FILES = 4_096
 MOST_RANK = (1 << 20) - 1
@@ -58,41 +56,16 @@ class Trace:
         return bool((self.events["kind"] == Kind.KERNEL).any())
 
 
-def case_of_traces(paths: Sequence[Path]) -> Case:
-    """A case of nothing else: files, or folders of them. Raises NotATraceError."""
-    name = str(paths[0])
-    with within_budget():
-        read = list(_read_all(paths))
-    traces = _one_a_rank([one for one in read if isinstance(one, Trace)])
-    unread = [one for one in read if isinstance(one, Unexamined)]
-    if not traces:
-        raise NotATraceError(f"{name} holds no trace: {unread[0].reason if unread else 'no file'}")
-    worlds = [one.world_size for one in traces if one.world_size is not None]
-    world = max(worlds, default=len(traces))
-    return Case(
-        subject=Subject("trace", name),
-        job=blank_job(
-            name,
-            framework=traces[0].framework,
-            world_size=world,
-            hosts=tuple(sorted({one.host for one in traces if one.host})),
-        ),
-        observed=0.0,
-        ranks=tuple(
-            blank_rank(
-                rank=one.rank,
-                world_size=world,
-                host=one.host or "",
-                device=None if one.on_device else "cpu",
-            )
-            for one in traces
-        ),
-        traces=tuple(traces),
-        unexamined=(*unread, *_gaps(traces, world), *_left_out(read, traces)),
-    )
+@dataclass(frozen=True, slots=True)
+class UnreadTrace:
+    """A file that could not be read as a trace."""
+
+    source: str
+    reason: str
 
 
-def _read_all(paths: Sequence[Path]) -> Iterator[Trace | Unexamined]:
+def read_traces(paths: Sequence[Path]) -> Iterator[Trace | UnreadTrace]:
+    """Each trace of these files and folders, or why it cannot be read."""
     files = [file for path in paths for file in _files(path)][:MOST_FILES]
     if not files:
         return
@@ -128,7 +101,7 @@ def newest_profile(folder: Path) -> Path | None:
     return max((entry.path for entry in profiles if entry.is_folder), default=None)
 
 
-def _read(file: File) -> Trace | Unexamined:
+def _read(file: File) -> Trace | UnreadTrace:
     path, root = file
     try:
         read = read_xplane if path.name.endswith(XPLANE) else read_trace
@@ -138,7 +111,7 @@ def _read(file: File) -> Trace | Unexamined:
         return found
     except NotATraceError as error:
         source = text(path.name) or "?"
-        return Unexamined(f"trace {source}", text(str(error)) or "?", "write it anew")
+        return UnreadTrace(source, text(str(error)) or "?")
 
 
 def _trace(raw: RawTrace, name: str) -> Trace:
@@ -157,49 +130,3 @@ def _trace(raw: RawTrace, name: str) -> Trace:
         damaged=raw.damaged,
         framework=raw.framework,
     )
-
-
-def _one_a_rank(traces: Sequence[Trace]) -> list[Trace]:
-    """Of several of one rank the newest; without numbers each is a rank of its own."""
-    newest: dict[object, Trace] = {}
-    for one in traces:
-        key = one.rank if one.rank is not None else one.source
-        other = newest.get(key)
-        if other is None or _begin(one) > _begin(other):
-            newest[key] = one
-    return sorted(newest.values(), key=lambda one: (one.rank is None, one.rank or 0, one.source))
-
-
-def _begin(trace: Trace) -> int:
-    return int(trace.events["start"][0]) if len(trace.events) else -1
-
-
-def _left_out(read: Sequence[object], kept: Sequence[Trace]) -> Iterator[Unexamined]:
-    several = sum(isinstance(one, Trace) for one in read) - len(kept)
-    if several:
-        yield Unexamined(
-            "older traces",
-            f"{several} of the files are of ranks that have a newer one, which was examined",
-            "name one file a rank to examine others",
-        )
-
-
-def _gaps(traces: Sequence[Trace], world: int) -> Iterator[Unexamined]:
-    for one in traces:
-        if one.cut or one.damaged:
-            lost = f"{one.damaged} of its events could not be understood" if one.damaged else ""
-            why = "; ".join(part for part in (one.cut, lost) if part)
-            yield Unexamined(
-                f"rest of {one.source}", why, "export the trace again, or copy it again"
-            )
-    known = {one.rank for one in traces if one.rank is not None}
-    missing = sorted(set(range(min(world, MOST_FILES))) - known)
-    if known and missing:
-        listed = ", ".join(map(str, missing[:8]))
-        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-        yield Unexamined(
-            "missing ranks",
-            f"no trace of rank {listed}{more} of {world}",
-            "let every rank export its trace (torch.profiler.tensorboard_trace_handler does), and "
-            "hand over the folder",
-        )

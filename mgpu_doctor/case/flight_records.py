@@ -1,10 +1,14 @@
-"""Flight-recorder dumps as typed facts: from torch's own files or from a recording's `flight/`."""
+"""What torch's flight recorder recorded of each rank's collectives. Facts alone.
+
+One form for the JSON and the pickled dumps, of torch 2.4 to 2.13, gloo and NCCL, from torch's own
+files or from a recording's `flight/`. Parsing dumps is `mgpu_probes.outside.flight`'s work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,11 +16,8 @@ from mgpu_probes.outside.flight.flight_dumps import read_dump
 from mgpu_probes.outside.torch_pickles import NotAFlightError
 from mgpu_probes.outside.untrusted_files import entries_below, within_budget
 
-from mgpu_doctor.case.blank import blank_job, blank_rank
-from mgpu_doctor.case.files import Json, moment, number, text, whole
-from mgpu_doctor.case.flights import Collective, Flight, Progress
-from mgpu_doctor.case.model import Case, State, Subject
-from mgpu_doctor.case.own_code import own_code
+from mgpu_doctor.case.untrusted_json import Json, moment, number, text, whole
+from mgpu_doctor.case.user_code import is_user_code
 
 MOST_FILES = 16_384
 MOST_FOLDERS = 4_096
@@ -33,6 +34,72 @@ REMEMBERED = 64
 them takes longer to read than all else of a recording."""
 
 Place = tuple[str, int | None, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One entry of the recorder. None: this version or backend does not tell."""
+
+    group: str
+    """Name of the process group (`0`, `1`, …); its members are in `Flight.groups`."""
+    sequence: int | None
+    """Number of the collective in its group, the same on all its ranks."""
+    operation: str
+    """`all_reduce`, `broadcast`, `send 0->1`, … without the backend's name."""
+    inputs: tuple[tuple[int, ...], ...]
+    """Shapes of the input tensors."""
+    outputs: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    """Of inputs, then outputs."""
+    state: str | None
+    """`scheduled`, `started`, `completed`; gloo always says scheduled: see `retired`."""
+    retired: bool | None
+    created: float | None
+    """Seconds since the epoch at which the call was made."""
+    site: tuple[str, int | None, str] | None
+    """File, line and function of the innermost frame of the user's own code."""
+    frames: tuple[tuple[str, int | None, str], ...] = ()
+    """The call's whole stack, innermost first, where it was recorded."""
+    timeout: float | None = None
+    """Seconds."""
+    p2p: bool = False
+    backend: str | None = None
+    """`nccl`, `gloo`, …: a group may have several, and each counts for itself."""
+    started: float | None = None
+    """Seconds since the epoch at which NCCL was seen to have begun it; before, it is queued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a rank is in a group, by the recorder's own count."""
+
+    enqueued: int | None
+    started: int | None
+    completed: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """One rank's dump. `collectives`: oldest first."""
+
+    rank: int | None
+    source: str
+    """File name, or `worker socket`."""
+    version: str | None
+    collectives: tuple[Collective, ...]
+    groups: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Group name -> ranks that are in it."""
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    at: float | None = None
+    """When it was dumped, at the latest."""
+    host: str | None = None
+    pid: int | None = None
+    lost: int = 0
+    """Entries that the recorder no longer holds or that could not be read."""
+    unseen: int = 0
+    """Operations that it counted and did not record, as gloo's sends and receives (torch 2.13)."""
+    slack: float = 0.0
+    """Seconds by which it may have been dumped before `at`."""
 
 
 def read_flights(path: Path) -> tuple[Flight, ...]:
@@ -152,7 +219,7 @@ def _collective(
         state=text(entry.get("state"), 32),
         retired=retired if isinstance(retired, bool) else None,
         created=moment(entry.get("created")),
-        site=next((frame for frame in frames if own_code(frame[0])), None),
+        site=next((frame for frame in frames if is_user_code(frame[0])), None),
         frames=frames,
         timeout=number(entry.get("timeout")),
         p2p=entry.get("p2p") is True,
@@ -187,32 +254,3 @@ def _shapes(listed: Json) -> tuple[tuple[int, ...], ...]:
 def _texts(listed: Json) -> tuple[str, ...]:
     values = listed[: 2 * MOST_TENSORS] if isinstance(listed, list) else ()
     return tuple(text(one, 32) or "?" for one in values)
-
-
-def case_of_flights(flights: Sequence[Flight], reference: str) -> Case:
-    """`reference`: what the user named. How the job ended is not known."""
-    members = {rank for flight in flights for group in flight.groups.values() for rank in group}
-    known = {flight.rank for flight in flights if flight.rank is not None}
-    world = len(members | known) or None
-    times = [flight.at for flight in flights if flight.at is not None]
-    ranks = [
-        blank_rank(
-            rank=flight.rank,
-            world_size=world,
-            host=flight.host or "",
-            pid=flight.pid,
-            state=State.WAITING,
-        )
-        for flight in flights
-    ]
-    return Case(
-        subject=Subject("trace", reference),
-        job=blank_job(
-            reference,
-            world_size=world,
-            hosts=tuple(sorted({flight.host for flight in flights if flight.host})),
-        ),
-        observed=max(times, default=0.0),
-        ranks=tuple(sorted(ranks, key=lambda one: (one.rank is None, one.rank or 0))),
-        flights=tuple(flights),
-    )

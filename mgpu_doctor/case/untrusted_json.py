@@ -11,12 +11,13 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from mgpu_probes.outside.terminal_text import clean
-from mgpu_probes.outside.untrusted_files import Budget, OverBudgetError, open_below, within_budget
+from mgpu_probes.outside.untrusted_files import OverBudgetError, open_below, within_budget
 
 Json = Any
+T = TypeVar("T")
 MOST_JSON = 1 << 20
 MOST_WORDS = 1000
 """Of a command line."""
@@ -42,61 +43,51 @@ def read_object(path: Path, *, root: Path) -> dict[str, Json]:
     raw = read_bounded(path, MOST_JSON, root=root)
     with within_budget() as budget:
         budget.take_json(raw)
-    found = _parse(raw)
+    found = parse_json(raw)
     if not isinstance(found, dict):
         raise ValueError(f"{path.name} holds no JSON object")
     return found
 
 
-class Lines(NamedTuple):
-    """JSON objects of a file, one a line. `bad`: lines that are none."""
+class Lines(NamedTuple, Generic[T]):
+    """The facts in a file of lines."""
 
-    objects: tuple[Any, ...] = ()
-    """Mappings, or what `quick` made of them."""
+    facts: tuple[T, ...] = ()
     bad: int = 0
+    """Lines that could not be read."""
     left_out: str | None = None
     """Why the rest of the lines was not read."""
 
 
-def read_lines(path: Path, quick: Callable[[bytes], Any] | None = None, *, root: Path) -> Lines:
-    """The JSON objects of a `.jsonl` file, the newest where it is too long; empty where there is
-    no such file. A last line without its end is still being written and not counted as bad.
-    `quick`: what to take instead of a line's object, where it is not None."""
+def read_lines(path: Path, decode: Callable[[bytes], T | None], *, root: Path) -> Lines[T]:
+    """What `decode` makes of each line of a `.jsonl` file, the newest ones where it is too long;
+    empty where there is no such file. Bad are the lines of which it makes None, but not a last one
+    without its end, which is still being written."""
     try:
         raw = read_bounded(path, MOST_LINES_BYTES, root=root, at_end=True)
     except OSError:
         return Lines()
-    with within_budget() as budget:
-        return _objects(raw, quick, budget)
-
-
-def _objects(raw: bytes, quick: Callable[[bytes], Any] | None, budget: Budget) -> Lines:
     lines = raw.split(b"\n")
     last = lines.pop()
-    objects: list[Any] = []
+    facts: list[T] = []
     bad = 0
-    for line in [*lines[-MOST_LINES:], last]:
-        if not line.strip():
-            continue
-        if len(line) > MOST_LINE:
-            bad += 1
-            continue
-        try:
-            budget.take_json(line)
-        except OverBudgetError as error:
-            return Lines(tuple(objects), bad, error.strerror)
-        if quick is not None and (made := quick(line)) is not None:
-            objects.append(made)
-            continue
-        try:
-            found = _parse(line)
-        except ValueError:
-            found = None
-        if isinstance(found, dict):
-            objects.append(found)
-        elif line is not last:
-            bad += 1
-    return Lines(tuple(objects), bad)
+    with within_budget() as budget:
+        for line in [*lines[-MOST_LINES:], last]:
+            if not line.strip():
+                continue
+            if len(line) > MOST_LINE:
+                bad += 1
+                continue
+            try:
+                budget.take_json(line)
+            except OverBudgetError as error:
+                return Lines(tuple(facts), bad, error.strerror)
+            fact = decode(line)
+            if fact is not None:
+                facts.append(fact)
+            elif line is not last:
+                bad += 1
+    return Lines(tuple(facts), bad)
 
 
 def number(value: Any) -> float | None:
@@ -141,7 +132,8 @@ def words(value: Any) -> list[str] | None:
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 
 
-def _parse(raw: bytes) -> Json:
+def parse_json(raw: bytes) -> Json:
+    """Raises ValueError. What JSON has no numbers for is None."""
     try:
         return _DECODER.decode(raw.decode("utf-8", "replace"))
     except RecursionError:

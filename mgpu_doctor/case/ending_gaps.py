@@ -1,0 +1,70 @@
+"""What a recording could not see of how its processes ended, and how to make it possible."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from pathlib import Path
+
+from mgpu_doctor.case.device_samples import DeviceSample
+from mgpu_doctor.case.ending_records import Ending, ending_of
+from mgpu_doctor.case.model import Gap, Unexamined
+from mgpu_doctor.case.untrusted_json import read_object
+from mgpu_doctor.recording import layout
+
+KERNEL_LOG = "kernel log"
+
+
+def read_endings(
+    hosts: Iterable[Path], until: float | None = None, *, root: Path
+) -> tuple[tuple[Ending, ...], tuple[Unexamined, ...]]:
+    """What the recorded hosts tell of deaths, and what could not be seen. A host without the file
+    (an older recording) tells nothing. `until`: a tale written later is left out (replay)."""
+    found: list[Ending] = []
+    untold: dict[str, Unexamined] = {}
+    for host in hosts:
+        try:
+            told = ending_of(host.name, read_object(host / layout.ENDING, root=root))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            reason = f"{host.name}: {error.strerror if isinstance(error, OSError) else error}"
+            remedy = "record the job again; deaths were judged without it"
+            untold.setdefault("file", Unexamined(layout.ENDING, reason, remedy))
+            continue
+        if until is not None and (told.at is None or told.at > until):
+            continue
+        found.append(told)
+        if told.log_trouble is not None:
+            untold.setdefault("log", _no_log(told.log_trouble))
+    return tuple(found), tuple(untold.values())
+
+
+def _no_log(trouble: str) -> Unexamined:
+    return Unexamined(
+        KERNEL_LOG,
+        trouble,
+        "`sudo sysctl kernel.dmesg_restrict=0` or CAP_SYSLOG (in a container also /dev/kmsg), or "
+        "look yourself: `dmesg -T | grep -i 'killed process'` on the host",
+        Gap.KERNEL_LOG,
+    )
+
+
+def unread_log(samples: Iterable[DeviceSample], gaps: Container[Gap | None]) -> list[Unexamined]:
+    """Where the kernel's log could not be read for XIDs, once for all hosts, and not at all where
+    it is among `gaps` already."""
+    newest = {sample.host: sample for sample in samples if sample.devices}
+    deaf = [one for one in newest.values() if one.kernel_log_trouble is not None]
+    if not deaf or Gap.KERNEL_LOG in gaps:
+        return []
+    reason = deaf[0].kernel_log_trouble or ""
+    unheard = next((one.events_trouble for one in deaf if one.events_trouble), None)
+    left = f"nor from the driver: {unheard}" if unheard else "only those the driver reports (NVML)"
+    return [
+        Unexamined(
+            KERNEL_LOG,
+            f"{reason}; so XIDs of GPUs are not known from there, {left}",
+            "`sudo sysctl kernel.dmesg_restrict=0` or CAP_SYSLOG (in a container also /dev/kmsg), "
+            "or look yourself: `dmesg -T | grep NVRM` on the host",
+            Gap.KERNEL_LOG,
+        )
+    ]

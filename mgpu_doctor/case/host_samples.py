@@ -1,0 +1,129 @@
+"""Samples of a host: its CPUs and memory, and the processes of the job, from `host.jsonl`.
+
+Times are seconds; memory is bytes; what is unknown is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from mgpu_doctor.case.lenient_json import (
+    Fact,
+    Json,
+    Moment,
+    Name,
+    Text,
+    Whole,
+    line_decoder,
+    reader,
+)
+
+MOST_CORES = 8192
+"""The most that Linux can be built for."""
+Pid = Annotated[int, Meta(ge=0, lt=10**11)]
+Most = Meta(max_length=4096)
+"""Processes of a host."""
+TaskState = Literal["R", "S", "D", "T", "t", "Z", "X", "x", "I", "P", "K", "W"]
+"""As /proc/PID/stat (proc(5)) has it."""
+Resource = Literal["cpu", "io", "memory"]
+
+
+class Cores(frozenset[int]):
+    """Numbers of CPU cores."""
+
+    @classmethod
+    def from_json(cls, listed: Json) -> Cores:
+        """From a list as the kernel writes it, `0-3,8`. Raises ValueError."""
+        cores = parse_cores(listed) if isinstance(listed, str) and len(listed) <= 500 else None
+        if cores is None:
+            raise ValueError("not a list of cores")
+        return cores
+
+
+@lru_cache(64)
+def parse_cores(listed: str) -> Cores | None:
+    """From a list as the kernel writes it, `0-3,8`; None where it is none."""
+    cores: set[int] = set()
+    for part in listed.split(","):
+        first, _, last = part.partition("-")
+        low, high = first.strip(), (last or first).strip()
+        if not (low.isdecimal() and high.isdecimal() and len(low) < 6 and len(high) < 6):
+            return None
+        cores.update(range(int(low), min(int(high), MOST_CORES - 1) + 1))
+    return Cores(cores) or None
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Task(Fact):
+    """What the scheduler did to one process. Seconds since the process began; None: unknown."""
+
+    parent: Whole | None = None
+    state: TaskState | None = None
+    """Of its main thread at that moment: R runs or is ready, S sleeps, D sleeps and cannot be
+    woken (mostly for a disk), T is stopped."""
+    threads: Whole | None = None
+    age: float | None = None
+    ran: float | None = None
+    """Its main thread was on a core."""
+    queued: float | None = None
+    """Its main thread stood ready and had no core."""
+    all_queued: float | None = None
+    """The same of its threads together, the first 33 of them at most."""
+    cores: Cores | None = None
+    """Where its main thread may run."""
+    limits: Annotated[tuple[Name, ...], Meta(max_length=16)] | None = None
+    """Control groups above it that have a CPU quota: names in `HostSample.groups`."""
+    faults: Whole | None = None
+    """Pages that the kernel had to give it anew (minor faults), all threads together."""
+    kernel: float | None = None
+    """All its threads together were in the kernel."""
+    room: Whole | None = None
+    """Bytes that its own limits of memory (`ulimit -v`, `-d`) leave it, where it has any."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Group(Fact):
+    """A control group whose CPU time is limited."""
+
+    quota: float | None = None
+    """Cores' worth of time."""
+    throttled: float | None = None
+    """Seconds so far, of all cores together, in which it had threads to run and no quota left."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HostSample(Fact):
+    at: Moment
+    cpu_percent: float | None = None
+    """Of all cores together, 0..100."""
+    cores: Whole | None = None
+    load1: float | None = None
+    memory_used: Whole | None = None
+    memory_total: Whole | None = None
+    processes: Annotated[Mapping[Pid, tuple[float, Whole]], Most] = field(default_factory=dict)
+    """pid -> (CPU seconds so far, resident bytes)."""
+    host: Annotated[str, Meta(max_length=64)] | None = None
+    tasks: Annotated[Mapping[Pid, Task], Most] = field(default_factory=dict)
+    """By pid; empty in most samples of a long run."""
+    groups: Annotated[Mapping[Text, Group], Meta(max_length=1024)] = field(default_factory=dict)
+    busy: float | None = None
+    """Seconds since boot in which cores worked, of all cores together, like the next two."""
+    iowait: float | None = None
+    """Idle while a disk was waited for."""
+    steal: float | None = None
+    """Taken by the hypervisor for other machines."""
+    pressure: Mapping[Resource, float] = field(default_factory=dict)
+    """`cpu`, `io`, `memory` -> seconds so far in which some task stood still for want of it."""
+    memory_cache: Whole | None = None
+    """How much of `memory_used` is page cache that the kernel would drop for want of room."""
+
+
+decode_host_sample = line_decoder(HostSample)
+"""A line of host.jsonl; None where it cannot be read or has no time."""
+read_host_sample = reader(HostSample)
+"""The same of parsed JSON."""

@@ -1,0 +1,145 @@
+"""Flight-recorder dumps, memory snapshots or profiler traces alone as a Case.
+
+Nothing else is known of such a job, neither how it ended nor what else its processes did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from mgpu_probes.outside.traces.trace_columns import NotATraceError
+from mgpu_probes.outside.untrusted_files import within_budget
+
+from mgpu_doctor.case.allocator_snapshots import read_snapshots
+from mgpu_doctor.case.blank import blank_job, blank_rank
+from mgpu_doctor.case.flight_records import Flight
+from mgpu_doctor.case.model import Case, State, Subject, Unexamined
+from mgpu_doctor.case.profiler_traces import MOST_FILES, Trace, UnreadTrace, read_traces
+
+
+def case_of_flights(flights: Sequence[Flight], reference: str) -> Case:
+    """`reference`: what the user named. How the job ended is not known."""
+    members = {rank for flight in flights for group in flight.groups.values() for rank in group}
+    known = {flight.rank for flight in flights if flight.rank is not None}
+    world = len(members | known) or None
+    times = [flight.at for flight in flights if flight.at is not None]
+    ranks = [
+        blank_rank(
+            rank=flight.rank,
+            world_size=world,
+            host=flight.host or "",
+            pid=flight.pid,
+            state=State.WAITING,
+        )
+        for flight in flights
+    ]
+    return Case(
+        subject=Subject("trace", reference),
+        job=blank_job(
+            reference,
+            world_size=world,
+            hosts=tuple(sorted({flight.host for flight in flights if flight.host})),
+        ),
+        observed=max(times, default=0.0),
+        ranks=tuple(sorted(ranks, key=lambda one: (one.rank is None, one.rank or 0))),
+        flights=tuple(flights),
+    )
+
+
+def case_of_snapshots(paths: Sequence[Path]) -> Case:
+    """A case of nothing else. Raises NotASnapshotError."""
+    name = str(paths[0])
+    with within_budget():
+        snapshots = tuple(snapshot for path in paths for snapshot in read_snapshots(path))
+    return Case(
+        subject=Subject("trace", name),
+        job=blank_job(name),
+        observed=0.0,
+        ranks=(),
+        snapshots=snapshots,
+    )
+
+
+def case_of_traces(paths: Sequence[Path]) -> Case:
+    """A case of nothing else: files, or folders of them. Raises NotATraceError."""
+    name = str(paths[0])
+    with within_budget():
+        read = list(read_traces(paths))
+    traces = _one_a_rank([one for one in read if isinstance(one, Trace)])
+    unread = [
+        Unexamined(f"trace {one.source}", one.reason, "write it anew")
+        for one in read
+        if isinstance(one, UnreadTrace)
+    ]
+    if not traces:
+        raise NotATraceError(f"{name} holds no trace: {unread[0].reason if unread else 'no file'}")
+    worlds = [one.world_size for one in traces if one.world_size is not None]
+    world = max(worlds, default=len(traces))
+    return Case(
+        subject=Subject("trace", name),
+        job=blank_job(
+            name,
+            framework=traces[0].framework,
+            world_size=world,
+            hosts=tuple(sorted({one.host for one in traces if one.host})),
+        ),
+        observed=0.0,
+        ranks=tuple(
+            blank_rank(
+                rank=one.rank,
+                world_size=world,
+                host=one.host or "",
+                device=None if one.on_device else "cpu",
+            )
+            for one in traces
+        ),
+        traces=tuple(traces),
+        unexamined=(*unread, *_gaps(traces, world), *_left_out(read, traces)),
+    )
+
+
+def _one_a_rank(traces: Sequence[Trace]) -> list[Trace]:
+    """Of several of one rank the newest; without numbers each is a rank of its own."""
+    newest: dict[object, Trace] = {}
+    for one in traces:
+        key = one.rank if one.rank is not None else one.source
+        other = newest.get(key)
+        if other is None or _begin(one) > _begin(other):
+            newest[key] = one
+    return sorted(newest.values(), key=lambda one: (one.rank is None, one.rank or 0, one.source))
+
+
+def _begin(trace: Trace) -> int:
+    return int(trace.events["start"][0]) if len(trace.events) else -1
+
+
+def _left_out(read: Sequence[object], kept: Sequence[Trace]) -> Iterator[Unexamined]:
+    several = sum(isinstance(one, Trace) for one in read) - len(kept)
+    if several:
+        yield Unexamined(
+            "older traces",
+            f"{several} of the files are of ranks that have a newer one, which was examined",
+            "name one file a rank to examine others",
+        )
+
+
+def _gaps(traces: Sequence[Trace], world: int) -> Iterator[Unexamined]:
+    for one in traces:
+        if one.cut or one.damaged:
+            lost = f"{one.damaged} of its events could not be understood" if one.damaged else ""
+            why = "; ".join(part for part in (one.cut, lost) if part)
+            yield Unexamined(
+                f"rest of {one.source}", why, "export the trace again, or copy it again"
+            )
+    known = {one.rank for one in traces if one.rank is not None}
+    missing = sorted(set(range(min(world, MOST_FILES))) - known)
+    if known and missing:
+        listed = ", ".join(map(str, missing[:8]))
+        more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
+        yield Unexamined(
+            "missing ranks",
+            f"no trace of rank {listed}{more} of {world}",
+            "let every rank export its trace (torch.profiler.tensorboard_trace_handler does), and "
+            "hand over the folder",
+        )
