@@ -255,7 +255,7 @@ def test_a_hook_that_breaks_switches_the_probe_off_and_says_so(tmp_path: Path) -
     script = tmp_path / "broken_hook.py"
     script.write_text(
         "import torch, sys\n"
-        "probe = sys.modules['_mgpu_probe.probe_context'].probe\n"
+        "probe = sys.modules['_mgpu_probe.probe_start'].start()\n"
         "model = torch.nn.Linear(2, 2); o = torch.optim.SGD(model.parameters(), lr=.1)\n"
         "for turn in range(20):\n"
         "    if turn == 10:\n"

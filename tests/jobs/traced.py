@@ -10,7 +10,7 @@ import torch
 
 model = torch.nn.Linear(8, 8)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-hooks: Any = sys.modules["_mgpu_probe.torch_hooks.on_demand_trace"]
+hooks: Any = sys.modules["_mgpu_probe.frameworks.torch.on_demand_trace"]
 tracing = hooks.tracing
 hooks.PATIENCE = 0.0
 

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from mgpu_probes.inprocess import process_metadata
-from mgpu_probes.inprocess.probe_context import ProbeContext, probe
-from mgpu_probes.inprocess.torch_hooks import accelerator
+from mgpu_probes.inprocess.frameworks import torch as torch_adapter
+from mgpu_probes.inprocess.probe_context import ProbeContext
+from mgpu_probes.inprocess.process_metadata import describe_process
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """A process whose parts of the certificate are this module's alone."""
-    monkeypatch.setattr(probe, "metadata_parts", [])
-    monkeypatch.setattr(process_metadata, "autocast", [])
-    monkeypatch.setattr(process_metadata, "optimizers", {})
-    monkeypatch.setattr(probe, "device_clock", "host")
+def context() -> Iterator[ProbeContext]:
+    """Of a process in which torch is watched for the device and the precision alone."""
+    context = ProbeContext()
+    context.add_adapter(torch_adapter.ADAPTER)
     before = torch.autocast_increment_nesting
-    accelerator.patch(torch.amp.autocast_mode)
-    yield monkeypatch
+    torch_adapter.ADAPTER.attach(context, "torch.amp.autocast_mode", torch.amp.autocast_mode)
+    yield context
     torch.autocast_increment_nesting = before
 
 
@@ -35,64 +32,60 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch, uuid: str = "12ab-34") -> None:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
 
 
-def birth() -> dict[str, Any]:
-    return process_metadata.certificate()
-
-
-@pytest.mark.usefixtures("told")
-def test_without_cuda_nothing_is_asked_of_it() -> None:
-    certificate = birth()
+def test_without_cuda_nothing_is_asked_of_it(context: ProbeContext) -> None:
+    metadata = describe_process(context)
     assert not torch.cuda.is_initialized()
-    assert certificate["device"] == "cpu"
-    assert "device_uuid" not in certificate
-    assert "tf32" not in certificate
+    assert metadata["device"] == "cpu"
+    assert "device_uuid" not in metadata
+    assert "tf32" not in metadata
 
 
-def test_the_gpu_in_use(told: pytest.MonkeyPatch) -> None:
-    on_a_gpu(told)
-    told.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    certificate = birth()
-    assert certificate["device"] == "cuda:0"
-    assert certificate["device_name"] == "Pretend H100"
-    assert certificate["device_capability"] == [9, 0]
-    assert certificate["device_uuid"] == "GPU-12ab-34"
-    assert certificate["visible_devices"] == "2,3"
+def test_the_gpu_in_use(context: ProbeContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_gpu(monkeypatch)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    metadata = describe_process(context)
+    assert metadata["device"] == "cuda:0"
+    assert metadata["device_name"] == "Pretend H100"
+    assert metadata["device_capability"] == [9, 0]
+    assert metadata["device_uuid"] == "GPU-12ab-34"
+    assert metadata["visible_devices"] == "2,3"
 
 
-def test_a_mig_slice_keeps_its_own_name(told: pytest.MonkeyPatch) -> None:
-    on_a_gpu(told, uuid="MIG-1")
-    assert birth()["device_uuid"] == "MIG-1"
-
-
-def test_parameters_tell_the_device_better_than_the_one_that_is_set(
-    told: pytest.MonkeyPatch,
+def test_a_mig_slice_keeps_its_own_name(
+    context: ProbeContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on_a_gpu(told)
+    on_a_gpu(monkeypatch, uuid="MIG-1")
+    assert describe_process(context)["device_uuid"] == "MIG-1"
+
+
+def test_the_device_of_the_parameters_is_preferred_to_the_one_that_is_set(
+    context: ProbeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_gpu(monkeypatch)
     optimizer = SimpleNamespace(facts={"dtype": "float32", "device": "cuda:3"}, now=dict)
-    told.setitem(process_metadata.optimizers, 1, optimizer)
-    assert birth()["device"] == "cuda:3"
+    context.objects.optimizers[1] = optimizer  # type: ignore[assignment]
+    assert describe_process(context)["device"] == "cuda:3"
 
 
-def test_tf32_by_either_name(told: pytest.MonkeyPatch) -> None:
-    on_a_gpu(told)
+def test_tf32_by_either_name(context: ProbeContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_a_gpu(monkeypatch)
     newer, older = SimpleNamespace(fp32_precision="tf32"), SimpleNamespace(allow_tf32=False)
-    told.setattr(torch.backends.cuda, "matmul", newer)
-    told.setattr(torch.backends, "cudnn", older)
-    certificate = birth()
-    assert certificate["tf32"] is True
-    assert certificate["tf32_convolutions"] is False
+    monkeypatch.setattr(torch.backends.cuda, "matmul", newer)
+    monkeypatch.setattr(torch.backends, "cudnn", older)
+    metadata = describe_process(context)
+    assert metadata["tf32"] is True
+    assert metadata["tf32_convolutions"] is False
 
 
-@pytest.mark.usefixtures("told")
-def test_autocast_is_seen_once_and_leaves_no_trace() -> None:
+def test_autocast_is_seen_once_and_leaves_no_trace(context: ProbeContext) -> None:
     hooked = torch.autocast_increment_nesting
     with torch.autocast("cpu", torch.bfloat16, enabled=False):
-        assert process_metadata.autocast == []
+        assert context.objects.autocast is None
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.is_autocast_enabled("cpu")
-    assert process_metadata.autocast == ["bfloat16"]
+    assert context.objects.autocast == "bfloat16"
     assert torch.autocast_increment_nesting is not hooked
-    assert birth()["precision"] == "bfloat16+autocast"
+    assert describe_process(context)["precision"] == "bfloat16+autocast"
 
 
 def test_who_has_used_an_accelerator_is_never_timed_as_a_cpu_again() -> None:
@@ -106,18 +99,21 @@ def test_who_has_used_an_accelerator_is_never_timed_as_a_cpu_again() -> None:
     assert (process.device_clock, process.accelerator) == ("host", "cuda:1")
 
 
-def test_a_loss_on_the_cpu_does_not_hide_that_a_gpu_computes(told: pytest.MonkeyPatch) -> None:
-    told.setattr(probe, "accelerator", None)
-    on_a_gpu(told)
-    probe.computes_on(None)
-    told.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
-    assert birth()["clock"] == "cpu"
-    told.setattr(torch.cuda, "max_memory_allocated", lambda: 1 << 20)
-    certificate = birth()
-    assert (certificate["clock"], certificate["device"]) == ("host", "cuda:0")
+def test_a_loss_on_the_cpu_does_not_hide_that_a_gpu_computes(
+    context: ProbeContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_a_gpu(monkeypatch)
+    context.computes_on(None)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 0)
+    assert describe_process(context)["clock"] == "cpu"
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 1 << 20)
+    metadata = describe_process(context)
+    assert (metadata["clock"], metadata["device"]) == ("host", "cuda:0")
 
 
-def test_other_accelerators_are_named(told: pytest.MonkeyPatch) -> None:
-    told.setattr(probe, "accelerator", None)
-    probe.computes_on("xpu:3")
-    assert (birth()["clock"], birth()["device"]) == ("host", "xpu:3")
+def test_other_accelerators_are_named(context: ProbeContext) -> None:
+    context.computes_on("xpu:3")
+    assert (describe_process(context)["clock"], describe_process(context)["device"]) == (
+        "host",
+        "xpu:3",
+    )

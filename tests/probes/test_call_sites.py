@@ -6,7 +6,7 @@ import os
 from importlib.util import find_spec
 
 import pytest
-from mgpu_probes.inprocess.torch_hooks.call_sites import is_users
+from mgpu_probes.inprocess.frameworks.torch.call_sites import is_users
 
 TORCH = find_spec("torch")
 assert TORCH is not None

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from mgpu_probes.inprocess import process_metadata
-from mgpu_probes.inprocess.training_objects import holdings, optimizer
+from mgpu_probes.inprocess.training_objects import TrainingObjects, measure_holdings
 
 pytestmark = pytest.mark.slow
 
@@ -31,37 +30,35 @@ def trained(kind: Any, **settings: Any) -> Any:
     ],
 )
 def test_real_optimizers(kind: Any, settings: dict[str, Any], states: int) -> None:
-    one = trained(kind, **settings)
-    told = holdings([one])["memory_parts"]
-    assert told == {"on": "cpu", "weights": WEIGHTS, "gradients": WEIGHTS, "optimizer": states}
-    one.zero_grad()
-    assert holdings([one])["memory_parts"] == told, "gradients come again"
-    assert holdings([one, one])["memory_parts"]["weights"] == WEIGHTS, "each parameter once"
+    optimizer = trained(kind, **settings)
+    held = measure_holdings([optimizer])["memory_parts"]
+    assert held == {"on": "cpu", "weights": WEIGHTS, "gradients": WEIGHTS, "optimizer": states}
+    optimizer.zero_grad()
+    assert measure_holdings([optimizer])["memory_parts"] == held, "gradients come again"
+    assert measure_holdings([optimizer, optimizer])["memory_parts"]["weights"] == WEIGHTS, (
+        "each parameter once"
+    )
 
 
 def test_weights_that_are_frozen_have_no_gradients() -> None:
     model = torch.nn.Linear(64, 32)
     model.weight.requires_grad_(False)
-    told = holdings([torch.optim.SGD(model.parameters(), lr=0.1)])["memory_parts"]
-    assert (told["weights"], told["gradients"]) == (WEIGHTS, 32 * 4)
+    held = measure_holdings([torch.optim.SGD(model.parameters(), lr=0.1)])["memory_parts"]
+    assert (held["weights"], held["gradients"]) == (WEIGHTS, 32 * 4)
 
 
 def test_what_is_no_torch_optimizer_or_has_too_much_tells_nothing() -> None:
-    assert holdings([]) == holdings([object()]) == {}
+    assert measure_holdings([]) == measure_holdings([object()]) == {}
     many = [torch.nn.Parameter(torch.zeros(1)) for _ in range(5000)]
-    assert holdings([torch.optim.SGD(many, lr=0.1)]) == {}
+    assert measure_holdings([torch.optim.SGD(many, lr=0.1)]) == {}
 
 
-def test_the_birth_certificate_holds_it_whatever_an_optimizer_raises(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    one = trained(torch.optim.SGD)
-    monkeypatch.setattr(process_metadata, "optimizers", {1: optimizer(one)})
-    assert process_metadata.certificate()["memory_parts"]["weights"] == WEIGHTS
-    other = trained(torch.optim.AdamW)
-    monkeypatch.setattr(process_metadata, "optimizers", {1: optimizer(one), 2: optimizer(other)})
-    assert process_metadata.certificate()["memory_parts"]["optimizer"] == 2 * WEIGHTS + 2 * 4, (
-        "it is new"
-    )
-    monkeypatch.setattr(type(one), "state", property(lambda _: 1 / 0), raising=False)
-    assert "memory_parts" not in process_metadata.certificate()
+def test_an_optimizer_that_raises_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = TrainingObjects()
+    first, second = trained(torch.optim.SGD), trained(torch.optim.AdamW)
+    objects.saw_optimizer(first)
+    assert objects.holdings()["memory_parts"]["weights"] == WEIGHTS
+    objects.saw_optimizer(second)
+    assert objects.holdings()["memory_parts"]["optimizer"] == 2 * WEIGHTS + 2 * 4, "it is new"
+    monkeypatch.setattr(type(first), "state", property(lambda _: 1 / 0), raising=False)
+    assert objects.holdings() == {}

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 from mgpu_probes.inprocess import memory_samples as module
+from mgpu_probes.inprocess.framework_adapters import give_context
+from mgpu_probes.inprocess.frameworks.torch import allocator_statistics
 from mgpu_probes.inprocess.memory_samples import Memory
-from mgpu_probes.inprocess.probe_context import probe
-from mgpu_probes.inprocess.torch_hooks import allocator_statistics
+from mgpu_probes.inprocess.probe_context import ProbeContext
 
 pytestmark = pytest.mark.slow  # it starts processes that load a framework
 
@@ -56,7 +57,7 @@ def test_reading_leaves_no_file_open() -> None:
 
 
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, statistics: Any) -> None:
-    monkeypatch.setattr(probe, "device_clock", "host")
+    give_context(ProbeContext())
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     pretend = SimpleNamespace(_cuda_memoryStats=lambda _: statistics)
@@ -72,7 +73,7 @@ def test_torchs_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     on_a_gpu(monkeypatch, nested)
     assert allocator_statistics.allocated() == (5, 9)
-    assert allocator_statistics.told()["device_memory"] == {
+    assert allocator_statistics.describe()["device_memory"] == {
         "allocated": 5,
         "allocated_peak": 9,
         "reserved": 12,
@@ -92,5 +93,5 @@ def test_an_allocator_that_tells_otherwise(
 
 def test_where_no_gpu_is_in_use_torch_is_not_asked() -> None:
     assert allocator_statistics.allocated() == (0, 0)
-    assert allocator_statistics.told() == {}
+    assert allocator_statistics.describe() == {}
     assert not torch.cuda.is_initialized()

@@ -39,16 +39,16 @@ def test_a_ladder_is_bounded_and_keeps_its_ends() -> None:
 
 def test_memory_tells_the_ladders_that_it_climbed() -> None:
     memory = Memory()
-    assert memory.told() == {"memory_peaks": {}}
+    assert memory.describe() == {"memory_peaks": {}}
     memory.device = lambda: (5, 7 * MIB)
     memory.at(SECOND, 0, 2, 64)
-    told = memory.told()["memory_peaks"]
+    told = memory.describe()["memory_peaks"]
     assert told["device"] == [(0, 2, 64, 7 * MIB)]
     ((*load, peak),) = told["host"]
     assert load == [0, 2, 64]
     assert peak > 0.9 * memory.at(2 * SECOND)[1] > 0, "the most it had is no less than it has"
     memory.start()
-    assert memory.told() == {"memory_peaks": {}}, "a forked child has climbed nothing yet"
+    assert memory.describe() == {"memory_peaks": {}}, "a forked child has climbed nothing yet"
 
 
 def test_steps_between_readings_count_as_well() -> None:

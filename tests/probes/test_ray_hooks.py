@@ -6,14 +6,19 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess import exits, layout, process_metadata, ray_hooks
+from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
-from mgpu_probes.inprocess.probe_context import probe
+from mgpu_probes.inprocess.exits import ExitRecorder
+from mgpu_probes.inprocess.frameworks import ray
+from mgpu_probes.inprocess.frameworks.ray import ray_hooks
+from mgpu_probes.inprocess.probe_context import ProbeContext
+from mgpu_probes.inprocess.process_metadata import describe_process
 
 from mgpu_doctor.recording.box import Box, read_box
 
@@ -34,18 +39,19 @@ def construct_user_exception_with_traceback(error, exclude_frames=0):
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[Callable[[], Any]], Any]:
     """Ray's `ThreadRunner.run` in a rank with a box."""
-    for name, value in (("on", True), ("rank", 1), ("world_size", 2), ("trained", False)):
-        monkeypatch.setattr(probe, name, value)
-    writer = Writer.open(tmp_path, rank=1, local_rank=1, world_size=2)
-    monkeypatch.setattr(probe, "box", writer)
-    monkeypatch.setattr(probe, "birth_facts", process_metadata.certificate)
-    monkeypatch.setattr(probe, "metadata_parts", [])
-    monkeypatch.setattr(exits, "_recorded", [])
+    context = ProbeContext()
+    context.on, context.rank, context.world_size = True, 1, 2
+    context.box = Writer.open(tmp_path, rank=1, local_rank=1, world_size=2)
+    context.describe = partial(describe_process, context)
+    context.record_exception = ExitRecorder(context).record
+    context.add_adapter(ray.ADAPTER)
+    monkeypatch.setattr(ray_hooks, "_trains", [])
     monkeypatch.setattr(ray_hooks, "_name_thread", lambda: None)  # here it is that of the tests
     runner = ModuleType("thread_runner")
     runner.__dict__["extract_tb"] = traceback.extract_tb
     exec(RAY, runner.__dict__)
-    ray_hooks.patch(runner)
+    (module,) = ray.ADAPTER.modules
+    ray.ADAPTER.attach(context, module, runner)
     return runner.ThreadRunner().run  # type: ignore[no-any-return]
 
 

@@ -1,4 +1,4 @@
-"""A loop in its stride tells the steps that the engine alone would tell, whatever happens to it."""
+"""The fast path emits the steps that the engine alone would, whatever happens to the loop."""
 
 from __future__ import annotations
 
@@ -7,21 +7,29 @@ from collections.abc import Callable
 from math import nan
 
 import pytest
+from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.phase_ledger import Ledger
 from mgpu_probes.inprocess.step_engine import Steps
-from mgpu_probes.inprocess.step_fast_path import Mark, Stride, backward_ended, fetched
+from mgpu_probes.inprocess.step_fast_path import StepFastPath
+from mgpu_probes.inprocess.step_marks import (
+    Mark,
+    backward_ended,
+    evaluation_fetch_begins,
+    evaluation_forward_begins,
+    evaluation_forward_ends,
+    fetch_found_end,
+    fetched,
+    loader_started,
+    loader_starts,
+    pause_begins,
+    pause_ends,
+    scaler_update_begins,
+    scaler_update_ends,
+)
 from mgpu_probes.inprocess.step_segments import Step
 
-Event = tuple[Mark, tuple[float, ...], bool]
-"""A mark, its data, and whether it is a usual one: others go straight to the engine."""
-
-
-def usual(mark: Mark, *data: float) -> Event:
-    return mark, data, True
-
-
-def odd(mark: Mark) -> Event:
-    return mark, (), False
+Event = tuple[Mark, tuple[float, ...]]
+"""A mark and its data."""
 
 
 def asks(loader: int) -> Mark:
@@ -42,39 +50,37 @@ RETURNS = {site: returns(site) for site in (1, 2)}
 
 
 def fetch(loader: int = 11) -> list[Event]:
-    return [usual(ASKS[loader]), usual(fetched, 4, 8)]
+    return [(ASKS[loader], ()), (fetched, (4, 8))]
 
 
-FORWARD = [usual(Steps.forward_begins), usual(Steps.forward_ends)]
-BACKWARD = [
-    usual(Steps.backward_begins),
-    usual(Steps.backward_waits),
-    usual(backward_ended, 0.5),
+FORWARD: list[Event] = [(Steps.forward_begins, ()), (Steps.forward_ends, ())]
+BACKWARD: list[Event] = [
+    (Steps.backward_begins, ()),
+    (Steps.backward_waits, ()),
+    (backward_ended, (0.5,)),
 ]
-PENALTY = [usual(Steps.gradient_begins), usual(backward_ended, nan)]
-BACKWARD_ALONE = [usual(Steps.backward_begins), usual(backward_ended, nan)]
+PENALTY: list[Event] = [(Steps.gradient_begins, ()), (backward_ended, (nan,))]
+BACKWARD_ALONE: list[Event] = [(Steps.backward_begins, ()), (backward_ended, (nan,))]
 
 
 def update(optimizer: int = 101) -> list[Event]:
-    return [usual(Steps.update_begins), usual(UPDATES[optimizer])]
+    return [(Steps.update_begins, ()), (UPDATES[optimizer], ())]
 
 
 def call(site: int) -> list[Event]:
-    return [usual(Steps.call_begins), usual(RETURNS[site])]
+    return [(Steps.call_begins, ()), (RETURNS[site], ())]
 
 
-EVALUATED = [
-    odd(lambda steps, now: steps.fetch_begins(12, now, training=False)),
-    usual(fetched, 2, 0),
-    odd(lambda steps, now: steps.forward_begins(now, training=False)),
-    odd(lambda steps, now: steps.forward_ends(now, training=False)),
+EVALUATED: list[Event] = [
+    (evaluation_fetch_begins, (12,)),
+    (fetched, (2, 0)),
+    (evaluation_forward_begins, ()),
+    (evaluation_forward_ends, ()),
 ]
-AT_ITS_END = [usual(ASKS[11]), odd(lambda steps, now: steps.fetch_ends(now, got=False))]
-OPENS = [odd(Steps.waits_for_input), odd(Steps.got_input)]
-SKIPPED = [
-    odd(Steps.update_begins),
-    odd(lambda steps, now: steps.update_ends(now, 101, scaler=True)),
-]
+AT_ITS_END: list[Event] = [(ASKS[11], ()), (fetch_found_end, ())]
+OPENS: list[Event] = [(loader_starts, ()), (loader_started, ())]
+SKIPPED: list[Event] = [(scaler_update_begins, ()), (scaler_update_ends, (101,))]
+SAVES: list[Event] = [(pause_begins, (layout.CHECKPOINT,)), (pause_ends, ())]
 
 TURNS: dict[str, list[Event]] = {
     "usual": [*fetch(), *FORWARD, *BACKWARD, *update()],
@@ -99,35 +105,43 @@ TURNS: dict[str, list[Event]] = {
     "two loaders": [*fetch(12), *fetch(), *BACKWARD, *update()],
     "many updates a batch": [*fetch(), *([*BACKWARD, *update()] * 3)],
 }
-INTERRUPTIONS = (EVALUATED, [*AT_ITS_END, *OPENS], SKIPPED, fetch(12), call(2), FORWARD, update())
+INTERRUPTIONS = (
+    EVALUATED,
+    [*AT_ITS_END, *OPENS],
+    SKIPPED,
+    SAVES,
+    fetch(12),
+    call(2),
+    FORWARD,
+    update(),
+)
 
 
 class Both:
-    """The same marks for an engine behind a stride and for one that stands alone."""
+    """The same marks for an engine behind the fast path and for one that stands alone."""
 
     def __init__(self) -> None:
         self.now = 1_000
-        self.in_stride, self.alone = list[Step](), list[Step]()
-        self.stride = Stride(Ledger(self.now), self.in_stride.append, lambda: (self.now, 0, 0, 0))
+        self.fast, self.alone = list[Step](), list[Step]()
+        self.fast_path = StepFastPath(
+            Ledger(self.now), self.fast.append, lambda: (self.now, 0, 0, 0)
+        )
         self.engine = Steps(Ledger(self.now), self.alone.append, lambda: (self.now, 0, 0, 0))
-        self.stride.engine().optimizers_exist = self.engine.optimizers_exist = True
+        self.fast_path.engine().optimizers_exist = self.engine.optimizers_exist = True
 
     def play(self, events: list[Event], lasting: Callable[[], int]) -> None:
-        for mark, data, is_usual in events:
+        for mark, data in events:
             self.now += lasting()
-            if is_usual:
-                self.stride.mark(mark, self.now, data)
-            else:
-                mark(self.stride.engine(), self.now, *data)
+            self.fast_path.mark(mark, self.now, data)
             mark(self.engine, self.now, *data)
 
     def agree(self) -> None:
-        self.stride.engine().leave()
+        self.fast_path.engine().leave()
         self.engine.leave()
-        assert list(map(told, self.in_stride)) == list(map(told, self.alone))
+        assert list(map(timeless, self.fast)) == list(map(timeless, self.alone))
 
 
-def told(step: Step) -> str:
+def timeless(step: Step) -> str:
     """All but the counters: of a turn that is broken off they are read when it is."""
     return repr(step._replace(before=(), after=()))
 
@@ -165,7 +179,9 @@ def test_turns_of_all_kinds_with_interruptions_anywhere(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["usual", "without a module", "accumulating", "by hand"])
-def test_in_stride_the_engine_is_not_asked(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_is_not_asked_on_the_fast_path(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     both = Both()
     for _ in range(200):
         both.play(TURNS[name], lambda: 1)
@@ -177,14 +193,12 @@ def test_in_stride_the_engine_is_not_asked(name: str, monkeypatch: pytest.Monkey
         begins(steps, loader, now, training=training)
 
     monkeypatch.setattr(Steps, "fetch_begins", counted)
-    before = len(both.in_stride)
+    before = len(both.fast)
     for _ in range(10):
         both.play(TURNS[name], lambda: 1)
     mine = len(asked)
-    assert len(both.in_stride) == before + 10
-    fetches = sum(mark is ASKS[11] for mark, _, _ in TURNS[name])
+    assert len(both.fast) == before + 10
+    fetches = sum(mark is ASKS[11] for mark, _ in TURNS[name])
     assert mine == 10 * fetches  # those of the engine that stands alone, and no other
-    assert [step.before for step in both.in_stride[-9:]] == [
-        step.after for step in both.in_stride[-10:-1]
-    ]
-    assert both.in_stride[-1] == both.alone[-1]
+    assert [step.before for step in both.fast[-9:]] == [step.after for step in both.fast[-10:-1]]
+    assert both.fast[-1] == both.alone[-1]

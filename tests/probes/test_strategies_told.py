@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from mgpu_probes.inprocess import process_metadata, training_objects
+from mgpu_probes.inprocess.probe_context import ProbeContext
+from mgpu_probes.inprocess.process_metadata import describe_process
+from mgpu_probes.inprocess.step_segments import UPDATE
 
 from mgpu_doctor.recording.box import Box, read_box
 
@@ -94,7 +96,7 @@ class Parameter(SimpleNamespace):
 
 
 @pytest.mark.parametrize(
-    ("devices", "told"),
+    ("devices", "strategy"),
     [
         (("cuda:0", "cuda:1", "cuda:0"), "mp"),
         (("cuda:1",), "single"),
@@ -103,24 +105,24 @@ class Parameter(SimpleNamespace):
     ],
 )
 def test_a_model_on_several_devices_is_model_parallel(
-    monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], told: str
+    devices: tuple[str, ...], strategy: str
 ) -> None:
-    one = Spread(*devices)
-    monkeypatch.setattr(process_metadata, "optimizers", {1: training_objects.optimizer(one)})
-    monkeypatch.setattr(process_metadata, "strategies", set())
-    assert process_metadata.certificate()["strategy"] == told
+    context = ProbeContext()
+    optimizer = Spread(*devices)
+    context.objects.saw_optimizer(optimizer)
+    assert describe_process(context)["strategy"] == strategy
 
 
 @pytest.mark.parametrize(
-    ("updates", "sends", "told"),
+    ("updates", "sends", "strategy"),
     [(True, True, "ps"), (True, False, "manual"), (False, True, "manual")],
 )
 def test_who_only_updates_and_sends_is_a_parameter_server(
-    monkeypatch: pytest.MonkeyPatch, updates: bool, sends: bool, told: str
+    updates: bool, sends: bool, strategy: str
 ) -> None:
-    stride = SimpleNamespace(only_updates=updates)
-    fake = SimpleNamespace(world_size=3, stride=stride, sends=lambda: sends)
-    monkeypatch.setattr(process_metadata, "probe", fake)
-    monkeypatch.setattr(process_metadata, "optimizers", {})
-    monkeypatch.setattr(process_metadata, "strategies", set())
-    assert process_metadata._strategy() == told
+    context = ProbeContext()
+    context.world_size, context.sends = 3, lambda: sends
+    context.fast_path = SimpleNamespace(  # type: ignore[assignment]
+        only_updates=updates, level=UPDATE
+    )
+    assert describe_process(context)["strategy"] == strategy

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess.tf_hooks import dataset_iterators
+from mgpu_probes.inprocess.frameworks.tensorflow import dataset_iterators
 
 
 class Tensor:

@@ -8,9 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess.probe_context import probe
-from mgpu_probes.inprocess.tf_hooks import function_calls, graph_stamps, keras_optimizers
-from mgpu_probes.inprocess.tf_hooks.stamp_timeline import GRADIENTS, LOSS, Stamp
+from mgpu_probes.inprocess.framework_adapters import give_context
+from mgpu_probes.inprocess.frameworks.tensorflow import (
+    function_calls,
+    graph_stamps,
+    keras_optimizers,
+)
+from mgpu_probes.inprocess.frameworks.tensorflow.stamp_timeline import GRADIENTS, LOSS, Stamp
+from mgpu_probes.inprocess.probe_context import ProbeContext
 
 GRAPH = SimpleNamespace(experimental_acd_manager=object())
 
@@ -34,7 +39,9 @@ def tensorflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         distribute=SimpleNamespace(get_replica_context=lambda: None),
     )
     monkeypatch.setitem(sys.modules, "tensorflow", fake)
-    monkeypatch.setattr(probe, "on", True)
+    context = ProbeContext()
+    context.on = True
+    give_context(context)
     monkeypatch.setattr(graph_stamps.this, "allowed", lambda: True)
     monkeypatch.setattr(graph_stamps, "_pending", {})
     monkeypatch.setattr(graph_stamps, "_flags", {})
@@ -79,6 +86,8 @@ def test_statistics_and_what_comes_before_gradients_are_none(kind: int, trainabl
 
 def test_keras_on_torch_asks_nothing_of_tensorflow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-    monkeypatch.setattr(probe, "on", True)
+    context = ProbeContext()
+    context.on = True
+    give_context(context)
     assert watched()().assign_sub(2) == 3
-    assert probe.on
+    assert context.on

@@ -10,19 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess.layout import EVALUATION, PHASES
-from mgpu_probes.inprocess.phase_ledger import Ledger
-from mgpu_probes.inprocess.step_engine import Steps
-from mgpu_probes.inprocess.step_fast_path import Stride, backward_ended, fetched
-from mgpu_probes.inprocess.step_segments import UPDATE as UPDATED
-from mgpu_probes.inprocess.step_segments import Step
-from mgpu_probes.inprocess.tf_hooks import (
+from mgpu_probes.inprocess.frameworks.tensorflow import (
     function_calls,
     graph_stamps,
     replica_latencies,
     turn_marks,
 )
-from mgpu_probes.inprocess.tf_hooks.stamp_timeline import (
+from mgpu_probes.inprocess.frameworks.tensorflow.stamp_timeline import (
     ASKS,
     GRADIENTS,
     INPUT,
@@ -33,6 +27,13 @@ from mgpu_probes.inprocess.tf_hooks.stamp_timeline import (
     Layout,
     Stamp,
 )
+from mgpu_probes.inprocess.layout import EVALUATION, PHASES
+from mgpu_probes.inprocess.phase_ledger import Ledger
+from mgpu_probes.inprocess.step_engine import Steps
+from mgpu_probes.inprocess.step_fast_path import StepFastPath
+from mgpu_probes.inprocess.step_marks import backward_ended, fetch_found_end, fetched, updated
+from mgpu_probes.inprocess.step_segments import UPDATE as UPDATED
+from mgpu_probes.inprocess.step_segments import Step
 
 KINDS = (ASKS, INPUT, LOSS, GRADIENTS, REDUCES, REDUCED, UPDATE)
 LAYOUT: Layout = tuple(Stamp(kind, 0, 0, at) for at, kind in enumerate(KINDS))
@@ -47,7 +48,8 @@ NAMES = {
     Steps.call_begins: "reduces",
     turn_marks._reduced: "reduced",
     Steps.update_begins: "updates",
-    turn_marks.updated: "updated",
+    updated: "updated",
+    fetch_found_end: "end of data",
 }
 
 
@@ -61,8 +63,6 @@ class Probe:
         self.now = 0
         self.marks: list[tuple[str, int]] = []
         self.troubles: list[Exception] = []
-        self.stride = SimpleNamespace(mark=self.mark)
-        self.steps = SimpleNamespace(fetch_ends=lambda now, **_: self.mark("end of data", now))
         self.thread_clock: Callable[[], float] = int
         self.ledger = Ledger(0)
 
@@ -89,7 +89,7 @@ def _tensorflow() -> SimpleNamespace:
 def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Probe]:
     probe = Probe()
     for module in (function_calls, turn_marks, graph_stamps):
-        monkeypatch.setattr(module, "probe", probe)
+        monkeypatch.setattr(module, "probe", probe, raising=False)
     monkeypatch.setattr(graph_stamps, "offset", int)
     monkeypatch.setitem(sys.modules, "tensorflow", _tensorflow())
     monkeypatch.setattr(function_calls, "this", function_calls._Call())
@@ -145,17 +145,17 @@ def test_a_step_of_keras_from_asking_for_data_to_the_update(probe: Probe) -> Non
 
 def test_the_engine_divides_each_step_by_its_stamps(probe: Probe) -> None:
     told: list[Step] = []
-    stride = Stride(Ledger(0), told.append, lambda: (0, 0, 0, 0))
-    probe.stride = stride  # type: ignore[assignment]
+    fast_path = StepFastPath(Ledger(0), told.append, lambda: (0, 0, 0, 0))
+    probe.mark = fast_path.mark  # type: ignore[method-assign, assignment]
 
     def body() -> None:
         function_calls.noted(trains=True, updates=True, fetches=True)
         sends(probe)
 
     step = function()(body)
-    for _ in range(40):  # the engine decides, then the stride
+    for _ in range(40):  # the engine decides, then the fast_path
         step()
-    stride.engine().leave()
+    fast_path.engine().leave()
     assert len(told) == 40
     phases = {"input": 0.1, "forward": 0.2, "backward": 0.1, "wait": 0.1, "optimizer": 0.4}
     for one in told[5:-1]:
@@ -254,8 +254,8 @@ def accumulation(probe: Probe, graphs: int) -> Callable[[], None]:
 @pytest.mark.parametrize("graphs", [1, 4])
 def test_an_accumulation_without_an_optimizer_is_one_step(probe: Probe, graphs: int) -> None:
     told: list[Step] = []
-    stride = Stride(Ledger(0), told.append, lambda: (0, 0, 0, 0))
-    probe.stride = stride  # type: ignore[assignment]
+    fast_path = StepFastPath(Ledger(0), told.append, lambda: (0, 0, 0, 0))
+    probe.mark = fast_path.mark  # type: ignore[method-assign, assignment]
     layouts: list[Layout] = []
 
     def send(sent: tuple[Layout, ...], values: list[float]) -> None:
@@ -266,7 +266,7 @@ def test_an_accumulation_without_an_optimizer_is_one_step(probe: Probe, graphs: 
     graph_stamps.this.send = send
     for _ in range(30):
         step()
-    stride.engine().leave()
+    fast_path.engine().leave()
     assert len(told) == 30
     for one in told[5:-1]:
         seconds = {name: ns / 1e9 for name, ns in zip(PHASES, one.phases, strict=True) if ns}
@@ -285,12 +285,12 @@ def test_batches_that_a_graph_fetches_are_turns_without_an_optimizer_too(probe: 
             graph_stamps.this.send(layouts, [began + 0.1 * at for at in range(1, 4)])
 
     told: list[Step] = []
-    stride = Stride(Ledger(0), told.append, lambda: (0, 0, 0, 0))
-    probe.stride = stride  # type: ignore[assignment]
+    fast_path = StepFastPath(Ledger(0), told.append, lambda: (0, 0, 0, 0))
+    probe.mark = fast_path.mark  # type: ignore[method-assign, assignment]
     step = function()(body)
     for _ in range(10):
         step()
-    stride.engine().leave()
+    fast_path.engine().leave()
     assert len(told) == 30
 
 

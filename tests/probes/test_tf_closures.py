@@ -1,4 +1,4 @@
-"""What the birth certificate tells of workers' closures and of data sets. TensorFlow is a fake."""
+"""What the process metadata says of workers' closures and of data sets. TensorFlow is a fake."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess.tf_hooks import cluster_coordinator, dataset_pipelines
-from mgpu_probes.inprocess.tf_hooks.replica_latencies import NEWEST, Latencies
+from mgpu_probes.inprocess.frameworks.tensorflow import cluster_coordinator, dataset_pipelines
+from mgpu_probes.inprocess.frameworks.tensorflow.replica_latencies import NEWEST, Latencies
 
 
 class Probe:
-    """Its clock goes on by 10 ms whenever it is looked at; telling a step renews the birth."""
+    """Its clock goes on by 10 ms whenever it is looked at; recording a step renews the metadata."""
 
     def __init__(self) -> None:
         self.on = True
         self.now = 0
-        self.births: list[dict[str, Any]] = []
+        self.metadata: list[dict[str, Any]] = []
 
     def clock(self) -> int:
         self.now += 10_000_000
         return self.now
 
-    def _tell(self, _step: Any) -> None:
-        self.births.append(cluster_coordinator._closures())
+    def record_step(self, _step: Any) -> None:
+        self.metadata.append(cluster_coordinator._closures())
 
     def fail(self, trouble: Exception) -> None:
         raise trouble
@@ -33,7 +33,7 @@ class Probe:
 def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
     probe = Probe()
     for module in (cluster_coordinator, dataset_pipelines):
-        monkeypatch.setattr(module, "probe", probe)
+        monkeypatch.setattr(module, "probe", probe, raising=False)
     monkeypatch.setattr(cluster_coordinator, "_workers", {})
     monkeypatch.setattr(cluster_coordinator, "this", cluster_coordinator._Last())
     monkeypatch.setattr(dataset_pipelines, "_known", [])
@@ -41,12 +41,12 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Probe:
 
 
 @pytest.mark.timeout(20)
-def test_a_step_that_renews_the_birth_reads_what_it_is_part_of(probe: Probe) -> None:
+def test_a_step_that_renews_the_metadata_reads_what_it_is_part_of(probe: Probe) -> None:
     for _ in range(3):
         token = cluster_coordinator._begins((SimpleNamespace(worker_index=1),), {})
         assert token is not None
         cluster_coordinator._ends(token, None)
-    (told,) = probe.births[-1]["closures"]
+    (told,) = probe.metadata[-1]["closures"]
     assert (told["worker"], told["count"], told["newest"]) == (1, 3, 3)
     assert told["quartiles"] == pytest.approx([0.01] * 3)
     assert told["seconds"] == pytest.approx(0.03)

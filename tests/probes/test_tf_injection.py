@@ -66,7 +66,7 @@ def test_modules_without_what_is_private_are_left_as_they_are(tmp_path: Path) ->
         "import tensorflow\n"
         "from tensorflow.python.data.ops.iterator_ops import OwnedIterator\n"
         "from tensorflow.python.framework import auto_control_deps as deps\n"
-        "from _mgpu_probe.tf_hooks import graph_stamps as tracing\n"
+        "from _mgpu_probe.frameworks.tensorflow import graph_stamps as tracing\n"
         "print([name for name in vars(OwnedIterator) if 'next' in name])\n"
         "print(hasattr(deps.AutomaticControlDependencies.__exit__, '__mgpu_probe__'))\n"
         "print(tracing.this.off)\n"
@@ -76,7 +76,9 @@ def test_modules_without_what_is_private_are_left_as_they_are(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "path", sorted((PROBES / "inprocess/tf_hooks").glob("*.py")), ids=lambda path: path.name
+    "path",
+    sorted((PROBES / "inprocess/frameworks/tensorflow").glob("*.py")),
+    ids=lambda path: path.name,
 )
 def test_no_hook_imports_tensorflow_itself(path: Path) -> None:
     imported = {

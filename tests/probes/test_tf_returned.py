@@ -9,9 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess.probe_context import probe
-from mgpu_probes.inprocess.tf_hooks import returned_stamps
-from mgpu_probes.inprocess.tf_hooks.stamp_timeline import LOSS, Layouts, Stamp
+from mgpu_probes.inprocess.framework_adapters import give_context
+from mgpu_probes.inprocess.frameworks.tensorflow import returned_stamps
+from mgpu_probes.inprocess.frameworks.tensorflow.stamp_timeline import LOSS, Layouts, Stamp
+from mgpu_probes.inprocess.probe_context import ProbeContext
 
 LAYOUTS: Layouts = ((Stamp(LOSS, 0, 0, 0),),)
 VECTOR = SimpleNamespace(shape=(1,), dtype="int64")
@@ -68,7 +69,9 @@ def module(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     )
     monkeypatch.setitem(sys.modules, "tensorflow", tensorflow)
     monkeypatch.setattr(returned_stamps, "this", returned_stamps._Returned())
-    monkeypatch.setattr(probe, "on", True)
+    context = ProbeContext()
+    context.on = True
+    give_context(context)
     module = SimpleNamespace(
         ConcreteFunction=ConcreteFunction,
         function_type_lib=SimpleNamespace(FunctionType=FunctionType),
@@ -107,7 +110,7 @@ def test_trouble_with_the_rest_never_reaches_the_call(
     module: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Exception] = []
-    monkeypatch.setattr(probe, "fail", told.append)
+    monkeypatch.setattr(returned_stamps.probe, "fail", told.append)
 
     def take(_: Layouts, rest: Any) -> None:
         raise ValueError(rest)

@@ -7,8 +7,8 @@ from math import inf, isnan, nan
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from mgpu_probes.inprocess.tf_hooks import distribution_strategies
-from mgpu_probes.inprocess.tf_hooks.stamp_timeline import (
+from mgpu_probes.inprocess.frameworks.tensorflow import distribution_strategies
+from mgpu_probes.inprocess.frameworks.tensorflow.stamp_timeline import (
     GRADIENTS,
     INPUT,
     LOSS,

@@ -13,13 +13,15 @@ from typing import Any
 import pytest
 import torch
 from mgpu_probes.inprocess import training_objects
+from mgpu_probes.inprocess.framework_adapters import give_context
+from mgpu_probes.inprocess.frameworks.torch import data_loader as hooks
+from mgpu_probes.inprocess.frameworks.torch import tensor_digests
 from mgpu_probes.inprocess.phase_ledger import Ledger
-from mgpu_probes.inprocess.probe_context import probe
+from mgpu_probes.inprocess.probe_context import ProbeContext
 from mgpu_probes.inprocess.step_engine import Steps
-from mgpu_probes.inprocess.step_fast_path import Stride, backward_ended
+from mgpu_probes.inprocess.step_fast_path import StepFastPath
+from mgpu_probes.inprocess.step_marks import backward_ended
 from mgpu_probes.inprocess.step_segments import Step
-from mgpu_probes.inprocess.torch_hooks import data_loader as hooks
-from mgpu_probes.inprocess.torch_hooks import tensor_digests
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -119,7 +121,7 @@ def test_weights_that_are_not_all_in_memory_have_none(odd: torch.Tensor) -> None
 def test_a_distributed_sampler_tells_its_settings() -> None:
     sampler: DistributedSampler[Any] = DistributedSampler(DATA, num_replicas=4, rank=2, seed=9)
     loader = DataLoader(DATA, 5, sampler=sampler)
-    seen = training_objects.loader(loader)
+    seen = training_objects.describe_loader(loader)
     sampler.set_epoch(3)
     known = {
         "sampler": "DistributedSampler",
@@ -138,14 +140,14 @@ def test_a_distributed_sampler_tells_its_settings() -> None:
     ("shuffle", "name"), [(True, "RandomSampler"), (False, "SequentialSampler")]
 )
 def test_plain_loaders_tell_whether_they_shuffle(shuffle: bool, name: str) -> None:
-    facts = training_objects.loader(DataLoader(DATA, 8, shuffle=shuffle)).facts
+    facts = training_objects.describe_loader(DataLoader(DATA, 8, shuffle=shuffle)).facts
     assert (facts["sampler"], facts["shuffles"]) == (name, shuffle)
     assert (facts["sampler_seed"], facts["sampler_ranks"]) == (None, None)
 
 
 def test_the_sampler_behind_given_batches_is_the_one_that_counts() -> None:
     given = BatchSampler(DistributedSampler(DATA, num_replicas=2, rank=1), 4, drop_last=False)
-    facts = training_objects.loader(DataLoader(DATA, batch_sampler=given)).facts
+    facts = training_objects.describe_loader(DataLoader(DATA, batch_sampler=given)).facts
     assert (facts["sampler"], facts["sampler_rank"]) == ("DistributedSampler", 1)
 
 
@@ -171,10 +173,10 @@ class Moody(DistributedSampler[Any]):
 
 
 def test_what_a_user_wrote_may_raise_anything() -> None:
-    facts = training_objects.loader(DataLoader(Strange())).facts
+    facts = training_objects.describe_loader(DataLoader(Strange())).facts
     assert (facts["dataset_length"], facts["batches"]) == (None, None)
     sampler = Moody(DATA, num_replicas=2, rank=0)
-    seen = training_objects.loader(DataLoader(DATA, sampler=sampler)).now()
+    seen = training_objects.describe_loader(DataLoader(DATA, sampler=sampler)).now()
     assert (seen["batches"], seen["sampler_epoch"], seen["dataset_length"]) == (None, None, 40)
 
 
@@ -184,7 +186,7 @@ def adam(**options: Any) -> torch.optim.Optimizer:
 
 def test_an_optimizer_tells_its_rate_then_and_now() -> None:
     optimizer = adam(lr=0.5)
-    seen = training_objects.optimizer(optimizer)
+    seen = training_objects.describe_optimizer(optimizer)
     optimizer.param_groups[0]["lr"] = 0.25
     now = seen.now()
     assert (now["lr"], now["lr_now"], now["lr_default"]) == (0.5, 0.25, 1e-3)
@@ -192,7 +194,7 @@ def test_an_optimizer_tells_its_rate_then_and_now() -> None:
 
 def test_what_is_gone_is_told_as_it_was_last() -> None:
     optimizer = adam(lr=0.5)
-    seen = training_objects.optimizer(optimizer)
+    seen = training_objects.describe_optimizer(optimizer)
     seen.now()
     del optimizer
     assert (seen.thing, seen.now()["lr_now"]) == (None, 0.5)
@@ -200,7 +202,7 @@ def test_what_is_gone_is_told_as_it_was_last() -> None:
 
 def test_a_rate_in_a_tensor_is_not_read() -> None:
     optimizer = adam(lr=torch.tensor(0.5))
-    facts = training_objects.optimizer(optimizer).now()
+    facts = training_objects.describe_optimizer(optimizer).now()
     assert (facts["lr"], facts["lr_now"]) == (None, None)
 
 
@@ -210,11 +212,13 @@ def test_a_loader_that_is_gone_feeds_no_training_any_more() -> None:
     sampler = weakref.ref(iterator._index_sampler)
     place = id(sampler())
     hooks._meets(sampler())
-    probe.steps.training.add(place)
+    context = ProbeContext()
+    give_context(context)
+    context.steps.training.add(place)
     hooks._asks(place)
     del iterator
     assert sampler() is None
-    assert place not in probe.steps.training | hooks._alive.keys() | hooks._asked.keys()
+    assert place not in context.steps.training | hooks._alive.keys() | hooks._asked.keys()
 
 
 def test_batches_that_nobody_can_watch_go_on_being_known() -> None:
@@ -226,27 +230,27 @@ def test_batches_that_nobody_can_watch_go_on_being_known() -> None:
 # ------------------------------------------------------------------------------------ losses
 
 
-def lost(turns: int, mark: Callable[[Stride], Callable[..., None]]) -> list[Step]:
+def lost(turns: int, mark: Callable[[StepFastPath], Callable[..., None]]) -> list[Step]:
     told: list[Step] = []
     clock = iter(range(10_000))
-    stride = Stride(Ledger(next(clock)), told.append, lambda: (0, 0, 0, 0))
+    fast_path = StepFastPath(Ledger(next(clock)), told.append, lambda: (0, 0, 0, 0))
     update = lambda steps, now: steps.update_ends(now, 7)  # noqa: E731 - a mark needs an identity
     for turn in range(turns):
-        send = mark(stride)
+        send = mark(fast_path)
         send(Steps.backward_begins, next(clock))
         send(backward_ended, next(clock), (float("inf") if turn >= turns - 2 else 0.5,))
         send(Steps.update_begins, next(clock))
         send(update, next(clock))
-    stride.engine().leave()
+    fast_path.engine().leave()
     return told
 
 
-def through_engine(stride: Stride) -> Callable[..., None]:
-    return lambda mark, now, data=(): mark(stride.engine(), now, *data)
+def through_engine(fast_path: StepFastPath) -> Callable[..., None]:
+    return lambda mark, now, data=(): mark(fast_path.engine(), now, *data)
 
 
-@pytest.mark.parametrize("way", [through_engine, lambda stride: stride.mark])
-def test_a_loss_that_is_no_number_survives_the_engine_and_the_stride(way: Any) -> None:
+@pytest.mark.parametrize("way", [through_engine, lambda fast_path: fast_path.mark])
+def test_a_loss_that_is_no_number_survives_the_engine_and_the_fast_path(way: Any) -> None:
     assert [step.loss for step in lost(20, way)] == [0.5] * 18 + [float("inf")] * 2
 
 

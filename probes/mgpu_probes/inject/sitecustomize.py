@@ -25,6 +25,7 @@ def probe(folder: str) -> None:
     package.__spec__, package.__path__, package.__package__ = spec, [home], name
     package.__file__, package.__loader__ = loader.path, loader
     sys.modules[name] = package
+    loader.exec_module(package)
     from _mgpu_probe.bootstrap import (  # type: ignore[import-not-found]  # made just above
         install,
     )

@@ -1,139 +1,90 @@
-"""The one table of the frameworks that are watched: which of their modules, and by which hooks.
+"""Adapters of frameworks: each folder of `frameworks` is one, and its `__init__` holds `ADAPTER`.
 
-A framework more is a folder of hooks and an entry here. A module of hooks may have
-`attach(context)`, called once before its first hook: there it adds what it knows to the process
-metadata. Each hook is a function that gets the module that was just imported.
-
-Every Python of a job reads this file, so it imports nothing.
+Every Python of a job reads these files, so they import nothing but each other. What an adapter
+needs to watch its framework it imports in `attach`, once the framework is there.
 """
 
 from __future__ import annotations
 
+import os
+import sys
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
+    from types import ModuleType
+    from typing import Any
+
+    from .probe_context import FrameworkAdapter, ProbeContext
 
 
-BOXES_VARIABLE = "MGPU_DOCTOR_BOXES"
-"""The environment variable that names the folder of black boxes; without it nothing is watched."""
+class HookTable:
+    """An adapter whose hooks are functions in modules of its folder.
 
+    A module of hooks declares `probe: ProbeContext`, which is set before its first hook runs, and
+    may define `attach(context)`, called once: there it adds to the process metadata.
+    """
 
-class FrameworkAdapter:
-    """How one framework is watched."""
-
-    def __init__(self, name: str, patches: Mapping[str, Mapping[str, str]]) -> None:
+    def __init__(
+        self, name: str, package: str, hooks: Mapping[str, Mapping[str, str]], metadata: str = ""
+    ) -> None:
+        """`hooks`: for each module of hooks, the framework's modules and the function that patches
+        each. `metadata`: the module of hooks whose `describe` describes the framework."""
         self.name = name
-        self.hooks = {
-            module: (hooks, function)
-            for hooks, watched in patches.items()
-            for module, function in watched.items()
+        self._package = package
+        self._metadata = metadata
+        self._hooks = {
+            watched: (module, function)
+            for module, functions in hooks.items()
+            for watched, function in functions.items()
         }
-        """Modules of the framework, and the module and function here that patches each."""
+        self.modules: Collection[str] = self._hooks.keys()
+
+    def attach(self, context: ProbeContext, name: str, module: ModuleType) -> None:
+        """Calls the hook of this module."""
+        hooks, function = self._hooks[name]
+        getattr(self._load(context, hooks), function)(module)
+
+    def describe(self, context: ProbeContext) -> dict[str, Any]:
+        """What the module of metadata describes, else nothing."""
+        if not self._metadata:
+            return {}
+        described: dict[str, Any] = self._load(context, self._metadata).describe()
+        return described
+
+    def _load(self, context: ProbeContext, hooks: str) -> ModuleType:
+        from importlib import import_module
+
+        name = f"{self._package}.{hooks}"
+        loaded = sys.modules.get(name)
+        if loaded is None or getattr(loaded, "probe", None) is not context:
+            loaded = import_module(name)
+            give_context(context)
+        return loaded
 
 
-_TORCH = {
-    "wrap": {
-        "torch.compiler": "follow",  # else hooks would run inside compiled regions
-    },
-    "torch_hooks.compilations": {
-        "torch._dynamo.callback": "patch",
-    },
-    "torch_hooks.collectives": {
-        "torch.distributed.distributed_c10d": "patch",
-        "torch.distributed._functional_collectives": "patch_functional",
-    },
-    "torch_hooks.data_loader": {
-        "torch.utils.data.dataloader": "patch",
-    },
-    "torch_hooks.optimizer_updates": {
-        "torch.optim.optimizer": "patch",
-        "torch.amp.grad_scaler": "patch_scaler",
-        "torch.nn.utils.clip_grad": "patch_clipping",
-    },
-    "torch_hooks.accelerator": {
-        "torch.amp.autocast_mode": "patch",
-    },
-    "torch_hooks.autograd": {
-        "torch.autograd": "patch",
-    },
-    "torch_hooks.on_demand_trace": {
-        "torch.autograd.profiler": "patch",
-    },
-    "torch_hooks.ddp": {
-        "torch.nn.parallel.distributed": "patch",
-    },
-    "torch_hooks.parallel_strategies": {
-        "torch.nn.parallel.data_parallel": "patch_data_parallel",
-        "torch.distributed._composable.fsdp.fully_shard": "patch_fully_shard",
-        "torch.distributed.fsdp._fully_shard._fully_shard": "patch_fully_shard",
-        "torch.distributed._composable.fsdp._fsdp_state": "patch_fsdp_state",
-        "torch.distributed.fsdp._fully_shard._fsdp_state": "patch_fsdp_state",
-        "torch.distributed.fsdp.fully_sharded_data_parallel": "patch_fsdp",
-        "torch.distributed.tensor.parallel.api": "patch_tensor",
-        "torch.distributed.pipelining.stage": "patch_stage",
-        "torch.distributed.pipelining.schedules": "patch_schedules",
-        "torch.distributed.optim.zero_redundancy_optimizer": "patch_zero",
-        "torch.distributed.optim.post_localSGD_optimizer": "patch_local_sgd",
-        "torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook": "patch_local_sgd",
-        "torch.distributed.algorithms.model_averaging.averagers": "patch_local_sgd",
-    },
-    "torch_hooks.torch_checkpoints": {
-        "torch.serialization": "patch",
-        "torch.distributed.checkpoint.state_dict_saver": "patch_distributed",
-        "torch.distributed.checkpoint.state_dict": "patch_state_dict",
-    },
-}
-_TENSORFLOW = {
-    "tf_hooks.graph_stamps": {
-        "tensorflow.python.framework.auto_control_deps": "patch",
-    },
-    "tf_hooks.function_calls": {
-        "tensorflow.python.eager.polymorphic_function.polymorphic_function": "patch",
-    },
-    "tf_hooks.returned_stamps": {
-        "tensorflow.python.eager.polymorphic_function.concrete_function": "patch",
-    },
-    "tf_hooks.keras_optimizers": {
-        "tensorflow.python.ops.resource_variable_ops": "patch_variables",
-        "keras.src.backend.common.variables": "patch_variables",
-        "keras.src.optimizers.base_optimizer": "patch",
-        "tf_keras.src.optimizers.optimizer": "patch_legacy",
-    },
-    "tf_hooks.gradient_tapes": {
-        "tensorflow.python.eager.backprop": "patch",
-    },
-    "tf_hooks.dataset_iterators": {
-        "tensorflow.python.data.ops.iterator_ops": "patch",
-        "tensorflow.python.distribute.input_lib": "patch_distributed",
-    },
-    "tf_hooks.tensorflow_metadata": {
-        "tensorflow.python.distribute.distribute_lib": "patch",
-    },
-    "tf_hooks.distribution_strategies": {
-        "tensorflow.python.distribute.collective_all_reduce_strategy": "patch_collective",
-    },
-    "tf_hooks.cluster_coordinator": {
-        "tensorflow.python.distribute.coordinator.cluster_coordinator": "patch",
-    },
-    "tf_hooks.tensorflow_checkpoints": {
-        "tensorflow.python.checkpoint.checkpoint": "patch_checkpoint",
-        "keras.src.saving.saving_api": "patch_keras",
-        "keras.src.backend.tensorflow.trainer": "patch_trainer",
-    },
-}
-_RAY = {
-    "ray_hooks": {
-        "ray.train.v2._internal.execution.worker_group.thread_runner": "patch",
-    },
-}
-_DEEPSPEED = {
-    "deepspeed_hooks": {
-        "deepspeed.runtime.engine": "patch",
-    },
-}
-ADAPTERS = (
-    FrameworkAdapter("torch", _TORCH),
-    FrameworkAdapter("tensorflow", _TENSORFLOW),
-    FrameworkAdapter("ray", _RAY),
-    FrameworkAdapter("deepspeed", _DEEPSPEED),
-)
+def give_context(context: ProbeContext) -> None:
+    """Sets `probe` in all modules of hooks that have been imported, and calls their `attach`."""
+    folder = f"{__package__}.frameworks."
+    for name, module in list(sys.modules.items()):
+        if not name.startswith(folder) or hasattr(module, "__path__"):
+            continue
+        if getattr(module, "probe", None) is not context:
+            module.probe = context  # type: ignore[attr-defined]
+            attach = getattr(module, "attach", None)
+            if attach is not None:
+                attach(context)
+
+
+def load_adapters() -> list[FrameworkAdapter]:
+    """The adapters of all folders, by name."""
+    from importlib import import_module
+
+    package = import_module(f"{__package__}.frameworks")
+    names = {
+        folder.name
+        for path in package.__path__
+        for folder in os.scandir(path)
+        if os.path.exists(os.path.join(folder.path, "__init__.py"))
+    }
+    return [import_module(f"{package.__name__}.{name}").ADAPTER for name in sorted(names)]

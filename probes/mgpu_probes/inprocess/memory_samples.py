@@ -109,8 +109,8 @@ class Memory:
         self.spent_ns += time.perf_counter_ns() - began
         return found
 
-    def told(self) -> dict[str, Any]:
-        """For the birth certificate."""
+    def describe(self) -> dict[str, Any]:
+        """For the process metadata."""
         rungs = {"device": self.on_device.rungs, "host": self.on_host.rungs}
         return {"memory_peaks": {name: list(one) for name, one in rungs.items() if one}}
 

@@ -1,4 +1,7 @@
-"""The probe of this process: who it is, its box, and the steps that go into it."""
+"""What the hooks of a process share: who it is, its box, and the steps that go into it.
+
+`probe_start` makes the one of this process; the adapters of the frameworks hand it to their hooks.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,26 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from math import nan
-from typing import Any
+from types import ModuleType, TracebackType
+from typing import Any, Protocol
 
-from . import layout
+from . import BOXES_VARIABLE, layout
 from .blackbox import Writer
-from .framework_adapters import BOXES_VARIABLE
 from .memory_samples import Memory
 from .phase_ledger import NOWHERE, Ledger
 from .step_engine import Steps
-from .step_fast_path import Stride
+from .step_fast_path import StepFastPath
 from .step_segments import UPDATE, Facts, Step
+from .training_objects import TrainingObjects
 from .wrap import around
 
 _GC_EVENT_NS = 1_000_000
 """A garbage collection of 1 ms is an event of its own; shorter ones only count in their step."""
-_EARLY_BIRTHS = (2, 10, 50)
-"""Steps after which the certificate is renewed: loaders, optimizers, shapes are known then."""
-_BIRTH_LASTS_NS = 30_000_000_000
+_EARLY_METADATA = (2, 10, 50)
+"""Steps after which the process metadata is renewed: loaders, optimizers, shapes are known then."""
+_METADATA_LASTS_NS = 30_000_000_000
 """After that it is renewed with a step: it holds counters too."""
 _FIRST_LOOK, _LOOKS_APART = 20, 1000
 """`on_step` is called at this step, at twice, four times, … as many, and then so many apart."""
@@ -47,6 +51,20 @@ def number(*names: str, default: int = -1) -> int:
     return default
 
 
+class FrameworkAdapter(Protocol):
+    """How one framework is watched."""
+
+    name: str
+    modules: Collection[str]
+    """Modules of the framework; `attach` is called as each is imported."""
+
+    def attach(self, context: ProbeContext, name: str, module: ModuleType) -> None:
+        """Patches the module `name`; its hooks set their marks on `context`."""
+
+    def describe(self, context: ProbeContext) -> dict[str, Any]:
+        """Adds to the process metadata, each time that it is written. Starts no device."""
+
+
 class ProbeContext:
     """One a process. Marks are taken from the thread that trains, and no other."""
 
@@ -54,7 +72,13 @@ class ProbeContext:
         self.on = False
         self.clock = time.monotonic_ns
         self.box: Writer | None = None
-        self.birth_facts: Callable[[], dict[str, Any]] = dict
+        self.describe: Callable[[], dict[str, Any]] = dict
+        """The process metadata."""
+        self.adapters: list[FrameworkAdapter] = []
+        """Of the frameworks that were imported, by name."""
+        self.objects = TrainingObjects()
+        self.record_exception: Callable[[BaseException, TracebackType | None], None] = _ignore
+        """Writes an exception down as the reason for which this rank ends."""
         self.metadata_parts: list[Callable[[], dict[str, Any]]] = []
         """What adapters add to the process metadata each time that it is written; a nested
         dictionary is added to one that is there. Each part bounds its size."""
@@ -62,9 +86,9 @@ class ProbeContext:
         """Whether this rank sends to others point to point."""
         self.on_open: list[Callable[[], None]] = []
         self.on_step: list[Callable[[], None]] = []
-        """Called when a step was told that is due for a closer look."""
+        """Called after a recorded step that is due for a closer look."""
         self.every_step: Callable[[], None] | None = None
-        """Called when any step was told, while somebody has asked for something of steps."""
+        """Called after every recorded step, while a trace is asked for."""
         self.is_data_worker: Callable[[], bool] = bool
         self.sequence: Callable[[], int] = int
         self.device_clock = "host"
@@ -81,20 +105,30 @@ class ProbeContext:
         self.owner = threading.get_ident()
         self.gc_ns = 0
         self._gc_since = 0
-        self.told = 0
+        self.recorded = 0
+        """Steps so far."""
         self.spent_ns = 0
         """What the probe has cost beside its marks."""
         self.trained = False
         self.in_backward = False
         self.batch_ready = False
         self.ledger = Ledger(self.clock())
-        self.stride = Stride(self.ledger, self._tell, self._facts)
+        self.fast_path = StepFastPath(self.ledger, self.record_step, self._facts)
+        self.mark: Callable[..., None] = self.fast_path.mark
+        """Takes a mark, its moment (monotonic ns) and its data: the one way for every mark of a
+        phase, so that a device event can be recorded beside the host's moment here."""
         self.memory.start()
         self._mark_cost = 0
-        self._birth_due = 0
+        self._metadata_due = 0
         self._look_due = _FIRST_LOOK
 
     # --- for adapters, once -----------------------------------------------------------------
+
+    def add_adapter(self, adapter: FrameworkAdapter) -> None:
+        """Has the adapter describe its framework in the process metadata from now on."""
+        if adapter not in self.adapters:
+            self.adapters.append(adapter)
+            self.adapters.sort(key=lambda known: known.name)
 
     def add_metadata(self, part: Callable[[], dict[str, Any]]) -> None:
         """Adds the result of `part` to the process metadata from now on."""
@@ -110,8 +144,8 @@ class ProbeContext:
 
     @property
     def steps(self) -> Steps:
-        """The engine, for marks that are no part of an ordinary turn."""
-        return self.stride.engine()
+        """The engine, for what is no mark."""
+        return self.fast_path.engine()
 
     def mine(self) -> bool:
         """Whether marks of the calling thread count."""
@@ -159,7 +193,7 @@ class ProbeContext:
         self.identify(rank, world_size)
         self.state(layout.RUNNING)
         self.event(layout.JOINED, self.clock(), value=float(world_size))
-        self.renew_birth()
+        self.renew_metadata()
 
     def identify(self, rank: int, world_size: int) -> None:
         """Sets who this is; what is not given is taken from the environment."""
@@ -195,7 +229,7 @@ class ProbeContext:
         for opened in self.on_open:
             opened()
         self._calibrate()
-        self.renew_birth()
+        self.renew_metadata()
         return True
 
     def state(self, value: int) -> None:
@@ -208,20 +242,21 @@ class ProbeContext:
     ) -> None:
         """Records an event, where there is a box."""
         if self.box is not None:
-            self.box.event(kind, start, self.told, duration, value, text)
+            self.box.event(kind, start, self.recorded, duration, value, text)
 
-    def renew_birth(self) -> None:
-        """Writes the birth certificate (anew)."""
+    def renew_metadata(self) -> None:
+        """Writes the process metadata (anew)."""
         if self.box is not None:
-            self._birth_due = self.clock() + _BIRTH_LASTS_NS
-            self.box.birth(self.birth_facts())
+            self._metadata_due = self.clock() + _METADATA_LASTS_NS
+            self.box.birth(self.describe())
 
     # --- steps ------------------------------------------------------------------------------
 
     def _facts(self) -> Facts:
         return (self.sequence(), self.thread_clock(), self.gc_ns, 0)
 
-    def _tell(self, step: Step) -> None:
+    def record_step(self, step: Step) -> None:
+        """Writes a step into the box, which is opened for the first one."""
         if self.box is None:
             if self.is_data_worker():
                 self.on = False
@@ -229,7 +264,7 @@ class ProbeContext:
             self._train_alone()
             if self.box is None:
                 return
-        told = self.told
+        number = self.recorded
         start, end, phases, level, skipped, samples, tokens, loss, backwards, calls, was, now = step
         seconds = [*map(_SECONDS, phases)]
         seconds[layout.COMMUNICATION] = nan
@@ -237,18 +272,18 @@ class ProbeContext:
             seconds[layout.TRANSFER] = nan  # nothing measures copies to a device yet
             if not phases[layout.WAIT]:
                 seconds[layout.WAIT] = nan
-        flags = 0 if told else layout.WARM_UP
+        flags = 0 if number else layout.WARM_UP
         if skipped:
             flags |= layout.SKIPPED
         if level < UPDATE:
             flags |= layout.NO_OPTIMIZER
         if self.batch_ready:
             flags |= layout.BATCH_READY
-        on_device, on_host = self.memory.at(end, told, samples, tokens)
+        on_device, on_host = self.memory.at(end, number, samples, tokens)
         self.box.step(
             end,
             end - start,
-            told,
+            number,
             flags,
             seconds,
             samples=samples,
@@ -262,17 +297,16 @@ class ProbeContext:
             device_bytes=on_device,
             resident_bytes=on_host,
         )
-        self.told = told = told + 1
+        self.recorded = number = number + 1
         ledger = self.ledger
-        ledger.step_bits = told << 8
-        cost = ledger.marks * self._mark_cost + self.spent_ns + self.memory.spent_ns
-        ledger.words[_PROBE_COST_WORD] = cost
-        if self.told >= self._look_due:
+        ledger.step_bits = number << 8
+        ledger.words[_PROBE_COST_WORD] = self._cost()
+        if number >= self._look_due:
             self._look_due += min(self._look_due, _LOOKS_APART)
             for look in self.on_step:
                 look()
-        if end >= self._birth_due or self.told in _EARLY_BIRTHS:
-            self.renew_birth()
+        if end >= self._metadata_due or self.recorded in _EARLY_METADATA:
+            self.renew_metadata()
         if self.every_step is not None:
             self.every_step()
 
@@ -288,15 +322,15 @@ class ProbeContext:
             self.state(layout.RUNNING)
 
     def _calibrate(self) -> None:
-        """Times a hook with its two marks, for the word that tells what the probe has cost."""
-        trial = Stride(Ledger(self.clock()), lambda _: None, self._facts)
+        """Times a hook with its two marks, for the word that holds what the probe has cost."""
+        trial = StepFastPath(Ledger(self.clock()), lambda _: None, self._facts)
 
         def begins(*_: Any) -> bool:
-            trial.mark(Steps.waits_for_input, self.clock())
+            trial.mark(Steps.clipping_begins, self.clock())
             return True
 
         def ends(*_: Any) -> None:
-            trial.mark(Steps.got_input, self.clock())
+            trial.mark(Steps.clipping_ends, self.clock())
 
         hook = around(bool, begins, ends, self.fail)
         spent = []
@@ -323,13 +357,13 @@ class ProbeContext:
     # --- leaving ----------------------------------------------------------------------------
 
     def leave(self, code: int | None) -> None:
-        """The process ends; the last whole step is told."""
+        """The process ends; the last whole step is recorded."""
         if self.on:
             self.on = False
             self.steps.leave()
             if self.box is not None:
-                self.renew_birth()
-                self.ledger.words[layout.PROBE_COST // 8] = self._cost()
+                self.renew_metadata()
+                self.ledger.words[_PROBE_COST_WORD] = self._cost()
                 self.box.leave(code)
 
     def after_fork(self) -> None:
@@ -341,4 +375,5 @@ class ProbeContext:
         self._start()
 
 
-probe = ProbeContext()
+def _ignore(_: BaseException, __: TracebackType | None) -> None:
+    """Until the exits of this process are watched."""

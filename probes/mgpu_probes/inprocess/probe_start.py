@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
-from . import exits, process_metadata
-from .probe_context import probe
+from .exits import ExitRecorder
+from .probe_context import ProbeContext
+from .process_metadata import describe_process
 
-_started: list[bool] = []
+_contexts: list[ProbeContext] = []
+"""The context of this process, if it has started. The only one that is global, as what it patches
+is: an import may come from anywhere, and a fork."""
 
 
-def start() -> None:
-    """Switches the probe on. Only once."""
-    if _started:
-        return
-    _started.append(True)
-    probe.on = True
-    probe.birth_facts = process_metadata.certificate
-    probe.on_open.append(exits.watch_child)
+def start() -> ProbeContext:
+    """The context of this process, switched on when it is first asked for."""
+    if _contexts:
+        return _contexts[0]
+    context = ProbeContext()
+    _contexts.append(context)
+    exits = ExitRecorder(context)
+    context.on = True
+    context.describe = partial(describe_process, context)
+    context.record_exception = exits.record
+    context.on_open.append(exits.watch_child)
     exits.install()
-    os.register_at_fork(after_in_child=_after_fork)
 
+    def after_fork() -> None:
+        try:
+            context.objects.forget()
+            exits.forget()
+            context.after_fork()
+        except Exception as trouble:
+            context.fail(trouble)
 
-def _after_fork() -> None:
-    try:
-        process_metadata.forget()
-        exits.forget()
-        probe.after_fork()
-    except Exception as trouble:
-        probe.fail(trouble)
+    os.register_at_fork(after_in_child=after_fork)
+    return context

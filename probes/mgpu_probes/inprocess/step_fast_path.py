@@ -13,17 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import nan
-from typing import Any
 
 from . import layout
 from .phase_ledger import PHASE_WORD, SHOWN, SINCE_WORD, Ledger
 from .step_engine import Steps
+from .step_marks import APART, Data, Mark, backward_ended, fetched
 from .step_segments import Facts, Step
-
-Data = tuple[Any, ...]
-"""What a mark carries beside its moment: samples and tokens, a loss, or nothing."""
-Mark = Callable[..., None]
-"""Called with the engine, the moment (monotonic ns) and its data."""
 
 State = tuple[object, ...]
 
@@ -34,17 +29,7 @@ LONGEST = 256
 _NOTHING: list[Mark | None] = [None]
 
 
-def fetched(steps: Steps, now: int, samples: int, tokens: int) -> None:
-    """The mark at the end of a fetch: a batch of `samples` and `tokens` is there."""
-    steps.fetch_ends(now, samples, tokens)
-
-
-def backward_ended(steps: Steps, now: int, loss: float) -> None:
-    """The mark at the end of a backward pass from `loss`."""
-    steps.backward_ends(now, loss=loss)
-
-
-class Stride:
+class StepFastPath:
     """Stands before the engine; all marks of the training thread come to it."""
 
     def __init__(
@@ -53,7 +38,7 @@ class Stride:
         self.ledger = ledger
         self._emit = emit
         self._facts = facts
-        self._steps = Steps(ledger, self._told, facts)
+        self._steps = Steps(ledger, self._emit_step, facts)
         self._end = -1
         self._tape: list[Mark] = []
         self._last_tape: list[Mark] = []
@@ -84,7 +69,7 @@ class Stride:
         return self._steps.only_updates
 
     def engine(self) -> Steps:
-        """The engine, for all that is no usual mark."""
+        """The engine, for what is no mark of a step."""
         if self._expected is not _NOTHING:
             self._falter()
         self._tape = []
@@ -148,6 +133,9 @@ class Stride:
     # --- in and out of stride -----------------------------------------------------------------
 
     def _unexpected(self, mark: Mark, now: int, data: Data) -> None:
+        if mark in APART:
+            mark(self.engine(), now, *data)
+            return
         if self._expected is not _NOTHING:
             self._falter()
         mark(self._steps, now, *data)
@@ -166,7 +154,7 @@ class Stride:
         elif len(tape) < LONGEST:
             tape.append(mark)
 
-    def _told(self, step: Step) -> None:
+    def _emit_step(self, step: Step) -> None:
         self._end = step.end
         self._emit(step)
 
@@ -184,8 +172,8 @@ class Stride:
         """Plays a turn to a twin of the engine, its i-th interval lasting 2**i ns: the bits of a
         phase's time are then the intervals that belong to it. The loop is in its stride if this
         turn is one step, and leaves the twin as it was."""
-        told: list[Step] = []
-        twin = self._steps.twin(now, told.append)
+        emitted: list[Step] = []
+        twin = self._steps.twin(now, emitted.append)
         moment, shown = now, [SHOWN[twin.ledger.phase]]
         fetches: list[int] = []
         losses: list[int] = []
@@ -200,9 +188,9 @@ class Stride:
             else:
                 mark(twin, moment)
             shown.append(SHOWN[twin.ledger.phase])
-        if len(told) != 1 or not twin.at_rest(moment) or twin.state() != state:
+        if len(emitted) != 1 or not twin.at_rest(moment) or twin.state() != state:
             return False
-        (step,) = told
+        (step,) = emitted
         intervals = [
             [phase for phase, time in enumerate(step.phases) if time >> at & 1]
             for at in range(len(tape))

@@ -1,5 +1,5 @@
-"""What the birth certificate tells of a data loader and of an optimizer: settings once, and what
-changes each time that the certificate is written."""
+"""What the process metadata says of data loaders and optimizers: settings once, and what changes
+each time that it is written."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 Facts = dict[str, Any]
 
+_MOST_OBJECTS = 8
+"""Loaders and optimizers that are described."""
 _MAP_STYLE = 0
 """`torch.utils.data._DatasetKind.Map`."""
 _HOST = ("cpu", "meta")
@@ -43,7 +45,7 @@ class Described:
         return self.facts
 
 
-def loader(one: Any) -> Described:
+def describe_loader(one: Any) -> Described:
     """A `torch.utils.data.DataLoader`. An iterable dataset is not asked for its length: torch would
     then warn of batches beyond it."""
     sampler = sampler_of(one)
@@ -77,7 +79,7 @@ def sampler_of(one: Any) -> Any:
     return getattr(one, "sampler", None)
 
 
-def optimizer(one: Any) -> Described:
+def describe_optimizer(one: Any) -> Described:
     """A `torch.optim.Optimizer`."""
     groups = getattr(one, "param_groups", None) or [{}]
     parameters = [p for group in groups for p in group.get("params", ())]
@@ -142,19 +144,19 @@ def _asked(question: Callable[[], Any]) -> Any:
         return None
 
 
-_MOST = 4096
-"""Parameters; of more nothing is told, as all of them are walked through (some µs each)."""
+_MOST_PARAMETERS = 4096
+"""Of more nothing is told, as all of them are walked through (some µs each)."""
 
 
-def holdings(optimizers: Iterable[Any]) -> dict[str, Any]:
-    """For the birth certificate: of all parameters of these optimizers, of each once. `on`: the
+def measure_holdings(optimizers: Iterable[Any]) -> dict[str, Any]:
+    """For the process metadata: of all parameters of these optimizers, of each once. `on`: the
     kind of device that they are on; what is elsewhere (offloaded) is not counted."""
     weights = gradients = states = 0
     on: str | None = None
     seen: set[int] = set()
     for one in optimizers:
         parameters = [p for group in _groups(one) for p in group.get("params", ())]
-        if len(parameters) + len(seen) > _MOST:
+        if len(parameters) + len(seen) > _MOST_PARAMETERS:
             return {}
         for parameter in parameters:
             if id(parameter) not in seen:
@@ -190,3 +192,67 @@ def _size(tensor: Any, on: str | None) -> int:
     if not hasattr(local, "element_size") or not hasattr(local, "numel") or _kind(local) != on:
         return 0
     return int(local.numel()) * int(local.element_size())
+
+
+class TrainingObjects:
+    """What hooks have seen a process train with."""
+
+    def __init__(self) -> None:
+        self.loaders: list[Described] = []
+        self.optimizers: dict[int, Described] = {}
+        """By their id."""
+        self.strategies: set[str] = set()
+        """Ways to divide a model or a batch that are in use."""
+        self.backend: str | None = None
+        """Of the default process group."""
+        self.autocast: str | None = None
+        """The dtype of the first autocast mode that was entered."""
+        self._holdings: dict[tuple[tuple[int, int], ...], Facts] = {}
+        """What the optimizers hold, by their states' lengths."""
+
+    def saw_loader(self, loader: Any) -> tuple[int, int] | None:
+        """A DataLoader that is being iterated: its place among the loaders and the epoch, both from
+        0; None where it is one too many."""
+        known = self.loaders
+        place = next((at for at, each in enumerate(known) if each.thing is loader), None)
+        if place is None:
+            seen = describe_loader(loader)
+            place = next((at for at, each in enumerate(known) if each.replaced_by(seen)), None)
+            if place is None and len(known) >= _MOST_OBJECTS:
+                return None
+            if place is None:
+                place = len(known)
+                known.append(seen)
+            else:  # made anew for each epoch
+                seen.facts["epochs"] = known[place].facts["epochs"]
+                known[place] = seen
+        facts = known[place].now()
+        facts["epochs"] += 1
+        return place, facts["epochs"] - 1
+
+    def saw_optimizer(self, optimizer: Any) -> None:
+        """An optimizer that steps."""
+        key = id(optimizer)
+        if key not in self.optimizers and len(self.optimizers) < _MOST_OBJECTS:
+            self.optimizers[key] = describe_optimizer(optimizer)
+
+    def holdings(self) -> Facts:
+        """Bytes of weights, gradients and optimizer states. Walked through only where an optimizer
+        or its state is new: some µs for each parameter."""
+        try:
+            known = [each.thing for each in self.optimizers.values() if each.thing is not None]
+            sizes = tuple((id(each), len(getattr(each, "state", ()))) for each in known)
+            if sizes not in self._holdings:
+                self._holdings.clear()
+                self._holdings[sizes] = measure_holdings(known)
+            return self._holdings[sizes]
+        except Exception:  # an optimizer or tensor of the user's own may raise anything
+            return {}
+
+    def forget(self) -> None:
+        """In a forked child: what the parent saw is not the child's."""
+        self.loaders.clear()
+        self.optimizers.clear()
+        self.strategies.clear()
+        self.backend = None
+        self._holdings.clear()

@@ -1,7 +1,7 @@
 """A snapshot of a running job: its processes, their states, and their stacks.
 
 In workers of Ray Train the thread that trains is not the main one. The probe names that thread
-(`inprocess/ray_hooks.py`), and the kernel shows the name in /proc/PID/task."""
+(`inprocess/frameworks/ray/ray_hooks.py`), and the kernel shows the name in /proc/PID/task."""
 
 from __future__ import annotations
 

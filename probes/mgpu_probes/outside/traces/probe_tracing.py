@@ -2,7 +2,7 @@
 
 Each rank is asked through its socket for its step count and pace, and is then given the step at
 which to begin, far enough ahead that all ranks have received it. The probe bounds its own work,
-`mgpu_probes/inprocess/torch_hooks/on_demand_trace.py`: whoever asks may go away at any time."""
+`inprocess/frameworks/torch/on_demand_trace.py`: whoever asks may go away at any time."""
 
 from __future__ import annotations
 

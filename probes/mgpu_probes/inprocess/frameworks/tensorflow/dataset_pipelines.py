@@ -1,0 +1,97 @@
+"""tf.data pipelines that are iterated over: what stands in them, for the birth certificate.
+
+Read once, as an iterator is made: a data set knows the one that it takes its elements from (private
+names). What makes batches inside a graph, as on workers of parameter servers, is not seen.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ...probe_context import ProbeContext
+from .tensorflow_support import wrap
+
+probe: ProbeContext
+
+_MOST = 4
+_LONGEST = 32
+"""Operations of a pipeline."""
+_UNREADABLE = ("Variant", "ReincarnatedPerDeviceGenerator")
+"""Data sets that came from elsewhere as a handle: what they were made of is not known here."""
+_known: list[dict[str, Any]] = []
+
+
+def patch(iterator_ops: ModuleType) -> None:
+    """Sees each iterator over a data set as it is made."""
+    wrap(iterator_ops.OwnedIterator, "_create_iterator", _seen, _nothing)
+
+
+def patch_distributed(input_lib: ModuleType) -> None:
+    """Sees those that give batches to several devices, which are made before their parts."""
+    owner = getattr(input_lib, "_SingleWorkerOwnedDatasetIterator", None)
+    if owner is not None:
+        wrap(owner, "__init__", _seen, _nothing)
+
+
+def _seen(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    dataset = kwargs.get("dataset") or (args[1] if len(args) > 1 else None)
+    if not probe.on or dataset is None or len(_known) >= _MOST:
+        return
+    found = described(dataset)
+    readable = found["operations"] and found["operations"][-1] not in _UNREADABLE
+    if readable and found not in _known:
+        _known.append(found)
+
+
+def _nothing(_: Any, __: Any) -> None:
+    """There is nothing to do when it was made."""
+
+
+def described(dataset: Any) -> dict[str, Any]:
+    """Its operations, the last one first. `prefetch`: elements, -1: as TensorFlow likes, 0: none.
+    `parallel_calls`: the fewest of its maps, -1 likewise, 1: one after the other, None: it has no
+    map."""
+    operations, calls = list[str](), list[int]()
+    prefetch, cached, autotune, threads = 0, False, None, None
+    part: Any = dataset
+    while part is not None and len(operations) < _LONGEST:
+        name = type(part).__name__.strip("_").removesuffix("Dataset")
+        settings = getattr(part, "_options_attr", None)
+        if autotune is None:
+            autotune = getattr(getattr(settings, "autotune", None), "enabled", None)
+        if threads is None:
+            threading = getattr(settings, "threading", None)
+            threads = getattr(threading, "private_threadpool_size", None)
+        if name == "Prefetch" and not prefetch:
+            prefetch = _number(getattr(part, "_buffer_size", None)) or 0
+        elif name in ("Map", "ParallelMap"):
+            calls.append(_number(getattr(part, "_num_parallel_calls", 1)) or 1)
+        cached = cached or name == "Cache"
+        if name not in ("Options", ""):
+            operations.append(name[:40])
+        part = getattr(part, "_input_dataset", None)
+    return {
+        "operations": operations,
+        "prefetch": prefetch,
+        "parallel_calls": 1 if 1 in calls else min(calls, default=None),
+        "cached": cached,
+        "autotune": autotune if type(autotune) is bool else None,
+        "threads": threads if type(threads) is int else None,
+    }
+
+
+def _number(tensor: Any) -> int | None:
+    if type(tensor) is int:
+        return tensor
+    value = getattr(tensor, "numpy", None)  # a tensor of a graph has none
+    return int(value()) if callable(value) else None
+
+
+def _told() -> dict[str, Any]:
+    return {"pipelines": list(_known)} if _known else {}
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_told)

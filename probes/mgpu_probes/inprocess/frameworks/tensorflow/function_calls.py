@@ -1,0 +1,262 @@
+"""Calls of `tf.function`s from the training loop: what a call that trains means, mark by mark.
+
+Whether a function trains is seen while it is traced: a tape is asked for gradients in it, an
+optimizer applies them. What its graphs stamped is told when the call returns. What XLA compiles
+cannot be stamped: such a call is one piece, and counts as forward.
+"""
+
+from __future__ import annotations
+
+import functools
+from math import nan
+from threading import Lock, get_ident
+from types import ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ... import layout
+from ...phase_ledger import PENDING
+from ...probe_context import ProbeContext
+from ...step_engine import Steps
+from ...step_marks import fetch_found_end, fetched, updated
+from ...wrap import hidden, wrapped
+from . import graph_stamps, replica_latencies, returned_stamps, turn_marks
+from .stamp_timeline import INPUT, Arrival, Layouts, Turn, plans, together, turns
+from .tensorflow_support import eagerly, tensorflow, unseen
+
+probe: ProbeContext
+
+_MOST_ARRIVALS = 4096
+"""Of one call; what more there are is not told."""
+
+
+class Known:
+    """What is known of one `tf.function`."""
+
+    __slots__ = ("fetches", "plain", "trains", "updates")
+
+    def __init__(self) -> None:
+        self.trains = self.updates = self.fetches = False
+        """It computes gradients; applies them; asks an iterator for its batch itself."""
+        self.plain = False
+        """It has been called and does none of that."""
+
+
+class _Call:
+    """The call from the loop that is under way."""
+
+    known: Known | None = None
+    """None: there is no such call."""
+    began = 0
+    asked = False
+    """Its first mark was set as it began."""
+    computes = False
+    """It began as one that does not train."""
+    compiled = 0
+    """Calls of functions that XLA compiles, in all threads."""
+    trained = jit = False
+    """Gradients were computed in this process so far; within what XLA compiles."""
+
+
+this = _Call()
+_AT_THE_TOP = (PENDING, layout.OTHER)
+"""Phases of the loop itself."""
+_known: WeakKeyDictionary[Any, Known] = WeakKeyDictionary()
+_twins: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""Functions whose graphs hold stamps, and the like of each without; None until it is asked for."""
+_arrived: list[Arrival] = []
+_compiled = Lock()
+
+
+def patch(polymorphic_function: ModuleType) -> None:
+    """Wraps the call of every `tf.function`."""
+    function = polymorphic_function.Function
+    original = function.__call__
+    if wrapped(original):
+        return
+
+    @functools.wraps(original)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            compiles, opened = _begins(self)
+        except Exception as trouble:
+            probe.fail(trouble)
+            compiles = opened = False
+        way, graphs = returned_stamps.this, graph_stamps.this.stamped
+        before, way.called = way.called, True
+        called = self if _stamps() or eagerly() else _without_stamps(self)
+        try:
+            result = original(called, *args, **kwargs)
+        except BaseException as error:
+            way.called = before
+            unseen(error)
+            _ends(compiles, opened, returned=False)
+            raise
+        way.called = before
+        if graphs != graph_stamps.this.stamped:
+            _twins.setdefault(self, None)
+        _ends(compiles, opened, returned=True)
+        return result
+
+    function.__call__ = hidden(call)
+    function.get_concrete_function = _concrete(function.get_concrete_function)
+    graph_stamps.this.allowed = _stamps
+    graph_stamps.this.send = _arrives
+
+
+def _concrete(original: Any) -> Any:
+    """Who asks for a graph gets one that nobody changed."""
+
+    @functools.wraps(original)
+    def concrete(self: Any, *args: Any, **kwargs: Any) -> Any:
+        way = returned_stamps.this
+        before, way.called = way.called, False
+        try:
+            return original(_without_stamps(self), *args, **kwargs)
+        except BaseException as error:
+            unseen(error)
+            raise
+        finally:
+            way.called = before
+
+    return hidden(concrete)
+
+
+def noted(*, trains: bool = False, updates: bool = False, fetches: bool = False) -> None:
+    """Something of a training runs, or was traced in the call that is under way."""
+    if trains and not this.trained:
+        this.trained = True
+        probe.thread_clock = lambda: nan  # the work is done by threads of TensorFlow's own
+    this.jit |= trains and this.compiled > 0
+    known = this.known
+    if known is not None:
+        known.trains |= trains
+        known.updates |= updates
+        known.fetches |= fetches
+
+
+def _stamps() -> bool:
+    return this.known is not None and not this.compiled
+
+
+def _arrives(sent: Layouts, values: list[float]) -> None:
+    if this.known is not None and len(_arrived) < _MOST_ARRIVALS:
+        _arrived.append((sent, values))
+
+
+def _begins(function: Any) -> tuple[bool, bool]:
+    """Whether XLA compiles it, and whether it is a call from the loop."""
+    compiles = bool(getattr(function, "_jit_compile", False))
+    if compiles:
+        with _compiled:
+            this.compiled += 1
+    if not probe.on or this.known is not None or not eagerly() or _never_traced():
+        return compiles, False
+    if get_ident() != probe.owner and not probe.adopt():
+        return compiles, False
+    known = _known.get(function)
+    if known is None:
+        known = _known[function] = Known()
+    _arrived.clear()
+    this.known, this.began, this.asked, this.computes = known, probe.clock(), False, False
+    if known.plain:
+        if probe.ledger.phase in _AT_THE_TOP:
+            this.computes = True
+            probe.mark(Steps.computing_begins, this.began)
+    elif known.trains or known.updates:
+        this.asked = True
+        first = Steps.forward_begins if known.trains else Steps.update_begins
+        probe.mark(turn_marks.asks if known.fetches else first, this.began)
+    return compiles, True
+
+
+def _never_traced() -> bool:
+    """Whether the program has functions run as they are, line by line."""
+    return bool(tensorflow().config.functions_run_eagerly())
+
+
+def _ends(compiles: bool, opened: bool, *, returned: bool) -> None:
+    if compiles:
+        with _compiled:
+            this.compiled -= 1
+    if opened:
+        try:
+            _over(returned)
+        except Exception as trouble:
+            probe.fail(trouble)
+
+
+def _over(returned: bool) -> None:
+    """The call from the loop has returned or raised."""
+    known, this.known = this.known, None
+    if known is None or not probe.on:
+        return
+    trains = known.trains or known.updates
+    known.plain = not (trains or known.fetches)
+    if this.computes:
+        probe.mark(Steps.computing_ends, probe.clock())
+    if this.computes or not trains:
+        return
+    ended = probe.clock()
+    probe.trained = True
+    told = _told(ended)
+    if not known.trains:
+        _updates_alone(ended)
+    elif told and (told[0].trains or known.fetches):
+        _trains(known, told, ended)
+    elif not known.fetches and returned:
+        _unseen(known, ended)
+    elif known.fetches and this.asked:
+        probe.mark(fetch_found_end, ended)  # the data set is at its end
+
+
+def _told(ended: int) -> list[Turn]:
+    """What the graphs of the call sent."""
+    if not _arrived:
+        return []
+    planned = plans(_arrived)
+    values = _arrived[0][1]
+    if len(_arrived) > 1:
+        values = [value for _, each in _arrived for value in each]
+    _arrived.clear()
+    offset = graph_stamps.offset()
+    replica_latencies.worked(planned, values, (this.began - offset) * 1e-9)
+    return turns(planned, values, this.began, ended, offset)
+
+
+def _trains(known: Known, told: list[Turn], ended: int) -> None:
+    alone = not any(one.updates for one in told)
+    if alone and not known.updates and len(told) > 1:
+        told = together(told)
+    last = len(told) - 1
+    for number, turn in enumerate(told):
+        end = ended if number == last else turn.moments[-1][1]
+        updates = turn.updates or (number == last and known.updates and alone)
+        began = this.began if number == 0 else told[number - 1].moments[-1][1]
+        asked = this.asked and number == 0
+        if asked and known.fetches and INPUT not in dict(turn.moments):
+            probe.mark(fetched, began, (0, 0))
+            asked = False
+        turn_marks.turn(turn, began, end, updates, asked=asked)
+
+
+def _unseen(known: Known, ended: int) -> None:
+    """A call that trains and sent nothing."""
+    turn = Turn((), known.updates, 0, 0, nan)
+    turn_marks.turn(turn, this.began, ended, known.updates, asked=this.asked)
+
+
+def _updates_alone(ended: int) -> None:
+    if not this.asked:
+        probe.mark(Steps.update_begins, this.began)
+    probe.mark(updated, ended)
+
+
+def _without_stamps(function: Any) -> Any:
+    """The function itself where it has no stamps, else one that is traced again, without them: for
+    XLA, which compiles no such operation, and for who asks for a graph to convert or export it."""
+    if function not in _twins or not hasattr(function, "_clone"):
+        return function
+    if _twins[function] is None:
+        _twins[function] = function._clone(None)
+    return _twins[function]

@@ -1,0 +1,77 @@
+"""What the process metadata says of TensorFlow."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from ...probe_context import ProbeContext
+from . import distribution_strategies, function_calls, replica_reductions
+from .tensorflow_support import loaded
+
+probe: ProbeContext
+
+_ON_HOST = frozenset({"CPU", "XLA_CPU"})
+"""Kinds of devices on which the host itself computes."""
+
+
+def patch(distribute_lib: ModuleType) -> None:
+    """What there is to wrap in the module of strategies."""
+    distribution_strategies.patch(distribute_lib)
+    replica_reductions.patch(distribute_lib)
+
+
+def describe() -> dict[str, Any]:
+    """Version, precision and devices, where TensorFlow is in use."""
+    tf = loaded("tensorflow")
+    if tf is None or not (
+        probe.objects.strategies or distribution_strategies.this.name or function_calls.this.trained
+    ):
+        return {}
+    if not function_calls.this.trained and probe.trained:
+        return {}  # another framework trains
+    facts = {
+        "framework": "tensorflow",
+        "framework_version": str(getattr(tf, "__version__", "")) or None,
+        "keras": _version("keras") or _version("tf_keras"),
+        "precision": _policy(),
+        "jit": function_calls.this.jit,
+        "seed": None,
+    }
+    if _running():
+        facts |= _devices(tf) | distribution_strategies.told()
+    return facts
+
+
+def _devices(tf: Any) -> dict[str, Any]:
+    kinds = {one.device_type for one in tf.config.list_logical_devices()} - _ON_HOST
+    kind = "GPU" if "GPU" in kinds else min(kinds, default=None)
+    probe.computes_on(None if kind is None else f"{kind.lower()}:0")
+    threading = tf.config.threading
+    return {
+        "device": probe.accelerator or "cpu",
+        "clock": probe.device_clock,
+        "threads": threading.get_intra_op_parallelism_threads() or None,
+        "interop_threads": threading.get_inter_op_parallelism_threads() or None,
+        "eager": bool(tf.config.functions_run_eagerly()),
+    }
+
+
+def _running() -> bool:
+    """Whether TensorFlow has set up its devices. To ask earlier would set them up, and the program
+    could not say any more how."""
+    context = loaded("tensorflow.python.eager.context")
+    made = getattr(context, "context_safe", lambda: None)()
+    return bool(getattr(made, "_initialized", False))
+
+
+def _version(name: str) -> str | None:
+    told = getattr(loaded(name), "__version__", None)
+    return str(told) if told is not None else None
+
+
+def _policy() -> str | None:
+    """Keras' policy: `float32`, `mixed_bfloat16`, …"""
+    mixed = getattr(loaded("keras") or loaded("tf_keras"), "mixed_precision", None)
+    policy = getattr(mixed, "dtype_policy", None) or getattr(mixed, "global_policy", None)
+    return str(policy().name) if callable(policy) else None

@@ -1,0 +1,63 @@
+"""PyTorch: which of its modules are patched, and by which hooks here."""
+
+from __future__ import annotations
+
+from ...framework_adapters import HookTable
+
+ADAPTER = HookTable(
+    "torch",
+    __name__,
+    {
+        "torch_support": {
+            "torch.compiler": "follow_compiler",  # else hooks would run inside compiled regions
+        },
+        "compilations": {
+            "torch._dynamo.callback": "patch",
+        },
+        "collectives": {
+            "torch.distributed.distributed_c10d": "patch",
+            "torch.distributed._functional_collectives": "patch_functional",
+        },
+        "data_loader": {
+            "torch.utils.data.dataloader": "patch",
+        },
+        "optimizer_updates": {
+            "torch.optim.optimizer": "patch",
+            "torch.amp.grad_scaler": "patch_scaler",
+            "torch.nn.utils.clip_grad": "patch_clipping",
+        },
+        "accelerator": {
+            "torch.amp.autocast_mode": "patch",
+        },
+        "autograd": {
+            "torch.autograd": "patch",
+        },
+        "on_demand_trace": {
+            "torch.autograd.profiler": "patch",
+        },
+        "ddp": {
+            "torch.nn.parallel.distributed": "patch",
+        },
+        "parallel_strategies": {
+            "torch.nn.parallel.data_parallel": "patch_data_parallel",
+            "torch.distributed._composable.fsdp.fully_shard": "patch_fully_shard",
+            "torch.distributed.fsdp._fully_shard._fully_shard": "patch_fully_shard",
+            "torch.distributed._composable.fsdp._fsdp_state": "patch_fsdp_state",
+            "torch.distributed.fsdp._fully_shard._fsdp_state": "patch_fsdp_state",
+            "torch.distributed.fsdp.fully_sharded_data_parallel": "patch_fsdp",
+            "torch.distributed.tensor.parallel.api": "patch_tensor",
+            "torch.distributed.pipelining.stage": "patch_stage",
+            "torch.distributed.pipelining.schedules": "patch_schedules",
+            "torch.distributed.optim.zero_redundancy_optimizer": "patch_zero",
+            "torch.distributed.optim.post_localSGD_optimizer": "patch_local_sgd",
+            "torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook": "patch_local_sgd",
+            "torch.distributed.algorithms.model_averaging.averagers": "patch_local_sgd",
+        },
+        "torch_checkpoints": {
+            "torch.serialization": "patch",
+            "torch.distributed.checkpoint.state_dict_saver": "patch_distributed",
+            "torch.distributed.checkpoint.state_dict": "patch_state_dict",
+        },
+    },
+    metadata="accelerator",
+)

@@ -1,0 +1,61 @@
+"""What torch's caching allocator holds of the GPU that the rank computes on.
+
+Its statistics take the allocator's lock and wait for no device. The nested form is private;
+`torch.cuda.memory_stats` flattens and sorts it, which costs more than all the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ...probe_context import ProbeContext
+
+probe: ProbeContext
+
+_FIELDS = {
+    "allocated": ("allocated_bytes", "current"),
+    "allocated_peak": ("allocated_bytes", "peak"),
+    "reserved": ("reserved_bytes", "current"),
+    "reserved_peak": ("reserved_bytes", "peak"),
+}
+
+
+def allocated() -> tuple[int, int]:
+    """Bytes now and at most; 0: no GPU is in use, or this torch does not tell."""
+    known = _statistics()
+    now, most = (_number(known, "allocated_bytes", "all", one) for one in ("current", "peak"))
+    return now or 0, most or 0
+
+
+def describe() -> dict[str, Any]:
+    """For the process metadata; counters since the process began."""
+    known = _statistics()
+    if not known:
+        return {}
+    facts = {name: _number(known, kind, "all", which) for name, (kind, which) in _FIELDS.items()}
+    facts |= {"retries": _number(known, "num_alloc_retries"), "ooms": _number(known, "num_ooms")}
+    return {"device_memory": facts}
+
+
+def _statistics() -> Any:
+    if probe.device_clock == "cpu" or not torch.cuda.is_initialized():
+        return {}
+    try:
+        return torch._C._cuda_memoryStats(index())
+    except (AttributeError, RuntimeError, TypeError):
+        return {}
+
+
+def index() -> int:
+    """The GPU that holds the parameters; without an optimizer, the one that is set."""
+    known = [one.facts.get("device") or "" for one in probe.objects.optimizers.values()]
+    named = next((name for name in known if name.startswith("cuda:")), None)
+    return int(named.partition(":")[2]) if named else torch.cuda.current_device()
+
+
+def _number(known: Any, *path: str) -> int | None:
+    for key in path:
+        known = known.get(key) if isinstance(known, dict) else None
+    return known if isinstance(known, int) else None

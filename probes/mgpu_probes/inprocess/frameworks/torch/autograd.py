@@ -1,0 +1,151 @@
+"""Backward passes, split into this rank's own work and its wait for others.
+
+The split: autograd runs the callbacks of a backward pass in the order in which they were queued,
+after the last gradient. DistributedDataParallel queues its own, in which it waits for the other
+ranks, when its last bucket is ready. A callback that is queued when the first node runs comes
+before it: it marks the end of the own work. Measured with sleeps in the middle and at the very end
+of backward, with find_unused_parameters, static_graph, a communication hook and two modules. Under
+CUDA the host runs ahead of the device and nothing can be split from its clock; nothing is queued.
+"""
+
+from __future__ import annotations
+
+from math import inf, nan
+from threading import get_ident
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ... import wrap as hooks
+from ...probe_context import ProbeContext
+from ...step_engine import Steps
+from ...step_marks import backward_ended
+from .torch_support import wrap
+
+probe: ProbeContext
+
+_BEGINS, _GIVES = Steps.backward_begins, Steps.gradient_begins
+_WAITS = Steps.backward_waits
+
+
+def patch(autograd: ModuleType) -> None:
+    """Wraps the one function through which `backward` and `grad` reach the engine."""
+    name = "_engine_run_backward"
+    graph = getattr(autograd, "graph", None)
+    if hasattr(autograd, name):
+        wrap(autograd, name, _begins, _ends)
+        if hasattr(graph, name):
+            setattr(graph, name, getattr(autograd, name))
+    else:
+        wrap(autograd, "backward", _begins, _ends)
+        wrap(autograd, "grad", _begins, _ends)
+
+
+class _Pass:
+    """The backward pass that runs, or the last one."""
+
+    handle: Any = None
+    """Of the hook on its first node, where it has one."""
+    loss = nan
+    passes = 0
+    """So far."""
+    queued = waits = False
+    by_module = False
+    """A wrapped module's hook has queued the callback: the next pass needs no hook of its own."""
+    modules_alike = True
+    """All wrapped modules have such a hook."""
+    engine_waits = True
+    """Other ranks may be waited for within the engine, where no call of Python's shows it."""
+    scaled: tuple[int, float] = (0, nan)
+    """The `id` of what a gradient scaler gave last, and the loss that it was given."""
+
+
+this = _Pass()
+
+
+def watch(node: Any) -> None:
+    """Queues the callback when `node` runs, a parameter's in every backward pass of a wrapped
+    module: much cheaper than a hook on the first node of every single pass."""
+    node.register_prehook(_runs_in_module)
+
+
+def _runs_in_module(*_: Any) -> None:
+    if probe.in_backward and not this.queued:
+        _queue(this.modules_alike)
+
+
+def _runs_first(*_: Any) -> None:
+    if not this.queued:
+        _queue(False)
+
+
+def _queue(by_module: bool) -> None:
+    if hooks.compiling():
+        return
+    try:
+        if get_ident() == probe.owner:
+            this.queued, this.by_module = True, by_module
+            torch.autograd.Variable._execution_engine.queue_callback(_own_work_ended)
+    except Exception as trouble:
+        probe.fail(trouble)
+
+
+def _own_work_ended() -> None:
+    if hooks.compiling():
+        return
+    try:
+        if not this.waits and probe.on and get_ident() == probe.owner:
+            this.waits = True
+            probe.mark(_WAITS, probe.clock())
+    except Exception as trouble:
+        probe.fail(trouble)
+
+
+def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
+    if probe.in_backward or not probe.on or not (get_ident() == probe.owner or probe.adopt()):
+        return None
+    probe.trained = True
+    root: Any = args[0][0] if args and type(args[0]) is tuple and args[0] else None
+    plain = type(root) is torch.Tensor
+    on_cpu = plain and root.is_cpu
+    loss = nan
+    if isinstance(root, torch.Tensor) and not root.is_meta:
+        probe.computes_on(None if root.is_cpu else str(root.device))
+    if on_cpu and root.dim() == 0 and root.is_floating_point():
+        scaled, loss = this.scaled
+        if id(root) != scaled:
+            loss = root.item()  # in host memory already: nothing waits
+        if loss - loss != 0.0:
+            loss = inf  # also for NaN, which means "not known" further on
+    this.loss, this.scaled = loss, (0, nan)
+    this.passes += 1
+    covered = this.by_module
+    this.queued = this.waits = this.by_module = False
+    probe.in_backward = True
+    adds_up = kwargs.get("accumulate_grad", True)
+    probe.mark(_BEGINS if adds_up else _GIVES, probe.clock())
+    unseen = this.engine_waits and not covered
+    if on_cpu and unseen and probe.world_size > 1 and root.grad_fn is not None:
+        this.handle = root.grad_fn.register_prehook(_runs_first)
+    return this
+
+
+def scales(args: tuple[Any, ...], _: dict[str, Any]) -> float | None:
+    """Before `GradScaler.scale`: what it multiplies is the loss, what it gives is not."""
+    loss: Any = args[1] if len(args) > 1 else None
+    if not probe.adopt() or type(loss) is not torch.Tensor or not loss.is_cpu or loss.dim():
+        return None
+    return float(loss.item())
+
+
+def scaled(loss: float, result: Any) -> None:
+    this.scaled = (id(result), loss)
+
+
+def _ends(_: _Pass, __: Any) -> None:
+    probe.in_backward = False
+    probe.mark(backward_ended, probe.clock(), (this.loss,))
+    if this.handle is not None:
+        this.handle.remove()
+        this.handle = None

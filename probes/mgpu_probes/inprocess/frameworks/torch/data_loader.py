@@ -1,0 +1,125 @@
+"""DataLoader: the time in which the loop stands waiting for a batch."""
+
+from __future__ import annotations
+
+import weakref
+from threading import get_ident
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ...probe_context import ProbeContext
+from ...step_engine import Steps
+from ...step_marks import (
+    Mark,
+    evaluation_fetch_begins,
+    fetch_found_end,
+    fetched,
+    loader_started,
+    loader_starts,
+)
+from .batch_digests import batches
+from .torch_support import size_of, wrap
+
+probe: ProbeContext
+
+_MARKS_KEPT = 256
+_asked: dict[int, Mark] = {}
+"""The mark of a fetch from each loader."""
+_plain: dict[int, type] = {}
+"""What the batches are of loaders that gave a list or tuple without tokens: looked into no more,
+only its first tensor tells the samples."""
+_alive: dict[int, Any] = {}
+"""The samplers that have been met, by weak reference."""
+_Tensor = torch.Tensor
+
+
+def patch(dataloader: ModuleType) -> None:
+    """Wraps the iterators' `__next__`, which every kind of loader iterator inherits."""
+    wrap(dataloader._BaseDataLoaderIter, "__next__", _begins, _ends)
+    wrap(dataloader.DataLoader, "__iter__", _opens, _opened)
+    probe.is_data_worker = _is_worker
+
+
+def _is_worker() -> bool:
+    """Whether this process is a data-loader worker."""
+    return torch.utils.data.get_worker_info() is not None
+
+
+def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
+    if not probe.on or get_ident() != probe.owner:
+        return None
+    # Iterators come and go with the epochs; the sampler stays with its loader.
+    sampler = getattr(args[0], "_index_sampler", None)
+    loader = id(sampler)
+    if loader not in _alive:
+        _meets(sampler)
+    if torch.is_grad_enabled():
+        probe.mark(_asked.get(loader) or _asks(loader), probe.clock())
+        probe.batch_ready = _ready(args[0])  # of the step that begins: the last one has been told
+    else:
+        probe.mark(evaluation_fetch_begins, probe.clock(), (loader,))
+    return loader
+
+
+def _ready(iterator: Any) -> bool:
+    """Whether a worker has put a batch into the iterator's queue (private; False where unknown)."""
+    try:
+        return bool(iterator._data_queue.qsize())
+    except (AttributeError, NotImplementedError):  # no workers; a system without sem_getvalue
+        return False
+
+
+def _ends(loader: int, batch: Any) -> None:
+    now = probe.clock()
+    if loader in batches.wanted and batch is not None:
+        batches.saw(loader, batch)
+    kind = type(batch)
+    if _plain.get(loader) is kind and batch and type(batch[0]) is _Tensor and batch[0].ndim:
+        probe.mark(fetched, now, (batch[0].size(0), 0))
+    elif batch is None:
+        probe.mark(fetch_found_end, now)
+    else:
+        samples, tokens = size = size_of(batch)
+        probe.mark(fetched, now, size)
+        if samples and not tokens and kind in (list, tuple) and len(_plain) < _MARKS_KEPT:
+            _plain[loader] = kind
+
+
+def _meets(sampler: Any) -> None:
+    """Forgets it once it is gone: another may get its id, that of validation after training."""
+    loader = id(sampler)
+
+    def forget(_: Any) -> None:
+        probe.steps.training.discard(loader)
+        for known in (_asked, _plain, _alive):
+            known.pop(loader, None)
+
+    if len(_alive) < _MARKS_KEPT:
+        try:
+            _alive[loader] = weakref.ref(sampler, forget)
+        except TypeError:  # a list of batches
+            _alive[loader] = None
+
+
+def _asks(loader: int) -> Mark:
+    def asked(steps: Steps, now: int) -> None:
+        steps.fetch_begins(loader, now)
+
+    if len(_asked) >= _MARKS_KEPT:
+        _asked.clear()
+    _asked[loader] = asked
+    return asked
+
+
+def _opens(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
+    if not probe.mine():
+        return None
+    batches.begin(args[0])
+    probe.mark(loader_starts, probe.clock())
+    return True
+
+
+def _opened(_: bool, __: Any) -> None:
+    probe.mark(loader_started, probe.clock())

@@ -1,0 +1,152 @@
+"""DistributedDataParallel: where the forward pass begins and ends, and what is counted of it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from threading import get_ident
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ... import layout
+from ...probe_context import ProbeContext
+from ...step_engine import Steps
+from ...step_marks import evaluation_forward_begins, evaluation_forward_ends
+from ...wrap import around, hidden, wrapped
+from . import autograd, ddp_reducer
+from .batch_digests import batches
+from .torch_support import wrap
+
+probe: ProbeContext
+
+_FORWARD, _FORWARD_ENDS, _CALLS = Steps.forward_begins, Steps.forward_ends, Steps.call_begins
+
+
+def patch(distributed: ModuleType) -> None:
+    """Wraps `forward` and `__init__` of the class."""
+    wrap(distributed.DistributedDataParallel, "forward", forward_begins, forward_ends)
+    wrap(distributed.DistributedDataParallel, "__init__", _making, _made)
+
+
+def forward_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    """A wrapped module (the first argument) is called."""
+    if not probe.on or get_ident() != probe.owner:
+        return None
+    training = torch.is_grad_enabled()
+    if training:
+        if batches.inputs_wanted:
+            batches.saw_inputs([*args[1:], kwargs])
+        module = args[0]
+        one = ddp_reducer.known.get(id(module))
+        if one is not None:
+            one.forwards += 1
+            if module.require_backward_grad_sync:
+                if one.synced == one.due:
+                    one.look()
+                one.synced += 1
+        probe.mark(_FORWARD, probe.clock())
+    else:
+        probe.mark(evaluation_forward_begins, probe.clock())
+    return training
+
+
+def forward_ends(training: bool, _: Any) -> None:
+    """It returns."""
+    if training:
+        probe.mark(_FORWARD_ENDS, probe.clock())
+    else:
+        probe.mark(evaluation_forward_ends, probe.clock())
+
+
+def _making(args: tuple[Any, ...], _: dict[str, Any]) -> Any:
+    return args[0] if probe.on else None
+
+
+def _made(module: Any, _: Any) -> None:
+    autograd.this.engine_waits = True
+    one = ddp_reducer.saw(module)
+    if one is not None and one.searches:
+        _time_searches(type(module))
+    if (
+        getattr(module, "device_type", "") == "cpu"
+        and next(iter(module.buffers()), None) is not None
+    ):
+        _watch_buffers(type(module))
+    _watch(module)
+
+
+def _time_searches(ddp: Any) -> None:
+    """Wraps what follows each forward pass of such a module: little but the search. torch.compile,
+    which DistributedDataParallel has loaded, must pass over it as over what is wrapped, so it calls
+    no function of ours."""
+    skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    original = getattr(ddp, "_post_forward", None)
+    if skip is None or original is None or wrapped(original):
+        return
+    known, enabled = ddp_reducer.known, torch.is_grad_enabled
+
+    @functools.wraps(original)
+    def post_forward(module: Any, output: Any) -> Any:
+        one = known.get(id(module))
+        if one is None or not one.searches or not module.require_backward_grad_sync:
+            return original(module, output)
+        began = probe.clock()
+        result = original(module, output)
+        if enabled():
+            one.scans += 1
+            one.scan_nanoseconds += probe.clock() - began
+        return result
+
+    ddp._post_forward = hidden(post_forward)
+    skip(ddp._post_forward.__code__)
+
+
+def _watch_buffers(ddp: Any) -> None:
+    """Buffers (of batch norm, say) are broadcast before each forward pass, and with gloo whoever
+    comes first stands there until the others have come. In what torch.compile compiles, nothing of
+    ours may run beside the original."""
+    skip = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    inside = sys.modules.get("torch._C._dynamo.eval_frame")
+    compiles = getattr(inside, "get_eval_frame_callback", None)
+    original = getattr(ddp, "_sync_buffers", None)
+    if skip is None or compiles is None or original is None or wrapped(original):
+        return
+    watched = around(original, _buffers_begin, _buffers_end, probe.fail)
+
+    @functools.wraps(original)
+    def sync_buffers(module: Any) -> Any:
+        return watched(module) if compiles() is None else original(module)
+
+    ddp._sync_buffers = hidden(sync_buffers)
+    skip(ddp._sync_buffers.__code__)
+
+
+def _buffers_begin(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
+    if not probe.mine() or probe.ledger.phase == layout.WAIT:
+        return None
+    probe.mark(_CALLS, probe.clock())
+    return True
+
+
+def _buffers_end(_: bool, __: Any) -> None:
+    probe.mark(_synced, probe.clock())
+
+
+def _synced(steps: Steps, now: int) -> None:
+    steps.call_ends(now)
+
+
+def _watch(module: Any) -> None:
+    """The wait in this module's backward passes is seen from one of its parameters, where each of
+    them runs in each pass and the module queues nothing before that."""
+    unusual = ("find_unused_parameters", "static_graph")
+    if any(getattr(module, setting, True) for setting in unusual):
+        autograd.this.modules_alike = False
+        return
+    for parameter in getattr(module, "_module_parameters", ()):
+        if parameter.requires_grad and parameter.is_cpu:
+            with torch.enable_grad():
+                autograd.watch(parameter.expand_as(parameter).grad_fn.next_functions[0][0])
+            return

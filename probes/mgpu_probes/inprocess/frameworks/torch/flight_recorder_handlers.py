@@ -1,0 +1,59 @@
+"""What a rank answers when it is asked, beside its stacks: torch's record of its collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ... import worker_server
+from ...probe_context import ProbeContext
+
+probe: ProbeContext
+
+_socket: list[str] = []
+
+
+def listen() -> None:
+    """From the moment at which this rank is one of several, or has trained for some steps."""
+    if _socket or probe.box is None:
+        return
+    if probe.world_size > 1:
+        _tell_of_collectives()
+    _socket.extend(filter(None, (worker_server.listen(probe.box.path),)))
+
+
+def _tell_of_collectives() -> None:
+    from torch._C import _distributed_c10d as c10d
+
+    for name, dumps in _DUMPS.items():
+        dump = next(filter(None, (getattr(c10d, each, None) for each in dumps)), None)
+        if dump is not None:
+            worker_server.handlers[name] = _asking(dump, _GIVEN[name])
+
+
+_DUMPS = {
+    "fr_trace": ("_dump_fr_trace", "_dump_nccl_trace"),
+    "fr_trace_json": ("_dump_fr_trace_json", "_dump_nccl_trace_json"),
+}
+"""Of torch 2.13, and of those before. The first, a pickle, has call sites; to look these up for
+the first time takes torch seconds: to be asked of a rank that stands."""
+_GIVEN = {"fr_trace": (True, True, False), "fr_trace_json": (True, False)}
+"""Collectives, call sites, only those that are under way."""
+
+
+def _asking(dump: Callable[..., Any], given: tuple[bool, ...]) -> Callable[[], bytes]:
+    def ask() -> bytes:
+        answer = dump(*given)
+        return answer.encode() if isinstance(answer, str) else bytes(answer)
+
+    return ask
+
+
+def _told() -> dict[str, Any]:
+    return {"worker_socket": _socket[0]} if _socket else {}
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_told)
+    context.add_reset(_socket.clear)

@@ -1,0 +1,250 @@
+"""A trace of some steps by torch's own profiler, when somebody asks for one (`mgpu-doctor trace`).
+
+It is asked for through the rank's socket, and begins and ends in the thread that trains, between
+two steps, so that all ranks trace the same ones. `torch.autograd.profiler` does it rather than
+`torch.profiler`, whose start imports torch's compiler: seconds in which the job would stand. A
+process that ends, or forks, with the profiler on crashes or leaks, so that is waited for.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import resource
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ... import masked_threads, worker_server
+from ...probe_context import ProbeContext
+from . import flight_recorder_handlers
+from .torch_support import wrap
+
+probe: ProbeContext
+
+IDLE, WAITING, TRACING, DONE, FAILED = "idle", "waiting", "tracing", "done", "failed"
+MOST_STEPS = 1_000
+MOST_SECONDS = 60.0
+PATIENCE = 30.0
+"""Seconds after which a trace ends in the midst of a step: it may be an evaluation of hours."""
+MOST_GROWTH = 2 << 20
+"""KiB that the process may grow by while it is traced (`ru_maxrss`, getrusage(2))."""
+LEAST_FREE = 512 << 20
+"""Bytes on the disk for the file; an event takes 150 to 350."""
+SUFFIX = ".trace.json"
+
+
+class Tracing:
+    """One at a time. What is asked for comes from the thread that answers."""
+
+    def __init__(self) -> None:
+        self.state = IDLE
+        self.why: str | None = None
+        """Of FAILED; of DONE, why there are fewer steps than asked for."""
+        self.steps = 0
+        """Traced so far."""
+        self._at = self._most = 0
+        self._most_seconds = self._until = 0.0
+        self._cancelled = False
+        self._largest = 0
+        self._profile: Any = None
+        self._mark: Any = None
+        self._over: Any = None
+
+    # --- the thread that answers --------------------------------------------------------------
+
+    def told(self) -> bytes:
+        """How far it is. `told`: steps of this rank so far."""
+        return json.dumps(
+            {
+                "rank": probe.rank,
+                "told": probe.recorded,
+                "state": self.state,
+                "why": self.why,
+                "steps": self.steps,
+            }
+        ).encode()
+
+    def begin(self, asked: Mapping[str, int]) -> bytes:
+        """`at`: the step before which it begins; `steps` and `milliseconds`: how many at most."""
+        if self.state == TRACING or (self.state == WAITING and not self._cancelled):
+            return json.dumps({"state": FAILED, "why": "it is being traced already"}).encode()
+        self._at = asked.get("at", 0)
+        self._most = min(max(1, asked.get("steps", 1)), MOST_STEPS)
+        self._most_seconds = min(asked.get("milliseconds", 1000) / 1000, MOST_SECONDS)
+        self.steps, self._cancelled = 0, False
+        self.why = self._refusal()
+        self.state = FAILED if self.why else WAITING
+        if self.why is None:
+            probe.every_step = self._step
+        return self.told()
+
+    def cancel(self) -> bytes:
+        """Whoever asked has gone; what is open ends with the step."""
+        self._cancelled = True
+        return self.told()
+
+    def _refusal(self) -> str | None:
+        if not probe.on or probe.box is None:
+            return "its probe has switched itself off"
+        if probe.owner != threading.main_thread().ident:
+            return "its training runs in another thread than the main one"
+        room = os.statvfs(os.path.dirname(probe.box.path))
+        free = room.f_bavail * room.f_frsize
+        if free < LEAST_FREE:
+            wanted = f"{LEAST_FREE >> 20} are wanted"
+            return f"the disk of its recording has {free >> 20} MiB left, and {wanted}"
+        return None
+
+    # --- the thread that trains ---------------------------------------------------------------
+
+    def _step(self) -> None:
+        try:
+            self._go_on()
+        except Exception as trouble:
+            self._fail(f"torch's profiler failed: {type(trouble).__name__}: {trouble}"[:300])
+
+    def _go_on(self) -> None:
+        if not probe.on:
+            self.end_early("its probe switched itself off")
+            probe.every_step = None
+        elif self._cancelled:
+            self._fail("it was cancelled")
+        elif self.state == WAITING:
+            if probe.recorded >= self._at:
+                self._start()
+        elif self.state == TRACING:
+            self._close_mark()
+            self.steps += 1
+            if self.steps >= self._most:
+                self._finish(None)
+            elif time.monotonic() >= self._until:
+                self._finish("the time was over")
+            elif resource.getrusage(resource.RUSAGE_SELF).ru_maxrss > self._largest:
+                self._finish("the trace grew too large")
+            else:
+                self._open_mark()
+
+    def _start(self) -> None:
+        if torch._C._autograd._profiler_enabled():
+            self._fail("the script's own profiler is at work")
+            return
+        if self._over is None:
+            self._over = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_over)
+            atexit.register(self.end_early, "the process ended")
+            os.register_at_fork(before=lambda: self.end_early("the process forked another"))
+        on_device = torch.cuda.is_initialized()  # to ask for more would start the driver
+        profile = torch.autograd.profiler.profile(
+            use_device="cuda" if on_device else None, use_kineto=True
+        )
+        self._largest = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + MOST_GROWTH
+        self._profile = profile
+        profile.__enter__()
+        self.state = TRACING
+        torch._C._autograd._add_metadata_json("distributedInfo", json.dumps(_distributed()))
+        self._until = time.monotonic() + self._most_seconds
+        self._open_mark()
+        masked_threads.start(self._watch, profile)
+
+    def _open_mark(self) -> None:
+        self._mark = torch.autograd.profiler.record_function(f"ProfilerStep#{probe.recorded}")
+        self._mark.__enter__()
+
+    def _close_mark(self) -> None:
+        mark, self._mark = self._mark, None
+        if mark is not None:
+            mark.__exit__(None, None, None)
+
+    def _finish(self, why: str | None) -> None:
+        profile, self._profile = self._profile, None
+        probe.every_step = None
+        profile.__exit__(None, None, None)
+        assert probe.box is not None
+        path = f"{probe.box.path.rpartition('.')[0]}{SUFFIX}"
+        profile.export_chrome_trace(path)
+        os.chmod(path, 0o600)  # before, the folder alone keeps others out
+        if _is_whole(path):
+            self.why, self.state = why, DONE
+        else:
+            os.unlink(path)
+            self.why, self.state = "the file could not be written whole: is the disk full?", FAILED
+
+    def _fail(self, why: str) -> None:
+        probe.every_step = None
+        profile, self._profile = self._profile, None
+        if profile is not None and self.state == TRACING:
+            with suppress(Exception):
+                self._close_mark()
+                profile.__exit__(None, None, None)
+        self.why, self.state = why, FAILED
+
+    def end_early(self, why: str) -> None:
+        """Before something that the profiler would not survive: what there is, is kept."""
+        if self.state != TRACING or threading.get_ident() != probe.owner or self._profile is None:
+            return
+        try:
+            self._close_mark()
+            self._finish(why)
+        except Exception as trouble:
+            self._fail(f"{why}, and the profiler failed: {type(trouble).__name__}"[:300])
+
+    def _watch(self, profile: Any) -> None:
+        """A thread of its own. Python calls `_over` in the main one, between two of its lines."""
+        time.sleep(self._most_seconds + PATIENCE)
+        while self._profile is profile:
+            ctypes.pythonapi.Py_AddPendingCall(self._over, None)
+            time.sleep(1)
+
+    def makes_way(self, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        """Before a profiler starts; only one can be on."""
+        if args and args[0] is not self._profile:
+            self.end_early("the script's own profiler began")
+
+
+def _distributed() -> dict[str, Any]:
+    distributed = torch.distributed
+    known = distributed.is_available() and distributed.is_initialized()
+    return {
+        "rank": max(0, probe.rank),
+        "world_size": max(1, probe.world_size),
+        "backend": str(distributed.get_backend()) if known else None,
+    }
+
+
+def _is_whole(path: str) -> bool:
+    """Whether the file ends as JSON does: Kineto tells nobody of a full disk."""
+    with open(path, "rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 64))
+        return file.read().rstrip().endswith(b"}")
+
+
+tracing = Tracing()
+
+
+def _over(_: object) -> int:
+    """What the profiler's end asks of a device must not happen while a graph is captured."""
+    if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+        tracing.end_early("no step came to its end")
+    return 0
+
+
+def patch(profiler: ModuleType) -> None:
+    """From now on this rank can be asked."""
+    wrap(profiler.profile, "_prepare_trace", tracing.makes_way, _done)
+    worker_server.handlers["trace_state"] = tracing.told
+    worker_server.handlers["trace_cancel"] = tracing.cancel
+    worker_server.commands["trace_begin"] = tracing.begin
+    if flight_recorder_handlers.listen not in probe.on_step:
+        probe.on_step.append(flight_recorder_handlers.listen)
+
+
+def _done(_: Any, __: Any) -> None:
+    """Nothing follows."""

@@ -1,0 +1,107 @@
+"""Optimizer updates, by torch's own hooks for all optimizers, gradient scalers around them, and the
+clipping of gradients before them."""
+
+from __future__ import annotations
+
+from threading import get_ident
+from types import ModuleType
+from typing import Any
+
+from ... import wrap as hooks
+from ...probe_context import ProbeContext
+from ...step_engine import Steps
+from ...step_marks import Mark, scaler_update_begins, scaler_update_ends
+from . import autograd
+from .torch_support import wrap
+from .weight_digests import weights
+
+probe: ProbeContext
+
+_UPDATE = Steps.update_begins
+_MARKS_KEPT = 256
+_updated: dict[int, Mark] = {}
+"""The mark after the update of each optimizer."""
+
+
+def patch(optimizer: ModuleType) -> None:
+    """Registers hooks before and after every optimizer's step."""
+    optimizer.register_optimizer_step_pre_hook(_before)
+    optimizer.register_optimizer_step_post_hook(_after)
+    wrap(optimizer.Optimizer, "__init__", _made, _done)
+
+
+def patch_scaler(grad_scaler: ModuleType) -> None:
+    """Wraps `GradScaler.step`, which may skip the optimizer, and `scale`, which hides the loss."""
+    wrap(grad_scaler.GradScaler, "scale", autograd.scales, autograd.scaled)
+    wrap(grad_scaler.GradScaler, "step", _scaler_begins, _scaler_ends)
+
+
+def patch_clipping(clip_grad: ModuleType) -> None:
+    """Wraps `clip_grad_norm_` and `clip_grad_value_` before `torch.nn.utils` re-exports them."""
+    wrap(clip_grad, "clip_grad_norm_", _clips, _clipped)
+    wrap(clip_grad, "clip_grad_value_", _clips, _clipped)
+
+
+def _before(optimizer: Any, *_: Any) -> None:
+    if hooks.compiling():
+        return
+    try:
+        if probe.on and (get_ident() == probe.owner or probe.adopt()):
+            if id(optimizer) not in probe.objects.optimizers:
+                probe.objects.saw_optimizer(optimizer)
+            probe.mark(_UPDATE, probe.clock())
+    except Exception as trouble:
+        probe.fail(trouble)
+
+
+def _after(optimizer: Any, *_: Any) -> None:
+    if hooks.compiling():
+        return
+    try:
+        if probe.on and get_ident() == probe.owner:
+            weights.updates += 1
+            which = id(optimizer)
+            probe.mark(_updated.get(which) or _updates(which), probe.clock())
+    except Exception as trouble:
+        probe.fail(trouble)
+
+
+def _updates(which: int) -> Mark:
+    def updated(steps: Steps, now: int) -> None:
+        steps.update_ends(now, which)
+
+    if len(_updated) >= _MARKS_KEPT:
+        _updated.clear()
+    _updated[which] = updated
+    return updated
+
+
+def _made(_: tuple[Any, ...], __: dict[str, Any]) -> None:
+    probe.steps.optimizers_exist = True
+
+
+def _done(_: Any, __: Any) -> None:
+    """Nothing follows."""
+
+
+def _scaler_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    if not probe.adopt():
+        return None
+    optimizer = args[1] if len(args) > 1 else kwargs.get("optimizer")
+    probe.mark(scaler_update_begins, probe.clock())
+    return id(optimizer)
+
+
+def _scaler_ends(optimizer: int, _: Any) -> None:
+    probe.mark(scaler_update_ends, probe.clock(), (optimizer,))
+
+
+def _clips(_: tuple[Any, ...], __: dict[str, Any]) -> bool | None:
+    if not probe.mine():
+        return None
+    probe.mark(Steps.clipping_begins, probe.clock())
+    return True
+
+
+def _clipped(_: bool, __: Any) -> None:
+    probe.mark(Steps.clipping_ends, probe.clock())

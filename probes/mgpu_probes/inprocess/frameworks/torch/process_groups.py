@@ -1,0 +1,104 @@
+"""Joining and leaving a process group, and the groups that this rank is in."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from ... import layout
+from ...probe_context import ProbeContext
+from . import flight_recorder_handlers
+from .torch_support import wrap
+
+probe: ProbeContext
+
+_MOST = 16
+_MOST_RANKS = 1024
+"""A list in the birth certificate ends there; a group with more ranks, but not all, is left out."""
+_seen: list[dict[str, Any]] = []
+
+
+def patch(distributed_c10d: ModuleType) -> None:
+    """Wraps the two functions. Groups are read, as each way to make them ends in one table."""
+    wrap(distributed_c10d, "init_process_group", _joining, _joined)
+    wrap(distributed_c10d, "destroy_process_group", _leaving, _left)
+
+
+def _joining(_: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    if not probe.adopt():
+        return None
+    rank, world = kwargs.get("rank"), kwargs.get("world_size")
+    probe.join(
+        rank if isinstance(rank, int) else -1,
+        world if isinstance(world, int) else -1,
+    )
+    return True
+
+
+def _joined(_: bool, __: Any) -> None:
+    dist = torch.distributed
+    if not dist.is_initialized():
+        return
+    group = dist.group.WORLD
+    sequence = getattr(group, "_get_sequence_number_for_group", None)
+    if sequence is not None:
+        try:
+            sequence()
+        except RuntimeError:  # a backend without sequence numbers
+            sequence = None
+    probe.sequence = sequence or int
+    probe.objects.backend = str(dist.get_backend())
+    probe.identify(dist.get_rank(), dist.get_world_size())
+    flight_recorder_handlers.listen()
+    probe.joined(dist.get_rank(), dist.get_world_size())
+
+
+def _leaving(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    # The group must not be asked for its sequence number once it is gone.
+    group = args[0] if args else kwargs.get("group")
+    if probe.on and (group is None or group is torch.distributed.group.WORLD):
+        probe.event(layout.LEFT, probe.clock())
+        _look()
+        probe.sequence = int
+    return None
+
+
+def _left(_: Any, __: Any) -> None:
+    """Nothing follows."""
+
+
+def _look() -> None:
+    """Reads torch's table of the groups that this rank is in, the default one first."""
+    dist = torch.distributed
+    world = getattr(dist.distributed_c10d, "_world", None)
+    table = getattr(world, "pg_group_ranks", None)
+    if not isinstance(table, dict) or not dist.is_initialized():
+        return
+    default, everybody, own = dist.group.WORLD, dist.get_world_size(), dist.get_rank()
+    found: list[dict[str, Any]] = [{"name": "default", "ranks": None}]
+    for group, ranks in list(table.items()):
+        if group is default or own not in ranks or len(found) >= _MOST:
+            continue
+        everywhere = len(ranks) == everybody
+        if everywhere or len(ranks) <= _MOST_RANKS:
+            found.append({"name": _name(group), "ranks": None if everywhere else sorted(ranks)})
+    _seen[:] = found
+
+
+def _name(group: Any) -> str | None:
+    described = getattr(group, "group_desc", "")
+    known = described if described and described != "undefined" else None
+    return str(known or getattr(group, "group_name", None) or "")[:100] or None
+
+
+def _groups() -> dict[str, Any]:
+    _look()
+    return {"groups": list(_seen)} if _seen else {}
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.add_metadata(_groups)
+    context.add_reset(_seen.clear)

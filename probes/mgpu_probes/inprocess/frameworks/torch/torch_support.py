@@ -1,0 +1,78 @@
+"""What the hooks share: the wrapper with this process's probe, and how batches are measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from ...probe_context import ProbeContext
+from ...wrap import Begins, Ends, around, follow
+
+probe: ProbeContext
+
+_LOOKED_AT = 16
+"""Values of a batch."""
+
+replaced: dict[Callable[..., Any], Callable[..., Any]] = {}
+"""Functions of modules and what stands in their place now."""
+
+
+def follow_compiler(compiler: ModuleType) -> None:
+    """Has no hook run inside a region that `torch.compile` compiles."""
+    follow(compiler)
+
+
+def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> None:
+    """Wraps `owner.name`, if there is one."""
+    original = getattr(owner, name, None)
+    if callable(original):
+        replacement = around(original, begins, ends, probe.fail)
+        setattr(owner, name, replacement)
+        if isinstance(owner, ModuleType) and replacement is not original:
+            replaced[original] = replacement
+
+
+def size_of(batch: Any) -> tuple[int, int]:
+    """Samples and tokens of a batch: the first dimension of its first tensor, and the elements of
+    its first integer matrix. Zero where unknown; looks at a few values of plain containers."""
+    samples = tokens = 0
+    pending = [batch]
+    for _ in range(_LOOKED_AT):
+        if not pending:
+            break
+        value = pending.pop(0)
+        kind = type(value)
+        if kind is torch.Tensor:
+            shape = value.shape
+            if shape and not samples:
+                samples = int(shape[0])
+            if len(shape) == 2 and not value.is_floating_point() and not tokens:
+                tokens = int(shape[0]) * int(shape[1])
+            if samples and tokens:
+                break
+        elif kind is list or kind is tuple:
+            pending[:0] = value[:_LOOKED_AT]
+        elif kind is dict or (hasattr(kind, "data") and kind.__name__ == "BatchEncoding"):
+            pending[:0] = list(value.values())[:_LOOKED_AT]
+    return samples, tokens
+
+
+def replace_early_imports() -> None:
+    """Where torch was imported before the probe, puts the wrapped functions in the place of the
+    originals that other modules hold under their names."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if type(names) is not dict:
+            continue
+        for name, value in list(names.items()):
+            if type(value) is FunctionType and value in replaced:
+                names[name] = replaced[value]
+    functional: Any = sys.modules.get("torch.distributed._functional_collectives")
+    table = getattr(functional, "traceable_collective_remaps", None)
+    if type(table) is dict:  # torch.compile knows collectives by the function's identity
+        for original in [function for function in table if function in replaced]:
+            table[replaced[original]] = table.pop(original)

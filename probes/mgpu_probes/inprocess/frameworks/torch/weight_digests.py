@@ -1,0 +1,59 @@
+"""A sample of the parameters now and then, to be compared with the other ranks' at that moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...probe_context import ProbeContext
+from . import tensor_digests
+
+probe: ProbeContext
+
+_FIRST, _LAST = 16, 16
+"""Moments that are kept, of a long run."""
+_PARTIAL = frozenset({"ZeroRedundancyOptimizer", "DistributedOptimizer"})
+"""Optimizers that hold a part of the parameters in each rank."""
+
+
+class _Weights:
+    """Rows of step, sequence number of the default group, updates and digest."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+        """Optimizer steps so far."""
+        self.rows: list[list[Any]] = []
+
+    def look(self) -> None:
+        """Called by the probe when a step that is due was told."""
+        if probe.world_size < 2:
+            return
+        seen = [one.thing for one in probe.objects.optimizers.values()]
+        if "deepspeed" in probe.objects.strategies or any(
+            type(one).__name__ in _PARTIAL for one in seen
+        ):
+            return
+        groups = [group for one in seen for group in getattr(one, "param_groups", None) or ()]
+        told = tensor_digests.of_weights([each for group in groups for each in group["params"]])
+        if told is not None:
+            self.rows.append([probe.recorded, probe.sequence(), self.updates, told])
+            if len(self.rows) > _FIRST + _LAST:
+                del self.rows[_FIRST]
+
+    def describe(self) -> dict[str, Any]:
+        """For the process metadata."""
+        return {"weights": list(self.rows)}
+
+    def start_anew(self) -> None:
+        """In a new box: what a forked child's parent did is not the child's."""
+        self.updates = 0
+        self.rows.clear()
+
+
+weights = _Weights()
+
+
+def attach(context: ProbeContext) -> None:
+    """Adds what this module knows to the process metadata."""
+    context.on_step.append(weights.look)
+    context.add_reset(weights.start_anew)
+    context.add_metadata(weights.describe)

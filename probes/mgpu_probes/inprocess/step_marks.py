@@ -1,0 +1,105 @@
+"""The marks that hooks set on a training loop. `ProbeContext.mark` takes each with its moment.
+
+A mark is a method of `Steps`, or a function of the engine and the moment that calls one; it is
+known by its identity. Those here carry data, or are shared by frameworks. `APART` holds the marks
+that are no part of an ordinary step (evaluation, checkpoints, the end of a data set): the fast path
+leaves them to the engine and learns nothing from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .step_engine import Steps
+
+Data = tuple[Any, ...]
+"""What a mark carries beside its moment."""
+Mark = Callable[..., None]
+"""Called with the engine, the moment (monotonic ns) and its data."""
+
+
+def fetched(steps: Steps, now: int, samples: int, tokens: int) -> None:
+    """A batch of `samples` and `tokens` is there."""
+    steps.fetch_ends(now, samples, tokens)
+
+
+def backward_ended(steps: Steps, now: int, loss: float) -> None:
+    """The backward pass from `loss` is over."""
+    steps.backward_ends(now, loss=loss)
+
+
+def updated(steps: Steps, now: int) -> None:
+    """The only optimizer of the loop has updated the weights."""
+    steps.update_ends(now, 1)
+
+
+def update_skipped(steps: Steps, now: int) -> None:
+    """The only optimizer of the loop has skipped its update."""
+    steps.update_ends(now, 1, scaler=True)
+
+
+def fetch_found_end(steps: Steps, now: int) -> None:
+    """The loader has no more batches."""
+    steps.fetch_ends(now, got=False)
+
+
+def evaluation_fetch_begins(steps: Steps, now: int, loader: int) -> None:
+    """The loop asks for a batch while gradients are disabled."""
+    steps.fetch_begins(loader, now, training=False)
+
+
+def evaluation_forward_begins(steps: Steps, now: int) -> None:
+    """A wrapped model is called while gradients are disabled."""
+    steps.forward_begins(now, training=False)
+
+
+def evaluation_forward_ends(steps: Steps, now: int) -> None:
+    """It returns."""
+    steps.forward_ends(now, training=False)
+
+
+def loader_starts(steps: Steps, now: int) -> None:
+    """A loader starts its workers, or shuffles."""
+    steps.waits_for_input(now)
+
+
+def loader_started(steps: Steps, now: int) -> None:
+    """It can be asked for batches."""
+    steps.got_input(now)
+
+
+def scaler_update_begins(steps: Steps, now: int) -> None:
+    """A gradient scaler decides whether its optimizer steps."""
+    steps.update_begins(now)
+
+
+def scaler_update_ends(steps: Steps, now: int, optimizer: int) -> None:
+    """It has decided."""
+    steps.update_ends(now, optimizer, scaler=True)
+
+
+def pause_begins(steps: Steps, now: int, phase: int) -> None:
+    """The loop saves a checkpoint or evaluates (`phase`)."""
+    steps.ledger.enter(phase, now)
+
+
+def pause_ends(steps: Steps, now: int) -> None:
+    """It trains on."""
+    steps.ledger.leave(now)
+
+
+APART: frozenset[Mark] = frozenset(
+    {
+        fetch_found_end,
+        evaluation_fetch_begins,
+        evaluation_forward_begins,
+        evaluation_forward_ends,
+        loader_starts,
+        loader_started,
+        scaler_update_begins,
+        scaler_update_ends,
+        pause_begins,
+        pause_ends,
+    }
+)
