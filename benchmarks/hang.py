@@ -24,7 +24,7 @@ from mgpu_probes.outside.job_snapshot import take_snapshot
 from benchmarks.support import DOCTOR, JOBS, TORCHRUN, machine, spread
 from mgpu_doctor.analysis.stacks.hang_analysis import stand
 from mgpu_doctor.analysis.stacks.prefix_tree import tree_of
-from mgpu_doctor.case.job_snapshots import Frame, Look, Process, Role, Stack, Thread, look_of
+from mgpu_doctor.case.job_snapshots import Frame, Look, Process, Role, Stack, Thread, read_look
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.live_targets import examine, of_pid
 
@@ -67,7 +67,7 @@ def _stands(pid: int, ranks: int) -> bool:
         return False
     looks = []
     for _ in range(3):
-        looks.append(look_of(take_snapshot(found)))
+        looks.append(read_look(take_snapshot(found)))
         time.sleep(0.6)
     return stand([one for one in looks if one is not None]) is not None
 

@@ -128,6 +128,8 @@ def _reader(kind: inspect.Type) -> _Reader:  # noqa: PLR0911, PLR0912 - one per 
             )
         case inspect.LiteralType():
             return _member({value: value for value in kind.values})
+        case inspect.NamedTupleType():
+            return _named_row(kind)
         case inspect.DictType():
             return _mapping(
                 _key(kind.key_type), _reader(kind.value_type), kind.max_length or LONGEST_LIST
@@ -248,6 +250,25 @@ def _row(kind: type[Any], readers: list[_Reader]) -> _Reader:
     def read(value: Json) -> Any:
         facts = read_all(value)
         return facts if facts is _WRONG else _made(kind, facts, {})
+
+    return read
+
+
+def _named_row(kind: inspect.NamedTupleType) -> _Reader:
+    """A wrong item of a row of the right length is what the type has in its place."""
+    readers = [_reader(field.type) for field in kind.fields]
+    defaults = [
+        _WRONG if field.default is msgspec.NODEFAULT else field.default for field in kind.fields
+    ]
+
+    def read(value: Json) -> Any:
+        if not isinstance(value, list) or len(value) != len(readers):
+            return _WRONG
+        facts = [
+            default if (fact := read_item(item)) is _WRONG else fact
+            for read_item, item, default in zip(readers, value, defaults, strict=True)
+        ]
+        return _WRONG if _WRONG in facts else kind.cls(*facts)
 
     return read
 

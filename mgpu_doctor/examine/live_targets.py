@@ -21,7 +21,7 @@ from mgpu_doctor.analysis.stacks.hang_analysis import doubtful, stand, waits
 from mgpu_doctor.analysis.stacks.progress import follow
 from mgpu_doctor.case.ending_records import Ending, ending_of
 from mgpu_doctor.case.flight_records import flight_of
-from mgpu_doctor.case.job_snapshots import Look, look_of
+from mgpu_doctor.case.job_snapshots import Look, read_look
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_case import GONE, case_of, unexamined_of, with_looks
 from mgpu_doctor.case.recording_case import NotARecording, load_recording
@@ -203,6 +203,6 @@ def _look(
 ) -> Look:
     """`native`: pids whose C functions are wanted, too; that pauses them for a moment. `loaders`:
     also the stacks of data-loader workers."""
-    found = look_of(take_snapshot(job, aids=aids, native=native, loaders=loaders))
+    found = read_look(take_snapshot(job, aids=aids, native=native, loaders=loaders))
     assert found is not None  # it has a time
     return found

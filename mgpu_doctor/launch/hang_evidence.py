@@ -22,7 +22,7 @@ from mgpu_probes.outside.jobs.found_jobs import RANK
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
 from mgpu_doctor.analysis.stacks.hang_analysis import stand
-from mgpu_doctor.case.job_snapshots import look_of
+from mgpu_doctor.case.job_snapshots import read_look
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.recording import layout
 from mgpu_doctor.recording.box import BadBox, read_box
@@ -65,7 +65,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
         if number and not unchanged():
             return False
         lines.append(take_snapshot(job, aids=aids))
-    seen = [one for line in lines if (one := look_of(line)) is not None]
+    seen = [one for line in lines if (one := read_look(line)) is not None]
     standing = stand(seen)
     if standing is None or not standing.waiting:
         return False  # of a rank that nobody waits for, nobody can tell what it may wait for

@@ -10,7 +10,7 @@ from mgpu_probes.outside.job_snapshot import take_snapshot
 from mgpu_probes.outside.jobs.found_jobs import LOADER, RANK, FoundJob, FoundProcess
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
-from mgpu_doctor.case.job_snapshots import Look, look_of
+from mgpu_doctor.case.job_snapshots import Look, read_look
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.this_machine import this_host
 from mgpu_doctor.findings import Branch, Finding, RankSummary
@@ -125,7 +125,7 @@ def _loads_for(one: FoundProcess) -> int | None:
 
 def _look(job: FoundJob, case: Case) -> Look:
     aids = _aids(case, {one.pid for one in job.processes if one.role == RANK})
-    seen = look_of(take_snapshot(job, aids=aids))
+    seen = read_look(take_snapshot(job, aids=aids))
     assert seen is not None  # it has a time
     return seen
 

@@ -14,7 +14,7 @@ from mgpu_probes.outside import jobs
 from mgpu_probes.outside.job_snapshot import take_snapshot
 from mgpu_probes.outside.jobs import FoundJob
 
-from mgpu_doctor.case.job_snapshots import Look, Process, look_of
+from mgpu_doctor.case.job_snapshots import Look, Process, read_look
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.process_case import GONE, case_of
 from mgpu_doctor.diagnose import diagnose
@@ -108,7 +108,7 @@ class Outside:
             self._looking.end()
 
     def _look(self, job: FoundJob, *, over: bool = False) -> None:
-        seen = look_of(take_snapshot(job, stacks=False))
+        seen = read_look(take_snapshot(job, stacks=False))
         assert seen is not None  # it has a time
         self._looks.append(seen)
         self._over = over or all(one.state in GONE for one in seen.ranks)

@@ -19,7 +19,7 @@ from mgpu_probes.outside.jobs.found_jobs import LAUNCHER, LOADER, FoundUntold
 from mgpu_probes.outside.stacks import bounded_subprocess, pyspy_stacks
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
-from mgpu_doctor.case.job_snapshots import Look, look_of
+from mgpu_doctor.case.job_snapshots import Look, read_look
 from tests.support.jobs import until
 from tests.support.other_user import as_nobody
 from tests.support.stuck import all_stuck, job_of, rests_in, stuck
@@ -29,7 +29,7 @@ SECONDS = 20.0
 
 def seen(line: dict[str, object]) -> Look:
     """As it is when it has been written into a recording and read again."""
-    found = look_of(json.loads(json.dumps(line)))
+    found = read_look(json.loads(json.dumps(line)))
     assert found is not None
     return found
 
