@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from mgpu_trainers.trainer import Trainer
 from textual.app import ComposeResult
 
 from mgpu_doctor import diagnose
+from mgpu_doctor.recording.box import read_box
 from mgpu_doctor.rules.catalogue import Catalogue
 from mgpu_doctor.rules.rule import RuleError, check_rule
 from mgpu_doctor.tui.app import TopApp
@@ -110,3 +113,34 @@ def test_a_strategy_trains(
     finally:
         dist.destroy_process_group()
     assert "step 3" in capsys.readouterr().out
+
+
+def test_a_framework_adapter(tmp_path: Path) -> None:
+    """The folder alone: the probe then names the framework and counts its steps."""
+    probes = tmp_path / "probes"
+    for folder in ("inject", "inprocess"):
+        shutil.copytree(PAGE.parent / "probes/mgpu_probes" / folder, probes / folder)
+    adapter = probes / "inprocess/frameworks/pretend/__init__.py"
+    adapter.parent.mkdir()
+    (example,) = examples("Add a framework adapter")
+    adapter.write_text(example)
+    framework = tmp_path / "pretend"
+    framework.mkdir()
+    (framework / "__init__.py").touch()
+    (framework / "training.py").write_text("def update(model): model.append(1)\n")
+    script = "from pretend import training\nfor _ in range(20): training.update([])\n"
+    boxes = tmp_path / "boxes"
+    boxes.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": f"{probes / 'inject'}:{tmp_path}", "MGPU_DOCTOR_BOXES": str(boxes)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (path,) = boxes.glob("*.box")
+    box = read_box(path)
+    assert box.birth["framework"] == "pretend"
+    assert len(box.steps) == 20
+    assert box.state == "ended"

@@ -9,7 +9,7 @@ from math import nan
 import pytest
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.phase_ledger import Ledger
-from mgpu_probes.inprocess.step_engine import Steps
+from mgpu_probes.inprocess.step_engine import DECIDING, Steps
 from mgpu_probes.inprocess.step_fast_path import StepFastPath
 from mgpu_probes.inprocess.step_marks import (
     Mark,
@@ -202,3 +202,10 @@ def test_the_engine_is_not_asked_on_the_fast_path(
     assert mine == 10 * fetches  # those of the engine that stands alone, and no other
     assert [step.before for step in both.fast[-9:]] == [step.after for step in both.fast[-10:-1]]
     assert both.fast[-1] == both.alone[-1]
+
+
+def test_every_attribute_of_the_engine_is_known_to_decide_or_not() -> None:
+    """One that is forgotten would let the fast path repeat a turn that means something else."""
+    times_and_owners = {"emit", "facts", "ledger", "now", "pieces", "training"}
+    engine = Steps(Ledger(0), lambda _: None)
+    assert vars(engine).keys() == {*DECIDING, *times_and_owners}

@@ -3,7 +3,7 @@
 A step is one turn of the loop, as the user would count it: from the first batch fetch (or forward
 pass) after an update to the next. The surest sign of a turn is an optimizer's update; a backward
 pass, a batch fetch together with a collective, and a recurring collective serve where there is
-none. What comes before the sign is known is kept and told afterwards.
+none. What comes before the sign is known is kept and emitted afterwards.
 
 No clock, no torch: every mark is given its moment (monotonic ns) by the caller.
 """
@@ -75,7 +75,7 @@ def no_facts() -> Facts:
     return (0, 0, 0, 0)
 
 
-class Turns:
+class StepDetector:
     """Pieces in, steps out."""
 
     def __init__(
@@ -223,21 +223,21 @@ class Turns:
         self._alone = min(self._alone + 1, CALM_TURNS) if signs == {self._only_sign} else 0
         self._only_sign = signs.pop() if len(signs) == 1 else 0
         if self.level == level:
-            self._tell(pieces)
+            self._emit_turn(pieces)
             return
         self._held = [turn for turn in self._held if level_of(turn) >= level]
         self._held.append(pieces)
         enough = PATIENCE if self.optimizers_exist else PATIENCE_WITHOUT_OPTIMIZER
         if len(self._held) >= (enough if level >= BACKWARD else PATIENCE):
             self.level = level
-            self._tell_held()
+            self._emit_held()
 
-    def _tell_held(self) -> None:
+    def _emit_held(self) -> None:
         held, self._held = self._held, []
         for turn in held:
-            self._tell(turn)
+            self._emit_turn(turn)
 
-    def _tell(self, pieces: list[Piece]) -> None:
+    def _emit_turn(self, pieces: list[Piece]) -> None:
         self.emit(joined(pieces, level_of(pieces) or CALLS, self.training))
 
     def _called(self, now: int, call: Call) -> None:
@@ -248,7 +248,7 @@ class Turns:
         self._close(now)
         self._open(now)
         if self._pattern == [piece.call for piece in self.pieces[-len(self._pattern) :]]:
-            self._tell(self.pieces)
+            self._emit_turn(self.pieces)
             self._keep([])
         elif len(self.pieces) % CALLS_BETWEEN_LOOKS == 0:
             self._look_for_pattern(CALLS_TO_BELIEVE)
@@ -258,5 +258,5 @@ class Turns:
         for turn in whole:
             self.level = CALLS
             self._pattern = [piece.call for piece in turn]
-            self._tell(turn)
+            self._emit_turn(turn)
         self._keep(rest)

@@ -8,14 +8,43 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from math import isnan, nan
+from operator import attrgetter
 
 from . import layout
 from .phase_ledger import PENDING, Ledger
-from .step_detection import CALLS_TO_BELIEVE_AT_THE_END, IN_BACKWARD, Turns, no_facts
+from .step_detection import CALLS_TO_BELIEVE_AT_THE_END, IN_BACKWARD, StepDetector, no_facts
 from .step_segments import BACKWARD, CALLS, FETCHED, UPDATE, Call, Facts, Piece, Step
 
+DECIDING = (
+    "level",
+    "optimizers_exist",
+    "begun",
+    "_level",
+    "_fetched",
+    "_called_one",
+    "_held",
+    "_cuts",
+    "_pattern",
+    "_only_sign",
+    "_alone",
+    "_last_loader",
+    "_waited_for",
+    "_repeats",
+    "_calm",
+    "_led_by_updates",
+    "_in_backward",
+    "_in_update",
+    "_waits",
+    "_updated_in_backward",
+    "_stepped",
+    "_looping",
+    "_derived",
+)
+"""Attributes of the engine that decide what a mark means and hold no time."""
+_DECIDING = attrgetter(*DECIDING)
 
-class Steps(Turns):
+
+class Steps(StepDetector):
     """Marks in, steps out. All marks come from one thread."""
 
     def fetch_begins(self, loader: int, now: int, *, training: bool = True) -> None:
@@ -217,7 +246,7 @@ class Steps(Turns):
             self._called(now, call)
 
     def leave(self) -> None:
-        """The loop is over: what is a whole turn is told, the rest is not."""
+        """The loop is over: what is a whole turn is emitted, the rest is not."""
         if not self.begun:
             return
         if not self._looping and not self._pattern:
@@ -225,7 +254,7 @@ class Steps(Turns):
         self._split()
         if self._is_turn():
             self._finish(self.pieces)
-        self._tell_held()
+        self._emit_held()
         self._keep([])
         self._cuts, self.begun = [], False
 
@@ -253,7 +282,7 @@ class Steps(Turns):
         self._in_update = 0
         return True
 
-    # --- for `stride` -----------------------------------------------------------------------
+    # --- for the fast path --------------------------------------------------------------------
 
     def at_rest(self, now: int) -> bool:
         """Whether a turn has just begun at `now`, and nothing before it is on the mind."""
@@ -263,10 +292,9 @@ class Steps(Turns):
 
     def state(self) -> tuple[object, ...]:
         """All that decides what coming marks will mean to an engine at rest: no times."""
-        changing = ("emit", "facts", "ledger", "now", "pieces", "training")
-        kept = {name: value for name, value in vars(self).items() if name not in changing}
         ledger, now = self.ledger, self.now
-        return kept, set(self.training), list(ledger.outer), ledger.phase, now.loader, now.tail
+        nested = (list(ledger.outer), ledger.phase)
+        return *_DECIDING(self), set(self.training), *nested, now.loader, now.tail
 
     def twin(self, now: int, emit: Callable[[Step], None]) -> Steps:
         """A copy of this engine at rest at `now`, which shares nothing with it."""

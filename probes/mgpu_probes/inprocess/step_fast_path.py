@@ -1,10 +1,18 @@
-"""A loop in its stride: turns that repeat mark for mark are told from their moments alone.
+"""The fast path of the step engine: turns that repeat mark for mark cost a fraction of its time.
 
 Between the operations of a training step every line of Python runs with cold caches, so what a mark
 costs is how much code and data it touches. The engine (`Steps`) decides anew at every mark what it
-means. Once a loop has gone through the same marks a few turns in a row, this class asks a twin of
+means. Once a loop has gone through the same marks a few turns in a row, this class asks a copy of
 the engine what such a turn means, and from then on only compares marks and keeps their moments. Any
 other mark, and any other use of the engine, first plays the marks of the open turn to the engine.
+
+Measured against the engine alone (µs per step, the least of 30 interleaved repetitions, on a busy
+machine with two cores; cold: 6 MiB are written between the marks):
+
+| marks per step | engine | fast path | engine, cold | fast path, cold |
+|---|---|---|---|---|
+| 9 (loader, forward, backward, optimizer) | 19 | 4.5 | 82 | 29 |
+| 29 (and ten collectives) | 32 | 10 | 198 | 75 |
 
 A mark is a method of `Steps`, or a function that calls one, and is known by its identity.
 """
@@ -44,7 +52,7 @@ class StepFastPath:
         self._last_tape: list[Mark] = []
         self._repeats = 0
         self._learned: tuple[list[Mark | None], State] = ([], ())
-        # In stride: what is expected, and what came of it in the open turn.
+        # On the fast path: what is expected, and what came of it in the open turn.
         self._expected = _NOTHING
         self._at = 0
         self._length = 0
@@ -130,7 +138,7 @@ class StepFastPath:
         )
         self._emit(tuple.__new__(Step, step))  # as Step(*step), without a call of its own
 
-    # --- in and out of stride -----------------------------------------------------------------
+    # --- on and off the fast path -------------------------------------------------------------
 
     def _unexpected(self, mark: Mark, now: int, data: Data) -> None:
         if mark in APART:
@@ -170,7 +178,7 @@ class StepFastPath:
 
     def _learn(self, tape: list[Mark | None], state: State, now: int) -> bool:
         """Plays a turn to a twin of the engine, its i-th interval lasting 2**i ns: the bits of a
-        phase's time are then the intervals that belong to it. The loop is in its stride if this
+        phase's time are then the intervals that belong to it. The loop repeats itself if this
         turn is one step, and leaves the twin as it was."""
         emitted: list[Step] = []
         twin = self._steps.twin(now, emitted.append)
@@ -213,7 +221,7 @@ class StepFastPath:
         return True
 
     def _falter(self) -> None:
-        """Out of stride: the engine is told of the turn that is open."""
+        """Off the fast path: plays the marks of the open turn to the engine."""
         expected, length = self._expected, self._at
         self._expected, self._at = _NOTHING, 0
         self._repeats = 0
