@@ -6,17 +6,21 @@ stranger's until it is parsed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from mgpu_doctor.case.untrusted_json import Json, moment, text, whole
+import msgspec
+from msgspec import Meta
+
+from mgpu_doctor.case.lenient_json import Json, Moment, Positive, Whole, reader
 
 MOST_KILLS = 256
-MOST_GROUPS = 256
 MOST_PROCESSES = 4096
-MOST_PLACES = 64
-MOST_NAMES = 32
-LONGEST_NAME = 600
+Path = Annotated[str, Meta(max_length=600)]
+"""Of a control group."""
+Pid = Annotated[int, Meta(ge=0, lt=10**11)]
+Limit = Whole | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +44,11 @@ class Counters:
     """A memory group at one moment. `killed`: its processes that the OOM killer took so far.
     `refused`: times its limit was met with nothing left to drop."""
 
-    limit: int | None = None
-    used: int | None = None
-    peak: int | None = None
-    killed: int | None = None
-    refused: int | None = None
+    limit: Whole | None = None
+    used: Whole | None = None
+    peak: Whole | None = None
+    killed: Whole | None = None
+    refused: Whole | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,11 @@ class LimitedProcess:
 class Room:
     """Of a file system, for who is not root."""
 
-    size: int
-    free: int
-    inodes: int | None
-    inodes_free: int | None
-    at: float | None = None
+    size: Whole
+    free: Whole
+    inodes: Whole | None = None
+    inodes_free: Whole | None = None
+    at: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,114 +136,107 @@ class Ending:
         return next((group for group in self.groups if group.name == name), None)
 
 
+class _Log(msgspec.Struct, frozen=True):
+    trouble: Annotated[str, Meta(max_length=200)] | None = None
+    own_pids: bool | None = None
+
+
+class _Kills(msgspec.Struct, frozen=True):
+    before: Whole | None = None
+    now: Whole | None = None
+    at: Moment | None = None
+
+
+class _Kill(msgspec.Struct, frozen=True):
+    pid: Positive
+    at: Moment | None = None
+    name: Annotated[str, Meta(max_length=64)] | None = None
+    resident: Whole | None = None
+    limited: Annotated[str, Meta(max_length=300)] | None = None
+    constraint: Annotated[str, Meta(max_length=40)] | None = None
+
+
+class _Group(msgspec.Struct, frozen=True):
+    before: Counters = Counters()
+    now: Counters = Counters()
+    at: Moment | None = None
+
+
+class _Process(msgspec.Struct, frozen=True):
+    parent: Whole | None = None
+    files: Whole | None = None
+    most_files: Whole | None = None
+    limits: Annotated[
+        Mapping[Annotated[str, Meta(max_length=40)], tuple[Limit, Limit]], Meta(max_length=32)
+    ] = {}
+    group: Path | None = None
+
+
+class _Place(msgspec.Struct, frozen=True):
+    path: Annotated[str, Meta(max_length=500)]
+    now: Room
+    before: Room | None = None
+    least: Room | None = None
+    roles: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=20)], ...], Meta(max_length=32)
+    ] = ()
+
+
+class _File(msgspec.Struct, frozen=True):
+    """`ending.json`."""
+
+    host: Annotated[str, Meta(max_length=64)] | None = None
+    since: Moment | None = None
+    at: Moment | None = None
+    kernel_log: _Log | None = None
+    machine_kills: _Kills = _Kills()
+    kills: Annotated[tuple[_Kill, ...], Meta(max_length=MOST_KILLS)] = ()
+    groups: Annotated[Mapping[Path, _Group], Meta(max_length=256)] = {}
+    processes: Annotated[Mapping[Pid, _Process], Meta(max_length=MOST_PROCESSES)] = {}
+    places: Annotated[tuple[_Place, ...], Meta(max_length=64)] = ()
+
+
+_read_file = reader(_File)
+
+
 def ending_of(host: str, content: Mapping[str, Json]) -> Ending:
     """One host's file. What is not as it should be is left out."""
-    log, machine = _object(content.get("kernel_log")), _object(content.get("machine_kills"))
+    file = _read_file(content) or _File()
+    log = file.kernel_log or _Log()
+    before, now = file.machine_kills.before, file.machine_kills.now
     groups = tuple(
-        _group(known, one)
-        for name, one in _items(content.get("groups"), MOST_GROUPS)
-        if (known := text(name, LONGEST_NAME)) is not None
+        MemoryGroup(name, group.before, group.now, group.at) for name, group in file.groups.items()
     )
-    before, now = whole(machine.get("before")), whole(machine.get("now"))
     return Ending(
-        host=text(content.get("host"), 64) or host,
-        since=moment(content.get("since")),
-        at=moment(content.get("at")),
-        log_trouble=text(log.get("trouble"), 200) if log else "it was not recorded",
-        own_pids=log.get("own_pids") is True,
-        kills=tuple(
-            kill
-            for one in _list(content.get("kills"), MOST_KILLS)
-            if (kill := _kill(one)) is not None
-        ),
+        host=file.host or host,
+        since=file.since,
+        at=file.at,
+        log_trouble="it was not recorded" if log == _Log() else log.trouble,
+        own_pids=log.own_pids is True,
+        kills=tuple(map(_kill, file.kills)),
         machine_kills=None if before is None or now is None else max(0, now - before),
-        machine_at=moment(machine.get("at")),
+        machine_at=file.machine_kills.at,
         groups=groups,
-        processes={
-            int(pid): _process(int(pid), one, groups)
-            for pid, one in _items(content.get("processes"), MOST_PROCESSES)
-            if len(pid) < 12 and pid.isascii() and pid.isdigit()
-        },
+        processes={pid: _limited(pid, process, groups) for pid, process in file.processes.items()},
         places=tuple(
-            place
-            for one in _list(content.get("places"), MOST_PLACES)
-            if (place := _place(one)) is not None
+            Place(one.path, one.roles, one.before or one.now, one.now, one.least or one.now)
+            for one in file.places
         ),
     )
 
 
-def _kill(one: Mapping[str, Json]) -> Kill | None:
-    pid, constraint = whole(one.get("pid"), 1), text(one.get("constraint"), 40)
-    if pid is None:
-        return None
-    return Kill(
-        pid=pid,
-        at=moment(one.get("at")),
-        name=text(one.get("name"), 64),
-        resident=whole(one.get("resident")),
-        limited=text(one.get("limited"), 300),
-        by_group=None if constraint is None else constraint == "CONSTRAINT_MEMCG",
-    )
+def _kill(kill: _Kill) -> Kill:
+    by_group = None if kill.constraint is None else kill.constraint == "CONSTRAINT_MEMCG"
+    return Kill(kill.pid, kill.at, kill.name, kill.resident, kill.limited, by_group)
 
 
-def _group(name: str, one: Mapping[str, Json]) -> MemoryGroup:
-    before, now = _counters(one.get("before")), _counters(one.get("now"))
-    return MemoryGroup(name, before, now, moment(one.get("at")))
-
-
-def _counters(value: Json) -> Counters:
-    one = _object(value)
-    names = ("limit", "used", "peak", "killed", "refused")
-    return Counters(**{name: whole(one.get(name)) for name in names})
-
-
-def _process(pid: int, one: Mapping[str, Json], groups: Iterable[MemoryGroup]) -> LimitedProcess:
-    limits: dict[str, tuple[int | None, int | None]] = {}
-    for name, pair in _object(one.get("limits")).items():
-        known = text(name, 40)
-        if known and len(limits) < MOST_NAMES and isinstance(pair, list) and len(pair) == 2:
-            limits[known] = (whole(pair[0]), whole(pair[1]))
-    group = text(one.get("group"), LONGEST_NAME)
-    above = [known.name for known in groups if f"{group}/".startswith(f"{known.name}/")]
+def _limited(pid: int, process: _Process, groups: Iterable[MemoryGroup]) -> LimitedProcess:
+    above = [known.name for known in groups if f"{process.group}/".startswith(f"{known.name}/")]
     return LimitedProcess(
         pid=pid,
-        parent=whole(one.get("parent")),
-        files=whole(one.get("files")),
-        most_files=whole(one.get("most_files")),
-        limits=limits,
+        parent=process.parent,
+        files=process.files,
+        most_files=process.most_files,
+        limits=process.limits,
         groups=tuple(sorted(above, key=len, reverse=True)),
     )
-
-
-def _place(one: Mapping[str, Json]) -> Place | None:
-    path, now = text(one.get("path"), 500), _room(one.get("now"))
-    before, least = _room(one.get("before")), _room(one.get("least"))
-    roles = one.get("roles")
-    if path is None or now is None:
-        return None
-    known = roles[:MOST_NAMES] if isinstance(roles, list) else []
-    names = tuple(name for role in known if (name := text(role, 20)) is not None)
-    return Place(path, names, before or now, now, least or now)
-
-
-def _room(value: Json) -> Room | None:
-    one = _object(value)
-    size, free = whole(one.get("size")), whole(one.get("free"))
-    if size is None or free is None:
-        return None
-    inodes, left = whole(one.get("inodes")), whole(one.get("inodes_free"))
-    return Room(size, free, inodes, left, moment(one.get("at")))
-
-
-def _object(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Json, most: int) -> Iterator[Mapping[str, Json]]:
-    for one in value[:most] if isinstance(value, list) else ():
-        yield _object(one)
-
-
-def _items(value: Json, most: int) -> Iterator[tuple[str, Mapping[str, Json]]]:
-    for _, (name, one) in zip(range(most), _object(value).items(), strict=False):
-        yield name, _object(one)

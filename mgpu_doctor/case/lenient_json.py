@@ -118,7 +118,7 @@ def _reader(kind: inspect.Type) -> _Reader:  # noqa: PLR0911, PLR0912 - one per 
             longest = kind.max_length or LONGEST_LIST
             return _texts(read, longest) if keep_places else _list(read, longest)
         case inspect.TupleType():
-            return _fixed([_reader(item) for item in kind.item_types])
+            return _fixed([_item(item) for item in kind.item_types])
         case inspect.StructType(array_like=True):
             return _row(kind.cls, [_reader(field.type) for field in kind.fields])
         case inspect.StructType() | inspect.DataclassType():
@@ -232,6 +232,19 @@ def _texts(read: _Reader, longest: int) -> _Reader:
         return tuple("" if fact is _WRONG else fact for fact in facts)
 
     return read_all
+
+
+def _item(kind: inspect.Type) -> _Reader:
+    """Of a row: a wrong item that may be unknown is."""
+    read = _reader(kind)
+    if not isinstance(kind, inspect.UnionType):
+        return read
+
+    def read_or_none(value: Json) -> Any:
+        fact = read(value)
+        return None if fact is _WRONG else fact
+
+    return read_or_none
 
 
 def _fixed(readers: list[_Reader]) -> _Reader:
