@@ -1,5 +1,4 @@
-"""The black boxes of a recording: where they lie, what they hold, and what is told of those that
-cannot be read."""
+"""The black boxes of a recording: where they lie, and what to report of those that are damaged."""
 
 from __future__ import annotations
 
@@ -22,14 +21,14 @@ MOST_BOXES = 32_768
 MOST_HOSTS = 8192
 LONGEST = 5000
 """Characters of a reason, which may hold a whole path."""
-MOST_TOLD = 8
-"""Unreadable boxes that are told of one by one."""
+MOST_REPORTED = 8
+"""Unreadable boxes that are reported one by one."""
 
 
-def found(path: Path, info: Mapping[str, Json]) -> list[BoxFile]:
+def find_boxes(path: Path, info: Mapping[str, Json]) -> list[BoxFile]:
     """Every box file: in the recording, beside its samples, or in its folder of live boxes. A file
     that has several names is one box."""
-    folders = [(path, path), *((path, folder / layout.BOXES) for folder in hosts(path))]
+    folders = [(path, path), *((path, folder / layout.BOXES) for folder in host_folders(path))]
     outside, key = (
         untrusted_json.text(info.get("boxes"), 4000),
         untrusted_json.text(info.get("boxes_key"), 100),
@@ -59,23 +58,23 @@ def _identity(path: Path) -> tuple[int, int] | Path:
     return status.st_dev, status.st_ino
 
 
-def hosts(path: Path) -> list[Path]:
-    """A folder a host, with its samples and boxes, by name."""
+def host_folders(path: Path) -> list[Path]:
+    """The folder of each host, with its samples and boxes, by name."""
     entries = entries_below(path, path / layout.HOSTS)
     return [entry.path for entry in entries if entry.is_folder][:MOST_HOSTS]
 
 
-def boxes(told: Sequence[Read], unexamined: list[Unexamined]) -> list[Box]:
-    """Those of them that could be read; what could not is told."""
-    bad = [one for one in told if isinstance(one, str)]
-    whole = [one for one in told if not isinstance(one, str)]
+def readable_boxes(read: Sequence[Read], unexamined: list[Unexamined]) -> list[Box]:
+    """The boxes that could be read; `unexamined` gets the reasons of the others."""
+    bad = [reason for reason in read if isinstance(reason, str)]
+    whole = [box for box in read if not isinstance(box, str)]
     remedy = "record the job again, or read the box on the machine and version that wrote it"
-    for reason in bad[:MOST_TOLD]:  # it names the file, whose name may be hostile
+    for reason in bad[:MOST_REPORTED]:  # it names the file, whose name may be hostile
         unexamined.append(
             Unexamined("black box", untrusted_json.text(reason, LONGEST) or "?", remedy)
         )
-    if len(bad) > MOST_TOLD:
-        more = f"{len(bad) - MOST_TOLD} more boxes cannot be read"
+    if len(bad) > MOST_REPORTED:
+        more = f"{len(bad) - MOST_REPORTED} more boxes cannot be read"
         unexamined.append(Unexamined("black box", more, remedy))
     damaged = [box for box in whole if box.damage]
     if damaged:
@@ -84,7 +83,7 @@ def boxes(told: Sequence[Read], unexamined: list[Unexamined]) -> list[Box]:
     return whole
 
 
-def switched_off(boxes: Iterable[Box]) -> list[Unexamined]:
+def stopped_probes(boxes: Iterable[Box]) -> list[Unexamined]:
     """Probes that stopped by themselves, by what they gave as the reason."""
     where = defaultdict(list)
     for box in boxes:
@@ -98,5 +97,5 @@ def switched_off(boxes: Iterable[Box]) -> list[Unexamined]:
             "only what was recorded until then was examined; please report it with this text",
             Gap.PROCESS_PROBE,
         )
-        for reason, ranks_ in list(where.items())[:MOST_TOLD]
+        for reason, ranks_ in list(where.items())[:MOST_REPORTED]
     ]

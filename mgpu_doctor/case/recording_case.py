@@ -38,7 +38,7 @@ class NotARecording(ValueError):  # noqa: N818 - a name of the house's interface
 def load_recording(
     path: Path, until: float | None = None, read: Callable[[BoxFile], Box] = read_box
 ) -> Case:
-    """Everything that the recording at `path` tells of its job.
+    """Everything that the recording at `path` holds about its job.
 
     `until`: seconds since the epoch; only what was known then (replay). Works on a recording whose
     job still runs, on one without an end because everything was killed, and on a folder of boxes
@@ -54,13 +54,13 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     unexamined: list[Unexamined] = []
     lines = RecordedLines(path, unexamined)
     info = _info(path, unexamined)
-    hosts = box_files.hosts(path)
+    hosts = box_files.host_folders(path)
     later: list[Unexamined] = []
-    with reading(box_files.found(path, info), read) as read_all:
+    with reading(box_files.find_boxes(path, info), read) as read_all:
         host_samples = RecordedLines(path, later).of(  # boxes are read meanwhile
             hosts, layout.HOST_SAMPLES, decode_host_sample
         )
-        boxes = box_files.boxes(read_all(), unexamined)
+        boxes = box_files.readable_boxes(read_all(), unexamined)
     end = ending(_object(path / layout.END, path), until)
     moment = box_ranks.Moment(
         here=here(path),
@@ -103,7 +103,7 @@ def _load(path: Path, until: float | None, read: Callable[[BoxFile], Box]) -> Ca
     elif not boxes and (why := untrusted_json.text(info.get("no_probe"), 500)):
         remedy = "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs), and run the job again"
         unexamined.append(Unexamined("in-process probe", why, remedy, Gap.PROCESS_PROBE))
-    unexamined += box_files.switched_off(boxes)
+    unexamined += box_files.stopped_probes(boxes)
     if info.get("console_file") and not end.over and job.outcome is not Outcome.RUNNING:
         unexamined.append(_NO_COPY)
     return Case(
@@ -161,7 +161,7 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
     try:
         info = untrusted_json.read_object(path / layout.INFO, root=path)
     except FileNotFoundError:
-        if box_files.found(path, {}):
+        if box_files.find_boxes(path, {}):
             return {}
         raise NotARecording(
             f"{path} is no recording: it holds neither {layout.INFO} nor black boxes; "
@@ -169,7 +169,7 @@ def _info(path: Path, unexamined: list[Unexamined]) -> Mapping[str, Json]:
         ) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        if not box_files.found(path, {}):
+        if not box_files.find_boxes(path, {}):
             raise NotARecording(
                 f"{path / layout.INFO} cannot be read ({reason}) and there are no black boxes "
                 "beside it; look at the folder's permissions or record the job again."

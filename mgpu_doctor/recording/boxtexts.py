@@ -1,4 +1,4 @@
-"""Reads the texts of a black box: birth certificate, last words, call sites."""
+"""Reads the texts of a black box: process metadata, last words, call sites."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TextReader:
         """As published by a header that was just read."""
         self._birth = self._fresh(header, self._birth, layout.BIRTH_SLOT, self._birth_place)
         self._words = self._fresh(header, self._words, layout.WORDS_USED, self._words_place)
-        named = (("the birth certificate", self._birth), ("the last words", self._words))
+        named = (("the process metadata", self._birth), ("the last words", self._words))
         return Texts(
             birth=self._birth.value or {},
             last_words=self._words.value or {},

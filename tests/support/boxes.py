@@ -37,7 +37,7 @@ def write_steps(writer: Writer, count: int, *, first: int = 0, spacing_ns: int =
 
 
 def finished(folder: Path, steps: int = 20) -> Path:
-    """The path of a box with steps, an event, a birth certificate and last words."""
+    """The path of a box with steps, an event, process metadata and last words."""
     writer = Writer.open(folder, rank=1, local_rank=1, world_size=2)
     writer.birth({"framework": "torch"})
     writer.words[layout.NOW_SITE // 8] = writer.site("all_reduce train.py:87")

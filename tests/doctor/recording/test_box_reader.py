@@ -262,7 +262,7 @@ def test_json_bombs_and_broken_json_are_damage(box: Path, raw: bytes) -> None:
     set_word(box, layout.BIRTH_SLOT, 1 << 32 | len(raw))
     found = read_box(box)
     assert found.birth == {}
-    assert found.damage == ("the birth certificate cannot be read",)
+    assert found.damage == ("the process metadata cannot be read",)
     assert found.last_words["type"] == "ValueError"
 
 
@@ -278,7 +278,7 @@ def test_json_keeps_the_writers_own_bounds(box: Path) -> None:
 @pytest.mark.parametrize("published", [7 << 32 | 5, 1 << 32 | 0xFFFFFFFF, (1 << 64) - 1])
 def test_a_birth_outside_its_slots_is_damage(box: Path, published: int) -> None:
     set_word(box, layout.BIRTH_SLOT, published)
-    assert read_box(box).damage == ("the birth certificate cannot be read",)
+    assert read_box(box).damage == ("the process metadata cannot be read",)
 
 
 @pytest.mark.parametrize("site", [5, 60_000, layout.STRINGS_SIZE, (1 << 64) - 1])
@@ -408,7 +408,7 @@ def coherent(live: Box) -> None:
     assert np.all(steps["phases"] == steps["step"][:, None])
     assert all(event.text == str(event.step) for event in live.events)
     assert np.all(live.history["wall_ns"] == live.history["micro_batches"])
-    assert "the birth certificate cannot be read" not in live.damage
+    assert "the process metadata cannot be read" not in live.damage
     assert live.identity.rank == live.identity.world_size
 
 
