@@ -100,6 +100,6 @@ def test_each_kind_of_pipeline_is_told_once(probe: Probe) -> None:
         dataset_pipelines._seen((None, dataset("_BatchDataset", dataset("RangeDataset"))), {})
     dataset_pipelines._seen((None,), {"dataset": dataset("_BatchDataset")})
     dataset_pipelines._seen((None, dataset("_PrefetchDataset", dataset("_VariantDataset"))), {})
-    told = dataset_pipelines._told()["pipelines"]
+    told = dataset_pipelines._describe()["pipelines"]
     assert [one["operations"] for one in told] == [["Batch", "Range"], ["Batch"]]
     assert (told[0]["prefetch"], told[0]["parallel_calls"]) == (0, None)

@@ -29,7 +29,7 @@ _PERMIT = "let py-spy read the process instead: `mgpu-doctor check` tells what t
 
 @dataclass(frozen=True, slots=True)
 class Aid:
-    """What an instrumented rank has promised in its birth certificate."""
+    """What an instrumented rank has promised in its process metadata."""
 
     worker_socket: str | None = None
     """Path of its worker server's unix socket."""

@@ -24,7 +24,7 @@ _NO_FACTS: Facts = (0, 0, 0, 0)
 _workers: dict[int, Latencies] = {}
 """By index."""
 _one_at_a_time = RLock()
-"""A step that is told may renew the birth certificate, which reads them again."""
+"""A step that is recorded may renew the process metadata, which reads them again."""
 
 
 class _Last:
@@ -73,7 +73,7 @@ def _closures() -> dict[str, Any]:
     if not _workers:
         return {}
     with _one_at_a_time:
-        told = [
+        described = [
             {
                 "worker": index,
                 "count": seen.count,
@@ -83,7 +83,7 @@ def _closures() -> dict[str, Any]:
             }
             for index, seen in sorted(_workers.items())
         ]
-    return {"closures": told}
+    return {"closures": described}
 
 
 def attach(context: ProbeContext) -> None:

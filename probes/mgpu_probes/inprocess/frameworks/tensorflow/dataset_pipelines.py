@@ -1,4 +1,4 @@
-"""tf.data pipelines that are iterated over: what stands in them, for the birth certificate.
+"""tf.data pipelines that are iterated over: what stands in them, for the process metadata.
 
 Read once, as an iterator is made: a data set knows the one that it takes its elements from (private
 names). What makes batches inside a graph, as on workers of parameter servers, is not seen.
@@ -88,10 +88,10 @@ def _number(tensor: Any) -> int | None:
     return int(value()) if callable(value) else None
 
 
-def _told() -> dict[str, Any]:
+def _describe() -> dict[str, Any]:
     return {"pipelines": list(_known)} if _known else {}
 
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
-    context.add_metadata(_told)
+    context.add_metadata(_describe)

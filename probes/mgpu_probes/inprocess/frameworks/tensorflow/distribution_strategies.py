@@ -38,8 +38,8 @@ def read_tf_config() -> Place | None:
     if not text or len(text) > _LONGEST:
         return None
     try:
-        told = json.loads(text)
-        return _place(told.get("cluster") or {}, told.get("task") or {})
+        config = json.loads(text)
+        return _place(config.get("cluster") or {}, config.get("task") or {})
     except (ValueError, AttributeError, TypeError, RecursionError):
         return None
 
@@ -76,7 +76,7 @@ _MOST_DEVICES = 64
 class _Strategy:
     """The newest one."""
 
-    told: weakref.ref[Any] | None = None
+    strategy: weakref.ref[Any] | None = None
     name = ""
 
 
@@ -101,7 +101,7 @@ def _made(strategy: Any, _: Any) -> None:
     name = NAMES.get(type(strategy).__name__)
     if name is None:
         return
-    this.name, this.told = name, weakref.ref(strategy)
+    this.name, this.strategy = name, weakref.ref(strategy)
     if name != "single":
         probe.objects.strategies.add(name)
     if name in _NOT_HERE:
@@ -125,9 +125,9 @@ def _joined(place: Place, _: Any) -> None:
         probe.joined(place.rank, place.world_size)
 
 
-def told() -> dict[str, Any]:
-    """For the birth certificate."""
-    strategy = this.told() if this.told is not None else None
+def describe_replicas() -> dict[str, Any]:
+    """For the process metadata."""
+    strategy = this.strategy() if this.strategy is not None else None
     if strategy is None:
         return {}
     extended = strategy.extended

@@ -1,7 +1,7 @@
 """Calls of `tf.function`s from the training loop: what a call that trains means, mark by mark.
 
 Whether a function trains is seen while it is traced: a tape is asked for gradients in it, an
-optimizer applies them. What its graphs stamped is told when the call returns. What XLA compiles
+optimizer applies them. What its graphs stamped is marked when the call returns. What XLA compiles
 cannot be stamped: such a call is one piece, and counts as forward.
 """
 
@@ -27,7 +27,7 @@ from .tensorflow_support import eagerly, tensorflow, unseen
 probe: ProbeContext
 
 _MOST_ARRIVALS = 4096
-"""Of one call; what more there are is not told."""
+"""Of one call; more are left out."""
 
 
 class Known:
@@ -199,18 +199,18 @@ def _over(returned: bool) -> None:
         return
     ended = probe.clock()
     probe.trained = True
-    told = _told(ended)
+    call_turns = _turns_of_call(ended)
     if not known.trains:
         _updates_alone(ended)
-    elif told and (told[0].trains or known.fetches):
-        _trains(known, told, ended)
+    elif call_turns and (call_turns[0].trains or known.fetches):
+        _trains(known, call_turns, ended)
     elif not known.fetches and returned:
         _unseen(known, ended)
     elif known.fetches and this.asked:
         probe.mark(fetch_found_end, ended)  # the data set is at its end
 
 
-def _told(ended: int) -> list[Turn]:
+def _turns_of_call(ended: int) -> list[Turn]:
     """What the graphs of the call sent."""
     if not _arrived:
         return []
@@ -224,15 +224,15 @@ def _told(ended: int) -> list[Turn]:
     return turns(planned, values, this.began, ended, offset)
 
 
-def _trains(known: Known, told: list[Turn], ended: int) -> None:
-    alone = not any(one.updates for one in told)
-    if alone and not known.updates and len(told) > 1:
-        told = together(told)
-    last = len(told) - 1
-    for number, turn in enumerate(told):
+def _trains(known: Known, call_turns: list[Turn], ended: int) -> None:
+    alone = not any(one.updates for one in call_turns)
+    if alone and not known.updates and len(call_turns) > 1:
+        call_turns = together(call_turns)
+    last = len(call_turns) - 1
+    for number, turn in enumerate(call_turns):
         end = ended if number == last else turn.moments[-1][1]
         updates = turn.updates or (number == last and known.updates and alone)
-        began = this.began if number == 0 else told[number - 1].moments[-1][1]
+        began = this.began if number == 0 else call_turns[number - 1].moments[-1][1]
         asked = this.asked and number == 0
         if asked and known.fetches and INPUT not in dict(turn.moments):
             probe.mark(fetched, began, (0, 0))

@@ -55,8 +55,8 @@ def _taken(_: Any, __: Any) -> None:
 
 def _backend() -> str:
     config = loaded("keras.src.backend.config") or loaded("keras.src.backend.common.backend_utils")
-    told = getattr(config, "backend", None)
-    return str(told()) if callable(told) else "tensorflow"
+    backend = getattr(config, "backend", None)
+    return str(backend()) if callable(backend) else "tensorflow"
 
 
 def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> Any:

@@ -63,7 +63,7 @@ def worked(planned: Sequence[Plan], values: Sequence[float], since: float) -> No
             seen.add(values[place] - since)
 
 
-def _told() -> dict[str, Any]:
+def _describe() -> dict[str, Any]:
     if len(_worked) < 2:
         return {}
     known = sorted(_worked.items())
@@ -77,4 +77,4 @@ def _told() -> dict[str, Any]:
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
-    context.add_metadata(_told)
+    context.add_metadata(_describe)

@@ -1,6 +1,6 @@
 """From the moments that a graph stamped to the marks of a turn. No clock, no TensorFlow.
 
-What one call of a `tf.function` ran is told when it returns. Its stamps come in arrivals: one for
+What one call of a `tf.function` ran is known when it returns. Its stamps come in arrivals: one for
 each execution of a graph that holds some. A graph that ran several times in a call (Keras'
 `steps_per_execution`, an accumulation) gives as many turns.
 """
@@ -130,7 +130,7 @@ def turns(
 ) -> list[Turn]:
     """The turns of a call that lasted from `began` to `ended` (monotonic ns) and sent `values`;
     `offset`: what is to be added to a stamp (seconds of the wall clock, in ns) to get there."""
-    told = []
+    timed = []
     latest = began
     for plan in planned:
         moments = []
@@ -148,15 +148,15 @@ def turns(
             _count(_sum(values, plan.tokens)),
             _loss(_sum(values, plan.losses)),
         )
-        told.append(turn)
-    return told
+        timed.append(turn)
+    return timed
 
 
-def together(told: Sequence[Turn]) -> list[Turn]:
-    """`told` of a call that updates nothing: passes over what the call was given, or over one batch
+def together(parts: Sequence[Turn]) -> list[Turn]:
+    """Of a call that updates nothing: passes over what the call was given, or over one batch
     that it fetched, are one turn."""
     joined: list[Turn] = []
-    for turn in told:
+    for turn in parts:
         if not joined or any(kind == INPUT for kind, _ in turn.moments):
             joined.append(turn)
             continue

@@ -39,7 +39,7 @@ def describe() -> dict[str, Any]:
         "seed": None,
     }
     if _running():
-        facts |= _devices(tf) | distribution_strategies.told()
+        facts |= _devices(tf) | distribution_strategies.describe_replicas()
     return facts
 
 
@@ -66,8 +66,8 @@ def _running() -> bool:
 
 
 def _version(name: str) -> str | None:
-    told = getattr(loaded(name), "__version__", None)
-    return str(told) if told is not None else None
+    version = getattr(loaded(name), "__version__", None)
+    return str(version) if version is not None else None
 
 
 def _policy() -> str | None:

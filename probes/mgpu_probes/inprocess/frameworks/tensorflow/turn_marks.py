@@ -15,33 +15,33 @@ probe: ProbeContext
 _SITE: Call = ("tensorflow", 0, "all_reduce")
 
 
-def turn(told: Turn, began: int, end: int, updates: bool, *, asked: bool) -> None:
+def turn(stamped: Turn, began: int, end: int, updates: bool, *, asked: bool) -> None:
     """Sets the marks of a turn from `began` to `end` (monotonic ns); `asked`: the first one, that
     of a fetch or of the forward pass, was set as it began."""
     mark = probe.mark
     at = began
-    first = dict(told.moments[:2])
+    first = dict(stamped.moments[:2])
     if INPUT in first:
         if not asked:
             mark(asks, began)
         # What the call takes before it asks for its batch is shown after it, as forward.
         at = began + first[INPUT] - first.get(ASKS, began)
-        mark(fetched, at, (told.samples, told.tokens))
+        mark(fetched, at, (stamped.samples, stamped.tokens))
         mark(Steps.forward_begins, at)
     elif not asked:
         mark(Steps.forward_begins, began)
-    passes = 0 if updates else sum(kind == GRADIENTS for kind, _ in told.moments)
+    passes = 0 if updates else sum(kind == GRADIENTS for kind, _ in stamped.moments)
     if passes > 1:
-        _accumulates(told, passes)
+        _accumulates(stamped, passes)
         return
-    for kind, at in told.moments:
+    for kind, at in stamped.moments:
         if kind == LOSS:
             mark(Steps.backward_begins, at)
         elif kind == GRADIENTS:
-            mark(backward_ended, at, (told.loss,))
+            mark(backward_ended, at, (stamped.loss,))
         else:
             _meets(kind, at)
-    if not told.trains:  # XLA compiled the rest
+    if not stamped.trains:  # XLA compiled the rest
         mark(Steps.backward_begins, end)
         mark(backward_ended, end, (nan,))
         at = end
@@ -50,18 +50,18 @@ def turn(told: Turn, began: int, end: int, updates: bool, *, asked: bool) -> Non
         mark(updated, end)
 
 
-def _accumulates(told: Turn, passes: int) -> None:
+def _accumulates(stamped: Turn, passes: int) -> None:
     """Several backward passes, and no update that would tell where the turn ends: all are within
     one, as each of them would be a turn of its own else."""
     mark = probe.mark
     begun = False
-    for kind, at in told.moments:
+    for kind, at in stamped.moments:
         if kind == LOSS:
             mark(Steps.forward_ends if begun else Steps.gradient_begins, at)
             mark(Steps.backward_begins, at)
             begun = True
         elif kind == GRADIENTS and begun:
-            mark(backward_ended, at, (told.loss,))
+            mark(backward_ended, at, (stamped.loss,))
             passes -= 1
             if passes:
                 mark(Steps.forward_begins, at)

@@ -16,8 +16,8 @@ probe: ProbeContext
 _EPOCHS = 3
 _BATCHES = 8
 """Of each of these epochs."""
-_TOLD = 64
-"""Rows in the birth certificate."""
+_MOST_ROWS = 64
+"""Rows in the process metadata."""
 
 
 class _Loader:
@@ -36,9 +36,9 @@ class _Loader:
 
     def look(self, batch: Any) -> None:
         """Its next batch."""
-        told = tensor_digests.of_batch(batch)
-        if told is not None:
-            self.rows.append([self.place, self.epoch, self.index, told])
+        digest = tensor_digests.of_batch(batch)
+        if digest is not None:
+            self.rows.append([self.place, self.epoch, self.index, digest])
         self.index += 1
         self.trains |= this.passes > self._passes
 
@@ -50,7 +50,7 @@ class _Batches:
         self.wanted: dict[int, _Loader] = {}
         """By the sampler's id: those whose next batch is looked at."""
         self._seen: dict[int, _Loader] = {}
-        """By their place in the birth certificate."""
+        """By their place in the process metadata."""
         self._inputs = _Loader(0)
         self._input_samples = 0
         self.inputs_wanted = True
@@ -77,7 +77,7 @@ class _Batches:
 
     def saw_inputs(self, inputs: Any) -> None:
         """A wrapped module was called to train. Its inputs stand for the batch where there is no
-        loader; where there is one, their size tells whether the rank takes only its part."""
+        loader; where there is one, their size shows whether the rank takes only its part."""
         self._input_samples = max(self._input_samples, size_of(inputs)[0])
         if self._seen or probe.world_size < 2:
             self._inputs.index += 1
@@ -85,11 +85,11 @@ class _Batches:
             self._inputs.look(inputs)
         self.inputs_wanted = self._inputs.index < _BATCHES
 
-    def told(self) -> dict[str, Any]:
-        """For the birth certificate; batches of those loaders alone that feed backward passes."""
+    def describe(self) -> dict[str, Any]:
+        """For the process metadata; batches of those loaders alone that feed backward passes."""
         rows = [row for one in self._seen.values() if one.trains for row in one.rows]
         return {
-            "batches": (rows if self._seen else self._inputs.rows)[:_TOLD],
+            "batches": (rows if self._seen else self._inputs.rows)[:_MOST_ROWS],
             "input_samples": self._input_samples or None,
         }
 
@@ -106,4 +106,4 @@ batches = _Batches()
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
     context.add_reset(batches.start_anew)
-    context.add_metadata(batches.told)
+    context.add_metadata(batches.describe)

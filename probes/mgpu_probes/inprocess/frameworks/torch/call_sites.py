@@ -19,9 +19,9 @@ probe: ProbeContext
 _FRAMES_CLIMBED = 24
 """In search of a caller outside torch."""
 _KEPT = 1024
-_TOLD = 32
-"""Places in the birth certificate, the dearest first."""
-_FILE_TOLD = 200
+_MOST_PLACES = 32
+"""Places in the process metadata, the dearest first."""
+_MOST_CHARACTERS = 200
 """Characters of a path, its end."""
 
 _torch_folder = os.path.dirname(torch.__file__) + os.sep
@@ -138,18 +138,18 @@ def elements(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
 def _calls() -> dict[str, Any]:
     called = [place for place in _places.values() if place.count]
     called.sort(key=lambda place: place.nanoseconds, reverse=True)
-    return {"calls": [_told(place) for place in called[:_TOLD]]}
+    return {"calls": [_describe(place) for place in called[:_MOST_PLACES]]}
 
 
-def _told(place: Place) -> dict[str, Any]:
+def _describe(place: Place) -> dict[str, Any]:
     file, line, name = place.call
     return {
         "name": name,
-        "site": f"{file[-_FILE_TOLD:]}:{line}",
+        "site": f"{file[-_MOST_CHARACTERS:]}:{line}",
         "count": place.count,
         "seconds": place.nanoseconds / 1e9,
         "elements": place.elements,
-        "through": place.through and place.through[-_FILE_TOLD:],
+        "through": place.through and place.through[-_MOST_CHARACTERS:],
     }
 
 

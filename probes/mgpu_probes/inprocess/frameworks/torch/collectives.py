@@ -17,8 +17,8 @@ from .torch_support import wrap
 
 probe: ProbeContext
 
-_TOLD = 64
-"""Ranks in the birth certificate, each way."""
+_MOST_RANKS = 64
+"""Per direction, in the process metadata."""
 
 
 class Peers:
@@ -35,18 +35,18 @@ class Peers:
         peer = args[1] if len(args) > 1 else kwargs.get(self._argument)
         if peer is None:
             self._saw_in_group(kwargs.get("group"), kwargs.get(self._in_group))
-        elif type(peer) is int and len(self._ranks) < _TOLD:
+        elif type(peer) is int and len(self._ranks) < _MOST_RANKS:
             self._ranks.add(peer)
 
     def _saw_in_group(self, group: Any, peer: Any) -> None:
         seen = (id(group), peer)
-        if seen in self._seen or type(peer) is not int or len(self._seen) >= _TOLD:
+        if seen in self._seen or type(peer) is not int or len(self._seen) >= _MOST_RANKS:
             return
         self._seen.add(seen)
         dist = torch.distributed
         self._ranks.add(peer if group is None else dist.get_global_rank(group, peer))
 
-    def told(self) -> list[int]:
+    def ranks(self) -> list[int]:
         """The ranks so far."""
         return sorted(self._ranks)
 
@@ -155,11 +155,11 @@ def _sends(steps: Steps, now: int) -> None:
 
 
 def _sends_to_others() -> bool:
-    return bool(sends_to.told())
+    return bool(sends_to.ranks())
 
 
 def _peers() -> dict[str, Any]:
-    return {"sends_to": sends_to.told(), "receives_from": receives_from.told()}
+    return {"sends_to": sends_to.ranks(), "receives_from": receives_from.ranks()}
 
 
 def attach(context: ProbeContext) -> None:

@@ -29,7 +29,7 @@ _asked: dict[int, Mark] = {}
 """The mark of a fetch from each loader."""
 _plain: dict[int, type] = {}
 """What the batches are of loaders that gave a list or tuple without tokens: looked into no more,
-only its first tensor tells the samples."""
+only its first tensor counts the samples."""
 _alive: dict[int, Any] = {}
 """The samplers that have been met, by weak reference."""
 _Tensor = torch.Tensor
@@ -57,7 +57,7 @@ def _begins(args: tuple[Any, ...], _: dict[str, Any]) -> int | None:
         _meets(sampler)
     if torch.is_grad_enabled():
         probe.mark(_asked.get(loader) or _asks(loader), probe.clock())
-        probe.batch_ready = _ready(args[0])  # of the step that begins: the last one has been told
+        probe.batch_ready = _ready(args[0])  # of the step that begins; the last is recorded
     else:
         probe.mark(evaluation_fetch_begins, probe.clock(), (loader,))
     return loader

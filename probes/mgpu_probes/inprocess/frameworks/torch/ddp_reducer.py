@@ -1,7 +1,7 @@
 """What DistributedDataParallel knows of itself: buckets, unused parameters, how long it reduces.
 
 Its logger takes times in the first ten iterations and each hundredth one, whoever asks; they are
-only read here. It is private to torch: what of it is missing is not told.
+only read here. It is private to torch: what of it is missing stays unknown.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...probe_context import ProbeContext
 probe: ProbeContext
 
 _MOST = 8
-"""Modules that are counted; the certificate tells of the first that is still there."""
+"""Modules that are counted; the process metadata describes the first that is still there."""
 _FIRST_LOOK, _LAST_EARLY, _APART = 3, 11, 100
 """Backward passes before a look: the sample of the second is there before the third begins."""
 _SAMPLES = 32
@@ -65,8 +65,8 @@ class Reduced:
         if sample[0] > 0 and sample[1] > 0:
             self._samples.append(sample)
 
-    def told(self) -> dict[str, Any]:
-        """For the birth certificate; of a module that is gone what was known last."""
+    def describe(self) -> dict[str, Any]:
+        """For the process metadata; of a module that is gone what was known last."""
         numbers, texts = self._logged()
         if numbers:
             self._facts.update(
@@ -129,7 +129,7 @@ def _median(values: Iterable[int]) -> int:
 
 def _ddp() -> dict[str, Any]:
     modules = sorted(known.values(), key=lambda one: not one.lives)
-    return {"ddp": modules[0].told() if modules else None}
+    return {"ddp": modules[0].describe() if modules else None}
 
 
 def attach(context: ProbeContext) -> None:

@@ -18,11 +18,11 @@ def listen() -> None:
     if _socket or probe.box is None:
         return
     if probe.world_size > 1:
-        _tell_of_collectives()
+        _serve_flight_records()
     _socket.extend(filter(None, (worker_server.listen(probe.box.path),)))
 
 
-def _tell_of_collectives() -> None:
+def _serve_flight_records() -> None:
     from torch._C import _distributed_c10d as c10d
 
     for name, dumps in _DUMPS.items():
@@ -49,11 +49,11 @@ def _asking(dump: Callable[..., Any], given: tuple[bool, ...]) -> Callable[[], b
     return ask
 
 
-def _told() -> dict[str, Any]:
+def _describe() -> dict[str, Any]:
     return {"worker_socket": _socket[0]} if _socket else {}
 
 
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
-    context.add_metadata(_told)
+    context.add_metadata(_describe)
     context.add_reset(_socket.clear)

@@ -60,7 +60,7 @@ class Tracing:
 
     # --- the thread that answers --------------------------------------------------------------
 
-    def told(self) -> bytes:
+    def describe(self) -> bytes:
         """How far it is. `told`: steps of this rank so far."""
         return json.dumps(
             {
@@ -84,12 +84,12 @@ class Tracing:
         self.state = FAILED if self.why else WAITING
         if self.why is None:
             probe.every_step = self._step
-        return self.told()
+        return self.describe()
 
     def cancel(self) -> bytes:
         """Whoever asked has gone; what is open ends with the step."""
         self._cancelled = True
-        return self.told()
+        return self.describe()
 
     def _refusal(self) -> str | None:
         if not probe.on or probe.box is None:
@@ -219,7 +219,7 @@ def _distributed() -> dict[str, Any]:
 
 
 def _is_whole(path: str) -> bool:
-    """Whether the file ends as JSON does: Kineto tells nobody of a full disk."""
+    """Whether the file ends as JSON does: Kineto reports no full disk."""
     with open(path, "rb") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 64))
@@ -239,7 +239,7 @@ def _over(_: object) -> int:
 def patch(profiler: ModuleType) -> None:
     """From now on this rank can be asked."""
     wrap(profiler.profile, "_prepare_trace", tracing.makes_way, _done)
-    worker_server.handlers["trace_state"] = tracing.told
+    worker_server.handlers["trace_state"] = tracing.describe
     worker_server.handlers["trace_cancel"] = tracing.cancel
     worker_server.commands["trace_begin"] = tracing.begin
     if flight_recorder_handlers.listen not in probe.on_step:

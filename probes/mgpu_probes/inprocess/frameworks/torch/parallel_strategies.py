@@ -1,4 +1,4 @@
-"""Which of torch's ways to divide a model, or a batch, a script uses: the strategy it tells."""
+"""Which of torch's ways to divide a model, or a batch, a script uses: its strategy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def patch_fully_shard(module: ModuleType) -> None:
 
 def patch_fsdp_state(module: ModuleType) -> None:
     """Wraps what FSDP2 calls before and after the forward pass of each of its modules, where it has
-    told torch.compile not to look."""
+    asked torch.compile not to look."""
     state = getattr(module, "FSDPState", None)
     if state is not None:
         wrap(state, "_root_pre_forward", _enters, _nothing_follows)
@@ -116,9 +116,9 @@ def _data_parallel() -> dict[str, Any]:
 
 
 _MOST = 64
-"""Stages that are told."""
+"""Stages that are listed."""
 _held: set[int] = set()
-_told: dict[str, Any] = {}
+_pipeline_facts: dict[str, Any] = {}
 
 
 def patch_stage(module: ModuleType) -> None:
@@ -140,23 +140,23 @@ def _stage_made(stage: Any, _: Any) -> None:
     number = getattr(stage, "stage_index", None)
     if isinstance(number, int) and len(_held) < _MOST:
         _held.add(number)
-    _told["stages"] = getattr(stage, "num_stages", None)
+    _pipeline_facts["stages"] = getattr(stage, "num_stages", None)
 
 
 def _schedule_made(schedule: Any, _: Any) -> None:
     """The first one: another may be for evaluation."""
-    _told.setdefault("schedule", type(schedule).__name__)
-    _told.setdefault("micro_batches", getattr(schedule, "_n_microbatches", None))
+    _pipeline_facts.setdefault("schedule", type(schedule).__name__)
+    _pipeline_facts.setdefault("micro_batches", getattr(schedule, "_n_microbatches", None))
 
 
 def _pipeline() -> dict[str, Any]:
-    return {"pipeline": {**_told, "held": sorted(_held)}} if _held else {}
+    return {"pipeline": {**_pipeline_facts, "held": sorted(_held)}} if _held else {}
 
 
 def _start_anew() -> None:
     """In a new box: a forked child makes its own."""
     _held.clear()
-    _told.clear()
+    _pipeline_facts.clear()
 
 
 def attach(context: ProbeContext) -> None:

@@ -16,7 +16,7 @@ probe: ProbeContext
 
 _MOST = 16
 _MOST_RANKS = 1024
-"""A list in the birth certificate ends there; a group with more ranks, but not all, is left out."""
+"""A list in the process metadata ends there; a group with more ranks, but not all, is left out."""
 _seen: list[dict[str, Any]] = []
 
 

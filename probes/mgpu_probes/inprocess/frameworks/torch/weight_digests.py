@@ -24,7 +24,7 @@ class _Weights:
         self.rows: list[list[Any]] = []
 
     def look(self) -> None:
-        """Called by the probe when a step that is due was told."""
+        """Called by the probe after a step that is due."""
         if probe.world_size < 2:
             return
         seen = [one.thing for one in probe.objects.optimizers.values()]
@@ -33,9 +33,9 @@ class _Weights:
         ):
             return
         groups = [group for one in seen for group in getattr(one, "param_groups", None) or ()]
-        told = tensor_digests.of_weights([each for group in groups for each in group["params"]])
-        if told is not None:
-            self.rows.append([probe.recorded, probe.sequence(), self.updates, told])
+        digest = tensor_digests.of_weights([each for group in groups for each in group["params"]])
+        if digest is not None:
+            self.rows.append([probe.recorded, probe.sequence(), self.updates, digest])
             if len(self.rows) > _FIRST + _LAST:
                 del self.rows[_FIRST]
 
