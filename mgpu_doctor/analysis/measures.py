@@ -15,6 +15,7 @@ from mgpu_doctor.analysis.cost.what_if import saved_without_phase
 from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, surroundings
 from mgpu_doctor.analysis.machines.host_devices import Watched, watch
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
+from mgpu_doctor.analysis.postmortem.postmortem import PostMortem, examine_failures
 from mgpu_doctor.analysis.stacks.hang_analysis import Standing, stand, undecided
 from mgpu_doctor.analysis.stacks.stack_sampling import Sampled, sampled, why_incomparable
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls
@@ -105,6 +106,8 @@ class Measures:
     """Rank -> share of its wall time after warm-up in which it waited for data."""
     input_saved: float | None = None
     """Share of the step time that is saved if no rank waited for data."""
+    postmortem: PostMortem = field(default_factory=PostMortem)
+    """Which ranks failed, and which failed first."""
     missing: Mapping[str, Unexamined] = field(default_factory=dict)
     """Field name -> why it is None and what would give it. A field that is None but not named
     here does not apply to this job (one rank alone has nobody to be compared with)."""
@@ -127,6 +130,9 @@ def measure(case: Case) -> Measures:
     """Computes everything that rules ask for. Pure."""
     seen = replace(_with_stacks(_with_collectives(_of_steps(case))), watched=watch(case))
     seen = _with_traces(seen)
+    shows_waiting = seen.standing is not None or seen.divergence is not None
+    postmortem = examine_failures(case, shows_waiting=shows_waiting, is_flat=seen.is_flat)
+    seen = replace(seen, postmortem=postmortem)
     devices = on_devices(case)
     if devices:
         return replace(seen, devices=devices)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.model import (
     Case,
     Console,
@@ -33,7 +33,7 @@ AT = 1500.0
 def find(case: Case) -> list[Finding]:
     """What these families find, each rule once."""
     rules = (*job_failure.RULES, *failed_rendezvous.RULES, *dead_rank_hang.RULES)
-    return [finding for rule in rules for finding in rule.examine(Measures(case), rule.defaults)]
+    return [finding for rule in rules for finding in rule.examine(measure(case), rule.defaults)]
 
 
 def error(kind: str = "ValueError", message: str = "bad sample", line: int = 87) -> Error:

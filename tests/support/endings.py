@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.case.ending_records import (
     Counters,
     Ending,
@@ -47,7 +47,7 @@ FAMILIES = (
 def diagnosed(case: Case) -> list[Finding]:
     """What the rules of deaths find, one cause once."""
     rules = [rule for family in FAMILIES for rule in family.RULES]
-    found = [one for rule in rules for one in rule.examine(Measures(case), rule.defaults)]
+    found = [one for rule in rules for one in rule.examine(measure(case), rule.defaults)]
     return folded(found, rules)
 
 

@@ -10,7 +10,6 @@ from mgpu_doctor.analysis.postmortem.failure_order import list_victims
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.failures import failure_text
-from mgpu_doctor.rules.failures.first_failure import explained_failures
 from mgpu_doctor.rules.rule import Limits, Rule
 
 _HANGUP = "SIGHUP ends what was started in a terminal when the terminal or its SSH session closes."
@@ -29,7 +28,7 @@ def _hangup(measures: Measures, _: Limits) -> Iterable[Finding]:
             fixes=_keep_it_running(case),
         )
         return
-    culprits = explained_failures(case)
+    culprits = measures.postmortem.culprits
     if culprits and culprits[0].signal == signal.SIGHUP:
         yield Finding(
             code="failed-hangup",

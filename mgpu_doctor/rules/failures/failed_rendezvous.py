@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
-from mgpu_doctor.analysis.postmortem.secondary_failures import is_rendezvous_timeout
-from mgpu_doctor.case.model import Case, Outcome, Rank, State
+from mgpu_doctor.analysis.postmortem.unexplained_failures import find_rendezvous_timeouts
+from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.failures import failure_text
@@ -19,20 +18,6 @@ from mgpu_doctor.rules.rule import Limits, Rule
 SEEN, GUESSED = 0.9, 0.7
 """Confidence where every missing rank's process was told of, and where one may never have been
 started."""
-
-
-def find_absent_ranks(case: Case) -> tuple[Rank, ...]:
-    """Ranks that left no sign of joining, in a failed job in which others waited for them in vain
-    and nobody failed by itself."""
-    if case.job.outcome is not Outcome.FAILED or not _waiters(case) or find_first_failures(case):
-        return ()
-    return tuple(rank for rank in case.ranks if rank.state is State.MISSING)
-
-
-def _waiters(case: Case) -> list[Rank]:
-    return [
-        rank for rank in case.ranks if rank.error is not None and is_rendezvous_timeout(rank.error)
-    ]
 
 
 def _never_meant(case: Case) -> bool:
@@ -44,11 +29,11 @@ def _never_meant(case: Case) -> bool:
 
 def _world_size(measures: Measures, _: Limits) -> Iterable[Finding]:
     case = measures.case
-    absent = find_absent_ranks(case)
+    absent = measures.postmortem.absent
     if not absent or not _never_meant(case):
         return
     world, started = len(case.ranks), len(case.ranks) - len(absent)
-    waiters = _waiters(case)
+    waiters = find_rendezvous_timeouts(case)
     launcher = case.job.launcher or "the launcher"
     yield Finding(
         code="failed-world-size",
@@ -76,10 +61,10 @@ def _world_size(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
     case = measures.case
-    absent = find_absent_ranks(case)
+    absent = measures.postmortem.absent
     if not absent or _never_meant(case):
         return
-    waiters = _waiters(case)
+    waiters = find_rendezvous_timeouts(case)
     who = format_ranks(rank.rank for rank in absent if rank.rank is not None)
     pids: dict[int | None, int | None] = {
         end.rank: end.pid for end in case.console.ends if end.rank is not None

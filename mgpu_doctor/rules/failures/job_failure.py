@@ -6,23 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mgpu_doctor.analysis.collectives.divergence import Kind as Parted
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.failure_order import (
-    find_first_failures,
-    find_unordered_failures,
-    list_victims,
-)
-from mgpu_doctor.analysis.postmortem.rank_failures import (
-    FailureKind,
-    RankFailure,
-    find_rank_failures,
-)
+from mgpu_doctor.analysis.postmortem.failure_order import list_victims
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind as Stands
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.failures import early_exits, failure_fixes, failure_text, killed_helper
-from mgpu_doctor.rules.failures.failed_rendezvous import find_absent_ranks
-from mgpu_doctor.rules.failures.first_failure import explained_failures
 from mgpu_doctor.rules.hang.stack_evidence import hang_of_kind, have_timed_out
 from mgpu_doctor.rules.rule import Limits, Rule
 
@@ -39,15 +29,15 @@ CODES = {
 def _examine(code: str) -> Callable[[Measures, Limits], Iterable[Finding]]:
     def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         case = measures.case
-        if culprits := explained_failures(case):
+        if culprits := measures.postmortem.culprits:
             if CODES[culprits[0].kind] == code:
                 yield _finding(code, culprits, case)
         elif (
             case.job.outcome is Outcome.FAILED
-            and not find_first_failures(case)
-            and not find_absent_ranks(case)
+            and not measures.postmortem.first
+            and not measures.postmortem.absent
         ):
-            echoes = find_rank_failures(case)
+            echoes = measures.postmortem.failures
             end = killed_helper.before(echoes, case)
             if end is not None and code == "failed-killed":
                 yield killed_helper.finding(end, echoes, case)
@@ -76,13 +66,13 @@ def _finding(code: str, culprits: tuple[RankFailure, ...], case: Case) -> Findin
 def _untold(measures: Measures) -> Iterable[Finding]:
     """The job failed and no rank shows a cause of its own, or nobody knows whose was first."""
     case = measures.case
-    if several := find_unordered_failures(case):
+    if several := measures.postmortem.unordered:
         yield _several(several, case)
         return
-    if gone := early_exits.find_early_exits(case):
-        yield early_exits.finding(gone, case)
+    if measures.postmortem.early_exits:
+        yield early_exits.finding(measures.postmortem, case)
         return
-    echoes = find_rank_failures(case)
+    echoes = measures.postmortem.failures
     code = case.job.exit_code
     standing = hang_of_kind(measures, Stands.BEHIND)
     if standing is not None and have_timed_out(standing, case):

@@ -6,13 +6,13 @@ import re
 from dataclasses import replace
 
 from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES, KNOWN
+from mgpu_doctor.analysis.postmortem.log_verdict import LaggingRanks, LogCause, size_of
 from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules.failures import failure_text
-from mgpu_doctor.rules.failures.log_verdict import LogCause, size_of
 from mgpu_doctor.signatures.signature import Role, Signature
 
 PARTED = "hang-collective-mismatch"
@@ -41,10 +41,10 @@ def make_finding(cause: LogCause, case: Case) -> Finding:
         confidence=cause.confidence,
         title=f"{_title(cause, case, meaning)}{_at(first)}",
         cause=_symptom(cause, meaning) if symptom else meaning,
-        culprits=_culprits(cause, case) if not symptom else late.culprits if late else (),
+        culprits=_culprits(cause, case) if not symptom else _late_culprits(late) if late else (),
         victims=_victims(cause, case),
         evidence=(
-            *((late.evidence,) if late else ()),
+            *((_late_evidence(late),) if late else ()),
             *evidence(cause),
             *(_calls(case) if cause.code == PARTED else ()),
             *(failure_text.evidence_of(first, case) if first else ()),
@@ -71,12 +71,50 @@ def _calls(case: Case) -> tuple[Evidence, ...]:
 
 def _symptom(cause: LogCause, meaning: str) -> str:
     if cause.laggards is not None:
-        return cause.laggards.cause
+        return _late_cause(cause.laggards)
     said = f"What is known is only that {_lower(meaning)}"
     if not cause.silent:
         return said
     silent = format_ranks(cause.silent)
     return f"{said} Of {silent} nothing of the kind was printed: look at what it did then."
+
+
+def _names(late: LaggingRanks) -> str:
+    return format_ranks(rank.rank for rank in late.ranks if rank.rank is not None)
+
+
+def _late_culprits(late: LaggingRanks) -> tuple[Culprit, ...]:
+    return tuple(Culprit(rank.rank, rank.host, rank.device, rank.pid) for rank in late.ranks)
+
+
+def _late_cause(late: LaggingRanks) -> str:
+    each = "it" if len(late.ranks) == 1 else "they"
+    return (
+        f"All ranks but {_names(late)} timed out in a collective. {_names(late).capitalize()} had "
+        f"finished step {late.last}, the others step {late.others}: {each} never came to that "
+        f"collective. What {each} did instead was not seen."
+    )
+
+
+def _late_evidence(late: LaggingRanks) -> Evidence:
+    return Evidence(
+        "last finished step, against those that timed out",
+        late.last,
+        "steps",
+        late.others,
+        source="black boxes",
+        where=_names(late),
+    )
+
+
+def _late_fix(late: LaggingRanks) -> Fix:
+    return Fix(
+        "look-while-it-stands",
+        f"Find out where {_names(late)} stood after step {late.last}",
+        "`mgpu-doctor diagnose PID` tells it while the job stands. Give it time to stand: "
+        "`init_process_group(..., timeout=timedelta(minutes=60))`; `mgpu-doctor run` keeps the "
+        "stacks of a job that stands.",
+    )
 
 
 def add_log_evidence(found: Finding, cause: LogCause) -> Finding:
@@ -103,7 +141,7 @@ def evidence(cause: LogCause) -> tuple[Evidence, ...]:
 def fix(cause: LogCause) -> Fix:
     how = filled(cause.signature.fix, cause.signature, cause.signs[0])
     if cause.laggards is not None:
-        return cause.laggards.fix
+        return _late_fix(cause.laggards)
     first, rest = _divided(how, LEAST_SUMMARY)
     return Fix(cause.signature.id, first_sentence(how, LEAST_SUMMARY), rest or first)
 
@@ -143,7 +181,7 @@ def _title(cause: LogCause, case: Case, meaning: str) -> str:
     said = first_sentence(meaning)
     if cause.laggards is not None:
         waited = format_ranks(cause.ranks)
-        return f"{cause.laggards.names.capitalize()} stood still: {waited} waited in vain for it"
+        return f"{_names(cause.laggards).capitalize()} stood still: {waited} waited in vain for it"
     if cause.everyone:
         return _of("Every rank", said, many=False) if size_of(case) > 1 else said
     if not cause.ranks:

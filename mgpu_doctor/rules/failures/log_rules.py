@@ -11,16 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES, KNOWN
-from mgpu_doctor.findings import Finding, Severity
-from mgpu_doctor.rules.failures import log_findings
-from mgpu_doctor.rules.failures.log_codes import family_of, general, summary_of
-from mgpu_doctor.rules.failures.log_verdict import (
+from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
+from mgpu_doctor.analysis.postmortem.log_verdict import (
     SYMPTOM_SHARE,
     UNCONFIRMED_SHARE,
     LogCause,
-    judge_log,
 )
+from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.rules.failures import log_findings
+from mgpu_doctor.rules.failures.log_codes import family_of, general, summary_of
 from mgpu_doctor.rules.rule import Detector, Examine, Limits, Rule
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
@@ -96,9 +95,9 @@ def _examine(code: str) -> Examine:
 def combine_with_log(code: str, findings: list[Finding], measures: Measures) -> list[Finding]:
     """What a rule found, with what the console says about it, or about why it is not the whole
     story."""
-    if not findings or not measures.case.signs:
+    if not findings:
         return findings
-    causes = judge_log(measures)
+    causes = measures.postmortem.log
     own = next((cause for cause in causes if cause.code == code), None)
     if own is not None:
         first = findings[0]
@@ -129,10 +128,7 @@ def _same_ranks(found: Finding, cause: LogCause) -> bool:
 
 
 def _cause_of(measures: Measures, code: str) -> LogCause | None:
-    signs = measures.case.signs
-    if not any(KNOWN[sign.signature].code == code for sign in signs if sign.signature in KNOWN):
-        return None
-    return next((cause for cause in judge_log(measures) if cause.code == code), None)
+    return next((cause for cause in measures.postmortem.log if cause.code == code), None)
 
 
 def _texts(signatures: Sequence[Signature]) -> str:

@@ -13,7 +13,6 @@ from mgpu_doctor.case.ending_records import LimitedProcess
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.failures import failure_text
-from mgpu_doctor.rules.failures.first_failure import explained_failures
 from mgpu_doctor.rules.rule import Limits, Rule
 
 REPLACED = ("failed-exception", "failed-signal", "failed-killed", "failed-dataloader-worker")
@@ -36,7 +35,7 @@ def examine_for(
 ) -> Callable[[Measures, Limits], Iterable[Finding]]:
     def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         case = measures.case
-        culprits = explained_failures(case)
+        culprits = measures.postmortem.culprits
         reasons = [(failure, reason_of(failure, case)) for failure in culprits]
         found = [(failure, reason) for failure, reason in reasons if reason is not None]
         if not found or found[0][0] is not culprits[0]:

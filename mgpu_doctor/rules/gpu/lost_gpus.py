@@ -7,7 +7,6 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
 from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
 from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.device_samples import Device
@@ -110,7 +109,7 @@ def _fallen(measures: Measures, gpu: Gpu, since: float | None) -> tuple[RankFail
         return ()
     return tuple(
         fall
-        for fall in find_first_failures(measures.case)
+        for fall in measures.postmortem.first
         if fall.rank in gpu.ranks and (fall.at is None or fall.at >= since - 60.0)
     )
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
 from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
 from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.device_samples import XidEvent
@@ -98,7 +97,7 @@ def _falls(measures: Measures, gpu: Gpu, events: tuple[XidEvent, ...]) -> tuple[
         return ()
     return tuple(
         fall
-        for fall in find_first_failures(case)
+        for fall in measures.postmortem.first
         if fall.rank in gpu.ranks
         and any(_belongs(event.at, fall.at or case.job.ended) for event in events)
     )

@@ -11,7 +11,6 @@ from mgpu_doctor.analysis.postmortem.dead_rank_stall import (
     LEAST_SECONDS,
     LEAST_STEPS,
     Stall,
-    find_dead_rank_stall,
 )
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.analysis.stacks import hang_analysis
@@ -42,7 +41,7 @@ NO_ANSWER = "and will get no answer."
 
 
 def _find_dead_rank(measures: Measures, _: Limits) -> Iterable[Finding]:
-    stall = find_dead_rank_stall(measures.case)
+    stall = measures.postmortem.stall
     if stall is not None:
         yield _report_by_boxes(stall, measures.case)
     else:

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from mgpu_doctor.analysis.capacity.memory_growth import MemoryGrowth, find_growing_hosts
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures, list_victims
+from mgpu_doctor.analysis.postmortem.failure_order import list_victims
+from mgpu_doctor.analysis.postmortem.postmortem import PostMortem
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_bytes
 from mgpu_doctor.rules.failures import failure_text
-from mgpu_doctor.rules.failures.first_failure import explained_failures
 from mgpu_doctor.rules.memory import leaks, memory_users, oom_evidence
 from mgpu_doctor.rules.memory.memory_users import User
 from mgpu_doctor.rules.memory.oom_evidence import OutOfMemory, out_of_memory
@@ -26,7 +26,9 @@ MOSTLY = 0.5
 
 def _oom_host(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case = measures.case
-    judged = [(failure, out_of_memory(failure, case)) for failure in _suspects(case)]
+    judged = [
+        (failure, out_of_memory(failure, case)) for failure in _suspects(measures.postmortem, case)
+    ]
     found = [(failure, death) for failure, death in judged if death is not None]
     if found:
         culprits = [failure for failure, _ in found]
@@ -34,16 +36,14 @@ def _oom_host(measures: Measures, limits: Limits) -> Iterable[Finding]:
         yield _by_leak(told, find_growing_hosts(case, measures.step_seconds, limits["grown"]))
 
 
-def _suspects(case: Case) -> tuple[RankFailure, ...]:
+def _suspects(postmortem: PostMortem, case: Case) -> tuple[RankFailure, ...]:
     """Also where everything was killed at once: a control group's kill of all its processes looks
     like somebody's `kill -9` of the whole job."""
-    if culprits := explained_failures(case):
-        return culprits
+    if postmortem.culprits:
+        return postmortem.culprits
     if case.job.outcome is not Outcome.KILLED or case.job.asked is not None:
         return ()
-    killed = tuple(
-        failure for failure in find_first_failures(case) if failure.kind is FailureKind.KILLED
-    )
+    killed = tuple(failure for failure in postmortem.first if failure.kind is FailureKind.KILLED)
     return killed or _nameless(case)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
 from mgpu_doctor.analysis.statistics.pace_comparison import (
     EXCESS,
     LEAST,
@@ -131,7 +130,7 @@ def _lost(measures: Measures, _: Limits) -> Iterable[Finding]:
     if case.job.outcome is not Outcome.COMPLETED:
         return
     died = {rank.rank for rank in case.ranks if rank.signal or rank.exit_code or rank.error}
-    fallen = tuple(fall for fall in find_first_failures(case) if fall.rank in died)
+    fallen = tuple(fall for fall in measures.postmortem.first if fall.rank in died)
     if not fallen:
         return
     yield Finding(

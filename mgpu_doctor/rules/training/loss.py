@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.case.model import Case, Outcome, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
@@ -73,7 +72,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     over = case.job.outcome not in (Outcome.RUNNING, Outcome.UNKNOWN)
     least = WHEN_OVER if over else limits["steps"]
     lost = {n: one for n, one in told.items() if one is not None}
-    failed = _explained(case)
+    failed = _explained(measures)
     if not failed and max((one.steps for one in lost.values()), default=0) < least:
         return
     first = _first(lost, ranks, by_sequence=by_sequence)
@@ -101,11 +100,12 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     )
 
 
-def _explained(case: Case) -> tuple[RankFailure, ...]:
+def _explained(measures: Measures) -> tuple[RankFailure, ...]:
     """The first failures, where what they say is that the loss or a gradient is no number."""
+    case = measures.case
     if case.job.outcome in (Outcome.KILLED, Outcome.COMPLETED):
         return ()
-    found = find_first_failures(case)
+    found = measures.postmortem.first
     if not found or found[0].kind not in (FailureKind.EXCEPTION, FailureKind.EXIT):
         return ()
     error = found[0].error

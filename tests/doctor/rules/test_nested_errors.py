@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from mgpu_probes.outside.console_errors import parse_console
 
-from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.postmortem.nested_errors import original, wrapped_in
 from mgpu_doctor.case.captured_console import error_of
 from mgpu_doctor.case.model import Console, Error
@@ -145,4 +145,4 @@ def test_torchs_advice_to_look_for_nans_is_no_lost_loss() -> None:
     raised = replace(error("RuntimeError", IN_PLACE), at=AT)
     case = failed_job([echo(0), dead(1, exit_code=1, error=raised)], console=Console())
     (rule,) = [rule for rule in LOSS if rule.code == "loss-nan"]
-    assert list(rule.examine(Measures(case), rule.defaults)) == []
+    assert list(rule.examine(measure(case), rule.defaults)) == []

@@ -9,12 +9,9 @@ caught and tried again, ended nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.dead_rank_stall import find_dead_rank_stall
-from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
 from mgpu_doctor.analysis.postmortem.log_match_fit import (
     BETWEEN,
     GENERIC_CODES,
@@ -27,10 +24,13 @@ from mgpu_doctor.analysis.postmortem.log_match_fit import (
     rank_of,
     says,
 )
-from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
+from mgpu_doctor.analysis.postmortem.rank_failures import (
+    FailureKind,
+    RankFailure,
+    last_finished_step,
+)
 from mgpu_doctor.case.log_matches import LogMatch, went_on
-from mgpu_doctor.case.model import Case, Outcome
-from mgpu_doctor.rules.failures.lagging_ranks import LaggingRanks, find_lagging_ranks
+from mgpu_doctor.case.model import Case, Outcome, Rank
 from mgpu_doctor.signatures.known_signatures import SIGNATURES
 from mgpu_doctor.signatures.signature import Role, Signature
 
@@ -53,6 +53,17 @@ _CAUGHT = re.compile(
 )
 _SAYS_SO_ITSELF = frozenset(one.id for one in SIGNATURES if _CAUGHT.search(one.example))
 """Signatures that hold such a word anyway: `Watchdog caught collective operation timeout`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaggingRanks:
+    """Of the few ranks that did not time out themselves, those that had finished fewer steps than
+    every rank that did. `last`: the newest step that one of them finished; `others`: the oldest
+    last step of the ranks that timed out."""
+
+    ranks: tuple[Rank, ...]
+    last: int
+    others: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +93,20 @@ class LogCause:
         return self.signature.code
 
 
-def judge_log(measures: Measures) -> tuple[LogCause, ...]:
-    """What ended the job, if the console says, and the defects that it tells of."""
-    case = measures.case
+def judge_log(
+    case: Case, failures: tuple[RankFailure, ...], *, blames_symptoms: bool, is_flat: bool
+) -> tuple[LogCause, ...]:
+    """What ended the job, if the console says, and the defects that it reports.
+
+    `failures`: the first ones. `blames_symptoms`: whether a symptom counts if there is no cause.
+    `is_flat`: whether ranks exchange data only in groups of all ranks."""
     if not case.signs:
         return ()
     signs = [sign for sign in case.signs if sign.signature in KNOWN and not _past(sign, case)]
     grave = [sign for sign in signs if KNOWN[sign.signature].severity == "critical"]
     beside = [sign for sign in signs if KNOWN[sign.signature].severity != "critical"]
-    return (*_why(grave, measures), *_defects(beside, case))
+    why = _find_fatal_cause(grave, case, failures, blames_symptoms=blames_symptoms, is_flat=is_flat)
+    return (*((why,) if why is not None else ()), *_defects(beside, case))
 
 
 def size_of(case: Case) -> int:
@@ -127,14 +143,19 @@ def _known_to_have_ended(case: Case) -> bool:
     return bool(case.console.ends) or case.job.outcome is not Outcome.UNKNOWN
 
 
-def _why(grave: Sequence[LogMatch], measures: Measures) -> tuple[LogCause, ...]:
-    """At most one cause: what ended the job."""
-    case = measures.case
-    failures = find_first_failures(case)
+def _find_fatal_cause(
+    grave: Sequence[LogMatch],
+    case: Case,
+    failures: tuple[RankFailure, ...],
+    *,
+    blames_symptoms: bool,
+    is_flat: bool,
+) -> LogCause | None:
+    """What ended the job; None if the console does not say."""
     if case.job.outcome is Outcome.COMPLETED or (
         case.job.outcome is Outcome.RUNNING and not failures
     ):
-        return ()
+        return None
     if case.job.outcome is Outcome.KILLED:
         # Who was seen to be asked to end has that as its outcome; a log alone has no other word.
         seen = case.job.asked is not None and case.subject.kind != "log"
@@ -144,13 +165,13 @@ def _why(grave: Sequence[LogMatch], measures: Measures) -> tuple[LogCause, ...]:
     fitting = [sign for sign in causes if fits(sign, failures, case)]
     specific = [sign for sign in fitting if KNOWN[sign.signature].code not in GENERIC_CODES]
     if chosen := specific or fitting:
-        return (_cause(chosen, failures, case),)
+        return _cause(chosen, failures, case)
     symptoms = [sign for sign in grave if KNOWN[sign.signature].role is Role.SYMPTOM]
     if failures:
         symptoms = _told_by(symptoms, failures)
-    if not symptoms or find_dead_rank_stall(case) is not None or _seen_from_outside(measures):
-        return ()
-    return (_symptom(symptoms, failures, measures),)
+    if not symptoms or not blames_symptoms:
+        return None
+    return _symptom(symptoms, failures, case, is_flat=is_flat)
 
 
 def _told_by(symptoms: Iterable[LogMatch], failures: tuple[RankFailure, ...]) -> list[LogMatch]:
@@ -165,11 +186,6 @@ def _told_by(symptoms: Iterable[LogMatch], failures: tuple[RankFailure, ...]) ->
         for sign in symptoms
         if any(in_error(sign, failure) or beside(sign, failure, sign.rank) for failure in failures)
     ]
-
-
-def _seen_from_outside(measures: Measures) -> bool:
-    """Stacks or collectives say more of a job that stands than any time-out."""
-    return any(getattr(measures, name, None) is not None for name in ("standing", "divergence"))
 
 
 def _cause(fitting: Sequence[LogMatch], failures: tuple[RankFailure, ...], case: Case) -> LogCause:
@@ -211,16 +227,15 @@ def _cause(fitting: Sequence[LogMatch], failures: tuple[RankFailure, ...], case:
 
 
 def _symptom(
-    symptoms: Sequence[LogMatch], failures: tuple[RankFailure, ...], measures: Measures
+    symptoms: Sequence[LogMatch], failures: tuple[RankFailure, ...], case: Case, *, is_flat: bool
 ) -> LogCause:
     first = symptoms[0]
     signature = KNOWN[first.signature]
     same = [sign for sign in symptoms if sign.signature == signature.id]
     waited = frozenset(sign.rank for sign in same if sign.rank is not None)
-    case = measures.case
     silent = _silent(symptoms, case) if signature.id in _TIME_OUTS else frozenset()
     # With stages or smaller groups who waits elsewhere may rightly be a step behind.
-    late = find_lagging_ranks(silent, waited, case) if measures.is_flat else None
+    late = _find_lagging_ranks(silent, waited, case) if is_flat else None
     return LogCause(
         signature,
         signs=tuple(same),
@@ -232,6 +247,18 @@ def _symptom(
         silent=silent,
         laggards=late,
     )
+
+
+def _find_lagging_ranks(silent: Set[int], timed_out: Set[int], case: Case) -> LaggingRanks | None:
+    """None where the steps do not tell, as in a console log alone."""
+    last = {one.rank: last_finished_step(one) for one in case.ranks if one.rank is not None}
+    theirs = [step for rank in silent if (step := last.get(rank)) is not None]
+    others = [step for rank in timed_out if (step := last.get(rank)) is not None]
+    complete = len(theirs) == len(silent) > 0 and len(others) == len(timed_out) > 0
+    if not complete or max(theirs) >= min(others):
+        return None
+    late = tuple(one for one in case.ranks if one.rank in silent)
+    return LaggingRanks(late, max(theirs), min(others))
 
 
 def _silent(symptoms: Sequence[LogMatch], case: Case) -> frozenset[int]:

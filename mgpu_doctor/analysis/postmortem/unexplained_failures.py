@@ -1,0 +1,89 @@
+"""Why a job failed in which no rank shows a cause of its own: ranks that exited early or never
+joined the process group. Pure."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Sequence
+
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
+from mgpu_doctor.analysis.postmortem.secondary_failures import is_rendezvous_timeout
+from mgpu_doctor.case.model import Case, Outcome, Rank, State
+
+
+def find_absent_ranks(first: Sequence[RankFailure], case: Case) -> tuple[Rank, ...]:
+    """Ranks that left no sign of joining, in a failed job in which others gave up waiting for them
+    and no rank failed by itself. `first`: the first failures."""
+    if case.job.outcome is not Outcome.FAILED or first or not find_rendezvous_timeouts(case):
+        return ()
+    return tuple(rank for rank in case.ranks if rank.state is State.MISSING)
+
+
+def find_rendezvous_timeouts(case: Case) -> list[Rank]:
+    """Ranks whose exception says that others did not join the process group in time."""
+    return [
+        rank for rank in case.ranks if rank.error is not None and is_rendezvous_timeout(rank.error)
+    ]
+
+
+def find_early_exits(failed: Sequence[RankFailure], case: Case) -> tuple[Rank, ...]:
+    """Ranks that exited normally while others still trained, if that is why the job failed.
+
+    Empty, too, if a rank is unknown: it may have been the first that ended."""
+    if case.job.outcome is not Outcome.FAILED or any(
+        failure.kind is not FailureKind.SECONDARY for failure in failed
+    ):
+        return ()
+    times = [
+        failure.error.at
+        for failure in failed
+        if failure.error is not None and failure.error.at is not None
+    ]
+    first = min(times, default=0.0)
+    stood = [rank for rank in case.ranks if not _in_order(rank)]
+    # Who was in the collective that broke has left because of that, not before.
+    broken = min(map(_broken, stood), default=math.inf)
+    gone = [
+        rank
+        for rank in case.ranks
+        if rank not in stood and _left(rank) < first and _entered(rank) < broken
+    ]
+    known = len(gone) + len(stood) == (case.job.world_size or len(case.ranks)) == len(case.ranks)
+    return tuple(gone) if known and stood else ()
+
+
+def _in_order(rank: Rank) -> bool:
+    """A launcher may have ended it on its way out: processes take seconds to end, in no order. Who
+    left its group and said goodbye did so in order, too, where nobody saw its exit code."""
+    orderly = rank.state is State.EXITED and rank.exit_code == 0
+    unseen = rank.state is State.EXITED and rank.exit_code is None
+    overtaken = (rank.signal == signal.SIGTERM or unseen) and rank.error is None
+    return (
+        bool(orderly or (overtaken and _when_left(rank)))
+        and rank.now is not None
+        and rank.now.phase != "wait"
+    )
+
+
+def _left(rank: Rank) -> float:
+    """When it left its process group, or its last wait. Who lost its connection, too, and caught
+    that, did so at that moment and not before."""
+    return _when_left(rank) or (rank.now.since if rank.now is not None else math.inf)
+
+
+def _when_left(rank: Rank) -> float | None:
+    return max((event.at for event in rank.events if event.kind == "left"), default=None)
+
+
+def _entered(rank: Rank) -> int:
+    """The last collective that it entered; 0: not known."""
+    return (rank.now.group_seq or 0) if rank.now is not None else 0
+
+
+def _broken(rank: Rank) -> float:
+    """The earliest collective that may have broken under it. What its finished steps hold was over:
+    then it is one that was not seen to begin, as those of DDP's backward. Infinite: not known."""
+    over = int(rank.steps["group_seq"][-1]) if len(rank.steps) else 0
+    entered = _entered(rank)
+    return max(entered, over + 1) if entered or over else math.inf
