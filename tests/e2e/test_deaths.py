@@ -304,7 +304,8 @@ def test_a_terminal_that_closes_is_no_ranks_fault(tmp_path: Path) -> None:
 
 
 def _all_step(recording: Path) -> bool:
-    if not (recording / layout.INFO).exists():
+    info = recording / layout.INFO
+    if not info.exists() or not info.stat().st_size:
         return False
     ranks = load_recording(recording).ranks
     return len(ranks) == 2 and all(len(rank.steps) for rank in ranks)
