@@ -114,24 +114,26 @@ def folded(found: Sequence[Finding], rules: Iterable[Rule]) -> list[Finding]:
         if culprit.rank is not None
     }
     kept = []
-    for one in found:
-        accused = {culprit.rank for culprit in one.culprits}
+    for finding in found:
+        accused = {culprit.rank for culprit in finding.culprits}
         replaced = any(
-            one.code in (*replaces.get(other.code, ()), *other.replaces)
-            and (accused & {culprit.rank for culprit in other.culprits} or _vague(one, other))
+            finding.code in (*replaces.get(other.code, ()), *other.replaces)
+            and (accused & {culprit.rank for culprit in other.culprits} or _vague(finding, other))
             for other in found
-            if other is not one
+            if other is not finding
         )
-        about_speed = families.get(one.code) == "slow" and one.severity is not Severity.CRITICAL
+        about_speed = (
+            families.get(finding.code) == "slow" and finding.severity is not Severity.CRITICAL
+        )
         if not replaced and not (about_speed and accused and accused <= stopped):
-            kept.append(one)
+            kept.append(finding)
     return kept
 
 
-def _vague(one: Finding, other: Finding) -> bool:
+def _vague(finding: Finding, other: Finding) -> bool:
     """Both tell of the job's end, and only the other names who caused it."""
-    both = one.severity is other.severity is Severity.CRITICAL
-    return both and not one.culprits and bool(other.culprits)
+    both = finding.severity is other.severity is Severity.CRITICAL
+    return both and not finding.culprits and bool(other.culprits)
 
 
 def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
@@ -139,10 +141,10 @@ def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
     return tuple(
         sorted(
             found,
-            key=lambda one: (
-                SEVERITIES.index(one.severity),
-                -(one.cost.step_fraction or 0.0),
-                -one.confidence,
+            key=lambda finding: (
+                SEVERITIES.index(finding.severity),
+                -(finding.cost.step_fraction or 0.0),
+                -finding.confidence,
             ),
         )
     )

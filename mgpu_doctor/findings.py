@@ -182,7 +182,7 @@ class Diagnosis:
     @property
     def furthest_step(self) -> int | None:
         """The last step of whoever trains and has come furthest."""
-        trained = (one.last_step for one in self.ranks if one.rank not in self.servers)
+        trained = (rank.last_step for rank in self.ranks if rank.rank not in self.servers)
         return max((step for step in trained if step is not None), default=None)
 
     @property

@@ -243,10 +243,10 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         compared,
         stragglers=stragglers,
         causes={
-            one.rank: explain(
-                joined, attribution, one, seen.surroundings, seen.structure, counted=counted
+            straggler.rank: explain(
+                joined, attribution, straggler, seen.surroundings, seen.structure, counted=counted
             )
-            for one in stragglers
+            for straggler in stragglers
         },
         stalls=_newest_stalls(joined, attribution, ranks),
         loads=find_loads(joined, attribution, stragglers),
@@ -318,7 +318,9 @@ WITHOUT_STEPS = {
 
 def _not_recorded(case: Case) -> dict[str, Unexamined]:
     """Why nothing could be measured at all: what the case itself says of it, if it does."""
-    told = next((one for one in case.unexamined if one.gap is Gap.PROCESS_PROBE), None)
+    told = next(
+        (unexamined for unexamined in case.unexamined if unexamined.gap is Gap.PROCESS_PROBE), None
+    )
     if case.subject.kind in WITHOUT_STEPS:
         told = WITHOUT_STEPS[case.subject.kind]
     why = told or Unexamined(

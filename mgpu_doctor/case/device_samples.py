@@ -352,8 +352,8 @@ class DeviceReader:
         return _device(entry, *steady)
 
     def _new(self, entries: Iterable[_Event]) -> Iterator[XidEvent]:
-        for one in entries:
-            event = XidEvent(one.at, one.index, one.number, one.bus_id, one.logged)
+        for entry in entries:
+            event = XidEvent(entry.at, entry.index, entry.number, entry.bus_id, entry.logged)
             if event not in self._heard:
                 self._heard[event] = None
                 if len(self._heard) > MOST_HEARD:

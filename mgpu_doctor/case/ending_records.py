@@ -219,8 +219,14 @@ def ending_of(host: str, content: Mapping[str, Json]) -> Ending:
         groups=groups,
         processes={pid: _limited(pid, process, groups) for pid, process in file.processes.items()},
         places=tuple(
-            Place(one.path, one.roles, one.before or one.now, one.now, one.least or one.now)
-            for one in file.places
+            Place(
+                place.path,
+                place.roles,
+                place.before or place.now,
+                place.now,
+                place.least or place.now,
+            )
+            for place in file.places
         ),
     )
 

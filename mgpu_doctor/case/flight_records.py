@@ -125,7 +125,11 @@ def read_folder(folder: Path, *, root: Path) -> tuple[Flight, ...]:
                 refusal = refusal or error
     if not flights:
         raise refusal or NotAFlightError(f"{folder.name} holds no files")
-    return tuple(sorted(flights, key=lambda one: (one.rank is None, one.rank or 0, one.at or 0.0)))
+    return tuple(
+        sorted(
+            flights, key=lambda flight: (flight.rank is None, flight.rank or 0, flight.at or 0.0)
+        )
+    )
 
 
 def flight_of(form: Mapping[str, Json]) -> Flight:
@@ -207,7 +211,7 @@ def _collective(
     )
     frames = cache.get(indices)
     if frames is None:
-        frames = cache.setdefault(indices, tuple(places[one] for one in indices))
+        frames = cache.setdefault(indices, tuple(places[indice] for indice in indices))
     retired = entry.get("retired")
     return Collective(
         group=text(entry.get("group"), MOST_TEXT) or "?",
@@ -231,7 +235,7 @@ def _collective(
 def _groups(told: Json) -> Iterator[tuple[str, tuple[int, ...]]]:
     for name, ranks in list(told.items())[:MOST_GROUPS] if isinstance(told, dict) else ():
         if isinstance(ranks, list):
-            numbers = {whole(one, 0, MOST_RANK) for one in ranks[:MOST_RANKS]} - {None}
+            numbers = {whole(rank, 0, MOST_RANK) for rank in ranks[:MOST_RANKS]} - {None}
             yield (
                 text(name, MOST_TEXT) or "?",
                 tuple(sorted(one for one in numbers if one is not None)),
@@ -241,7 +245,7 @@ def _groups(told: Json) -> Iterator[tuple[str, tuple[int, ...]]]:
 def _progress(told: Json) -> Iterator[tuple[str, Progress]]:
     for name, counts in list(told.items())[:MOST_GROUPS] if isinstance(told, dict) else ():
         if isinstance(counts, list) and len(counts) == 3:
-            yield text(name, MOST_TEXT) or "?", Progress(*(whole(one) for one in counts))
+            yield text(name, MOST_TEXT) or "?", Progress(*(whole(count) for count in counts))
 
 
 def _shapes(listed: Json) -> tuple[tuple[int, ...], ...]:
@@ -253,4 +257,4 @@ def _shapes(listed: Json) -> tuple[tuple[int, ...], ...]:
 
 def _texts(listed: Json) -> tuple[str, ...]:
     values = listed[: 2 * MOST_TENSORS] if isinstance(listed, list) else ()
-    return tuple(text(one, 32) or "?" for one in values)
+    return tuple(text(value, 32) or "?" for value in values)

@@ -128,7 +128,7 @@ class Look:
 
     @property
     def ranks(self) -> tuple[Process, ...]:
-        return tuple(one for one in self.processes if one.role is Role.RANK)
+        return tuple(process for process in self.processes if process.role is Role.RANK)
 
     def stack(self, pid: int) -> Stack | None:
         """The last one that was read of this process, without native frames if there is one."""

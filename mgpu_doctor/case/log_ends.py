@@ -71,18 +71,18 @@ def _tracebacks(
 ) -> Iterable[tuple[int, LoggedEnd | None]]:
     """Exceptions with the numbers of their lines; None: it ended no process."""
     hydra = any(_PRINTED_BY_HYDRA in line.text for line in log.scanned.told)
-    for one in facts.tracebacks:
-        line = _line(log, one.traceback.at)
-        if _is_launchers(one):
+    for traceback in facts.tracebacks:
+        line = _line(log, traceback.traceback.at)
+        if _is_launchers(traceback):
             continue
-        shown = not _is_outermost(one) and (line.after > ranks or not (reported or hydra))
+        shown = not _is_outermost(traceback) and (line.after > ranks or not (reported or hydra))
         end = LoggedEnd(
-            rank=log.of(one.rank, one.local_rank),
+            rank=log.of(traceback.rank, traceback.local_rank),
             pid=None,
             exit_code=None,
             signal=None,
             first=False,
-            error=replace(error_of(one.traceback), at=line.at),
+            error=replace(error_of(traceback.traceback), at=line.at),
             source="traceback",
         )
         yield line.number, None if shown or _went_on(line, ranks) else end

@@ -49,7 +49,7 @@ def case_of(
     started = [rank.started for rank in ranks if rank.started is not None]
     running = any(rank.state is State.RUNNING for rank in ranks)
     pid = job.launcher_pid or min((one.pid for one in job.processes), default=0)
-    first = next((one for one in job.processes if one.pid == pid), None)
+    first = next((process for process in job.processes if process.pid == pid), None)
     return Case(
         subject=Subject("process", str(pid)),
         job=Job(
@@ -69,7 +69,9 @@ def case_of(
             asked=None,
         ),
         observed=looks[-1].at,
-        ranks=tuple(sorted(ranks, key=lambda one: (one.rank is None, one.rank or 0, one.pid or 0))),
+        ranks=tuple(
+            sorted(ranks, key=lambda rank: (rank.rank is None, rank.rank or 0, rank.pid or 0))
+        ),
         ends=tuple(ends.values()),
         looks=tuple(looks),
         endings=tuple(endings),
@@ -82,7 +84,7 @@ def with_looks(case: Case, looks: Sequence[Look]) -> Case:
     return replace(
         case,
         looks=(*case.looks, *looks),
-        observed=max(case.observed, *(one.at for one in looks)),
+        observed=max(case.observed, *(look.at for look in looks)),
         unexamined=(*case.unexamined, *unexamined_of(_untold(looks))),
     )
 

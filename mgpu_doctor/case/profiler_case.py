@@ -42,7 +42,7 @@ def case_of_flights(flights: Sequence[Flight], reference: str) -> Case:
             hosts=tuple(sorted({flight.host for flight in flights if flight.host})),
         ),
         observed=max(times, default=0.0),
-        ranks=tuple(sorted(ranks, key=lambda one: (one.rank is None, one.rank or 0))),
+        ranks=tuple(sorted(ranks, key=lambda rank: (rank.rank is None, rank.rank or 0))),
         flights=tuple(flights),
     )
 
@@ -74,7 +74,7 @@ def case_of_traces(paths: Sequence[Path]) -> Case:
     ]
     if not traces:
         raise NotATraceError(f"{name} holds no trace: {unread[0].reason if unread else 'no file'}")
-    worlds = [one.world_size for one in traces if one.world_size is not None]
+    worlds = [trace.world_size for trace in traces if trace.world_size is not None]
     world = max(worlds, default=len(traces))
     return Case(
         subject=Subject("trace", name),
@@ -102,12 +102,14 @@ def case_of_traces(paths: Sequence[Path]) -> Case:
 def _one_a_rank(traces: Sequence[Trace]) -> list[Trace]:
     """Of several of one rank the newest; without numbers each is a rank of its own."""
     newest: dict[object, Trace] = {}
-    for one in traces:
-        key = one.rank if one.rank is not None else one.source
+    for trace in traces:
+        key = trace.rank if trace.rank is not None else trace.source
         other = newest.get(key)
-        if other is None or _begin(one) > _begin(other):
-            newest[key] = one
-    return sorted(newest.values(), key=lambda one: (one.rank is None, one.rank or 0, one.source))
+        if other is None or _begin(trace) > _begin(other):
+            newest[key] = trace
+    return sorted(
+        newest.values(), key=lambda trace: (trace.rank is None, trace.rank or 0, trace.source)
+    )
 
 
 def _begin(trace: Trace) -> int:
@@ -125,12 +127,12 @@ def _left_out(read: Sequence[object], kept: Sequence[Trace]) -> Iterator[Unexami
 
 
 def _gaps(traces: Sequence[Trace], world: int) -> Iterator[Unexamined]:
-    for one in traces:
-        if one.cut or one.damaged:
-            lost = f"{one.damaged} of its events could not be understood" if one.damaged else ""
-            why = "; ".join(part for part in (one.cut, lost) if part)
+    for trace in traces:
+        if trace.cut or trace.damaged:
+            lost = f"{trace.damaged} of its events could not be understood" if trace.damaged else ""
+            why = "; ".join(part for part in (trace.cut, lost) if part)
             yield Unexamined(
-                f"rest of {one.source}", why, "export the trace again, or copy it again"
+                f"rest of {trace.source}", why, "export the trace again, or copy it again"
             )
     known = {one.rank for one in traces if one.rank is not None}
     missing = sorted(set(range(min(world, MOST_FILES))) - known)

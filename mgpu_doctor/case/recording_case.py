@@ -234,7 +234,7 @@ def _flights(
             except NotAFlightError as error:
                 remedy = "nothing: the rest of the recording was examined"
                 unexamined.append(Unexamined(layout.FLIGHT, str(error), remedy))
-    return tuple(one for one in found if until is None or (one.at or 0.0) <= until)
+    return tuple(flight for flight in found if until is None or (flight.at or 0.0) <= until)
 
 
 def _observed(outcome: Outcome, end: JobEnd, current: list[Rank], until: float | None) -> float:

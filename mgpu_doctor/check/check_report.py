@@ -76,15 +76,15 @@ def _headline(checked: Sequence[Checked]) -> str:
     return f"{many} of {len(checked)} checks: something can be improved (→ how)."
 
 
-def _lines(one: Checked, width: int, colour: bool) -> list[str]:
-    level = one.result.level
+def _lines(checked: Checked, width: int, colour: bool) -> list[str]:
+    level = checked.result.level
     margin = " " * (_TITLE + 5)
     room = width - len(margin)
-    said = _wrapped(one.result.said, room) or [""]
+    said = _wrapped(checked.result.said, room) or [""]
     mark = _style(MARKS[level], _COLOURS[level], colour)
-    lines = [f" {mark} {one.check.title:<{_TITLE}}  {said[0]}"]
+    lines = [f" {mark} {checked.check.title:<{_TITLE}}  {said[0]}"]
     lines += [margin + line for line in said[1:]]
-    for i, line in enumerate(_wrapped(one.result.remedy, room - 2)):
+    for i, line in enumerate(_wrapped(checked.result.remedy, room - 2)):
         lines.append(margin + _style(f"{'→ ' if i == 0 else '  '}{line}", "36", colour))
     return lines
 

@@ -40,7 +40,9 @@ def _hidepid(mounts: str) -> str:
         fields, _, rest = line.partition(" - ")
         if fields.split(" ")[4:5] == ["/proc"]:
             options = rest.rpartition(" ")[2].split(",")
-            values = [one.partition("=")[2] for one in options if one.startswith("hidepid=")]
+            values = [
+                option.partition("=")[2] for option in options if option.startswith("hidepid=")
+            ]
             found = values[0] if values else "0"
     return found
 
@@ -62,7 +64,7 @@ def control_groups(machine: CheckedMachine) -> Result:
     told = f"memory limit {format_bytes(limit.limit)}" if limit and limited else "no memory limit"
     quotas = cgroups.find_cpu_quotas(machine.root)
     if quotas:
-        told += f", at most {min(one.cores for one in quotas):g} cores"
+        told += f", at most {min(quota.cores for quota in quotas):g} cores"
     counted = any(
         cgroups.read_memory_counters(*group)["killed"] is not None for group in groups.values()
     )

@@ -209,7 +209,7 @@ def _judge(found: Comparison, limit: float) -> None:
 
     if found.left_out or any(one.whole is None for one in found.pairs):
         leave("not every run could be compared with the first.", NOTHING_EXAMINED)
-    slower = [letter(one.second) for one in found.pairs if one.slower_by_more_than(limit)]
+    slower = [letter(pair.second) for pair in found.pairs if pair.slower_by_more_than(limit)]
     if slower:
         leave(f"{', '.join(slower)} slower than A by more than {format_share(limit)}.", REGRESSION)
     print_message(f"nothing shown to be slower than A by {format_share(limit)}.")

@@ -129,7 +129,7 @@ def _meanwhile(removed: list[str], *, silent: bool) -> None:
 
     if not silent:
         _get_ready()
-    removed += [one.id for one in tidy(time.time())]
+    removed += [kept.id for kept in tidy(time.time())]
 
 
 def _get_ready() -> None:

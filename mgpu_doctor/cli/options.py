@@ -31,7 +31,7 @@ class Verb(click.Command):
     """Explains its arguments before its options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [one.row for one in self.params if isinstance(one, Argument)]
+        rows = [param.row for param in self.params if isinstance(param, Argument)]
         if rows:
             with formatter.section("Arguments"):
                 formatter.write_dl(rows)

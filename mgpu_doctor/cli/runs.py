@@ -49,7 +49,7 @@ def runs(context: click.Context, *, match: str | None, failed: bool, as_json: bo
     from mgpu_doctor.recording.kept_recordings import all_kept
     from mgpu_doctor.report import recording_list as views
 
-    found = [one for one in all_kept() if _wanted(one, match, failed=failed)]
+    found = [kept for kept in all_kept() if _wanted(kept, match, failed=failed)]
     if as_json:
         put(views.as_json(found))
     elif found:
@@ -118,9 +118,9 @@ def prune(*, older: str | None, most: str | None, keep: int | None, yes: bool) -
         leave(f"{len(left)} could not be removed, such as {first.id} ({why}).", NOTHING_EXAMINED)
 
 
-def _wanted(one: Kept, match: str | None, *, failed: bool) -> bool:
-    told = f"{one.id} {' '.join(one.command)}"
-    return (match is None or match in told) and (one.failed or not failed)
+def _wanted(kept: Kept, match: str | None, *, failed: bool) -> bool:
+    told = f"{kept.id} {' '.join(kept.command)}"
+    return (match is None or match in told) and (kept.failed or not failed)
 
 
 def _none() -> str:

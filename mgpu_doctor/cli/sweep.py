@@ -94,7 +94,9 @@ def run_sweep(
                     f"`mgpu-doctor diagnose {recordings[-1]}` says why."
                 )
     _tell(recordings, json_out)
-    print_message(f"recordings: {directory or ' '.join(one.name for one in recordings)}")
+    print_message(
+        f"recordings: {directory or ' '.join(recording.name for recording in recordings)}"
+    )
     if turns.asked is not None:
         raise click.exceptions.Exit(128 + turns.asked)
     raise click.exceptions.Exit(next((code for code in codes if code), 0))

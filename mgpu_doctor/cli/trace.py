@@ -109,11 +109,15 @@ def _say(taken: Sequence[TakenTrace]) -> None:
     from mgpu_doctor.report.text import line
 
     reasons: dict[str, list[str]] = {}
-    for one in taken:
-        if one.why is not None:
-            who = f"rank {one.rank}" if one.rank is not None else f"process {one.pid}"
-            what = "no trace" if one.path is None else "a short trace"
-            reasons.setdefault(f"{what} ({line(one.why)})", []).append(who)
+    for taken_trace in taken:
+        if taken_trace.why is not None:
+            who = (
+                f"rank {taken_trace.rank}"
+                if taken_trace.rank is not None
+                else f"process {taken_trace.pid}"
+            )
+            what = "no trace" if taken_trace.path is None else "a short trace"
+            reasons.setdefault(f"{what} ({line(taken_trace.why)})", []).append(who)
     for reason, whose in reasons.items():
         more = f" and {len(whose) - 4} more" if len(whose) > 4 else ""
         print_message(f"{', '.join(whose[:4])}{more}: {reason}.")

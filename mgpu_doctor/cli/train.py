@@ -57,7 +57,7 @@ def _told(option: Option) -> str:
 
 
 def _takers(option: Option, trainers: Sequence[Trainer]) -> str:
-    takers = [one.name for one in trainers if option in one.options]
+    takers = [trainer.name for trainer in trainers if option in trainer.options]
     others = [one.name for one in trainers if option not in one.options]
     if not others:
         return ""

@@ -58,7 +58,7 @@ def _named(words: Sequence[str], tell: Tell) -> list[Case]:
     subjects = [recognise(word) for word in words]
     tell(f"reading {', '.join(Path(word).name or word for word in words[:MOST_TOLD])}")
     targets = _targets([one for one in subjects if isinstance(one, Pid | Recording)])
-    logs = [one.path for one in subjects if isinstance(one, Log)]
+    logs = [subject.path for subject in subjects if isinstance(subject, Log)]
     flights = _flights([one.path for one in subjects if isinstance(one, Flights)])
     if len(targets) > 1 and (logs or flights):
         raise UnknownSubject(
@@ -87,8 +87,8 @@ def _named(words: Sequence[str], tell: Tell) -> list[Case]:
 def _targets(subjects: Sequence[Pid | Recording]) -> list[Target]:
     """Several processes of one job are one target."""
     found: dict[object, Target] = {}
-    for one in subjects:
-        target = of_pid(one.pid) if isinstance(one, Pid) else of_recording(one.path)
+    for subject in subjects:
+        target = of_pid(subject.pid) if isinstance(subject, Pid) else of_recording(subject.path)
         if isinstance(target, str):
             raise UnknownSubject(target)
         found.setdefault(target.identity, target)

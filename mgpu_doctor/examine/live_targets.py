@@ -55,7 +55,7 @@ class Target:
         """The same for two that are the same job."""
         if self.recording is not None:
             return self.recording.resolve()
-        return frozenset(one.pid for one in self.job.processes) if self.job else None
+        return frozenset(process.pid for process in self.job.processes) if self.job else None
 
 
 def of_pid(pid: int) -> Target | str:
@@ -107,7 +107,7 @@ def examine(target: Target, tell: Tell) -> Case:
         gathered = gather_recorders(target.job, _sockets(ranks), timeout=FLIGHT_PATIENCE)
         case = replace(case, unexamined=(*case.unexamined, *unexamined_of(gathered.untold)))
         forms = gathered.forms or _told_by_nccl(target.job)
-    elif not any(one.stacks for one in looks):
+    elif not any(look.stacks for look in looks):
         forms = _told_by_nccl(target.job)
     else:
         return case
@@ -118,13 +118,13 @@ def _told_by_nccl(job: FoundJob) -> tuple[dict[str, Any], ...]:
     """What NCCL itself counts of a job that stands, where nothing else tells."""
     first = next(iter(job.ranks), None)
     address = first and address_of(read_environment(first.pid, processes.PROC))
-    numbers = {one.pid: one.rank for one in job.ranks if one.rank is not None}
+    numbers = {rank.pid: rank.rank for rank in job.ranks if rank.rank is not None}
     return find_stuck_communicators(numbers, address) if address else ()
 
 
 def _endings(look: Look) -> tuple[Ending, ...]:
     """What the machine remembers of deaths, where a rank is gone."""
-    if all(one.state not in GONE for one in look.ranks):
+    if all(rank.state not in GONE for rank in look.ranks):
         return ()
     endings = ExitEvidence(history=True)
     endings.look()
@@ -145,8 +145,10 @@ def _recorded(folders: Iterable[Path] | None = None) -> Iterator[Target]:
         yield Target(next(own, None), folder)
 
 
-def _same(one: FoundJob | None, other: FoundJob) -> bool:
-    return one is not None and _has_one_of(one, (process.pid for process in other.processes))
+def _same(found_job: FoundJob | None, other: FoundJob) -> bool:
+    return found_job is not None and _has_one_of(
+        found_job, (process.pid for process in other.processes)
+    )
 
 
 def _has_one_of(job: FoundJob, pids: Iterable[int]) -> bool:
@@ -182,7 +184,7 @@ def _first_word(seen: list[Look]) -> str:
     """What one look tells: not yet whether it is a hang."""
     followed = follow(seen)
     motions = followed.motions if followed is not None else ()
-    busy = [one for one in motions if not waits(one)]
+    busy = [motion for motion in motions if not waits(motion)]
     if not busy or len(busy) == len(motions) or len(busy) > MOST_NAMED:
         return format_count(len(motions), "rank") + " seen"
     told = ", ".join(f"rank {one.posture.rank} {describe_activity(one)}" for one in busy)

@@ -36,7 +36,7 @@ class Way:
 def way_to(word: str) -> Way:
     """Raises UnknownSubject: its sentence says why the job cannot be traced, and what to do."""
     job = _job(word)
-    ranks = [one for one in job.ranks if one.state not in "ZX"]
+    ranks = [rank for rank in job.ranks if rank.state not in "ZX"]
     if not ranks:
         raise UnknownSubject("no rank of this job runs any more.")
     foreign = next((one for one in ranks if one.uid not in (None, os.geteuid())), None)
@@ -92,7 +92,7 @@ def _socket(pid: int, boxes: str | None) -> Path | None:
 
 
 def _why_not(ranks: list[FoundProcess], given: Mapping[int, Mapping[str, str]]) -> str:
-    maps = "".join(_maps(one.pid) for one in ranks[:4])
+    maps = "".join(_maps(rank.pid) for rank in ranks[:4])
     if "libtensorflow" in maps and "libtorch" not in maps:
         return (
             "this is a TensorFlow job, and only PyTorch's can be traced from outside: let it call "

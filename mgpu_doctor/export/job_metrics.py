@@ -57,7 +57,9 @@ def distinct(families: Iterable[Metric]) -> list[Metric]:
     """Those that have series, each series once: a scraper refuses a page that has one twice."""
     kept = []
     for family in families:
-        seen = {(one.name, *one.labels.values()): one for one in reversed(family.samples)}
+        seen = {
+            (sample.name, *sample.labels.values()): sample for sample in reversed(family.samples)
+        }
         family.samples = list(reversed(seen.values()))
         if family.samples:
             kept.append(family)

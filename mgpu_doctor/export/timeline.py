@@ -41,7 +41,9 @@ def lines(diagnosis: Diagnosis) -> Iterator[str]:
 def _about(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "job": text.line(diagnosis.case.job.id),
-        "findings": [text.line(f"{one.code}: {one.title}") for one in diagnosis.findings],
+        "findings": [
+            text.line(f"{finding.code}: {finding.title}") for finding in diagnosis.findings
+        ],
     }
 
 
@@ -101,7 +103,9 @@ def _slice(name: str, process: int, track: int, at: float, took: float) -> dict[
 
 def _machines(case: Case) -> Iterator[dict[str, Any]]:
     """Counters of each host; of its GPUs what it sampled."""
-    told = [one.host for one in case.host_samples] + [one.host for one in case.device_samples]
+    told = [one.host for one in case.host_samples] + [
+        device_sample.host for device_sample in case.device_samples
+    ]
     hosts = list(dict.fromkeys(host for host in told if host)) or [""]
     places = {host: MACHINE + place for place, host in enumerate(hosts)}
     for host, process in places.items():

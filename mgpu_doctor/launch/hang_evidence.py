@@ -80,7 +80,7 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
 
 def _numbered(job: FoundJob, boxes: Path) -> FoundJob:
     """The job with the numbers that ranks tell in their boxes alone, as those of Ray Train do."""
-    if all(one.rank is not None for one in job.ranks):
+    if all(rank.rank is not None for rank in job.ranks):
         return job
     told = {}
     for path in list(boxes.glob("*.box"))[:MOST]:
@@ -88,15 +88,17 @@ def _numbered(job: FoundJob, boxes: Path) -> FoundJob:
             identity = read_box(path).identity
             told[identity.pid] = identity.rank
     numbered = (
-        replace(one, rank=told.get(one.pid)) if one.role == RANK and one.rank is None else one
-        for one in job.processes
+        replace(process, rank=told.get(process.pid))
+        if process.role == RANK and process.rank is None
+        else process
+        for process in job.processes
     )
     return replace(job, processes=tuple(numbered))
 
 
 def _sockets(job: FoundJob, boxes: Path) -> dict[int, str]:
     """pid -> where an instrumented rank answers."""
-    found = {one.pid: next(boxes.glob(f"*.{one.pid}.*.sock"), None) for one in job.ranks}
+    found = {rank.pid: next(boxes.glob(f"*.{rank.pid}.*.sock"), None) for rank in job.ranks}
     return {pid: str(path) for pid, path in found.items() if path is not None}
 
 

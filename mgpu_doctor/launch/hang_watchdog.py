@@ -50,7 +50,7 @@ class Stillness:
         last = self._pulses()
         while not self._over.wait(EVERY):
             now = self._pulses()
-            if now == last and any(not one.over for one in now.values()):
+            if now == last and any(not pulse.over for pulse in now.values()):
                 self._while_still(last)
                 last = self._pulses()
             else:

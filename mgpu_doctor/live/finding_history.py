@@ -19,7 +19,7 @@ def update_history(
     first. The same code of the same ranks is the same finding, until it resolves itself: it then
     is one of the past, and may come back as a new one. When the job is `over`, nothing resolves
     itself any more: what is gone then only goes by another name, or was about what comes next."""
-    was = {_key(one.finding): one for one in before if one.is_open}
+    was = {_key(followed.finding): followed for followed in before if followed.is_open}
     now = {_key(finding): finding for finding in found}
     there = tuple(
         Followed(finding, was[key].appeared if key in was else at) for key, finding in now.items()

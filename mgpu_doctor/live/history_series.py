@@ -196,7 +196,7 @@ class Series:
             self._begin()
         start = self._start(at) if since is None else max(since, self._last or since)
         self._last = at
-        known = [math.nan if one is None or not abs(one) <= MOST else one for one in values]
+        known = [math.nan if value is None or not abs(value) <= MOST else value for value in values]
         row = np.array([known] * 3, np.float32)
         self._put(0, np.array([start, at]), row)
 
@@ -270,5 +270,5 @@ def merged(block: Block, width: float) -> Iterable[tuple[Times, Values]]:
         length = np.maximum(times[first:end, 1] - times[first:end, 0], 1e-6)
         low, high = rows[:, 0].min(axis=0), rows[:, 2].max(axis=0)
         mean = np.average(rows[:, 1].astype(np.float64), axis=0, weights=length)
-        one = np.stack([low, np.clip(mean.astype(np.float32), low, high), high])
-        yield np.array([times[first, 0], times[end - 1, 1]]), one
+        stack = np.stack([low, np.clip(mean.astype(np.float32), low, high), high])
+        yield np.array([times[first, 0], times[end - 1, 1]]), stack

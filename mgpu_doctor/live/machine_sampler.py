@@ -116,8 +116,8 @@ class MachineSampler:
         if self._wanted.history:
             here = (None, self._reader.host)
             self._collect().add_all(
-                (one for one in devices if one.host in here),
-                (one for one in hosts if one.host in here),
+                (device for device in devices if device.host in here),
+                (host for host in hosts if host.host in here),
             )
 
     def history(self, at: float, ranks: tuple[Rank, ...] = ()) -> History | None:

@@ -60,7 +60,7 @@ def target(pid: int, stream: str, others: Iterable[int], most: int) -> Target | 
     except OSError:
         return None
     identity = status.st_dev, status.st_ino
-    return Target(name, any(_identity(one, stream) == identity for one in others), end)
+    return Target(name, any(_identity(other, stream) == identity for other in others), end)
 
 
 def _identity(pid: int, stream: str) -> tuple[int, int] | None:
@@ -151,8 +151,8 @@ def _whose(
     numbers = _numbers(case)
     style = None if alone else numbered_style(lines)
     found = []
-    for one in lines:
-        shown = clean_line(one, MOST_WIDTH).rstrip()
+    for line in lines:
+        shown = clean_line(line, MOST_WIDTH).rstrip()
         if shown and alone:
             found.append(Printed(shown, True))
         elif shown:
@@ -167,7 +167,7 @@ def _numbers(case: Case) -> dict[int | None, int | None]:
     """Local rank -> rank, where all are of one host."""
     if len({one.host for one in case.ranks}) != 1:
         return {}
-    return {one.local_rank: one.rank for one in case.ranks if one.local_rank is not None}
+    return {rank.local_rank: rank.rank for rank in case.ranks if rank.local_rank is not None}
 
 
 def _why(case: Case, rank: RankSummary, elsewhere: str) -> str:

@@ -48,7 +48,7 @@ def stand(
     known = _recorded(case, ranks[0], findings, alone=alone)
     if replayed or case.job.ended is not None:
         return known
-    here = {one.pid for one in case.ranks if one.is_here}
+    here = {rank.pid for rank in case.ranks if rank.is_here}
     reachable = next((one for one in ranks if _unreachable(one, here) is None), None)
     if reachable is None or reachable.pid is None:
         return known if isinstance(known, Standing) else _unreachable(ranks[0], here) or known
@@ -56,7 +56,11 @@ def stand(
     if found is None:
         return f"{jobs.unseen(reachable.pid)}."
     if alone:
-        whose = (one for one in found.processes if reachable.pid in (one.pid, _loads_for(one)))
+        whose = (
+            process
+            for process in found.processes
+            if reachable.pid in (process.pid, _loads_for(process))
+        )
         return Standing(_look(replace(found, processes=tuple(whose)), case), reachable.pid)
     looks: list[Look] = []
     for done, some in _portions(found):
@@ -69,7 +73,7 @@ def _recorded(
     case: Case, rank: RankSummary, findings: Sequence[Finding], *, alone: bool
 ) -> Standing | str:
     """What the newest look of the recording saw."""
-    looks = [one for one in case.looks if one.stacks]
+    looks = [look for look in case.looks if look.stacks]
     if alone:
         looks = [one for one in looks if rank.pid is not None and one.stack(rank.pid)]
     if not looks:
@@ -105,8 +109,8 @@ def _portions(job: FoundJob) -> Iterator[tuple[int, FoundJob]]:
     """Some ranks at a time with their data-loader workers, and how many came before."""
     ranks = job.ranks
     for done in range(0, len(ranks), AT_ONCE):
-        pids = {one.pid for one in ranks[done : done + AT_ONCE]}
-        some = (one for one in job.processes if pids & {one.pid, _loads_for(one)})
+        pids = {rank.pid for rank in ranks[done : done + AT_ONCE]}
+        some = (process for process in job.processes if pids & {process.pid, _loads_for(process)})
         first = done == 0
         yield (
             done,
@@ -119,12 +123,12 @@ def _portions(job: FoundJob) -> Iterator[tuple[int, FoundJob]]:
         )
 
 
-def _loads_for(one: FoundProcess) -> int | None:
-    return one.parent if one.role == LOADER else None
+def _loads_for(found_process: FoundProcess) -> int | None:
+    return found_process.parent if found_process.role == LOADER else None
 
 
 def _look(job: FoundJob, case: Case) -> Look:
-    aids = _aids(case, {one.pid for one in job.processes if one.role == RANK})
+    aids = _aids(case, {process.pid for process in job.processes if process.role == RANK})
     seen = read_look(take_snapshot(job, aids=aids))
     assert seen is not None  # it has a time
     return seen
@@ -132,7 +136,7 @@ def _look(job: FoundJob, case: Case) -> Look:
 
 def _aids(case: Case, pids: set[int]) -> Mapping[int, Aid]:
     """Where instrumented ranks answer."""
-    here = (one for one in case.ranks if one.pid in pids and one.is_here)
+    here = (rank for rank in case.ranks if rank.pid in pids and rank.is_here)
     told = ((one.pid, one.metadata.worker_socket) for one in here)
     return {
         pid: Aid(worker_socket=path)

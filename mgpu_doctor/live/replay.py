@@ -47,7 +47,7 @@ class NewestSamples:
 
     def __init__(self, samples: Iterable[DeviceSample]) -> None:
         hosts: dict[str, list[DeviceSample]] = defaultdict(list)
-        for sample in sorted(samples, key=lambda one: one.at):
+        for sample in sorted(samples, key=lambda sample: sample.at):
             hosts[sample.host or ""].append(sample)
         self._hosts = [_timeline(hosts[name]) for name in sorted(hosts)]
 
@@ -63,7 +63,7 @@ class NewestSamples:
 
 
 def _timeline(samples: list[DeviceSample]) -> _Timeline:
-    times = [one.at for one in samples]
+    times = [sample.at for sample in samples]
     usual = (times[-1] - times[0]) / max(1, len(times) - 1)
     return _Timeline(times, samples, max(HOST_GONE, HOST_LATE * usual))
 
@@ -177,7 +177,9 @@ def _cut(case: Case, at: float) -> Case:
 
 def _begin_and_end(case: Case) -> tuple[float, float]:
     """Of a recording, seconds since the epoch; without a job its samples tell."""
-    samples = [one.at for one in case.device_samples] + [one.at for one in case.host_samples]
+    samples = [device_sample.at for device_sample in case.device_samples] + [
+        host_sample.at for host_sample in case.host_samples
+    ]
     end = case.observed if _has_job(case) else max(samples, default=case.observed)
     starts = [case.job.started, *(rank.started for rank in case.ranks)]
     return min([end, *(start for start in starts if start is not None)]), end

@@ -68,7 +68,7 @@ class Outside:
             self._see()
         found = self._diagnosis
         ranks = found.ranks if found is not None else ()
-        devices, host = self._machine.sample(one.pid for one in ranks if one.pid is not None)
+        devices, host = self._machine.sample(rank.pid for rank in ranks if rank.pid is not None)
         at = self._clock()
         return Frame(
             at=at,
@@ -111,7 +111,7 @@ class Outside:
         seen = read_look(take_snapshot(job, stacks=False))
         assert seen is not None  # it has a time
         self._looks.append(seen)
-        self._over = over or all(one.state in GONE for one in seen.ranks)
+        self._over = over or all(rank.state in GONE for rank in seen.ranks)
         # Looks without stacks must not be taken for looks at stacks that nobody waits in.
         case = replace(case_of(job, self._looks, psutil.boot_time()), looks=())
         if self._over:

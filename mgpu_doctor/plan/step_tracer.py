@@ -113,11 +113,13 @@ class StepTracer:
         self._tell("tracing what would help")
         known = followed.traces
         derived = {
-            each: offload_optimizer(found.stream)  # what SGD takes; tests hold it against traces
-            for each in wanted
+            settings: offload_optimizer(
+                found.stream
+            )  # what SGD takes; tests hold it against traces
+            for settings in wanted
             if followed.method is Method.FAKE
-            and each.optimizer is Optimizer.SGD
-            and (found := known.find(replace(each, optimizer=Optimizer.ADAMW)))
+            and settings.optimizer is Optimizer.SGD
+            and (found := known.find(replace(settings, optimizer=Optimizer.ADAMW)))
         }
         asked = [each for each in wanted if each not in derived and each not in known.streams]
         answers = dict(zip(asked, self._pool.map(self._ask, asked), strict=True))

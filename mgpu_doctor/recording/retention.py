@@ -50,7 +50,7 @@ def superfluous(
     """What goes, the oldest first: what changed last more than `older` seconds ago, and as many of
     the oldest as leave no more than `most` bytes and `keep` recordings. What is alive stays and
     counts. Pure."""
-    ordered = sorted(kept, key=lambda one: (one.changed, one.id))
+    ordered = sorted(kept, key=lambda kept: (kept.changed, kept.id))
     size, count = sum(one.size for one in ordered), len(ordered)
     going = []
     for one in ordered:
@@ -66,15 +66,15 @@ def remove(going: Sequence[Kept]) -> tuple[list[Kept], list[tuple[Kept, str]]]:
     """What was removed, and what could not be, with the reason. A folder is renamed first, so that
     nobody finds half of a recording."""
     gone, left = [], []
-    for one in going:
+    for kept in going:
         try:
-            place = one.folder.with_name(f"{GOING}{one.id}")
-            one.folder.rename(place)
+            place = kept.folder.with_name(f"{GOING}{kept.id}")
+            kept.folder.rename(place)
             shutil.rmtree(place)
         except OSError as error:
-            left.append((one, error.strerror or str(error)))
+            left.append((kept, error.strerror or str(error)))
         else:
-            gone.append(one)
+            gone.append(kept)
     return gone, left
 
 
@@ -92,7 +92,7 @@ def tidy(now: float, environment: Mapping[str, str] = os.environ) -> list[Kept]:
     if most is None:
         return []
     going = superfluous(all_kept(environment), now, most=most)
-    return remove([one for one in going if now - one.changed > YOUNG])[0]
+    return remove([kept for kept in going if now - kept.changed > YOUNG])[0]
 
 
 def _half_gone(folder: Path) -> list[Path]:

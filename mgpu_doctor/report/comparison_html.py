@@ -75,19 +75,19 @@ def _html_table(heads: str, rows: Iterable[str], kind: str = "") -> str:
     )
 
 
-def _bar(one: comparison_text.Spent, scale: float) -> str:
+def _bar(spent: comparison_text.Spent, scale: float) -> str:
     if scale <= 0:
         return ""
     at = 0.0
     drawn = []
-    for name, seconds in one.phases.items():
+    for name, seconds in spent.phases.items():
         width = seconds / scale * 1000
         drawn.append(
             f'<rect class="{name}" x="{at:.1f}" y="0" width="{width:.1f}" height="16">'
             f"<title>{escape(name)} {escape(format_seconds(seconds))}</title></rect>"
         )
         at += width
-    spoken = ", ".join(f"{name} {format_seconds(value)}" for name, value in one.phases.items())
+    spoken = ", ".join(f"{name} {format_seconds(value)}" for name, value in spent.phases.items())
     return (
         '<svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(spoken)}">{"".join(drawn)}</svg>'

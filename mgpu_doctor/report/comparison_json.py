@@ -36,7 +36,7 @@ def document(compared: Comparison) -> dict[str, Any]:
             "runs": [_run(compared, place, run) for place, run in enumerate(compared.runs)],
             "left_out": [{"name": one.name, "reason": one.reason} for one in compared.left_out],
             "differs": compared.differs,
-            "pairs": [_pair(one) for one in compared.pairs],
+            "pairs": [_pair(pair) for pair in compared.pairs],
             "scaling": {
                 "reference": comparison_text.letter(scaling.reference),
                 "growth": scaling.growth,
@@ -48,7 +48,7 @@ def document(compared: Comparison) -> dict[str, Any]:
                 "run": comparison_text.letter(best.place),
                 "fastest": comparison_text.letter(best.fastest),
             },
-            "laws": [_law(one) for one in compared.laws],
+            "laws": [_law(law) for law in compared.laws],
             "spread": compared.spread,
             "loss": compared.loss,
             "notes": list(comparison_text.further(compared)),
@@ -92,19 +92,23 @@ def _level(level: Level) -> dict[str, Any]:
     return {"seconds": level.seconds, "bound": level.bound}
 
 
-def _pair(one: Pair) -> dict[str, Any]:
+def _pair(pair: Pair) -> dict[str, Any]:
     return {
-        "first": comparison_text.letter(one.first),
-        "second": comparison_text.letter(one.second),
-        "change": one.change,
-        "time_ratio": _interval(one.whole),
-        "usual_time_ratio": _interval(one.usual),
-        "reason": one.reason,
+        "first": comparison_text.letter(pair.first),
+        "second": comparison_text.letter(pair.second),
+        "change": pair.change,
+        "time_ratio": _interval(pair.whole),
+        "usual_time_ratio": _interval(pair.usual),
+        "reason": pair.reason,
     }
 
 
-def _interval(one: Interval | None) -> dict[str, float] | None:
-    return None if one is None else {"ratio": one.ratio, "low": one.low, "high": one.high}
+def _interval(interval: Interval | None) -> dict[str, float] | None:
+    return (
+        None
+        if interval is None
+        else {"ratio": interval.ratio, "low": interval.low, "high": interval.high}
+    )
 
 
 def _law(fitted: Fitted) -> dict[str, Any]:
@@ -122,11 +126,11 @@ def _law(fitted: Fitted) -> dict[str, Any]:
     }
 
 
-def _point(one: Point) -> dict[str, Any]:
+def _point(point: Point) -> dict[str, Any]:
     return {
-        "ranks": one.ranks,
-        "step_seconds": one.total,
-        "work": one.work,
-        "wait": one.wait,
-        "communication": one.communication,
+        "ranks": point.ranks,
+        "step_seconds": point.total,
+        "work": point.work,
+        "wait": point.wait,
+        "communication": point.communication,
     }

@@ -24,7 +24,7 @@ def render_comparison_markdown(compared: Comparison) -> str:
         _markdown_phases(compared),
     ]
     if len(compared.pairs) > 1:
-        parts.append(_markdown_list(escape(comparison_text.told(one)) for one in compared.pairs))
+        parts.append(_markdown_list(escape(comparison_text.told(pair)) for pair in compared.pairs))
     further = comparison_text.further(compared)
     parts.append(_markdown_list(escape(sentence) for sentence in further))
     return "\n\n".join(part for part in parts if part) + "\n"

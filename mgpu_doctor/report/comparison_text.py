@@ -124,32 +124,32 @@ def headline(compared: Comparison) -> Verdict:
     return _best(compared, found)
 
 
-def told(one: Pair) -> str:
+def told(pair: Pair) -> str:
     """`B is slower than A: 12 % more time for the same work (10 to 14 %)`."""
-    first, second = letter(one.first), letter(one.second)
-    if one.whole is None:
-        return f"{second} and {first} cannot be told apart: {one.reason}"
-    what = "a step" if one.unit == STEPS else "for the same work"
-    if one.change is Change.NONE:
-        low, high = _signed(one.whole.low), _signed(one.whole.high)
+    first, second = letter(pair.first), letter(pair.second)
+    if pair.whole is None:
+        return f"{second} and {first} cannot be told apart: {pair.reason}"
+    what = "a step" if pair.unit == STEPS else "for the same work"
+    if pair.change is Change.NONE:
+        low, high = _signed(pair.whole.low), _signed(pair.whole.high)
         return f"no difference shown between {first} and {second} ({low} to {high} time {what})"
-    shown = one.decided
+    shown = pair.decided
     assert shown is not None
-    sentence = f"{second} is {one.change.value} than {first}: {_change(shown)} time {what}"
-    if shown is not one.whole:
+    sentence = f"{second} is {pair.change.value} than {first}: {_change(shown)} time {what}"
+    if shown is not pair.whole:
         return (
             f"{sentence} in the usual step ({_range(shown)}); pauses hide it in the whole time "
-            f"({_signed(one.whole.low)} to {_signed(one.whole.high)})"
+            f"({_signed(pair.whole.low)} to {_signed(pair.whole.high)})"
         )
     return f"{sentence} ({_range(shown)})"
 
 
-def _change(one: Interval) -> str:
-    return f"{format_share(abs(one.ratio - 1))} {'more' if one.ratio > 1 else 'less'}"
+def _change(interval: Interval) -> str:
+    return f"{format_share(abs(interval.ratio - 1))} {'more' if interval.ratio > 1 else 'less'}"
 
 
-def _range(one: Interval) -> str:
-    ends = sorted((abs(one.low - 1), abs(one.high - 1)))
+def _range(interval: Interval) -> str:
+    ends = sorted((abs(interval.low - 1), abs(interval.high - 1)))
     return f"{format_share(ends[0]).removesuffix(' %')} to {format_share(ends[1])}"
 
 

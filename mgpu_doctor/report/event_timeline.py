@@ -70,7 +70,7 @@ class Shown:
 
 def shown(diagnosis: Diagnosis, most: int) -> Shown:
     """Without findings: those have sections of their own. How it ended matters most."""
-    known = [one for one in events_of(diagnosis).events if one.kind is not Kind.FINDINGS]
+    known = [event for event in events_of(diagnosis).events if event.kind is not Kind.FINDINGS]
     return Shown(tuple(known[:most][::-1]), max(0, len(known) - most))
 
 

@@ -294,7 +294,7 @@ def _compiled(who: str, events: Sequence[Told]) -> Iterator[TimelineEvent]:
     for name, times in functions.items():
         last = times[-1]
         why = last.text.partition(": ")[2]
-        spent = format_seconds(sum(one.seconds for one in times))
+        spent = format_seconds(sum(time.seconds for time in times))
         often = "" if len(times) == 1 else f" {len(times)} times"
         reason = f", the last time because {why}" if why else f", the last at step {last.step}"
         what = name or "a function"

@@ -99,7 +99,7 @@ class LastMinute:
 
     @property
     def first(self) -> tuple[Stop, ...]:
-        return tuple(one for one in self.stops if one.first)
+        return tuple(stop for stop in self.stops if stop.first)
 
     def newest(self, most: int) -> tuple[Stop, ...]:
         """The first, the culprits and as many of the others as there is room for, in order."""
@@ -146,7 +146,7 @@ def last_minute(diagnosis: Diagnosis) -> LastMinute | None:
         )
         for summary, rank in pairs
     )
-    return LastMinute(stops, tuple(nobodys), len({one.host for one in stops}))
+    return LastMinute(stops, tuple(nobodys), len({stop.host for stop in stops}))
 
 
 def _stop(
@@ -194,8 +194,8 @@ def _stop(
     )
 
 
-def _left(one: RankSummary) -> bool:
-    return bool(one.exit_code) and not one.signal
+def _left(rank_summary: RankSummary) -> bool:
+    return bool(rank_summary.exit_code) and not rank_summary.signal
 
 
 def _stopped(rank: Rank | None, fell: bool) -> float | None:
@@ -241,16 +241,16 @@ def _printed(case: Case) -> tuple[Mapping[int | None, Sequence[str]], Sequence[s
     alone = case.ranks[0].rank if len(case.ranks) == 1 else None
     local = _by_local_rank(case.ranks)
     own: dict[int | None, list[str]] = defaultdict(list)
-    for one in lines:
-        label = split_line(one, style)
+    for line in lines:
+        label = split_line(line, style)
         rank = label.rank if label.rank is not None else local.get(label.local_rank, alone)
-        own[rank].append(text.cut(text.clean(one).replace("\n", " ").rstrip(), WIDEST))
+        own[rank].append(text.cut(text.clean(line).replace("\n", " ").rstrip(), WIDEST))
     nobodys = own.pop(None, [])[-LINES_OF_NOBODY:]
     return {rank: printed[-LINES:] for rank, printed in own.items()}, nobodys
 
 
 def _by_local_rank(ranks: Iterable[Rank]) -> Mapping[int | None, int | None]:
-    known = [one for one in ranks if one.local_rank is not None]
+    known = [rank for rank in ranks if rank.local_rank is not None]
     return {one.local_rank: one.rank for one in known} if len({o.host for o in known}) == 1 else {}
 
 

@@ -46,7 +46,7 @@ def of_gpus(case: Case | None, newest: DeviceSample | None) -> Iterator[Timeline
         found = [*_xids(samples), *_losses(samples)]
         if found and users is None:
             users = _users(case) if case is not None else {}
-        last = {device.index: key_of(device) for one in samples for device in one.devices}
+        last = {device.index: key_of(device) for sample in samples for device in sample.devices}
         for one in found:
             key = last.get(one.index, "") if one.index is not None else ""
             ranks = (users or {}).get(key, ())
@@ -72,9 +72,9 @@ def _samples(
     return found
 
 
-def _same(one: XidEvent, other: XidEvent) -> bool:
-    return (one.index, one.number) == (other.index, other.number) and (
-        abs(one.at - other.at) <= SAME
+def _same(xid_event: XidEvent, other: XidEvent) -> bool:
+    return (xid_event.index, xid_event.number) == (other.index, other.number) and (
+        abs(xid_event.at - other.at) <= SAME
     )
 
 
@@ -89,7 +89,9 @@ def _xids(samples: Iterable[DeviceSample]) -> Iterator[_Found]:
     heard: dict[tuple[int | None, str | None, int], dict[XidEvent, str | None]] = defaultdict(dict)
     for sample in samples:
         for event in sample.events:
-            bus = next((one.bus_id for one in sample.devices if one.index == event.index), None)
+            bus = next(
+                (device.bus_id for device in sample.devices if device.index == event.index), None
+            )
             unlisted = event.bus_id if event.index is None else None
             heard[event.index, unlisted, event.number][event] = bus or event.bus_id
     for (index, unlisted, number), events in heard.items():
@@ -119,7 +121,11 @@ def _losses(samples: Iterable[DeviceSample]) -> Iterator[_Found]:
         if sample.at < before:
             gone, there = {}, set()
         before = sample.at
-        lost = {one.index: _why(one) for one in sample.devices if one.trouble and is_lost(one)}
+        lost = {
+            device.index: _why(device)
+            for device in sample.devices
+            if device.trouble and is_lost(device)
+        }
         if sample.devices and len(sample.devices) < len(there):
             listed = {one.index for one in sample.devices}
             lost.update(dict.fromkeys(there - listed, "it is not listed any more"))
@@ -155,7 +161,7 @@ def exceptions(case: Case) -> Iterator[TimelineEvent]:
     hosts = hosts_of(case)
     raised: dict[str, list[tuple[float, Rank]]] = defaultdict(list)
     for rank in (*case.earlier, *case.ranks):
-        own = [one for one in rank.events if one.kind == "exception"]
+        own = [event for event in rank.events if event.kind == "exception"]
         if rank.error is not None:
             at = rank.error.at if rank.error.at is not None else rank.ended
             words = _sentence(rank.error)

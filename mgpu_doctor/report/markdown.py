@@ -63,7 +63,7 @@ def render(diagnosis: Diagnosis, *, redact: bool = True, home: str | None = None
     parts += _last_minute(diagnosis, hide)
     parts += _happened(diagnosis, hide)
     if diagnosis.tree:
-        lines = [one.text for one in tree_lines(diagnosis.tree, TREE_WIDTH, TREE_HEIGHT)]
+        lines = [line.text for line in tree_lines(diagnosis.tree, TREE_WIDTH, TREE_HEIGHT)]
         parts.append(_folded("Stacks", fence("\n".join(lines))))
     parts.append(_coverage(diagnosis))
     if diagnosis.unexamined:
@@ -189,7 +189,9 @@ def _last_minute(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
     known = hide(known)
     shown = known.newest(MINUTE_ROWS)
     several = known.hosts > 1
-    rows = ([text.cut(cell, LONGEST_CELL) for cell in cells(one, several=several)] for one in shown)
+    rows = (
+        [text.cut(cell, LONGEST_CELL) for cell in cells(stop, several=several)] for stop in shown
+    )
     parts = [escape(told(known)), _table(HEADS, rows)]
     left = len(known.stops) - len(shown)
     parts += [f"{format_count(left, 'more rank')}."] if left else []

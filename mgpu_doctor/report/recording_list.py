@@ -37,18 +37,18 @@ def table(kept: Sequence[Kept], width: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def card(one: Kept, reference: str) -> str:
+def card(kept: Kept, reference: str) -> str:
     """All that is known without a diagnosis. `reference`: by which other verbs find it, too."""
     rows = (
-        ("recording", str(one.folder)),
-        ("command", _command(one)),
-        ("in", one.cwd or UNKNOWN),
-        ("host", one.host or UNKNOWN),
-        ("started", _clock(one.started)),
-        ("took", _lasted(one)),
-        ("ended", one.state),
-        ("boxes", str(one.boxes)),
-        ("size", format_bytes(one.size)),
+        ("recording", str(kept.folder)),
+        ("command", _command(kept)),
+        ("in", kept.cwd or UNKNOWN),
+        ("host", kept.host or UNKNOWN),
+        ("started", _clock(kept.started)),
+        ("took", _lasted(kept)),
+        ("ended", kept.state),
+        ("boxes", str(kept.boxes)),
+        ("size", format_bytes(kept.size)),
     )
     told = "".join(f"{name:<11}{text.line(value)}\n" for name, value in rows)
     name = text.line(shlex.quote(reference))
@@ -82,19 +82,19 @@ def _together(kept: Sequence[Kept]) -> str:
     return f"{format_bytes(sum(one.size for one in kept))} on the disk"
 
 
-def _command(one: Kept, *, short: bool = False) -> str:
+def _command(kept: Kept, *, short: bool = False) -> str:
     """`short`: without the program's folder, which tells little and takes the room."""
-    if not one.command:
-        return "GPUs and host" if one.kind == "watch" else UNKNOWN
-    program = os.path.basename(one.command[0]) if short else one.command[0]
-    return text.line(shlex.join([program, *one.command[1:]]))
+    if not kept.command:
+        return "GPUs and host" if kept.kind == "watch" else UNKNOWN
+    program = os.path.basename(kept.command[0]) if short else kept.command[0]
+    return text.line(shlex.join([program, *kept.command[1:]]))
 
 
 def _clock(at: float | None) -> str:
     return UNKNOWN if at is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
-def _lasted(one: Kept) -> str:
-    if one.started is None or one.ended is None:
+def _lasted(kept: Kept) -> str:
+    if kept.started is None or kept.ended is None:
         return UNKNOWN
-    return format_seconds(max(0.0, one.ended - one.started))
+    return format_seconds(max(0.0, kept.ended - kept.started))

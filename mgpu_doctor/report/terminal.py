@@ -175,9 +175,13 @@ def _evidence(
     return lines
 
 
-def _fact(one: Evidence) -> str:
-    value = text.quantity(one.value, one.unit)
-    return value if one.baseline is None else f"{value} vs {text.quantity(one.baseline, one.unit)}"
+def _fact(evidence: Evidence) -> str:
+    value = text.quantity(evidence.value, evidence.unit)
+    return (
+        value
+        if evidence.baseline is None
+        else f"{value} vs {text.quantity(evidence.baseline, evidence.unit)}"
+    )
 
 
 def _fix(page: _Page, fix: Fix, gained: str | None, *, first: bool) -> None:
@@ -188,7 +192,7 @@ def _fix(page: _Page, fix: Fix, gained: str | None, *, first: bool) -> None:
         lines = [Text(one, style="bold cyan") for one in how[:FIX_LINES]]
         if len(how) > FIX_LINES:
             lines.append(Text(f"… {len(how) - FIX_LINES} lines more in the report", style="dim"))
-        page.labelled("", *(Padding(one, (0, 0, 0, 2)) for one in lines))
+        page.labelled("", *(Padding(line, (0, 0, 0, 2)) for line in lines))
     if gained:
         page.labelled("gain", _prose(gained, page.body, "green"))
 
@@ -197,7 +201,7 @@ def _stacks(page: _Page, diagnosis: Diagnosis) -> None:
     lines = tree_lines(diagnosis.tree, page.inner)
     if lines:
         page.gap()
-    page.indented(*(Text(one.text, style="bold red" if one.culprit else "") for one in lines))
+    page.indented(*(Text(line.text, style="bold red" if line.culprit else "") for line in lines))
 
 
 def _rest(page: _Page, diagnosis: Diagnosis, lead: Finding | None, *, brief: bool) -> None:

@@ -71,7 +71,10 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
     case = diagnosis.case
     if not case.looks or case.job.outcome is not Outcome.RUNNING:
         return None
-    undecided = next((one for one in diagnosis.unexamined if one.gap is Gap.BLOCKING_RANK), None)
+    undecided = next(
+        (unexamined for unexamined in diagnosis.unexamined if unexamined.gap is Gap.BLOCKING_RANK),
+        None,
+    )
     if undecided is not None:
         return Verdict(Tone.UNKNOWN, "the job stands still, and its stacks do not tell why")
     looks = format_count(len(case.looks), "look")
@@ -81,7 +84,7 @@ def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
 def _by_traces(diagnosis: Diagnosis) -> Verdict:
     """Of a job of which nothing but its profiler's traces is at hand."""
     sentence = "nothing wrong found in the traces"
-    if any(one.gap is Gap.RANK_COMPARISON for one in diagnosis.unexamined):
+    if any(unexamined.gap is Gap.RANK_COMPARISON for unexamined in diagnosis.unexamined):
         return Verdict(Tone.UNKNOWN, f"{sentence}, but the ranks could not be compared")
     return Verdict(Tone.GOOD, sentence)
 

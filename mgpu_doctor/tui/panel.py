@@ -204,9 +204,9 @@ class Panel(ScrollView, inherit_bindings=False):
         return strip.adjust_cell_length(width, style).apply_style(style)
 
 
-def _same(one: Text, other: Text) -> bool:
+def _same(text: Text, other: Text) -> bool:
     """Rich leaves out the style of the whole."""
-    return one is other or (one == other and one.style == other.style)
+    return text is other or (text == other and text.style == other.style)
 
 
 class FindingsPanel(Panel):

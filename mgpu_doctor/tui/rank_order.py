@@ -52,7 +52,12 @@ def memory_of(frame: Frame) -> Memory:
     for place, on in placed.items():
         pid = diagnosis.ranks[place].pid
         devices = [there[at].device for at in on]
-        own = [one.memory for device in devices for one in device.processes if one.pid == pid]
+        own = [
+            process.memory
+            for device in devices
+            for process in device.processes
+            if process.pid == pid
+        ]
         parts = own or [device.memory_used for device in devices]
         if all(part is not None for part in parts):
             held[id(diagnosis.ranks[place])] = sum(part for part in parts if part is not None)

@@ -61,7 +61,7 @@ def _full(
         return None
     warm = max(map(_warm, ranks))
     ended = min((rank.ended for rank in ranks if rank.ended is not None), default=float("inf"))
-    seen = [one for one in samples if warm <= one.at < ended][-NEWEST:]
+    seen = [sample for sample in samples if warm <= sample.at < ended][-NEWEST:]
     often = sum(_share(one) >= full for one in seen)
     if len(seen) < LEAST or often < LASTING * len(seen) or _share(seen[-1]) < full:
         return None
@@ -73,10 +73,14 @@ def _warm(rank: Rank) -> float:
     return float(steps["end_ns"][0]) * 1e-9 + rank.clock_offset if len(steps) else float("inf")
 
 
-def _share(one: HostSample) -> float:
-    if one.memory_used is None or not one.memory_total or one.memory_cache is None:
+def _share(host_sample: HostSample) -> float:
+    if (
+        host_sample.memory_used is None
+        or not host_sample.memory_total
+        or host_sample.memory_cache is None
+    ):
         return 0.0
-    return (one.memory_used - one.memory_cache) / one.memory_total
+    return (host_sample.memory_used - host_sample.memory_cache) / host_sample.memory_total
 
 
 def _brim(host: str, ranks: Sequence[Rank], seen: Sequence[HostSample]) -> FullHost:
@@ -96,7 +100,11 @@ def _brim(host: str, ranks: Sequence[Rank], seen: Sequence[HostSample]) -> FullH
 
 
 def _pressure(seen: Sequence[HostSample]) -> float | None:
-    told = [(one.at, one.pressure["memory"]) for one in seen if "memory" in one.pressure]
+    told = [
+        (host_sample.at, host_sample.pressure["memory"])
+        for host_sample in seen
+        if "memory" in host_sample.pressure
+    ]
     if len(told) < 2 or told[-1][0] <= told[0][0]:
         return None
     return max(0.0, min(1.0, (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0])))

@@ -71,7 +71,7 @@ def _of_rank(
     records = after_warm_up(rank.steps)
     if room is None or not len(records) or records["micro_batches"].max() > 1:
         return None
-    peaks = [float(one.peak) for one in ladder]
+    peaks = [float(memory_peak.peak) for memory_peak in ladder]
     for unit in UNITS:
         sizes = [float(getattr(one, unit)) for one in ladder]
         fitted = fit_line(sizes, peaks, least)

@@ -52,7 +52,7 @@ class MemoryGrowth:
         if self.free is None:
             return None
         slopes = self.growth.slope, self.growth.high, self.growth.low
-        expected, earliest, latest = (self.free / (one * self.together) for one in slopes)
+        expected, earliest, latest = (self.free / (slope * self.together) for slope in slopes)
         return expected, earliest, latest
 
 
@@ -154,7 +154,9 @@ def _by_host(case: Case) -> Callable[[str], Sequence[HostSample]]:
     homeless = found.pop(None, [])
     if not homeless:
         return lambda host: found.get(host, ())
-    return lambda host: [one for one in case.host_samples if one.host in (None, host)]
+    return lambda host: [
+        host_sample for host_sample in case.host_samples if host_sample.host in (None, host)
+    ]
 
 
 def _sampled(samples: Sequence[HostSample], rank: Rank) -> tuple[Floats, Floats]:
@@ -183,19 +185,22 @@ def _free_on_host(case: Case, host: str) -> float | None:
     return None
 
 
-def _within_limits(case: Case, one: MemoryGrowth) -> MemoryGrowth:
+def _within_limits(case: Case, memory_growth: MemoryGrowth) -> MemoryGrowth:
     """Whatever is full first: the host, or what the process itself may have."""
-    pid, host = one.rank.pid, one.rank.host
+    pid, host = memory_growth.rank.pid, memory_growth.rank.host
     for sample in reversed(case.host_samples):
         task = sample.tasks.get(pid) if pid is not None and sample.host in (None, host) else None
         if pid is None or task is None:
             continue
         if task.room is None:
-            return one
-        since = one.growth.last - sample.processes.get(pid, (0.0, one.growth.last))[1]
-        own = replace(one, free=max(0.0, task.room - since), together=1.0, limited=True)
-        return min((one, own), key=lambda each: each.left[0] if each.left else np.inf)
-    return one
+            return memory_growth
+        since = (
+            memory_growth.growth.last
+            - sample.processes.get(pid, (0.0, memory_growth.growth.last))[1]
+        )
+        own = replace(memory_growth, free=max(0.0, task.room - since), together=1.0, limited=True)
+        return min((memory_growth, own), key=lambda each: each.left[0] if each.left else np.inf)
+    return memory_growth
 
 
 def _key(rank: Rank, placed: Mapping[int, Placement]) -> Key | None:
@@ -209,7 +214,7 @@ def _free_on_devices(case: Case) -> dict[Key, float]:
     found = {}
     for key, device in devices(recent(case)).items():
         if device.memory_total is not None and device.memory_used is not None:
-            here = (one for one in case.ranks if _key(one, placed) == key)
+            here = (rank for rank in case.ranks if _key(rank, placed) == key)
             cached = sum(_cached(here))
             found[key] = float(max(0, device.memory_total - device.memory_used) + cached)
     return found

@@ -184,7 +184,7 @@ class Step:
 def last_known_step(flight: Flight, entry: Collective) -> Step | None:
     """The call itself, or the last before it, of which the rank's habit is known: where it has
     strayed, nothing that follows is habit. None: it varied, or was too seldom."""
-    calls = [(one.group, key_of(_slot(one))) for one in flight.collectives]
+    calls = [(collective.group, key_of(_slot(collective))) for collective in flight.collectives]
     at = next((i for i, one in enumerate(flight.collectives) if one is entry), -1)
     for i in range(at, max(-1, at - LONGEST), -1):
         found = habit(calls, i)
@@ -195,5 +195,5 @@ def last_known_step(flight: Flight, entry: Collective) -> Step | None:
     return None
 
 
-def _slot(one: Collective) -> Slot:
-    return (one,)
+def _slot(collective: Collective) -> Slot:
+    return (collective,)

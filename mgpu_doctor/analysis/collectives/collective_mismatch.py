@@ -53,12 +53,12 @@ class Clash(str, Enum):
     SHAPE = "shape"
 
 
-def clash(one: Slot, other: Slot) -> Clash | None:
+def clash(slot: Slot, other: Slot) -> Clash | None:
     """What keeps two ranks' calls from being one collective; None where they may be.
 
     A slot that is still being filled is compared as far as it goes.
     """
-    for a, b in zip(one, other, strict=False):
+    for a, b in zip(slot, other, strict=False):
         found = _clash(a, b)
         if found is not None:
             return found
@@ -113,7 +113,7 @@ def silent_shift(circle: Circle) -> Divergence | None:
             and shift.distinct >= LEAST_DISTINCT
             and shift.agreed >= LEAST_AGREED
         ):
-            most = [one for one in keys if keys[one].get(shift.sequence) == usual[shift.sequence]]
+            most = [key for key in keys if keys[key].get(shift.sequence) == usual[shift.sequence]]
             if 2 * len(most) > len(circle.members):
                 return _shifted(circle, shift, [rank], most)
     return None
@@ -227,7 +227,7 @@ def _told(
 
 def _shifted(circle: Circle, shift: Shift, others: list[int], most: list[int]) -> Divergence:
     entries = {rank: circle.lanes[rank].entry(shift.sequence) for rank in most}
-    expected = next((one for one in entries.values() if one is not None), None)
+    expected = next((entry for entry in entries.values() if entry is not None), None)
     return Divergence(
         kind=Kind.SKIPPED if shift.by > 0 else Kind.EXTRA,
         group=circle.group,

@@ -156,7 +156,7 @@ def _moment(flight: Flight) -> float | None:
 
 def _seconds(entry: Collective, flight: Flight, moments: list[float | None]) -> float | None:
     since = entry.created if entry.started is None else entry.started
-    if since is None or flight.at is None or any(one is None for one in moments):
+    if since is None or flight.at is None or any(moment is None for moment in moments):
         return None
     if entry.timeout is not None and flight.at - since > entry.timeout + BEYOND_TIMEOUT:
         return None
@@ -165,6 +165,8 @@ def _seconds(entry: Collective, flight: Flight, moments: list[float | None]) -> 
 
 def _usual_pause(flight: Flight) -> float:
     """The second longest pause between its calls: the longest may be a warm-up."""
-    times = sorted(one.created for one in flight.collectives if one.created is not None)
+    times = sorted(
+        collective.created for collective in flight.collectives if collective.created is not None
+    )
     pauses = sorted(b - a for a, b in pairwise(times))
     return pauses[-2] if len(pauses) > 1 else 0.0

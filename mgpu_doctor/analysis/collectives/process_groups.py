@@ -89,7 +89,8 @@ def lane(rank: int, flight: Flight, called: Iterable[Collective]) -> Lane:
     """One rank's calls in a group; the first number is left out where the ring may have lost a
     part of it."""
     ordered = sorted(
-        (one for one in called if one.sequence is not None), key=lambda one: one.sequence or 0
+        (collective for collective in called if collective.sequence is not None),
+        key=lambda one: one.sequence or 0,
     )
     slots = {
         sequence: tuple(same)
@@ -102,17 +103,17 @@ def lane(rank: int, flight: Flight, called: Iterable[Collective]) -> Lane:
     return Lane(rank, flight, slots, max(slots, default=-1), next(pending, None), tells)
 
 
-def is_over(one: Collective, tells: bool) -> bool:
+def is_over(collective: Collective, tells: bool) -> bool:
     """Whether it had ended. `tells`: the recorder follows its operations, as NCCL's does; then
     what is retired but not completed has timed out. gloo's (torch 2.13) only retires them."""
-    return one.state == "completed" or (not tells and one.retired is True)
+    return collective.state == "completed" or (not tells and collective.retired is True)
 
 
 def _by_group(flight: Flight) -> dict[tuple[str, str | None], list[Collective]]:
     found: dict[tuple[str, str | None], list[Collective]] = defaultdict(list)
-    for one in flight.collectives:
-        if not one.p2p:
-            found[one.group, one.backend].append(one)
+    for collective in flight.collectives:
+        if not collective.p2p:
+            found[collective.group, collective.backend].append(collective)
     return found
 
 
@@ -141,25 +142,25 @@ def pairs(newest: Mapping[int, Flight]) -> tuple[Circle, ...]:
     ways: dict[_Way, dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
     whole = {rank for rank, flight in newest.items() if not flight.lost}
     for rank in whole:
-        for one in newest[rank].collectives:
-            way = _way(one, newest[rank]) if one.p2p else None
+        for collective in newest[rank].collectives:
+            way = _way(collective, newest[rank]) if collective.p2p else None
             if way is not None and rank in way[2:] and whole.issuperset(way[2:]):
                 calls = ways[way][rank]
-                calls.append(replace(one, sequence=len(calls) + 1))
+                calls.append(replace(collective, sequence=len(calls) + 1))
     return tuple(_circle(way, ways[way], newest) for way in sorted(ways, key=str))
 
 
-def _way(one: Collective, flight: Flight) -> _Way | None:
+def _way(collective: Collective, flight: Flight) -> _Way | None:
     """Torch counts within the group; the group's own list tells who that is."""
-    ranks = flight.groups.get(one.group)
-    sent, received = _SEND.fullmatch(one.operation), _RECEIVE.fullmatch(one.operation)
+    ranks = flight.groups.get(collective.group)
+    sent, received = _SEND.fullmatch(collective.operation), _RECEIVE.fullmatch(collective.operation)
     ends = sent.groups() if sent else received.groups()[::-1] if received else None
     if ranks is None or ends is None:
         return None
     source, target = (int(end) for end in ends)
     if max(source, target) >= len(ranks):
         return None
-    return one.group, one.backend, ranks[source], ranks[target]
+    return collective.group, collective.backend, ranks[source], ranks[target]
 
 
 def _circle(

@@ -139,7 +139,7 @@ def _of(
     """`there`: the waits that are told of."""
     circle = wait.circle
     seconds = [one.seconds for one in there]
-    known = [one for one in seconds if one is not None]
+    known = [second for second in seconds if second is not None]
     return Divergence(
         kind=kind,
         group=circle.group,

@@ -168,7 +168,7 @@ def options_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 def differing(settings: Sequence[Mapping[str, str]]) -> tuple[str, ...]:
     """Names whose values are not the same in all runs, in the order in which they were found."""
-    names = dict.fromkeys(name for each in settings for name in each)
+    names = dict.fromkeys(name for setting in settings for name in setting)
     return tuple(name for name in names if len({each.get(name) for each in settings}) > 1)
 
 
@@ -415,6 +415,8 @@ def _total(ranks: Iterable[Records], name: str) -> float | None:
 def _shared(case: Case) -> Iterable[Shared]:
     if any(rank.metadata.clock is not PhaseClock.CPU for rank in case.ranks):
         return  # devices compute
-    for one in measure_cpu_demand(case, surroundings(case)):
-        if one.full and one.cores is not None:
-            yield Shared(one.host, len(one.ranks), one.threads, one.cores)
+    for cpu_demand in measure_cpu_demand(case, surroundings(case)):
+        if cpu_demand.full and cpu_demand.cores is not None:
+            yield Shared(
+                cpu_demand.host, len(cpu_demand.ranks), cpu_demand.threads, cpu_demand.cores
+            )

@@ -85,9 +85,9 @@ def measure_core_contention(
     known = [many for rank in there if isinstance(many := rank.metadata.affinity, int)]
     cores = max(known, default=None)
     queued = [
-        max(0.0, one.all_queueing - (one.queueing or 0.0))
-        for one in around.values()
-        if one.all_queueing is not None
+        max(0.0, surroundings.all_queueing - (surroundings.queueing or 0.0))
+        for surroundings in around.values()
+        if surroundings.all_queueing is not None
     ]
     if not queued:
         return CoreContention(cores is None or len(there) >= cores, len(there), cores)
@@ -110,12 +110,12 @@ def _moved_by_others(ranks: Sequence[Rank], around: Mapping[int, Surroundings]) 
     if any(rank.metadata.threads != 1 for rank in ranks) or _pooled(around):
         return None
     used = [
-        max(0.0, one.running - one.main_running)
-        for one in around.values()
-        if one.running is not None and one.main_running is not None
+        max(0.0, surroundings.running - surroundings.main_running)
+        for surroundings in around.values()
+        if surroundings.running is not None and surroundings.main_running is not None
     ]
     return float(np.mean(used)) if used else None
 
 
 def _pooled(around: Mapping[int, Surroundings]) -> bool:
-    return any(one.pooled for one in around.values())
+    return any(surroundings.pooled for surroundings in around.values())

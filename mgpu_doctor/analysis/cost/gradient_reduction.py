@@ -43,13 +43,13 @@ def logged_reduction(ranks: Sequence[Rank]) -> Reduction | None:
     """None where a rank has not logged it. The least over ranks has the least wait for others in
     it; as it is the least of typical values, it is an upper bound of what is exposed."""
     asked = sample_ranks(ranks)
-    modules = [one for rank in asked if (one := rank.metadata.ddp) is not None]
+    modules = [ddp for rank in asked if (ddp := rank.metadata.ddp) is not None]
     known = [
-        (one.backward_seconds, one.communication_seconds, one.overlap_seconds)
-        for one in modules
-        if one.backward_seconds is not None
-        and one.communication_seconds is not None
-        and one.overlap_seconds is not None
+        (module.backward_seconds, module.communication_seconds, module.overlap_seconds)
+        for module in modules
+        if module.backward_seconds is not None
+        and module.communication_seconds is not None
+        and module.overlap_seconds is not None
     ]
     if not known or len(known) < len(asked):
         return None
@@ -124,7 +124,7 @@ def _updates(rank: Rank) -> float | None:
     known = rank.metadata.optimizers
     if any(one.kind in REPEAT_BACKWARD for one in known):
         return None
-    last = max(rank.metadata.weights, key=lambda one: one.step, default=None)
+    last = max(rank.metadata.weights, key=lambda weight: weight.step, default=None)
     if last is not None and last.step and last.updates:
         return float(max(1, round(last.updates / last.step)))
     return 1.0 if len(known) == 1 else None

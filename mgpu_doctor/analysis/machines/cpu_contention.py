@@ -124,7 +124,7 @@ class Surroundings:
     def since(self, at: float) -> Surroundings:
         """The same from a moment on (seconds since the epoch), or from the look before it where
         fewer than two came later."""
-        later = sum(one.at >= at for one in self.readings)
+        later = sum(reading.at >= at for reading in self.readings)
         first = len(self.readings) - later - (later < LEAST_READINGS)
         readings = self.readings[max(0, first) :]
         return _seen(readings, computes_here=self.computes_here, pooled=self.pooled)
@@ -202,7 +202,7 @@ def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> 
     last = readings[-1]
 
     def rate(values: Iterable[float | None]) -> float | None:
-        return _rate(zip((one.at for one in readings), values, strict=True))
+        return _rate(zip((reading.at for reading in readings), values, strict=True))
 
     return Surroundings(
         running=rate(one.cpu for one in readings),
@@ -235,7 +235,7 @@ def _held_up(readings: Sequence[Reading]) -> float | None:
 
 
 def _children(readings: Sequence[Reading]) -> Children | None:
-    pids = {pid for one in readings for pid in one.children}
+    pids = {pid for reading in readings for pid in reading.children}
     if not pids:
         return None
     present: list[Task] = []
@@ -290,7 +290,7 @@ def _throttled(task: Task, groups: Iterable[Group]) -> float | None:
     """Of groups within groups, the one that was held up longest."""
     if task.limits == ():
         return 0.0
-    return max((one.throttled for one in groups if one.throttled is not None), default=None)
+    return max((group.throttled for group in groups if group.throttled is not None), default=None)
 
 
 def _cpu(sample: HostSample, pid: int) -> float | None:

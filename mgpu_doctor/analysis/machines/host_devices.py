@@ -82,7 +82,7 @@ def watch(case: Case) -> Watched:
     ranks: dict[Key, list[int]] = defaultdict(list)
     for number, placement in placements(case).items():
         ranks[placement.device].append(number)
-    homes = {key_of(one): sample.host for sample in samples for one in sample.devices}
+    homes = {key_of(device): sample.host for sample in samples for device in sample.devices}
     host_of = {rank.rank: rank.host for rank in case.ranks}
     only = next(iter(hosts), None) if alone else None
     found = [

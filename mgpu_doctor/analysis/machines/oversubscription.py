@@ -84,7 +84,7 @@ def _busy_workers(rank: Rank, around: Surroundings) -> float:
 
 def _room(ranks: Sequence[Rank], seen: Sequence[Surroundings]) -> float | None:
     """What affinity leaves, or the quotas of their groups if that is less."""
-    allowed = [one.cores for one in seen if one.cores]
+    allowed = [surroundings.cores for surroundings in seen if surroundings.cores]
     told = [rank.metadata.affinity for rank in ranks]
     cores: float | None
     if len(allowed) == len(seen):

@@ -61,7 +61,7 @@ def placements(case: Case) -> dict[int, Placement]:
             found[number] = Placement(by_index, "pid")
         elif by_index is not None and not own:
             guessed[number] = by_index
-    claims = Counter([*guessed.values(), *(one.device for one in found.values())])
+    claims = Counter([*guessed.values(), *(placement.device for placement in found.values())])
     for number, device in guessed.items():
         if claims[device] == 1:
             found[number] = Placement(device, "index")
@@ -71,7 +71,9 @@ def placements(case: Case) -> dict[int, Placement]:
 def recent(case: Case) -> list[DeviceSample]:
     """The newest samples, in order of time."""
     hosts = {rank.host for rank in case.ranks}
-    return sorted(case.device_samples, key=lambda one: one.at)[-MOST_SAMPLES * len(hosts) :]
+    return sorted(case.device_samples, key=lambda device_sample: device_sample.at)[
+        -MOST_SAMPLES * len(hosts) :
+    ]
 
 
 def devices(samples: Iterable[DeviceSample]) -> dict[Key, Device]:
@@ -118,7 +120,7 @@ def _gpus(ranks: Iterable[Rank]) -> dict[int, Accelerator]:
 
 def _nth(gpu: Accelerator, place: int, seen: Mapping[Key, Device]) -> Key | None:
     """The device that the process calls number `place`; None: not sure."""
-    if not gpu.by_bus and len({one.name for one in seen.values()}) > 1:
+    if not gpu.by_bus and len({device.name for device in seen.values()}) > 1:
         return None
     entry = str(place)
     if gpu.visible is not None:
@@ -210,7 +212,14 @@ def why_unknown(case: Case) -> Unexamined | None:
     """Why nothing is known of the devices of a job that computes on GPUs; None: it does not."""
     if not any(accelerator(rank) for rank in case.ranks):
         return None
-    told = next((one.trouble for one in reversed(case.device_samples) if one.trouble), None)
+    told = next(
+        (
+            device_sample.trouble
+            for device_sample in reversed(case.device_samples)
+            if device_sample.trouble
+        ),
+        None,
+    )
     if not any(sample.devices for sample in case.device_samples):
         why = told or "no device samples were recorded"
         remedy = "run the job under `mgpu-doctor run` on a host whose driver answers `nvidia-smi`"

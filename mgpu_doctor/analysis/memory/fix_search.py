@@ -83,7 +83,7 @@ class _Adviser:
         declined = tuple(each for each in judged if isinstance(each, Declined))
         fitting = [offer for offer in offers if offer.fits]
         rest = sorted(
-            (offer for offer in offers if not offer.fits), key=lambda each: each.prediction.needed
+            (offer for offer in offers if not offer.fits), key=lambda offer: offer.prediction.needed
         )
         wanted = self.device is not None and not self._fits(now)
         return Advice((*fitting, *rest), declined, self._find_cheapest(now) if wanted else None)
@@ -154,7 +154,7 @@ class _Adviser:
         """The plan with all these fixes, in all their forms."""
         plans = [self.plan]
         for fix in fixes:
-            plans = [variant for each in plans for variant in fix.variants(each)]
+            plans = [variant for plan in plans for variant in fix.variants(plan)]
         return plans
 
     def _predict(self, plan: Plan) -> Prediction | None:

@@ -192,10 +192,10 @@ def accumulate_gradients(stream: Stream) -> Stream:
     )
 
 
-def _is_same_event(one: Event, other: Event) -> bool:
-    if isinstance(one, Allocated) and isinstance(other, Allocated):
-        return (one.block, one.kind, one.phase) == (other.block, other.kind, other.phase)
-    return type(one) is type(other) and one.block == other.block
+def _is_same_event(event: Event, other: Event) -> bool:
+    if isinstance(event, Allocated) and isinstance(other, Allocated):
+        return (event.block, event.kind, event.phase) == (other.block, other.kind, other.phase)
+    return type(event) is type(other) and event.block == other.block
 
 
 def _with_samples(stream: Stream, batch: int) -> Stream:

@@ -44,7 +44,9 @@ def parse_lost_workers(failure: RankFailure) -> LostWorkers | None:
 
 def ending_of(failure: RankFailure, case: Case) -> Ending | None:
     """What was recorded on the rank's host; where the failure names none, of the only host."""
-    found = [one for one in case.endings if failure.host is None or one.host == failure.host]
+    found = [
+        ending for ending in case.endings if failure.host is None or ending.host == failure.host
+    ]
     return found[0] if len(found) == 1 else None
 
 

@@ -79,11 +79,11 @@ def stand(looks: Sequence[Look]) -> Standing | None:
     followed = follow(looks)
     if followed is None or any(one.posture.doing is Doing.ENDING for one in followed.motions):
         return None
-    waiting = [one for one in followed.motions if waits(one)]
+    waiting = [motion for motion in followed.motions if waits(motion)]
     others = [one for one in followed.motions if not waits(one)]
     if not waiting:
         waiting, others = _unseen_waits(others)
-    halted = [one for one in others if _halted(one, followed.at)]
+    halted = [other for other in others if _halted(other, followed.at)]
     dead = [one for one in others if one.posture.doing is Doing.DEAD]
     if halted:
         return _made(followed, Kind.BEHIND, halted, waiting)
@@ -96,7 +96,7 @@ def stand(looks: Sequence[Look]) -> Standing | None:
 
 
 def _at_rest(followed: Followed, waiting: Sequence[Motion], others: Sequence[Motion]) -> Standing:
-    if any(one.posture.doing is Doing.JOINING for one in waiting):
+    if any(motion.posture.doing is Doing.JOINING for motion in waiting):
         return _made(followed, Kind.JOINING, others, waiting)
     if others:
         return _made(followed, Kind.BEHIND, others, waiting)
@@ -108,50 +108,54 @@ def _at_rest(followed: Followed, waiting: Sequence[Motion], others: Sequence[Mot
 def _unseen_waits(others: list[Motion]) -> tuple[list[Motion], list[Motion]]:
     """`work.wait()` of an asynchronous collective leaves no frame of torch's. Where several ranks
     wait in one line, for what nobody sees, and others are seen to do something else, those wait."""
-    unseen = [one for one in others if _is_unseen(one.posture)]
+    unseen = [other for other in others if _is_unseen(other.posture)]
     if len({one.posture.trail for one in unseen}) != 1 or len(unseen) == len(others):
         return [], others
     return unseen, [one for one in others if not _is_unseen(one.posture)]
 
 
-def _is_unseen(one: Posture) -> bool:
-    return not one.certain and one.doing in (Doing.LOCK, Doing.BLOCKED) and one.operation == "futex"
+def _is_unseen(posture: Posture) -> bool:
+    return (
+        not posture.certain
+        and posture.doing in (Doing.LOCK, Doing.BLOCKED)
+        and posture.operation == "futex"
+    )
 
 
-def _halted(one: Motion, at: float) -> bool:
+def _halted(motion: Motion, at: float) -> bool:
     """Stopped. A tracer, such as another py-spy, stops a process for a moment only."""
-    stopped = one.posture.doing is Doing.STOPPED
-    return stopped and (one.posture.process.state == "T" or at - one.since >= LEAST_SECONDS)
+    stopped = motion.posture.doing is Doing.STOPPED
+    return stopped and (motion.posture.process.state == "T" or at - motion.since >= LEAST_SECONDS)
 
 
-def waits(one: Motion) -> bool:
+def waits(motion: Motion) -> bool:
     """Whether it may wait for another rank: also one that runs C code without Python's lock on one
     line, as a wait for a GPU does."""
-    doing = one.posture.doing
+    doing = motion.posture.doing
     if doing in WAITING:
         return True
-    spins = one.cores is not None and one.cores >= BUSY and not one.turning
-    return doing is Doing.OWN and spins and one.posture.gil is False
+    spins = motion.cores is not None and motion.cores >= BUSY and not motion.turning
+    return doing is Doing.OWN and spins and motion.posture.gil is False
 
 
-def _stands(one: Motion) -> bool:
+def _stands(motion: Motion) -> bool:
     """One that waits may spin meanwhile; from any other, processor time is a sign of life."""
-    if one.posture.doing in (Doing.UNKNOWN, Doing.DEAD):
+    if motion.posture.doing in (Doing.UNKNOWN, Doing.DEAD):
         return False
-    if one.posture.doing is Doing.JOINING:
-        return one.cores is not None  # it asks the store now and then
-    if one.flat and one.posture.doing in _MAY_WORK and (one.all_cores or 0.0) >= BUSY:
+    if motion.posture.doing is Doing.JOINING:
+        return motion.cores is not None  # it asks the store now and then
+    if motion.flat and motion.posture.doing in _MAY_WORK and (motion.all_cores or 0.0) >= BUSY:
         return False  # its other threads compute
-    spins = one.cores is not None and one.cores >= BUSY
-    return one.flat or one.turning or (waits(one) and spins)
+    spins = motion.cores is not None and motion.cores >= BUSY
+    return motion.flat or motion.turning or (waits(motion) and spins)
 
 
-def _naps(one: Motion, waiting: Sequence[Motion]) -> bool:
+def _naps(motion: Motion, waiting: Sequence[Motion]) -> bool:
     """Whether it asks again and again for something that does not come, and sleeps between. That no
     step is over meanwhile is known from those who wait: they did not run."""
     rests = bool(waiting) and all(other.flat for other in waiting)
-    asleep = one.posture.doing is Doing.SLEEPING and one.cores is not None
-    return rests and asleep and (one.cores or 0.0) <= NAPS
+    asleep = motion.posture.doing is Doing.SLEEPING and motion.cores is not None
+    return rests and asleep and (motion.cores or 0.0) <= NAPS
 
 
 def _span(followed: Followed, those: Sequence[Motion] | None = None) -> float:
@@ -163,7 +167,7 @@ def _span(followed: Followed, those: Sequence[Motion] | None = None) -> float:
 def _lasted(followed: Followed, those: Sequence[Motion]) -> float:
     """For so long they have stood. Of those that spin or ask again and again only the looks tell
     it, of the others the scheduler does, too."""
-    still = [one for one in those if one.flat]
+    still = [motion for motion in those if motion.flat]
     return _span(followed, still or those)
 
 
@@ -173,9 +177,9 @@ def _after_death(
     """A collective needs all of its ranks: one look tells that it will not come to pass. Any other
     wait must be seen to last, also that of ranks which are about to end."""
     together = all(
-        one.posture.doing is Doing.COLLECTIVE
-        and one.posture.operation not in {*BETWEEN_TWO, "destroy_process_group"}
-        for one in waiting
+        motion.posture.doing is Doing.COLLECTIVE
+        and motion.posture.operation not in {*BETWEEN_TWO, "destroy_process_group"}
+        for motion in waiting
     )
     lasts = all(map(_stands, waiting)) and _span(followed, waiting) >= LEAST_SECONDS
     if not waiting or not (together or lasts):
@@ -186,8 +190,8 @@ def _after_death(
 
 def _among_waiting(followed: Followed, waiting: Sequence[Motion]) -> Standing:
     sides: dict[object, list[Motion]] = {}
-    for one in waiting:
-        sides.setdefault(_where(one.posture), []).append(one)
+    for motion in waiting:
+        sides.setdefault(_where(motion.posture), []).append(motion)
     ordered = sorted(sides.values(), key=len, reverse=True)
     if len(ordered) < 2 and not (_complete(followed) and _one_way(waiting)):
         return _made(followed, Kind.TOGETHER, (), waiting)
@@ -204,15 +208,15 @@ def _among_waiting(followed: Followed, waiting: Sequence[Motion]) -> Standing:
 
 def _one_way(waiting: Sequence[Motion]) -> bool:
     """All receive, or all send: nobody is there to be served."""
-    kinds = {one.posture.operation for one in waiting}
+    kinds = {motion.posture.operation for motion in waiting}
     return len(waiting) > 1 and (
         kinds <= {"recv", "recv_object_list"} or kinds <= {"send", "send_object_list"}
     )
 
 
-def _where(one: Posture) -> object:
+def _where(posture: Posture) -> object:
     """Two ranks wait for the same if they came there in the same way."""
-    return one.operation, one.trail
+    return posture.operation, posture.trail
 
 
 def _decides(sides: Sequence[Sequence[Motion]]) -> bool:
@@ -242,7 +246,7 @@ def _made(
         seconds=_lasted(followed, [*culprits, *waiting]),
         looks=followed.looks,
         culprits=tuple(culprits),
-        waiting=tuple(one.posture for one in waiting),
+        waiting=tuple(motion.posture for motion in waiting),
         missing=followed.missing,
         sides=sides,
         complete=_complete(followed),
@@ -251,7 +255,7 @@ def _made(
 
 
 def _complete(followed: Followed) -> bool:
-    seen = {one.posture.rank for one in followed.motions if one.posture.rank is not None}
+    seen = {motion.posture.rank for motion in followed.motions if motion.posture.rank is not None}
     return followed.world_size is not None and len(seen) >= followed.world_size
 
 

@@ -45,7 +45,11 @@ def tree_of(looks: Sequence[Look]) -> Branch | None:
 def grown(found: Sequence[Posture]) -> Branch | None:
     """The tree of these ranks; below a rank that waits for its data-loader worker comes the
     worker's stack."""
-    shown = [one for one in found if one.trail or one.doing in (Doing.DEAD, Doing.STOPPED)]
+    shown = [
+        posture
+        for posture in found
+        if posture.trail or posture.doing in (Doing.DEAD, Doing.STOPPED)
+    ]
     if not any(one.trail for one in shown):
         return None
     root = _Node(None)
@@ -59,7 +63,7 @@ def grown(found: Sequence[Posture]) -> Branch | None:
 
 
 def _plant(root: _Node, way: Iterable[Frame], those: Sequence[Posture]) -> None:
-    ranks = [_number(one) for one in those]
+    ranks = [_number(posture) for posture in those]
     node = root
     node.ranks += ranks
     for frame in way:
@@ -69,8 +73,8 @@ def _plant(root: _Node, way: Iterable[Frame], those: Sequence[Posture]) -> None:
         node.ends.setdefault((one.point.doing, one.point.operation), []).append(rank)
 
 
-def _number(one: Posture) -> int:
-    return one.rank if one.rank is not None else -one.pid
+def _number(posture: Posture) -> int:
+    return posture.rank if posture.rank is not None else -posture.pid
 
 
 def _branch(node: _Node) -> Branch:

@@ -58,19 +58,21 @@ def follow(looks: Sequence[Look]) -> Followed | None:
     if not looks or not looks[-1].ranks:
         return None
     native = natives(looks)
-    rounds = [(look.at, {one.pid: one for one in postures(look, native)}) for look in looks]
+    rounds = [
+        (look.at, {posture.pid: posture for posture in postures(look, native)}) for look in looks
+    ]
     last = looks[-1]
     return Followed(
         at=last.at,
         looks=len(looks),
         world_size=last.world_size or _world(last),
-        missing=tuple(sorted({*last.missing} - {one.rank for one in last.ranks})),
+        missing=tuple(sorted({*last.missing} - {rank.rank for rank in last.ranks})),
         motions=tuple(_motion(one, rounds) for one in rounds[-1][1].values()),
     )
 
 
 def _world(look: Look) -> int | None:
-    return max((one.world_size for one in look.ranks if one.world_size), default=None)
+    return max((rank.world_size for rank in look.ranks if rank.world_size), default=None)
 
 
 def _motion(newest: Posture, rounds: Sequence[tuple[float, Mapping[int, Posture]]]) -> Motion:
@@ -101,31 +103,35 @@ def _back(
     """How far back it was the same, and what it was then."""
     since, first = rounds[-1][0], newest
     for earlier, found in reversed(rounds[:-1]):
-        one = found.get(newest.pid)
-        if one is None or not same(one, newest):
+        sample = found.get(newest.pid)
+        if sample is None or not same(sample, newest):
             break
-        since, first = earlier, one
+        since, first = earlier, sample
     return since, first
 
 
-def _alike(one: Posture, other: Posture) -> bool:
+def _alike(posture: Posture, other: Posture) -> bool:
     """Whether it has not moved, as far as stacks tell."""
-    if (one.doing, one.trail) != (other.doing, other.trail):
+    if (posture.doing, posture.trail) != (other.doing, other.trail):
         return False
-    if one.worker is None or other.worker is None:  # not every look reads the workers' stacks
+    if posture.worker is None or other.worker is None:  # not every look reads the workers' stacks
         return True
-    return _alike(one.worker, other.worker)
+    return _alike(posture.worker, other.worker)
 
 
-def _turns(one: Posture, other: Posture) -> bool:
+def _turns(posture: Posture, other: Posture) -> bool:
     """Whether both are in the same call of the same function of the user's own, which itself runs,
     on whatever line."""
-    if one.doing is not Doing.OWN or other.doing is not Doing.OWN or not (one.gil and other.gil):
+    if (
+        posture.doing is not Doing.OWN
+        or other.doing is not Doing.OWN
+        or not (posture.gil and other.gil)
+    ):
         return False
-    if not one.trail or not other.trail or not frames.own(one.trail[-1]):
+    if not posture.trail or not other.trail or not frames.own(posture.trail[-1]):
         return False
-    inner, outer = one.trail[-1], other.trail[-1]
-    return one.trail[:-1] == other.trail[:-1] and (
+    inner, outer = posture.trail[-1], other.trail[-1]
+    return posture.trail[:-1] == other.trail[:-1] and (
         (inner.file, inner.function) == (outer.file, outer.function)
     )
 

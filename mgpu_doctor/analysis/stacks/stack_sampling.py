@@ -124,12 +124,12 @@ def _series(rounds: Sequence[Sequence[Posture]]) -> dict[int, list[Posture]] | N
     return series if complete and steady else None
 
 
-def _works(one: Posture) -> bool:
-    return one.doing not in WAITING
+def _works(posture: Posture) -> bool:
+    return posture.doing not in WAITING
 
 
 def _share(seen: Sequence[Posture]) -> float:
-    return sum(not _works(one) for one in seen) / len(seen)
+    return sum(not _works(posture) for posture in seen) / len(seen)
 
 
 def _fisher(high: int, low: int, count: int) -> float:
@@ -153,13 +153,13 @@ def _turns(series: Mapping[int, Sequence[Posture]], rest: Sequence[int]) -> int:
     return sorted(signs)[len(signs) // 2]
 
 
-def _stirred(one: Posture, other: Posture) -> bool:
+def _stirred(posture: Posture, other: Posture) -> bool:
     """Its main thread, of which the kernel counts nanoseconds, ran in between, yet mostly did
     not. One that waits in gloo does not run at all."""
-    before, after = one.process.main_cpu_seconds, other.process.main_cpu_seconds
-    if before is None or after is None or one.at >= other.at:
+    before, after = posture.process.main_cpu_seconds, other.process.main_cpu_seconds
+    if before is None or after is None or posture.at >= other.at:
         return False
-    return 1e-4 < after - before < BUSY * (other.at - one.at)
+    return 1e-4 < after - before < BUSY * (other.at - posture.at)
 
 
 def _told(
@@ -206,14 +206,14 @@ def _told(
     )
 
 
-def _input(one: Posture) -> bool:
-    return one.doing is Doing.LOADER or frames.anywhere(
-        one.trail, "torch/utils/data/", "tensorflow/python/data/"
+def _input(posture: Posture) -> bool:
+    return posture.doing is Doing.LOADER or frames.anywhere(
+        posture.trail, "torch/utils/data/", "tensorflow/python/data/"
     )
 
 
-def _computes(one: Posture) -> bool:
+def _computes(posture: Posture) -> bool:
     return any(
         frames.name(frame) == "forward" or frames.within(frame, "torch/nn/", "torch/optim/")
-        for frame in one.trail
+        for frame in posture.trail
     )

@@ -122,7 +122,7 @@ def natives(looks: Iterable[Look]) -> Natives:
         if main is None:
             continue
         called = takewhile(lambda one: not _of_python(one), main.frames)
-        trail = frames.trail([one for one in main.frames if _of_python(one)])
+        trail = frames.trail([frame for frame in main.frames if _of_python(frame)])
         found[trail] = tuple(one.function for one in called)
     return found
 
@@ -132,7 +132,11 @@ def _started_cpu(look: Look, pid: int) -> float:
     below = {pid}
     used = 0.0
     for _ in range(4):  # a shell, what it runs, and what that starts
-        children = [one for one in look.processes if one.parent in below and one.pid not in below]
+        children = [
+            process
+            for process in look.processes
+            if process.parent in below and process.pid not in below
+        ]
         below.update(one.pid for one in children)
         used += sum(one.cpu_seconds or 0.0 for one in children)
     return used
@@ -140,7 +144,7 @@ def _started_cpu(look: Look, pid: int) -> float:
 
 def _python(look: Look) -> dict[int, Stack]:
     """The last stack of each process, of Python alone if there is one."""
-    found = {one.pid: one for one in look.stacks if "native" in one.source}
+    found = {stack.pid: stack for stack in look.stacks if "native" in stack.source}
     found.update({one.pid: one for one in look.stacks if "native" not in one.source})
     return found
 
@@ -193,7 +197,9 @@ def _of_python(frame: Frame) -> bool:
 def _holder(stack: Stack | None) -> Thread | None:
     """Another thread than the main one that holds Python's lock."""
     threads = stack.threads if stack is not None else ()
-    return next((one for one in threads if one.gil and not one.main and one.frames), None)
+    return next(
+        (thread for thread in threads if thread.gil and not thread.main and thread.frames), None
+    )
 
 
 def _works(thread: Thread) -> bool:
@@ -205,7 +211,7 @@ def _works(thread: Thread) -> bool:
 
 def _culprit(workers: Iterable[Posture]) -> Posture | None:
     """The worker that keeps its rank waiting: one that is in the data set, not idle."""
-    busy = [one for one in workers if one.doing is not Doing.UNKNOWN and not _idle(one)]
+    busy = [worker for worker in workers if worker.doing is not Doing.UNKNOWN and not _idle(worker)]
     return min(busy, key=lambda one: _GRAVITY.get(one.doing, len(_GRAVITY)), default=None)
 
 
@@ -226,6 +232,6 @@ _GRAVITY = {
 def distinct(found: Sequence[Posture]) -> dict[tuple[Frame, ...], list[Posture]]:
     """By where they stand."""
     groups: dict[tuple[Frame, ...], list[Posture]] = {}
-    for one in found:
-        groups.setdefault(one.trail, []).append(one)
+    for posture in found:
+        groups.setdefault(posture.trail, []).append(posture)
     return groups

@@ -59,7 +59,7 @@ def find_rare_stalls(
     seconds = [np.nan_to_num(window["phases"][:, phase].astype(float)) for window in windows]
     if min(len(one) for one in seconds) < RECURS:
         return None
-    typical = max(float(np.partition(one, -RECURS)[-RECURS]) for one in seconds)
+    typical = max(float(np.partition(second, -RECURS)[-RECURS]) for second in seconds)
     if typical <= 0:
         return None
     totals = np.array([np.minimum(one, OUTLIER * typical).sum() for one in seconds])

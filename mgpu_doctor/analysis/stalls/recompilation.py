@@ -70,7 +70,7 @@ def _late(rank: Rank, warm_up: int) -> list[Event]:
     if not len(rank.steps):
         return []
     first, last = max(warm_up, int(rank.steps["step"][0])), int(rank.steps["step"][-1])
-    return [one for one in rank.events if one.kind == KIND and first <= one.step <= last]
+    return [event for event in rank.events if event.kind == KIND and first <= event.step <= last]
 
 
 def _wall(rank: Rank, warm_up: int) -> float:
@@ -91,7 +91,7 @@ def _by_step(events: Iterable[Event]) -> dict[int, float]:
 def _together(events: Iterable[Event]) -> float:
     """Seconds in which at least one of them ran: ranks that compile at once wait for nobody."""
     total, until = 0.0, -np.inf
-    for event in sorted(events, key=lambda one: one.at):
+    for event in sorted(events, key=lambda event: event.at):
         end = event.at + event.seconds
         total += max(0.0, end - max(event.at, until))
         until = max(until, end)

@@ -55,13 +55,15 @@ def measure_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
     """Of ranks that do not wait for each other: what is left of their newest steps without waiting
     (for a server) and moving data. Ranks of which that is not known are left out."""
     found = []
-    for one in ranks:
-        steps = after_warm_up(one.steps)[-NEWEST:]
-        if one.rank is None or not len(steps) or is_host_stamped(one):
+    for rank in ranks:
+        steps = after_warm_up(rank.steps)[-NEWEST:]
+        if rank.rank is None or not len(steps) or is_host_stamped(rank):
             continue
         idle = np.nan_to_num(phase_of(steps, WAIT)) + np.nan_to_num(phase_of(steps, COMMUNICATION))
         low, middle, high = np.quantile(steps["wall_ns"] * 1e-9 - idle, (0.25, 0.5, 0.75))
-        pace = Pace(one.rank, len(one.steps), len(steps), (float(low), float(middle), float(high)))
+        pace = Pace(
+            rank.rank, len(rank.steps), len(steps), (float(low), float(middle), float(high))
+        )
         found.append(pace)
     return tuple(found)
 
@@ -69,11 +71,11 @@ def measure_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
 def find_slow_pace(paces: Sequence[Pace], excess: float = EXCESS) -> SlowPace | None:
     """The one that is slower than all others, by the part `excess` at least, and surely so; None:
     there is none, or too little is known."""
-    known = [one for one in paces if one.newest >= LEAST]
+    known = [pace for pace in paces if pace.newest >= LEAST]
     if len(known) < 2:
         return None
     *others, slowest = sorted(known, key=lambda one: one.middle)
-    usual = median(one.middle for one in others)
+    usual = median(other.middle for other in others)
     nearest = others[-1]
     beyond = slowest.middle - nearest.middle
     error = sqrt(_error(slowest) ** 2 + _error(nearest) ** 2)
@@ -92,11 +94,11 @@ def find_slow_pace(paces: Sequence[Pace], excess: float = EXCESS) -> SlowPace | 
 def throughput_lost(paces: Sequence[Pace], slow: SlowPace) -> float:
     """Share of the time for the same work, 0..1, that is saved if the slow one were as fast as the
     others and each goes on by itself."""
-    rates = {one.index: 1 / one.middle for one in paces if one.middle > 0}
+    rates = {pace.index: 1 / pace.middle for pace in paces if pace.middle > 0}
     now = sum(rates.values())
     mended = now - rates[slow.index] + 1 / slow.of_others
     return 1 - now / mended
 
 
-def _error(one: Pace) -> float:
-    return _PER_QUARTILES * (one.high - one.low) / sqrt(one.newest)
+def _error(pace: Pace) -> float:
+    return _PER_QUARTILES * (pace.high - pace.low) / sqrt(pace.newest)

@@ -142,7 +142,7 @@ def _matching_rows(records: Sequence[Records]) -> tuple[list[Ints], str]:
         ("group_seq", _sequence_keys, "collective sequence"),
         ("step", _step_keys, "step number"),
     ):
-        numbers = _shared([one[field] for one in records])
+        numbers = _shared([record[field] for record in records])
         rows = _rows_of_common(_each_once(numbers, keys_of))
         if rows is not None and _in_step(records, rows):
             return rows, joined_by
@@ -178,7 +178,7 @@ def _shared(arrays: Sequence[npt.NDArray[np.integer[Any]]]) -> list[Ints]:
 def _each_once(arrays: Sequence[Any], change: Callable[[Any], Result]) -> list[Result]:
     """`change` applied to every array, once per distinct object."""
     changed = {key: change(one) for key, one in {id(one): one for one in arrays}.items()}
-    return [changed[id(one)] for one in arrays]
+    return [changed[id(array)] for array in arrays]
 
 
 def _rows_of_common(keys: Sequence[Ints]) -> list[Ints] | None:
@@ -202,7 +202,7 @@ def _in_step(records: Sequence[Records], rows: Sequence[Ints]) -> bool:
     """Whether the ranks' own counters advance alike over the joined steps."""
     if len(rows[0]) < 2:
         return True
-    numbers = [one["step"] for one in records]
+    numbers = [record["step"] for record in records]
     by_both = {
         (id(one), id(row)): one[row].astype(np.int64)
         for one, row in zip(numbers, rows, strict=True)

@@ -102,15 +102,18 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
         # With many ranks, some rank is late in every step. That must not raise the floor.
         step = float(np.nanmedian(attribution.typical + attribution.communication))
         found = find_in_large_job(joined, attribution, step * FLOOR)
-    suspects = sorted(_suspects_in_total(attribution, found, step), key=lambda one: -one.excess)
+    suspects = sorted(
+        _suspects_in_total(attribution, found, step), key=lambda _suspect: -_suspect.excess
+    )
     if not suspects:
         return ()
     start = suspects[0].found.onset
     gaps = column_medians(attribution.excess[start:])
     culprits = [
-        one
-        for one in suspects
-        if one.excess >= ALIKE * suspects[0].excess and _is_waited_for(joined, attribution, one)
+        suspect
+        for suspect in suspects
+        if suspect.excess >= ALIKE * suspects[0].excess
+        and _is_waited_for(joined, attribution, suspect)
     ]
     if (
         not culprits
@@ -135,7 +138,7 @@ def _suspects_in_total(
 ) -> Iterator[_Suspect]:
     """For each column its clearest excess, if the total own work shows it, too."""
     for column, ways in found.items():
-        surest = max(ways, key=lambda one: (one.effect * one.positive, one.certainty))
+        surest = max(ways, key=lambda way: (way.effect * way.positive, way.certainty))
         beyond = attribution.excess[surest.onset :, column]
         beyond = beyond[~np.isnan(beyond)]
         many = len(attribution.excess[0]) >= LEAST_RANKS
@@ -186,15 +189,17 @@ def _persistent(values: Floats, comparisons: int, floor: float, alike: float) ->
     return Persistent(found.effect, found.certainty, found.positive, onset)
 
 
-def _is_waited_for(joined: Joined, attribution: Attribution, one: _Suspect) -> bool:
+def _is_waited_for(joined: Joined, attribution: Attribution, _suspect: _Suspect) -> bool:
     """Whether the others spend longer in collectives than the suspect, by a comparable time."""
-    own = attribution.in_collectives[:, [one.column]]
+    own = attribution.in_collectives[:, [_suspect.column]]
     others = attribution.in_collectives_middle.without(own)
-    longer = (others - own)[one.found.onset :, 0]
-    least = COMPARABLE * one.excess
+    longer = (others - own)[_suspect.found.onset :, 0]
+    least = COMPARABLE * _suspect.excess
     if np.nanmedian(longer) >= least:
         return True
-    return _waits_at_synchronizations(joined.steps[one.found.onset :], np.nan_to_num(longer), least)
+    return _waits_at_synchronizations(
+        joined.steps[_suspect.found.onset :], np.nan_to_num(longer), least
+    )
 
 
 def _waits_at_synchronizations(steps: Ints, longer: Floats, least: float) -> bool:
@@ -217,7 +222,7 @@ def _exceed_the_spread(attribution: Attribution, culprits: list[_Suspect]) -> bo
     """Whether the smallest excess of a culprit is larger than the differences among the others."""
     start = culprits[0].found.onset
     own = column_medians(attribution.own[start:])
-    levels = np.delete(own, [one.column for one in culprits])
+    levels = np.delete(own, [_suspect.column for _suspect in culprits])
     if len(levels) < 2:
         return True
     usual = float(np.quantile(levels, MOST) - np.median(levels))
@@ -227,14 +232,16 @@ def _exceed_the_spread(attribution: Attribution, culprits: list[_Suspect]) -> bo
     return all(one.excess >= times * usual for one in culprits)
 
 
-def _describe(joined: Joined, attribution: Attribution, one: _Suspect, saved: float) -> Straggler:
-    start, column = one.found.onset, one.column
+def _describe(
+    joined: Joined, attribution: Attribution, _suspect: _Suspect, saved: float
+) -> Straggler:
+    start, column = _suspect.found.onset, _suspect.column
     own = attribution.own[start:, column]
     in_collectives = attribution.in_collectives[:, [column]]
     excess = attribution.excess[start:, column]
     others = attribution.in_collectives_middle.without(in_collectives)[start:, 0]
     in_collectives = in_collectives[start:, 0]
-    each_step = np.nanmedian(others - in_collectives) >= COMPARABLE * one.excess
+    each_step = np.nanmedian(others - in_collectives) >= COMPARABLE * _suspect.excess
     usual = np.nanmedian if each_step else np.nanmean  # no wait in most steps
     cut_off = joined.counted_from >= FIRST_STEPS
     by_phase: dict[str, float | None] = {}
@@ -243,7 +250,7 @@ def _describe(joined: Joined, attribution: Attribution, one: _Suspect, saved: fl
         by_phase[PHASES[phase]] = None if np.isnan(values).all() else float(np.nanmedian(values))
     return Straggler(
         rank=joined.ranks[column],
-        excess=one.excess,
+        excess=_suspect.excess,
         by_phase=by_phase,
         own=float(np.nanmedian(own)),
         own_of_others=float(np.nanmedian(own - excess)),

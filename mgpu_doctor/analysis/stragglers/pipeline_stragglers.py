@@ -59,7 +59,7 @@ def find_stragglers_by_stage(
         except (UnjoinableError, UnattributableError):
             return ()  # fewer than two of them left enough records
 
-    alone = [one for one in ranks if (one.rank,) in structure.stages]
+    alone = [rank for rank in ranks if (rank.rank,) in structure.stages]
     equals = [*_among_equals(ranks, structure, find)]
     found = _beyond_usual_spread(equals, joined, attribution, structure)
     if len(alone) == len(structure.stages):
@@ -71,7 +71,7 @@ def find_stragglers_by_stage(
 def _among_equals(ranks: Ranks, structure: Structure, find: Find) -> Iterator[Straggler]:
     for stage in structure.stages:
         if len(stage) > 1:
-            yield from find([one for one in ranks if one.rank in stage])
+            yield from find([rank for rank in ranks if rank.rank in stage])
 
 
 def _beyond_usual_spread(
@@ -79,7 +79,7 @@ def _beyond_usual_spread(
 ) -> list[Straggler]:
     """Stragglers whose excess is larger than the differences within healthy stages. In stages of
     two ranks, nothing else shows how large these are."""
-    named = {one.rank for one in found}
+    named = {straggler.rank for straggler in found}
     levels = dict(zip(joined.ranks, np.nanmedian(attribution.own, axis=0), strict=True))
     usual = 0.0
     for stage in structure.stages:
@@ -101,7 +101,7 @@ def _find_among_single_rank_stages(
         own_work[:, phase] = levels[:, phase]
     beside = find(_levelled(ranks, joined, own_work))
     changed = _find_slower_than_before(ranks, joined, attribution, find)
-    known = {one.rank for one in changed}
+    known = {straggler.rank for straggler in changed}
     return [*changed, *(one for one in beside if one.rank not in known)]
 
 
@@ -125,14 +125,14 @@ def _find_slower_than_before(
 
 
 def _compared_with_itself(
-    one: Straggler, joined: Joined, attribution: Attribution, before: Floats
+    straggler: Straggler, joined: Joined, attribution: Attribution, before: Floats
 ) -> Straggler:
     """The straggler with its own earlier levels instead of those of the others."""
-    column = joined.ranks.index(one.rank)
-    since = int(np.searchsorted(joined.steps, one.since or 0))
+    column = joined.ranks.index(straggler.rank)
+    since = int(np.searchsorted(joined.steps, straggler.since or 0))
     waited = before[column, WAIT] + before[column, COMMUNICATION]
     return replace(
-        one,
+        straggler,
         own=float(np.nanmedian(attribution.own[since:, column])),
         own_of_others=float(before[column].sum() - waited),
         in_collectives=float(np.nanmedian(attribution.in_collectives[since:, column])),
@@ -181,28 +181,32 @@ def _levelled(ranks: Ranks, joined: Joined, usual: Floats) -> list[Rank]:
     for phase in (WAIT, COMMUNICATION):
         common[phase] = usual[:, phase].max()
     levelled = []
-    for one in ranks:
-        if one.rank not in joined.ranks:
+    for rank in ranks:
+        if rank.rank not in joined.ranks:
             continue
-        shift = common - usual[joined.ranks.index(one.rank)]
-        steps = one.steps.copy()
+        shift = common - usual[joined.ranks.index(rank.rank)]
+        steps = rank.steps.copy()
         steps["phases"] = steps["phases"] + shift.astype(np.float32)
         steps["wall_ns"] = steps["wall_ns"] + np.int64(shift.sum() * 1e9)
-        levelled.append(replace(one, steps=steps))
+        levelled.append(replace(rank, steps=steps))
     return levelled
 
 
-def _with_cost(one: Straggler, joined: Joined, structure: Structure) -> Straggler:
+def _with_cost(straggler: Straggler, joined: Joined, structure: Structure) -> Straggler:
     """The straggler with what fixing it saves of the whole job's step, by the pipeline model:
     nothing while another stage is slower."""
-    start = int(np.searchsorted(joined.steps, one.since)) if one.since is not None else 0
+    start = (
+        int(np.searchsorted(joined.steps, straggler.since)) if straggler.since is not None else 0
+    )
     work = stage_work(joined, structure)[start:]
     fixed = work.copy()
-    column = structure.roles[one.rank]
-    inside = sum(one.by_phase.get(PHASES[phase]) or 0.0 for phase in WORK)
+    column = structure.roles[straggler.rank]
+    inside = sum(straggler.by_phase.get(PHASES[phase]) or 0.0 for phase in WORK)
     fixed[:, column] = np.maximum(fixed[:, column] - max(inside, 0.0), 0)
     m = structure.passes or 1
     faster = np.nanmedian(pipeline_seconds(work, m) - pipeline_seconds(fixed, m))
     step = float(np.mean(joined.wall[start:]))
-    saved = (float(faster) + max(0.0, one.excess - max(inside, 0.0))) / step
-    return replace(one, saved=min(one.excess / step, max(0.0, saved)), step_seconds=step)
+    saved = (float(faster) + max(0.0, straggler.excess - max(inside, 0.0))) / step
+    return replace(
+        straggler, saved=min(straggler.excess / step, max(0.0, saved)), step_seconds=step
+    )

@@ -95,7 +95,7 @@ def explain(
         )
         for name, seconds in found.items()
     ]
-    return tuple(sorted(causes, key=lambda one: (one.seconds is None, -(one.seconds or 0.0))))
+    return tuple(sorted(causes, key=lambda cause: (cause.seconds is None, -(cause.seconds or 0.0))))
 
 
 class _View:

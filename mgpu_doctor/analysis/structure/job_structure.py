@@ -72,7 +72,7 @@ def structure_of(ranks: Sequence[Rank]) -> Structure:
 
 
 def _told(ranks: Sequence[Rank]) -> dict[int, int]:
-    stages = {one.rank: one.stage for one in ranks if one.rank is not None}
+    stages = {rank.rank: rank.stage for rank in ranks if rank.rank is not None}
     known = {number: stage for number, stage in stages.items() if stage is not None and stage >= 0}
     return known if len(known) == len(stages) else {}
 
@@ -93,7 +93,7 @@ def _placed(ranks: Sequence[Rank]) -> dict[int, int]:
 def _hold_one_model(ranks: Sequence[Rank]) -> bool:
     """Whether all ranks average their gradients, and what they send each other is something else
     (ring attention between two ranks goes both ways)."""
-    words = {word for one in ranks for word in str(one.metadata.strategy).split("+")}
+    words = {word for rank in ranks for word in str(rank.metadata.strategy).split("+")}
     averaged = words & AVERAGED or any(one.metadata.ddp is not None for one in ranks)
     return "pipeline" not in words and bool(averaged)
 
@@ -131,7 +131,7 @@ def _chains(neighbours: Neighbours) -> Iterable[tuple[int, ...]]:
 
 def _some_only_hand_out(ranks: Sequence[Rank]) -> bool:
     """Whether some ranks have no backward pass of their own and others have: parameter servers."""
-    if any(one.metadata.pipeline is not None for one in ranks):
+    if any(rank.metadata.pipeline is not None for rank in ranks):
         return False
     passes = _backward_passes(ranks)
     return min(passes, default=0) < 1 <= max(passes, default=0)
@@ -140,7 +140,7 @@ def _some_only_hand_out(ranks: Sequence[Rank]) -> bool:
 def _batches(ranks: Sequence[Rank]) -> tuple[int | None, float | None]:
     """Micro-batches, and parts of a rank's work. Where no schedule tells, there is a backward pass
     for each, if all stages are alone on their ranks."""
-    told = [one for rank in ranks if (one := rank.metadata.pipeline) is not None]
+    told = [pipeline for rank in ranks if (pipeline := rank.metadata.pipeline) is not None]
     known = [one.micro_batches for one in told if one.micro_batches is not None]
     if not known:
         count = int(min(_backward_passes(ranks), default=0)) or None
@@ -152,14 +152,14 @@ def _batches(ranks: Sequence[Rank]) -> tuple[int | None, float | None]:
 
 def _backward_passes(ranks: Sequence[Rank]) -> list[float]:
     """Of a step of each rank, medians."""
-    return [backward_passes(one) for one in ranks if len(one.steps)]
+    return [backward_passes(rank) for rank in ranks if len(rank.steps)]
 
 
 def _parameters(ranks: Sequence[Rank]) -> Iterable[tuple[int, int]]:
-    for one in ranks:
-        counts = [optimizer.parameters for optimizer in one.metadata.optimizers]
-        if one.rank is not None and counts and None not in counts:
-            yield one.rank, sum(count or 0 for count in counts)
+    for rank in ranks:
+        counts = [optimizer.parameters for optimizer in rank.metadata.optimizers]
+        if rank.rank is not None and counts and None not in counts:
+            yield rank.rank, sum(count or 0 for count in counts)
 
 
 _NEWEST = 128
@@ -187,11 +187,11 @@ def servers(ranks: Sequence[Rank]) -> frozenset[int]:
     exchange messages with ranks that do."""
     if any(one.metadata.pipeline is not None for one in ranks):
         return frozenset()  # a schedule without bubbles runs no backward pass that counts as one
-    idle = [one for one in ranks if one.rank is not None and _only_updates(one)]
+    idle = [rank for rank in ranks if rank.rank is not None and _only_updates(rank)]
     if not idle:
         return frozenset()
     workers = [one for one in ranks if len(one.steps) and backward_passes(one) >= 1]
-    numbers = {one.rank for one in workers}
+    numbers = {worker.rank for worker in workers}
     asked = {other for one in workers for other in one.metadata.sends_to}
     return frozenset(
         one.rank
@@ -203,16 +203,16 @@ def servers(ranks: Sequence[Rank]) -> frozenset[int]:
 
 def without(ranks: Sequence[Rank], serving: frozenset[int]) -> tuple[Rank, ...]:
     """The ranks that do not serve."""
-    return tuple(one for one in ranks if one.rank not in serving)
+    return tuple(rank for rank in ranks if rank.rank not in serving)
 
 
-def backward_passes(one: Rank) -> float:
+def backward_passes(rank: Rank) -> float:
     """Of a step, the median."""
-    return float(np.median(one.steps["micro_batches"]))
+    return float(np.median(rank.steps["micro_batches"]))
 
 
-def _only_updates(one: Rank) -> bool:
-    newest = one.steps[-_NEWEST:]
+def _only_updates(rank: Rank) -> bool:
+    newest = rank.steps[-_NEWEST:]
     if not len(newest) or newest["micro_batches"].any():
         return False
     return bool(np.median(newest["flags"] & NO_OPTIMIZER) == 0)

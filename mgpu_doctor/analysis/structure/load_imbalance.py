@@ -136,13 +136,15 @@ def _uneven(
     if not stragglers:
         return None
     others = median_of_others(load)
-    for one in stragglers:
-        column = joined.ranks.index(one.rank)
-        start = 0 if one.since is None else int(np.searchsorted(joined.steps, one.since))
+    for straggler in stragglers:
+        column = joined.ranks.index(straggler.rank)
+        start = (
+            0 if straggler.since is None else int(np.searchsorted(joined.steps, straggler.since))
+        )
         mine, usual = float(load[start:, column].mean()), float(others[start:, column].mean())
         if mine >= MORE * usual:
-            explained = one.own_of_others * (mine / usual - 1) / max(one.excess, 1e-12)
-            found.append((one, mine, usual, min(1.0, explained)))
+            explained = straggler.own_of_others * (mine / usual - 1) / max(straggler.excess, 1e-12)
+            found.append((straggler, mine, usual, min(1.0, explained)))
     found = [one for one in found if one[3] >= EXPLAINS]
     if not found:
         return None

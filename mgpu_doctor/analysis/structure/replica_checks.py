@@ -160,14 +160,14 @@ def _moments(ranks: Sequence[Rank]) -> Iterable[tuple[int, Mapping[int, _Sample]
         found = {rank: _Sample.of(rows[step, sequence, updates]) for rank, rows in told.items()}
         samples = {rank: one for rank, one in found.items() if one is not None}
         same_shapes = len({one.shapes for one in samples.values()}) == 1
-        numbers = all(one.total is not None for one in samples.values())
+        numbers = all(sample.total is not None for sample in samples.values())
         if len(samples) == len(told) and same_shapes and numbers:
             yield step, samples
 
 
 def _distance(samples: Mapping[int, _Sample]) -> float:
     """How far the ranks are apart, relative to the largest sum; 0 where all bits are equal."""
-    totals = [one.total for one in samples.values() if one.total is not None]
+    totals = [sample.total for sample in samples.values() if sample.total is not None]
     if len({one.values for one in samples.values()}) < 2 or not max(totals):
         return 0.0
     return (max(totals) - min(totals)) / max(totals)

@@ -32,7 +32,7 @@ _FAMILY = re.compile(
 
 def _all(pattern: re.Pattern[str], trace: Trace) -> Flags:
     """Which events have such a name."""
-    known = np.fromiter((pattern.match(one) is not None for one in trace.names), bool)
+    known = np.fromiter((pattern.match(name) is not None for name in trace.names), bool)
     return np.asarray(known[trace.events["name"]], bool)
 
 
@@ -72,7 +72,7 @@ def backwards(trace: Trace) -> Flags:
 def families(names: Sequence[str]) -> tuple[str, ...]:
     """Of each collective's name what it does, alike for all ways to write it; empty for a send or
     receive, which only two ranks take part in."""
-    return tuple(_family(one) for one in names)
+    return tuple(_family(name) for name in names)
 
 
 def _family(name: str) -> str:

@@ -62,7 +62,7 @@ MOST_STRETCHES = 20
 
 def join(traces: Sequence[Trace]) -> Waits:
     """How long each rank waited in each step. Raises UnjoinableError."""
-    numbered = {one.rank: one for one in traces if one.rank is not None}
+    numbered = {trace.rank: trace for trace in traces if trace.rank is not None}
     whole = {rank: one for rank, one in numbered.items() if one.cut is None}
     numbered = whole if len(whole) > 1 else numbered
     if len(numbered) < 2:
@@ -77,9 +77,9 @@ def join(traces: Sequence[Trace]) -> Waits:
     if len(steps) < 2 or any(one.columns[0] for one in groups):
         return _by_stretch(ranks, groups)
     waits = np.zeros((len(steps), len(ranks)))
-    for one in groups:
-        unit = np.searchsorted(steps, one.start, side="right") - 1
-        _add(waits, one, np.maximum(0, unit))
+    for group in groups:
+        unit = np.searchsorted(steps, group.start, side="right") - 1
+        _add(waits, group, np.maximum(0, unit))
     return Waits(ranks, waits, "step", sum(len(one.start) for one in groups))
 
 
@@ -88,8 +88,8 @@ def _by_stretch(ranks: tuple[int, ...], groups: Sequence[_Group]) -> Waits:
     least = min(len(one.start) for one in groups)
     count = max(1, min(MOST_STRETCHES, least))
     waits = np.zeros((count, len(ranks)))
-    for one in groups:
-        _add(waits, one, np.arange(len(one.start)) * count // len(one.start))
+    for group in groups:
+        _add(waits, group, np.arange(len(group.start)) * count // len(group.start))
     whole = sum(len(one.start) for one in groups)
     return Waits(ranks, waits, "stretch", whole)
 
@@ -148,11 +148,11 @@ def _groups(called: Sequence[dict[str, _Called]], *, one_clock: bool) -> Iterato
 
 def _same(members: Sequence[_Called], *, one_clock: bool) -> list[_Called] | None:
     """What all of them called, in one order; None where that cannot be told."""
-    numbers = [one.sequence for one in members]
+    numbers = [member.sequence for member in members]
     if all(len(one) and one.min() >= 0 and len(np.unique(one)) == len(one) for one in numbers):
         shared = numbers[0]
-        for one in numbers[1:]:
-            shared = np.intersect1d(shared, one)
+        for number in numbers[1:]:
+            shared = np.intersect1d(shared, number)
         members = [_only(one, shared) for one in members]
     elif one_clock:
         members = _by_clock(members)
@@ -163,7 +163,7 @@ def _same(members: Sequence[_Called], *, one_clock: bool) -> list[_Called] | Non
 def _by_clock(members: Sequence[_Called]) -> Sequence[_Called]:
     """Those that all of them left together, where some began or stopped writing a few collectives
     earlier than others (a trace for some seconds does); without a pattern, all of them."""
-    ends = [one.start + one.length for one in members]
+    ends = [member.start + member.length for member in members]
     apart = np.median(np.diff(ends[0])) if len(ends[0]) > 1 else 0.0
     shifts = [_shift(ends[0], other, float(apart) / 4) for other in ends]
     known = [one for one in shifts if one is not None]

@@ -189,7 +189,7 @@ def _of_host(trace: Trace) -> Split | None:
 
 
 def _of_c10d(trace: Trace) -> event_names.Flags:
-    known = np.fromiter((one.startswith("c10d::") for one in trace.names), bool)
+    known = np.fromiter((name.startswith("c10d::") for name in trace.names), bool)
     return np.asarray(known[trace.events["name"]], bool)
 
 

@@ -50,7 +50,7 @@ def tell(traces: Sequence[Trace], world: int | None) -> Told | None:
     if not splits:
         return None
     lengths = {traces[place].rank: step_lengths(traces[place]) for place in splits}
-    marked = [one for one in lengths.values() if len(one)]
+    marked = [length for length in lengths.values() if len(length)]
     told = Told(
         splits=splits,
         ranks={place: traces[place].rank for place in splits},
@@ -93,7 +93,7 @@ def _longer(told: Told, late: Late) -> dict[str, float]:
     parts = {rank: one.parts for rank, one in _joined(told).items()}
     own = parts.pop(late.rank, {})
     return {
-        name: (value - float(np.median([one.get(name, 0.0) for one in parts.values()])))
+        name: (value - float(np.median([part.get(name, 0.0) for part in parts.values()])))
         / late.units
         for name, value in own.items()
     }

@@ -46,7 +46,7 @@ class LikeCuda(TorchFunctionMode):
         if name in _DROPS:
             args, kwargs = _without_dropout(_DROPS[name], args, kwargs)
         if name in _IN_FLOAT32 and torch.is_autocast_enabled("cpu"):
-            args = tuple(_long(each) for each in args)
+            args = tuple(_long(arg) for arg in args)
             kwargs = {key: _long(each) for key, each in kwargs.items()}
         elif any(_is_cuda(each) for each in (*args, *kwargs.values())):
             if func is torch.device:

@@ -83,7 +83,9 @@ class _GraphFlattener:
                 ends[op.name] = ()
                 continue
             inputs = tuple(known[tensor.name] for tensor in op.inputs)
-            waits = tuple(n for each in op.control_inputs for n in ends.get(each.name, ()))
+            waits = tuple(
+                n for control_input in op.control_inputs for n in ends.get(control_input.name, ())
+            )
             waits = tuple(dict.fromkeys(waits if inputs or waits else after))
             if op.type in CALLS:
                 values, ends[op.name] = self._call(graph, op, inputs, waits, prefix)

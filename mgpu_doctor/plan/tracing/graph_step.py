@@ -126,7 +126,7 @@ class _GraphStep:
         if not variables:
             raise TargetError("the model has no parameters to train.")
         gradients = tape.gradient(part, variables)
-        if all(each is None for each in gradients):
+        if all(gradient is None for gradient in gradients):
             raise TargetError("the loss depends on no parameter of the model that is trained.")
         self._update(variables, gradients)
         return loss
@@ -136,7 +136,11 @@ class _GraphStep:
         if self.trained.model is not None:
             trained = self.trained.model.trainable_variables
         else:
-            trained = [each for each in traced.graph.variables if each.trainable] if traced else []
+            trained = (
+                [variable for variable in traced.graph.variables if variable.trainable]
+                if traced
+                else []
+            )
         return sum(_count_numbers(each) for each in trained)
 
     def kinds(self, traced: Any) -> list[tuple[Any, Kind]]:
@@ -146,12 +150,14 @@ class _GraphStep:
         sums = {id(each.handle) for each in self._sums.values()}
         shapes = {tuple(each.shape) for each in traced.graph.variables if each.trainable}
         found = []
-        for each in traced.graph.variables:
-            state = id(each.handle) in states or (
-                self.trained.model is None and not each.trainable and tuple(each.shape) in shapes
+        for variable in traced.graph.variables:
+            state = id(variable.handle) in states or (
+                self.trained.model is None
+                and not variable.trainable
+                and tuple(variable.shape) in shapes
             )
-            kind = Kind.GRADIENTS if id(each.handle) in sums else Kind.WEIGHTS
-            found.append((each, Kind.OPTIMIZER if state else kind))
+            kind = Kind.GRADIENTS if id(variable.handle) in sums else Kind.WEIGHTS
+            found.append((variable, Kind.OPTIMIZER if state else kind))
         return found
 
     def _make_variables(self, trained: list[Any]) -> None:

@@ -50,13 +50,13 @@ def graphs(case: Case, hide: Redactor | None = None, events: Sequence[TimelineEv
     curves = [*_steps(case), *_host(case), *_gpus(case)]
     if not curves:
         return ""
-    start = min(float(one.at[0]) for one in curves)
+    start = min(float(curve.at[0]) for curve in curves)
     end = max(float(one.at[-1]) for one in curves)
     if not end > start:
         return ""
     hide = hide or as_it_is()
     marks = [one for one in hide(tuple(events)) if one.tone in GRAVE and one.at is not None]
-    lines = _marks([one for one in marks if start <= (one.at or 0.0) <= end], start, end)
+    lines = _marks([mark for mark in marks if start <= (mark.at or 0.0) <= end], start, end)
     drawn = "\n".join(_graph(replace(c, title=hide(c.title)), start, end, lines) for c in curves)
     across = (
         " Lines across: since when a finding holds, and what is marked ! or ✗ below."
@@ -71,14 +71,15 @@ def graphs(case: Case, hide: Redactor | None = None, events: Sequence[TimelineEv
 
 
 def _marks(events: Sequence[TimelineEvent], start: float, end: float) -> str:
-    return "".join(_mark(one, start, end) for one in events[:MOST_MARKS])
+    return "".join(_mark(event, start, end) for event in events[:MOST_MARKS])
 
 
-def _mark(one: TimelineEvent, start: float, end: float) -> str:
-    place = ((one.at or start) - start) / (end - start) * WIDTH
-    told = text.cut(f"{one.who}: {one.sentence}", LONGEST_MARK)
+def _mark(timeline_event: TimelineEvent, start: float, end: float) -> str:
+    place = ((timeline_event.at or start) - start) / (end - start) * WIDTH
+    told = text.cut(f"{timeline_event.who}: {timeline_event.sentence}", LONGEST_MARK)
     return (
-        f'<rect class="event {one.tone.value}" x="{place:.1f}" y="0" width="2" height="{HEIGHT}">'
+        f'<rect class="event {timeline_event.tone.value}" x="{place:.1f}" y="0" width="2" '
+        f'height="{HEIGHT}">'
         f"<title>{escape(told)}</title></rect>"
     )
 
@@ -92,7 +93,7 @@ def _steps(case: Case) -> Iterator[Curve]:
     ]
     if not ranks:
         return
-    rank = max(ranks, key=lambda one: len(one.steps))
+    rank = max(ranks, key=lambda rank: len(rank.steps))
     at = rank.steps["end_ns"] * 1e-9 + rank.clock_offset
     took = rank.steps["wall_ns"] * 1e-9
     # One step of warm-up must not flatten all others.
@@ -103,11 +104,11 @@ def _steps(case: Case) -> Iterator[Curve]:
 
 def _host(case: Case) -> Iterator[Curve]:
     by_host: dict[str, list[tuple[float, float | None, float | None]]] = {}
-    for one in case.host_samples:
-        used, whole = one.memory_used, one.memory_total
+    for host_sample in case.host_samples:
+        used, whole = host_sample.memory_used, host_sample.memory_total
         share = used / whole if used is not None and whole else None
-        cpu = None if one.cpu_percent is None else one.cpu_percent / 100
-        by_host.setdefault(one.host or "", []).append((one.at, cpu, share))
+        cpu = None if host_sample.cpu_percent is None else host_sample.cpu_percent / 100
+        by_host.setdefault(host_sample.host or "", []).append((host_sample.at, cpu, share))
     for host, rows in sorted(by_host.items())[:MOST_HOSTS]:
         name = f"host {host}" if host else "host"
         yield from _shares(f"{name}: cores in use", [(at, cpu) for at, cpu, _ in rows])
@@ -116,8 +117,13 @@ def _host(case: Case) -> Iterator[Curve]:
 
 def _gpus(case: Case) -> Iterator[Curve]:
     """Of several hosts only devices whose host is known: others would be drawn as one."""
-    hosts = {rank.host for rank in case.ranks} | {one.host or "" for one in case.host_samples}
-    several = len((hosts | {one.host or "" for one in case.device_samples}) - {""}) > 1
+    hosts = {rank.host for rank in case.ranks} | {
+        host_sample.host or "" for host_sample in case.host_samples
+    }
+    several = (
+        len((hosts | {device_sample.host or "" for device_sample in case.device_samples}) - {""})
+        > 1
+    )
     busy: dict[tuple[str, int], list[tuple[float, float | None]]] = {}
     memory: dict[tuple[str, int], list[tuple[float, float | None]]] = {}
     for sample in case.device_samples:

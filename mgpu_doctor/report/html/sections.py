@@ -126,7 +126,7 @@ def stacks(diagnosis: Diagnosis) -> str:
     if not lines:
         return ""
     told = "\n".join(
-        f"<b>{escape(one.text)}</b>" if one.culprit else escape(one.text) for one in lines
+        f"<b>{escape(line.text)}</b>" if line.culprit else escape(line.text) for line in lines
     )
     return f'<h2>Where the ranks stood</h2>\n<div class="wide"><pre>{told}</pre></div>'
 
@@ -267,7 +267,7 @@ def happened(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
     if not found.events:
         return ""
     events = (hide or as_it_is())(found.events)
-    rows = "\n".join(_event_row(one, diagnosis.case.job.started) for one in events)
+    rows = "\n".join(_event_row(event, diagnosis.case.job.started) for event in events)
     left = found.left_out
     more = f'<p class="soft small">{format_count(left, "earlier event")} left out.</p>' * bool(left)
     table = f'<table class="events"><tbody>{rows}</tbody></table>'
@@ -296,7 +296,7 @@ def the_last_minute(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
         return ""
     known = (hide or as_it_is())(known)
     shown = known.newest(MOST_RANKS)
-    rows = [_last_minute_row(one, several=known.hosts > 1) for one in shown]
+    rows = [_last_minute_row(stop, several=known.hosts > 1) for stop in shown]
     left = len(known.stops) - len(shown)
     more = f'<p class="soft small">{format_count(left, "more rank")}.</p>' if left else ""
     printed = [(whose(one), one.printed) for one in _tellers(shown)]
@@ -309,7 +309,7 @@ def the_last_minute(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
 
 def _tellers(shown: tuple[Stop, ...]) -> list[Stop]:
     """Whose last words matter most, of those who printed any."""
-    ordered = sorted(shown, key=lambda one: not (one.first or one.culprit))
+    ordered = sorted(shown, key=lambda stop: not (stop.first or stop.culprit))
     return [one for one in ordered if one.printed][:MOST_PRINTED]
 
 

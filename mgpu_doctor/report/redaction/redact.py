@@ -65,8 +65,12 @@ def redacted(diagnosis: Diagnosis, hide: Redactor | None = None) -> Diagnosis:
     hide = hide or redactor(diagnosis)
     case = diagnosis.case
     shown: dict[str, Any] = {name: hide(getattr(case, name)) for name in _SHOWN}
-    shown["host_samples"] = tuple(replace(one, host=hide(one.host)) for one in case.host_samples)
-    shown["device_samples"] = tuple(_redact_sample(one, hide) for one in case.device_samples)
+    shown["host_samples"] = tuple(
+        replace(host_sample, host=hide(host_sample.host)) for host_sample in case.host_samples
+    )
+    shown["device_samples"] = tuple(
+        _redact_sample(device_sample, hide) for device_sample in case.device_samples
+    )
     return replace(
         diagnosis,
         ranks=hide(diagnosis.ranks),
@@ -81,7 +85,7 @@ def redacted(diagnosis: Diagnosis, hide: Redactor | None = None) -> Diagnosis:
 
 def _redact_sample(sample: DeviceSample, hide: Redactor) -> DeviceSample:
     devices = sample.devices
-    if any(one.trouble for one in devices):
+    if any(device.trouble for device in devices):
         devices = tuple(replace(one, trouble=hide(one.trouble)) for one in devices)
     return replace(sample, host=hide(sample.host), trouble=hide(sample.trouble), devices=devices)
 

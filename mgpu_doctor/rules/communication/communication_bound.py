@@ -86,7 +86,9 @@ def _called(measures: Measures) -> list[Call]:
     if rank.metadata.ddp is not None:
         return []
     taken = rank.metadata.steps or 0
-    often = [one for one in rank.metadata.calls if one.name in EXCHANGES and one.count >= taken > 0]
+    often = [
+        call for call in rank.metadata.calls if call.name in EXCHANGES and call.count >= taken > 0
+    ]
     return sorted(often, key=lambda one: -one.seconds)
 
 

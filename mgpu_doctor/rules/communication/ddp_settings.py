@@ -160,7 +160,7 @@ def _searching(measures: Measures) -> list[Ddp]:
     first = measures.case.ranks[0].metadata.ddp
     if first is None or not first.find_unused:
         return []
-    found = [one for rank in measures.case.ranks if (one := rank.metadata.ddp) is not None]
+    found = [ddp for rank in measures.case.ranks if (ddp := rank.metadata.ddp) is not None]
     return found if len(found) == len(measures.case.ranks) else []
 
 
@@ -174,7 +174,7 @@ def _unused(measures: Measures, _: Limits) -> Iterable[Finding]:
     a_step = _seconds_a_step(measures, modules)
     step = measures.step_seconds
     saved = min(1.0, min(a_step) / step) if a_step and step else None
-    sure = all(one.graph_varies is False for one in modules)
+    sure = all(module.graph_varies is False for module in modules)
     spent = f"{format_seconds(min(a_step))} per step" if a_step else "time"
     yield Finding(
         code="unused-parameter-scan",

@@ -127,11 +127,13 @@ def _often(rank: Rank, limits: Limits) -> dict[tuple[str, str], Place]:
     if module is not None and module.comm_hook is None:
         names |= NUMBERS
     return {
-        (one.name, one.site): Place(one.name, one.site, one.count / taken, one.seconds / taken)
-        for one in rank.metadata.calls
-        if one.name in names and limits["least"] <= one.count / taken <= limits["most"]
-        if one.name not in NUMBERS or (one.elements is not None and one.elements <= FEW)
-        if one.through is None and (is_own(one.site) or setting(one.site) is not None)
+        (call.name, call.site): Place(
+            call.name, call.site, call.count / taken, call.seconds / taken
+        )
+        for call in rank.metadata.calls
+        if call.name in names and limits["least"] <= call.count / taken <= limits["most"]
+        if call.name not in NUMBERS or (call.elements is not None and call.elements <= FEW)
+        if call.through is None and (is_own(call.site) or setting(call.site) is not None)
     }
 
 
@@ -140,16 +142,16 @@ def stood(measures: Measures, found: Iterable[Place]) -> float | None:
     a call tells nothing where a device runs behind it."""
     if not measures.step_seconds or host_stamped(measures.case.ranks):
         return None
-    return min(1.0, sum(one.seconds for one in found) / measures.step_seconds)
+    return min(1.0, sum(place.seconds for place in found) / measures.step_seconds)
 
 
 def _excess(measures: Measures, limits: Limits) -> Iterable[Finding]:
     found = places(measures, limits)
-    own = [one for one in found if is_own(one.site)]
+    own = [place for place in found if is_own(place.site)]
     if own:
         yield _of_the_script(measures, own)
     theirs = [one for one in found if one not in own]
-    for caller in dict.fromkeys(setting(one.site) for one in theirs):
+    for caller in dict.fromkeys(setting(their.site) for their in theirs):
         if caller is not None:
             yield _of_a_framework(
                 measures, caller, [one for one in theirs if setting(one.site) == caller]
@@ -157,7 +159,7 @@ def _excess(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _of_the_script(measures: Measures, found: list[Place]) -> Finding:
-    sure = [one for one in found if one.name in BARRIERS | OBJECTS]
+    sure = [place for place in found if place.name in BARRIERS | OBJECTS]
     saved = stood(measures, sure) if sure else None
     first = (sure or found)[0]
     return _finding(
@@ -173,7 +175,7 @@ def _of_the_script(measures: Measures, found: list[Place]) -> Finding:
 
 def _of_a_framework(measures: Measures, caller: Setting, found: list[Place]) -> Finding:
     saved = stood(measures, found)
-    names = " and ".join(sorted({one.name for one in found}))
+    names = " and ".join(sorted({place.name for place in found}))
     return _finding(
         measures,
         found,
@@ -205,14 +207,14 @@ def _finding(
         cause=cause,
         evidence=tuple(
             Evidence(
-                f"{one.name} a step, on the rank that stood there least",
-                one.seconds,
+                f"{place.name} a step, on the rank that stood there least",
+                place.seconds,
                 "s",
                 None,
                 SOURCE,
-                one.site,
+                place.site,
             )
-            for one in found[:MOST_PLACES]
+            for place in found[:MOST_PLACES]
         ),
         since_step=0,
         cost=Cost(saved, saved * step) if saved is not None and step else Cost(),
@@ -221,7 +223,7 @@ def _finding(
 
 
 def _cause(sure: list[Place], found: list[Place]) -> str:
-    if any(one.name in BARRIERS for one in sure):
+    if any(place.name in BARRIERS for place in sure):
         return (
             "A barrier makes every rank wait for the slowest one, in addition to the gradient "
             "exchange. Training does not need it."
@@ -237,7 +239,7 @@ def _cause(sure: list[Place], found: list[Place]) -> str:
 
 def _fixes(sure: list[Place], found: list[Place], saved: float | None) -> Iterable[Fix]:
     gains = _gains(saved)
-    barriers = [one for one in sure if one.name in BARRIERS]
+    barriers = [place for place in sure if place.name in BARRIERS]
     if barriers:
         yield Fix(
             "no-barrier",

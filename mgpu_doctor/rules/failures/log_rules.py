@@ -133,8 +133,8 @@ def _cause_of(measures: Measures, code: str) -> LogCause | None:
 
 def _texts(signatures: Sequence[Signature]) -> str:
     texts = dict.fromkeys(
-        f"`{one.needle.strip()}`{' (symptom)' if one.role is Role.SYMPTOM else ''}"
-        for one in signatures
+        f"`{signature.needle.strip()}`{' (symptom)' if signature.role is Role.SYMPTOM else ''}"
+        for signature in signatures
     )
     more = len(texts) - MOST_TEXTS
     return f"{', '.join(list(texts)[:MOST_TEXTS])}{f' and {more} more' if more > 0 else ''}."

@@ -76,7 +76,7 @@ def _defect(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         parts.append("the replacement of a bad row waits for a reset")
     if state.xids and not parts:
         parts.append(f"XID {' and '.join(str(one.number) for one in state.xids)}")
-    severities = [severity_of(one, measures) for one in state.xids]
+    severities = [severity_of(xid, measures) for xid in state.xids]
     critical = Severity.CRITICAL in severities
     falls = tuple(dict.fromkeys(fall for one in state.xids for fall in one.falls))
     ended = critical and bool(falls)
@@ -152,7 +152,7 @@ def _evidence(gpu: Gpu, state: _State) -> Iterable[Evidence]:
 
 def _fix(gpu: Gpu, state: _State) -> Fix:
     look = f"`nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}` shows the state"
-    if state.failed or any(one.number == 64 for one in state.xids):
+    if state.failed or any(xid.number == 64 for xid in state.xids):
         return Fix(
             "replace-gpu",
             f"Take GPU {gpu.index} out of service and have it replaced",

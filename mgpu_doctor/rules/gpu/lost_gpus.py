@@ -99,7 +99,7 @@ def _every(gpu: Gpu) -> float | None:
 def is_lost(device: Device) -> bool:
     """Whether the driver says that it is gone, and it answers nothing."""
     answers = (device.utilization, device.memory_used, device.power_watts, device.temperature)
-    silent = all(one is None for one in answers) and not device.pids
+    silent = all(answer is None for answer in answers) and not device.pids
     return silent and bool(_LOST.search(device.trouble or ""))
 
 

@@ -28,7 +28,9 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
     if not far:
         return
     numbers = [number for number, *_ in far]
-    reachable = frozenset().union(*(one.cores or () for one in measures.surroundings.values()))
+    reachable = frozenset().union(
+        *(surrounding.cores or () for surrounding in measures.surroundings.values())
+    )
     fixes = [_fix(number, gpu, near, reachable) for number, gpu, _, near in far]
     yield Finding(
         code=CODE,

@@ -36,7 +36,7 @@ class _Spell:
 
     @property
     def up(self) -> int:
-        return sum(one.up is True for one in self.links)
+        return sum(link.up is True for link in self.links)
 
 
 Spells = tuple[_Spell, ...]
@@ -92,7 +92,7 @@ def _down(own: Spells, others: Sequence[Spells]) -> tuple[tuple[int, ...], int]:
     if newest is None or (newest.samples < 2 and (len(own) < 2 or own[-2].up != newest.up)):
         return (), 0
     theirs = [spells[-1] for spells in others if spells]
-    joined = newest.up > 0 or any(one.remote == "switch" for last in theirs for one in last.links)
+    joined = newest.up > 0 or any(link.remote == "switch" for last in theirs for link in last.links)
     usual = median_low([last.up for last in theirs]) if theirs and joined else 0
     usual = max(usual, _most(own))
     if newest.up >= usual:
@@ -129,7 +129,7 @@ def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
     if down:
         parts.append(f"{len(down)} NVLinks are down (of others or earlier {state.usual} are up)")
     if errors:
-        links = sorted({one.link for one in errors})
+        links = sorted({error.link for error in errors})
         noun = "links" if len(links) > 1 else "link"
         parts.append(f"errors rise on {noun} {', '.join(map(str, links))}")
     if own and not parts:
@@ -169,14 +169,14 @@ def _evidence(gpu: Gpu, state: _State) -> Iterable[Evidence]:
         yield Evidence("NVLinks that are up", state.up, "links", state.usual, SOURCE, where(gpu))
         listed = ", ".join(map(str, state.down))
         yield Evidence("NVLinks that are down", listed, "links", None, SOURCE, where(gpu))
-    for one in state.errors[:4]:
+    for error in state.errors[:4]:
         yield Evidence(
-            f"{one.kind} errors while it was watched",
-            one.count,
+            f"{error.kind} errors while it was watched",
+            error.count,
             "errors",
             0,
             "NVML NVLink error counters",
-            f"{where(gpu)}, link {one.link}",
+            f"{where(gpu)}, link {error.link}",
         )
 
 

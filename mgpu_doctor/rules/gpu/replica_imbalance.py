@@ -34,7 +34,7 @@ def _imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
         first, others = _parts(on)
         if first is None:
             continue
-        memory = _beyond(first.memory_used, middle(one.memory_used for one in others))
+        memory = _beyond(first.memory_used, middle(other.memory_used for other in others))
         idle = _idle(first, others)
         heavy = memory is not None and memory >= limits["memory"]
         if heavy or (idle is not None and idle >= limits["idle"]):
@@ -53,14 +53,14 @@ def _beyond(value: float | None, usual: float | None) -> float | None:
 
 def _idle(first: Use, others: Iterable[Use]) -> float | None:
     """By how much less the others are utilized."""
-    usual = middle(one.utilization for one in others)
+    usual = middle(other.utilization for other in others)
     return None if first.utilization is None or usual is None else first.utilization - usual
 
 
 def _finding(
     measures: Measures, rank: Rank, first: Use, others: list[Use], limits: Limits
 ) -> Finding:
-    usual = middle(one.memory_used for one in others)
+    usual = middle(other.memory_used for other in others)
     more, idle = _beyond(first.memory_used, usual), _idle(first, others)
     full = bool(first.memory_used and first.memory_total) and (
         (first.memory_used or 0) / (first.memory_total or 1) >= limits["full"]

@@ -35,17 +35,17 @@ class _Slowed:
 
 
 def _throttled(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in measures.stragglers or ():
-        family = family_of(one)
-        if one.saved < limits["cost"] or family == "input":
+    for straggler in measures.stragglers or ():
+        family = family_of(straggler)
+        if straggler.saved < limits["cost"] or family == "input":
             continue
-        slowed = _slowed(measures, one, limits)
+        slowed = _slowed(measures, straggler, limits)
         if slowed is None:
             continue
         why = f" ({CLOCK_REASONS[slowed.reasons[0]]})" if slowed.reasons else ""
         found = finding_of(
             measures,
-            one,
+            straggler,
             code="straggler-throttled",
             what="its work on the GPU",
             phases=FAMILIES[family],
@@ -56,14 +56,14 @@ def _throttled(measures: Measures, limits: Limits) -> Iterable[Finding]:
             found,
             title=f"{found.title}; its GPU {slowed.own.index} {_clocks(slowed)}{why}",
             confidence=min(found.confidence, 0.9 if slowed.by_clock else 0.6),
-            evidence=(*_evidence(slowed, one.rank), *found.evidence),
+            evidence=(*_evidence(slowed, straggler.rank), *found.evidence),
         )
 
 
-def _slowed(measures: Measures, one: Straggler, limits: Limits) -> _Slowed | None:
+def _slowed(measures: Measures, straggler: Straggler, limits: Limits) -> _Slowed | None:
     """The rank's device and how it compares, if it is slower in a way that explains the excess."""
-    uses = uses_since(measures, one.since)
-    own = uses.pop(one.rank, None)
+    uses = uses_since(measures, straggler.since)
+    own = uses.pop(straggler.rank, None)
     named = {other.rank for other in measures.stragglers or ()}
     devices = measures.devices or {}
     others = [
@@ -74,7 +74,7 @@ def _slowed(measures: Measures, one: Straggler, limits: Limits) -> _Slowed | Non
         and use.name == own.name
         and not devices[rank].beside
     ]
-    if own is None or not others or devices[one.rank].beside:
+    if own is None or not others or devices[straggler.rank].beside:
         return None
     clock, power = middle(o.clock for o in others), middle(o.power_limit for o in others)
     reasons = tuple(
@@ -85,9 +85,9 @@ def _slowed(measures: Measures, one: Straggler, limits: Limits) -> _Slowed | Non
     )
     slowed = _Slowed(own, clock, power, reasons)
     if own.clock and clock:
-        could = one.own_of_others * (clock / own.clock - 1)
+        could = straggler.own_of_others * (clock / own.clock - 1)
         low = own.clock <= (1 - limits["clock"]) * clock
-        return slowed if low and could >= EXPLAINS * one.excess else None
+        return slowed if low and could >= EXPLAINS * straggler.excess else None
     return slowed if any(name in HARD_CLOCK_REASONS for name in reasons) else None
 
 

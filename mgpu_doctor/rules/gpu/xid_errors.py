@@ -61,7 +61,7 @@ class Xid:
             f"XID that the driver reported{times}",
             self.number,
             "XID",
-            source="kernel log" if all(one.logged for one in self.events) else "NVML events",
+            source="kernel log" if all(event.logged for event in self.events) else "NVML events",
             where=where(self.gpu),
         )
 
@@ -79,16 +79,16 @@ def xids(measures: Measures, code: str) -> Iterable[Xid]:
                 yield Xid(gpu, signature, events, _falls(measures, gpu, events))
 
 
-def severity_of(one: Xid, measures: Measures) -> Severity:
+def severity_of(xid: Xid, measures: Measures) -> Severity:
     """critical: a rank fell by it or stands since. Of a program's own fault the finding of the
     rank's end says more: so that is a warning at most, and info where nobody of the job fell."""
-    symptom = one.signature.role is Role.SYMPTOM
-    if one.by_program:
-        return Severity.WARNING if one.falls else Severity.INFO
-    if one.falls and not symptom:
+    symptom = xid.signature.role is Role.SYMPTOM
+    if xid.by_program:
+        return Severity.WARNING if xid.falls else Severity.INFO
+    if xid.falls and not symptom:
         return Severity.CRITICAL
-    grave = one.signature.severity == "critical" and not symptom
-    return Severity.CRITICAL if grave and _stopped(one, measures) else Severity.WARNING
+    grave = xid.signature.severity == "critical" and not symptom
+    return Severity.CRITICAL if grave and _stopped(xid, measures) else Severity.WARNING
 
 
 def _falls(measures: Measures, gpu: Gpu, events: tuple[XidEvent, ...]) -> tuple[RankFailure, ...]:
@@ -107,14 +107,14 @@ def _belongs(at: float, fell: float | None) -> bool:
     return fell is None or fell - BEFORE <= at <= fell + AFTER
 
 
-def _stopped(one: Xid, measures: Measures) -> bool:
+def _stopped(xid: Xid, measures: Measures) -> bool:
     """Whether a rank on the device has finished no step since, in a job that is not over."""
     if measures.case.job.outcome not in (Outcome.RUNNING, Outcome.HUNG):
         return False
-    since = one.events[-1].at
+    since = xid.events[-1].at
     if measures.case.observed < since + WENT_ON:
         return False
-    ranks = [rank for rank in measures.case.ranks if rank.rank in one.gpu.ranks]
+    ranks = [rank for rank in measures.case.ranks if rank.rank in xid.gpu.ranks]
     return any(len(rank.steps) and _newest(rank) < since + WENT_ON for rank in ranks)
 
 
@@ -140,8 +140,8 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
         )
 
 
-def _ends(one: Xid, measures: Measures) -> Iterable[Evidence]:
-    return [piece for fall in one.falls for piece in failure_text.evidence_of(fall, measures.case)]
+def _ends(xid: Xid, measures: Measures) -> Iterable[Evidence]:
+    return [piece for fall in xid.falls for piece in failure_text.evidence_of(fall, measures.case)]
 
 
 def add_xids(findings: list[Finding], measures: Measures) -> list[Finding]:

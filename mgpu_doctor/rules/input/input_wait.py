@@ -55,14 +55,14 @@ CALL = Limit(
 
 
 def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in of_family(measures, "input", limits):
-        fed = feeding(measures, limits, only=one.rank)
+    for straggler in of_family(measures, "input", limits):
+        fed = feeding(measures, limits, only=straggler.rank)
         loader = fed.loader
         now = "" if loader.workers is None else f" Its loader has num_workers={loader.workers}."
-        share = (one.by_phase.get("input") or 0.0) / max(one.excess, 1e-12)
+        share = (straggler.by_phase.get("input") or 0.0) / max(straggler.excess, 1e-12)
         yield straggler_finding(
             measures,
-            one,
+            straggler,
             code="straggler-input",
             what="its wait for data",
             phases=("input",),
@@ -77,7 +77,7 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 ),
                 Fix(
                     "check-shard",
-                    f"Compare the shard and storage of rank {one.rank} with the others'",
+                    f"Compare the shard and storage of rank {straggler.rank} with the others'",
                     "Time `dataset[i]` on that host for its own indices: a slow disk, an uncached "
                     "shard or larger samples show there.",
                 ),

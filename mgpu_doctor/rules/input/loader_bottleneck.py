@@ -139,7 +139,7 @@ def loader_of(rank: Rank | None) -> Loader:
 
 def cpu_use(samples: tuple[HostSample, ...]) -> float | None:
     """Mean use of the host's cores, 0..1; None: not sampled."""
-    known = [one.cpu_percent for one in samples if one.cpu_percent is not None]
+    known = [sample.cpu_percent for sample in samples if sample.cpu_percent is not None]
     return sum(known) / len(known) / 100 if known else None
 
 

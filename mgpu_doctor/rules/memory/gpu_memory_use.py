@@ -115,7 +115,7 @@ def _find_imbalance(measures: Measures, limits: Limits) -> Iterable[Finding]:
         victims=tuple(sorted(set(peaks) - {fullest})),
         evidence=tuple(
             Evidence(f"peak of rank {number}", peaks[number], "bytes", usual, _SOURCE)
-            for number in sorted(peaks, key=lambda one: -peaks[one])[:8]
+            for number in sorted(peaks, key=lambda peak: -peaks[peak])[:8]
         ),
         fixes=(
             Fix(

@@ -116,7 +116,9 @@ def _find_pileups(measures: Measures, lasting: float) -> Iterable[_Pileup]:
             if number != owner and _stays(gpu.series, single[number].pid, lasting)
         )
         if guests:
-            yield _Pileup(gpu, owner, guests, _sum_memory(gpu, {single[one].pid for one in guests}))
+            yield _Pileup(
+                gpu, owner, guests, _sum_memory(gpu, {single[guest].pid for guest in guests})
+            )
 
 
 def _holds_several(rank: Rank) -> bool:
@@ -130,8 +132,8 @@ def _stays(series: Series, pid: int | None, share: float) -> bool:
 
 
 def _sum_memory(gpu: Gpu, pids: set[int | None]) -> int | None:
-    sizes = [one.memory for one in gpu.device.processes if one.pid in pids]
-    return sum(one for one in sizes if one is not None) if sizes and None not in sizes else None
+    sizes = [process.memory for process in gpu.device.processes if process.pid in pids]
+    return sum(siz for siz in sizes if siz is not None) if sizes and None not in sizes else None
 
 
 def _find_foreign_processes(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -187,9 +189,9 @@ def _sampled_pids(measures: Measures) -> set[int | None]:
 def _find_foreign(gpu: Gpu, own: set[int | None], lasting: float) -> Mapping[int, int]:
     """Pid -> bytes of each process that is not the job's and whose memory is known."""
     return {
-        one.pid: one.memory
-        for one in gpu.device.processes
-        if one.memory and one.pid not in own and _stays(gpu.series, one.pid, lasting)
+        process.pid: process.memory
+        for process in gpu.device.processes
+        if process.memory and process.pid not in own and _stays(gpu.series, process.pid, lasting)
     }
 
 

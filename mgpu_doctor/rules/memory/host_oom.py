@@ -97,7 +97,7 @@ def _finding(
 def _by_leak(told: Finding, found: Sequence[MemoryGrowth]) -> Finding:
     """The same where most of what the failed ranks held had grown step after step."""
     accused = {one.rank for one in told.culprits}
-    leaking = [one for one in found if one.rank.rank in accused]
+    leaking = [memory_growth for memory_growth in found if memory_growth.rank.rank in accused]
     if not leaking or any(one.growth.sure < MOSTLY * one.growth.last for one in leaking):
         return told
     most = max(leaking, key=lambda one: one.growth.slope)

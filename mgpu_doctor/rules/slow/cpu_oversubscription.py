@@ -26,21 +26,26 @@ SOURCE = "scheduler counters of the host (schedstat), sampled after warm-up"
 
 
 def _oversubscribed(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in measure_cpu_demand(measures.case, measures.surroundings):
-        if not one.full or one.cores is None:
+    for cpu_demand in measure_cpu_demand(measures.case, measures.surroundings):
+        if not cpu_demand.full or cpu_demand.cores is None:
             continue
-        if one.queueing is not None and one.queueing < limits["queueing"]:
+        if cpu_demand.queueing is not None and cpu_demand.queueing < limits["queueing"]:
             continue
-        saved = _saved(measures, one)
+        saved = _saved(measures, cpu_demand)
         yield Finding(
             code="cpu-oversubscribed",
-            severity=severity_of_cost(saved or 0.0) if one.most_threads > 1 else Severity.INFO,
-            confidence=0.5 if one.queueing is None else 0.9,
-            title=f"{_demand(one)} for {one.cores:g} cores on {one.host}{_waiting(one)}",
-            cause=_cause(one),
-            culprits=tuple(culprit_of(measures, rank) for rank in sorted(_behind(measures, one))),
-            victims=one.ranks,
-            evidence=tuple(_evidence(one)),
+            severity=severity_of_cost(saved or 0.0)
+            if cpu_demand.most_threads > 1
+            else Severity.INFO,
+            confidence=0.5 if cpu_demand.queueing is None else 0.9,
+            title=f"{_demand(cpu_demand)} for {cpu_demand.cores:g} cores on "
+            f"{cpu_demand.host}{_waiting(cpu_demand)}",
+            cause=_cause(cpu_demand),
+            culprits=tuple(
+                culprit_of(measures, rank) for rank in sorted(_behind(measures, cpu_demand))
+            ),
+            victims=cpu_demand.ranks,
+            evidence=tuple(_evidence(cpu_demand)),
             since_step=0,
             cost=Cost(
                 step_fraction=saved,
@@ -48,108 +53,118 @@ def _oversubscribed(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 if saved is None or measures.step_seconds is None
                 else saved * measures.step_seconds,
             ),
-            fixes=_fixes(measures, one, saved),
+            fixes=_fixes(measures, cpu_demand, saved),
         )
 
 
 def crowded_out(measures: Measures) -> frozenset[int]:
     """Stragglers that wait for cores which the job's own threads have."""
     found = measure_cpu_demand(measures.case, measures.surroundings)
-    return frozenset[int]().union(*(_behind(measures, one) for one in found))
+    return frozenset[int]().union(*(_behind(measures, cpu_demand) for cpu_demand in found))
 
 
-def _behind(measures: Measures, one: CpuDemand) -> frozenset[int]:
-    alone = one.outside is None or one.outside < OUTSIDE
-    waits = one.queueing is not None and one.queueing >= QUEUEING
-    if not (one.full and one.most_threads > 1 and alone and waits):
+def _behind(measures: Measures, cpu_demand: CpuDemand) -> frozenset[int]:
+    alone = cpu_demand.outside is None or cpu_demand.outside < OUTSIDE
+    waits = cpu_demand.queueing is not None and cpu_demand.queueing >= QUEUEING
+    if not (cpu_demand.full and cpu_demand.most_threads > 1 and alone and waits):
         return frozenset()
     return frozenset(
         straggler.rank
         for straggler in measures.stragglers or ()
-        if straggler.rank in one.ranks
+        if straggler.rank in cpu_demand.ranks
         and decides(cause_named(measures, straggler.rank, "host-contended"))
     )
 
 
-def _saved(measures: Measures, one: CpuDemand) -> float | None:
+def _saved(measures: Measures, cpu_demand: CpuDemand) -> float | None:
     """Share of the step without the time in which main threads stood ready; None: not known, as
     where devices work meanwhile."""
     joined, attribution = measures.joined, measures.attribution
-    if one.queueing is None or one.most_threads < 2 or host_stamped(measures.case.ranks):
+    if (
+        cpu_demand.queueing is None
+        or cpu_demand.most_threads < 2
+        or host_stamped(measures.case.ranks)
+    ):
         return None
     if joined is None or attribution is None:
-        return one.queueing
+        return cpu_demand.queueing
     faster = {
         column: (measures.surroundings.get(rank, UNSEEN).queueing or 0.0)
         * float(np.mean(joined.wall[:, column]))
         for column, rank in enumerate(joined.ranks)
-        if rank in one.ranks
+        if rank in cpu_demand.ranks
     }
     return saved_if_faster(attribution, faster)
 
 
-def _demand(one: CpuDemand) -> str:
-    count = len(one.ranks)
-    workers = f" and loader workers busy on {one.workers:.1f} cores" if one.workers >= 0.5 else ""
+def _demand(cpu_demand: CpuDemand) -> str:
+    count = len(cpu_demand.ranks)
+    workers = (
+        f" and loader workers busy on {cpu_demand.workers:.1f} cores"
+        if cpu_demand.workers >= 0.5
+        else ""
+    )
     each = f" of {count} ranks" if count > 1 else ""
-    return f"{format_count(one.threads, 'computing thread')}{each}{workers}"
+    return f"{format_count(cpu_demand.threads, 'computing thread')}{each}{workers}"
 
 
-def _waiting(one: CpuDemand) -> str:
-    if one.queueing is None:
+def _waiting(cpu_demand: CpuDemand) -> str:
+    if cpu_demand.queueing is None:
         return ""
-    return f": each rank waits for a core {format_share(one.queueing)} of the time"
+    return f": each rank waits for a core {format_share(cpu_demand.queueing)} of the time"
 
 
-def _cause(one: CpuDemand) -> str:
+def _cause(cpu_demand: CpuDemand) -> str:
     told = "The threads take turns on the cores"
-    if one.most_threads == 1:
-        who = "there are more ranks than cores" if one.alone else "loader workers compute, too"
+    if cpu_demand.most_threads == 1:
+        who = (
+            "there are more ranks than cores" if cpu_demand.alone else "loader workers compute, too"
+        )
         return f"{told}: {who}. Each rank has one thread, so no thread setting helps."
     told += ", and the threads of a rank wait for the last of them."
-    if one.queueing is None:
+    if cpu_demand.queueing is None:
         return f"{told} The cost was not measured."
-    if one.outside is not None and one.outside >= OUTSIDE:
-        told += f" Other processes on this host keep {one.outside:.1f} cores busy, too."
+    if cpu_demand.outside is not None and cpu_demand.outside >= OUTSIDE:
+        told += f" Other processes on this host keep {cpu_demand.outside:.1f} cores busy, too."
     return told
 
 
-def _evidence(one: CpuDemand) -> Iterable[Evidence]:
+def _evidence(cpu_demand: CpuDemand) -> Iterable[Evidence]:
     yield Evidence(
         "computing threads, compared with the cores that they may use",
-        one.threads,
+        cpu_demand.threads,
         "threads",
-        one.cores,
+        cpu_demand.cores,
         "process metadata, affinity and control group",
-        one.host,
+        cpu_demand.host,
     )
-    if one.workers:
+    if cpu_demand.workers:
         yield Evidence(
             "cores that loader workers use or wait for",
-            one.workers,
+            cpu_demand.workers,
             "cores",
             None,
             SOURCE,
-            one.host,
+            cpu_demand.host,
         )
-    if one.queueing is not None:
+    if cpu_demand.queueing is not None:
         yield Evidence(
             "share of time in which a rank's main thread waited for a core",
-            one.queueing,
+            cpu_demand.queueing,
             "fraction",
             QUEUEING,
             SOURCE,
-            one.host,
+            cpu_demand.host,
         )
-    if one.outside is not None:
+    if cpu_demand.outside is not None:
         yield Evidence(
-            "cores used by other processes than this job", one.outside, "cores", None, SOURCE
+            "cores used by other processes than this job", cpu_demand.outside, "cores", None, SOURCE
         )
 
 
-def _fixes(measures: Measures, one: CpuDemand, saved: float | None) -> tuple[Fix, ...]:
-    count, cores = len(one.ranks), one.cores or 1.0
-    wanted = math.ceil(one.threads + one.workers)
+def _fixes(measures: Measures, cpu_demand: CpuDemand, saved: float | None) -> tuple[Fix, ...]:
+    count, cores = len(cpu_demand.ranks), cpu_demand.cores or 1.0
+    wanted = math.ceil(cpu_demand.threads + cpu_demand.workers)
     gains = None
     if saved is not None:
         gains = Predicted(
@@ -161,18 +176,18 @@ def _fixes(measures: Measures, one: CpuDemand, saved: float | None) -> tuple[Fix
         )
     fitting = max(1, int(cores // count))
     fixes = []
-    if one.most_threads > fitting:
+    if cpu_demand.most_threads > fitting:
         fixes.append(
             Fix(
                 "fewer-threads",
                 f"Give each rank {format_count(fitting, 'computing thread')} instead of "
-                f"{one.most_threads}",
+                f"{cpu_demand.most_threads}",
                 f"{environment(measures, OMP_NUM_THREADS=fitting)}\n"
                 f"or in the script: torch.set_num_threads({fitting})",
                 gains,
             )
         )
-    if one.workers >= 0.5:
+    if cpu_demand.workers >= 0.5:
         fixes.append(
             Fix(
                 "fewer-workers",
@@ -182,15 +197,15 @@ def _fixes(measures: Measures, one: CpuDemand, saved: float | None) -> tuple[Fix
                 "advance).",
             )
         )
-    if one.most_threads == 1:
-        fewer = ", or start fewer ranks here" if one.alone else ""
+    if cpu_demand.most_threads == 1:
+        fewer = ", or start fewer ranks here" if cpu_demand.alone else ""
         fixes.append(
             Fix(
                 "more-cores",
                 f"Give the job {format_count(wanted, 'core')}{fewer}",
                 f"docker --cpus {wanted}, Slurm --cpus-per-task, Kubernetes resources.limits.cpu; "
                 f"torchrun --nproc-per-node {max(1, int(cores))}"
-                if one.alone
+                if cpu_demand.alone
                 else f"docker --cpus {wanted}, Slurm --cpus-per-task, Kubernetes "
                 "resources.limits.cpu.",
             )

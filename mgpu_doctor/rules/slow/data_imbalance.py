@@ -30,35 +30,38 @@ def _data(measures: Measures, limits: Limits) -> Iterable[Finding]:
         yield _varying_data(measures, loads.varying)
 
 
-def _uneven_data(measures: Measures, one: Uneven) -> Finding:
+def _uneven_data(measures: Measures, uneven: Uneven) -> Finding:
     compared = measures.joined.ranks if measures.joined else ()
-    stragglers = [each for each in measures.stragglers or () if each.rank in one.ranks]
+    stragglers = [
+        straggler for straggler in measures.stragglers or () if straggler.rank in uneven.ranks
+    ]
     worst = stragglers[0]
-    several = len(one.ranks) > 1
-    victims = tuple(rank for rank in compared if rank not in one.ranks)
+    several = len(uneven.ranks) > 1
+    victims = tuple(rank for rank in compared if rank not in uneven.ranks)
     source = f"{worst.steps} steps, counted at the loader"
     compared_with = "compared with the median of the other ranks"
     return Finding(
         code="imbalance-data",
-        severity=severity_of_cost(one.saved),
+        severity=severity_of_cost(uneven.saved),
         confidence=SURE,
-        title=f"{format_ranks(one.ranks).capitalize()} {'have' if several else 'has'} "
-        f"{format_share(one.load / one.load_of_others - 1)} more {one.unit} in every step than the "
+        title=f"{format_ranks(uneven.ranks).capitalize()} {'have' if several else 'has'} "
+        f"{format_share(uneven.load / uneven.load_of_others - 1)} more {uneven.unit} in every "
+        "step than the "
         "other ranks, which wait",
-        cause=f"More data is more work. It explains {format_share(one.explained)} of the extra "
+        cause=f"More data is more work. It explains {format_share(uneven.explained)} of the extra "
         f"time of "
         f"{'these ranks' if several else 'this rank'}."
-        f"{_settings(measures, one.ranks[0], victims)}",
-        culprits=tuple(culprit_of(measures, rank) for rank in one.ranks),
+        f"{_settings(measures, uneven.ranks[0], victims)}",
+        culprits=tuple(culprit_of(measures, rank) for rank in uneven.ranks),
         victims=victims,
         evidence=(
             Evidence(
-                f"{one.unit} per step, {compared_with}",
-                one.load,
-                one.unit,
-                one.load_of_others,
+                f"{uneven.unit} per step, {compared_with}",
+                uneven.load,
+                uneven.unit,
+                uneven.load_of_others,
                 source,
-                format_ranks(one.ranks),
+                format_ranks(uneven.ranks),
             ),
             Evidence(
                 f"own work per step, {compared_with}",
@@ -78,28 +81,28 @@ def _uneven_data(measures: Measures, one: Uneven) -> Finding:
             ),
         ),
         since_step=worst.since or 0,
-        cost=Cost(one.saved, one.saved * worst.step_seconds),
+        cost=Cost(uneven.saved, uneven.saved * worst.step_seconds),
         fixes=(
             Fix(
                 "equal-batches",
-                f"Give {format_ranks(one.ranks)} as many {one.unit} per step as the others",
+                f"Give {format_ranks(uneven.ranks)} as many {uneven.unit} per step as the others",
                 "The same `batch_size` on every rank and `DistributedSampler(dataset, "
                 "drop_last=True)`. The global batch shrinks by the surplus.",
                 Predicted(
-                    1 - one.saved,
+                    1 - uneven.saved,
                     None,
                     "measured what-if: the same steps with the own work of "
-                    f"{format_ranks(one.ranks)} at the median of the others",
+                    f"{format_ranks(uneven.ranks)} at the median of the others",
                 ),
             ),
             Fix(
                 "share-evenly",
-                f"Keep the {one.unit} of an update, but split them evenly",
+                f"Keep the {uneven.unit} of an update, but split them evenly",
                 f"batch_size = global batch // {len(compared)} on every rank. Where ranks must "
                 "have different numbers of batches, wrap the loop (DistributedDataParallel only) "
                 "in `with torch.distributed.algorithms.join.Join([model]):`.",
                 Predicted(
-                    1 - one.saved_level,
+                    1 - uneven.saved_level,
                     None,
                     "measured what-if: the same steps with the work of all ranks in proportion to "
                     "equal shares",
@@ -123,56 +126,58 @@ def _batch_size(measures: Measures, rank: int) -> int | None:
     return known.metadata.loader.batch_size if known is not None else None
 
 
-def _varying_data(measures: Measures, one: Varying) -> Finding:
+def _varying_data(measures: Measures, varying: Varying) -> Finding:
     compared = measures.joined.ranks if measures.joined else ()
     count = len(measures.joined.steps) if measures.joined else 0
     source = f"{count} steps of all ranks, counted at the loader"
     even = 1 / max(1, len(compared))
     return Finding(
         code="imbalance-data",
-        severity=severity_of_cost(one.saved),
+        severity=severity_of_cost(varying.saved),
         confidence=SURE,
-        title=f"Uneven {one.unit} cost {format_seconds(one.seconds)} per step: in each step the "
+        title=f"Uneven {varying.unit} cost {format_seconds(varying.seconds)} per step: in "
+        "each step the "
         f"ranks "
         "wait for the one with the most",
-        cause=f"The {one.unit} per step differ between the ranks (sequences or samples of "
+        cause=f"The {varying.unit} per step differ between the ranks (sequences or samples of "
         "different size), and so does their work. No rank is slower by itself.",
         victims=compared,
         evidence=(
             Evidence(
-                f"most {one.unit} of a rank in a step, as a multiple of the mean of the ranks",
-                one.most,
+                f"most {varying.unit} of a rank in a step, as a multiple of the mean of the ranks",
+                varying.most,
                 "times",
                 1.0,
                 source,
                 format_ranks(compared),
             ),
             Evidence(
-                f"correlation of {one.unit} and own work over steps and ranks",
-                one.correlation,
+                f"correlation of {varying.unit} and own work over steps and ranks",
+                varying.correlation,
                 "fraction",
                 0.0,
                 source,
             ),
             Evidence(
-                f"share of steps in which the slowest rank had the most {one.unit}",
-                one.slowest_has_most,
+                f"share of steps in which the slowest rank had the most {varying.unit}",
+                varying.slowest_has_most,
                 "fraction",
                 even,
                 source,
             ),
         ),
         since_step=0,
-        cost=Cost(one.saved, one.seconds),
+        cost=Cost(varying.saved, varying.seconds),
         fixes=(
             Fix(
                 "bucket-by-length",
                 "Give all ranks batches of similar size in each step",
                 BUCKETS,
                 Predicted(
-                    1 - one.saved,
+                    1 - varying.saved,
                     None,
-                    f"measured what-if: the same steps with equal {one.unit} on all ranks; less "
+                    f"measured what-if: the same steps with equal {varying.unit} on all "
+                    "ranks; less "
                     f"padding "
                     "saves more",
                 ),

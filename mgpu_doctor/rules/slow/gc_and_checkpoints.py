@@ -27,8 +27,8 @@ FULL = 2
 
 
 def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in of_phases(measures, ("gc",), limits["cost"]):
-        everywhere = len(one.ranks) > 1
+    for stalls in of_phases(measures, ("gc",), limits["cost"]):
+        everywhere = len(stalls.ranks) > 1
         waits = (
             "the ranks stop in different steps, and all others wait each time"
             if everywhere
@@ -36,10 +36,10 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
         )
         yield finding(
             measures,
-            one,
+            stalls,
             code="gc-pauses",
-            title=f"Python's garbage collector stops {format_ranks(one.ranks)} "
-            f"{when(measures, one)}, for {format_seconds(one.seconds)} each time",
+            title=f"Python's garbage collector stops {format_ranks(stalls.ranks)} "
+            f"{when(measures, stalls)}, for {format_seconds(stalls.seconds)} each time",
             cause=f"The collector scans all objects in the process (data sets of Python objects, "
             f"caches, the modules themselves); {waits}.{_generations(measures)}",
             fixes=(
@@ -48,7 +48,7 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     "Exclude long-lived objects from garbage collection",
                     "Before the training loop, once models and data sets exist, call "
                     "`import gc; gc.collect(); gc.freeze()`.",
-                    without(one, "collections, an upper bound: young objects are still scanned"),
+                    without(stalls, "collections, an upper bound: young objects are still scanned"),
                 ),
                 Fix(
                     "gc-together",
@@ -56,10 +56,10 @@ def _gc(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     "Call `gc.disable()` before the loop and `if step % 500 == 0: gc.collect(1)` "
                     "in it, on every rank. Garbage in reference cycles lives longer: watch the "
                     "process's memory, and collect more often if it grows.",
-                    without(one, "collections, an upper bound: one in 500 steps remains"),
+                    without(stalls, "collections, an upper bound: one in 500 steps remains"),
                 ),
             ),
-            replaces=told_by(measures, one),
+            replaces=told_by(measures, stalls),
         )
 
 
@@ -76,9 +76,9 @@ def _generations(measures: Measures) -> str:
 
 
 def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in of_phases(measures, ("checkpoint",), limits["cost"]):
+    for stalls in of_phases(measures, ("checkpoint",), limits["cost"]):
         count = len(measures.joined.ranks) if measures.joined else 1
-        alone = len(one.ranks) < count
+        alone = len(stalls.ranks) < count
         fixes = [
             Fix(
                 "save-in-background",
@@ -89,9 +89,9 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 'checkpoint_id=f"checkpoints/{step}")`. This needs a process group with a CPU '
                 'backend (`init_process_group("cpu:gloo,cuda:nccl")`) and host memory for one '
                 "copy.",
-                without(one, "saving, an upper bound: the copy still takes time"),
+                without(stalls, "saving, an upper bound: the copy still takes time"),
             ),
-            less_often(one, "Save", "`if step % {steps} == 0:` around the saving"),
+            less_often(stalls, "Save", "`if step % {steps} == 0:` around the saving"),
         ]
         if alone and count > 1:
             fixes.append(
@@ -102,25 +102,25 @@ def _checkpoint(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     'optimizer}, checkpoint_id=f"checkpoints/{step}")` on all ranks: each writes '
                     "its shard to a shared folder.",
                     Predicted(
-                        1 - one.saved * (1 - 1 / count),
+                        1 - stalls.saved * (1 - 1 / count),
                         None,
                         f"formula: 1/{count} of the bytes per rank, if the storage accepts {count} "
                         "writers at full speed",
                     ),
                 )
             )
-        who = f"on {format_ranks(one.ranks)}" if alone else "on all ranks"
+        who = f"on {format_ranks(stalls.ranks)}" if alone else "on all ranks"
         waits = "; the other ranks wait for it in their next collective" if alone else ""
         yield finding(
             measures,
-            one,
+            stalls,
             code="checkpoint-stall",
-            title=f"Saving a checkpoint {who} stops the training {when(measures, one)}, for "
-            f"{format_seconds(one.seconds)} each time",
+            title=f"Saving a checkpoint {who} stops the training {when(measures, stalls)}, for "
+            f"{format_seconds(stalls.seconds)} each time",
             cause=f"The training loop is blocked until the checkpoint is written{waits}."
-            f"{busy(one)}",
+            f"{busy(stalls)}",
             fixes=tuple(fixes),
-            replaces=told_by(measures, one),
+            replaces=told_by(measures, stalls),
         )
 
 

@@ -51,23 +51,23 @@ class _Place:
 
 
 def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in measures.stragglers or ():
-        cause = find_host_cause(measures.causes.get(one.rank, ()), limits["share"])
-        if one.saved < limits["cost"] or cause is None:
+    for straggler in measures.stragglers or ():
+        cause = find_host_cause(measures.causes.get(straggler.rank, ()), limits["share"])
+        if straggler.saved < limits["cost"] or cause is None:
             continue
         if cause.name in (
             "host-contended",
             "host-cores",
-        ) and one.rank in crowded_out(measures):
+        ) and straggler.rank in crowded_out(measures):
             continue  # the job takes its cores itself: `cpu-oversubscribed` says so
-        place = _placed(measures, one, cause)
+        place = _placed(measures, straggler, cause)
         found = straggler_finding(
             measures,
-            one,
+            straggler,
             code="straggler-host",
             what=WHAT[cause.name],
             phases=(),
-            longer=min(cause.seconds or 0.0, one.excess),
+            longer=min(cause.seconds or 0.0, straggler.excess),
             cause=_told(place),
             fixes=_fixes(measures, place),
         )
@@ -76,7 +76,7 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def find_host_cause(causes: Iterable[Cause], least: float) -> Cause | None:
     """What of its host explains the excess, if that explains enough and nothing else more."""
-    known = {one.name: one for one in causes if one.seconds is not None}
+    known = {cause.name: cause for cause in causes if cause.seconds is not None}
     found = [known[name] for name in WHAT if name in known]
     if not found:
         return None
@@ -89,10 +89,10 @@ def find_host_cause(causes: Iterable[Cause], least: float) -> Cause | None:
     return max(found, key=lambda one: one.share or 0.0)
 
 
-def _placed(measures: Measures, one: Straggler, cause: Cause) -> _Place:
+def _placed(measures: Measures, straggler: Straggler, cause: Cause) -> _Place:
     around = measures.surroundings
-    rank = measures.rank(one.rank)
-    own = around.get(one.rank, UNSEEN)
+    rank = measures.rank(straggler.rank)
+    own = around.get(straggler.rank, UNSEEN)
     sets = [
         cores
         for other in measures.case.ranks
@@ -100,9 +100,9 @@ def _placed(measures: Measures, one: Straggler, cause: Cause) -> _Place:
         if (cores := around.get(other.rank, UNSEEN).cores) is not None
     ]
     compared = measures.joined.ranks if measures.joined else ()
-    others = [around.get(number, UNSEEN) for number in compared if number != one.rank]
+    others = [around.get(number, UNSEEN) for number in compared if number != straggler.rank]
     return _Place(
-        one=one,
+        one=straggler,
         rank=rank,
         cause=cause,
         own=own,

@@ -38,48 +38,52 @@ def detector(work: Work) -> Detector:
     return Detector(examine, MEASURED, needs=("sampled",), unless=("joined",))
 
 
-def _finding(one: Sampled, measures: Measures) -> Finding:
-    short = one.file.rpartition("/")[2]
-    at = f"{short}:{one.line}" if one.line is not None else short
-    site = f"{one.file}:{one.line}" if one.line is not None else one.file
-    excess = one.own - one.others
-    who = format_ranks(one.waiting)
-    known = measures.rank(one.rank)
+def _finding(sampled: Sampled, measures: Measures) -> Finding:
+    short = sampled.file.rpartition("/")[2]
+    at = f"{short}:{sampled.line}" if sampled.line is not None else short
+    site = f"{sampled.file}:{sampled.line}" if sampled.line is not None else sampled.file
+    excess = sampled.own - sampled.others
+    who = format_ranks(sampled.waiting)
+    known = measures.rank(sampled.rank)
     return Finding(
-        code=f"straggler-{one.kind.value}",
+        code=f"straggler-{sampled.kind.value}",
         severity=severity_of_cost(excess),
         confidence=CONFIDENCE,
-        title=f"Rank {one.rank} is slowing down the other ranks: it is in {one.function}() at {at} "
-        f"in {format_share(one.share)} of {one.looks} samples",
-        cause=f"It was in its own code in {format_share(one.own)} of the samples, no other rank in "
-        f"more than {format_share(one.others)}. Meanwhile {who} waited"
-        f"{f' in {one.operation}' if one.operation else ''}.",
+        title=f"Rank {sampled.rank} is slowing down the other ranks: it is in "
+        f"{sampled.function}() at {at} "
+        f"in {format_share(sampled.share)} of {sampled.looks} samples",
+        cause=f"It was in its own code in {format_share(sampled.own)} of the samples, no "
+        "other rank in "
+        f"more than {format_share(sampled.others)}. Meanwhile {who} waited"
+        f"{f' in {sampled.operation}' if sampled.operation else ''}.",
         culprits=(
             Culprit(
-                one.rank,
+                sampled.rank,
                 host=known.host if known else None,
                 device=known.device if known else None,
-                pid=one.pid,
+                pid=sampled.pid,
             ),
         ),
-        victims=tuple(sorted(one.waiting)),
+        victims=tuple(sorted(sampled.waiting)),
         evidence=(
-            Evidence("looks in its own code", one.own, "fraction", one.others, "stacks", site),
-            Evidence("looks in that function", one.share, "fraction", None, "stacks", site),
+            Evidence(
+                "looks in its own code", sampled.own, "fraction", sampled.others, "stacks", site
+            ),
+            Evidence("looks in that function", sampled.share, "fraction", None, "stacks", site),
             Evidence(
                 "looks in which the others waited at least",
-                min(one.waiting.values()),
+                min(sampled.waiting.values()),
                 "fraction",
-                1 - one.own,
+                1 - sampled.own,
                 "stacks",
             ),
-            Evidence("time looked at", round(one.seconds, 2), "s", None, "stacks"),
+            Evidence("time looked at", round(sampled.seconds, 2), "s", None, "stacks"),
         ),
         cost=Cost(step_fraction=round(excess, 2)),
         fixes=(
             Fix(
                 "that-function",
-                f"Find out why {one.function}() takes longer on rank {one.rank}",
+                f"Find out why {sampled.function}() takes longer on rank {sampled.rank}",
                 f"It is at {site}: either only this rank does this work, or it takes longer there "
                 "(its data, its files, its device). `mgpu-doctor run -- COMMAND` measures every "
                 "phase of every step and shows which.",

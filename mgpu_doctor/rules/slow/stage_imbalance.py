@@ -22,7 +22,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     if stages is None or not stages.steady or stages.imbalance < limits["imbalance"]:
         return
     slow = stages.ranks[stages.slowest]
-    grew = any(one.rank in slow for one in measures.stragglers or ())
+    grew = any(straggler.rank in slow for straggler in measures.stragglers or ())
     parameters = _parameters(measures, stages)
     by_itself = _as_large(stages, parameters)
     cost = stages.saved_like_others if by_itself else stages.saved

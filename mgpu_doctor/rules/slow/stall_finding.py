@@ -39,12 +39,14 @@ WHAT_IF = "measured what-if: the same steps without"
 
 def of_phases(measures: Measures, phases: tuple[str, ...], least: float) -> list[Stalls]:
     """The stalls in one of these phases that are worth a line."""
-    return [one for one in measures.stalls or () if one.phase in phases and one.saved >= least]
+    return [
+        stall for stall in measures.stalls or () if stall.phase in phases and stall.saved >= least
+    ]
 
 
 def finding(
     measures: Measures,
-    one: Stalls,
+    stalls: Stalls,
     *,
     code: str,
     title: str,
@@ -57,55 +59,55 @@ def finding(
     mean = measures.joined.step_seconds if measures.joined else None
     return Finding(
         code=code,
-        severity=severity_of_cost(one.saved),
-        confidence=_confidence(one),
+        severity=severity_of_cost(stalls.saved),
+        confidence=_confidence(stalls),
         title=title,
         cause=cause,
-        culprits=tuple(culprit_of(measures, rank) for rank in one.ranks),
-        victims=tuple(rank for rank in compared if rank not in one.ranks),
-        evidence=_evidence(one),
-        since_step=one.since or 0,
-        cost=Cost(one.saved, None if mean is None else one.saved * mean),
+        culprits=tuple(culprit_of(measures, rank) for rank in stalls.ranks),
+        victims=tuple(rank for rank in compared if rank not in stalls.ranks),
+        evidence=_evidence(stalls),
+        since_step=stalls.since or 0,
+        cost=Cost(stalls.saved, None if mean is None else stalls.saved * mean),
         fixes=fixes,
         replaces=replaces,
     )
 
 
-def _confidence(one: Stalls) -> float:
+def _confidence(stalls: Stalls) -> float:
     """Near certain for what the probe timed itself; the rest had to be told from chance."""
-    if one.waited is None:
+    if stalls.waited is None:
         return 0.99
-    return 0.95 if one.period else 0.85
+    return 0.95 if stalls.period else 0.85
 
 
-def _evidence(one: Stalls) -> tuple[Evidence, ...]:
-    source = f"{one.compared} steps of all ranks, compared"
-    where = format_ranks(one.ranks)
+def _evidence(stalls: Stalls) -> tuple[Evidence, ...]:
+    source = f"{stalls.compared} steps of all ranks, compared"
+    where = format_ranks(stalls.ranks)
     facts = [
-        Evidence("stalls found", one.count, "times", None, source, where),
-        Evidence("median length of a stall", one.seconds, "s", None, source, where),
-        Evidence("all stalls of a rank together, at most", one.total, "s", None, source, where),
+        Evidence("stalls found", stalls.count, "times", None, source, where),
+        Evidence("median length of a stall", stalls.seconds, "s", None, source, where),
+        Evidence("all stalls of a rank together, at most", stalls.total, "s", None, source, where),
     ]
-    if one.period is not None:
+    if stalls.period is not None:
         facts.append(
-            Evidence("steps from one to the next", one.period, "steps", None, source, where)
+            Evidence("steps from one to the next", stalls.period, "steps", None, source, where)
         )
-    if one.waited is not None:
+    if stalls.waited is not None:
         facts.append(
             Evidence(
                 "time that the others stood longer in collectives for one",
-                one.waited,
+                stalls.waited,
                 "s",
                 None,
                 source,
                 where,
             )
         )
-    if one.running is not None:
+    if stalls.running is not None:
         facts.append(
             Evidence(
                 "share of a stall in which its main thread was on a CPU",
-                one.running,
+                stalls.running,
                 "fraction",
                 None,
                 "CPU clock of the thread",
@@ -115,59 +117,63 @@ def _evidence(one: Stalls) -> tuple[Evidence, ...]:
     return tuple(facts)
 
 
-def when(measures: Measures, one: Stalls) -> str:
+def when(measures: Measures, stalls: Stalls) -> str:
     """`every 20 steps`, `at every epoch (32 steps)`, `11 times in 240 steps`."""
-    if one.period is None:
-        return f"{one.count} times in {one.compared} steps"
-    distance = f"{one.period:.0f} steps" if one.period >= 1.5 else "step"
-    for rank in one.ranks:
+    if stalls.period is None:
+        return f"{stalls.count} times in {stalls.compared} steps"
+    distance = f"{stalls.period:.0f} steps" if stalls.period >= 1.5 else "step"
+    for rank in stalls.ranks:
         known = measures.rank(rank)
         for loader in known.metadata.loaders if known is not None else ():
-            if loader.batches and abs(loader.batches - one.period) < 1 and loader.batches > 2:
+            if loader.batches and abs(loader.batches - stalls.period) < 1 and loader.batches > 2:
                 return f"at every epoch ({distance})"
     return f"every {distance}"
 
 
-def busy(one: Stalls) -> str:
+def busy(stalls: Stalls) -> str:
     """Whether the main thread computed or waited, by its CPU clock; begins with a space."""
-    if one.running is None:
+    if stalls.running is None:
         return ""
-    if one.running >= 0.8:
+    if stalls.running >= 0.8:
         return " Its main thread was busy all the time."
-    if one.running <= 0.2:
+    if stalls.running <= 0.2:
         return (
             " Its main thread was hardly on a CPU: it waited for storage, the network, a lock, "
             "another process or a timer."
         )
-    return f" Its main thread was on a CPU for {one.running * 100:.0f} % of that time."
+    return f" Its main thread was on a CPU for {stalls.running * 100:.0f} % of that time."
 
 
-def told_by(measures: Measures, one: Stalls) -> tuple[str, ...]:
+def told_by(measures: Measures, stalls: Stalls) -> tuple[str, ...]:
     """Codes of straggler findings that these stalls explain: the stalls are so frequent that they
     make up the persistent excess of the same rank."""
-    per_step = one.total / max(one.compared, 1)
-    excess = [each.excess for each in measures.stragglers or () if each.rank in one.ranks]
-    same = one.count > OFTEN * one.compared and all(per_step >= each / 2 for each in excess)
+    per_step = stalls.total / max(stalls.compared, 1)
+    excess = [
+        straggler.excess
+        for straggler in measures.stragglers or ()
+        if straggler.rank in stalls.ranks
+    ]
+    same = stalls.count > OFTEN * stalls.compared and all(per_step >= each / 2 for each in excess)
     return STRAGGLERS if same else ()
 
 
-def without(one: Stalls, what: str) -> Predicted:
+def without(stalls: Stalls, what: str) -> Predicted:
     """The predicted gain of removing the stalls altogether."""
-    return Predicted(1 - one.saved, None, f"{WHAT_IF} {what}")
+    return Predicted(1 - stalls.saved, None, f"{WHAT_IF} {what}")
 
 
-def less_often(one: Stalls, what: str, setting: str) -> Fix:
+def less_often(stalls: Stalls, what: str, setting: str) -> Fix:
     """The fix to do it rarely enough that it takes at most 1 % of the time."""
-    distance = one.period or one.compared / one.count
-    overhead = one.saved / max(1 - one.saved, 1e-6)
+    distance = stalls.period or stalls.compared / stalls.count
+    overhead = stalls.saved / max(1 - stalls.saved, 1e-6)
     seldom = max(2, math.ceil(distance * overhead / AFFORDABLE))
     digits = 10 ** max(0, len(str(seldom)) - 2)
     seldom = math.ceil(seldom / digits) * digits
-    after = (1 - one.saved) * (1 + overhead * distance / seldom)
+    after = (1 - stalls.saved) * (1 + overhead * distance / seldom)
     return Fix(
         "less-often",
         f"{what} every {seldom} steps instead of every {distance:.0f}",
-        f"{setting.format(steps=seldom)}. At {format_seconds(one.seconds)} each, this takes "
+        f"{setting.format(steps=seldom)}. At {format_seconds(stalls.seconds)} each, this takes "
         f"{overhead * distance / seldom * 100:.1f} % of the time.",
         Predicted(after, None, f"{WHAT_IF} it, and {distance / seldom:.2f} of its cost added"),
     )

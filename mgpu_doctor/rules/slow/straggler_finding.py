@@ -55,18 +55,18 @@ MEASURED = (
 )
 
 
-def shares(one: Straggler) -> dict[str, float]:
+def shares(straggler: Straggler) -> dict[str, float]:
     """Family -> share of the rank's excess that the family's phases explain."""
-    gap = max(one.excess, 1e-12)
+    gap = max(straggler.excess, 1e-12)
     return {
-        family: sum(one.by_phase.get(phase) or 0.0 for phase in phases) / gap
+        family: sum(straggler.by_phase.get(phase) or 0.0 for phase in phases) / gap
         for family, phases in FAMILIES.items()
     }
 
 
-def family_of(one: Straggler) -> str:
+def family_of(straggler: Straggler) -> str:
     """The family of phases that explains a straggler's excess best."""
-    explained = shares(one)
+    explained = shares(straggler)
     if explained["input"] >= INPUT_SHARE:
         return "input"
     return max(explained, key=lambda family: explained[family])
@@ -76,12 +76,16 @@ def of_family(measures: Measures, family: str, limits: Limits) -> list[Straggler
     """The stragglers of one family that are worth a line, the worst first."""
     stragglers = measures.stragglers or ()
     least = max([limits["cost"], *(WAKE * one.saved for one in stragglers)])
-    return [one for one in stragglers if one.saved >= least and family_of(one) == family]
+    return [
+        straggler
+        for straggler in stragglers
+        if straggler.saved >= least and family_of(straggler) == family
+    ]
 
 
 def straggler_finding(
     measures: Measures,
-    one: Straggler,
+    straggler: Straggler,
     *,
     code: str,
     what: str,
@@ -93,70 +97,72 @@ def straggler_finding(
     """The finding that all straggler rules share; `what` takes longer: by what `phases` do, or by
     `longer` seconds."""
     if longer is None:
-        longer = sum(one.by_phase.get(phase) or 0.0 for phase in phases)
+        longer = sum(straggler.by_phase.get(phase) or 0.0 for phase in phases)
     named = {other.rank for other in measures.stragglers or ()}
     victims = tuple(rank for rank in compared_ranks(measures) if rank not in named)
     gains = Predicted(
-        step_time_ratio=1 - one.saved,
+        step_time_ratio=1 - straggler.saved,
         memory_bytes=None,
         basis=f"measured what-if: the same steps with this rank's own work at "
-        f"{reference_of(measures, one).level}",
+        f"{reference_of(measures, straggler).level}",
     )
-    since = "from the first step" if one.since is None else f"from step {one.since} on"
-    if one.since_before is not None:
-        since = f"from before step {one.since_before}"
+    since = "from the first step" if straggler.since is None else f"from step {straggler.since} on"
+    if straggler.since_before is not None:
+        since = f"from before step {straggler.since_before}"
     return Finding(
         code=code,
-        severity=severity_of_cost(one.saved),
-        confidence=round(min(0.99, max(0.5, one.positive)), 2),
-        title=f"Rank {one.rank} is slowing down the other ranks: {what} takes "
-        f"{format_seconds(longer)} longer per step than {reference_of(measures, one).where}, "
+        severity=severity_of_cost(straggler.saved),
+        confidence=round(min(0.99, max(0.5, straggler.positive)), 2),
+        title=f"Rank {straggler.rank} is slowing down the other ranks: {what} takes "
+        f"{format_seconds(longer)} longer per step than {reference_of(measures, straggler).where}, "
         f"{since}",
-        cause=f"{cause} {said(measures, one.rank)}".strip(),
-        culprits=(culprit_of(measures, one.rank),),
+        cause=f"{cause} {said(measures, straggler.rank)}".strip(),
+        culprits=(culprit_of(measures, straggler.rank),),
         victims=victims,
-        evidence=_evidence(measures, one),
-        since_step=one.since if one.since is not None else 0,
-        cost=Cost(step_fraction=one.saved, seconds_per_step=one.saved * one.step_seconds),
+        evidence=_evidence(measures, straggler),
+        since_step=straggler.since if straggler.since is not None else 0,
+        cost=Cost(
+            step_fraction=straggler.saved, seconds_per_step=straggler.saved * straggler.step_seconds
+        ),
         fixes=tuple(Fix(fix.id, fix.summary, fix.how, fix.predicted or gains) for fix in fixes),
     )
 
 
-def _evidence(measures: Measures, one: Straggler) -> tuple[Evidence, ...]:
+def _evidence(measures: Measures, straggler: Straggler) -> tuple[Evidence, ...]:
     joined_by = measures.joined.joined_by if measures.joined else ""
-    source = f"{one.steps} steps joined by {joined_by}"
-    where = f"rank {one.rank}"
-    level = reference_of(measures, one).level
+    source = f"{straggler.steps} steps joined by {joined_by}"
+    where = f"rank {straggler.rank}"
+    level = reference_of(measures, straggler).level
     facts = [
         Evidence(
             f"own work per step, compared with {level}",
-            one.own,
+            straggler.own,
             "s",
-            one.own_of_others,
+            straggler.own_of_others,
             source,
             where,
         ),
         Evidence(
             f"time in collectives per step, compared with {level}",
-            one.in_collectives,
+            straggler.in_collectives,
             "s",
-            one.in_collectives_of_others,
+            straggler.in_collectives_of_others,
             source,
             where,
         ),
         Evidence(
             f"share of steps in which it was slower than {level}",
-            one.positive,
+            straggler.positive,
             "fraction",
             0.5,
             source,
             where,
         ),
     ]
-    floor = 0.1 * one.excess
-    for phase, extra in sorted(one.by_phase.items(), key=lambda item: -(item[1] or 0.0)):
+    floor = 0.1 * straggler.excess
+    for phase, extra in sorted(straggler.by_phase.items(), key=lambda item: -(item[1] or 0.0)):
         if extra is not None and extra >= floor:
-            excess = PhaseExcess(one.rank, phase)
+            excess = PhaseExcess(straggler.rank, phase)
             measure = f"{phase} in excess of {level}"
             facts.append(Evidence(measure, extra, "s", 0.0, source, where, excess))
     return tuple(facts)
@@ -175,25 +181,28 @@ class Reference:
     ranks: str
 
 
-def reference_of(measures: Measures, one: Straggler) -> Reference:
+def reference_of(measures: Measures, straggler: Straggler) -> Reference:
     structure = measures.structure
-    equals = {rank for stage in structure.stages if one.rank in stage for rank in stage}
+    equals = {rank for stage in structure.stages if straggler.rank in stage for rank in stage}
     if len(equals) > 1:
-        stage = structure.roles[one.rank]
+        stage = structure.roles[straggler.rank]
         return Reference(
             "on the other ranks of its pipeline stage",
             "the median of the other ranks of its pipeline stage",
-            f"on {format_ranks(equals - {one.rank})}, which hold the same pipeline stage {stage}",
+            f"on {format_ranks(equals - {straggler.rank})}, which hold the same pipeline "
+            f"stage {stage}",
         )
-    if equals and one.since is not None:
+    if equals and straggler.since is not None:
         return Reference("before", "what it was before", "it was before")
     return Reference(
-        "on the other ranks", "the median of the other ranks", f"on {other_ranks(measures, one)}"
+        "on the other ranks",
+        "the median of the other ranks",
+        f"on {other_ranks(measures, straggler)}",
     )
 
 
-def other_ranks(measures: Measures, one: Straggler) -> str:
-    return format_ranks(rank for rank in compared_ranks(measures) if rank != one.rank)
+def other_ranks(measures: Measures, straggler: Straggler) -> str:
+    return format_ranks(rank for rank in compared_ranks(measures) if rank != straggler.rank)
 
 
 NOTHING = 0.2
@@ -234,8 +243,10 @@ COMPUTING = frozenset({*HOST, "idle"})
 def said(measures: Measures, rank: int) -> str:
     """Sentences about a straggler's causes; empty where none was looked at."""
     causes = measures.causes.get(rank, ())
-    excess = next((one.excess for one in measures.stragglers or () if one.rank == rank), 0.0)
-    told = [one for one in causes if (one.share or 0.0) >= NOTHING]
+    excess = next(
+        (straggler.excess for straggler in measures.stragglers or () if straggler.rank == rank), 0.0
+    )
+    told = [cause for cause in causes if (cause.share or 0.0) >= NOTHING]
     ruled_out = [one.name for one in causes if one.share is not None and one.share < NOTHING]
     unknown = [one.name for one in causes if one.seconds is None]
     words = EXPLAINED | (OF_A_POOL if _pooled(measures, rank) else {})
@@ -248,7 +259,7 @@ def said(measures: Measures, rank: int) -> str:
         sentences.append(f"ruled out: {_listed(ruled_out)}")
     if unknown:
         sentences.append(f"not measured: {_listed(unknown)}")
-    return " ".join(f"{one[0].upper()}{one[1:]}." for one in sentences)
+    return " ".join(f"{sentence[0].upper()}{sentence[1:]}." for sentence in sentences)
 
 
 def _pooled(measures: Measures, rank: int) -> bool:
@@ -265,8 +276,8 @@ def decides(cause: Cause | None) -> bool:
     return cause is not None and cause.share is not None and cause.share >= DECIDES
 
 
-def _part(one: Cause, excess: float) -> str:
-    most = min(one.seconds or 0.0, excess)
+def _part(cause: Cause, excess: float) -> str:
+    most = min(cause.seconds or 0.0, excess)
     return (
         f"{format_seconds(most)} of the {format_seconds(excess)}"
         if most < 0.9 * excess

@@ -25,17 +25,20 @@ from mgpu_doctor.rules.slow.straggler_finding import (
 from mgpu_doctor.rules.traces import trace_stragglers
 
 
-def _biggest(one: Straggler, family: str) -> str:
-    return max(FAMILIES[family], key=lambda phase: one.by_phase.get(phase) or 0.0)
+def _biggest(straggler: Straggler, family: str) -> str:
+    return max(FAMILIES[family], key=lambda phase: straggler.by_phase.get(phase) or 0.0)
 
 
 def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in of_family(measures, "compute", limits):
-        parts = {p: one.by_phase.get(p) or 0.0 for p in FAMILIES["compute"]}
-        both = min(parts["forward"], parts["backward"]) >= 0.2 * one.excess
-        phase = "forward and backward" if both else _biggest(one, "compute")
-        how = f"Look for work that only it does (`if rank == {one.rank}`, hooks, larger batches)."
-        known = measures.rank(one.rank)
+    for straggler in of_family(measures, "compute", limits):
+        parts = {p: straggler.by_phase.get(p) or 0.0 for p in FAMILIES["compute"]}
+        both = min(parts["forward"], parts["backward"]) >= 0.2 * straggler.excess
+        phase = "forward and backward" if both else _biggest(straggler, "compute")
+        how = (
+            f"Look for work that only it does (`if rank == {straggler.rank}`, hooks, larger "
+            "batches)."
+        )
+        known = measures.rank(straggler.rank)
         if known is not None and known.metadata.hands_samples_on:
             how = (
                 "Count the tokens that all_to_all sends to each rank: a router that prefers this "
@@ -49,21 +52,27 @@ def _compute(measures: Measures, limits: Limits) -> Iterable[Finding]:
                 "and temperature of this rank's device and host with the others', and its batches "
                 "(samples, sequence length)."
             )
-        how += f"\n{_compare_stacks(measures, one)}"
+        how += f"\n{_compare_stacks(measures, straggler)}"
         what = f"its {phase} pass" if phase != "transfer" else "its host-to-device transfer"
-        cause = f"The rank's own {phase} work is slower than {reference_of(measures, one).ranks}"
-        if phase == "forward" and _has_bare_loop(measures.rank(one.rank)):
+        cause = (
+            f"The rank's own {phase} work is slower than {reference_of(measures, straggler).ranks}"
+        )
+        if phase == "forward" and _has_bare_loop(measures.rank(straggler.rank)):
             what = "its forward pass, or what runs between steps,"
             cause += " (without a module, optimizer or loader, the start of forward is unknown)"
         yield straggler_finding(
             measures,
-            one,
+            straggler,
             code="straggler-compute",
             what=what,
             phases=("forward", "backward") if both else (phase,),
             cause=f"{cause}.",
             fixes=[
-                Fix("mend-rank", f"Find out why the {phase} work of rank {one.rank} is slow", how)
+                Fix(
+                    "mend-rank",
+                    f"Find out why the {phase} work of rank {straggler.rank} is slow",
+                    how,
+                )
             ],
         )
 
@@ -74,15 +83,16 @@ def _has_bare_loop(rank: Rank | None) -> bool:
 
 
 def _optimizer(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in of_family(measures, "optimizer", limits):
+    for straggler in of_family(measures, "optimizer", limits):
         yield straggler_finding(
             measures,
-            one,
+            straggler,
             code="straggler-optimizer",
             what="its optimizer step",
             phases=FAMILIES["optimizer"],
             cause="The optimizer step of this rank takes longer than "
-            f"{reference_of(measures, one).ranks}: work that only this rank does in `step()`, its "
+            f"{reference_of(measures, straggler).ranks}: work that only this rank does in "
+            "`step()`, its "
             "hooks or gradient clipping, or a larger share of a sharded optimizer.",
             fixes=[
                 Fix(
@@ -97,17 +107,17 @@ def _optimizer(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _other(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in of_family(measures, "other", limits):
-        phase = _biggest(one, "other")
+    for straggler in of_family(measures, "other", limits):
+        phase = _biggest(straggler, "other")
         place = "outside every phase" if phase == "other" else f"in {phase}"
-        only = f"`if rank == {one.rank}`"
+        only = f"`if rank == {straggler.rank}`"
         yield straggler_finding(
             measures,
-            one,
+            straggler,
             code="straggler-other",
             what=f"its time {place}",
             phases=(phase,),
-            cause=f"This rank, unlike {other_ranks(measures, one)}, does something {place} "
+            cause=f"This rank, unlike {other_ranks(measures, straggler)}, does something {place} "
             "(between steps, or in Python around the model): logging, metrics, saving, `.item()` "
             "or printing.",
             fixes=[
@@ -116,17 +126,17 @@ def _other(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     "Do this work less often, or in the background",
                     f"Search the training loop for what only this rank does ({only}): do it every "
                     "100th step (`if step % 100 == 0:`), or hand it to a background thread.\n"
-                    f"{_compare_stacks(measures, one)}",
+                    f"{_compare_stacks(measures, straggler)}",
                 )
             ],
         )
 
 
-def _compare_stacks(measures: Measures, one: Straggler) -> str:
+def _compare_stacks(measures: Measures, straggler: Straggler) -> str:
     """What to type to see which lines differ from those of a rank that is well."""
-    well = next((rank for rank in compared_ranks(measures) if rank != one.rank), None)
+    well = next((rank for rank in compared_ranks(measures) if rank != straggler.rank), None)
     lines = []
-    for number in (one.rank, well):
+    for number in (straggler.rank, well):
         rank = None if number is None else measures.rank(number)
         pid = "PID" if rank is None or rank.pid is None else rank.pid
         lines.append(f"py-spy record --pid {pid} --duration 30 -o rank{number}.svg")

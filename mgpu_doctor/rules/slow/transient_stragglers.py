@@ -40,34 +40,35 @@ class Queued:
     """Median."""
 
 
-def queued(measures: Measures, one: Stalls) -> Queued | None:
+def queued(measures: Measures, stalls: Stalls) -> Queued | None:
     """Of the rank that stalls, where it stood so for longer than the others by half of its stalls
     or more; None, too, where several stall by turns or it was not measured."""
     joined = measures.joined
-    if joined is None or len(one.ranks) > 1:
+    if joined is None or len(stalls.ranks) > 1:
         return None
     waits = {rank: measures.surroundings.get(rank, UNSEEN).queueing for rank in joined.ranks}
-    own = waits.pop(one.ranks[0], None)
+    own = waits.pop(stalls.ranks[0], None)
     known = [share for share in waits.values() if share is not None]
     if own is None or not known:
         return None
     others = float(np.median(known))
-    lasted = float(np.nansum(joined.wall[:, joined.ranks.index(one.ranks[0])]))
-    if (own - others) * lasted < DECIDES * one.total:
+    lasted = float(np.nansum(joined.wall[:, joined.ranks.index(stalls.ranks[0])]))
+    if (own - others) * lasted < DECIDES * stalls.total:
         return None
-    return Queued(measures.surroundings[one.ranks[0]], own, others)
+    return Queued(measures.surroundings[stalls.ranks[0]], own, others)
 
 
 def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in of_phases(measures, ("evaluation", "other"), limits["cost"]):
-        if not _is_extra_work(one) or _is_explained_by_straggler(measures, one):
+    for stalls in of_phases(measures, ("evaluation", "other"), limits["cost"]):
+        if not _is_extra_work(stalls) or _is_explained_by_straggler(measures, stalls):
             continue
         count = len(measures.joined.ranks) if measures.joined else 1
-        what = "evaluation" if one.phase == "evaluation" else "work"
-        if one.phase == "evaluation":
+        what = "evaluation" if stalls.phase == "evaluation" else "work"
+        if stalls.phase == "evaluation":
             doing = "evaluates"
             cause = (
-                f"Only {format_ranks(one.ranks)} evaluates (runs batches through the model without "
+                f"Only {format_ranks(stalls.ranks)} evaluates (runs batches through the model "
+                "without "
                 "training on them); the other ranks wait in their next collective."
             )
             fixes = [
@@ -79,7 +80,7 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
                     "hits with `dist.all_reduce`. The sampler repeats a few samples if the data "
                     "set does not divide evenly.",
                     Predicted(
-                        1 - one.saved * (1 - 1 / count),
+                        1 - stalls.saved * (1 - 1 / count),
                         None,
                         f"formula: 1/{count} of the evaluation on every rank",
                     ),
@@ -87,62 +88,66 @@ def _alone(measures: Measures, limits: Limits) -> Iterable[Finding]:
             ]
         else:
             doing = "does extra work"
-            only = f"`if rank == {one.ranks[0]}`"
+            only = f"`if rank == {stalls.ranks[0]}`"
             cause = (
                 "This rank alone is busy at regular intervals, outside every phase that the probe "
                 f"measures; the other ranks wait. Typical work in {only}: logging, metrics, plots, "
-                f"uploads, saving or evaluating by hand.{busy(one)}"
+                f"uploads, saving or evaluating by hand.{busy(stalls)}"
             )
             fixes = [
                 Fix(
                     "move-work",
                     "Move the work to a background thread",
-                    f"Find what {only} does {when(measures, one)}. Copy the values it needs and "
+                    f"Find what {only} does {when(measures, stalls)}. Copy the values it needs and "
                     "hand them to a thread: `pool = ThreadPoolExecutor(1)` before the loop, "
                     "`pool.submit(log, step, values)` in it.",
-                    without(one, "it, an upper bound: the copy still takes time"),
+                    without(stalls, "it, an upper bound: the copy still takes time"),
                 )
             ]
         yield finding(
             measures,
-            one,
+            stalls,
             code="rank0-only-work",
-            title=f"Only {format_ranks(one.ranks)} {doing} {when(measures, one)}, for "
-            f"{format_seconds(one.seconds)} each time, and the other ranks wait",
+            title=f"Only {format_ranks(stalls.ranks)} {doing} {when(measures, stalls)}, for "
+            f"{format_seconds(stalls.seconds)} each time, and the other ranks wait",
             cause=cause,
             fixes=(
                 *fixes,
-                less_often(one, f"Do that {what}", "`if step % {steps} == 0:` around it"),
+                less_often(stalls, f"Do that {what}", "`if step % {steps} == 0:` around it"),
             ),
-            replaces=told_by(measures, one),
+            replaces=told_by(measures, stalls),
         )
 
 
-def _is_extra_work(one: Stalls) -> bool:
+def _is_extra_work(stalls: Stalls) -> bool:
     """Whether this is work that somebody gave to one rank: it evaluates, or it is rank 0, which
     scripts choose for that, at regular intervals."""
-    if one.phase == "evaluation":
+    if stalls.phase == "evaluation":
         return True
-    return one.phase == "other" and one.ranks == (0,) and one.period is not None
+    return stalls.phase == "other" and stalls.ranks == (0,) and stalls.period is not None
 
 
-def _is_explained_by_straggler(measures: Measures, one: Stalls) -> bool:
+def _is_explained_by_straggler(measures: Measures, stalls: Stalls) -> bool:
     """Whether a straggler rule reports the same: a stall in every second step may be either."""
-    slow = {each.rank for each in measures.stragglers or ()}
-    return one.waited is not None and bool(slow & {*one.ranks}) and one.count > OFTEN * one.compared
+    slow = {straggler.rank for straggler in measures.stragglers or ()}
+    return (
+        stalls.waited is not None
+        and bool(slow & {*stalls.ranks})
+        and stalls.count > OFTEN * stalls.compared
+    )
 
 
-def _in_slices(measures: Measures, one: Stalls) -> bool:
+def _in_slices(measures: Measures, stalls: Stalls) -> bool:
     """Whether a straggler rule gives the cause: a rank that keeps waiting for a core gets it in
     time slices, and waits longer in some steps."""
     waits = {
-        each.rank: each.excess
-        for each in measures.stragglers or ()
-        if (cause := find_host_cause(measures.causes.get(each.rank, ()), DECIDES)) is not None
+        straggler.rank: straggler.excess
+        for straggler in measures.stragglers or ()
+        if (cause := find_host_cause(measures.causes.get(straggler.rank, ()), DECIDES)) is not None
         and cause.name in ("host-contended", "host-throttled")
     }
-    per_step = one.total / max(one.compared, 1)
-    return all(waits.get(rank, 0.0) >= per_step for rank in one.ranks)
+    per_step = stalls.total / max(stalls.compared, 1)
+    return all(waits.get(rank, 0.0) >= per_step for rank in stalls.ranks)
 
 
 DOES = {
@@ -157,29 +162,32 @@ DOES = {
 
 
 def _transient(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    for one in of_phases(measures, tuple(DOES), limits["cost"]):
+    for stalls in of_phases(measures, tuple(DOES), limits["cost"]):
         if (
-            _is_extra_work(one)
-            or _is_explained_by_straggler(measures, one)
-            or _in_slices(measures, one)
+            _is_extra_work(stalls)
+            or _is_explained_by_straggler(measures, stalls)
+            or _in_slices(measures, stalls)
         ):
             continue
-        several = len(one.ranks) > 1
-        which = "these steps" if one.period is None else f"each {one.period:.0f}th step"
+        several = len(stalls.ranks) > 1
+        which = "these steps" if stalls.period is None else f"each {stalls.period:.0f}th step"
         turns = " alternately" if several else ""
-        ready = queued(measures, one)
-        fix = _find(measures, one) if ready is None else clear_cores(ready.around)
+        ready = queued(measures, stalls)
+        fix = _find(measures, stalls) if ready is None else clear_cores(ready.around)
         yield finding(
             measures,
-            one,
+            stalls,
             code="straggler-transient",
-            title=f"{format_ranks(one.ranks).capitalize()} "
+            title=f"{format_ranks(stalls.ranks).capitalize()} "
             f"{'stall' if several else 'stalls'}{turns} "
-            f"{when(measures, one)}, for {format_seconds(one.seconds)} each time",
-            cause=f"In {which}, {DOES[one.phase]}. Ruled out: garbage collection, checkpoints and "
-            f"evaluation.{busy(one) if ready is None else _without_core(ready)}",
+            f"{when(measures, stalls)}, for {format_seconds(stalls.seconds)} each time",
+            cause=f"In {which}, {DOES[stalls.phase]}. Ruled out: garbage collection, "
+            "checkpoints and "
+            f"evaluation.{busy(stalls) if ready is None else _without_core(ready)}",
             fixes=(
-                replace(fix, predicted=Predicted(1 - one.saved, None, f"{WHAT_IF} these stalls")),
+                replace(
+                    fix, predicted=Predicted(1 - stalls.saved, None, f"{WHAT_IF} these stalls")
+                ),
             ),
         )
 
@@ -192,14 +200,14 @@ def _without_core(ready: Queued) -> str:
     )
 
 
-def _find(measures: Measures, one: Stalls) -> Fix:
-    first = measures.rank(one.ranks[0])
+def _find(measures: Measures, stalls: Stalls) -> Fix:
+    first = measures.rank(stalls.ranks[0])
     pid = "PID" if first is None or first.pid is None else first.pid
     return Fix(
         "find-stall",
-        f"Find what {format_ranks(one.ranks)} does {when(measures, one)}",
+        f"Find what {format_ranks(stalls.ranks)} does {when(measures, stalls)}",
         f"Search the training loop for work that is not done in every step (`step % …`, `if rank "
-        f"== {one.ranks[0]}`). Or record it: `py-spy record --pid {pid} --duration 60 --idle "
+        f"== {stalls.ranks[0]}`). Or record it: `py-spy record --pid {pid} --duration 60 --idle "
         "--format speedscope --output stalls.json` shows on a time line which lines run during a "
         "stall.",
     )

@@ -33,7 +33,7 @@ def _exposed_least(told: Told) -> float | None:
     """Share of the time; None: one of several ranks alone cannot tell transfer from waiting."""
     if told.world < 2 or len(told.splits) < 2:
         return None
-    return min(one.exposed / one.window for one in told.splits.values())
+    return min(split.exposed / split.window for split in told.splits.values())
 
 
 def _find_communication(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -74,7 +74,7 @@ def _is_hideable(told: Told) -> bool:
     """Whether computing takes longer than moving does, and hides little of it."""
     if not told.on_device:
         return False
-    least = min(told.splits.values(), key=lambda one: one.exposed / one.window)
+    least = min(told.splits.values(), key=lambda split: split.exposed / split.window)
     hidden = least.communication - least.exposed
     return least.compute >= least.communication and hidden < HIDDEN * least.communication
 
@@ -84,7 +84,7 @@ def _find_poor_overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
     share = _exposed_least(told) if told is not None else None
     if told is None or share is None or share < OVERLAP_EXPOSED or not _is_hideable(told):
         return
-    least = min(told.splits.values(), key=lambda one: one.exposed / one.window)
+    least = min(told.splits.values(), key=lambda split: split.exposed / split.window)
     hidden = 1 - least.exposed / least.communication
     saved = share - least.communication * (1 - HIDDEN) / least.window
     yield Finding(
@@ -142,7 +142,7 @@ def _find_input_wait(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _fetching(told: Told) -> float:
-    return min(one.fetching / one.window for one in told.splits.values())
+    return min(split.fetching / split.window for split in told.splits.values())
 
 
 def _find_idle(code: str) -> Examine:
@@ -161,15 +161,15 @@ def _find_idle(code: str) -> Examine:
     return examine
 
 
-def _is_launching(one: Split) -> bool:
-    why = one.why_idle
-    return why is not None and why.host >= MOSTLY * one.idle and why.short >= MOSTLY * why.host
+def _is_launching(split: Split) -> bool:
+    why = split.why_idle
+    return why is not None and why.host >= MOSTLY * split.idle and why.short >= MOSTLY * why.host
 
 
 def _idle(told: Told, code: str, share: float) -> Finding:
-    one = max(told.splits.values(), key=lambda one: one.idle / one.window)
+    split = max(told.splits.values(), key=lambda split: split.idle / split.window)
     many = code == "launch-bound"
-    host = one.why_idle.host if one.why_idle is not None else 0.0
+    host = split.why_idle.host if split.why_idle is not None else 0.0
     title = f"The GPUs run nothing for {format_share(share)} of the time or more"
     if many:
         title += ": the host cannot start their kernels fast enough"
@@ -200,9 +200,9 @@ def _idle(told: Told, code: str, share: float) -> Finding:
         victims=_ranks(told),
         evidence=(
             _least("nothing runs on the device", share, 1 - BUSY),
-            Evidence("of it nothing had been launched", host, "s", one.idle, SOURCE),
-            Evidence("kernels that compute, on a rank", one.kernels, "kernels", None, SOURCE),
-            Evidence("median length of these", one.kernel, "s", None, SOURCE),
+            Evidence("of it nothing had been launched", host, "s", split.idle, SOURCE),
+            Evidence("kernels that compute, on a rank", split.kernels, "kernels", None, SOURCE),
+            Evidence("median length of these", split.kernel, "s", None, SOURCE),
         ),
         cost=_cost(told, share),
         fixes=(fix,),
@@ -210,7 +210,7 @@ def _idle(told: Told, code: str, share: float) -> Finding:
 
 
 def _moving(told: Told, share: float) -> Iterator[Evidence]:
-    least = min(told.splits.values(), key=lambda one: one.exposed / one.window)
+    least = min(told.splits.values(), key=lambda split: split.exposed / split.window)
     yield _least("data moves and nothing computes", share, None)
     hidden = least.communication - least.exposed
     yield Evidence("communication, of which hidden", hidden, "s", least.communication, SOURCE)
@@ -266,7 +266,7 @@ def _split_evidence(measures: Measures, moved: float, exposed: float) -> Iterato
     if moved:
         hidden = 1 - exposed / moved
         yield Evidence("communication that computing hides", hidden, "fraction", None, "traces")
-    why = [one.why_idle for one in told.splits.values() if one.why_idle is not None]
+    why = [split.why_idle for split in told.splits.values() if split.why_idle is not None]
     if why:
         count = len(why)
         for name, seconds in (

@@ -82,7 +82,7 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
         accused = failure_text.culprits_of(failed)
     elif first is not None:
         accused = (culprit_of(measures, first),)
-    guilty = {one.rank for one in accused}
+    guilty = {culprit.rank for culprit in accused}
     yield Finding(
         code="loss-nan",
         severity=Severity.CRITICAL if failed else Severity.WARNING,

@@ -81,7 +81,7 @@ def _differ_on_purpose(measures: Measures) -> bool:
         wrapped = rank.metadata.ddp
         if wrapped is not None and wrapped.comm_hook is not None:
             return True
-        if any(one.kind in AVERAGING for one in rank.metadata.optimizers):
+        if any(optimizer.kind in AVERAGING for optimizer in rank.metadata.optimizers):
             return True
     return False
 
@@ -111,7 +111,11 @@ def _find_minority(factions: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 def _explain(
     measures: Measures, minority: tuple[int, ...], *, never_reduced: bool
 ) -> tuple[str, str]:
-    rates = {one.lr_now for rank in measures.case.ranks for one in rank.metadata.optimizers[:1]}
+    rates = {
+        optimizer.lr_now
+        for rank in measures.case.ranks
+        for optimizer in rank.metadata.optimizers[:1]
+    }
     if never_reduced:
         return (
             "No backward pass of the wrapped module has reduced its gradients: the wrapper is "

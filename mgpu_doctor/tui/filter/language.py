@@ -111,7 +111,7 @@ class Range:
 
     def holds(self, values: Numbers) -> bool:
         slack = self.low.slack if self.low == self.high else 0.0
-        return any(self.low.value - slack <= one <= self.high.value + slack for one in values)
+        return any(self.low.value - slack <= value <= self.high.value + slack for value in values)
 
     def __str__(self) -> str:
         return str(self.low) if self.low == self.high else f"{self.low}-{self.high}"

@@ -138,7 +138,9 @@ def _named(frame: Frame, case: Case) -> dict[int | None, int]:
 def pids(device: Device) -> tuple[int, ...]:
     """Every process that the device lists, however it lists it."""
     of_parts = (pid for part in device.instances for pid in part.pids)
-    return tuple(dict.fromkeys((*device.pids, *(one.pid for one in device.processes), *of_parts)))
+    return tuple(
+        dict.fromkeys((*device.pids, *(process.pid for process in device.processes), *of_parts))
+    )
 
 
 class _Pair(NamedTuple):
@@ -176,4 +178,4 @@ def _pairs(frame: Frame) -> Iterator[_Pair]:
 def _users(frame: Frame) -> dict[int | None, str | None]:
     """Pid -> user, of the processes at the last look."""
     looks = frame.diagnosis.case.looks if frame.diagnosis else ()
-    return {one.pid: one.user for one in looks[-1].processes} if looks else {}
+    return {process.pid: process.user for process in looks[-1].processes} if looks else {}

@@ -95,7 +95,7 @@ def gpus_of(job: Listed, devices: DeviceSample | None) -> str:
 
 def _belongs(job: FoundJob, pid: int) -> bool:
     """Whether the process is of the job, or stands above it (a shell script, `uv run`)."""
-    if any(one.pid == pid for one in job.processes):
+    if any(process.pid == pid for process in job.processes):
         return True
     above = job.processes[0].parent if job.processes else 0
     for _ in range(MOST_ABOVE):
@@ -128,7 +128,9 @@ def _recorded(recording: Path, info: dict[str, object], pid: int, found: FoundJo
 
 
 def _outside(job: FoundJob) -> Listed:
-    first = next((one for one in job.processes if one.pid == job.launcher_pid), job.processes[0])
+    first = next(
+        (process for process in job.processes if process.pid == job.launcher_pid), job.processes[0]
+    )
     oldest = min(one.start_ticks for one in job.processes)
     return Listed(
         pid=first.pid,
@@ -154,16 +156,18 @@ def _untold(job: FoundJob) -> tuple[str, ...]:
 
 def _pids(job: FoundJob) -> frozenset[int]:
     """As this host numbers them, which is how NVML does."""
-    return frozenset(one.pid for one in job.processes)
+    return frozenset(process.pid for process in job.processes)
 
 
 def _container(job: FoundJob) -> str | None:
-    return next((one.container for one in job.processes if one.container is not None), None)
+    return next(
+        (process.container for process in job.processes if process.container is not None), None
+    )
 
 
 def _framework(job: FoundJob) -> str | None:
     """By the libraries that its first rank has loaded."""
-    key = next(((one.pid, one.start_ticks) for one in job.ranks), None)
+    key = next(((rank.pid, rank.start_ticks) for rank in job.ranks), None)
     if key is None:
         return None
     if key not in _FRAMEWORKS and (found := _mapped(key[0])) is not None:

@@ -80,8 +80,8 @@ def _gpus(frame: Frame) -> str:
     if sample is None:
         return "not looked for yet"
     names: dict[str, int] = {}
-    for one in sample.devices:
-        name = one.name or "a GPU of unknown name"
+    for device in sample.devices:
+        name = device.name or "a GPU of unknown name"
         names[name] = names.get(name, 0) + 1
     if names:
         return ", ".join(f"{many} x {name}" if many > 1 else name for name, many in names.items())

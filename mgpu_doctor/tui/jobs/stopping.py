@@ -82,8 +82,8 @@ def aim_at_process(pid: int) -> Aim | str:
     job = jobs.find(pid)
     if job is None:
         return f"{jobs.unseen(pid)}."
-    ranks = [one for one in job.ranks if one.state not in "ZX"]
-    first = [one for one in job.processes if one.pid == job.launcher_pid] or ranks
+    ranks = [rank for rank in job.ranks if rank.state not in "ZX"]
+    first = [process for process in job.processes if process.pid == job.launcher_pid] or ranks
     asked = tuple(Who(one.pid, one.start_ticks) for one in first)
     if not asked:
         return "no process of the job is left."
@@ -102,11 +102,11 @@ def send(aim: Aim, number: signal.Signals) -> str | None:
     return None
 
 
-def _send(one: Who, number: signal.Signals) -> None:
+def _send(who: Who, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
-        descriptor = os.pidfd_open(one.pid)
+        descriptor = os.pidfd_open(who.pid)
         try:
-            if one.alive:  # asked while the descriptor holds the pid: it is no reused one
+            if who.alive:  # asked while the descriptor holds the pid: it is no reused one
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)

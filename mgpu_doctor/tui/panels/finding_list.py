@@ -29,7 +29,7 @@ def finding_lines(frame: Frame, width: int, view: View) -> list[Text]:
     diagnosis = frame.diagnosis
     if diagnosis is None:
         return []
-    gone = [_gone(one, frame.at, width) for one in select_recent(frame.followed)]
+    gone = [_gone(followed, frame.at, width) for followed in select_recent(frame.followed)]
     if not diagnosis.findings:
         return [Text("no finding", style=DIM), *gone]
     selected = min(view.finding, len(diagnosis.findings) - 1)
@@ -51,13 +51,14 @@ def _line(finding: Finding, width: int, selected: bool) -> Text:
     return ends(shown, Text(spent or "", style=DIM), width)
 
 
-def _gone(one: Followed, now: float, width: int) -> Text:
+def _gone(followed: Followed, now: float, width: int) -> Text:
     """A finding that has resolved itself."""
     mark, style = TONE_MARKS[Tone.GOOD]
     shown = Text.assemble(
-        (f"  {mark} ", style), (f"{one.finding.code}  {text.line(one.finding.title)}", DIM)
+        (f"  {mark} ", style),
+        (f"{followed.finding.code}  {text.line(followed.finding.title)}", DIM),
     )
-    ago = format_seconds(max(0.0, round(now - (one.resolved or now))))
+    ago = format_seconds(max(0.0, round(now - (followed.resolved or now))))
     return ends(shown, Text(f"resolved {ago} ago", style=DIM), width)
 
 
@@ -166,9 +167,13 @@ def _evidence(
         yield from hanging(Text(), Text(f"({sources[0]})"), width, DIM)
 
 
-def _fact(one: Evidence) -> str:
-    value = text.quantity(one.value, one.unit)
-    return value if one.baseline is None else f"{value} vs {text.quantity(one.baseline, one.unit)}"
+def _fact(evidence: Evidence) -> str:
+    value = text.quantity(evidence.value, evidence.unit)
+    return (
+        value
+        if evidence.baseline is None
+        else f"{value} vs {text.quantity(evidence.baseline, evidence.unit)}"
+    )
 
 
 def _labelled(label: str, content: str, width: int, style: str = "") -> Iterator[Text]:

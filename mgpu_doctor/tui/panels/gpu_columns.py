@@ -56,7 +56,7 @@ def memory(used: int | None, total: int | None) -> Text:
 def part(instance: MigInstance) -> str:
     """`MIG 2/0`: GPU instance and compute instance."""
     numbers = (instance.gpu_instance, instance.compute_instance)
-    return "MIG " + "/".join(UNKNOWN if one is None else str(one) for one in numbers)
+    return "MIG " + "/".join(UNKNOWN if number is None else str(number) for number in numbers)
 
 
 def host_cells(hosts: Iterable[str | None], width: int) -> dict[Column, Cell]:
@@ -80,7 +80,7 @@ def _without_domain(names: Sequence[str]) -> list[str]:
         and not labels[0][-1].isdecimal()
     ):
         labels = [one[:-1] for one in labels]
-    return [".".join(one) for one in labels]
+    return [".".join(label) for label in labels]
 
 
 def _name(shown: Shown) -> Text:
@@ -109,7 +109,7 @@ def _bar(busy: float | None, waits: float | None) -> Text:
 def _memory(shown: Shown) -> str | Text:
     device = shown.device
     if device.unified_memory and device.memory_total is None:
-        known = [one.memory for one in device.processes if one.memory is not None]
+        known = [process.memory for process in device.processes if process.memory is not None]
         return f"{sum(known) / GIB:.1f} GiB of the host's" if known else NO_MEMORY
     return memory(device.memory_used, device.memory_total)
 
@@ -230,7 +230,7 @@ def cells_for(
     devices: Sequence[Device], hosts: Iterable[str | None], width: int
 ) -> dict[Column, Cell]:
     """The columns of which any of these devices tells something, for a screen of this width."""
-    told = {column: cell for column, cell, of in MORE if any(of(one) for one in devices)}
+    told = {column: cell for column, cell, of in MORE if any(of(device) for device in devices)}
     return {INDEX: CELLS[INDEX], **host_cells(hosts, width), **CELLS, **told}
 
 

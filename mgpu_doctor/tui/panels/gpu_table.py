@@ -98,7 +98,7 @@ def rows_of(gpus: Sequence[HostGpu]) -> list[tuple[HostGpu, MigInstance | None]]
 def _bare(frame: Frame) -> str:
     """Which of several hosts show none, and why; empty: each shows some."""
     samples = [one for one in (frame.devices, *frame.elsewhere) if one is not None]
-    without = [one for one in samples if not one.devices]
+    without = [sample for sample in samples if not sample.devices]
     if len(without) == 1:
         host = text.line(without[0].host or UNKNOWN)
         return f"No GPU seen on {host}: {text.line(without[0].trouble or 'none found')}"
@@ -137,7 +137,7 @@ class _Sheet(NamedTuple):
 
     def head(self, *, spins: bool) -> Text:
         columns = [LEGEND if spins and one is UTIL else one for one in self.cells]
-        made = Text(" ").join(cell(one.title, one, DIM) for one in columns)
+        made = Text(" ").join(cell(column.title, column, DIM) for column in columns)
         return made.append(" used by", style=DIM)
 
     def row(self, what: Shown, ranks: Sequence[RankSummary]) -> Text:

@@ -54,7 +54,7 @@ def _fitted(parts: Sequence[Part], width: int) -> Text:
     columns = [
         Column(str(at), part.shown.cell_len + 1, rank=part.rank) for at, part in enumerate(parts)
     ]
-    return Text("  ").join(parts[int(one.title)].shown for one in fitting(columns, width + 2))
+    return Text("  ").join(parts[int(column.title)].shown for column in fitting(columns, width + 2))
 
 
 @kept

@@ -174,7 +174,7 @@ class _Sheet:
             "memory": format_bytes(self.memory(rank)) if self.memory else "",
         }
         style = "bold" if guilty else ""
-        shown = Text(" ").join(cell(cells[one.title], one, style) for one in self.columns)
+        shown = Text(" ").join(cell(cells[column.title], column, style) for column in self.columns)
         if chosen:
             shown.stylize("reverse")
         shown.append(" ")

@@ -78,7 +78,9 @@ def draw(known: Timeline, at: float, choice: Choice, width: int, height: int) ->
     if not events:
         made.append(Text(NOT_OF_THESE if known.events else NOTHING, style=DIM))
     first = last = _place(events, choice.top)
-    who = Column("", min(LONGEST_WHO, max((len(one.who) for one in events), default=0), width // 4))
+    who = Column(
+        "", min(LONGEST_WHO, max((len(event.who) for event in events), default=0), width // 4)
+    )
     while last < len(events) and len(made) < height:
         lines = _lines(events[last], at, who, width)
         if len(made) + len(lines) > height and last > first:

@@ -182,7 +182,7 @@ def _rates(sent: float | None, received: float | None) -> str:
 
 
 def _nvlink(device: Device) -> Text:
-    up = sum(one.up is True for one in device.nvlinks)
+    up = sum(nvlink.up is True for nvlink in device.nvlinks)
     to = sorted({text.line(one.remote) for one in device.nvlinks if one.remote})
     told = f"{up} of {len(device.nvlinks)} links up" + (f", to {' and '.join(to)}" if to else "")
     rates = _rates(device.nvlink_sent, device.nvlink_received)
@@ -250,7 +250,7 @@ def process_lines(frame: Frame, width: int, view: View, owners: Owners) -> Seque
     if not listed and not ranks:
         return [Text("No process is seen on it.", style=DIM)]
     made = [Text(" ").join(cell(one.title, one, DIM) for one in COLUMNS).append("  command", DIM)]
-    made += _rows(device, listed, ranks, {one.pid: one for one in owners.of})
+    made += _rows(device, listed, ranks, {owner.pid: owner for owner in owners.of})
     if owners.reason:
         made.append(Text(owners.reason, style=DIM))
     for line in made:
@@ -266,7 +266,7 @@ def _rows(
 ) -> Iterator[Text]:
     """A rank that the driver does not list is there all the same: it names the device itself."""
     of = {rank.pid: rank for rank in ranks if rank.pid is not None}
-    uses = {one.pid: one for one in device.processes}
+    uses = {process.pid: process for process in device.processes}
     for pid in dict.fromkeys((*listed, *of)):
         rank, use, owner = of.get(pid), uses.get(pid), owners.get(pid, Owner(pid))
         number = rank.rank if rank is not None else None

@@ -35,7 +35,7 @@ TICK_ROOM = 12
 
 def bounds(measure: Measure, drawn: list[Columns]) -> tuple[float, float]:
     """Bottom and top of the axis, the same for graphs that stand together."""
-    highs = [float(np.nanmax(one.high)) for one in drawn if np.isfinite(one.high).any()]
+    highs = [float(np.nanmax(columns.high)) for columns in drawn if np.isfinite(columns.high).any()]
     lows = [float(np.nanmin(one.low)) for one in drawn if np.isfinite(one.low).any()]
     if not highs:
         return 0.0, measure.top or 1.0

@@ -34,9 +34,9 @@ def output_lines(output: Output, width: int, *, follow: bool) -> Rows:
         name = text.line(stream.name)
         title = f"{name}  {NOBODYS}" if foreign else name
         shown.append((text.cut(title, width), "cyan"))
-        for one in stream.lines:
-            style = "" if one.own else DIM
-            shown += [(piece, style) for piece in _folded(one.text, width)]
+        for line in stream.lines:
+            style = "" if line.own else DIM
+            shown += [(piece, style) for piece in _folded(line.text, width)]
 
     def make(place: int) -> Text:
         words, style = shown[place]
@@ -107,7 +107,9 @@ def _doing(look: Look, pid: int) -> str:
 
 
 def _threads(stack: Stack) -> Iterator[Text]:
-    ordered = sorted(stack.threads, key=lambda one: (not one.main, not one.gil, not one.active))
+    ordered = sorted(
+        stack.threads, key=lambda thread: (not thread.main, not thread.gil, not thread.active)
+    )
     for thread in ordered[:MOST_THREADS]:
         signs = ["runs"] if thread.active else []
         signs += ["holds Python's lock"] if thread.gil else []

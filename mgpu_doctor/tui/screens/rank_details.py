@@ -153,7 +153,11 @@ def phase_lines(
         yield Text("No step of this rank was measured.", style=DIM)
         return
     measured = _beyond(accused, rank) if others else {}
-    yield _head(others, measured, next((one.since_step for one in accused if one.since_step), None))
+    yield _head(
+        others,
+        measured,
+        next((finding.since_step for finding in accused if finding.since_step), None),
+    )
     most = max(max(rank.phases.get(one) or 0.0, usual[one] or 0.0) for one in known)
     room = max(0, width - LABEL - (3 if others else 1) * VALUE - 2)
     for phase in known:

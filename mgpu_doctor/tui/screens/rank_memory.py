@@ -86,9 +86,9 @@ CODES = ("oom-risk", "leak-device", "leak-host")
 def forecast_lines(diagnosis: Diagnosis, known: Rank | None) -> Iterator[Text]:
     """What is foretold of all ranks alike (what a rank is blamed for is shown elsewhere), and the
     largest batch that will fit where peaks follow batches."""
-    for one in diagnosis.findings:
-        if one.code in CODES and not one.culprits:
-            yield Text(f"       {text.line(one.title)}", style="yellow")
+    for finding in diagnosis.findings:
+        if finding.code in CODES and not finding.culprits:
+            yield Text(f"       {text.line(finding.title)}", style="yellow")
     if known is None or diagnosis.case.job.outcome is not Outcome.RUNNING:
         return
     for where in ("device", "host"):

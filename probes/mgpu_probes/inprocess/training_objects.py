@@ -154,8 +154,8 @@ def measure_holdings(optimizers: Iterable[Any]) -> dict[str, Any]:
     weights = gradients = states = 0
     on: str | None = None
     seen: set[int] = set()
-    for one in optimizers:
-        parameters = [p for group in _groups(one) for p in group.get("params", ())]
+    for optimizer in optimizers:
+        parameters = [p for group in _groups(optimizer) for p in group.get("params", ())]
         if len(parameters) + len(seen) > _MOST_PARAMETERS:
             return {}
         for parameter in parameters:
@@ -167,7 +167,7 @@ def measure_holdings(optimizers: Iterable[Any]) -> dict[str, Any]:
                 if getattr(parameter, "requires_grad", False):
                     gradients += _size(getattr(parameter, "grad", None), on) or size
         if parameters:
-            for state in list((getattr(one, "state", None) or {}).values()):
+            for state in list((getattr(optimizer, "state", None) or {}).values()):
                 kept = state.values() if isinstance(state, dict) else ()
                 states += sum(_size(tensor, on) for tensor in kept)
     if not seen or on is None:
@@ -240,7 +240,11 @@ class TrainingObjects:
         """Bytes of weights, gradients and optimizer states. Walked through only where an optimizer
         or its state is new: some µs for each parameter."""
         try:
-            known = [each.thing for each in self.optimizers.values() if each.thing is not None]
+            known = [
+                optimizer.thing
+                for optimizer in self.optimizers.values()
+                if optimizer.thing is not None
+            ]
             sizes = tuple((id(each), len(getattr(each, "state", ()))) for each in known)
             if sizes not in self._holdings:
                 self._holdings.clear()

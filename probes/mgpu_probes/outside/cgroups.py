@@ -180,7 +180,7 @@ def find_groups_at(path: str, root: Path = Path("/")) -> dict[str, tuple[int, Pa
         return {}
     mounts = root / "sys/fs/cgroup"
     folders = ((2, mounts / path.lstrip("/")), (1, mounts / "memory" / path.lstrip("/")))
-    return _named([one for one in folders if accounts_memory(*one)], root)
+    return _named([folder for folder in folders if accounts_memory(*folder)], root)
 
 
 def _named(folders: Iterable[tuple[int, Path]], root: Path) -> dict[str, tuple[int, Path]]:

@@ -43,7 +43,7 @@ def find_training_thread(proc: Path, pid: int, name: str) -> int | None:
         tasks = [one for one in os.listdir(folder) if one.isdecimal()]
     except OSError:
         return None
-    return next((int(one) for one in tasks if _comm(folder / one) == TRAINS), None)
+    return next((int(task) for task in tasks if _comm(folder / task) == TRAINS), None)
 
 
 def put_training_thread_first(stack: Json) -> Json:
@@ -52,7 +52,7 @@ def put_training_thread_first(stack: Json) -> Json:
     found = next((one for one in threads if any(map(_starts_thread, one["frames"]))), None)
     if found is None:
         return stack
-    others = [{**one, "main": False} for one in threads if one is not found]
+    others = [{**thread, "main": False} for thread in threads if thread is not found]
     return {**stack, "threads": [{**found, "main": True}, *others]}
 
 
@@ -86,7 +86,8 @@ def take_snapshot(
     at, end = time.time(), time.monotonic() + timeout
     holders = Holders()
     training = {
-        one.pid: find_training_thread(holders.proc, one.pid, one.name) for one in job.processes
+        process.pid: find_training_thread(holders.proc, process.pid, process.name)
+        for process in job.processes
     }
     moments = {
         one.pid: kernel_waits.read_kernel_state(
@@ -113,8 +114,8 @@ def take_snapshot(
         ],
         "stacks": [
             put_training_thread_first(stack) if training.get(stack["pid"]) else stack
-            for one in found
-            for stack in one.stacks
+            for reading in found
+            for stack in reading.stacks
         ],
         "missing": list(job.missing),
         "untold": [asdict(one) for one in (*job.untold, *(u for one in found for u in one.untold))],
@@ -128,11 +129,11 @@ def _runs(moment: KernelState) -> bool:
 def _read_all(
     whose: Iterable[FoundProcess], native: frozenset[int], end: float, aids: Mapping[int, Aid]
 ) -> list[Reading]:
-    def read(one: FoundProcess) -> Reading:
-        aid = aids.get(one.pid)
-        wanted = one.pid in native
+    def read(found_process: FoundProcess) -> Reading:
+        aid = aids.get(found_process.pid)
+        wanted = found_process.pid in native
         return stack_reader.read_stacks(
-            one.pid, end, native=wanted, aid=aid, started=one.start_ticks
+            found_process.pid, end, native=wanted, aid=aid, started=found_process.start_ticks
         )
 
     pyspy_stacks.find_pyspy()  # here: sysconfig is not safe in several threads before Python 3.12

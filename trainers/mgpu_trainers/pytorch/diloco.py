@@ -62,7 +62,7 @@ class Diloco(Strategy):
 def set_weights(model: nn.Module, weights: torch.Tensor) -> None:
     """Takes weights that stand in one row."""
     parameters = list(model.parameters())
-    parts = weights.split([each.numel() for each in parameters])
+    parts = weights.split([parameter.numel() for parameter in parameters])
     for own, part in zip(parameters, parts, strict=True):
         own.copy_(part.view_as(own))
 

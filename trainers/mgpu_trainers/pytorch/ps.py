@@ -46,13 +46,13 @@ def make_message(model: nn.Module, loss: float, rate: float) -> torch.Tensor:
 
 
 def flatten(*tensors: torch.Tensor) -> torch.Tensor:
-    return torch.cat([each.detach().flatten().cpu() for each in tensors])
+    return torch.cat([tensor.detach().flatten().cpu() for tensor in tensors])
 
 
 @torch.no_grad()
 def unflatten_into(numbers: torch.Tensor, tensors: list[torch.Tensor]) -> None:
     """Copies a row of numbers into `tensors`."""
-    parts = numbers.split([each.numel() for each in tensors])
+    parts = numbers.split([tensor.numel() for tensor in tensors])
     for own, part in zip(tensors, parts, strict=True):
         own.copy_(part.view_as(own))
 
@@ -133,8 +133,8 @@ class Server:
         for group in self.optimizer.param_groups:
             group["lr"] = float(sent[1])
         parameters = list(self.model.parameters())
-        for each in parameters:
-            each.grad = torch.empty_like(each)
+        for parameter in parameters:
+            parameter.grad = torch.empty_like(parameter)
         gradients = [each.grad for each in parameters if each.grad is not None]
         unflatten_into(sent[HEADER:], [*gradients, *_float_buffers(self.model)])
         self.optimizer.step()

@@ -40,7 +40,7 @@ class AmdGpus:
         """Devices numbered from 0 on; none where there is nothing to read them with."""
         if self._rounds is not None:
             self._rounds.wait(self._rounds.ask(), self._patience)
-        return [dict(one) for one in self._devices]
+        return [dict(device) for device in self._devices]
 
     @property
     def driver(self) -> str | None:
@@ -108,7 +108,7 @@ def _device(smi: Any, index: int, handle: Any) -> Json:
         "max_sm_clock_mhz": _number(clock.get("max_clk")),
         "memory_clock_mhz": _first(memory_clock, "clk", "cur_clk"),
         "ecc": _ecc(_object(_tried(lambda: smi.amdsmi_get_gpu_total_ecc_count(handle)))),
-        "pids": [one["pid"] for one in processes or []],
+        "pids": [process["pid"] for process in processes or []],
         "processes": processes or [],
         "trouble": f"not told by amdsmi: {', '.join(troubles)}" if troubles else None,
     }

@@ -194,7 +194,7 @@ class _Links:
         if self._of[0] is not links or self._of[1] is not errors:
             told = errors or {}
             self._of = links, errors
-            self._joined = [{**one, "errors": told.get(one["link"], [])} for one in links or []]
+            self._joined = [{**link, "errors": told.get(link["link"], [])} for link in links or []]
         return self._joined
 
 

@@ -232,16 +232,17 @@ def query_processes(handle: Any) -> Json:
             if kind != "compute" and is_unsupported(error):
                 continue
             raise
-        for one in listed:
-            found.setdefault(one["pid"], {**one, "kind": kind})
-    ordered = sorted(found.values(), key=lambda one: int(one["pid"]))
+        for json in listed:
+            found.setdefault(json["pid"], {**json, "kind": kind})
+    ordered = sorted(found.values(), key=lambda json: int(json["pid"]))
     return {"pids": [one["pid"] for one in ordered], "processes": ordered}
 
 
 def list_compute_pids(handle: Any) -> list[int]:
     """Those that compute on a MIG instance."""
     return sorted(
-        one["pid"] for one in _list_processes("nvmlDeviceGetComputeRunningProcesses", handle)
+        process["pid"]
+        for process in _list_processes("nvmlDeviceGetComputeRunningProcesses", handle)
     )
 
 
@@ -276,8 +277,8 @@ def _plausible(listed: list[Any]) -> list[Json]:
         }
         for one in listed
     ]
-    for one in found:
-        if not 0 < one["pid"] <= PID_LIMIT or (one["memory"] or 0) > MOST_PROCESS_MEMORY:
+    for json in found:
+        if not 0 < json["pid"] <= PID_LIMIT or (json["memory"] or 0) > MOST_PROCESS_MEMORY:
             raise ValueError("the driver's process structure is unknown")
     return found
 

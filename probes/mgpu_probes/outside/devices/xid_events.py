@@ -202,8 +202,8 @@ class XidMerger:
     ) -> list[Json]:
         """`heard`: from the driver, with `index`; `logged`: with `bus_id`. Those of the log say
         `logged`, and the index of the device that is at that address."""
-        places = {_pci_slot(one.get("bus_id")): one["index"] for one in devices}
-        events = [{**one, "logged": False} for one in heard]
+        places = {_pci_slot(device.get("bus_id")): device["index"] for device in devices}
+        events = [{**json, "logged": False} for json in heard]
         events += [
             {**one, "index": places.get(_pci_slot(one["bus_id"])), "logged": True} for one in logged
         ]

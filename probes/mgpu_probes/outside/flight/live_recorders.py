@@ -179,7 +179,7 @@ def gather_recorders(
 ) -> Gathered:
     """Asks all ranks at once. `sockets`: pid -> where a rank with our probe listens; `timeout`:
     seconds for each way. Nothing is sent to a rank that has not prepared for it."""
-    ranks = [one for one in job.ranks if one.state not in "ZX"][:MOST_RANKS]
+    ranks = [rank for rank in job.ranks if rank.state not in "ZX"][:MOST_RANKS]
     with ThreadPoolExecutor(32, "flight") as pool:
         answers = pool.map(lambda one: _ask(one, sockets.get(one.pid), timeout, proc), ranks)
         found = list(answers)
@@ -191,27 +191,31 @@ def gather_recorders(
 
 
 def _ask(
-    one: FoundProcess, own: str | None, timeout: float, proc: Path
+    found_process: FoundProcess, own: str | None, timeout: float, proc: Path
 ) -> dict[str, Any] | FoundUntold:
     reason = "it was not prepared to be asked"
-    for way in _ways(one, own, timeout, proc):
+    for way in _ways(found_process, own, timeout, proc):
         try:
-            return {**way(), "pid": one.pid}
+            return {**way(), "pid": found_process.pid}
         except (OSError, NotAFlightError) as error:
             reason = f"it gave no answer: {error}"
-    return FoundUntold(one.pid, SOURCE, reason, REMEDY)
+    return FoundUntold(found_process.pid, SOURCE, reason, REMEDY)
 
 
-def _ways(one: FoundProcess, own: str | None, timeout: float, proc: Path) -> list[_Way]:
+def _ways(found_process: FoundProcess, own: str | None, timeout: float, proc: Path) -> list[_Way]:
     """The best first: call stacks are worth more than a quick answer."""
-    given = read_environment(one.pid, proc)
-    root = proc / str(one.pid) / "root" if one.container else None
-    asking = partial(ask_by_socket, rank=one.rank, pid=one.pid)
+    given = read_environment(found_process.pid, proc)
+    root = proc / str(found_process.pid) / "root" if found_process.container else None
+    asking = partial(ask_by_socket, rank=found_process.rank, pid=found_process.pid)
     ways: list[_Way] = []
     if own is not None:
         ask = partial(worker_socket.ask_worker, own, timeout=timeout)
         ways += [partial(asking, ask, handler=name) for name in (WITH_SITES, HANDLER)]
-    pipe = find_pipe(given, one.rank, root, one.uid) if one.rank is not None else None
+    pipe = (
+        find_pipe(given, found_process.rank, root, found_process.uid)
+        if found_process.rank is not None
+        else None
+    )
     if pipe is not None:
         ways.append(partial(ask_by_pipe, pipe, timeout))
     if given.get(SOCKET):

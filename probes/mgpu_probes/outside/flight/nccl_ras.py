@@ -110,7 +110,7 @@ def _who(held: Mapping[str, Json]) -> dict[str, Json]:
 def _launched(held: Mapping[str, Json]) -> int | None:
     """All operations together: NCCL counts each kind for itself."""
     counts = held.get("collective_counts")
-    known = [count_or_none(one) for one in counts.values()] if isinstance(counts, dict) else []
+    known = [count_or_none(count) for count in counts.values()] if isinstance(counts, dict) else []
     return sum(one for one in known if one is not None) if known else None
 
 

@@ -68,4 +68,4 @@ class FoundJob:
 
     @property
     def ranks(self) -> tuple[FoundProcess, ...]:
-        return tuple(one for one in self.processes if one.role == RANK)
+        return tuple(process for process in self.processes if process.role == RANK)

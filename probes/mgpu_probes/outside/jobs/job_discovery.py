@@ -77,7 +77,9 @@ def find_all(proc: Path = PROC) -> tuple[FoundJob, ...]:
     machine = Machine(proc)
     found = _jobs(machine, _seats(machine, lenient=False))
     jobs = [job for job in found if _trains(machine, job)]
-    return tuple(sorted(jobs, key=lambda job: min(one.start_ticks for one in job.processes)))
+    return tuple(
+        sorted(jobs, key=lambda job: min(process.start_ticks for process in job.processes))
+    )
 
 
 def unseen(pid: int, proc: Path = PROC) -> str:
@@ -160,9 +162,9 @@ def _trains(machine: Machine, job: FoundJob) -> bool:
     if job.launcher not in launchers.ANY_PROGRAM:
         return True
     return any(
-        training_evidence.is_python(machine, one.pid)
-        or training_evidence.has_framework(machine, one.pid)
-        for one in job.ranks
+        training_evidence.is_python(machine, rank.pid)
+        or training_evidence.has_framework(machine, rank.pid)
+        for rank in job.ranks
     )
 
 
@@ -191,7 +193,9 @@ def _pointed_at(machine: Machine, pid: int) -> tuple[FoundJob, ...]:
         if training_evidence.is_python(machine, above) and started:
             pid = above
     candidates = [one for one in (pid, *machine.below(pid)) if may_start_ranks(machine, one)]
-    loaded = [one for one in candidates if training_evidence.has_framework(machine, one)]
+    loaded = [
+        candidate for candidate in candidates if training_evidence.has_framework(machine, candidate)
+    ]
     if pid in candidates:
         loaded.append(pid)
     if not loaded:
@@ -256,7 +260,9 @@ def _like_a_loader(machine: Machine, rank: int, pid: int) -> bool:
     """PyTorch before 2.6 does not name its workers: then what a rank forks, or starts by
     multiprocessing, is one."""
     siblings = machine.children.get(rank, ())
-    if any(machine.entries[one].name == training_evidence.LOADER_THREAD for one in siblings):
+    if any(
+        machine.entries[sibling].name == training_evidence.LOADER_THREAD for sibling in siblings
+    ):
         return False
     command, parent = machine.command(pid), machine.entries[pid].parent
     if parent != rank:

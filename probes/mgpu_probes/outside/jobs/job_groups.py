@@ -135,13 +135,13 @@ def _started_by(machine: Machine, group: Group) -> tuple[str, ...]:
     return ("started", str(parent), seat.told_by, str(seat.world_size))
 
 
-def _together(machine: Machine, one: Group, other: Group) -> bool:
+def _together(machine: Machine, group: Group, other: Group) -> bool:
     """Two launchers that have both started rank 0 at one port are two jobs, of which one is left
     over or will not get the port. Two ranks of one number that were started by hand are a mistake
     within one job, where it is told that they meet."""
-    met = any(seat.meeting for seat in one.seats.values())
-    by_hand = met and not any(_name(machine, top) for top in one.tops + other.tops)
-    return by_hand or one.disjoint(other)
+    met = any(seat.meeting for seat in group.seats.values())
+    by_hand = met and not any(_name(machine, top) for top in group.tops + other.tops)
+    return by_hand or group.disjoint(other)
 
 
 def assign_members(machine: Machine, groups: Iterable[Group]) -> None:

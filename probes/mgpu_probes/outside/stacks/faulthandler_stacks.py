@@ -117,7 +117,7 @@ def _written(file: int, start: int, end: float) -> list[Json]:
         if still >= _STILL:
             raw = os.pread(file, min(size - start, MOST_TEXT), start)
             found = parse_faulthandler(raw.decode("utf-8", "replace"))
-            if late or still >= _STILL_LONGER or any(one["main"] for one in found):
+            if late or still >= _STILL_LONGER or any(json["main"] for json in found):
                 return found
         time.sleep(_POLL)
         now = os.fstat(file).st_size

@@ -65,7 +65,7 @@ def is_complete(stack: Json) -> bool:
 def _main(items: list[dict[str, Any]], pid: int) -> dict[str, Any] | None:
     """The thread that Python calls so. Where no name could be read, the one with the id of its
     process, unless that is another one in a container."""
-    named = [one for one in items if one.get("thread_name") == "MainThread"]
+    named = [item for item in items if item.get("thread_name") == "MainThread"]
     if len(named) == 1:
         return named[0]
     by_id = (one for one in items if one.get("os_thread_id") == pid)
@@ -126,7 +126,7 @@ class Failure:
 def find_pyspy() -> str | None:
     """The py-spy that was installed beside this Python or for this user, or else one on PATH."""
     schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
-    beside = (os.path.join(sysconfig.get_path("scripts", one), "py-spy") for one in schemes)
+    beside = (os.path.join(sysconfig.get_path("scripts", scheme), "py-spy") for scheme in schemes)
     installed = next((one for one in beside if os.access(one, os.X_OK)), None)
     return installed or shutil.which("py-spy")
 
@@ -181,7 +181,7 @@ def run_dump(
     if ran.code != 0:
         return _failure(pid, ran)
     threads = parse_dump(ran.out, pid)
-    if not any(one["frames"] for one in threads):
+    if not any(thread["frames"] for thread in threads):
         return Failure(Kind.TORN, "it told no frames")
     source = NATIVE if native else SOURCE
     return stack_threads.make_stack(pid, at, source, known_threads.settle_threads(threads, pid))

@@ -49,7 +49,7 @@ def make_thread(
 
 def make_stack(pid: int, at: float, source: str, threads: Iterable[Json]) -> Json:
     """`at`: seconds since the epoch. The main thread comes first, so that no bound cuts it."""
-    ordered = sorted(threads, key=lambda one: not one["main"])
+    ordered = sorted(threads, key=lambda thread: not thread["main"])
     return {"pid": pid, "at": at, "source": source, "threads": ordered[:MOST_THREADS]}
 
 
@@ -70,7 +70,7 @@ def settle_threads(threads: Iterable[Json], pid: int, proc: Path = PROC) -> list
     """The threads of a process with their ids as this namespace numbers them, and whether each is
     on a CPU or ready to be; None where unknown."""
     ids = _ids(pid, proc)
-    return [_settle(one, pid, ids, proc) for one in threads]
+    return [_settle(thread, pid, ids, proc) for thread in threads]
 
 
 def _settle(thread: Json, pid: int, ids: Mapping[int, int], proc: Path) -> Json:

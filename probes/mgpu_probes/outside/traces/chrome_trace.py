@@ -243,7 +243,11 @@ class _Columns:
         self._add([one for one in known if one is not None])
 
     def _add(self, events: list[Event]) -> None:
-        kept = [one for one in events if one.ph == "X" and one.cat in KINDS and 0 <= one.ts < LAST]
+        kept = [
+            event
+            for event in events
+            if event.ph == "X" and event.cat in KINDS and 0 <= event.ts < LAST
+        ]
         args = [one.args for one in kept]
         names, threads = self._names, self._threads
         before = len(names)
@@ -258,7 +262,7 @@ class _Columns:
         rows["stream"] = _numbers([one.stream for one in args], _WIDE)
         rows["correlation"] = _numbers([one.correlation for one in args], _LONG)
         rows["sequence"] = _numbers([one.sequence for one in args], _WIDE)
-        rows["group"] = [names[f"{one.group} {one.members}"] if one.group else -1 for one in args]
+        rows["group"] = [names[f"{arg.group} {arg.members}"] if arg.group else -1 for arg in args]
         self._budget.take(EVENT * len(rows) + NAME * (len(names) - before))
         self._parts.append(rows)
         self._count += len(rows)
@@ -286,6 +290,6 @@ def _numbers(values: list[int], most: int) -> npt.NDArray[np.int64]:
     try:
         found = np.array(values, np.int64)
     except OverflowError:
-        found = np.array([one if abs(one) <= most else -1 for one in values], np.int64)
+        found = np.array([value if abs(value) <= most else -1 for value in values], np.int64)
     found[(found < 0) | (found > most)] = -1
     return found

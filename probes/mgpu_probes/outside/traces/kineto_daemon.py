@@ -96,7 +96,7 @@ def trace_by_kineto(
     """`folder`: where the traces go. Raises OccupiedError."""
     begin = time.time() + AHEAD
     daemon = Daemon(frozenset(one.pid for one in ranks), _configuration(folder, begin, seconds))
-    files = {one.pid: folder / f"kineto_{one.inner_pid or one.pid}.json" for one in ranks}
+    files = {rank.pid: folder / f"kineto_{rank.inner_pid or rank.pid}.json" for rank in ranks}
     with _listening(socket_folder) as listening:
         end = begin + seconds + WRITING
         while (now := time.time()) < end:

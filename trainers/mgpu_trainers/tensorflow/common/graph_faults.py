@@ -94,7 +94,7 @@ class Replica:
         return scores
 
     def gradients(self, gradients: list[Any]) -> list[Any]:
-        dense = [each for each in gradients if isinstance(each, tf.Tensor)]
+        dense = [gradient for gradient in gradients if isinstance(gradient, tf.Tensor)]
         for happen in (*(each.end for each in self._slow["backward"]), *self._poisons()):
             zero = call_after(dense, happen)
             gradients = [

@@ -89,7 +89,11 @@ class Learner:
         self.optimizer = optimizer
         self.planted = planted
         self.parts = accumulate * distributed.num_replicas_in_sync
-        self.sums = [self._sum_of(each) for each in model.trainable_variables if accumulate > 1]
+        self.sums = [
+            self._sum_of(trainable_variable)
+            for trainable_variable in model.trainable_variables
+            if accumulate > 1
+        ]
         self._add = tf.function(lambda batch: distributed.run(self.add, args=batch))
         self._update = tf.function(lambda batch: distributed.run(self.update, args=batch))
 
@@ -123,7 +127,7 @@ class Learner:
             scaled = self.optimizer.scale_loss(loss / self.parts)
         gradients = tape.gradient(scaled, self.model.trainable_variables)
         if self.sums:
-            gradients = [tf.convert_to_tensor(each) for each in gradients]
+            gradients = [tf.convert_to_tensor(gradient) for gradient in gradients]
         return loss, planted.gradients(gradients)
 
     def _sum_of(self, variable: Any) -> Any:

@@ -130,11 +130,12 @@ def replicas_are_equal(distributed: Any, model: Any) -> bool:
 
     def digest() -> Any:
         weights = [
-            tf.reshape(tf.cast(each, tf.float64), [-1]) for each in model.trainable_variables
+            tf.reshape(tf.cast(trainable_variable, tf.float64), [-1])
+            for trainable_variable in model.trainable_variables
         ]
         whole = tf.concat(weights, 0)
         return tf.stack([tf.reduce_sum(whole), tf.reduce_sum(tf.abs(whole))])[None]
 
     gathered = tf.function(lambda: distributed.gather(distributed.run(digest), axis=0))()
     first, *others = gathered.numpy()
-    return all(np.array_equal(first, each, equal_nan=True) for each in others)
+    return all(np.array_equal(first, other, equal_nan=True) for other in others)

@@ -134,7 +134,7 @@ def describe_replicas() -> dict[str, Any]:
     devices = [str(one) for one in getattr(extended, "worker_devices", ())]
     return {
         "replicas": int(strategy.num_replicas_in_sync),
-        "replica_devices": [_short(one) for one in devices[:_MOST_DEVICES]],
+        "replica_devices": [_short(device) for device in devices[:_MOST_DEVICES]],
     }
 
 

@@ -225,7 +225,7 @@ def _turns_of_call(ended: int) -> list[Turn]:
 
 
 def _trains(known: Known, call_turns: list[Turn], ended: int) -> None:
-    alone = not any(one.updates for one in call_turns)
+    alone = not any(call_turn.updates for call_turn in call_turns)
     if alone and not known.updates and len(call_turns) > 1:
         call_turns = together(call_turns)
     last = len(call_turns) - 1

@@ -92,7 +92,7 @@ def _ends(token: tuple[Any, bool], _: Any) -> None:
 def _described(optimizer: Any) -> Described:
     """By its settings; the rate of a schedule or a variable on a device is not read."""
     variables = list(getattr(optimizer, "_trainable_variables", None) or ())
-    counted = [_elements(one.shape) for one in variables]
+    counted = [_elements(variable.shape) for variable in variables]
     rate = getattr(optimizer, "_learning_rate", None)
     known = float(rate) if isinstance(rate, (int, float)) else None
     facts = {

@@ -106,7 +106,7 @@ def _planned(sent: Sequence[Layouts]) -> list[Plan]:
 def _plan(stamps: Sequence[tuple[int, Stamp, int]]) -> Plan:
     merged: dict[tuple[int, int, int], list[int]] = {}
     gradients: dict[int, int] = {}
-    for layout, stamp, place in sorted(stamps, key=lambda one: one[1].serial):
+    for layout, stamp, place in sorted(stamps, key=lambda stamp: stamp[1].serial):
         if stamp.kind not in NUMBERS and stamp.kind != UPDATE:
             merged.setdefault((layout, stamp.kind, stamp.nth), []).append(place)
         if stamp.kind == GRADIENTS and stamp.replica >= 0:

@@ -44,7 +44,9 @@ def describe() -> dict[str, Any]:
 
 
 def _devices(tf: Any) -> dict[str, Any]:
-    kinds = {one.device_type for one in tf.config.list_logical_devices()} - _ON_HOST
+    kinds = {
+        logical_device.device_type for logical_device in tf.config.list_logical_devices()
+    } - _ON_HOST
     kind = "GPU" if "GPU" in kinds else min(kinds, default=None)
     probe.computes_on(None if kind is None else f"{kind.lower()}:0")
     threading = tf.config.threading

@@ -56,7 +56,9 @@ def describe() -> dict[str, Any]:
     if _has_used_cuda():
         probe.computes_on(f"cuda:{torch.cuda.current_device()}")
     optimizers = probe.objects.optimizers.values()
-    precision = sorted({str(each.facts["dtype"]) for each in optimizers if each.facts["dtype"]})
+    precision = sorted(
+        {str(optimizer.facts["dtype"]) for optimizer in optimizers if optimizer.facts["dtype"]}
+    )
     if probe.objects.autocast:
         precision += [probe.objects.autocast, "autocast"]
     return {

@@ -50,7 +50,7 @@ def _statistics() -> Any:
 
 def index() -> int:
     """The GPU that holds the parameters; without an optimizer, the one that is set."""
-    known = [one.facts.get("device") or "" for one in probe.objects.optimizers.values()]
+    known = [optimizer.facts.get("device") or "" for optimizer in probe.objects.optimizers.values()]
     named = next((name for name in known if name.startswith("cuda:")), None)
     return int(named.partition(":")[2]) if named else torch.cuda.current_device()
 

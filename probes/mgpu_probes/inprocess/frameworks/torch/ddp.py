@@ -39,13 +39,13 @@ def forward_begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None
         if batches.inputs_wanted:
             batches.saw_inputs([*args[1:], kwargs])
         module = args[0]
-        one = ddp_reducer.known.get(id(module))
-        if one is not None:
-            one.forwards += 1
+        sample = ddp_reducer.known.get(id(module))
+        if sample is not None:
+            sample.forwards += 1
             if module.require_backward_grad_sync:
-                if one.synced == one.due:
-                    one.look()
-                one.synced += 1
+                if sample.synced == sample.due:
+                    sample.look()
+                sample.synced += 1
         probe.mark(_FORWARD, probe.clock())
     else:
         probe.mark(evaluation_forward_begins, probe.clock())
@@ -89,14 +89,14 @@ def _time_searches(ddp: Any) -> None:
 
     @functools.wraps(original)
     def post_forward(module: Any, output: Any) -> Any:
-        one = known.get(id(module))
-        if one is None or not one.searches or not module.require_backward_grad_sync:
+        sample = known.get(id(module))
+        if sample is None or not sample.searches or not module.require_backward_grad_sync:
             return original(module, output)
         began = probe.clock()
         result = original(module, output)
         if enabled():
-            one.scans += 1
-            one.scan_nanoseconds += probe.clock() - began
+            sample.scans += 1
+            sample.scan_nanoseconds += probe.clock() - began
         return result
 
     ddp._post_forward = hidden(post_forward)

@@ -51,7 +51,7 @@ def of_weights(parameters: Sequence[torch.Tensor]) -> str | None:
     """`SHAPES.VALUES.SUM`: hashes of the parameters' shapes and of some of their elements, and the
     sum of those elements' absolute values. None: not all parameters are whole and in host memory.
     """
-    known = [one for one in parameters if one.numel()]
+    known = [parameter for parameter in parameters if parameter.numel()]
     if not known or not all(map(readable, known)):
         return None
     chosen = known[:: -(-len(known) // PARAMETERS)]

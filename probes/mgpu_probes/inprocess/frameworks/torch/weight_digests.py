@@ -27,7 +27,7 @@ class _Weights:
         """Called by the probe after a step that is due."""
         if probe.world_size < 2:
             return
-        seen = [one.thing for one in probe.objects.optimizers.values()]
+        seen = [optimizer.thing for optimizer in probe.objects.optimizers.values()]
         if "deepspeed" in probe.objects.strategies or any(
             type(one).__name__ in _PARTIAL for one in seen
         ):
