@@ -126,7 +126,7 @@ def _code_line(finding: Finding) -> str:
 def _finding(page: _Page, diagnosis: Diagnosis, finding: Finding) -> None:
     page.labelled("who", _prose(who(finding), page.body, "bold"))
     if finding.victims:
-        page.labelled("suffers", _prose(format_ranks(finding.victims), page.body))
+        page.labelled("affects", _prose(format_ranks(finding.victims), page.body))
     if finding.cause:
         page.labelled("why", _prose(finding.cause, page.body))
     if finding.evidence:

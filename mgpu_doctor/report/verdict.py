@@ -180,9 +180,9 @@ def _culprit(culprit: Culprit) -> str:
 
 
 def cost(spent: Cost) -> str | None:
-    """`29 ms a step, 45 % of the time`; None where nothing is known."""
+    """`29 ms per step, 45 % of the time`; None where nothing is known."""
     parts = [
-        f"{format_seconds(spent.seconds_per_step)} a step" if spent.seconds_per_step else "",
+        f"{format_seconds(spent.seconds_per_step)} per step" if spent.seconds_per_step else "",
         f"{format_share(spent.step_fraction)} of the time" if spent.step_fraction else "",
         format_bytes(spent.bytes) if spent.bytes else "",
     ]
@@ -190,7 +190,7 @@ def cost(spent: Cost) -> str | None:
 
 
 def gain(predicted: Predicted | None, step_seconds: float | None) -> str | None:
-    """What a fix is expected to do: `a step in 36 ms instead of 66 ms, 45 % less (what-if)`."""
+    """What a fix is expected to do: `36 ms per step instead of 66 ms, 45 % less (what-if)`."""
     if predicted is None:
         return None
     parts = []
@@ -198,9 +198,9 @@ def gain(predicted: Predicted | None, step_seconds: float | None) -> str | None:
     if ratio is not None:
         change = format_share(abs(1 - ratio)) + (" less" if ratio <= 1 else " more")
         parts.append(
-            f"{change} time a step"
+            f"{change} time per step"
             if step_seconds is None
-            else f"a step in {format_seconds(step_seconds * ratio)} instead of "
+            else f"{format_seconds(step_seconds * ratio)} per step instead of "
             f"{format_seconds(step_seconds)}, {change}"
         )
     if predicted.memory_bytes:

@@ -116,7 +116,7 @@ def test_the_first_screen_tells_who_why_and_what_to_do(
     assert "Rank 2 is slowing down the other ranks" in words
     assert "Fetching a batch explains" in words
     assert re.search(r"^Fix ", words, re.M)
-    assert "a step in 3" in words
+    assert "per step instead of" in words
 
 
 def test_on_a_phone_the_fix_begins_on_the_first_screen(

@@ -35,7 +35,7 @@ def test_a_running_job_is_traced_and_its_slow_rank_named(tmp_path: Path) -> None
         until(lambda: steps(recording) > before + 5)
         assert process.poll() is None
     assert asked.returncode == 0, asked.stderr
-    assert "Rank 1 holds the others up" in asked.stdout
+    assert "Rank 1 is slowing down the other ranks" in asked.stdout
     assert "its forward pass" in asked.stdout
     files = sorted(traces.iterdir())
     assert [one.name for one in files] == ["rank0.json", "rank1.json"]

@@ -151,7 +151,7 @@ def _facts(finding: Finding) -> str:
     since = f", since step {finding.since_step}" if finding.since_step else ""
     known = {
         "who": who(finding),
-        "suffers": format_ranks(finding.victims) if finding.victims else "",
+        "affects": format_ranks(finding.victims) if finding.victims else "",
         "why": finding.cause,
         "costs": cost(finding.cost) or "",
         "finding": f"{finding.code}, {finding.severity.value}, "

@@ -162,8 +162,8 @@ RULES = (
         summary="A GPU is clocked down under load by heat, by the power supply's brake or by its "
         "hardware.",
         measured="NVML's clock event reasons and SM clock in the samples in which the GPU works at "
-        "half of the time at least, against the other GPUs of its model on the host. Where a rank "
-        "holds the others up for it, `straggler-throttled` is given instead.",
+        "half of the time at least, against the other GPUs of its model on the host. If a rank "
+        "slows down the others because of it, `straggler-throttled` is given instead.",
         thresholds="Heat, a power brake and hardware slowdown are a warning where the clock is "
         "lower for it or not known, else info. The power cap is usual under full load: info where "
         "this GPU's own cap is lower than the others' and its clock, too; else nothing is said.",

@@ -65,7 +65,7 @@ def _finding(measures: Measures, told: Told, code: str, part: str | None, saved:
     assert late is not None
     longer = (told.longer or {}).get(part or "", 0.0)
     does = WORDS.get(part or "", "")
-    what = f": {format_seconds(longer)} a {late.unit} more go into {does}" if part else ""
+    what = f": {format_seconds(longer)} more per {late.unit} go into {does}" if part else ""
     units = "steps" if late.unit == "step" else "stretches of them"
     source = f"traces, {late.units} {units} joined by collective"
     where = f"rank {late.rank}"
@@ -73,7 +73,7 @@ def _finding(measures: Measures, told: Told, code: str, part: str | None, saved:
         code=code,
         severity=severity_of_cost(saved),
         confidence=round(min(0.95, 0.5 + 0.05 * late.units), 2),
-        title=f"Rank {late.rank} holds the others up{what}",
+        title=f"Rank {late.rank} is slowing down the other ranks{what}",
         cause=_cause(told, late, part),
         culprits=(culprit_of(measures, late.rank),),
         victims=tuple(

@@ -120,9 +120,9 @@ def _head(finding: Finding, width: int) -> Iterator[Text]:
 
 
 def _body(finding: Finding, width: int) -> Iterator[Text]:
-    suffers = format_ranks(finding.victims) if finding.victims else ""
+    victims = format_ranks(finding.victims) if finding.victims else ""
     yield from _labelled("who", who(finding), width)
-    yield from _labelled("suffers", suffers, width)
+    yield from _labelled("affects", victims, width)
     yield from _labelled("why", finding.cause, width)
     yield from _labelled("costs", cost(finding.cost) or "", width)
     for place, fact in enumerate(_evidence(finding.evidence, finding.culprits, width - LABEL)):

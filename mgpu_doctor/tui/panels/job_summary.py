@@ -106,7 +106,7 @@ def _how(going: Progress) -> Iterator[Part]:
         yield Part(Text(f"no step for {format_seconds(round(going.idle))}", style=BAD))
     elif going.rate is not None:
         yield Part(Text(f"{format_number(going.rate)} steps/s", style="bold"))
-    yield Part(Text(f"{format_seconds(going.step_seconds)} a step"), 6)
+    yield Part(Text(f"{format_seconds(going.step_seconds)} per step"), 6)
     if going.idle is None:
         rates = [(going.tokens, "tokens"), (going.samples, "samples")]
         known = [(value, unit) for value, unit in rates if value is not None]

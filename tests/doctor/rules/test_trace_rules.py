@@ -1,4 +1,4 @@
-"""Profiler traces: who holds the others up, where the time goes, and silence where all is well."""
+"""Profiler traces: who slows down the others, where the time goes, and silence if all is well."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_the_verb_tells_it_as_text_and_as_json(tmp_path: Path) -> None:
     assert told["subject"]["kind"] == "trace"
     assert [one["rank"] for one in told["ranks"]] == [0, 1, 2, 3]
     assert told["findings"][0]["culprits"][0]["rank"] == 2
-    assert "Rank 2 holds the others up" in ran(str(folder)).stdout
+    assert "Rank 2 is slowing down the other ranks" in ran(str(folder)).stdout
 
 
 @pytest.mark.parametrize(("name", "late"), [("late", [1]), ("well", [])])

@@ -29,7 +29,7 @@ def test_what_matters_most_stays_longest() -> None:
         ("123,754 tokens/s", 70),
         ("483 samples/s", 80),
         ("(load balance 67 %, communication 99 %)", 130),
-        ("66.2 ms a step", 150),
+        ("66.2 ms per step", 150),
         ("probe 0.018 %", 180),
     ]
     for at, (_, width) in enumerate(kept):
