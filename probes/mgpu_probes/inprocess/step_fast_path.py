@@ -84,6 +84,17 @@ class StepFastPath:
         self._repeats = 0
         return self._steps
 
+    def copy_at_rest(self, now: int, emit: Callable[[Step], None]) -> Steps | None:
+        """A copy of the engine whose turn begins at `now`, if a turn has just begun here."""
+        if self._expected is not _NOTHING:
+            if self._at:
+                return None
+            twin = self._steps.twin(now, emit)
+            twin.ledger.phase = self._rest
+            return twin
+        steps = self._steps
+        return steps.twin(now, emit) if steps.at_rest(self._end) else None
+
     def mark(self, mark: Mark, now: int, data: Data = ()) -> None:
         """A mark at `now` (monotonic ns)."""
         at = self._at
