@@ -18,7 +18,8 @@ from mgpu_probes.inprocess.device_clock import (
 )
 from mgpu_probes.inprocess.phase_ledger import Ledger
 from mgpu_probes.inprocess.step_engine import Steps
-from mgpu_probes.inprocess.step_fast_path import Mark, Stride, backward_ended, fetched
+from mgpu_probes.inprocess.step_fast_path import StepFastPath
+from mgpu_probes.inprocess.step_marks import Mark, backward_ended, fetched
 from mgpu_probes.inprocess.step_segments import Step
 
 from tests.support.simulated_gpu import MS, SimulatedGpu, Training, data_parallel, run_together
@@ -52,7 +53,9 @@ class Rank:
         self.gpu = SimulatedGpu(**gpu)
         self.host_steps: list[Step] = []
         self.device_steps: list[DeviceStep] = []
-        self.engine = Stride(Ledger(self.gpu.host), self.host_steps.append, lambda: (0, 0, 0, 0))
+        self.engine = StepFastPath(
+            Ledger(self.gpu.host), self.host_steps.append, lambda: (0, 0, 0, 0)
+        )
         self.timer = DeviceTimer(
             self.gpu,
             self.engine.copy_at_rest,

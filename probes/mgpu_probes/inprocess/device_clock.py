@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from .step_engine import Steps
-    from .step_fast_path import Data, Mark
+    from .step_marks import Data, Mark
     from .step_segments import Step
 
     class DeviceClock(Protocol):
