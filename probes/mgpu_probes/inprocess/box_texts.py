@@ -15,7 +15,7 @@ _LONGEST_SITE = 1024
 
 
 class Texts:
-    """Birth certificate, call sites and last words of one box."""
+    """Process metadata, call sites and last words of one box."""
 
     def __init__(self, box: mmap, words: memoryview) -> None:
         self._box = box
