@@ -268,8 +268,10 @@ class TopApp(ThemedApp):
         opening.open_diagnosis(self, self._diagnosis, self._settings)
 
     def action_stop(self) -> None:
+        from mgpu_doctor.tui.jobs.stopping import offer_stop
+
         shown = self._diagnosis.case.subject.ref if self._diagnosis else None
-        opening.offer_stop(self, shown, readonly=self._readonly)
+        offer_stop(self, shown, readonly=self._readonly)
 
     def action_play_last(self) -> None:
         from mgpu_doctor.case.recording_case import NotARecording

@@ -6,16 +6,13 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from mgpu_probes.inprocess.layout import PHASES
 
 from mgpu_doctor.report import text
 from mgpu_doctor.report.rank_rows import state
 from mgpu_doctor.tui.view import Row
-
-if TYPE_CHECKING:
-    pass
 
 MOST_DIGITS = 18
 _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?)([^0-9.]*)")

@@ -28,7 +28,7 @@ from mgpu_doctor.formatting import UNKNOWN, format_seconds
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.recording.live_recordings import living
 from mgpu_doctor.report import text
-from mgpu_doctor.tui.jobs.opening import offer_stop
+from mgpu_doctor.tui.jobs.stopping import offer_stop
 
 MOST_LISTED = 64
 MOST_MAPS = 1 << 20

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 Job = Path | int
 """A recording, or a process of a job that nobody observes."""
 Turn = Callable[[Job], None]
-READONLY = "nothing is stopped: this dashboard is --readonly."
-GONE = "There is no job to look at: n starts one, a lists those that run here."
 
 
 def open_launch(app: App[Any], turn: Turn, *, readonly: bool = False) -> None:
@@ -67,23 +65,9 @@ def open_diagnosis(
 ) -> None:
     """The full examination of the job that is shown."""
     from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen, examination
+    from mgpu_doctor.tui.jobs.stopping import NO_JOB
 
     if diagnosis is None:
-        app.notify(GONE, markup=False)
+        app.notify(NO_JOB, markup=False)
     else:
         app.push_screen(DiagnosisScreen(diagnosis.case.subject.ref, examination(settings)))
-
-
-def offer_stop(app: App[Any], subject: str | None, *, readonly: bool = False) -> None:
-    """Ask whether to stop the job: a recording's folder, or the pid of a process."""
-    from mgpu_doctor.tui.jobs.stopping import StopScreen, aim_at_process, aim_at_recording
-
-    if readonly or subject is None:
-        app.notify(READONLY if readonly else GONE, markup=False)
-        return
-    process = subject.isdecimal()
-    aim = aim_at_process(int(subject)) if process else aim_at_recording(Path(subject))
-    if isinstance(aim, str):
-        app.notify(aim, markup=False)
-    else:
-        app.push_screen(StopScreen(aim))

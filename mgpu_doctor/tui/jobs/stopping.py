@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from mgpu_probes.outside import jobs, processes
 from rich.text import Text
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
@@ -23,6 +23,8 @@ from mgpu_doctor.case.untrusted_json import read_object
 from mgpu_doctor.recording.layout import INFO
 from mgpu_doctor.report import text
 
+READONLY = "nothing is stopped: this dashboard is --readonly."
+NO_JOB = "There is no job to look at: n starts one, a lists those that run here."
 ANOTHERS = "the job belongs to another user: only its owner stops it."
 TERM_AFTER = 10.0
 """Seconds from SIGINT to SIGTERM: time for a checkpoint that a handler writes, as torchrun gives
@@ -249,3 +251,16 @@ class StopScreen(ModalScreen[bool]):
 
     def _tell(self, sentence: str) -> None:
         self.query_one("#said", Static).update(Text(sentence))
+
+
+def offer_stop(app: App[Any], subject: str | None, *, readonly: bool = False) -> None:
+    """Asks the user whether to stop a job. `subject`: its recording's folder, or a pid."""
+    if readonly or subject is None:
+        app.notify(READONLY if readonly else NO_JOB, markup=False)
+        return
+    process = subject.isdecimal()
+    aim = aim_at_process(int(subject)) if process else aim_at_recording(Path(subject))
+    if isinstance(aim, str):
+        app.notify(aim, markup=False)
+    else:
+        app.push_screen(StopScreen(aim))

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import pynvml
 
-from mgpu_probes.outside.devices import gpu_links, nvml_queries
 from mgpu_probes.outside.devices.device_fields import (
     IDENTITY,
     PARTS,
@@ -22,6 +21,34 @@ from mgpu_probes.outside.devices.driver_polling import (
     LostError,
     Question,
     describe_error,
+)
+from mgpu_probes.outside.devices.gpu_links import (
+    NvLinks,
+    query_greatest_pcie_link,
+    query_pcie_link,
+    query_pcie_replays,
+    query_pcie_traffic,
+)
+from mgpu_probes.outside.devices.nvml_queries import (
+    query_bus_id,
+    query_clock,
+    query_clock_reasons,
+    query_cpu_affinity,
+    query_ecc_errors,
+    query_fan,
+    query_max_clock,
+    query_memory,
+    query_memory_clock,
+    query_mig,
+    query_name,
+    query_numa_node,
+    query_power,
+    query_power_limit,
+    query_processes,
+    query_repaired_memory,
+    query_temperature,
+    query_utilization,
+    query_uuid,
 )
 
 SYSFS = Path("/sys/bus/pci/devices")
@@ -53,36 +80,36 @@ def list_questions(slowly: float, among: int = 1, *, details: bool = True) -> li
     """Of one device `among` so many. `slowly`: seconds between questions of what changes slowly.
     Of many devices all but the load is asked at every third second: it takes most of the calls."""
     soon = RELAXED_PERIOD if among >= MANY_GPUS else 0.0
-    nvlinks = gpu_links.NvLinks(remotes=details)
+    nvlinks = NvLinks(remotes=details)
     asked = [
-        Question("name", nvml_queries.query_name, ONCE, loud=True),
-        Question("uuid", nvml_queries.query_uuid, ONCE, loud=True),
-        Question("PCI address", nvml_queries.query_bus_id, ONCE),
-        Question("utilization", nvml_queries.query_utilization, loud=True),
-        Question("memory", nvml_queries.query_memory, loud=True),
-        Question("power", nvml_queries.query_power, loud=True),
-        Question("power limit", nvml_queries.query_power_limit, slowly, loud=True),
-        Question("temperature", nvml_queries.query_temperature, soon, loud=True),
-        Question("clock", nvml_queries.query_clock, soon, loud=True),
-        Question("maximum clock", nvml_queries.query_max_clock, ONCE, loud=True),
-        Question("clock event reasons", nvml_queries.query_clock_reasons, soon, loud=True),
-        Question("processes", nvml_queries.query_processes, soon, loud=True),
-        Question("fan", nvml_queries.query_fan, slowly),
-        Question("PCIe link", gpu_links.query_pcie_link, slowly),
-        Question("greatest PCIe link", gpu_links.query_greatest_pcie_link, ONCE),
-        Question("ECC errors", nvml_queries.query_ecc_errors, slowly),
-        Question("repaired memory", nvml_queries.query_repaired_memory, slowly),
+        Question("name", query_name, ONCE, loud=True),
+        Question("uuid", query_uuid, ONCE, loud=True),
+        Question("PCI address", query_bus_id, ONCE),
+        Question("utilization", query_utilization, loud=True),
+        Question("memory", query_memory, loud=True),
+        Question("power", query_power, loud=True),
+        Question("power limit", query_power_limit, slowly, loud=True),
+        Question("temperature", query_temperature, soon, loud=True),
+        Question("clock", query_clock, soon, loud=True),
+        Question("maximum clock", query_max_clock, ONCE, loud=True),
+        Question("clock event reasons", query_clock_reasons, soon, loud=True),
+        Question("processes", query_processes, soon, loud=True),
+        Question("fan", query_fan, slowly),
+        Question("PCIe link", query_pcie_link, slowly),
+        Question("greatest PCIe link", query_greatest_pcie_link, ONCE),
+        Question("ECC errors", query_ecc_errors, slowly),
+        Question("repaired memory", query_repaired_memory, slowly),
         Question("NVLinks", nvlinks.states, slowly),
-        Question("MIG", nvml_queries.query_mig, slowly),
+        Question("MIG", query_mig, slowly),
     ]
     more = [
-        Question("memory clock", nvml_queries.query_memory_clock, soon),
+        Question("memory clock", query_memory_clock, soon),
         Question("NVLink traffic", nvlinks.traffic, soon),
-        Question("PCIe replays", gpu_links.query_pcie_replays, slowly),
-        Question("PCIe traffic", gpu_links.query_pcie_traffic, soon, slow=True),
+        Question("PCIe replays", query_pcie_replays, slowly),
+        Question("PCIe traffic", query_pcie_traffic, soon, slow=True),
         Question("NVLink errors", nvlinks.errors, slowly),
-        Question("memory affinity", nvml_queries.query_numa_node, ONCE),
-        Question("CPU affinity", nvml_queries.query_cpu_affinity, ONCE),
+        Question("memory affinity", query_numa_node, ONCE),
+        Question("CPU affinity", query_cpu_affinity, ONCE),
     ]
     return asked + more if details else asked
 

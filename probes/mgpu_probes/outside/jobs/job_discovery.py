@@ -11,13 +11,6 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.jobs import (
-    job_groups,
-    launched_ranks,
-    launchers,
-    spawned_ranks,
-    training_evidence,
-)
 from mgpu_probes.outside.jobs.found_jobs import (
     LAUNCHER,
     LOADER,
@@ -27,11 +20,43 @@ from mgpu_probes.outside.jobs.found_jobs import (
     FoundProcess,
     FoundUntold,
 )
-from mgpu_probes.outside.jobs.job_groups import Group, assign_members, group_ranks, may_start_ranks
-from mgpu_probes.outside.jobs.launched_ranks import RAY
+from mgpu_probes.outside.jobs.job_groups import (
+    Group,
+    assign_members,
+    expected_ranks,
+    find_missing_ranks,
+    find_world_size,
+    group_ranks,
+    may_start_ranks,
+    number_by_order,
+)
+from mgpu_probes.outside.jobs.launched_ranks import (
+    ALONE,
+    RAY,
+    find_dead_ranks,
+    find_launched_ranks,
+    find_ray_ranks,
+    find_unreadable_ranks,
+)
+from mgpu_probes.outside.jobs.launchers import (
+    ANY_PROGRAM,
+    HOSTS,
+    is_fork_server,
+    is_spawned,
+    name_launcher,
+    parse_program,
+    program_name,
+)
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place
-from mgpu_probes.outside.jobs.spawned_ranks import ORDER
+from mgpu_probes.outside.jobs.spawned_ranks import ORDER, find_spawned_ranks, number_by_start
+from mgpu_probes.outside.jobs.training_evidence import (
+    LOADER_THREAD,
+    has_device_open,
+    has_framework,
+    is_training,
+    runs_python,
+)
 
 PROC = Path("/proc")
 _STEP = re.compile(r"^slurmstepd: \[(\d{1,10})\.(\d{1,10})[\].]")
@@ -103,27 +128,23 @@ def unseen(pid: int, proc: Path = PROC) -> str:
 
 def _seats(machine: Machine, *, lenient: bool) -> tuple[dict[int, Place], dict[int, int]]:
     """All ranks; of those that multiprocessing started, which process did."""
-    seats = launched_ranks.find_launched_ranks(machine)
-    seats.update(launched_ranks.find_ray_ranks(machine, seats))
+    seats = find_launched_ranks(machine)
+    seats.update(find_ray_ranks(machine, seats))
     starters: dict[int, int] = {}
     for parent in list(machine.entries):
         if parent not in machine.children or not may_start_ranks(machine, parent):
             continue
-        ranks = spawned_ranks.find_spawned_ranks(
-            machine, parent, lenient=lenient and parent not in seats
-        )
+        ranks = find_spawned_ranks(machine, parent, lenient=lenient and parent not in seats)
         if ranks and not any(pid in seats for pid in ranks):
             seats.pop(parent, None)
-            seats.update(spawned_ranks.number_by_start(machine, parent, ranks))
+            seats.update(number_by_start(machine, parent, ranks))
             starters.update(dict.fromkeys(ranks, parent))
-    seats.update(launched_ranks.find_unreadable_ranks(machine, seats))
+    seats.update(find_unreadable_ranks(machine, seats))
     for parent in list(machine.children):
-        if launchers.name_launcher(machine.command(parent)) is not None:
-            seats.update(launched_ranks.find_dead_ranks(machine, parent, seats))
-    alone = [
-        pid for pid in _programs(machine, seats) if training_evidence.is_training(machine, pid)
-    ]
-    seats.update(dict.fromkeys(alone, launched_ranks.ALONE))
+        if name_launcher(machine.command(parent)) is not None:
+            seats.update(find_dead_ranks(machine, parent, seats))
+    alone = [pid for pid in _programs(machine, seats) if is_training(machine, pid)]
+    seats.update(dict.fromkeys(alone, ALONE))
     return seats, starters
 
 
@@ -134,7 +155,7 @@ def _jobs(machine: Machine, ranks: tuple[dict[int, Place], dict[int, int]]) -> l
     for pid in _still_without_ranks(machine, taken):
         found.append(Group(_its_program(machine, pid), [pid]))
     for group in found:
-        job_groups.number_by_order(machine, group)
+        number_by_order(machine, group)
     assign_members(machine, found)
     return [build_job(machine, group) for group in found]
 
@@ -143,28 +164,26 @@ def _still_without_ranks(machine: Machine, taken: set[int]) -> list[int]:
     """Launchers that have started nothing: they wait for other hosts, or their ranks are gone."""
     found: list[int] = []
     for pid in machine.entries:
-        name = launchers.name_launcher(machine.command(pid))
-        if name is not None and name not in launchers.HOSTS and pid not in taken:
+        name = name_launcher(machine.command(pid))
+        if name is not None and name not in HOSTS and pid not in taken:
             found.append(pid)
     return [pid for pid in found if not set(machine.above(pid)).intersection(found)]
 
 
 def _its_program(machine: Machine, launcher: int) -> dict[int, Place]:
     """`accelerate launch` tells a single process nothing: it trains alone."""
-    if launchers.name_launcher(machine.command(launcher)) != "accelerate":
+    if name_launcher(machine.command(launcher)) != "accelerate":
         return {}
     programs = [pid for pid in machine.children.get(launcher, ()) if may_start_ranks(machine, pid)]
-    return {programs[0]: launched_ranks.ALONE} if len(programs) == 1 else {}
+    return {programs[0]: ALONE} if len(programs) == 1 else {}
 
 
 def _trains(machine: Machine, job: FoundJob) -> bool:
     """MPI and Slurm start any kind of program."""
-    if job.launcher not in launchers.ANY_PROGRAM:
+    if job.launcher not in ANY_PROGRAM:
         return True
     return any(
-        training_evidence.is_python(machine, rank.pid)
-        or training_evidence.has_framework(machine, rank.pid)
-        for rank in job.ranks
+        runs_python(machine, rank.pid) or has_framework(machine, rank.pid) for rank in job.ranks
     )
 
 
@@ -176,11 +195,11 @@ def _programs(machine: Machine, seats: dict[int, Place]) -> list[int]:
         for pid in machine.entries
         if may_start_ranks(machine, pid)
         and not any(
-            above in seats or launchers.name_launcher(machine.command(above))
+            above in seats or name_launcher(machine.command(above))
             for above in (pid, *machine.above(pid))
         )
         and not any(below in seats for below in machine.below(pid))
-        and training_evidence.has_framework(machine, pid)
+        and has_framework(machine, pid)
     ]
     return [pid for pid in found if not set(machine.above(pid)).intersection(found)]
 
@@ -189,18 +208,16 @@ def _pointed_at(machine: Machine, pid: int) -> tuple[FoundJob, ...]:
     """What somebody names is taken for a training if it is a Python program at all."""
     for above in machine.above(pid):
         same = machine.command(above) == machine.command(pid)
-        started = same or launchers.is_spawned(machine.command(pid))
-        if training_evidence.is_python(machine, above) and started:
+        started = same or is_spawned(machine.command(pid))
+        if runs_python(machine, above) and started:
             pid = above
     candidates = [one for one in (pid, *machine.below(pid)) if may_start_ranks(machine, one)]
-    loaded = [
-        candidate for candidate in candidates if training_evidence.has_framework(machine, candidate)
-    ]
+    loaded = [candidate for candidate in candidates if has_framework(machine, candidate)]
     if pid in candidates:
         loaded.append(pid)
     if not loaded:
         return ()
-    group = Group({loaded[0]: launched_ranks.ALONE}, [loaded[0]])
+    group = Group({loaded[0]: ALONE}, [loaded[0]])
     assign_members(machine, [group])
     return (build_job(machine, group),)
 
@@ -211,8 +228,8 @@ def find_step_daemons(machine: Machine, pids: Iterable[int]) -> tuple[int, ...]:
     here = {pid: step for pid in machine.entries if (step := _step(machine, pid)) is not None}
     found: dict[int, None] = {}
     for pid in pids:
-        name = launchers.parse_program(machine.command(pid))[0]
-        if launchers.program_name(name) != "srun":
+        name = parse_program(machine.command(pid))[0]
+        if program_name(name) != "srun":
             continue
         job = (machine.environment(pid) or {}).get("SLURM_JOB_ID")
         of_job = [daemon for daemon, (number, _) in here.items() if job in (None, number)]
@@ -232,14 +249,14 @@ def _step(machine: Machine, pid: int) -> tuple[str, str] | None:
 
 def build_job(machine: Machine, group: Group) -> FoundJob:
     """`group`: with its members."""
-    wanted = job_groups.expected_ranks(group)
+    wanted = expected_ranks(group)
     name, pid = _launcher(machine, group)
     return FoundJob(
         launcher=name,
         launcher_pid=pid,
-        world_size=job_groups.find_world_size(machine, group),
+        world_size=find_world_size(machine, group),
         processes=tuple(_process(machine, group, pid) for pid in group.members),
-        missing=job_groups.find_missing_ranks(group, wanted or ()),
+        missing=find_missing_ranks(group, wanted or ()),
         untold=_untold(machine, group, wanted),
     )
 
@@ -248,9 +265,9 @@ def _role(machine: Machine, group: Group, pid: int) -> str:
     if pid in group.seats:
         return OTHER if group.seats[pid].beside else RANK
     command = machine.command(pid)
-    if launchers.name_launcher(command) is not None or pid in group.starters:
+    if name_launcher(command) is not None or pid in group.starters:
         return LAUNCHER
-    if machine.entries[pid].name == training_evidence.LOADER_THREAD:
+    if machine.entries[pid].name == LOADER_THREAD:
         return LOADER
     rank = group.members[pid]
     return LOADER if rank is not None and _like_a_loader(machine, rank, pid) else OTHER
@@ -260,21 +277,19 @@ def _like_a_loader(machine: Machine, rank: int, pid: int) -> bool:
     """PyTorch before 2.6 does not name its workers: then what a rank forks, or starts by
     multiprocessing, is one."""
     siblings = machine.children.get(rank, ())
-    if any(
-        machine.entries[sibling].name == training_evidence.LOADER_THREAD for sibling in siblings
-    ):
+    if any(machine.entries[sibling].name == LOADER_THREAD for sibling in siblings):
         return False
     command, parent = machine.command(pid), machine.entries[pid].parent
     if parent != rank:
-        return launchers.is_fork_server(machine.command(parent))
-    return bool(command) and (command == machine.command(rank) or launchers.is_spawned(command))
+        return is_fork_server(machine.command(parent))
+    return bool(command) and (command == machine.command(rank) or is_spawned(command))
 
 
 def _launcher(machine: Machine, group: Group) -> tuple[str | None, int | None]:
     """The name and pid of the launcher that the job is known by."""
     found: list[tuple[int, str, int]] = []
     for pid, rank in group.members.items():
-        name = launchers.name_launcher(machine.command(pid)) if rank is None else None
+        name = name_launcher(machine.command(pid)) if rank is None else None
         if name is not None:
             place = _PREFERRED.index(name) if name in _PREFERRED else len(_PREFERRED)
             found.append((place, name, pid))
@@ -309,9 +324,7 @@ def _process(machine: Machine, group: Group, pid: int) -> FoundProcess:
         user=None if uid is None else processes.name_user(uid),
         container=processes.find_container(machine.cgroup(pid)),
         inner_pid=None if inner == pid else inner,
-        on_device=training_evidence.has_device_open(machine, pid)
-        if machine.open_files(pid)
-        else None,
+        on_device=has_device_open(machine, pid) if machine.open_files(pid) else None,
     )
 
 

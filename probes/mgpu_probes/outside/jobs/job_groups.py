@@ -6,10 +6,17 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from mgpu_probes.outside.jobs import launchers, training_evidence
 from mgpu_probes.outside.jobs.launched_ranks import UNREADABLE, find_dead_ranks
+from mgpu_probes.outside.jobs.launchers import (
+    HOSTS,
+    count_ranks,
+    is_doctor,
+    is_helper,
+    name_launcher,
+)
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place
+from mgpu_probes.outside.jobs.training_evidence import is_notebook, is_server, runs_python
 
 MOST_MISSING = 4096
 
@@ -86,7 +93,7 @@ def _top(machine: Machine, seats: Mapping[int, Place], pid: int) -> int | None:
             break
         name = _name(machine, above)
         if name is not None:
-            if name in launchers.HOSTS and found is not None:
+            if name in HOSTS and found is not None:
                 break
             found = above
     return found
@@ -96,20 +103,17 @@ def may_start_ranks(machine: Machine, pid: int) -> bool:
     """Whether it is a program of the user that may start ranks of its own, or be one."""
     command = machine.command(pid)
     return (
-        training_evidence.is_python(machine, pid)
+        runs_python(machine, pid)
         and pid != os.getpid()
-        and not launchers.is_doctor(command)
-        and not launchers.is_helper(command)
-        and launchers.name_launcher(command) is None
-        and (
-            not training_evidence.is_server(machine, pid)
-            or training_evidence.is_notebook(machine, pid)
-        )
+        and not is_doctor(command)
+        and not is_helper(command)
+        and name_launcher(command) is None
+        and (not is_server(machine, pid) or is_notebook(machine, pid))
     )
 
 
 def _name(machine: Machine, pid: int) -> str | None:
-    return launchers.name_launcher(machine.command(pid))
+    return name_launcher(machine.command(pid))
 
 
 def _meeting(machine: Machine, group: Group) -> tuple[str | None, ...]:
@@ -170,7 +174,7 @@ def _tree(machine: Machine, anchor: int, anchors: set[int]) -> list[int]:
     found = [anchor]
     for pid in found:
         found.extend(child for child in machine.children.get(pid, ()) if child not in anchors)
-    return [pid for pid in found if pid == anchor or not launchers.is_doctor(machine.command(pid))]
+    return [pid for pid in found if pid == anchor or not is_doctor(machine.command(pid))]
 
 
 def number_by_order(machine: Machine, group: Group) -> None:
@@ -187,9 +191,7 @@ def number_by_order(machine: Machine, group: Group) -> None:
         offset = _offset(places)
         if len(known) == len(places) or offset is None:
             continue
-        size = (
-            _started_here(group, known) if known else launchers.count_ranks(machine.command(parent))
-        )
+        size = _started_here(group, known) if known else count_ranks(machine.command(parent))
         world = known[0].world_size if known else size
         for index, pid in enumerate(started) if size == len(started) else ():
             if group.seats[pid].rank is None:
@@ -233,7 +235,7 @@ def find_world_size(machine: Machine, group: Group) -> int | None:
     told = [seat.world_size for seat in group.seats.values() if seat.world_size is not None]
     if told:
         return max(told)
-    counts = [launchers.count_ranks(machine.command(top)) for top in group.tops]
+    counts = [count_ranks(machine.command(top)) for top in group.tops]
     return counts[0] if len(counts) == 1 else None
 
 
@@ -242,7 +244,7 @@ def _launchers(machine: Machine, group: Group) -> list[int]:
     return [
         pid
         for pid, rank in group.members.items()
-        if rank is None and launchers.name_launcher(machine.command(pid)) is not None
+        if rank is None and name_launcher(machine.command(pid)) is not None
     ]
 
 
@@ -252,7 +254,7 @@ def _child_of(machine: Machine, parent: int, pid: int) -> int | None:
     for above in machine.above(pid):
         if above == parent:
             return pid
-        if launchers.name_launcher(machine.command(above)) is not None:
+        if name_launcher(machine.command(above)) is not None:
             return None
         pid = above
     return None

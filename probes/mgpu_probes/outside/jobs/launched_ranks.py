@@ -10,9 +10,23 @@ import os
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
-from mgpu_probes.outside.jobs import launchers, training_evidence
+from mgpu_probes.outside.jobs.launchers import (
+    is_helper,
+    is_python_command,
+    is_wrapper,
+    name_launcher,
+)
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place, parse_place
+from mgpu_probes.outside.jobs.training_evidence import (
+    LOADER_THREAD,
+    has_device_open,
+    has_framework,
+    hosts_store,
+    is_in_process_group,
+    is_server,
+    runs_python,
+)
 
 ALONE = Place("alone", 0, 0, 1, 1, (), one_host=True)
 """The one rank of a program that trains by itself, on however many devices."""
@@ -27,7 +41,7 @@ def find_launched_ranks(machine: Machine) -> dict[int, Place]:
     places = _Places(machine)
     cells: dict[int, list[int]] = {}
     for pid in machine.entries:
-        may_be_one = training_evidence.is_python(machine, pid) or is_launched(machine, pid)
+        may_be_one = runs_python(machine, pid) or is_launched(machine, pid)
         if may_be_one and places[pid] is not None:
             cells.setdefault(_root(machine, places, pid), []).append(pid)
     ranks: dict[int, Place] = {}
@@ -54,13 +68,13 @@ def is_launched(machine: Machine, pid: int) -> bool:
         command = machine.command(above)
         if _launches(machine, above):
             return True
-        if not launchers.is_wrapper(command) or len(command) < 2:
+        if not is_wrapper(command) or len(command) < 2:
             return False
     return False
 
 
 def _launches(machine: Machine, pid: int) -> bool:
-    return launchers.name_launcher(machine.command(pid)) is not None
+    return name_launcher(machine.command(pid)) is not None
 
 
 class _Places(dict[int, Place | None]):
@@ -95,13 +109,13 @@ def _chosen(machine: Machine, root: int, seat: Place, members: Iterable[int]) ->
     """The one that is the rank: the first that has loaded a framework, else the first Python."""
     candidates = [pid for pid in members if _may_be_a_rank(machine, pid)]
     for pid in candidates:
-        if training_evidence.has_framework(machine, pid):
+        if has_framework(machine, pid):
             return pid
     if seat.told_by == "slurm":
         # Slurm tells it to whatever is run in an interactive shell too.
         candidates = [pid for pid in candidates if is_launched(machine, pid)]
     for pid in candidates:
-        if training_evidence.is_python(machine, pid):
+        if runs_python(machine, pid):
             return pid
     return candidates[0] if candidates and is_launched(machine, root) else None
 
@@ -112,11 +126,11 @@ def _may_be_a_rank(machine: Machine, pid: int) -> bool:
         not command
         or pid == os.getpid()
         or machine.entries[pid].zombie
-        or machine.entries[pid].name == training_evidence.LOADER_THREAD
-        or launchers.is_wrapper(command)
-        or launchers.is_helper(command)
+        or machine.entries[pid].name == LOADER_THREAD
+        or is_wrapper(command)
+        or is_helper(command)
         or _launches(machine, pid)
-        or (training_evidence.is_server(machine, pid) and not is_launched(machine, pid))
+        or (is_server(machine, pid) and not is_launched(machine, pid))
     )
 
 
@@ -129,7 +143,7 @@ def _lightning_mains(
         parent = machine.entries[pid].parent
         if seat.told_by != "lightning" or parent not in machine.entries or parent in found:
             continue
-        if places[parent] is None and training_evidence.is_python(machine, parent):
+        if places[parent] is None and runs_python(machine, parent):
             first = None if seat.rank is None else 0
             found[parent] = replace(seat, rank=first, local_rank=0)
     return found
@@ -142,11 +156,9 @@ def _only_starts(machine: Machine, pid: int, ranks: Mapping[int, Place]) -> bool
     others = [below for below in machine.below(pid) if below in ranks and ranks[below] != seat]
     if not others or any(ranks[below].told_by == "lightning" for below in others):
         return False
-    if training_evidence.is_in_process_group(machine, pid) or training_evidence.has_device_open(
-        machine, pid
-    ):
+    if is_in_process_group(machine, pid) or has_device_open(machine, pid):
         return False
-    return seat.told_by == "slurm" or not training_evidence.has_framework(machine, pid)
+    return seat.told_by == "slurm" or not has_framework(machine, pid)
 
 
 def find_unreadable_ranks(machine: Machine, ranks: Container[int]) -> dict[int, Place]:
@@ -157,9 +169,9 @@ def find_unreadable_ranks(machine: Machine, ranks: Container[int]) -> dict[int, 
         if pid not in ranks
         and not entry.zombie
         and (command := machine.command(pid))
-        and not launchers.is_wrapper(command)
-        and not launchers.is_helper(command)
-        and launchers.name_launcher(command) is None
+        and not is_wrapper(command)
+        and not is_helper(command)
+        and name_launcher(command) is None
         and is_launched(machine, pid)
         and machine.environment(pid) is None
     }
@@ -171,7 +183,7 @@ def find_ray_ranks(machine: Machine, ranks: Container[int]) -> dict[int, Place]:
     return {
         pid: Place(
             RAY,
-            0 if training_evidence.hosts_store(machine, pid) else None,
+            0 if hosts_store(machine, pid) else None,
             None,
             None,
             None,
@@ -182,7 +194,7 @@ def find_ray_ranks(machine: Machine, ranks: Container[int]) -> dict[int, Place]:
         if pid not in ranks
         and not entry.zombie
         and any(word.startswith(_OF_RAY) for word in machine.command(pid)[:1])
-        and training_evidence.is_in_process_group(machine, pid)
+        and is_in_process_group(machine, pid)
     }
 
 
@@ -195,5 +207,5 @@ def find_dead_ranks(machine: Machine, parent: int, ranks: Container[int]) -> dic
     return {
         pid: UNREADABLE
         for pid in zombies
-        if (name := machine.entries[pid].name) in names or launchers.is_python((name,))
+        if (name := machine.entries[pid].name) in names or is_python_command((name,))
     }

@@ -79,7 +79,7 @@ def program_name(word: str) -> str:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def is_python(command: Command) -> bool:
+def is_python_command(command: Command) -> bool:
     return bool(command) and _PYTHON.match(program_name(command[0])) is not None
 
 
@@ -87,7 +87,7 @@ def parse_program(command: Command) -> tuple[str, tuple[str, ...]]:
     """What is run, and its arguments: through an interpreter the module or the script's path."""
     if not command:
         return "", ()
-    if not is_python(command):
+    if not is_python_command(command):
         return command[0], tuple(command[1:])
     words = list(command[1:])
     while words:

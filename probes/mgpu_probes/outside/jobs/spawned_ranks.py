@@ -9,9 +9,17 @@ import os
 import re
 from collections.abc import Sequence
 
-from mgpu_probes.outside.jobs import launchers, training_evidence
+from mgpu_probes.outside.jobs.launchers import is_fork_server, is_helper, is_spawned
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place, is_loopback
+from mgpu_probes.outside.jobs.training_evidence import (
+    LOADER_THREAD,
+    has_device_open,
+    has_framework,
+    has_joined_group,
+    hosts_store,
+    is_in_process_group,
+)
 
 ORDER = "order"
 _HANDLES = re.compile(r"tracker_fd=(\d{1,9}), pipe_handle=(\d{1,9})")
@@ -31,7 +39,7 @@ def find_spawned_ranks(machine: Machine, parent: int, *, lenient: bool) -> list[
 
     `lenient`: take them for ranks also before they begin to meet."""
     alive = [pid for pid in _started(machine, parent) if _may_be_a_rank(machine, pid)]
-    if not alive or training_evidence.is_in_process_group(machine, parent):
+    if not alive or is_in_process_group(machine, parent):
         return []
     ranks = _ranks(machine, parent, alive, lenient=lenient)
     if not ranks:
@@ -72,7 +80,7 @@ def _is_rank_zero(machine: Machine, pid: int) -> bool:
     hosts the TCP store. And the first child of multiprocessing.popen_spawn_posix gets the second
     descriptor after that of the resource tracker, if the program opened nothing between (measured
     with Python 3.11)."""
-    if machine.entries[pid].zombie or training_evidence.hosts_store(machine, pid):
+    if machine.entries[pid].zombie or hosts_store(machine, pid):
         return True
     handles = (_HANDLES.search(word) for word in machine.command(pid)[:8])
     return any(match is not None and int(match[2]) == int(match[1]) + 2 for match in handles)
@@ -81,20 +89,18 @@ def _is_rank_zero(machine: Machine, pid: int) -> bool:
 def _ranks(machine: Machine, parent: int, alive: list[int], *, lenient: bool) -> list[int]:
     """Those of the living that are ranks, in the order of their start."""
     alive = sorted(alive, key=lambda pid: machine.entries[pid].started)
-    met = [pid for pid in alive if training_evidence.has_joined_group(machine, pid)]
+    met = [pid for pid in alive if has_joined_group(machine, pid)]
     if met:
         return met  # a group is there only when all have come
     managers = machine.listening(_MANAGER)
     alive = [pid for pid in alive if managers.isdisjoint(machine.open_files(pid))]
-    stores = [
-        index for index, pid in enumerate(alive) if training_evidence.hosts_store(machine, pid)
-    ]
+    stores = [index for index, pid in enumerate(alive) if hosts_store(machine, pid)]
     if stores:
         return alive[stores[0] :]  # the meeting place is in rank 0, the first of them
-    if any(training_evidence.is_in_process_group(machine, pid) for pid in alive):
+    if any(is_in_process_group(machine, pid) for pid in alive):
         return alive
-    several = len(alive) > 1 and not training_evidence.has_device_open(machine, parent)
-    if several and all(training_evidence.has_device_open(machine, pid) for pid in alive):
+    several = len(alive) > 1 and not has_device_open(machine, parent)
+    if several and all(has_device_open(machine, pid) for pid in alive):
         return alive
     return alive if several and lenient and _parent_waits(machine, parent, alive) else []
 
@@ -102,7 +108,7 @@ def _ranks(machine: Machine, parent: int, alive: list[int], *, lenient: bool) ->
 def _parent_waits(machine: Machine, parent: int, alive: list[int]) -> bool:
     most = max(machine.entries[pid].cpu_seconds for pid in alive)
     idle = machine.entries[parent].cpu_seconds <= _MEANWHILE * most
-    return idle and any(training_evidence.has_framework(machine, pid) for pid in alive)
+    return idle and any(has_framework(machine, pid) for pid in alive)
 
 
 def _started(machine: Machine, parent: int) -> list[int]:
@@ -113,9 +119,9 @@ def _started(machine: Machine, parent: int) -> list[int]:
         for pid in _all_children(machine, parent)
         if (command := machine.command(pid))
         and (
-            launchers.is_spawned(command)
+            is_spawned(command)
             or command == own
-            or launchers.is_fork_server(machine.command(machine.entries[pid].parent))
+            or is_fork_server(machine.command(machine.entries[pid].parent))
         )
     ]
 
@@ -123,17 +129,17 @@ def _started(machine: Machine, parent: int) -> list[int]:
 def _all_children(machine: Machine, parent: int) -> list[int]:
     """Those of its fork server too."""
     direct = list(machine.children.get(parent, ()))
-    servers = [pid for pid in direct if launchers.is_fork_server(machine.command(pid))]
+    servers = [pid for pid in direct if is_fork_server(machine.command(pid))]
     return direct + [pid for server in servers for pid in machine.children.get(server, ())]
 
 
 def _may_be_a_rank(machine: Machine, pid: int) -> bool:
     entry = machine.entries[pid]
-    helper = launchers.is_helper(machine.command(pid))
-    forked_by_server = launchers.is_fork_server(machine.command(entry.parent))
+    helper = is_helper(machine.command(pid))
+    forked_by_server = is_fork_server(machine.command(entry.parent))
     return not (
         entry.zombie
-        or entry.name == training_evidence.LOADER_THREAD
+        or entry.name == LOADER_THREAD
         or (helper and not forked_by_server)
         or pid == os.getpid()
     )

@@ -4,7 +4,7 @@ Thread names: c10::setThreadName in PyTorch's sources (2.5 and later)."""
 
 from __future__ import annotations
 
-from mgpu_probes.outside.jobs import launchers
+from mgpu_probes.outside.jobs.launchers import is_python_command, parse_program, program_name
 from mgpu_probes.outside.jobs.process_table import Machine
 
 LOADER_THREAD = "pt_data_worker"
@@ -33,9 +33,9 @@ YOUNG = 30.0
 """Seconds of life before that share says anything: imports alone compute for seconds."""
 
 
-def is_python(machine: Machine, pid: int) -> bool:
+def runs_python(machine: Machine, pid: int) -> bool:
     """Whether it is a Python; of one that calls itself otherwise (setproctitle) the file tells."""
-    return launchers.is_python(machine.command(pid)) or launchers.is_python((machine.program(pid),))
+    return is_python_command(machine.command(pid)) or is_python_command((machine.program(pid),))
 
 
 def has_framework(machine: Machine, pid: int) -> bool | None:
@@ -79,10 +79,8 @@ def is_notebook(machine: Machine, pid: int) -> bool:
 def _names(machine: Machine, pid: int) -> tuple[str, str]:
     """Of what is run, and of what that runs."""
     command = machine.command(pid)
-    program = launchers.parse_program(command)[0]
-    return launchers.program_name(command[0] if command else "").lower(), launchers.program_name(
-        program
-    ).lower()
+    program = parse_program(command)[0]
+    return program_name(command[0] if command else "").lower(), program_name(program).lower()
 
 
 def is_training(machine: Machine, pid: int) -> bool:

@@ -18,7 +18,7 @@ from mgpu_doctor.tui.jobs.attach_screen import AttachScreen
 from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen
 from mgpu_doctor.tui.jobs.launch_screen import LaunchScreen
 from mgpu_doctor.tui.jobs.starting import Started, run_words, start
-from mgpu_doctor.tui.jobs.stopping import StopScreen
+from mgpu_doctor.tui.jobs.stopping import StopScreen, offer_stop
 from tests.support import diagnoses
 from tests.support.launching import python, read_json
 from tests.support.screens import screen_text, until
@@ -77,7 +77,7 @@ async def test_stopping_is_offered_only_where_it_may_be(tmp_path: Path) -> None:
             (str(tmp_path / "none"), False, "does not tell which"),
             (str(2**22 + 1), False, "there is no process"),
         ):
-            opening.offer_stop(app, subject, readonly=readonly)
+            offer_stop(app, subject, readonly=readonly)
             await until(pilot, partial(_reads, app, told), "the refusal")
             assert not isinstance(app.screen, StopScreen)
 
@@ -86,7 +86,7 @@ async def test_a_job_is_stopped_after_a_yes() -> None:
     one = start(run_words(python("import time; time.sleep(600)")))
     app: App[Any] = App()
     async with app.run_test() as pilot:
-        opening.offer_stop(app, str(one.recording))
+        offer_stop(app, str(one.recording))
         await until(pilot, lambda: isinstance(app.screen, StopScreen), "the question")
         await pilot.press("y")
         await until(pilot, lambda: not isinstance(app.screen, StopScreen), "the end")
