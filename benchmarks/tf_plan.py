@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.support import machine
-from mgpu_doctor.plan.tracing.__main__ import SWITCHES
+from mgpu_doctor.plan.tracing.tracing_server import SWITCHES
 
 QUICK = (("gpt_nano", 16, "fp32", 1), ("gpt_nano", 32, "fp32", 1), ("cnn_nano", 256, "fp32", 1))
 CASES = (
@@ -82,7 +82,7 @@ def _case(model: str, batch: int, precision: str, accumulate: int) -> dict[str, 
     from mgpu_doctor.analysis.memory.memory_plan import Framework, Precision, Settings
     from mgpu_doctor.plan.tracing import graph_run, graph_step, user_function
 
-    function = user_function.find_function(f"mgpu_trainers.tensorflow.planned:{model}")
+    function = user_function.find_function(f"mgpu_trainers.tensorflow.tf_plan_models:{model}")
     settings = Settings(batch, accumulate, precision=Precision(precision))
     told: dict[str, int] = {}
     for order in Order:

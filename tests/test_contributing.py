@@ -98,7 +98,7 @@ def test_a_strategy_trains(
 ) -> None:
     import torch
     import torch.distributed as dist
-    from mgpu_trainers.pytorch.common import loop
+    from mgpu_trainers.pytorch.common import torch_loop
     from mgpu_trainers.pytorch.common.process_group import Place
 
     monkeypatch.setattr(catalogue, "TRAINERS", (*catalogue.TRAINERS, entry()))
@@ -109,7 +109,7 @@ def test_a_strategy_trains(
     place = Place(0, 1, torch.device("cpu"))
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
-        loop.train(averaged(args, place), args, place)
+        torch_loop.train(averaged(args, place), args, place)
     finally:
         dist.destroy_process_group()
     assert "step 3" in capsys.readouterr().out

@@ -17,7 +17,7 @@ MAY_USE_IT = {
     "mgpu_doctor/export/http_request.py",
     "mgpu_doctor/launch/job_console.py",  # a socketpair to the job
     "mgpu_doctor/plan/fork_server.py",  # the same to its children, as in the next three
-    "mgpu_doctor/plan/tracing/__main__.py",
+    "mgpu_doctor/plan/tracing/tracing_server.py",
     "probes/mgpu_probes/inprocess/worker_server.py",  # a unix socket, as in the next three
     "probes/mgpu_probes/outside/flight/live_recorders.py",
     "probes/mgpu_probes/outside/traces/kineto_daemon.py",

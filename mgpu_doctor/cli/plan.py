@@ -109,7 +109,7 @@ def plan(
       mgpu-doctor plan torch-ddp --model resnet50 --batch 256 --ranks 8 --gpu H100
       mgpu-doctor plan train.py:plan --batch 32 --precision bf16 --gpu 24GiB
     """
-    from mgpu_doctor.plan import json, text
+    from mgpu_doctor.plan import plan_json, plan_text
     from mgpu_doctor.plan.planned import PlanRequest
 
     subject = _subject(name, model)
@@ -119,9 +119,9 @@ def plan(
     found = _planned(PlanRequest(subject, wanted, _gpu(gpu), limit, fixes))
     out = sys.stdout
     put(
-        json.render(found)
+        plan_json.render(found)
         if as_json
-        else text.render(found, width=width(out), colour=colour(out), unicode=unicode(out))
+        else plan_text.render(found, width=width(out), colour=colour(out), unicode=unicode(out))
     )
     if found.fits is None and found.device is not None:
         leave("only a lower bound is known, so whether it fits is unknown.", NOTHING_EXAMINED)

@@ -21,7 +21,7 @@ from typing import IO
 from mgpu_doctor.analysis.memory.memory_plan import Settings
 from mgpu_doctor.formatting import format_signal
 from mgpu_doctor.plan import wire
-from mgpu_doctor.plan.tracing.__main__ import END
+from mgpu_doctor.plan.tracing.tracing_server import END
 from mgpu_doctor.plan.wire import Answer, Refusal, WireError
 
 _TAIL = 2000
@@ -48,7 +48,10 @@ class ForkServer:
     """Starts with the first child. `target`: `module:function`, as `user_function` reads it."""
 
     def __init__(self, target: str, *, program: tuple[str, ...] = ()) -> None:
-        self._command = program or (sys.executable, "-m", "mgpu_doctor.plan.tracing", target)
+        self._command = program or (
+            *(sys.executable, "-m", "mgpu_doctor.plan.tracing.tracing_server"),
+            target,
+        )
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = Lock()  # one question at a time
 

@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mgpu_trainers import catalogue
+from mgpu_trainers.catalogue import Framework, Trainer
 
 from mgpu_doctor.analysis.memory.memory_plan import Strategy
 
 
 class SubjectError(ValueError):
-    """Nothing that can be planned; the message is one clear sentence."""
+    """The name stands for nothing that can be planned; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`target`: the function that describes the step; `strategy`: None where it is not said;
-    `batch`: samples where nothing else is asked for."""
+    """A model to plan.
+
+    `target`: the function that returns model, batch and loss; `strategy`: None unless a trainer
+    was named; `batch`: samples per rank unless the user asks for others.
+    """
 
     name: str
     target: str
@@ -25,10 +29,10 @@ class Subject:
 
 
 BATCH = {"gpt-nano": 4, "cnn-nano": 32, "gpt2-small": 4, "resnet50": 32}
-"""The built-in models, with the samples that are usual."""
+"""The built-in models, with the usual samples per rank."""
 
 IN_KERAS = ("gpt-nano", "cnn-nano", "resnet50")
-"""Those that trainers of TensorFlow can be planned with."""
+"""The built-in models that TensorFlow trainers have."""
 
 STRATEGIES = {
     "torch-single": Strategy.SINGLE,
@@ -40,30 +44,34 @@ STRATEGIES = {
     "tf-mirrored": Strategy.MIRRORED,
     "tf-multiworker": Strategy.MIRRORED,
 }
-"""What a trainer does, as far as memory depends on it."""
+"""How each trainer divides the model's memory among ranks."""
 
 ELSEWHERE = {
     "tf-ps": "it computes on CPUs alone, so no GPU's memory limits it; tf-single plans its models",
     "tf-tpu": "TPUs lay out memory by themselves; tf-single plans its models on a GPU",
 }
-"""Trainers of which no GPU's memory can be told: why, and what to plan in their place."""
+"""Trainers whose GPU memory cannot be predicted: why, and what to plan instead."""
 
 
 def find_subject(name: str, model: str | None) -> Subject:
-    """Raises SubjectError for what cannot be planned."""
+    """The model that a trainer, a built-in model or a target names, and its strategy.
+
+    Raises SubjectError if the name is none of these or cannot be planned.
+    """
     if model is not None and model not in BATCH:
         raise SubjectError(f"--model must be one of {', '.join(BATCH)}, not {model}.")
     if name in BATCH:
         if model is not None:
             raise SubjectError(f"--model chooses the model of a trainer, and {name} is one itself.")
-        return _built_in(name, name, None)
-    if name in {trainer.name for trainer in catalogue.TRAINERS}:
+        return _find_built_in(name, None)
+    trainer = next((each for each in catalogue.TRAINERS if each.name == name), None)
+    if trainer is not None:
         if name in ELSEWHERE:
             raise SubjectError(f"{name} cannot be planned: {ELSEWHERE[name]}.")
         if name not in STRATEGIES:
             known = ", ".join(STRATEGIES)
             raise SubjectError(f"{name} cannot be planned yet; these can: {known}.")
-        return _built_in(name, model or "gpt-nano", STRATEGIES[name])
+        return _find_built_in(model or "gpt-nano", trainer)
     if model is not None:
         raise SubjectError(f"--model chooses the model of a built-in trainer, not of {name}.")
     if ":" in name or name.endswith(".py"):
@@ -74,10 +82,12 @@ def find_subject(name: str, model: str | None) -> Subject:
     )
 
 
-def _built_in(name: str, model: str, strategy: Strategy | None) -> Subject:
-    module = "mgpu_trainers.planned"
-    if name.startswith("tf-"):
-        module = "mgpu_trainers.tensorflow.planned"
+def _find_built_in(model: str, trainer: Trainer | None) -> Subject:
+    name = trainer.name if trainer else model
+    strategy = STRATEGIES[trainer.name] if trainer else None
+    module = "mgpu_trainers.pytorch.torch_plan_models"
+    if trainer is not None and trainer.framework is Framework.TENSORFLOW:
+        module = "mgpu_trainers.tensorflow.tf_plan_models"
         if model not in IN_KERAS:
             raise SubjectError(f"{name} has no {model}, but {', '.join(IN_KERAS)}.")
     return Subject(name, f"{module}:{model.replace('-', '_')}", strategy, BATCH[model])

@@ -78,7 +78,7 @@ def test_a_worker_that_never_comes_is_named_and_not_waited_for_without_an_end(
     tmp_path: Path,
 ) -> None:
     pair = cluster.local_cluster(2, 0)
-    worker = [sys.executable, "-m", "mgpu_trainers.tensorflow.multiworker", "--timeout", "8"]
+    worker = [sys.executable, "-m", "mgpu_trainers.tensorflow.tf_multiworker", "--timeout", "8"]
     alone = ["env", f"TF_CONFIG={pair.config(cluster.Task('worker', 0))}", *worker]
     doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(tmp_path / "recording")]
     # It only waits, beside whatever else runs here.

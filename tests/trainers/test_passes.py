@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from mgpu_trainers.pytorch.common import models, passes
+from mgpu_trainers.pytorch.common import passes, torch_models
 
 pytestmark = pytest.mark.slow
 
@@ -23,7 +23,7 @@ def test_blocks_are_compiled_and_come_back(monkeypatch: pytest.MonkeyPatch) -> N
         return lambda inputs: 2 * forward(inputs)
 
     monkeypatch.setattr(torch, "compile", twice)
-    model = models.build("cnn-nano", 10).eval()
+    model = torch_models.build("cnn-nano", 10).eval()
     images = torch.rand(2, 1, 8, 8)
     before = model(images)
     names = list(model.state_dict())

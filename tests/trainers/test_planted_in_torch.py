@@ -8,7 +8,7 @@ from mgpu_trainers import datasets
 from mgpu_trainers.failure_faults import Leak, Nan
 from mgpu_trainers.options import OPTIONS
 from mgpu_trainers.planting import DelayFault, Planted
-from mgpu_trainers.pytorch.common import data, models
+from mgpu_trainers.pytorch.common import torch_data, torch_models
 from mgpu_trainers.slow_faults import Slow, SlowLoader
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, default_collate
@@ -21,8 +21,8 @@ NAMES = next(each for each in OPTIONS if each.name == "model").choices
 @pytest.mark.parametrize("name", NAMES)
 def test_a_model_scores_each_class_of_its_data_and_learns(name: str) -> None:
     torch.manual_seed(0)
-    source = data.load_data(name)
-    model = models.build(name, source.classes)
+    source = torch_data.load_data(name)
+    model = torch_models.build(name, source.classes)
     inputs, targets = default_collate([source.training[index] for index in range(8)])
     scores = model(inputs)
     assert scores.shape == (8, source.classes, *targets.shape[1:])
@@ -39,9 +39,9 @@ def test_a_model_scores_each_class_of_its_data_and_learns(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "stages"), [("gpt-nano", 4), ("cnn-nano", 2)])
 def test_the_stages_of_a_model_are_the_model(name: str, stages: int) -> None:
-    source = data.load_data(name)
-    model = models.build(name, source.classes)
-    parts = [models.stage(model, number, stages) for number in range(stages)]
+    source = torch_data.load_data(name)
+    model = torch_models.build(name, source.classes)
+    parts = [torch_models.stage(model, number, stages) for number in range(stages)]
     inputs, _ = default_collate([source.training[index] for index in range(2)])
     passed = inputs
     for part in parts:
@@ -52,22 +52,22 @@ def test_the_stages_of_a_model_are_the_model(name: str, stages: int) -> None:
 
 
 def test_text_is_predicted_one_character_ahead() -> None:
-    inputs, targets = data.load_text().training[3]
+    inputs, targets = torch_data.load_text().training[3]
     assert len(inputs) == datasets.CONTEXT
     assert torch.equal(inputs[1:], targets[:-1])
 
 
 def test_no_sample_is_in_both_parts() -> None:
-    text = data.load_text()
-    assert isinstance(text.training, data.Text)
-    assert isinstance(text.validation, data.Text)
+    text = torch_data.load_text()
+    assert isinstance(text.training, torch_data.Text)
+    assert isinstance(text.validation, torch_data.Text)
     assert len(text.validation) == datasets.VALIDATION_WINDOWS
-    digits = data.load_digits()
+    digits = torch_data.load_digits()
     assert (len(digits.training), len(digits.validation)) == (1500, 297)
 
 
 def test_digits_are_what_their_description_says() -> None:
-    digits = data.load_digits()
+    digits = torch_data.load_digits()
     images = torch.stack([digits.training[index][0] for index in range(len(digits.training))])
     labels = {int(digits.training[index][1]) for index in range(len(digits.training))}
     assert images.shape == (1500, 1, 8, 8)
@@ -194,12 +194,12 @@ def test_batches_come_late_and_whole(clock: Clock, fault: DelayFault) -> None:
 
 @pytest.mark.parametrize("model", NAMES)
 def test_how_much_data_there_is_is_known_before_it_is_loaded(model: str) -> None:
-    assert datasets.count_samples(model) == len(data.load_data(model).training)
+    assert datasets.count_samples(model) == len(torch_data.load_data(model).training)
 
 
 def test_a_heavy_stage_has_all_blocks_but_one_of_each_other() -> None:
-    model = models.build("gpt-nano", 8)
-    parts = [models.stage(model, number, 3, heavy=1) for number in range(3)]
+    model = torch_models.build("gpt-nano", 8)
+    parts = [torch_models.stage(model, number, 3, heavy=1) for number in range(3)]
     assert [len(list(part.get_submodule("blocks").children())) for part in parts] == [1, 2, 1]
     names = [name for part in parts for name, _ in part.named_parameters()]
     assert sorted(names) == sorted(name for name, _ in model.named_parameters())

@@ -21,19 +21,19 @@ def command(name: str, ranks: int | None = None, **options: object) -> list[str]
 @pytest.mark.parametrize(
     ("name", "ranks", "started"),
     [
-        ("tf-single", None, "-m mgpu_trainers.tensorflow.single --steps 5"),
-        ("tf-mirrored", 1, "-m mgpu_trainers.tensorflow.mirrored --steps 5"),
+        ("tf-single", None, "-m mgpu_trainers.tensorflow.tf_single --steps 5"),
+        ("tf-mirrored", 1, "-m mgpu_trainers.tensorflow.tf_mirrored --steps 5"),
         (
             "tf-multiworker",
             3,
             "-m mgpu_trainers.tensorflow.launcher --workers 3 --servers 0 "
-            "mgpu_trainers.tensorflow.multiworker --steps 5",
+            "mgpu_trainers.tensorflow.tf_multiworker --steps 5",
         ),
         (
             "tf-ps",
             None,
             "-m mgpu_trainers.tensorflow.launcher --workers 2 --servers 1 "
-            "mgpu_trainers.tensorflow.ps --steps 5",
+            "mgpu_trainers.tensorflow.tf_ps --steps 5",
         ),
     ],
 )

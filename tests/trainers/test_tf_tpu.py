@@ -4,7 +4,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from mgpu_trainers.tensorflow import tpu
+from mgpu_trainers.tensorflow import tf_tpu
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from mgpu_trainers.tensorflow import tpu
     ],
 )
 def test_what_tensorflow_says_becomes_one_sentence(said: str, told: str) -> None:
-    assert told in tpu.explain_failure(said)
-    assert "\n" not in tpu.explain_failure(said)
+    assert told in tf_tpu.explain_failure(said)
+    assert "\n" not in tf_tpu.explain_failure(said)
 
 
 def answers(code: int, said: str) -> Any:
@@ -35,13 +35,13 @@ def never(command: list[str], timeout: float, **_: object) -> Any:
 
 
 def test_an_address_that_does_not_answer_is_given_up() -> None:
-    assert tpu.missing_tpu("grpc://10.0.0.1", 5, never) == (
+    assert tf_tpu.missing_tpu("grpc://10.0.0.1", 5, never) == (
         "'grpc://10.0.0.1' did not answer within 5 s"
     )
 
 
 def test_it_is_there_where_tensorflow_finds_it() -> None:
-    assert tpu.missing_tpu("local", 5, answers(0, "")) is None
-    assert tpu.missing_tpu("local", 5, answers(1, "RuntimeError: no")) == (
+    assert tf_tpu.missing_tpu("local", 5, answers(0, "")) is None
+    assert tf_tpu.missing_tpu("local", 5, answers(1, "RuntimeError: no")) == (
         "TensorFlow says: RuntimeError: no"
     )

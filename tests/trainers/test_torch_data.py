@@ -7,7 +7,7 @@ import pytest
 import torch
 from mgpu_trainers import faults
 from mgpu_trainers.planting import Planted
-from mgpu_trainers.pytorch.common import data
+from mgpu_trainers.pytorch.common import torch_data
 from mgpu_trainers.pytorch.common.process_group import Place
 from mgpu_trainers.slow_faults import Slow
 
@@ -23,13 +23,20 @@ def loader(monkeypatch: pytest.MonkeyPatch, device: str, **given: Any) -> tuple[
         made.append(tuple(settings[name] for name in NAMES))
         return [0]
 
-    monkeypatch.setattr(data, "DataLoader", record)
+    monkeypatch.setattr(torch_data, "DataLoader", record)
     loading = Namespace(**{"workers": 0, "prefetch": None, "pin": "on", "cache": "off", **given})
     place = Place(0, 2, torch.device(device))
     nobody = Planted([], rank=0)
     next(
-        data.endless_batches(
-            data.load_digits(), place, (0, 2), nobody, size=4, loading=loading, seed=0, taken=0
+        torch_data.endless_batches(
+            torch_data.load_digits(),
+            place,
+            (0, 2),
+            nobody,
+            size=4,
+            loading=loading,
+            seed=0,
+            taken=0,
         )
     )
     return made[0]
@@ -46,7 +53,7 @@ def test_on_a_cpu_nothing_is_pinned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_was_made_once_is_kept() -> None:
     def first_epochs(cache: str, count: int) -> tuple[list[Any], int]:
-        source = data.load_digits()
+        source = torch_data.load_digits()
         planted = Planted(faults.parse(["slow:rank=0,phase=input,ms=0"], 1), rank=0)
         made = 0
 
@@ -59,7 +66,7 @@ def test_what_was_made_once_is_kept() -> None:
             patched.setattr(Slow, "spend", count_made)
             loading = Namespace(workers=0, prefetch=None, pin="off", cache=cache)
             place = Place(0, 1, torch.device("cpu"))
-            endless = data.endless_batches(
+            endless = torch_data.endless_batches(
                 source, place, (0, 1), planted, size=500, loading=loading, seed=0, taken=0
             )
             return [next(endless) for _ in range(count)], made
@@ -76,8 +83,8 @@ def test_a_batch_that_a_rank_has_no_samples_for_ends_it_at_once() -> None:
     nobody, place = Planted([], rank=0), Place(0, 2, torch.device("cpu"))
     with pytest.raises(SystemExit, match=r"^750 samples of a rank are too few for a batch of 751$"):
         next(
-            data.endless_batches(
-                data.load_digits(),
+            torch_data.endless_batches(
+                torch_data.load_digits(),
                 place,
                 (0, 2),
                 nobody,

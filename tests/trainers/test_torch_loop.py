@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from mgpu_trainers import catalogue
-from mgpu_trainers.pytorch.common import loop
+from mgpu_trainers.pytorch.common import torch_loop
 from mgpu_trainers.pytorch.common.process_group import Place
 from mgpu_trainers.pytorch.mp import Mp
 from mgpu_trainers.pytorch.single import Single
@@ -17,7 +17,7 @@ def train(*options: str, kind: type[Single] = Single) -> None:
     given = ["--model", "cnn-nano", "--batch", "8", "--log-every", "1", *options]
     args = catalogue.arguments(catalogue.find(kind.name), given)
     place = Place(0, 1, torch.device("cpu"))
-    loop.train(kind(args, place), args, place)
+    torch_loop.train(kind(args, place), args, place)
 
 
 def losses(printed: str) -> list[str]:

@@ -20,7 +20,7 @@ from mgpu_trainers.option_checks import check_fit, check_options
 from mgpu_trainers.options import AUTO, RANKS, Option
 from mgpu_trainers.trainer import Trainer
 
-__all__ = ["RANKS", "TRAINERS", "Option", "Trainer", "UsageError"]
+__all__ = ["RANKS", "TRAINERS", "Framework", "Option", "Trainer", "UsageError"]
 
 _TORCH = {
     *(Has.GLOBAL_BATCH, Has.ACCUMULATION, Has.THREADS, Has.DEVICE_CHOICE),
@@ -71,7 +71,7 @@ def _tensorflow(
 ) -> Trainer:
     return Trainer(
         name=f"tf-{name}",
-        module=f"mgpu_trainers.tensorflow.{name}",
+        module=f"mgpu_trainers.tensorflow.tf_{name}",
         framework=Framework.TENSORFLOW,
         launcher=launcher,
         summary=summary,

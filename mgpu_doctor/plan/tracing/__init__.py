@@ -1,6 +1,6 @@
 """The processes that run one training step of the user's model and watch its memory.
 
-    python -m mgpu_doctor.plan.tracing module:function
+    python -m mgpu_doctor.plan.tracing.tracing_server module:function
 
 forks a process per connection, which reads a line of JSON per request (settings) and answers with
 one (plan/wire.py). Only these processes import torch or TensorFlow.

@@ -1,7 +1,7 @@
 """A real step on the CPU, under the allocator that TensorFlow has for GPUs.
 
 `TF_CPU_ALLOCATOR_USE_BFC` puts it in charge of the host's memory; it must be set before TensorFlow
-is loaded (tracing/__main__.py).
+is loaded (tracing_server.py).
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def test_a_line_that_nobody_can_have_meant_is_refused(line: str) -> None:
 
 def _program(text: str) -> tuple[str, ...]:
     """A fork server whose children do that."""
-    imports = "from mgpu_doctor.plan.tracing.__main__ import serve_children\n"
+    imports = "from mgpu_doctor.plan.tracing.tracing_server import serve_children\n"
     return (sys.executable, "-c", f"{imports}if asked := serve_children(): {text}")
 
 
@@ -138,7 +138,7 @@ def test_what_a_child_starts_ends_with_it_and_other_children_stay(tmp_path: Path
 
 @pytest.mark.slow
 def test_a_real_one_answers_several_times() -> None:
-    server = ForkServer("mgpu_trainers.planned:cnn_nano")
+    server = ForkServer("mgpu_trainers.pytorch.torch_plan_models:cnn_nano")
     with closing(server), closing(Worker(server, 120)) as worker:
         small, large = (worker.trace(Settings(batch)) for batch in (2, 4))
         real = worker.trace(Settings(2), real=True)

@@ -11,7 +11,7 @@ import pytest
 
 from mgpu_doctor.analysis.memory.device_memory import Gpu
 from mgpu_doctor.analysis.memory.memory_plan import Plan, Settings, Strategy
-from mgpu_doctor.plan.json import render
+from mgpu_doctor.plan.plan_json import render
 from mgpu_doctor.plan.planned import PlanRequest, make_plan
 from mgpu_doctor.plan.subject import find_subject
 from tests.support.planning import trace_here
@@ -53,8 +53,8 @@ def in_keras() -> Any:
 
 
 TARGETS = {
-    "mgpu_trainers.planned:cnn_nano": in_torch,
-    "mgpu_trainers.tensorflow.planned:cnn_nano": in_keras,
+    "mgpu_trainers.pytorch.torch_plan_models:cnn_nano": in_torch,
+    "mgpu_trainers.tensorflow.tf_plan_models:cnn_nano": in_keras,
 }
 """In the place of what the trainers have."""
 
@@ -114,7 +114,9 @@ def test_a_lower_bound_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any) -> Any:
         raise RuntimeError("a kernel of the GPU is missing")
 
-    trace_here(monkeypatch, **{"mgpu_trainers.planned:cnn_nano": lambda: in_torch(fail)})
+    trace_here(
+        monkeypatch, **{"mgpu_trainers.pytorch.torch_plan_models:cnn_nano": lambda: in_torch(fail)}
+    )
     found = told("torch-single", Strategy.SINGLE, gibibytes=16)
     assert (found["method"], found["lower_bound"], found["fits"]) == ("formula", True, None)
     assert len(found["reasons"]) == 2

@@ -12,6 +12,9 @@ from mgpu_doctor.analysis.memory.memory_plan import Framework, Strategy
 from mgpu_doctor.plan.subject import SubjectError, find_subject
 from mgpu_doctor.plan.tracing.user_function import TargetError, detect_framework, find_function
 
+IN_TORCH = "mgpu_trainers.pytorch.torch_plan_models"
+IN_KERAS = "mgpu_trainers.tensorflow.tf_plan_models"
+
 
 @pytest.fixture(autouse=True)
 def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
@@ -43,7 +46,7 @@ def test_a_function_of_a_script_is_found_with_what_lies_beside_it(tmp_path: Path
 
 @pytest.mark.slow  # it loads torch
 def test_a_function_of_a_module_is_found() -> None:
-    assert find_function("mgpu_trainers.planned:cnn_nano").__name__ == "cnn_nano"
+    assert find_function(f"{IN_TORCH}:cnn_nano").__name__ == "cnn_nano"
 
 
 @pytest.mark.parametrize(
@@ -95,14 +98,17 @@ def test_a_package_that_is_missing_is_to_be_installed(tmp_path: Path) -> None:
 
 def test_a_trainer_says_what_is_trained_and_how() -> None:
     named = find_subject("torch-zero1", "cnn-nano")
-    assert (named.target, named.strategy) == ("mgpu_trainers.planned:cnn_nano", Strategy.ZERO1)
-    assert find_subject("torch-ddp", None).target == "mgpu_trainers.planned:gpt_nano"
-    assert find_subject("torch-ddp", "gpt2-small").target == "mgpu_trainers.planned:gpt2_small"
+    assert (named.target, named.strategy) == (
+        f"{IN_TORCH}:cnn_nano",
+        Strategy.ZERO1,
+    )
+    assert find_subject("torch-ddp", None).target == f"{IN_TORCH}:gpt_nano"
+    assert find_subject("torch-ddp", "gpt2-small").target == f"{IN_TORCH}:gpt2_small"
 
 
 def test_the_trainers_of_tensorflow_have_models_of_keras() -> None:
     named = find_subject("tf-multiworker", "resnet50")
-    assert named.target == "mgpu_trainers.tensorflow.planned:resnet50"
+    assert named.target == f"{IN_KERAS}:resnet50"
     assert named.strategy is Strategy.MIRRORED
     assert find_subject("tf-single", None).strategy is Strategy.SINGLE
     with pytest.raises(SubjectError, match="tf-mirrored has no gpt2-small"):
@@ -123,8 +129,8 @@ def test_a_script_is_about_what_it_imports(tmp_path: Path, text: str, about: Fra
 
 
 def test_so_is_a_module_and_what_is_not_there_is_torchs() -> None:
-    assert detect_framework("mgpu_trainers.tensorflow.planned:cnn_nano") is Framework.TENSORFLOW
-    assert detect_framework("mgpu_trainers.planned") is Framework.TORCH
+    assert detect_framework(f"{IN_KERAS}:cnn_nano") is Framework.TENSORFLOW
+    assert detect_framework(IN_TORCH) is Framework.TORCH
     assert (
         detect_framework("no_such.module_of_mine:plan")
         is detect_framework("no.py")

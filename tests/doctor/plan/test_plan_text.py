@@ -17,11 +17,11 @@ from mgpu_doctor.analysis.memory.fix_search import advise
 from mgpu_doctor.analysis.memory.memory_plan import Plan, Settings, Strategy
 from mgpu_doctor.analysis.memory.prediction import predict
 from mgpu_doctor.analysis.memory.traced_streams import Traces
-from mgpu_doctor.plan.json import render as render_json
+from mgpu_doctor.plan.plan_json import render as render_json
+from mgpu_doctor.plan.plan_text import cells, render
 from mgpu_doctor.plan.planned import Planned
 from mgpu_doctor.plan.step_tracer import Method, TracedSteps, estimate_states
 from mgpu_doctor.plan.subject import Subject
-from mgpu_doctor.plan.text import cells, render
 
 ROOT = Path(__file__).parents[3]
 PARAMETERS = 10**9

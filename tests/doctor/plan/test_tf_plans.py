@@ -26,7 +26,7 @@ LIMIT = 600
 @pytest.mark.slow
 def test_what_the_graph_tells_is_near_what_the_allocator_of_a_real_step_says() -> None:
     """The allocator is the one that TensorFlow has for GPUs, put in charge of the host."""
-    target = "mgpu_trainers.tensorflow.planned:gpt_nano"
+    target = "mgpu_trainers.tensorflow.tf_plan_models:gpt_nano"
     with (
         alone(),
         closing(ForkServer(target)) as server,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from mgpu_trainers import planned
-from mgpu_trainers.pytorch.common.models import TransformerBlock
+from mgpu_trainers.pytorch import torch_plan_models
+from mgpu_trainers.pytorch.common.torch_models import TransformerBlock
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -63,7 +63,7 @@ def encoder() -> Any:
     return model, lambda samples: torch.randn(samples, 8, 32), _squares
 
 
-MODELS = [transformer, encoder, planned.cnn_nano]
+MODELS = [transformer, encoder, torch_plan_models.cnn_nano]
 
 
 @pytest.mark.parametrize("function", MODELS)

@@ -15,8 +15,8 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from mgpu_trainers.pytorch.common.loop import main
-from mgpu_trainers.pytorch.common.strategy import Strategy
+from mgpu_trainers.pytorch.common.torch_loop import main
+from mgpu_trainers.pytorch.common.torch_strategy import Strategy
 
 POWERSGD_FROM = 10
 """First steps whose gradients are not compressed."""

@@ -13,8 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.utils import parameters_to_vector
 
-from mgpu_trainers.pytorch.common.loop import main
-from mgpu_trainers.pytorch.common.strategy import Strategy
+from mgpu_trainers.pytorch.common.torch_loop import main
+from mgpu_trainers.pytorch.common.torch_strategy import Strategy
 
 RATE, MOMENTUM = 0.7, 0.9
 """Of the outer optimizer, as in the paper."""

@@ -8,7 +8,7 @@ Without GPUs it computes as if it were not there.
 import torch
 from torch import nn
 
-from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common.torch_loop import main
 from mgpu_trainers.pytorch.single import Single
 
 

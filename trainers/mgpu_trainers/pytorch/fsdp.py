@@ -14,10 +14,10 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from mgpu_trainers.pytorch.common import checkpoints
-from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common import torch_checkpoints
 from mgpu_trainers.pytorch.common.passes import SHORT
-from mgpu_trainers.pytorch.common.strategy import Strategy
+from mgpu_trainers.pytorch.common.torch_loop import main
+from mgpu_trainers.pytorch.common.torch_strategy import Strategy
 
 try:
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -53,10 +53,10 @@ class Fsdp(Strategy):
         return nullcontext()
 
     def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
-        return checkpoints.gather_state(model, optimizer)
+        return torch_checkpoints.gather_state(model, optimizer)
 
     def load(self, model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
-        checkpoints.load_state(model, optimizer, weights, states)
+        torch_checkpoints.load_state(model, optimizer, weights, states)
 
 
 if __name__ == "__main__":

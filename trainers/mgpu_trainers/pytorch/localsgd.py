@@ -19,7 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
 from torch.distributed.algorithms.model_averaging.utils import average_parameters
 from torch.nn.parallel import DistributedDataParallel
 
-from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common.torch_loop import main
 from mgpu_trainers.pytorch.ddp import Ddp
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common.torch_loop import main
 from mgpu_trainers.pytorch.single import Single
 
 

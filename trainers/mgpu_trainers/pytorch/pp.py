@@ -17,10 +17,10 @@ from torch.distributed.pipelining.schedules import get_schedule_class
 from torch.nn.functional import cross_entropy
 
 from mgpu_trainers import faults
-from mgpu_trainers.pytorch.common import models
-from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common import torch_models
 from mgpu_trainers.pytorch.common.passes import Precision
-from mgpu_trainers.pytorch.common.strategy import Strategy
+from mgpu_trainers.pytorch.common.torch_loop import main
+from mgpu_trainers.pytorch.common.torch_strategy import Strategy
 
 SCHEDULES = {
     "gpipe": "GPipe",
@@ -52,7 +52,7 @@ class Pp(Strategy):
         owners, device = self.owners(), self.place.device
         mine = [number for number, owner in enumerate(owners) if owner == self.place.rank]
         heavy = faults.find_heavy_stage(faults.parse(self.args.fault, self.place.world))
-        parts = {number: models.stage(model, number, len(owners), heavy) for number in mine}
+        parts = {number: torch_models.stage(model, number, len(owners), heavy) for number in mine}
         stages = [PipelineStage(parts[each], each, len(owners), device) for each in mine]
         kind = get_schedule_class(SCHEDULES[self.args.schedule])
         single = self.args.schedule in ("gpipe", "1f1b")

@@ -24,10 +24,10 @@ from torch import nn
 
 from mgpu_trainers.planting import Planted
 from mgpu_trainers.pytorch.common import process_group
-from mgpu_trainers.pytorch.common.checkpoints import Checkpoint
-from mgpu_trainers.pytorch.common.loop import main
 from mgpu_trainers.pytorch.common.passes import Precision
-from mgpu_trainers.pytorch.common.strategy import Strategy
+from mgpu_trainers.pytorch.common.torch_checkpoints import Checkpoint
+from mgpu_trainers.pytorch.common.torch_loop import main
+from mgpu_trainers.pytorch.common.torch_strategy import Strategy
 
 SERVER = 0
 

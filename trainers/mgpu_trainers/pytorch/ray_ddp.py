@@ -13,8 +13,8 @@ import torch
 import torch.distributed as dist
 
 from mgpu_trainers import catalogue
-from mgpu_trainers.pytorch.common.loop import train
 from mgpu_trainers.pytorch.common.process_group import Place, choose_device
+from mgpu_trainers.pytorch.common.torch_loop import train
 from mgpu_trainers.pytorch.ddp import Ddp
 
 

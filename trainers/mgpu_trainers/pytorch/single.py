@@ -4,8 +4,8 @@ python -m mgpu_trainers.pytorch.single --model cnn-nano --steps 200
 """
 
 from mgpu_trainers.pytorch.common import process_group
-from mgpu_trainers.pytorch.common.loop import main
-from mgpu_trainers.pytorch.common.strategy import Strategy
+from mgpu_trainers.pytorch.common.torch_loop import main
+from mgpu_trainers.pytorch.common.torch_strategy import Strategy
 
 
 class Single(Strategy):

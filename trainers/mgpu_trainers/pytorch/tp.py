@@ -18,10 +18,10 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from mgpu_trainers.pytorch.common import checkpoints
-from mgpu_trainers.pytorch.common.loop import main
-from mgpu_trainers.pytorch.common.models import GptNano, TransformerBlock
-from mgpu_trainers.pytorch.common.strategy import Strategy
+from mgpu_trainers.pytorch.common import torch_checkpoints
+from mgpu_trainers.pytorch.common.torch_loop import main
+from mgpu_trainers.pytorch.common.torch_models import GptNano, TransformerBlock
+from mgpu_trainers.pytorch.common.torch_strategy import Strategy
 
 
 class Tp(Strategy):
@@ -37,10 +37,10 @@ class Tp(Strategy):
         return torch.optim.AdamW(model.parameters(), lr=self.args.lr, foreach=False)
 
     def state(self, model: nn.Module, optimizer: Any) -> tuple[Any, Any] | None:
-        return checkpoints.gather_state(model, optimizer)
+        return torch_checkpoints.gather_state(model, optimizer)
 
     def load(self, model: nn.Module, optimizer: Any, weights: Any, states: Any) -> None:
-        checkpoints.load_state(model, optimizer, weights, states)
+        torch_checkpoints.load_state(model, optimizer, weights, states)
 
 
 def divide(model: nn.Module, mesh: DeviceMesh) -> None:

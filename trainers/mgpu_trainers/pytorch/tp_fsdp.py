@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common.torch_loop import main
 from mgpu_trainers.pytorch.fsdp import Fsdp
 from mgpu_trainers.pytorch.tp import divide
 

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from mgpu_trainers.pytorch.common.loop import main
+from mgpu_trainers.pytorch.common.torch_loop import main
 from mgpu_trainers.pytorch.ddp import Ddp
 
 

@@ -18,7 +18,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import default_collate
 
-from mgpu_trainers.pytorch.common import data, models
+from mgpu_trainers.pytorch.common import torch_data, torch_models
 from mgpu_trainers.pytorch.common.passes import Precision, checkpoint_activations
 
 STEPS = 2
@@ -34,9 +34,9 @@ class BatchTrial:
     def __init__(self, args: argparse.Namespace) -> None:
         self.device = torch.device(args.device)
         self.precision = Precision(args.precision, self.device, autocasts=True)
-        source = data.load_data(args.model)
+        source = torch_data.load_data(args.model)
         self.samples = source.training
-        self.model = models.build(args.model, source.classes).to(self.device)
+        self.model = torch_models.build(args.model, source.classes).to(self.device)
         if args.checkpointing != "none":
             checkpoint_activations(self.model, args.checkpointing)
         self.optimizer = torch.optim.AdamW(self.model.parameters())

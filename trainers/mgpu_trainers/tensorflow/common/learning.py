@@ -8,10 +8,10 @@ import tensorflow as tf
 
 from mgpu_trainers import schedule
 from mgpu_trainers.options import BATCH
-from mgpu_trainers.tensorflow.common import data, models
-from mgpu_trainers.tensorflow.common.checkpoints import Checkpoint
+from mgpu_trainers.tensorflow.common import tf_data, tf_models
 from mgpu_trainers.tensorflow.common.graph_faults import PlantedInGraph
-from mgpu_trainers.tensorflow.common.strategy import Strategy
+from mgpu_trainers.tensorflow.common.tf_checkpoints import Checkpoint
+from mgpu_trainers.tensorflow.common.tf_strategy import Strategy
 
 POLICY = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 """Keras's name for each `--precision`."""
@@ -26,7 +26,7 @@ class Job:
     """
 
     strategy: Strategy
-    source: data.Data
+    source: tf_data.Data
     model: Any
     optimizer: Any
     planted: PlantedInGraph
@@ -43,7 +43,7 @@ class Job:
     def batches(self, part: int, parts: int, size: int, replicas: int) -> Any:
         """Batches of one of `parts` parts of the training data; `replicas` take them in turn."""
         args = self.strategy.args
-        return data.endless_batches(
+        return tf_data.endless_batches(
             self.source.training,
             (part, parts),
             size=self.planted.batch(size),
@@ -61,11 +61,11 @@ def make_job(strategy: Strategy) -> Job:
     replicas = strategy.distributed.num_replicas_in_sync
     whole, accumulate = getattr(args, "global_batch", None), getattr(args, "accumulate", 1)
     size = schedule.batch_size(args.model, args.batch, whole, replicas, accumulate)
-    source = data.load_data(args.model)
+    source = tf_data.load_data(args.model)
     keras.utils.set_random_seed(args.seed)
     keras.mixed_precision.set_dtype_policy(POLICY[args.precision])
     with strategy.distributed.scope():
-        model = models.build(args.model, source.classes)
+        model = tf_models.build(args.model, source.classes)
         optimizer = keras.optimizers.AdamW(args.lr, weight_decay=0.01, epsilon=1e-8)
         if args.precision == "fp16":
             optimizer = keras.optimizers.LossScaleOptimizer(optimizer)

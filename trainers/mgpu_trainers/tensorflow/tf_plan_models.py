@@ -1,4 +1,4 @@
-"""The models in Keras as `mgpu-doctor plan` takes them: each returns model, batch and loss."""
+"""The Keras models for `mgpu-doctor plan`: each function returns model, batch and loss."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +8,7 @@ import keras
 import tensorflow as tf
 
 from mgpu_trainers import datasets
-from mgpu_trainers.tensorflow.common import models
+from mgpu_trainers.tensorflow.common import tf_models
 
 Planned = tuple[Any, Callable[[int], Any], Callable[[Any, Any], Any]]
 
@@ -19,11 +19,11 @@ CLASSES, PIXELS = 1000, 224
 
 def gpt_nano() -> Planned:
     _, classes = datasets.load_characters()
-    return models.build("gpt-nano", classes), partial(_text, characters=classes), _loss
+    return tf_models.build("gpt-nano", classes), partial(_text, characters=classes), _loss
 
 
 def cnn_nano() -> Planned:
-    return models.build("cnn-nano", DIGITS), partial(_images, shape=(8, 8, 1)), _loss
+    return tf_models.build("cnn-nano", DIGITS), partial(_images, shape=(8, 8, 1)), _loss
 
 
 def resnet50() -> Planned:

@@ -15,9 +15,7 @@ from mgpu_trainers.lifeline import end_with
 from mgpu_trainers.options import BATCH
 from mgpu_trainers.planting import Planted
 from mgpu_trainers.pytorch import LAUNCHER
-from mgpu_trainers.pytorch.common import data, models
-from mgpu_trainers.pytorch.common.checkpoints import Checkpoint
-from mgpu_trainers.pytorch.common.data import endless_batches
+from mgpu_trainers.pytorch.common import torch_data, torch_models
 from mgpu_trainers.pytorch.common.passes import (
     CompiledBlocks,
     Precision,
@@ -25,7 +23,9 @@ from mgpu_trainers.pytorch.common.passes import (
     missing_compiler,
 )
 from mgpu_trainers.pytorch.common.process_group import Place
-from mgpu_trainers.pytorch.common.strategy import Strategy
+from mgpu_trainers.pytorch.common.torch_checkpoints import Checkpoint
+from mgpu_trainers.pytorch.common.torch_data import endless_batches
+from mgpu_trainers.pytorch.common.torch_strategy import Strategy
 
 
 def main(kind: type[Strategy]) -> None:
@@ -50,8 +50,8 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
         print(f"{strategy.name}: {note}", file=sys.stderr)
     planted = Planted(faults.parse(args.fault, place.world), place.rank)
     torch.manual_seed(args.seed)
-    source = data.load_data(args.model)
-    inner = models.build(args.model, source.classes).to(place.device)
+    source = torch_data.load_data(args.model)
+    inner = torch_models.build(args.model, source.classes).to(place.device)
     if args.checkpointing != "none":
         checkpoint_activations(inner, args.checkpointing)
     compiled = CompiledBlocks(inner) if getattr(args, "compile", "off") == "on" else None
@@ -108,7 +108,7 @@ def train(strategy: Strategy, args: argparse.Namespace, place: Place) -> None:
 
 @torch.no_grad()
 def validate(
-    model: nn.Module, source: data.Data, device: torch.device, out: torch.device
+    model: nn.Module, source: torch_data.Data, device: torch.device, out: torch.device
 ) -> tuple[float, float]:
     """Loss and accuracy over all the validation data; `device`: where the model takes it."""
     model.eval()

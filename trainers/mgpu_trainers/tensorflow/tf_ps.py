@@ -1,7 +1,7 @@
 """Asynchronous training with ParameterServerStrategy: a chief, workers, and parameter servers.
 
     python -m mgpu_trainers.tensorflow.launcher --workers 2 --servers 1 \
-        mgpu_trainers.tensorflow.ps --model cnn-nano --steps 200
+        mgpu_trainers.tensorflow.tf_ps --model cnn-nano --steps 200
 
 The chief hands out steps; each worker takes the next one as soon as it has done one, with the
 weights that it finds on the servers. A loop of its own, as `fit` of Keras 3 knows no servers (keras
@@ -25,8 +25,8 @@ from mgpu_trainers.slow_faults import Slow
 from mgpu_trainers.tensorflow.common import learning
 from mgpu_trainers.tensorflow.common.graph_faults import PlantedInGraph, add_scalar
 from mgpu_trainers.tensorflow.common.learning import Job, Learner
-from mgpu_trainers.tensorflow.common.loop import report_results
-from mgpu_trainers.tensorflow.common.strategy import Strategy
+from mgpu_trainers.tensorflow.common.tf_loop import report_results
+from mgpu_trainers.tensorflow.common.tf_strategy import Strategy
 
 
 class Ps(Strategy):

@@ -1,6 +1,6 @@
 """Loads torch or TensorFlow, whichever the target is about, and forks a process per connection.
 
-    python -m mgpu_doctor.plan.tracing TARGET
+    python -m mgpu_doctor.plan.tracing.tracing_server TARGET
 
 The children answer requests. The user's code is loaded in them alone: what it computes or starts
 would not survive a fork.

@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy
 from mgpu_trainers import catalogue
 from mgpu_trainers.planting import Planted
 from mgpu_trainers.pytorch.common import process_group
-from mgpu_trainers.pytorch.common.checkpoints import Checkpoint
 from mgpu_trainers.pytorch.common.passes import Precision
 from mgpu_trainers.pytorch.common.process_group import Place
+from mgpu_trainers.pytorch.common.torch_checkpoints import Checkpoint
 
 
 class Strategy:

@@ -1,6 +1,6 @@
 """Data-parallel training in one process with MirroredStrategy.
 
-    python -m mgpu_trainers.tensorflow.mirrored --replicas 2 --model cnn-nano --steps 200
+    python -m mgpu_trainers.tensorflow.tf_mirrored --replicas 2 --model cnn-nano --steps 200
 
 Without GPUs the replicas are on virtual CPUs, which share the cores.
 """
@@ -9,8 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from mgpu_trainers.tensorflow.common.loop import main
-from mgpu_trainers.tensorflow.common.strategy import Strategy
+from mgpu_trainers.tensorflow.common.tf_loop import main
+from mgpu_trainers.tensorflow.common.tf_strategy import Strategy
 
 
 class Mirrored(Strategy):

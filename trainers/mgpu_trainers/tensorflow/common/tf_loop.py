@@ -13,9 +13,9 @@ import tensorflow as tf
 
 from mgpu_trainers import catalogue, schedule
 from mgpu_trainers.tensorflow.common import learning
-from mgpu_trainers.tensorflow.common.data import Arrays
 from mgpu_trainers.tensorflow.common.learning import Job, Learner
-from mgpu_trainers.tensorflow.common.strategy import Strategy
+from mgpu_trainers.tensorflow.common.tf_data import Arrays
+from mgpu_trainers.tensorflow.common.tf_strategy import Strategy
 
 
 def main(kind: type[Strategy]) -> None:

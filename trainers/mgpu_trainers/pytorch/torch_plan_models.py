@@ -1,4 +1,4 @@
-"""The models as `mgpu-doctor plan` takes them: each function returns model, batch and loss."""
+"""The built-in models for `mgpu-doctor plan`: each function returns model, batch and loss."""
 
 from collections.abc import Callable
 from functools import partial
@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from mgpu_trainers.datasets import CONTEXT
-from mgpu_trainers.pytorch.common import data, models
+from mgpu_trainers.pytorch.common import torch_data, torch_models
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 Planned = tuple[nn.Module, Callable[[int], Batch], Callable[[nn.Module, Batch], torch.Tensor]]
@@ -19,27 +19,29 @@ PIXELS = 224
 
 
 def gpt_nano() -> Planned:
-    classes = data.load_text().classes
+    classes = torch_data.load_text().classes
     batch = partial(_text, context=CONTEXT, characters=classes)
-    return models.build("gpt-nano", classes), batch, _loss
+    return torch_models.build("gpt-nano", classes), batch, _loss
 
 
 def cnn_nano() -> Planned:
     return (
-        models.build("cnn-nano", DIGITS),
+        torch_models.build("cnn-nano", DIGITS),
         partial(_images, shape=(1, 8, 8), classes=DIGITS),
         _loss,
     )
 
 
 def gpt2_small() -> Planned:
-    batch = partial(_text, context=models.GPT2_CONTEXT, characters=models.GPT2_VOCABULARY)
-    return models.Gpt2Small(), batch, _flat_loss
+    batch = partial(
+        _text, context=torch_models.GPT2_CONTEXT, characters=torch_models.GPT2_VOCABULARY
+    )
+    return torch_models.Gpt2Small(), batch, _flat_loss
 
 
 def resnet50() -> Planned:
-    batch = partial(_images, shape=(3, PIXELS, PIXELS), classes=models.IMAGENET_CLASSES)
-    return models.ResNet50(), batch, _loss
+    batch = partial(_images, shape=(3, PIXELS, PIXELS), classes=torch_models.IMAGENET_CLASSES)
+    return torch_models.ResNet50(), batch, _loss
 
 
 def _text(samples: int, context: int, characters: int) -> Batch:
@@ -57,6 +59,6 @@ def _loss(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def _flat_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Of scores whose last dimension is the classes."""
+    """The mean loss of scores whose last dimension is the classes."""
     inputs, targets = batch
     return cross_entropy(model(inputs).flatten(0, 1), targets.flatten())

@@ -1,7 +1,7 @@
 """Data-parallel training in several processes with MultiWorkerMirroredStrategy.
 
     python -m mgpu_trainers.tensorflow.launcher --workers 2 \
-        mgpu_trainers.tensorflow.multiworker --model cnn-nano --steps 200
+        mgpu_trainers.tensorflow.tf_multiworker --model cnn-nano --steps 200
 
 A loop of its own, as `fit` of Keras 3 fails under this strategy (keras issue 20585).
 """
@@ -14,8 +14,8 @@ import tensorflow as tf
 from mgpu_trainers import cluster, faults
 from mgpu_trainers.planting import Planted
 from mgpu_trainers.tensorflow import arrival
-from mgpu_trainers.tensorflow.common.loop import main
-from mgpu_trainers.tensorflow.common.strategy import Strategy
+from mgpu_trainers.tensorflow.common.tf_loop import main
+from mgpu_trainers.tensorflow.common.tf_strategy import Strategy
 
 
 class MultiWorker(Strategy):

@@ -1,6 +1,6 @@
 """Data-parallel training with TPUStrategy.
 
-    python -m mgpu_trainers.tensorflow.tpu --model cnn-nano --steps 200
+    python -m mgpu_trainers.tensorflow.tf_tpu --model cnn-nano --steps 200
 
 Untested on a TPU: the loop is that of the other strategies. A process of its own looks for the TPU
 first, as TensorFlow may wait for one forever; TensorFlow is loaded here once it was found.
@@ -23,7 +23,7 @@ ABSENT = {
 }
 """What TensorFlow says, and what that means."""
 
-_CONNECT = "import sys; from mgpu_trainers.tensorflow import tpu; tpu.connect(sys.argv[1])"
+_CONNECT = "import sys; from mgpu_trainers.tensorflow import tf_tpu; tf_tpu.connect(sys.argv[1])"
 
 
 def missing_tpu(
@@ -65,8 +65,8 @@ def main() -> None:
         sys.exit(f"{NAME} needs a TPU: {why}")
     import tensorflow as tf
 
-    from mgpu_trainers.tensorflow.common import loop
-    from mgpu_trainers.tensorflow.common.strategy import Strategy
+    from mgpu_trainers.tensorflow.common import tf_loop
+    from mgpu_trainers.tensorflow.common.tf_strategy import Strategy
 
     class Tpu(Strategy):
         name = NAME
@@ -74,7 +74,7 @@ def main() -> None:
         def join(self) -> Any:
             return tf.distribute.TPUStrategy(connect(self.args.tpu))
 
-    loop.main(Tpu)
+    tf_loop.main(Tpu)
 
 
 if __name__ == "__main__":
