@@ -22,8 +22,8 @@ from mgpu_probes.outside import jobs
 from mgpu_probes.outside.job_snapshot import take_snapshot
 
 from benchmarks.support import DOCTOR, JOBS, TORCHRUN, machine, spread
-from mgpu_doctor.analysis.stacks.hang_analysis import stand
-from mgpu_doctor.analysis.stacks.prefix_tree import tree_of
+from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
+from mgpu_doctor.analysis.stacks.prefix_tree import build_newest_tree
 from mgpu_doctor.case.job_snapshots import Frame, Look, Process, Role, Stack, Thread, read_look
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.examine.live_targets import examine, of_pid
@@ -69,7 +69,7 @@ def _stands(pid: int, ranks: int) -> bool:
     for _ in range(3):
         looks.append(read_look(take_snapshot(found)))
         time.sleep(0.6)
-    return stand([one for one in looks if one is not None]) is not None
+    return analyse_hang([one for one in looks if one is not None]) is not None
 
 
 def measured(ranks: int, how: str, times: int) -> None:
@@ -122,7 +122,7 @@ def merging(ranks: int) -> None:
         stacks.append(Stack(rank, 0.0, "py-spy", (thread,)))
     seen = Look(0.0, "torchrun", ranks, tuple(processes), tuple(stacks))
     began = time.perf_counter()
-    tree = tree_of([seen])
+    tree = build_newest_tree([seen])
     took = time.perf_counter() - began
     assert tree is not None
     print(f"merging the stacks of {ranks} ranks: {took * 1e3:.0f} ms", flush=True)

@@ -74,19 +74,19 @@ def measured(python: str, script: str, folder: Path) -> tuple[float, float, int,
             env=os.environ | EXACT,
         )
         held = _Held(child.pid)
-        told, _ = child.communicate()
+        summary, _ = child.communicate()
         seconds = time.perf_counter() - begun
         held.join()
     if child.returncode:
         raise SystemExit(f"{python} failed with {child.returncode}")
-    rows: list[list[float]] = json.loads(told.splitlines()[-1])
+    rows: list[list[float]] = json.loads(summary.splitlines()[-1])
     return seconds, _used() - used, held.most, sorted(rows)
 
 
 def _used() -> float:
     """CPU seconds of all children so far: what a busy machine does not lengthen."""
-    told = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return told.ru_utime + told.ru_stime
+    summary = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return summary.ru_utime + summary.ru_stime
 
 
 class _Held(threading.Thread):
@@ -133,8 +133,8 @@ def main() -> None:
     first, *others = sums.values()
     for rows in others:
         apart = [max(abs(a[k] - b[k]) for a, b in zip(first, rows, strict=True)) for k in range(5)]
-        told = ", ".join(f"{name} {gap:.3g}" for name, gap in zip(NAMES, apart, strict=True))
-        print(f"largest difference of any rank: {told}")
+        summary = ", ".join(f"{name} {gap:.3g}" for name, gap in zip(NAMES, apart, strict=True))
+        print(f"largest difference of any rank: {summary}")
 
 
 if __name__ == "__main__":

@@ -16,8 +16,12 @@ from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, surroundi
 from mgpu_doctor.analysis.machines.host_devices import Watched, watch
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
 from mgpu_doctor.analysis.postmortem.postmortem import PostMortem, examine_failures
-from mgpu_doctor.analysis.stacks.hang_analysis import Standing, stand, undecided
-from mgpu_doctor.analysis.stacks.stack_sampling import Sampled, sampled, why_incomparable
+from mgpu_doctor.analysis.stacks.hang_analysis import Hang, analyse_hang, explain_inconclusive
+from mgpu_doctor.analysis.stacks.stack_sampling import (
+    SampledStraggler,
+    find_sampled_straggler,
+    why_incomparable,
+)
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
 from mgpu_doctor.analysis.steps.phase_shares import coverage, phase_shares, step_seconds
@@ -36,7 +40,7 @@ from mgpu_doctor.analysis.structure.job_structure import (
 from mgpu_doctor.analysis.structure.load_imbalance import Loads, find_loads
 from mgpu_doctor.analysis.structure.pipeline_stages import Stages, measure_stages
 from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
-from mgpu_doctor.analysis.traces.trace_summary import Told, tell
+from mgpu_doctor.analysis.traces.trace_summary import TraceSummary, summarize_traces
 from mgpu_doctor.case.model import Case, Gap, Rank, Unexamined
 from mgpu_doctor.case.rank_device import host_stamped
 
@@ -57,7 +61,7 @@ Need = Literal[
     "stages",
     "devices",
     "divergence",
-    "standing",
+    "hang",
     "sampled",
     "traced",
     "coverage",
@@ -70,7 +74,7 @@ Need = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Facts made comparable. None: could not be measured, `missing` says why."""
+    """All measures of a case, which rules read. None: not measured; `missing` says why."""
 
     case: Case
     joined: Joined | None = None
@@ -93,12 +97,12 @@ class Measures:
     """Every GPU of the hosts, with the ranks that run there."""
     divergence: Divergence | None = None
     """Where ranks' collectives part, by flight-recorder dumps."""
-    standing: Standing | None = None
-    """Who is waited for in a job that stands, by its stacks."""
-    sampled: Sampled | None = None
-    """Who is waited for in a job that moves, by its stacks."""
-    traced: Told | None = None
-    """What profiler traces tell."""
+    hang: Hang | None = None
+    """The ranks that the others wait for in a blocked job, by its stacks."""
+    sampled: SampledStraggler | None = None
+    """The rank that slows down the others in a running job, by sampled stacks."""
+    traced: TraceSummary | None = None
+    """Seconds by activity, and the late rank, by profiler traces."""
     coverage: float | None = None
     step_seconds: float | None = None
     """Mean seconds a step of the whole job, after warm-up."""
@@ -130,7 +134,7 @@ def measure(case: Case) -> Measures:
     """Computes everything that rules ask for. Pure."""
     seen = replace(_with_stacks(_with_collectives(_of_steps(case))), watched=watch(case))
     seen = _with_traces(seen)
-    shows_waiting = seen.standing is not None or seen.divergence is not None
+    shows_waiting = seen.hang is not None or seen.divergence is not None
     postmortem = examine_failures(case, shows_waiting=shows_waiting, is_flat=seen.is_flat)
     seen = replace(seen, postmortem=postmortem)
     devices = on_devices(case)
@@ -141,7 +145,7 @@ def measure(case: Case) -> Measures:
 
 
 def _with_collectives(seen: Measures) -> Measures:
-    """The same with what flight recorders tell, where there are dumps."""
+    """The measures with the divergence that flight-recorder dumps show, if there are dumps."""
     flights = seen.case.flights
     divergence = diverged(flights)
     open_question = doubt(flights) if divergence is None else None
@@ -152,41 +156,40 @@ def _with_collectives(seen: Measures) -> Measures:
 
 
 def _with_traces(seen: Measures) -> Measures:
-    """The same with what profiler traces tell, which stand for step records where
-    there are none."""
-    told = tell(seen.case.traces, seen.case.job.world_size)
-    if told is None:
+    """The measures with those of profiler traces, which replace missing step records."""
+    summary = summarize_traces(seen.case.traces, seen.case.job.world_size)
+    if summary is None:
         return seen
     missing = {**seen.missing}
     if seen.step_seconds is None:
         missing = dict.fromkeys(missing, IN_NO_TRACE)
         missing.pop("step_seconds", None)
         missing.pop("stragglers", None)
-    if seen.step_seconds is None and told.undecided is not None:
+    if seen.step_seconds is None and summary.undecided is not None:
         missing["stragglers"] = Unexamined(
-            "comparison of ranks", told.undecided, MORE_TRACES, Gap.RANK_COMPARISON
+            "comparison of ranks", summary.undecided, MORE_TRACES, Gap.RANK_COMPARISON
         )
     return replace(
         seen,
-        traced=told,
-        step_seconds=told.step_seconds if seen.step_seconds is None else seen.step_seconds,
+        traced=summary,
+        step_seconds=summary.step_seconds if seen.step_seconds is None else seen.step_seconds,
         missing=missing,
     )
 
 
 def _with_stacks(seen: Measures) -> Measures:
-    """The same with what looks at the job's stacks tell, where there are any."""
+    """The measures with what stack snapshots show, if there are any."""
     looks = seen.case.looks
-    found = stand(looks)
-    reason = undecided(found)
+    hang = analyse_hang(looks)
+    reason = explain_inconclusive(hang)
     incomparable = why_incomparable(looks)
     if incomparable is None:
-        seen = replace(seen, sampled=sampled(looks))
+        seen = replace(seen, sampled=find_sampled_straggler(looks))
     else:
         hidden = Unexamined("who is waited for in a job that moves", incomparable, TRACE_ALL)
         seen = replace(seen, missing={**seen.missing, "sampled": hidden})
     if reason is None:
-        return replace(seen, standing=found)
+        return replace(seen, hang=hang)
     why = Unexamined(
         "who is waited for",
         reason,
@@ -194,11 +197,11 @@ def _with_stacks(seen: Measures) -> Measures:
         "the recorder's dumps; on several hosts examine each of them",
         Gap.BLOCKING_RANK,
     )
-    return replace(seen, missing={**seen.missing, "standing": why})
+    return replace(seen, missing={**seen.missing, "hang": why})
 
 
 def _of_steps(case: Case) -> Measures:
-    """All that does not need device samples."""
+    """The measures of step records, host samples and metadata."""
     around, structure = surroundings(case), structure_of(case.ranks)
     seen = Measures(case, structure=structure, surroundings=around, replicas=compare(case.ranks))
     if not any(len(rank.steps) for rank in case.ranks):
@@ -216,7 +219,7 @@ def _of_steps(case: Case) -> Measures:
 
 
 def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
-    """The same with all that comparing several ranks shows."""
+    """The measures with those that need a comparison of several ranks."""
     try:
         joined = join(ranks, least=LEAST_RECORDS)
     except UnjoinableError as reason:
@@ -230,7 +233,7 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         joined=joined,
         attribution=attribution,
         input_saved=saved_without_phase(joined, attribution, INPUT),
-        # In a pipeline nobody can tell data that moves from the bubble that its shape leaves.
+        # In a pipeline, transfer and bubble cannot be told apart.
         moving=moving(joined, attribution) if seen.structure.alike else None,
         stages=measure_stages(joined, attribution, seen.structure),
     )
@@ -310,20 +313,20 @@ MORE_TRACES = (
 )
 _NEXT_TIME = "start the job with `mgpu-doctor run -- COMMAND` next time"
 WITHOUT_STEPS = {
-    "log": Unexamined("speed", "console text tells no step times", _NEXT_TIME),
-    "trace": Unexamined("speed", "dumps tell no step times", _NEXT_TIME),
+    "log": Unexamined("speed", "console text has no step times", _NEXT_TIME),
+    "trace": Unexamined("speed", "dumps have no step times", _NEXT_TIME),
 }
 """By kind of the subject: what it cannot hold."""
 
 
 def _not_recorded(case: Case) -> dict[str, Unexamined]:
-    """Why nothing could be measured at all: what the case itself says of it, if it does."""
-    told = next(
+    """Measure -> why nothing could be measured: the case's own reason, if it has one."""
+    known_reason = next(
         (unexamined for unexamined in case.unexamined if unexamined.gap is Gap.PROCESS_PROBE), None
     )
     if case.subject.kind in WITHOUT_STEPS:
-        told = WITHOUT_STEPS[case.subject.kind]
-    why = told or Unexamined(
+        known_reason = WITHOUT_STEPS[case.subject.kind]
+    why = known_reason or Unexamined(
         "step records",
         "no rank recorded a training step" if case.ranks else "no rank left a black box",
         "start the job with `mgpu-doctor run -- COMMAND` and let it reach its training loop; the "

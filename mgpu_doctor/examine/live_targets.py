@@ -17,8 +17,8 @@ from mgpu_probes.outside.job_snapshot import take_snapshot
 from mgpu_probes.outside.jobs import FoundJob
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
-from mgpu_doctor.analysis.stacks.hang_analysis import doubtful, stand, waits
-from mgpu_doctor.analysis.stacks.progress import follow
+from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang, list_unclear_processes, waits
+from mgpu_doctor.analysis.stacks.progress import measure_progress
 from mgpu_doctor.case.ending_records import Ending, ending_of
 from mgpu_doctor.case.flight_records import flight_of
 from mgpu_doctor.case.job_snapshots import Look, read_look
@@ -103,7 +103,7 @@ def examine(target: Target, tell: Tell) -> Case:
         case = case_of(target.job, looks, psutil.boot_time(), _endings(looks[-1]))
     else:
         case = with_looks(recorded, looks)
-    if stand(looks) is not None:
+    if analyse_hang(looks) is not None:
         gathered = gather_recorders(target.job, _sockets(ranks), timeout=FLIGHT_PATIENCE)
         case = replace(case, unexamined=(*case.unexamined, *unexamined_of(gathered.untold)))
         forms = gathered.forms or _told_by_nccl(target.job)
@@ -171,24 +171,24 @@ def _looks(job: FoundJob, aids: Mapping[int, Aid], tell: Tell, samples: int) -> 
     for at in CONFIRM:
         time.sleep(max(0.0, started + at - time.monotonic()))
         seen.append(_look(job, aids, suspects))
-        if stand(seen) is None:
+        if analyse_hang(seen) is None:
             if len(seen) < samples:
                 tell("the job moves; sampling its stacks")
             return _sampled(job, aids, seen, samples)
-        suspects = doubtful(seen)[:MOST_NATIVE]
+        suspects = list_unclear_processes(seen)[:MOST_NATIVE]
         tell(f"{first}; making sure")
     return tuple(seen)
 
 
 def _first_word(seen: list[Look]) -> str:
     """What one look tells: not yet whether it is a hang."""
-    followed = follow(seen)
-    motions = followed.motions if followed is not None else ()
-    busy = [motion for motion in motions if not waits(motion)]
-    if not busy or len(busy) == len(motions) or len(busy) > MOST_NAMED:
-        return format_count(len(motions), "rank") + " seen"
-    told = ", ".join(f"rank {one.posture.rank} {describe_activity(one)}" for one in busy)
-    return f"{told}; {format_count(len(motions) - len(busy), 'other')} in a wait"
+    followed = measure_progress(seen)
+    ranks = followed.ranks if followed is not None else ()
+    busy = [progress for progress in ranks if not waits(progress)]
+    if not busy or len(busy) == len(ranks) or len(busy) > MOST_NAMED:
+        return format_count(len(ranks), "rank") + " seen"
+    told = ", ".join(f"rank {one.state.rank} {describe_activity(one)}" for one in busy)
+    return f"{told}; {format_count(len(ranks) - len(busy), 'other')} in a wait"
 
 
 def _sampled(

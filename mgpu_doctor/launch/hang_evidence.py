@@ -21,7 +21,7 @@ from mgpu_probes.outside.jobs import FoundJob
 from mgpu_probes.outside.jobs.found_jobs import RANK
 from mgpu_probes.outside.stacks.stack_reader import Aid
 
-from mgpu_doctor.analysis.stacks.hang_analysis import stand
+from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
 from mgpu_doctor.case.job_snapshots import read_look
 from mgpu_doctor.launch.notebook import Notebook
 from mgpu_doctor.recording import layout
@@ -66,8 +66,8 @@ def keep(notebook: Notebook, pid: int, unchanged: Callable[[], bool]) -> bool:
             return False
         lines.append(take_snapshot(job, aids=aids))
     seen = [one for line in lines if (one := read_look(line)) is not None]
-    standing = stand(seen)
-    if standing is None or not standing.waiting:
+    hang = analyse_hang(seen)
+    if hang is None or not hang.waiting:
         return False  # of a rank that nobody waits for, nobody can tell what it may wait for
     host = notebook.folder / layout.HOSTS / notebook.host
     book = Lines(host / layout.LOOKS, LOOKS_LIMIT, samples=False)

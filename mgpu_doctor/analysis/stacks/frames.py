@@ -66,7 +66,7 @@ def within(frame: Frame, *files: str) -> bool:
 
 
 def own(frame: Frame) -> bool:
-    """Whether it is of the code that is trained with, and not of an installed library."""
+    """Whether the frame is of the user's code, not of an installed library."""
     file = frame.file
     if file[:1] in ("<", "…", "?", "") or _INSTALLED.search(file) or _STANDARD.search(file):
         return False
@@ -79,7 +79,7 @@ _STANDARD_NAMES = frozenset(
     f"{one}.py"
     for one in ("threading", "queue", "socket", "ssl", "selectors", "subprocess", "inspect", "ast")
 )
-"""Where only a file's name is told, these are Python's own."""
+"""File names of Python's own modules, for frames without a folder."""
 
 
 def trail(frames: Sequence[Frame]) -> tuple[Frame, ...]:
@@ -103,15 +103,13 @@ def _silent(frame: Frame) -> bool:
 
 
 def place(trail: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of the user's own code; where there is none, of any that is neither
-    torch's nor Python's."""
+    """The innermost frame of the user's own code, else of a library other than torch and Python."""
     found = next((frame for frame in reversed(trail) if own(frame)), None)
     return found or foreign(trail)
 
 
 def foreign(trail: Sequence[Frame]) -> Frame | None:
-    """The innermost frame of somebody's library, neither torch's nor Python's, that the user's own
-    code has called."""
+    """The innermost frame of a library other than torch and Python that the user's code called."""
     return next((frame for frame in inner(trail) if _foreign(frame)), None)
 
 
@@ -120,7 +118,7 @@ def _foreign(frame: Frame) -> bool:
 
 
 def inner(trail: Sequence[Frame]) -> tuple[Frame, ...]:
-    """What the user's own code has called, innermost first."""
+    """The frames below the user's own code, innermost first."""
     found: list[Frame] = []
     for frame in reversed(trail):
         if own(frame):
@@ -129,8 +127,8 @@ def inner(trail: Sequence[Frame]) -> tuple[Frame, ...]:
     return tuple(found)
 
 
-def told(frame: Frame | None) -> str | None:
-    """`train.py:87`."""
+def format_location(frame: Frame | None) -> str | None:
+    """The frame's file and line, as `train.py:87`."""
     if frame is None:
         return None
     return short(frame.file) if frame.line is None else f"{short(frame.file)}:{frame.line}"

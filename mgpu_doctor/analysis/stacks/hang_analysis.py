@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.progress import BUSY, Followed, Motion, follow
-from mgpu_doctor.analysis.stacks.thread_states import Posture
+from mgpu_doctor.analysis.stacks.progress import BUSY, JobProgress, RankProgress, measure_progress
+from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, OPERATIONS, WAITING, Doing
 from mgpu_doctor.case.job_snapshots import Look
 
 LEAST_SECONDS = 0.8
-"""Looks must span this, in which nobody used any processor time: a step in which every rank of a
-job rests for so long between two lines is one that waits."""
+"""Seconds that snapshots must span without any rank using CPU time: in no healthy step are all
+ranks idle for this long."""
 MOST_DOUBTFUL = 4
 MAJORITY = 3
-"""Ranks that must agree on a collective before a single other one is said to be wrong."""
+"""Ranks that must agree on a collective before a single other rank is blamed."""
 _SEVERAL_GROUPS = (
     "torch/distributed/tensor/",
     "torch/distributed/fsdp/",
@@ -34,15 +34,17 @@ _SEVERAL_GROUPS = (
     "megatron/",
     "colossalai/",
 )
-"""Where these are, ranks are in several groups, and a few of them may rightly wait elsewhere."""
+"""Libraries that put ranks in several groups, so that a few may rightly wait elsewhere."""
 
 NAPS = 0.05
-"""Cores that a rank may use which sleeps again and again in one line, while those who wait for it
-do not run at all: measured 0.005 where it sleeps 10 ms at a time, 0.02 with 1 ms."""
+"""Cores that a polling rank may use while the ranks that wait for it do not run at all: measured
+0.005 for sleeps of 10 ms, 0.02 for 1 ms."""
 _MAY_WORK = frozenset({Doing.BACKWARD, Doing.DEVICE})
 
 
 class Kind(str, Enum):
+    """What the stacks of a blocked job show."""
+
     ABSENT = "absent"
     """Ranks have ended or never started, and others wait."""
     BEHIND = "behind"
@@ -56,176 +58,188 @@ class Kind(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Hang:
+    """A blocked job, and the ranks that the others wait for."""
+
     kind: Kind
     seconds: float
     """How long all ranks named here have been blocked."""
-    looks: int
-    culprits: tuple[Motion, ...]
+    snapshots: int
+    culprits: tuple[RankProgress, ...]
     """The ranks that the others wait for; empty: unknown."""
-    waiting: tuple[Posture, ...]
+    waiting: tuple[ThreadState, ...]
     missing: tuple[int, ...] = ()
     """Ranks without a process that are waited for."""
-    sides: tuple[tuple[Posture, ...], ...] = ()
+    sides: tuple[tuple[ThreadState, ...], ...] = ()
     """APART: the ranks by the place where they wait, the largest group first."""
     complete: bool = False
     """Every rank of the job was seen."""
     world_size: int | None = None
 
 
-def stand(looks: Sequence[Look]) -> Standing | None:
-    """Which ranks the others wait for; None if the job moves, or may move. `looks`: snapshots,
+def analyse_hang(snapshots: Sequence[Look]) -> Hang | None:
+    """Which ranks the others wait for; None if the job moves, or may move. `snapshots`: snapshots,
     oldest first."""
-    followed = follow(looks)
-    if followed is None or any(one.posture.doing is Doing.ENDING for one in followed.motions):
+    followed = measure_progress(snapshots)
+    if followed is None or any(one.state.doing is Doing.ENDING for one in followed.ranks):
         return None
-    waiting = [motion for motion in followed.motions if waits(motion)]
-    others = [one for one in followed.motions if not waits(one)]
+    waiting = [progress for progress in followed.ranks if waits(progress)]
+    others = [one for one in followed.ranks if not waits(one)]
     if not waiting:
         waiting, others = _unseen_waits(others)
     halted = [other for other in others if _halted(other, followed.at)]
-    dead = [one for one in others if one.posture.doing is Doing.DEAD]
+    dead = [one for one in others if one.state.doing is Doing.DEAD]
     if halted:
-        return _made(followed, Kind.BEHIND, halted, waiting)
+        return _make_hang(followed, Kind.BEHIND, halted, waiting)
     if dead and len(dead) == len(others):
         return _after_death(followed, dead, waiting)
-    still = [one for one in followed.motions if _stands(one) or _naps(one, waiting)]
-    if len(still) < len(followed.motions) or _span(followed) < LEAST_SECONDS:
+    still = [one for one in followed.ranks if _is_blocked(one) or _is_polling(one, waiting)]
+    if len(still) < len(followed.ranks) or _span(followed) < LEAST_SECONDS:
         return None
-    return _at_rest(followed, waiting, others)
+    return _classify_blocked(followed, waiting, others)
 
 
-def _at_rest(followed: Followed, waiting: Sequence[Motion], others: Sequence[Motion]) -> Standing:
-    if any(motion.posture.doing is Doing.JOINING for motion in waiting):
-        return _made(followed, Kind.JOINING, others, waiting)
+def _classify_blocked(
+    followed: JobProgress, waiting: Sequence[RankProgress], others: Sequence[RankProgress]
+) -> Hang:
+    if any(progress.state.doing is Doing.JOINING for progress in waiting):
+        return _make_hang(followed, Kind.JOINING, others, waiting)
     if others:
-        return _made(followed, Kind.BEHIND, others, waiting)
+        return _make_hang(followed, Kind.BEHIND, others, waiting)
     if followed.missing:
-        return _made(followed, Kind.ABSENT, (), waiting)
+        return _make_hang(followed, Kind.ABSENT, (), waiting)
     return _among_waiting(followed, waiting)
 
 
-def _unseen_waits(others: list[Motion]) -> tuple[list[Motion], list[Motion]]:
-    """`work.wait()` of an asynchronous collective leaves no frame of torch's. Where several ranks
-    wait in one line, for what nobody sees, and others are seen to do something else, those wait."""
-    unseen = [other for other in others if _is_unseen(other.posture)]
-    if len({one.posture.trail for one in unseen}) != 1 or len(unseen) == len(others):
+def _unseen_waits(others: list[RankProgress]) -> tuple[list[RankProgress], list[RankProgress]]:
+    """The ranks that wait in `work.wait()` of an asynchronous collective, and the others.
+
+    Such a wait leaves no frame of torch. It is assumed if several ranks wait on one line, for
+    something unknown, while others do something else.
+    """
+    unseen = [other for other in others if _is_unseen(other.state)]
+    if len({one.state.trail for one in unseen}) != 1 or len(unseen) == len(others):
         return [], others
-    return unseen, [one for one in others if not _is_unseen(one.posture)]
+    return unseen, [one for one in others if not _is_unseen(one.state)]
 
 
-def _is_unseen(posture: Posture) -> bool:
+def _is_unseen(state: ThreadState) -> bool:
     return (
-        not posture.certain
-        and posture.doing in (Doing.LOCK, Doing.BLOCKED)
-        and posture.operation == "futex"
+        not state.certain
+        and state.doing in (Doing.LOCK, Doing.BLOCKED)
+        and state.operation == "futex"
     )
 
 
-def _halted(motion: Motion, at: float) -> bool:
-    """Stopped. A tracer, such as another py-spy, stops a process for a moment only."""
-    stopped = motion.posture.doing is Doing.STOPPED
-    return stopped and (motion.posture.process.state == "T" or at - motion.since >= LEAST_SECONDS)
+def _halted(progress: RankProgress, at: float) -> bool:
+    """Whether the process is stopped, for longer than a tracer such as py-spy stops it."""
+    stopped = progress.state.doing is Doing.STOPPED
+    return stopped and (progress.state.process.state == "T" or at - progress.since >= LEAST_SECONDS)
 
 
-def waits(motion: Motion) -> bool:
-    """Whether it may wait for another rank: also one that runs C code without Python's lock on one
-    line, as a wait for a GPU does."""
-    doing = motion.posture.doing
+def waits(progress: RankProgress) -> bool:
+    """Whether the rank may wait for another one, or for a GPU: C code without Python's lock."""
+    doing = progress.state.doing
     if doing in WAITING:
         return True
-    spins = motion.cores is not None and motion.cores >= BUSY and not motion.turning
-    return doing is Doing.OWN and spins and motion.posture.gil is False
+    spins = progress.cores is not None and progress.cores >= BUSY and not progress.looping
+    return doing is Doing.OWN and spins and progress.state.gil is False
 
 
-def _stands(motion: Motion) -> bool:
-    """One that waits may spin meanwhile; from any other, processor time is a sign of life."""
-    if motion.posture.doing in (Doing.UNKNOWN, Doing.DEAD):
+def _is_blocked(progress: RankProgress) -> bool:
+    """Whether the rank is blocked. A waiting rank may spin; for any other, CPU time is progress."""
+    if progress.state.doing in (Doing.UNKNOWN, Doing.DEAD):
         return False
-    if motion.posture.doing is Doing.JOINING:
-        return motion.cores is not None  # it asks the store now and then
-    if motion.flat and motion.posture.doing in _MAY_WORK and (motion.all_cores or 0.0) >= BUSY:
+    if progress.state.doing is Doing.JOINING:
+        return progress.cores is not None  # it polls the store
+    if (
+        progress.idle
+        and progress.state.doing in _MAY_WORK
+        and (progress.process_cores or 0.0) >= BUSY
+    ):
         return False  # its other threads compute
-    spins = motion.cores is not None and motion.cores >= BUSY
-    return motion.flat or motion.turning or (waits(motion) and spins)
+    spins = progress.cores is not None and progress.cores >= BUSY
+    return progress.idle or progress.looping or (waits(progress) and spins)
 
 
-def _naps(motion: Motion, waiting: Sequence[Motion]) -> bool:
-    """Whether it asks again and again for something that does not come, and sleeps between. That no
-    step is over meanwhile is known from those who wait: they did not run."""
-    rests = bool(waiting) and all(other.flat for other in waiting)
-    asleep = motion.posture.doing is Doing.SLEEPING and motion.cores is not None
-    return rests and asleep and (motion.cores or 0.0) <= NAPS
+def _is_polling(progress: RankProgress, waiting: Sequence[RankProgress]) -> bool:
+    """Whether the rank polls and sleeps on one line, while the ranks that wait for it do not run:
+    so no step has passed."""
+    rests = bool(waiting) and all(other.idle for other in waiting)
+    asleep = progress.state.doing is Doing.SLEEPING and progress.cores is not None
+    return rests and asleep and (progress.cores or 0.0) <= NAPS
 
 
-def _span(followed: Followed, those: Sequence[Motion] | None = None) -> float:
-    """For so long all of them have stood."""
-    counted = followed.motions if those is None else those
+def _span(followed: JobProgress, those: Sequence[RankProgress] | None = None) -> float:
+    """Seconds for which all these ranks (default: all) have been in their places."""
+    counted = followed.ranks if those is None else those
     return followed.at - max((one.since for one in counted), default=followed.at)
 
 
-def _lasted(followed: Followed, those: Sequence[Motion]) -> float:
-    """For so long they have stood. Of those that spin or ask again and again only the looks tell
-    it, of the others the scheduler does, too."""
-    still = [motion for motion in those if motion.flat]
+def _lasted(followed: JobProgress, those: Sequence[RankProgress]) -> float:
+    """Seconds for which these ranks have been blocked. For idle ones the scheduler knows; for ranks
+    that spin or poll, only the snapshots."""
+    still = [progress for progress in those if progress.idle]
     return _span(followed, still or those)
 
 
 def _after_death(
-    followed: Followed, dead: Sequence[Motion], waiting: Sequence[Motion]
-) -> Standing | None:
-    """A collective needs all of its ranks: one look tells that it will not come to pass. Any other
-    wait must be seen to last, also that of ranks which are about to end."""
+    followed: JobProgress, dead: Sequence[RankProgress], waiting: Sequence[RankProgress]
+) -> Hang | None:
+    """The hang of ranks that wait for dead ones; None if they may end by themselves.
+
+    A collective needs all its ranks, so one snapshot is enough. Any other wait must last.
+    """
     together = all(
-        motion.posture.doing is Doing.COLLECTIVE
-        and motion.posture.operation not in {*BETWEEN_TWO, "destroy_process_group"}
-        for motion in waiting
+        progress.state.doing is Doing.COLLECTIVE
+        and progress.state.operation not in {*BETWEEN_TWO, "destroy_process_group"}
+        for progress in waiting
     )
-    lasts = all(map(_stands, waiting)) and _span(followed, waiting) >= LEAST_SECONDS
+    lasts = all(map(_is_blocked, waiting)) and _span(followed, waiting) >= LEAST_SECONDS
     if not waiting or not (together or lasts):
         return None
-    joins = any(one.posture.doing is Doing.JOINING for one in waiting)
-    return _made(followed, Kind.JOINING if joins else Kind.ABSENT, dead, waiting)
+    joins = any(one.state.doing is Doing.JOINING for one in waiting)
+    return _make_hang(followed, Kind.JOINING if joins else Kind.ABSENT, dead, waiting)
 
 
-def _among_waiting(followed: Followed, waiting: Sequence[Motion]) -> Standing:
-    sides: dict[object, list[Motion]] = {}
-    for motion in waiting:
-        sides.setdefault(_where(motion.posture), []).append(motion)
+def _among_waiting(followed: JobProgress, waiting: Sequence[RankProgress]) -> Hang:
+    sides: dict[object, list[RankProgress]] = {}
+    for progress in waiting:
+        sides.setdefault(_where(progress.state), []).append(progress)
     ordered = sorted(sides.values(), key=len, reverse=True)
     if len(ordered) < 2 and not (_complete(followed) and _one_way(waiting)):
-        return _made(followed, Kind.TOGETHER, (), waiting)
+        return _make_hang(followed, Kind.TOGETHER, (), waiting)
     wrong = ordered[1] if _decides(ordered) else []
     kept = [one for one in waiting if one not in wrong]
-    return _made(
+    return _make_hang(
         followed,
         Kind.APART,
         wrong,
         kept,
-        tuple(tuple(one.posture for one in side) for side in ordered),
+        tuple(tuple(one.state for one in side) for side in ordered),
     )
 
 
-def _one_way(waiting: Sequence[Motion]) -> bool:
-    """All receive, or all send: nobody is there to be served."""
-    kinds = {motion.posture.operation for motion in waiting}
+def _one_way(waiting: Sequence[RankProgress]) -> bool:
+    """Whether all ranks receive, or all send, so that no rank answers."""
+    kinds = {progress.state.operation for progress in waiting}
     return len(waiting) > 1 and (
         kinds <= {"recv", "recv_object_list"} or kinds <= {"send", "send_object_list"}
     )
 
 
-def _where(posture: Posture) -> object:
-    """Two ranks wait for the same if they came there in the same way."""
-    return posture.operation, posture.trail
+def _where(state: ThreadState) -> object:
+    """The key of a wait: two ranks with the same operation and trail wait for the same thing."""
+    return state.operation, state.trail
 
 
-def _decides(sides: Sequence[Sequence[Motion]]) -> bool:
+def _decides(sides: Sequence[Sequence[RankProgress]]) -> bool:
     """Whether the odd one out is wrong: one rank against at least three that agree, all of them in
     collectives of the one group that there is."""
     most, rest = sides[0], sides[1:]
     if len(rest) != 1 or len(rest[0]) != 1 or len(most) < MAJORITY:
         return False
-    everyone = [one.posture for side in sides for one in side]
+    everyone = [one.state for side in sides for one in side]
     return all(
         one.doing is Doing.COLLECTIVE
         and one.operation in OPERATIONS - BETWEEN_TWO
@@ -234,19 +248,19 @@ def _decides(sides: Sequence[Sequence[Motion]]) -> bool:
     )
 
 
-def _made(
-    followed: Followed,
+def _make_hang(
+    followed: JobProgress,
     kind: Kind,
-    culprits: Sequence[Motion],
-    waiting: Sequence[Motion],
-    sides: tuple[tuple[Posture, ...], ...] = (),
-) -> Standing:
-    return Standing(
+    culprits: Sequence[RankProgress],
+    waiting: Sequence[RankProgress],
+    sides: tuple[tuple[ThreadState, ...], ...] = (),
+) -> Hang:
+    return Hang(
         kind=kind,
         seconds=_lasted(followed, [*culprits, *waiting]),
-        looks=followed.looks,
+        snapshots=followed.snapshots,
         culprits=tuple(culprits),
-        waiting=tuple(motion.posture for motion in waiting),
+        waiting=tuple(progress.state for progress in waiting),
         missing=followed.missing,
         sides=sides,
         complete=_complete(followed),
@@ -254,42 +268,44 @@ def _made(
     )
 
 
-def _complete(followed: Followed) -> bool:
-    seen = {motion.posture.rank for motion in followed.motions if motion.posture.rank is not None}
+def _complete(followed: JobProgress) -> bool:
+    seen = {progress.state.rank for progress in followed.ranks if progress.state.rank is not None}
     return followed.world_size is not None and len(seen) >= followed.world_size
 
 
-def undecided(standing: Standing | None) -> str | None:
+def explain_inconclusive(hang: Hang | None) -> str | None:
     """Why no rank can be blamed although the job is blocked; None if the stacks show one."""
-    if standing is None:
+    if hang is None:
         return None
-    everyone = standing.waiting
+    everyone = hang.waiting
     places = {one.doing for one in everyone}
-    where = frames.told(everyone[0].place) if everyone else None
-    if standing.kind is Kind.TOGETHER and standing.world_size != 1:
+    where = frames.format_location(everyone[0].place) if everyone else None
+    if hang.kind is Kind.TOGETHER and hang.world_size != 1:
         operation = everyone[0].operation or "the same wait"
         return (
             f"all observed ranks were blocked in {operation}{f' at {where}' if where else ''} for "
-            f"{standing.seconds:.1f} s; their stacks do not show why"
+            f"{hang.seconds:.1f} s; their stacks do not show why"
         )
-    if standing.kind is Kind.APART and not places <= {Doing.COLLECTIVE, Doing.BACKWARD}:
+    if hang.kind is Kind.APART and not places <= {Doing.COLLECTIVE, Doing.BACKWARD}:
         return (
-            f"all observed ranks were blocked for {standing.seconds:.1f} s, some of them "
+            f"all observed ranks were blocked for {hang.seconds:.1f} s, some of them "
             "waiting for their GPU, which may or may not wait for another rank"
         )
     return None
 
 
-def doubtful(looks: Sequence[Look]) -> tuple[int, ...]:
-    """Processes of which the C functions would tell what Python's do not: a culprit's wait of
-    which a system call alone is known, and not what it is about; one for each place. Reading them
-    pauses a process, after which the scheduler no longer tells how long it had not run."""
-    standing = stand(looks)
-    if standing is None or standing.kind not in (Kind.BEHIND, Kind.JOINING):
+def list_unclear_processes(snapshots: Sequence[Look]) -> tuple[int, ...]:
+    """Pids of culprits whose wait is known only by its system call, one per place.
+
+    Their C functions would show what they wait for. Reading these pauses a process, after which
+    the scheduler no longer knows how long it had not run.
+    """
+    hang = analyse_hang(snapshots)
+    if hang is None or hang.kind not in (Kind.BEHIND, Kind.JOINING):
         return ()
     found: dict[object, int] = {}
-    for one in standing.culprits:
-        point = one.posture.point
+    for one in hang.culprits:
+        point = one.state.point
         waits_for_something = point.doing in (Doing.LOCK, Doing.IO, Doing.BLOCKED)
         if waits_for_something and not point.certain and " " not in (point.operation or ""):
             found.setdefault(point.trail, point.pid)

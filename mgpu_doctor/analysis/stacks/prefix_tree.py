@@ -1,5 +1,5 @@
 """The stacks of all ranks as one prefix tree with rank sets, after STAT (Arnold et al., IPDPS
-2007). Stacks that are alike are merged once: ten thousand ranks stand in few places.
+2007). Equal stacks are merged once: ten thousand ranks are in few places.
 """
 
 from __future__ import annotations
@@ -7,21 +7,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from mgpu_doctor.analysis.stacks.thread_states import Posture, distinct, postures
+from mgpu_doctor.analysis.stacks.thread_states import (
+    ThreadState,
+    group_by_trail,
+    list_thread_states,
+)
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.job_snapshots import Frame, Look
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What some ranks have in common: one way down, until they part."""
+    """The frames that some ranks share, and the branches below them."""
 
     frames: tuple[Frame, ...]
     """Outermost first."""
     ranks: tuple[int, ...]
-    """In order; negative: the pid of a process whose rank is not known."""
+    """Ascending; negative: the pid of a process whose rank is unknown."""
     doing: Doing | None
-    """Where the way ends: what they do there."""
+    """What the ranks do in the last frame; None if they branch."""
     operation: str | None = None
     branches: tuple[Branch, ...] = ()
     """The larger first."""
@@ -37,24 +41,20 @@ class _Node:
         self.ends: dict[tuple[Doing, str | None], list[int]] = {}
 
 
-def tree_of(looks: Sequence[Look]) -> Branch | None:
-    """The tree of the newest look; None where there are no stacks."""
-    return grown(postures(looks[-1])) if looks else None
+def build_newest_tree(snapshots: Sequence[Look]) -> Branch | None:
+    """The tree of the newest snapshot; None without stacks."""
+    return build_tree(list_thread_states(snapshots[-1])) if snapshots else None
 
 
-def grown(found: Sequence[Posture]) -> Branch | None:
-    """The tree of these ranks; below a rank that waits for its data-loader worker comes the
-    worker's stack."""
-    shown = [
-        posture
-        for posture in found
-        if posture.trail or posture.doing in (Doing.DEAD, Doing.STOPPED)
-    ]
+def build_tree(found: Sequence[ThreadState]) -> Branch | None:
+    """The tree of these ranks. If a rank waits for a data-loader worker, the worker's stack follows
+    the rank's."""
+    shown = [state for state in found if state.trail or state.doing in (Doing.DEAD, Doing.STOPPED)]
     if not any(one.trail for one in shown):
         return None
     root = _Node(None)
-    for trail, same in distinct(shown).items():
-        workers: dict[tuple[Frame, ...], list[Posture]] = {}
+    for trail, same in group_by_trail(shown).items():
+        workers: dict[tuple[Frame, ...], list[ThreadState]] = {}
         for one in same:
             workers.setdefault(one.worker.trail if one.worker else (), []).append(one)
         for below, those in workers.items():
@@ -62,8 +62,8 @@ def grown(found: Sequence[Posture]) -> Branch | None:
     return _branch(root)
 
 
-def _plant(root: _Node, way: Iterable[Frame], those: Sequence[Posture]) -> None:
-    ranks = [_number(posture) for posture in those]
+def _plant(root: _Node, way: Iterable[Frame], those: Sequence[ThreadState]) -> None:
+    ranks = [_number(state) for state in those]
     node = root
     node.ranks += ranks
     for frame in way:
@@ -73,8 +73,8 @@ def _plant(root: _Node, way: Iterable[Frame], those: Sequence[Posture]) -> None:
         node.ends.setdefault((one.point.doing, one.point.operation), []).append(rank)
 
 
-def _number(posture: Posture) -> int:
-    return posture.rank if posture.rank is not None else -posture.pid
+def _number(state: ThreadState) -> int:
+    return state.rank if state.rank is not None else -state.pid
 
 
 def _branch(node: _Node) -> Branch:

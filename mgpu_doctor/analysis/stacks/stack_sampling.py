@@ -1,9 +1,9 @@
-"""Who works while the others wait, in a job that moves: stacks sampled for a few seconds. Pure.
+"""The rank that slows down the others in a running job, by stacks sampled for a few seconds. Pure.
 
-The culprit is the rank whose own code is on top of its stack far more often than any other's, while
-the others are in a collective or in the backward pass, in which DDP waits. The samples are counted
-with Fisher's exact test (Fisher 1922); what they must show beyond it is that many steps passed
-meanwhile: of one long step, twenty samples say the same twenty times.
+The culprit is in its own code in far more samples than any other rank, while the others are in a
+collective or in the backward pass, in which DDP waits. Fisher's exact test (Fisher 1922) judges the
+counts. The samples must also show that many steps passed: twenty samples of one long step are one
+observation.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from itertools import pairwise
 
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.progress import BUSY
-from mgpu_doctor.analysis.stacks.thread_states import Posture, postures
+from mgpu_doctor.analysis.stacks.thread_states import ThreadState, list_thread_states
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, WAITING, Doing
 from mgpu_doctor.case.job_snapshots import Look
 
-LEAST_LOOKS = 12
-"""Fewer cannot be told from chance among several ranks."""
+LEAST_SNAPSHOTS = 12
+"""Fewer samples cannot exclude chance among several ranks."""
 RECENT = 60.0
-"""Seconds; older looks are of another time."""
+"""Seconds; older snapshots do not count."""
 LEAST_EXCESS = 0.35
-"""Share of the samples by which its own work must exceed that of every other rank."""
+"""Share of the samples by which the culprit must be at work more often than any other rank."""
 LEAST_WAIT = 0.5
 """Share of the samples in which every other rank waits."""
 LEAST_TURNS = 6
 """Signs of steps that passed, on the median of the other ranks."""
 FALSE_ALARMS = 1e-3
-"""Of one examination of a healthy job, all its ranks together."""
+"""Probability of naming any rank in one examination of a healthy job."""
 _GONE = frozenset({Doing.DEAD, Doing.STOPPED, Doing.ENDING, Doing.JOINING, Doing.UNKNOWN})
 _STARTING = frozenset({Doing.IMPORTING, Doing.COMPILING})
 
 
 class Work(str, Enum):
-    """What the culprit's own work is."""
+    """The kind of the culprit's own work."""
 
     INPUT = "input"
     COMPUTE = "compute"
@@ -46,36 +46,38 @@ class Work(str, Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
-    """The rank that keeps the others waiting, step after step."""
+class SampledStraggler:
+    """A rank that the others wait for, step after step."""
 
     rank: int
     pid: int
     kind: Work
-    looks: int
+    snapshots: int
     seconds: float
     own: float
     """Share of the samples in which it did not wait."""
     others: float
-    """The same of the rank that did so most often of the others."""
+    """Share of the samples in which the busiest other rank did not wait."""
     waiting: Mapping[int, float]
     """Rank -> share of the samples in which it waited."""
     operation: str | None
-    """What the others waited in most often."""
+    """The operation in which the others waited most often."""
     function: str
     file: str
     line: int | None
-    """Where it was, and the others were not."""
+    """The line of its own code in most samples."""
     share: float
-    """Of the samples, in that function."""
+    """Share of the samples in that function."""
     chance: float
-    """That a rank like the others would be seen so, times the number of ranks."""
+    """p-value of the test, times the number of ranks."""
 
 
-def why_incomparable(looks: Sequence[Look]) -> str | None:
-    """Why the stacks of a job that moves say nothing of who is waited for; None: they do. On a GPU
-    the host only queues work: where it is says little of what the device does or waits for."""
-    ranks = looks[-1].ranks if len(looks) >= LEAST_LOOKS else ()
+def why_incomparable(snapshots: Sequence[Look]) -> str | None:
+    """Why stacks cannot show a slow rank; None if they can.
+
+    On a GPU the host only queues work, so its stack says little about what the device does.
+    """
+    ranks = snapshots[-1].ranks if len(snapshots) >= LEAST_SNAPSHOTS else ()
     if any(process.on_device for process in ranks):
         return "the ranks compute on devices that run behind their hosts, which stacks do not show"
     if any(process.on_device is None for process in ranks):
@@ -83,13 +85,15 @@ def why_incomparable(looks: Sequence[Look]) -> str | None:
     return None
 
 
-def sampled(looks: Sequence[Look]) -> Sampled | None:
-    """The rank that the others wait for, where samples decide it. `looks`: oldest first, of ranks
-    that can be compared."""
-    looks = [look for look in looks if look.at >= looks[-1].at - RECENT]
-    if len(looks) < LEAST_LOOKS:
+def find_sampled_straggler(snapshots: Sequence[Look]) -> SampledStraggler | None:
+    """The rank that the others wait for; None if the samples are inconclusive.
+
+    `snapshots`: oldest first, of ranks that can be compared.
+    """
+    snapshots = [snapshot for snapshot in snapshots if snapshot.at >= snapshots[-1].at - RECENT]
+    if len(snapshots) < LEAST_SNAPSHOTS:
         return None
-    rounds = [postures(look) for look in looks]
+    rounds = [list_thread_states(snapshot) for snapshot in snapshots]
     series = _series(rounds)
     if series is None or len(series) < 2:
         return None
@@ -97,22 +101,25 @@ def sampled(looks: Sequence[Look]) -> Sampled | None:
     suspect = max(own, key=lambda rank: own[rank])
     rest = [rank for rank in series if rank != suspect]
     second = max(own[rank] for rank in rest)
-    count = len(looks)
+    count = len(snapshots)
     if (own[suspect] - second) / count < LEAST_EXCESS:
         return None
     waits = {rank: _share(series[rank]) for rank in rest}
     if min(waits.values()) < LEAST_WAIT:
         return None
     chance = len(series) * _fisher(own[suspect], second, count)
-    if chance > FALSE_ALARMS or _turns(series, rest) < LEAST_TURNS:
+    if chance > FALSE_ALARMS or _count_turns(series, rest) < LEAST_TURNS:
         return None
-    return _told(looks, series, suspect, waits, chance)
+    return _describe_straggler(snapshots, series, suspect, waits, chance)
 
 
-def _series(rounds: Sequence[Sequence[Posture]]) -> dict[int, list[Posture]] | None:
-    """Rank -> where it was, look by look; None where they cannot be compared: ranks come, go or
-    start, or they are stages of a pipeline, of which each rightly does something else."""
-    series: dict[int, list[Posture]] = {}
+def _series(rounds: Sequence[Sequence[ThreadState]]) -> dict[int, list[ThreadState]] | None:
+    """Rank -> its state in each snapshot; None if the ranks cannot be compared.
+
+    That is so if ranks come, go or start, or if they are the stages of a pipeline, which do
+    different work.
+    """
+    series: dict[int, list[ThreadState]] = {}
     for found in rounds:
         for one in found:
             wrong = one.doing in _GONE or one.doing in _STARTING or one.operation in BETWEEN_TWO
@@ -124,26 +131,26 @@ def _series(rounds: Sequence[Sequence[Posture]]) -> dict[int, list[Posture]] | N
     return series if complete and steady else None
 
 
-def _works(posture: Posture) -> bool:
-    return posture.doing not in WAITING
+def _works(state: ThreadState) -> bool:
+    return state.doing not in WAITING
 
 
-def _share(seen: Sequence[Posture]) -> float:
-    return sum(not _works(posture) for posture in seen) / len(seen)
+def _share(seen: Sequence[ThreadState]) -> float:
+    return sum(not _works(state) for state in seen) / len(seen)
 
 
 def _fisher(high: int, low: int, count: int) -> float:
-    """That of two ranks alike one is found at work `high` or more times and the other `low` times,
-    of `count` looks each: the hypergeometric tail."""
+    """The probability that two equal ranks are at work `high` or more times and `low` times, in
+    `count` samples each: the hypergeometric tail."""
     total = high + low
     ways = math.comb(2 * count, total)
     tail = sum(math.comb(count, k) * math.comb(count, total - k) for k in range(high, total + 1))
     return tail / ways
 
 
-def _turns(series: Mapping[int, Sequence[Posture]], rest: Sequence[int]) -> int:
-    """How many signs there are that steps passed: a rank that turned from work to wait or back, or
-    used some processor time between two looks though it waits without spinning."""
+def _count_turns(series: Mapping[int, Sequence[ThreadState]], rest: Sequence[int]) -> int:
+    """How many signs show that steps passed, on the median rank: changes between work and wait, or
+    some CPU time between two samples of a rank that waits without spinning."""
     signs = []
     for rank in rest:
         seen = series[rank]
@@ -153,23 +160,23 @@ def _turns(series: Mapping[int, Sequence[Posture]], rest: Sequence[int]) -> int:
     return sorted(signs)[len(signs) // 2]
 
 
-def _stirred(posture: Posture, other: Posture) -> bool:
-    """Its main thread, of which the kernel counts nanoseconds, ran in between, yet mostly did
-    not. One that waits in gloo does not run at all."""
-    before, after = posture.process.main_cpu_seconds, other.process.main_cpu_seconds
-    if before is None or after is None or posture.at >= other.at:
+def _stirred(state: ThreadState, other: ThreadState) -> bool:
+    """Whether the main thread ran between two samples, but for less than most of the time. A thread
+    that waits in gloo does not run at all."""
+    before, after = state.process.main_cpu_seconds, other.process.main_cpu_seconds
+    if before is None or after is None or state.at >= other.at:
         return False
-    return 1e-4 < after - before < BUSY * (other.at - posture.at)
+    return 1e-4 < after - before < BUSY * (other.at - state.at)
 
 
-def _told(
-    looks: Sequence[Look],
-    series: Mapping[int, Sequence[Posture]],
+def _describe_straggler(
+    snapshots: Sequence[Look],
+    series: Mapping[int, Sequence[ThreadState]],
     suspect: int,
     waits: Mapping[int, float],
     chance: float,
-) -> Sampled | None:
-    count = len(looks)
+) -> SampledStraggler | None:
+    count = len(snapshots)
     working = [one.point for one in series[suspect] if _works(one)]
     inputs = sum(_input(one) for one in series[suspect] if _works(one))
     places = Counter((one.place.file, one.place.function) for one in working if one.place)
@@ -188,12 +195,12 @@ def _told(
     elif 2 * computes > len(working):
         kind = Work.COMPUTE
     operations = Counter(one.operation for rank in waits for one in series[rank] if not _works(one))
-    return Sampled(
+    return SampledStraggler(
         rank=suspect,
         pid=series[suspect][-1].pid,
         kind=kind,
-        looks=count,
-        seconds=looks[-1].at - looks[0].at,
+        snapshots=count,
+        seconds=snapshots[-1].at - snapshots[0].at,
         own=1 - _share(series[suspect]),
         others=1 - min(waits.values()),
         waiting=waits,
@@ -206,14 +213,14 @@ def _told(
     )
 
 
-def _input(posture: Posture) -> bool:
-    return posture.doing is Doing.LOADER or frames.anywhere(
-        posture.trail, "torch/utils/data/", "tensorflow/python/data/"
+def _input(state: ThreadState) -> bool:
+    return state.doing is Doing.LOADER or frames.anywhere(
+        state.trail, "torch/utils/data/", "tensorflow/python/data/"
     )
 
 
-def _computes(posture: Posture) -> bool:
+def _computes(state: ThreadState) -> bool:
     return any(
         frames.name(frame) == "forward" or frames.within(frame, "torch/nn/", "torch/optim/")
-        for frame in posture.trail
+        for frame in state.trail
     )

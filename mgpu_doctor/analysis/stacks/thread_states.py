@@ -1,4 +1,4 @@
-"""Where every rank of a look stands, data-loader workers and helper threads counted in."""
+"""What every rank of a snapshot is doing, by the stacks of its threads and data-loader workers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _PARKED = (
     "torch/_inductor/async_compile.py",
     "torch/distributed/elastic/",
 )
-"""Where helper threads rest until they are given work."""
+"""Where helper threads are idle."""
 _LOCKING = ("PyThread_acquire_lock", "pthread_mutex_lock", "sem_wait", "_PyMutex_Lock", "lock_wait")
 _COLLECTIVE = ("c10d::", "gloo::", "ProcessGroup", "ncclGroup", "MPI_")
 _DEVICE = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "libcuda")
 
-Natives = Mapping[tuple[Frame, ...], tuple[str, ...]]
+NativeCalls = Mapping[tuple[Frame, ...], tuple[str, ...]]
 """Python frames, as a trail -> the C functions that they called, innermost first."""
 _Way = tuple[tuple[Frame, ...], Frame | None, Leaf | None]
 
@@ -39,7 +39,7 @@ _WAITS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Posture:
+class ThreadState:
     """One rank, or one data-loader worker, at one moment."""
 
     rank: int | None
@@ -47,51 +47,55 @@ class Posture:
     doing: Doing
     operation: str | None
     certain: bool
-    """False: a system call alone tells what it does."""
+    """False: only a system call shows what it does."""
     trail: tuple[Frame, ...]
     """Outermost first; of the thread that holds Python's lock, if that is another one."""
     place: Frame | None
     """The innermost frame of the user's own code."""
     process: Process
     at: float
-    """When the look began."""
+    """When the snapshot began, in seconds since the epoch."""
     gil: bool | None = None
-    """That thread holds Python's lock."""
+    """Whether that thread holds Python's lock (GIL); None: unknown."""
     busy: bool = False
-    """Another thread of the process is in code of its own."""
-    worker: Posture | None = None
-    """The data-loader worker that it waits for."""
+    """Whether another thread of the process is busy."""
+    worker: ThreadState | None = None
+    """The data-loader worker that the rank waits for."""
     started_cpu: float = 0.0
-    """Processor seconds of the processes that it started, while it waits for one of them."""
+    """CPU seconds of its child processes, if it waits for one of them."""
 
     @property
-    def point(self) -> Posture:
-        """Where it really stands: in its data-loader worker, if it waits for that."""
+    def point(self) -> ThreadState:
+        """The state of the data-loader worker that the rank waits for, else its own."""
         return self.worker or self
 
 
-def postures(look: Look, native: Natives | None = None) -> tuple[Posture, ...]:
-    """One a rank process, sorted by rank; zombies of ranks that live again are left out.
-    `native`: what C functions were called from where, by this look or others."""
-    stacks = _python(look)
-    native = natives([look]) if native is None else native
+def list_thread_states(
+    snapshot: Look, native: NativeCalls | None = None
+) -> tuple[ThreadState, ...]:
+    """The state of each rank process, sorted by rank, without zombies of restarted ranks.
+
+    `native`: the C functions that are called below Python frames, from these or other snapshots.
+    """
+    stacks = _newest_python_stacks(snapshot)
+    native = native_calls([snapshot]) if native is None else native
     ways = _Ways()
     loaders: dict[int | None, list[Process]] = {}
-    for process in look.processes:
+    for process in snapshot.processes:
         if process.role is Role.LOADER:
             loaders.setdefault(process.parent, []).append(process)
 
-    def posture(process: Process) -> Posture:
+    def state(process: Process) -> ThreadState:
         pid = process.pid
-        return _posture(process, look.at, stacks.get(pid), native, ways)
+        return _read_state(process, snapshot.at, stacks.get(pid), native, ways)
 
-    found: dict[int, Posture] = {}
-    for process in look.ranks:
-        one = posture(process)
+    found: dict[int, ThreadState] = {}
+    for process in snapshot.ranks:
+        one = state(process)
         if one.doing is Doing.LOADER:
-            one = replace(one, worker=_culprit(map(posture, loaders.get(process.pid, ()))))
+            one = replace(one, worker=_find_busy_worker(map(state, loaders.get(process.pid, ()))))
         elif one.doing is Doing.CHILD:
-            one = replace(one, started_cpu=_started_cpu(look, process.pid))
+            one = replace(one, started_cpu=_started_cpu(snapshot, process.pid))
         key = process.rank if process.rank is not None else -process.pid
         if key not in found or found[key].doing is Doing.DEAD:
             found[key] = one
@@ -99,13 +103,13 @@ def postures(look: Look, native: Natives | None = None) -> tuple[Posture, ...]:
 
 
 class _Ways:
-    """What frames alone tell, worked out once for all ranks that stand alike."""
+    """What frames alone show, computed once for all ranks with the same frames."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Frame, ...], _Way] = {}
 
     def of(self, listed: tuple[Frame, ...]) -> _Way:
-        """Of a thread's frames, innermost first: the trail, its place, and what it does there."""
+        """The trail, the place and the kind of wait of a thread's frames (innermost first)."""
         known = self._known.get(listed)
         if known is None:
             trail = frames.trail(listed)
@@ -113,11 +117,15 @@ class _Ways:
         return known
 
 
-def natives(looks: Iterable[Look]) -> Natives:
-    """The C functions that were called, by the Python frames that called them. What stands in the
-    same line waits for the same kind of thing, in whatever look or process it was seen."""
+def native_calls(snapshots: Iterable[Look]) -> NativeCalls:
+    """The C functions that were called, by the Python frames that called them.
+
+    Threads on the same line wait for the same kind of thing, in whichever snapshot or process.
+    """
     found: dict[tuple[Frame, ...], tuple[str, ...]] = {}
-    for stack in (one for look in looks for one in look.stacks if "native" in one.source):
+    for stack in (
+        one for snapshot in snapshots for one in snapshot.stacks if "native" in one.source
+    ):
         main = stack.main
         if main is None:
             continue
@@ -127,14 +135,14 @@ def natives(looks: Iterable[Look]) -> Natives:
     return found
 
 
-def _started_cpu(look: Look, pid: int) -> float:
-    """Of all processes below it."""
+def _started_cpu(snapshot: Look, pid: int) -> float:
+    """CPU seconds of all processes below this one."""
     below = {pid}
     used = 0.0
     for _ in range(4):  # a shell, what it runs, and what that starts
         children = [
             process
-            for process in look.processes
+            for process in snapshot.processes
             if process.parent in below and process.pid not in below
         ]
         below.update(one.pid for one in children)
@@ -142,30 +150,30 @@ def _started_cpu(look: Look, pid: int) -> float:
     return used
 
 
-def _python(look: Look) -> dict[int, Stack]:
-    """The last stack of each process, of Python alone if there is one."""
-    found = {stack.pid: stack for stack in look.stacks if "native" in stack.source}
-    found.update({one.pid: one for one in look.stacks if "native" not in one.source})
+def _newest_python_stacks(snapshot: Look) -> dict[int, Stack]:
+    """Pid -> its newest stack, one without C frames if there is one."""
+    found = {stack.pid: stack for stack in snapshot.stacks if "native" in stack.source}
+    found.update({one.pid: one for one in snapshot.stacks if "native" not in one.source})
     return found
 
 
-def _posture(
+def _read_state(
     process: Process,
     at: float,
     stack: Stack | None,
-    native: Natives,
+    native: NativeCalls,
     ways: _Ways,
-) -> Posture:
+) -> ThreadState:
     main = stack.main if stack is not None else None
     trail, place, told = ways.of(main.frames if main is not None else ())
     found = leaf(process, stack, told)
     if not found.certain or found.doing in (Doing.OWN, Doing.BLOCKED):
-        found = _by_native(found, native.get(trail, ()))
-    holder = _holder(stack)
+        found = _refine_by_native_calls(found, native.get(trail, ()))
+    holder = _find_gil_holder(stack)
     if holder is not None and found.doing in (Doing.OWN, Doing.LOCK, Doing.BLOCKED):
         found = Leaf(Doing.NATIVE, process.syscall)
         trail, place, _ = ways.of(holder.frames)
-    return Posture(
+    return ThreadState(
         rank=process.rank,
         pid=process.pid,
         doing=found.doing,
@@ -180,8 +188,8 @@ def _posture(
     )
 
 
-def _by_native(found: Leaf, called: Sequence[str]) -> Leaf:
-    """What the C functions below the innermost Python frame tell of a wait."""
+def _refine_by_native_calls(found: Leaf, called: Sequence[str]) -> Leaf:
+    """The wait, made more specific by the C functions below the innermost Python frame."""
     for names, doing, what in _WAITS:
         if any(word in function for function in called for word in names):
             return Leaf(doing, what)
@@ -194,8 +202,8 @@ def _of_python(frame: Frame) -> bool:
     return frame.file.endswith((".py", ".pyc")) or frame.file[:1] == "<"
 
 
-def _holder(stack: Stack | None) -> Thread | None:
-    """Another thread than the main one that holds Python's lock."""
+def _find_gil_holder(stack: Stack | None) -> Thread | None:
+    """The thread that holds Python's lock, if it is not the main thread."""
     threads = stack.threads if stack is not None else ()
     return next(
         (thread for thread in threads if thread.gil and not thread.main and thread.frames), None
@@ -203,19 +211,19 @@ def _holder(stack: Stack | None) -> Thread | None:
 
 
 def _works(thread: Thread) -> bool:
-    """Whether a helper thread is anywhere but where it rests."""
+    """Whether a helper thread is busy."""
     if thread.main or not thread.frames:
         return False
     return bool(thread.active) or not frames.anywhere(thread.frames[:3], *_PARKED)
 
 
-def _culprit(workers: Iterable[Posture]) -> Posture | None:
-    """The worker that keeps its rank waiting: one that is in the data set, not idle."""
+def _find_busy_worker(workers: Iterable[ThreadState]) -> ThreadState | None:
+    """The data-loader worker that the rank waits for: one that is in the data set, not idle."""
     busy = [worker for worker in workers if worker.doing is not Doing.UNKNOWN and not _idle(worker)]
     return min(busy, key=lambda one: _GRAVITY.get(one.doing, len(_GRAVITY)), default=None)
 
 
-def _idle(worker: Posture) -> bool:
+def _idle(worker: ThreadState) -> bool:
     return worker.place is None and frames.anywhere(
         worker.trail, "torch/utils/data/_utils/worker.py", "multiprocessing/"
     )
@@ -229,9 +237,9 @@ _GRAVITY = {
 }
 
 
-def distinct(found: Sequence[Posture]) -> dict[tuple[Frame, ...], list[Posture]]:
-    """By where they stand."""
-    groups: dict[tuple[Frame, ...], list[Posture]] = {}
-    for posture in found:
-        groups.setdefault(posture.trail, []).append(posture)
+def group_by_trail(found: Sequence[ThreadState]) -> dict[tuple[Frame, ...], list[ThreadState]]:
+    """The states by trail."""
+    groups: dict[tuple[Frame, ...], list[ThreadState]] = {}
+    for state in found:
+        groups.setdefault(state.trail, []).append(state)
     return groups

@@ -1,4 +1,4 @@
-"""What a main thread does: by its innermost frames, else by the system call that it is in.
+"""What a main thread is doing, by its innermost frames, else by its system call.
 
 Frames of torch 2.4 to 2.13 (torch/distributed/distributed_c10d.py, torch/utils/data/dataloader.py,
 torch/autograd/graph.py), as py-spy shows them.
@@ -15,6 +15,8 @@ from mgpu_doctor.case.job_snapshots import Frame, Process, Stack, Thread
 
 
 class Doing(str, Enum):
+    """What a thread is doing."""
+
     COLLECTIVE = "collective"
     BACKWARD = "backward"
     """Computes gradients, or waits for those of the others: DDP waits inside of it."""
@@ -53,14 +55,14 @@ class Leaf:
     operation: str | None = None
     """`all_reduce` of a collective, `read pipe:[7]` of a system call."""
     certain: bool = True
-    """Frames tell it; else a system call alone does, which a library may have made, too."""
+    """Whether frames show it. Otherwise only a system call does, perhaps made by a library."""
 
 
 C10D = "torch/distributed/distributed_c10d.py"
 BETWEEN_TWO = frozenset(
     ("send", "recv", "isend", "irecv", "batch_isend_irecv", "send_object_list", "recv_object_list")
 )
-"""Between two ranks: the others have no part in them."""
+"""Operations between two ranks."""
 OPERATIONS = BETWEEN_TWO | {
     *("all_reduce", "all_reduce_coalesced", "reduce", "broadcast", "broadcast_object_list"),
     *("all_gather", "all_gather_into_tensor", "all_gather_coalesced", "all_gather_object"),

@@ -1,4 +1,4 @@
-"""All that the traces of a case tell: the input of the rules."""
+"""The measures of a case's profiler traces: time by activity, waits, and the late rank."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from mgpu_doctor.case.profiler_traces import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """Seconds."""
+class TraceSummary:
+    """Measures of all traces of a case; times in seconds."""
 
     splits: Mapping[int, Split]
     """By place in the case's traces."""
     ranks: Mapping[int, int | None]
-    """Place -> rank."""
+    """By place in the case's traces; None: the trace does not say."""
     on_device: bool
     steps: int | None
-    """That the profiler marked on the rank with the most; None: none are."""
+    """Steps that the profiler marked, on the rank with the most; None: no marks."""
     step_seconds: float | None
-    """Mean of the job's."""
+    """Mean step time of the job."""
     step_medians: Mapping[int | None, float]
-    """Rank -> seconds, where its steps are marked."""
+    """Rank -> median step time, if its steps are marked."""
     world: int
     waits: Waits | None = None
     late: Late | None = None
     undecided: str | None = None
     """Why ranks were not compared."""
     longer: Mapping[str, float] | None = None
-    """Of the late rank: seconds a unit that a part of its work takes beyond the others' median."""
+    """Part of the late rank's work -> seconds per unit beyond the median of the other ranks."""
 
     @property
     def unit_seconds(self) -> float:
-        """Mean length of what `waits` has rows of."""
+        """Mean seconds of a row of `waits`: a step, or a stretch of one."""
         widest = max((one.window for one in self.splits.values()), default=0.0)
         return widest / len(self.waits.waits) if self.waits is not None else widest
 
 
-def tell(traces: Sequence[Trace], world: int | None) -> Told | None:
-    """None where there are no traces with anything in them."""
-    found = {place: split(trace) for place, trace in enumerate(traces)}
-    splits = {place: one for place, one in found.items() if one is not None}
+def summarize_traces(traces: Sequence[Trace], world: int | None) -> TraceSummary | None:
+    """The measures of all traces; None if no trace has usable events."""
+    by_place = {place: split(trace) for place, trace in enumerate(traces)}
+    splits = {place: parts for place, parts in by_place.items() if parts is not None}
     if not splits:
         return None
     lengths = {traces[place].rank: step_lengths(traces[place]) for place in splits}
     marked = [length for length in lengths.values() if len(length)]
-    told = Told(
+    summary = TraceSummary(
         splits=splits,
         ranks={place: traces[place].rank for place in splits},
         on_device=all(traces[place].on_device for place in splits),
@@ -60,20 +60,20 @@ def tell(traces: Sequence[Trace], world: int | None) -> Told | None:
         step_medians={rank: float(np.median(one)) for rank, one in lengths.items() if len(one)},
         world=max(world or 1, len(splits)),
     )
-    return _compared(told, [traces[place] for place in splits])
+    return _compared(summary, [traces[place] for place in splits])
 
 
-def _compared(told: Told, traces: Sequence[Trace]) -> Told:
-    if told.world < 2:
-        return told
+def _compared(summary: TraceSummary, traces: Sequence[Trace]) -> TraceSummary:
+    if summary.world < 2:
+        return summary
     try:
         waits = join(traces)
     except UnjoinableError as error:
-        return replace(told, undecided=str(error))
+        return replace(summary, undecided=str(error))
     if len(waits.waits) < LEAST_UNITS:
         few = f"{len(waits.waits)} steps were profiled; {LEAST_UNITS} decide at the earliest"
-        return replace(told, waits=waits, undecided=few)
-    compared = replace(told, waits=waits)
+        return replace(summary, waits=waits, undecided=few)
+    compared = replace(summary, waits=waits)
     late = find_late(waits, compared.unit_seconds)
     if late is None:
         return compared
@@ -81,16 +81,15 @@ def _compared(told: Told, traces: Sequence[Trace]) -> Told:
     return replace(compared, late=late, longer=_longer(compared, late))
 
 
-def _shown(told: Told, late: Late) -> float:
-    """How much longer than it the others communicate while nothing computes: of what they wait,
-    only that shows."""
-    exposed = {rank: one.exposed for rank, one in _joined(told).items()}
+def _shown(summary: TraceSummary, late: Late) -> float:
+    """Seconds per unit of the others' waiting that computing does not hide."""
+    exposed = {rank: parts.exposed for rank, parts in _joined(summary).items()}
     own = exposed.pop(late.rank)
     return max(0.0, min(exposed.values()) - own) / late.units
 
 
-def _longer(told: Told, late: Late) -> dict[str, float]:
-    parts = {rank: one.parts for rank, one in _joined(told).items()}
+def _longer(summary: TraceSummary, late: Late) -> dict[str, float]:
+    parts = {rank: one.parts for rank, one in _joined(summary).items()}
     own = parts.pop(late.rank, {})
     return {
         name: (value - float(np.median([part.get(name, 0.0) for part in parts.values()])))
@@ -99,8 +98,8 @@ def _longer(told: Told, late: Late) -> dict[str, float]:
     }
 
 
-def _joined(told: Told) -> dict[int | None, Split]:
-    """Of the ranks that could be compared."""
-    compared = told.waits.ranks if told.waits is not None else ()
-    by_rank = {told.ranks[place]: one for place, one in told.splits.items()}
+def _joined(summary: TraceSummary) -> dict[int | None, Split]:
+    """Rank -> its time split, of the ranks that could be compared."""
+    compared = summary.waits.ranks if summary.waits is not None else ()
+    by_rank = {summary.ranks[place]: one for place, one in summary.splits.items()}
     return {rank: one for rank, one in by_rank.items() if rank in compared}

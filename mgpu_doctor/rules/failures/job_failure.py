@@ -74,8 +74,8 @@ def _untold(measures: Measures) -> Iterable[Finding]:
         return
     echoes = measures.postmortem.failures
     code = case.job.exit_code
-    standing = hang_of_kind(measures, Stands.BEHIND)
-    if standing is not None and have_timed_out(standing, case):
+    hang = hang_of_kind(measures, Stands.BEHIND)
+    if hang is not None and have_timed_out(hang, case):
         return  # whom they waited for was seen
     parted = measures.divergence
     if echoes and parted is not None and parted.stands and parted.kind is not Parted.BEHIND:

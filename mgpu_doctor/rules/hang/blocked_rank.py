@@ -7,8 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.progress import Motion
-from mgpu_doctor.analysis.stacks.thread_states import Posture
+from mgpu_doctor.analysis.stacks.progress import RankProgress
+from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.findings import Fix
@@ -41,27 +41,27 @@ _UNSURE = WaitAssessment(False, 0.5)
 
 
 def assess_wait(
-    motion: Motion, snapshots: int, waiting: Collection[int] = ()
+    progress: RankProgress, snapshots: int, waiting: Collection[int] = ()
 ) -> WaitAssessment | None:
     """The assessment of what a rank is doing; None: it may just be a long step.
 
     `waiting`: pids of the ranks that wait for this one. What only they could do will not happen.
     """
-    state = motion.posture.point
-    if motion.turning:
+    state = progress.state.point
+    if progress.looping:
         return _UNSURE if snapshots >= LEAST_LOOP_SNAPSHOTS else None
     if state.doing in _MAY_TAKE_LONG:
         return None
     is_own_doing = _waits_for_own_side(state, waiting)
     if state.doing is Doing.LOCK:
-        return _assess_lock(motion, state, is_own_doing)
-    holds_gil = state.doing is Doing.NATIVE and motion.all_flat
+        return _assess_lock(progress, state, is_own_doing)
+    holds_gil = state.doing is Doing.NATIVE and progress.process_idle
     if (is_own_doing and not state.busy) or holds_gil:
         return WaitAssessment(True, 0.85)
     return _ASSESSMENTS.get(state.doing, _UNSURE)
 
 
-def _waits_for_own_side(state: Posture, waiting: Collection[int]) -> bool | None:
+def _waits_for_own_side(state: ThreadState, waiting: Collection[int]) -> bool | None:
     """Whether only this process, or processes that wait for it, could end its wait. None:
     unknown."""
     other_end = _OTHER_END.search(state.operation or "")
@@ -73,11 +73,13 @@ def _waits_for_own_side(state: Posture, waiting: Collection[int]) -> bool | None
     )
 
 
-def _assess_lock(motion: Motion, state: Posture, is_own_doing: bool | None) -> WaitAssessment:
+def _assess_lock(
+    progress: RankProgress, state: ThreadState, is_own_doing: bool | None
+) -> WaitAssessment:
     """A deadlock if no one can release the lock: no other thread of the process is working, and no
     other process holds a file lock."""
     is_file_lock = (state.operation or "").startswith(("flock", "fcntl"))
-    if state.busy or not motion.all_flat or (is_file_lock and not is_own_doing):
+    if state.busy or not progress.process_idle or (is_file_lock and not is_own_doing):
         return WaitAssessment(False, 0.55)
     return WaitAssessment(True, 0.85 if state.certain or is_file_lock else 0.75)
 
@@ -121,16 +123,16 @@ _VERBS = {
 }
 
 
-def describe_activity(motion: Motion) -> str:
+def describe_activity(progress: RankProgress) -> str:
     """What a rank is doing, to follow its name: `waits in f() at train.py:87 for a lock`."""
-    worker = motion.posture.worker
+    worker = progress.state.worker
     if worker is not None:
-        activity = _describe_process(motion, worker)
+        activity = _describe_process(progress, worker)
         return f"waits for its data-loader worker {worker.pid}, which {activity}"
-    return _describe_process(motion, motion.posture)
+    return _describe_process(progress, progress.state)
 
 
-def source_line(state: Posture) -> str | None:
+def source_line(state: ThreadState) -> str | None:
     """The full path and line where a rank is, for evidence."""
     place = state.point.place
     if place is None:
@@ -138,9 +140,9 @@ def source_line(state: Posture) -> str | None:
     return place.file if place.line is None else f"{place.file}:{place.line}"
 
 
-def _describe_process(motion: Motion, state: Posture) -> str:
+def _describe_process(progress: RankProgress, state: ThreadState) -> str:
     where = _describe_place(state)
-    if motion.turning:
+    if progress.looping:
         return f"keeps running{where} and does not return"
     if state.doing is Doing.LOCK:
         return f"waits{where} for {_describe_lock(state)}"
@@ -152,22 +154,22 @@ def _describe_process(motion: Motion, state: Posture) -> str:
     return f"{verb}{where}{f' {rest}' if rest else ''}"
 
 
-def _describe_place(state: Posture) -> str:
+def _describe_place(state: ThreadState) -> str:
     if state.place is None:
         return ""
     library = frames.foreign(state.trail)
     if library is not None and library != state.place:
-        return f"{_describe_frame(library)}, called at {frames.told(state.place)},"
+        return f"{_describe_frame(library)}, called at {frames.format_location(state.place)},"
     return _describe_frame(state.place)
 
 
 def _describe_frame(frame: Frame) -> str:
     function = frames.name(frame)
     inside = f" in {function}()" if function[:1] not in ("<", "") else ""
-    return f"{inside} at {frames.told(frame)}"
+    return f"{inside} at {frames.format_location(frame)}"
 
 
-def _describe_lock(state: Posture) -> str:
+def _describe_lock(state: ThreadState) -> str:
     operation = state.operation or ""
     if operation.startswith(("flock", "fcntl")):
         file = operation.partition(" ")[2]
@@ -175,7 +177,7 @@ def _describe_lock(state: Posture) -> str:
     return "a lock or another thread" if state.certain else "a lock or native code"
 
 
-def _describe_call(state: Posture) -> str:
+def _describe_call(state: ThreadState) -> str:
     call, _, file = (state.operation or "read or write").partition(" ")
     return f"{_VERBS.get(call, call)} {file}".strip()
 
@@ -183,12 +185,12 @@ def _describe_call(state: Posture) -> str:
 # ------------------------------------------------------------------------------------ what to do
 
 
-def suggest_fixes(motion: Motion) -> tuple[Fix, ...]:
+def suggest_fixes(progress: RankProgress) -> tuple[Fix, ...]:
     """What to do about a rank that is blocked like this; empty: no specific advice."""
-    state = motion.posture.point
-    if motion.posture.doing is Doing.LOADER and state.doing is not Doing.STOPPED:
-        return (_fix_loader(motion.posture),)
-    if motion.turning:
+    state = progress.state.point
+    if progress.state.doing is Doing.LOADER and state.doing is not Doing.STOPPED:
+        return (_fix_loader(progress.state),)
+    if progress.looping:
         return (_END_THE_LOOP,)
     if state.doing is Doing.STOPPED:
         return (
@@ -203,7 +205,7 @@ def suggest_fixes(motion: Motion) -> tuple[Fix, ...]:
     return (fix,) if fix is not None else ()
 
 
-def _fix_loader(state: Posture) -> Fix:
+def _fix_loader(state: ThreadState) -> Fix:
     worker = state.worker
     if worker is None:
         how = (
@@ -212,7 +214,7 @@ def _fix_loader(state: Posture) -> Fix:
             "`num_workers=0`."
         )
     else:
-        where = frames.told(worker.place) or "the dataset"
+        where = frames.format_location(worker.place) or "the dataset"
         how = (
             f"Fix {where}, where worker {worker.pid} is blocked. With `num_workers=0` the same "
             "code runs in the rank itself, under a debugger; `DataLoader(…, timeout=60)` turns "

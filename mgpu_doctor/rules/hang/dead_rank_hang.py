@@ -14,8 +14,8 @@ from mgpu_doctor.analysis.postmortem.dead_rank_stall import (
 )
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.analysis.stacks import hang_analysis
-from mgpu_doctor.analysis.stacks.hang_analysis import Kind, Standing
-from mgpu_doctor.analysis.stacks.thread_states import Posture
+from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
+from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.case.model import Case, Job, ProcessEnd, Rank, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_ranks
@@ -140,8 +140,8 @@ def _find_by_processes(measures: Measures) -> Iterable[Finding]:
     if hang is None:
         return
     case = measures.case
-    states = {motion.posture.rank: motion.posture for motion in hang.culprits}
-    gone = sorted({*hang.missing, *rank_numbers(motion.posture for motion in hang.culprits)})
+    states = {progress.state.rank: progress.state for progress in hang.culprits}
+    gone = sorted({*hang.missing, *rank_numbers(progress.state for progress in hang.culprits)})
     name = format_ranks(gone).capitalize() if gone else "A rank"
     verb = "is gone" if len(gone) <= 1 else "are gone"
     lasts = hang.seconds >= hang_analysis.LEAST_SECONDS
@@ -178,10 +178,10 @@ def _find_by_processes(measures: Measures) -> Iterable[Finding]:
     )
 
 
-def _how_it_ended(hang: Standing, case: Case) -> str:
-    if not any(motion.posture.process.state == "Z" for motion in hang.culprits):
+def _how_it_ended(hang: Hang, case: Case) -> str:
+    if not any(progress.state.process.state == "Z" for progress in hang.culprits):
         return "How it ended is unknown; its console and the kernel log (`dmesg -T`) may say."
-    state = hang.culprits[0].posture
+    state = hang.culprits[0].state
     end = _find_end(state, case)
     if end is None:
         return "Its parent has not yet read its exit status."
@@ -192,13 +192,13 @@ def _how_it_ended(hang: Standing, case: Case) -> str:
     return failure_text.cause_of(fall, case)
 
 
-def _find_end(state: Posture, case: Case) -> ProcessEnd | None:
+def _find_end(state: ThreadState, case: Case) -> ProcessEnd | None:
     return next((end for end in case.ends if end.pid == state.pid), None)
 
 
-def _gone_rows(hang: Standing, case: Case) -> Iterable[Evidence]:
-    for motion in hang.culprits[:MOST_ROWS]:
-        state = motion.posture
+def _gone_rows(hang: Hang, case: Case) -> Iterable[Evidence]:
+    for progress in hang.culprits[:MOST_ROWS]:
+        state = progress.state
         end = _find_end(state, case)
         how = "a zombie" if state.process.state == "Z" else "gone"
         if end is not None and (end.signal is not None or end.exit_code is not None):

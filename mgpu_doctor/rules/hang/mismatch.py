@@ -67,7 +67,7 @@ def _find_mismatch(measures: Measures, _: Limits) -> Iterable[Finding]:
 def find_rank_behind(measures: Measures, _: Limits) -> Iterable[Finding]:
     """`hang-rank-behind` by the flight recorder. Silent if stacks show what the rank is doing, or
     if it has ended."""
-    divergence, hang = measures.divergence, measures.standing
+    divergence, hang = measures.divergence, measures.hang
     if divergence is None or divergence.kind is not Kind.BEHIND:
         return
     if hang is not None and hang.kind in (HangKind.BEHIND, HangKind.ABSENT):
@@ -108,10 +108,10 @@ def _find_victims(divergence: Divergence) -> tuple[int, ...]:
 def _are_all_blocked_elsewhere(measures: Measures, divergence: Divergence) -> bool:
     """Whether the dumps leave open why ranks made no such call, and stacks show that all of them
     are blocked."""
-    hang = measures.standing
+    hang = measures.hang
     if divergence.culprits or hang is None or hang.kind is not HangKind.BEHIND:
         return False
-    blocked = {motion.posture.rank for motion in hang.culprits}
+    blocked = {progress.state.rank for progress in hang.culprits}
     return set(divergence.deviating) == blocked and not any(divergence.deviating.values())
 
 

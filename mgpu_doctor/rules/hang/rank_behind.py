@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem import dead_rank_stall as stall
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, NAPS, Kind, Standing
-from mgpu_doctor.analysis.stacks.progress import Motion
+from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, NAPS, Hang, Kind
+from mgpu_doctor.analysis.stacks.progress import RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.rules.hang import blocked_rank, mismatch
@@ -38,11 +38,11 @@ def _find_rank_behind(measures: Measures, _: Limits) -> Iterable[Finding]:
         yield from report_blocked_ranks(hang, measures, "hang-rank-behind")
 
 
-def report_blocked_ranks(hang: Standing, measures: Measures, code: str) -> Iterable[Finding]:
+def report_blocked_ranks(hang: Hang, measures: Measures, code: str) -> Iterable[Finding]:
     """A finding with this code about ranks that are blocked while others wait for them."""
     case = measures.case
     long = is_long(hang, case)
-    assessed = [_assess(motion, hang, long=long) for motion in hang.culprits]
+    assessed = [_assess(progress, hang, long=long) for progress in hang.culprits]
     known = [assessment for assessment in assessed if assessment is not None]
     if not known or len(known) < len(assessed):
         return
@@ -53,7 +53,7 @@ def report_blocked_ranks(hang: Standing, measures: Measures, code: str) -> Itera
     if not certain and _may_all_work(hang):
         return
     worst = max(
-        hang.culprits, key=lambda motion: blocked_rank.wait_priority(motion.posture.point.doing)
+        hang.culprits, key=lambda progress: blocked_rank.wait_priority(progress.state.point.doing)
     )
     yield Finding(
         code=code,
@@ -61,7 +61,7 @@ def report_blocked_ranks(hang: Standing, measures: Measures, code: str) -> Itera
         confidence=min(assessment.confidence for assessment in known),
         title=_title(hang, worst, certain=certain),
         cause=_cause(hang, worst, certain=certain, seconds=hang_seconds(hang, case)),
-        culprits=tuple(find_culprit(measures, motion.posture) for motion in hang.culprits),
+        culprits=tuple(find_culprit(measures, progress.state) for progress in hang.culprits),
         victims=rank_numbers(hang.waiting),
         evidence=(*culprit_rows(hang), *waiter_rows(hang), duration_row(hang, case)),
         fixes=(
@@ -71,14 +71,14 @@ def report_blocked_ranks(hang: Standing, measures: Measures, code: str) -> Itera
     )
 
 
-def _is_wrong_alone(motion: Motion) -> bool:
+def _is_wrong_alone(progress: RankProgress) -> bool:
     """Whether it is wrong even if no rank is seen to wait: other waits may be for work to do."""
-    state = motion.posture.point
-    is_worker_deadlock = motion.posture.worker is not None and state.doing is Doing.LOCK
+    state = progress.state.point
+    is_worker_deadlock = progress.state.worker is not None and state.doing is Doing.LOCK
     return is_worker_deadlock or state.doing in (Doing.STOPPED, Doing.NATIVE)
 
 
-def _may_all_work(hang: Standing) -> bool:
+def _may_all_work(hang: Hang) -> bool:
     """Whether the waiting ranks may be busy: a wait for a GPU can be a long step, in which a rank
     that sleeps meanwhile may have no part."""
     return bool(hang.waiting) and all(
@@ -86,9 +86,9 @@ def _may_all_work(hang: Standing) -> bool:
     )
 
 
-def _assess(motion: Motion, hang: Standing, *, long: bool) -> WaitAssessment | None:
+def _assess(progress: RankProgress, hang: Hang, *, long: bool) -> WaitAssessment | None:
     waiting = {state.pid for state in hang.waiting}
-    assessment = blocked_rank.assess_wait(motion, hang.looks, waiting)
+    assessment = blocked_rank.assess_wait(progress, hang.snapshots, waiting)
     if not long or (assessment is not None and assessment.is_permanent):
         return assessment
     return WaitAssessment(
@@ -96,24 +96,26 @@ def _assess(motion: Motion, hang: Standing, *, long: bool) -> WaitAssessment | N
     )
 
 
-def _title(hang: Standing, worst: Motion, *, certain: bool) -> str:
+def _title(hang: Hang, worst: RankProgress, *, certain: bool) -> str:
     count = len(hang.culprits)
     activity = blocked_rank.describe_activity(worst)
     if count > 1:
-        activities = {blocked_rank.describe_activity(motion) for motion in hang.culprits}
+        activities = {blocked_rank.describe_activity(progress) for progress in hang.culprits}
         activity = f"are blocked: {'each' if len(activities) == 1 else 'one'} {activity}"
-    name = name_ranks(motion.posture for motion in hang.culprits).capitalize()
+    name = name_ranks(progress.state for progress in hang.culprits).capitalize()
     return f"{name} {activity}{describe_waiters(hang, count, certain=certain)}"
 
 
-def _cause(hang: Standing, worst: Motion, *, certain: bool, seconds: float) -> str:
-    state, rank = worst.posture.point, worst.posture.rank
+def _cause(hang: Hang, worst: RankProgress, *, certain: bool, seconds: float) -> str:
+    state, rank = worst.state.point, worst.state.rank
     sentences = []
     if state.doing is Doing.STOPPED:
         who = "The process" if rank is None else f"The process of rank {rank}"
         sentences.append(f"{who} is in state T (stopped) and gets no CPU time.")
     elif state.trail:
-        calls = (f"{frames.name(frame)} {frames.told(frame)}" for frame in state.trail[-4:])
+        calls = (
+            f"{frames.name(frame)} {frames.format_location(frame)}" for frame in state.trail[-4:]
+        )
         sentences.append(f"Call path: {' → '.join(calls)}.")
     if hang.waiting:
         verb = "does not reach" if certain else "has not yet reached"
@@ -125,11 +127,11 @@ def _cause(hang: Standing, worst: Motion, *, certain: bool, seconds: float) -> s
     return " ".join(sentences)
 
 
-def _fix_if_unsure(worst: Motion, *, is_permanent: bool, is_over: bool) -> tuple[Fix, ...]:
-    if is_permanent or worst.posture.point.doing is Doing.STOPPED:
+def _fix_if_unsure(worst: RankProgress, *, is_permanent: bool, is_over: bool) -> tuple[Fix, ...]:
+    if is_permanent or worst.state.point.doing is Doing.STOPPED:
         return ()
     if is_over:
-        place = (blocked_rank.source_line(worst.posture) or "that line").rpartition("/")[2]
+        place = (blocked_rank.source_line(worst.state) or "that line").rpartition("/")[2]
         return (
             Fix(
                 "look-there",
@@ -172,7 +174,7 @@ RULES: tuple[Rule, ...] = (
         fixes="Depends on what the rank is doing: release the lock, set a timeout, fix the "
         "dataset, `kill -CONT`.",
         examine=_find_rank_behind,
-        needs=("standing",),
+        needs=("hang",),
         alternatives=(Detector(mismatch.find_rank_behind),),
     ),
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, Kind, Standing
-from mgpu_doctor.analysis.stacks.progress import Motion
+from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, Hang, Kind
+from mgpu_doctor.analysis.stacks.progress import RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
@@ -41,18 +41,18 @@ def _find_rendezvous_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
     hang = hang_of_kind(measures, Kind.JOINING)
     if hang is None:
         return
-    alive = [motion for motion in hang.culprits if motion.posture.doing is not Doing.DEAD]
+    alive = [progress for progress in hang.culprits if progress.state.doing is not Doing.DEAD]
     if alive and len(alive) == len(hang.culprits) and not hang.missing:
         yield from report_blocked_ranks(hang, measures, "hang-rendezvous")
     else:
         yield from _report_absent_ranks(hang, measures)
 
 
-def _report_absent_ranks(hang: Standing, measures: Measures) -> Iterable[Finding]:
+def _report_absent_ranks(hang: Hang, measures: Measures) -> Iterable[Finding]:
     """Ranks have exited or were never started, or no rank is at fault."""
     case = measures.case
-    dead = [motion for motion in hang.culprits if motion.posture.doing is Doing.DEAD]
-    absent = sorted({*hang.missing, *rank_numbers(motion.posture for motion in dead)})
+    dead = [progress for progress in hang.culprits if progress.state.doing is Doing.DEAD]
+    absent = sorted({*hang.missing, *rank_numbers(progress.state for progress in dead)})
     long = is_long(hang, case)
     if not absent and not long and not (hang.complete and _are_past_startup(hang, case)):
         return  # they may be about to connect, or others may still start on other hosts
@@ -64,7 +64,7 @@ def _report_absent_ranks(hang: Standing, measures: Measures) -> Iterable[Finding
     else:
         title = f"{waiting.capitalize()} {verb} in init_process_group, and no other rank joins"
     present = len(hang.waiting) + len(hang.culprits) - len(dead)
-    states = {motion.posture.rank: motion.posture for motion in dead}
+    states = {progress.state.rank: progress.state for progress in dead}
     yield Finding(
         code="hang-rendezvous",
         severity=Severity.CRITICAL if absent or long else Severity.WARNING,
@@ -86,14 +86,14 @@ def _report_absent_ranks(hang: Standing, measures: Measures) -> Iterable[Finding
     )
 
 
-def _describe_absence(absent: list[int], dead: Sequence[Motion]) -> str:
+def _describe_absence(absent: list[int], dead: Sequence[RankProgress]) -> str:
     is_one = len(absent) == 1
-    if absent == sorted(rank_numbers(motion.posture for motion in dead)):
+    if absent == sorted(rank_numbers(progress.state for progress in dead)):
         return "has exited" if is_one else "have exited"
     return "is not running" if is_one else "are not running"
 
 
-def _are_past_startup(hang: Standing, case: Case) -> bool:
+def _are_past_startup(hang: Hang, case: Case) -> bool:
     """Whether all of them have run for so long that they are not just starting."""
     pids = {state.pid for state in hang.waiting}
     started = {rank.pid: rank.started for rank in case.ranks if rank.pid in pids}

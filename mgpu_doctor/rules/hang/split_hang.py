@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind
-from mgpu_doctor.analysis.stacks.thread_states import Posture
+from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO, Doing
 from mgpu_doctor.case.job_snapshots import Frame
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
@@ -53,7 +53,7 @@ def find_split_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
     confidence = (0.8 if is_sure else 0.55) if is_mismatch else 0.45
     sides = list(zip(hang.sides, _distinct_places(hang.sides), strict=True))
     if hang.culprits:
-        culprit = hang.culprits[0].posture
+        culprit = hang.culprits[0].state
         title = f"Rank {culprit.rank} waits in {describe_operations([culprit])}, all others in "
         title += describe_operations(hang.sides[0])
     elif point_to_point:
@@ -71,7 +71,7 @@ def find_split_hang(measures: Measures, _: Limits) -> Iterable[Finding]:
         cause="Every rank is blocked in a collective that the others do not call, so they wait for "
         "each other. Usually a branch that depends on the rank, its data or its loss makes some "
         "ranks skip a collective or call a different one.",
-        culprits=tuple(find_culprit(measures, motion.posture) for motion in hang.culprits),
+        culprits=tuple(find_culprit(measures, progress.state) for progress in hang.culprits),
         victims=rank_numbers(hang.waiting),
         evidence=(
             *(
@@ -95,12 +95,12 @@ def _direction(operation: str | None) -> str:
     return "receive" if (operation or "").startswith("recv") else "send"
 
 
-def _describe(state: Posture, at: Frame | None) -> str:
-    place = f" at {frames.told(at)}" if at is not None else ""
+def _describe(state: ThreadState, at: Frame | None) -> str:
+    place = f" at {frames.format_location(at)}" if at is not None else ""
     return f"{state.operation or 'a wait'}{place}"
 
 
-def _distinct_places(sides: Sequence[Sequence[Posture]]) -> list[Frame | None]:
+def _distinct_places(sides: Sequence[Sequence[ThreadState]]) -> list[Frame | None]:
     """The line in which each side waits; if it is the same line, the line that led there."""
     places = [side[0].place for side in sides]
     if len(set(places)) == len(places):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from mgpu_doctor.analysis.stacks import frames, prefix_tree
-from mgpu_doctor.analysis.stacks.thread_states import postures
+from mgpu_doctor.analysis.stacks.thread_states import list_thread_states
 from mgpu_doctor.analysis.stacks.wait_classifier import WAITING
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Branch, Finding
@@ -19,7 +19,7 @@ MOST_CALLS = 64
 def build_branches(case: Case, findings: Iterable[Finding]) -> tuple[Branch, ...]:
     """The tree of the newest snapshot, root first; empty if no stack was read, or if the job
     completed."""
-    root = prefix_tree.tree_of(case.looks)
+    root = prefix_tree.build_newest_tree(case.looks)
     if root is None or case.job.outcome is Outcome.COMPLETED:
         return ()
     culprits = frozenset(
@@ -36,11 +36,11 @@ def describe_places(case: Case) -> dict[int, str]:
     if not case.looks:
         return {}
     places = {}
-    for state in postures(case.looks[-1]):
+    for state in list_thread_states(case.looks[-1]):
         place = state.point.place
         if place is not None:
             what = state.operation if state.doing in WAITING else f"{frames.name(place)}()"
-            places[state.pid] = f"{what} {frames.told(place)}"
+            places[state.pid] = f"{what} {frames.format_location(place)}"
     return places
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem import dead_rank_stall as stall
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.hang_analysis import Kind, Standing
-from mgpu_doctor.analysis.stacks.thread_states import Posture
+from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
+from mgpu_doctor.analysis.stacks.thread_states import ThreadState
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Culprit, Evidence
@@ -27,13 +27,13 @@ _TIMED_OUT = ("timed out waiting", "application timeout caused pair closure")
 STACKS, PROCESS_TABLE = "stacks", "process table"
 
 
-def hang_of_kind(measures: Measures, kind: Kind) -> Standing | None:
+def hang_of_kind(measures: Measures, kind: Kind) -> Hang | None:
     """The job's hang if it is of this kind."""
-    hang = measures.standing
+    hang = measures.hang
     return hang if hang is not None and hang.kind is kind else None
 
 
-def hang_seconds(hang: Standing, case: Case) -> float:
+def hang_seconds(hang: Hang, case: Case) -> float:
     """Seconds for which the waiting ranks have waited: as the snapshots show, or as their black
     boxes say. A rank whose wait never returned waited until it ended."""
     pids = {state.pid for state in hang.waiting}
@@ -46,7 +46,7 @@ def hang_seconds(hang: Standing, case: Case) -> float:
     return max(hang.seconds, min(waited, default=0.0))
 
 
-def is_long(hang: Standing, case: Case) -> bool:
+def is_long(hang: Hang, case: Case) -> bool:
     """Whether it lasts longer than a slow step: the limits of `hang-rank-dead` if steps were
     recorded, or so long that the waiting ranks timed out."""
     if have_timed_out(hang, case):
@@ -57,7 +57,7 @@ def is_long(hang: Standing, case: Case) -> bool:
     return hang_seconds(hang, case) >= least
 
 
-def have_timed_out(hang: Standing, case: Case) -> bool:
+def have_timed_out(hang: Hang, case: Case) -> bool:
     """Whether every waiting rank ended with a timeout error."""
     errors = {rank.pid: rank.error.message for rank in case.ranks if rank.error is not None}
     messages = [errors.get(state.pid, "") for state in hang.waiting]
@@ -66,7 +66,7 @@ def have_timed_out(hang: Standing, case: Case) -> bool:
     )
 
 
-def find_culprit(measures: Measures, state: Posture) -> Culprit:
+def find_culprit(measures: Measures, state: ThreadState) -> Culprit:
     """The rank or process as a culprit, with its host if that is known."""
     rank = measures.rank(state.rank) if state.rank is not None else None
     hosts = measures.case.job.hosts
@@ -74,7 +74,7 @@ def find_culprit(measures: Measures, state: Posture) -> Culprit:
     return Culprit(state.rank, host=host, device=rank.device if rank else None, pid=state.pid)
 
 
-def rank_numbers(states: Iterable[Posture]) -> tuple[int, ...]:
+def rank_numbers(states: Iterable[ThreadState]) -> tuple[int, ...]:
     """The known ranks, ascending."""
     return tuple(sorted(state.rank for state in states if state.rank is not None))
 
@@ -82,7 +82,7 @@ def rank_numbers(states: Iterable[Posture]) -> tuple[int, ...]:
 # ---------------------------------------------------------------------------------------- wording
 
 
-def name_ranks(states: Iterable[Posture]) -> str:
+def name_ranks(states: Iterable[ThreadState]) -> str:
     """`ranks 0 and 2`; `3 processes` if their ranks are unknown."""
     listed = list(states)
     known = rank_numbers(listed)
@@ -91,12 +91,12 @@ def name_ranks(states: Iterable[Posture]) -> str:
     return "a process" if len(listed) == 1 else f"{len(listed)} processes"
 
 
-def name_process(state: Posture) -> str:
+def name_process(state: ThreadState) -> str:
     """`rank 2`, or `process 4711`."""
     return f"process {state.pid}" if state.rank is None else f"rank {state.rank}"
 
 
-def describe_waiters(hang: Standing, culprits: int, *, certain: bool) -> str:
+def describe_waiters(hang: Hang, culprits: int, *, certain: bool) -> str:
     """`; ranks 0 and 1 wait for it in all_reduce at train.py:87`; empty if no one waits."""
     if not hang.waiting:
         return ""
@@ -109,11 +109,11 @@ def describe_waiters(hang: Standing, culprits: int, *, certain: bool) -> str:
     )
 
 
-def describe_operations(waiting: Iterable[Posture]) -> str:
+def describe_operations(waiting: Iterable[ThreadState]) -> str:
     """Where they wait: `all_reduce at train.py:87`."""
     places: dict[str, None] = {}
     for state in waiting:
-        line = frames.told(state.place)
+        line = frames.format_location(state.place)
         operation = state.operation or "a wait"
         places[f"{operation} at {line}" if line else operation] = None
     return " and ".join(list(places)[:2]) + (" and elsewhere" if len(places) > 2 else "")
@@ -122,21 +122,21 @@ def describe_operations(waiting: Iterable[Posture]) -> str:
 # --------------------------------------------------------------------------------------- evidence
 
 
-def culprit_rows(hang: Standing) -> tuple[Evidence, ...]:
+def culprit_rows(hang: Hang) -> tuple[Evidence, ...]:
     """What the culprits are doing."""
     rows = []
-    for motion in hang.culprits[:MOST_ROWS]:
-        state = motion.posture
+    for progress in hang.culprits[:MOST_ROWS]:
+        state = progress.state
         source = PROCESS_TABLE if state.doing in (Doing.DEAD, Doing.STOPPED) else STACKS
-        activity = blocked_rank.describe_activity(motion)
+        activity = blocked_rank.describe_activity(progress)
         line = blocked_rank.source_line(state)
         rows.append(Evidence(name_process(state), activity, "text", None, source, line))
     return tuple(rows)
 
 
-def waiter_rows(hang: Standing) -> tuple[Evidence, ...]:
+def waiter_rows(hang: Hang) -> tuple[Evidence, ...]:
     """What the other ranks wait in, one row per place."""
-    places: dict[tuple[str | None, str | None], list[Posture]] = {}
+    places: dict[tuple[str | None, str | None], list[ThreadState]] = {}
     for state in hang.waiting:
         places.setdefault((state.operation, blocked_rank.source_line(state)), []).append(state)
     return tuple(
@@ -145,7 +145,7 @@ def waiter_rows(hang: Standing) -> tuple[Evidence, ...]:
     )
 
 
-def duration_row(hang: Standing, case: Case) -> Evidence:
+def duration_row(hang: Hang, case: Case) -> Evidence:
     """How long the job has hung, and what shows it."""
     seconds = hang_seconds(hang, case)
     if seconds > hang.seconds:
@@ -155,7 +155,7 @@ def duration_row(hang: Standing, case: Case) -> Evidence:
         measure = "time since the main threads last ran"
         return Evidence(measure, round(seconds, 1), "s", None, "scheduler")
     is_polling = any(state.doing is Doing.JOINING for state in hang.waiting)
-    is_looping = any(motion.turning for motion in hang.culprits)
+    is_looping = any(progress.looping for progress in hang.culprits)
     how = "at the same place" if is_polling or is_looping else "without using CPU"
-    measure = f"blocked {how}, in {format_count(hang.looks, 'snapshot')}"
+    measure = f"blocked {how}, in {format_count(hang.snapshots, 'snapshot')}"
     return Evidence(measure, round(seconds, 3), "s", None, STACKS)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.traces.late_rank import FLOOR, LEAST_UNITS, Late
-from mgpu_doctor.analysis.traces.trace_summary import Told
+from mgpu_doctor.analysis.traces.trace_summary import TraceSummary
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
@@ -32,38 +32,40 @@ WORDS = {
 }
 MEASURED = (
     "In profiler traces: collectives of all ranks are joined by group and number; the rank that "
-    f"stands in them shortest is named if the others stand longer, in {LEAST_UNITS} steps or more, "
-    f"by {FLOOR:.0%} of the step and beyond chance (the same test, on few steps). Kernels, copies, "
-    "loader, forward, backward and optimizer tell what takes longer there."
+    f"spends the least time in them is named if the others spend longer, in {LEAST_UNITS} steps or "
+    f"more, by {FLOOR:.0%} of the step and beyond chance (the same test, on few steps). Kernels, "
+    "copies, loader, forward, backward and optimizer show what takes longer there."
 )
 
 
 def detector(code: str) -> Detector:
-    """Detects a rank whose excess has this code. If steps were recorded, they decide."""
+    """A detector of the late rank for this code, used only if no step records could be compared."""
 
     def examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
-        told = measures.traced
-        if told is None or told.late is None:
+        summary = measures.traced
+        if summary is None or summary.late is None:
             return
-        part = _part(told, told.late)
-        saved = told.late.saved / max(told.unit_seconds, 1e-12)
+        part = _part(summary, summary.late)
+        saved = summary.late.saved / max(summary.unit_seconds, 1e-12)
         fits = CODES.get(part or "", "straggler-other") == code
         if fits and saved >= limits["cost"]:
-            yield _finding(measures, told, code, part, min(saved, 1.0))
+            yield _finding(measures, summary, code, part, min(saved, 1.0))
 
     return Detector(examine, MEASURED, needs=("traced",), unless=("joined",))
 
 
-def _part(told: Told, late: Late) -> str | None:
-    longer = told.longer or {}
+def _part(summary: TraceSummary, late: Late) -> str | None:
+    longer = summary.longer or {}
     most = max(longer, key=lambda name: longer[name], default=None)
     return most if most is not None and longer[most] >= MOSTLY * late.saved else None
 
 
-def _finding(measures: Measures, told: Told, code: str, part: str | None, saved: float) -> Finding:
-    late = told.late
+def _finding(
+    measures: Measures, summary: TraceSummary, code: str, part: str | None, saved: float
+) -> Finding:
+    late = summary.late
     assert late is not None
-    longer = (told.longer or {}).get(part or "", 0.0)
+    longer = (summary.longer or {}).get(part or "", 0.0)
     does = WORDS.get(part or "", "")
     what = f": {format_seconds(longer)} more per {late.unit} go into {does}" if part else ""
     units = "steps" if late.unit == "step" else "stretches of them"
@@ -74,10 +76,12 @@ def _finding(measures: Measures, told: Told, code: str, part: str | None, saved:
         severity=severity_of_cost(saved),
         confidence=round(min(0.95, 0.5 + 0.05 * late.units), 2),
         title=f"Rank {late.rank} is slowing down the other ranks{what}",
-        cause=_cause(told, late, part),
+        cause=_cause(summary, late, part),
         culprits=(culprit_of(measures, late.rank),),
         victims=tuple(
-            sorted(rank for rank in told.ranks.values() if rank is not None and rank != late.rank)
+            sorted(
+                rank for rank in summary.ranks.values() if rank is not None and rank != late.rank
+            )
         ),
         evidence=(
             Evidence(
@@ -99,7 +103,7 @@ def _finding(measures: Measures, told: Told, code: str, part: str | None, saved:
             ),
             *(
                 Evidence(f"{name} beyond the others' median", extra, "s", 0.0, source, where)
-                for name, extra in sorted((told.longer or {}).items(), key=lambda item: -item[1])
+                for name, extra in sorted((summary.longer or {}).items(), key=lambda item: -item[1])
                 if extra >= 0.1 * late.saved
             ),
         ),
@@ -108,16 +112,16 @@ def _finding(measures: Measures, told: Told, code: str, part: str | None, saved:
     )
 
 
-def _cause(told: Told, late: Late, part: str | None) -> str:
+def _cause(summary: TraceSummary, late: Late, part: str | None) -> str:
     waits = (
-        f"The others stand {format_seconds(late.wait_of_others)} a {late.unit} in collectives "
-        "until it "
-        f"comes; it waits {format_seconds(late.wait)}."
+        f"The others wait {format_seconds(late.wait_of_others)} per {late.unit} in collectives "
+        f"until it arrives; it waits {format_seconds(late.wait)}."
     )
     if part is not None:
         return f"{waits} Most of that goes into {WORDS[part]}."
-    known = "kernels, copies and loader" if told.on_device else "forward, backward and optimizer"
-    return f"{waits} Its {known} take about as long as the others', so it is what lies between."
+    known = "kernels, copies and loader" if summary.on_device else "forward, backward and optimizer"
+    between = "so the time is lost between them"
+    return f"{waits} Its {known} take about as long as on the other ranks, {between}."
 
 
 def _fix(late: Late, part: str | None, saved: float) -> Fix:
@@ -142,7 +146,7 @@ def _fix(late: Late, part: str | None, saved: float) -> Fix:
     return Fix(
         "mend-rank",
         f"Find what only rank {late.rank} does",
-        f"Open its trace beside another's (ui.perfetto.dev) and look at what it does before each "
+        f"Open its trace beside another's (ui.perfetto.dev) and compare what it does before each "
         f"collective; search the code for `if rank == {late.rank}`, logging, saving and `.item()`.",
         gain,
     )

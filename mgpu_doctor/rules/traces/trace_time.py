@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.traces.time_split import Split, by_name
-from mgpu_doctor.analysis.traces.trace_summary import Told
+from mgpu_doctor.analysis.traces.trace_summary import TraceSummary
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_count, format_ranks, format_seconds, format_share
 from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.rule import Detector, Examine, Limits, Rule
 
 OVERLAP_EXPOSED = 0.10
-"""Exposed communication, of the time, from which hiding it is worth a word (torch-tb-profiler
-0.4.3, BSD: communication of more than 10 % of the step)."""
+"""Share of exposed communication from which hiding it is suggested (torch-tb-profiler 0.4.3, BSD:
+communication of more than 10 % of the step)."""
 HIDDEN = 0.5
-"""Share of the communication that computing hides, below which the order of things is to blame."""
+"""Share of the communication that computing hides; below it, overlap is poor."""
 BUSY = 0.70
 """Share of the time in which a device ran something (SageMaker's LowGPUUtilization: 70 %)."""
 MOSTLY = 0.5
@@ -29,30 +29,31 @@ _HOSTED = (
 )
 
 
-def _exposed_least(told: Told) -> float | None:
-    """Share of the time; None: one of several ranks alone cannot tell transfer from waiting."""
-    if told.world < 2 or len(told.splits) < 2:
+def _exposed_least(summary: TraceSummary) -> float | None:
+    """Smallest share of exposed communication of any rank; None if one of several ranks is
+    traced alone, which does not separate transfer from waiting."""
+    if summary.world < 2 or len(summary.splits) < 2:
         return None
-    return min(split.exposed / split.window for split in told.splits.values())
+    return min(split.exposed / split.window for split in summary.splits.values())
 
 
 def _find_communication(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    told = measures.traced
-    share = _exposed_least(told) if told is not None else None
-    if told is None or share is None or share < limits["share"] or _is_hideable(told):
+    summary = measures.traced
+    share = _exposed_least(summary) if summary is not None else None
+    if summary is None or share is None or share < limits["share"] or _is_hideable(summary):
         return
     saved = share * (1 - 1 / BATCHES)
     yield Finding(
         code="communication-bound",
-        severity=severity_of_cost(saved) if told.on_device else Severity.INFO,
-        confidence=0.85 if told.on_device else 0.6,
+        severity=severity_of_cost(saved) if summary.on_device else Severity.INFO,
+        confidence=0.85 if summary.on_device else 0.6,
         title=f"Moving data between the ranks takes {format_share(share)} of the time, with "
         "nothing "
         "computed meanwhile",
         cause="Computing takes too little time for so many bytes on this link."
-        + ("" if told.on_device else _HOSTED),
-        evidence=tuple(_moving(told, share)),
-        cost=_cost(told, saved) if told.on_device else Cost(),
+        + ("" if summary.on_device else _HOSTED),
+        evidence=tuple(_moving(summary, share)),
+        cost=_cost(summary, saved) if summary.on_device else Cost(),
         fixes=(
             Fix(
                 "accumulate",
@@ -70,21 +71,21 @@ def _find_communication(measures: Measures, limits: Limits) -> Iterable[Finding]
     )
 
 
-def _is_hideable(told: Told) -> bool:
-    """Whether computing takes longer than moving does, and hides little of it."""
-    if not told.on_device:
+def _is_hideable(summary: TraceSummary) -> bool:
+    """Whether computing takes longer than communication, and hides little of it."""
+    if not summary.on_device:
         return False
-    least = min(told.splits.values(), key=lambda split: split.exposed / split.window)
+    least = min(summary.splits.values(), key=lambda split: split.exposed / split.window)
     hidden = least.communication - least.exposed
     return least.compute >= least.communication and hidden < HIDDEN * least.communication
 
 
 def _find_poor_overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
-    told = measures.traced
-    share = _exposed_least(told) if told is not None else None
-    if told is None or share is None or share < OVERLAP_EXPOSED or not _is_hideable(told):
+    summary = measures.traced
+    share = _exposed_least(summary) if summary is not None else None
+    if summary is None or share is None or share < OVERLAP_EXPOSED or not _is_hideable(summary):
         return
-    least = min(told.splits.values(), key=lambda split: split.exposed / split.window)
+    least = min(summary.splits.values(), key=lambda split: split.exposed / split.window)
     hidden = 1 - least.exposed / least.communication
     saved = share - least.communication * (1 - HIDDEN) / least.window
     yield Finding(
@@ -96,8 +97,8 @@ def _find_poor_overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
         "the time is spent on moving data alone",
         cause=f"Kernels compute for {format_seconds(least.compute)} and data moves for "
         f"{format_seconds(least.communication)}, mostly one after the other.",
-        evidence=tuple(_moving(told, share)),
-        cost=_cost(told, saved),
+        evidence=tuple(_moving(summary, share)),
+        cost=_cost(summary, saved),
         fixes=(
             Fix(
                 "overlap",
@@ -112,23 +113,23 @@ def _find_poor_overlap(measures: Measures, _: Limits) -> Iterable[Finding]:
 
 
 def _find_input_wait(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    told = measures.traced
-    share = _fetching(told) if told is not None else 0.0
-    if told is None or share < limits["share"]:
+    summary = measures.traced
+    share = _fetching(summary) if summary is not None else 0.0
+    if summary is None or share < limits["share"]:
         return
-    who = "All ranks wait" if len(told.splits) > 1 else "The training waits"
+    who = "All ranks wait" if len(summary.splits) > 1 else "The training waits"
     yield Finding(
         code="input-bound",
         severity=severity_of_cost(share),
         confidence=0.8,
         title=f"{who} for data: {format_share(share)} of the time",
-        cause="The loop stands in its DataLoader while nothing runs. Why is not in a trace: the "
-        "workers are processes of their own."
+        cause="The loop waits in its DataLoader while nothing runs. Traces do not show why: "
+        "the workers are separate processes."
         if measures.case.job.framework == "torch"
-        else "The loop stands in its iterator while nothing runs.",
-        victims=_ranks(told),
+        else "The loop waits in its iterator while nothing runs.",
+        victims=_ranks(summary),
         evidence=(_least("in the loader, with nothing else running", share, limits["share"]),),
-        cost=_cost(told, share),
+        cost=_cost(summary, share),
         fixes=(
             Fix(
                 "load-in-background",
@@ -141,22 +142,22 @@ def _find_input_wait(measures: Measures, limits: Limits) -> Iterable[Finding]:
     )
 
 
-def _fetching(told: Told) -> float:
-    return min(split.fetching / split.window for split in told.splits.values())
+def _fetching(summary: TraceSummary) -> float:
+    return min(split.fetching / split.window for split in summary.splits.values())
 
 
 def _find_idle(code: str) -> Examine:
-    """Finds `launch-bound` or `low-utilization`: one of them where devices stand idle."""
+    """The rule's `examine` for `launch-bound` or `low-utilization`: devices that are idle."""
 
     def examine(measures: Measures, _: Limits) -> Iterable[Finding]:
-        told = measures.traced
-        if told is None or not told.on_device or _fetching(told) >= OVERLAP_EXPOSED:
+        summary = measures.traced
+        if summary is None or not summary.on_device or _fetching(summary) >= OVERLAP_EXPOSED:
             return
-        splits = list(told.splits.values())
+        splits = list(summary.splits.values())
         share = min(one.idle / one.window for one in splits)
         launching = all(_is_launching(one) for one in splits)
         if share >= 1 - BUSY and launching == (code == "launch-bound"):
-            yield _idle(told, code, share)
+            yield _idle(summary, code, share)
 
     return examine
 
@@ -166,8 +167,8 @@ def _is_launching(split: Split) -> bool:
     return why is not None and why.host >= MOSTLY * split.idle and why.short >= MOSTLY * why.host
 
 
-def _idle(told: Told, code: str, share: float) -> Finding:
-    split = max(told.splits.values(), key=lambda split: split.idle / split.window)
+def _idle(summary: TraceSummary, code: str, share: float) -> Finding:
+    split = max(summary.splits.values(), key=lambda split: split.idle / split.window)
     many = code == "launch-bound"
     host = split.why_idle.host if split.why_idle is not None else 0.0
     title = f"The GPUs run nothing for {format_share(share)} of the time or more"
@@ -197,20 +198,20 @@ def _idle(told: Told, code: str, share: float) -> Finding:
         cause="Most gaps are short and end with a kernel that the host launched only then."
         if many
         else "The host launched nothing, or the device waited for something else.",
-        victims=_ranks(told),
+        victims=_ranks(summary),
         evidence=(
             _least("nothing runs on the device", share, 1 - BUSY),
             Evidence("of it nothing had been launched", host, "s", split.idle, SOURCE),
             Evidence("kernels that compute, on a rank", split.kernels, "kernels", None, SOURCE),
             Evidence("median length of these", split.kernel, "s", None, SOURCE),
         ),
-        cost=_cost(told, share),
+        cost=_cost(summary, share),
         fixes=(fix,),
     )
 
 
-def _moving(told: Told, share: float) -> Iterator[Evidence]:
-    least = min(told.splits.values(), key=lambda split: split.exposed / split.window)
+def _moving(summary: TraceSummary, share: float) -> Iterator[Evidence]:
+    least = min(summary.splits.values(), key=lambda split: split.exposed / split.window)
     yield _least("data moves and nothing computes", share, None)
     hidden = least.communication - least.exposed
     yield Evidence("communication, of which hidden", hidden, "s", least.communication, SOURCE)
@@ -222,26 +223,26 @@ def _least(what: str, share: float, limit: float | None) -> Evidence:
     return Evidence(measure, share, "fraction", limit, SOURCE)
 
 
-def _cost(told: Told, share: float) -> Cost:
-    step = told.step_seconds
+def _cost(summary: TraceSummary, share: float) -> Cost:
+    step = summary.step_seconds
     return Cost(share, None if step is None else share * step)
 
 
-def _ranks(told: Told) -> tuple[int, ...]:
-    return tuple(sorted(rank for rank in told.ranks.values() if rank is not None))
+def _ranks(summary: TraceSummary) -> tuple[int, ...]:
+    return tuple(sorted(rank for rank in summary.ranks.values() if rank is not None))
 
 
-def _name_ranks(told: Told) -> str:
-    """`ranks 0-7`, or how many traces where they have no numbers."""
-    known = _ranks(told)
-    return format_ranks(known) if known else format_count(len(told.splits), "rank")
+def _name_ranks(summary: TraceSummary) -> str:
+    """`ranks 0-7`, or `8 ranks` if the traces do not say which."""
+    known = _ranks(summary)
+    return format_ranks(known) if known else format_count(len(summary.splits), "rank")
 
 
 def _split(measures: Measures, _: Limits) -> Iterable[Finding]:
-    told = measures.traced
-    if told is None:
+    summary = measures.traced
+    if summary is None:
         return
-    splits = list(told.splits.values())
+    splits = list(summary.splits.values())
     window = sum(one.window for one in splits)
     compute, exposed, idle, moved = (
         sum(getattr(one, name) for one in splits) / window
@@ -253,20 +254,24 @@ def _split(measures: Measures, _: Limits) -> Iterable[Finding]:
         confidence=1.0,
         title=f"{format_share(compute)} of the time computes, {format_share(exposed)} moves data "
         "or waits "
-        f"for it with nothing computed, {format_share(idle)} is idle ({_name_ranks(told)})",
+        f"for it with nothing computed, {format_share(idle)} is idle ({_name_ranks(summary)})",
         cause="Means over ranks, between the first and the last event "
-        + ("on each device." if told.on_device else "of each process: no GPU is in these traces."),
+        + (
+            "on each device."
+            if summary.on_device
+            else "of each process: no GPU is in these traces."
+        ),
         evidence=tuple(_split_evidence(measures, moved, exposed)),
     )
 
 
 def _split_evidence(measures: Measures, moved: float, exposed: float) -> Iterator[Evidence]:
-    told = measures.traced
-    assert told is not None
+    summary = measures.traced
+    assert summary is not None
     if moved:
         hidden = 1 - exposed / moved
         yield Evidence("communication that computing hides", hidden, "fraction", None, "traces")
-    why = [split.why_idle for split in told.splits.values() if split.why_idle is not None]
+    why = [split.why_idle for split in summary.splits.values() if split.why_idle is not None]
     if why:
         count = len(why)
         for name, seconds in (
@@ -275,7 +280,7 @@ def _split_evidence(measures: Measures, moved: float, exposed: float) -> Iterato
             ("idle for another reason", sum(one.other for one in why)),
         ):
             yield Evidence(f"{name}, mean of the ranks", seconds / count, "s", None, "traces")
-    first = measures.case.traces[min(told.splits)]
+    first = measures.case.traces[min(summary.splits)]
     for name, count, seconds in by_name(first, MOST_NAMES):
         yield Evidence(
             f"{name[:80]} ({format_count(count, 'time')})",
@@ -288,7 +293,7 @@ def _split_evidence(measures: Measures, moved: float, exposed: float) -> Iterato
 
 
 def _detector(examine: Examine, measured: str) -> Detector:
-    """If steps were recorded, they decide."""
+    """A detector that is used only if no step records could be compared."""
     return Detector(
         examine, f"In profiler traces: {measured}", needs=("traced",), unless=("joined",)
     )
@@ -304,7 +309,7 @@ OVERLAP_POOR = _detector(
 )
 INPUT_BOUND = _detector(
     _find_input_wait,
-    "the loop stood in its DataLoader and the device ran nothing, on the rank with the least of "
+    "the loop waited in its DataLoader while the device ran nothing, on the rank with the least of "
     "it.",
 )
 LAUNCH_BOUND = _detector(
@@ -325,8 +330,8 @@ RULES: tuple[Rule, ...] = (
         measured="Unions of the intervals in PyTorch profiler traces: kernels that compute, "
         "collectives, copies; gaps by what ended them, as HolisticTraceAnalysis does. Without a "
         "GPU: operators and what gloo says of its collectives.",
-        thresholds="No threshold: it is told of every set of traces.",
-        fixes="None: it is for looking.",
+        thresholds="No threshold: every set of traces gets this finding.",
+        fixes="None: it only shows where the time goes.",
         examine=_split,
         unverified="a trace recorded on a GPU: those of the tests are simulated in its layout",
     ),

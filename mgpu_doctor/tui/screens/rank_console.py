@@ -9,7 +9,7 @@ from rich.cells import chop_cells
 from rich.text import Text
 
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.thread_states import postures
+from mgpu_doctor.analysis.stacks.thread_states import list_thread_states
 from mgpu_doctor.analysis.stacks.wait_classifier import WAITING, Doing
 from mgpu_doctor.case.job_snapshots import Frame, Look, Stack, Thread
 from mgpu_doctor.formatting import UNKNOWN, format_count
@@ -97,12 +97,12 @@ def _one(look: Look, pid: int) -> Iterator[Text]:
 
 
 def _doing(look: Look, pid: int) -> str:
-    posture = next((one for one in postures(look) if one.pid == pid), None)
+    posture = next((one for one in list_thread_states(look) if one.pid == pid), None)
     if posture is None:
         return ""
     waits = posture.operation if posture.doing in WAITING else None
     what = waits or ("works" if posture.doing is Doing.OWN else posture.doing.value)
-    place = frames.told(posture.place)
+    place = frames.format_location(posture.place)
     return f": {text.line(what)}" + (f", at {text.line(place)}" if place else "")
 
 
@@ -136,7 +136,7 @@ def _frames(listed: Sequence[Frame], most: int) -> Iterator[Text]:
 
 
 def _frame(frame: Frame) -> Text:
-    place = frames.told(frame) or UNKNOWN
+    place = frames.format_location(frame) or UNKNOWN
     style = "bold" if frames.own(frame) else ""
     return Text.assemble(
         (f"    {text.line(frame.function)}  ", style), (text.line(place), style or DIM)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.thread_states import Posture, postures
+from mgpu_doctor.analysis.stacks.thread_states import ThreadState, list_thread_states
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.job_snapshots import Frame
 from tests.support import looking
 from tests.support.looking import C10D, LOOP, Scene, Seen
 
 
-def posture(seen: Seen, worker: Seen | None = None) -> Posture:
+def state(seen: Seen, worker: Seen | None = None) -> ThreadState:
     scene = Scene({0: [seen]}, workers={0: [worker]} if worker else {}, count=1)
-    (found,) = postures(scene.looks()[0])
+    (found,) = list_thread_states(scene.looks()[0])
     return found
 
 
@@ -57,7 +57,7 @@ def test_a_trail_has_no_wrappers_and_begins_with_the_users_own_code() -> None:
         "exchange train.py:65",
         "all_reduce distributed_c10d.py:3252",
     ]
-    assert frames.told(frames.place(trail)) == "train.py:65"
+    assert frames.format_location(frames.place(trail)) == "train.py:65"
 
 
 def test_a_workers_trail_has_none_of_its_parents_frames() -> None:
@@ -71,7 +71,7 @@ def test_where_no_code_is_the_users_a_library_other_than_torch_is_the_place() ->
             ("Trainer.train transformers/trainer.py:7", "linear torch/nn/functional.py:9")
         )
     )
-    assert frames.told(frames.place(trail)) == "transformers/trainer.py:7"
+    assert frames.format_location(frames.place(trail)) == "transformers/trainer.py:7"
 
 
 def test_a_deep_or_empty_stack_is_borne() -> None:
@@ -180,37 +180,40 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_main_thread_does(name: str) -> None:
     seen, doing, operation = CASES[name]
-    found = posture(seen)
+    found = state(seen)
     assert (found.doing, found.operation) == (doing, operation)
 
 
 def test_another_thread_that_holds_pythons_lock_is_where_the_rank_stands() -> None:
-    found = posture(Seen(USER, syscall="futex", holder=("hog util.py:99",)))
+    found = state(Seen(USER, syscall="futex", holder=("hog util.py:99",)))
     assert found.doing is Doing.NATIVE
-    assert frames.told(found.place) == "util.py:99"
+    assert frames.format_location(found.place) == "util.py:99"
 
 
 def test_native_frames_tell_a_lock_from_a_wait_for_a_collective() -> None:
-    lock = posture(Seen(USER, native=("futex_wait", "PyThread_acquire_lock_timed")))
+    lock = state(Seen(USER, native=("futex_wait", "PyThread_acquire_lock_timed")))
     assert (lock.doing, lock.certain) == (Doing.LOCK, True)
-    work = posture(Seen(USER, native=("futex_wait", "c10d::ProcessGroupGloo::AsyncWork::wait")))
+    work = state(Seen(USER, native=("futex_wait", "c10d::ProcessGroupGloo::AsyncWork::wait")))
     assert (work.doing, work.certain) == (Doing.COLLECTIVE, True)
-    plain = posture(Seen(USER, native=("futex_wait", "something_else")))
+    plain = state(Seen(USER, native=("futex_wait", "something_else")))
     assert (plain.doing, plain.certain) == (Doing.LOCK, False)
 
 
 def test_the_worker_that_is_in_the_data_set_is_the_one_that_is_waited_for() -> None:
-    stuck = posture(
+    stuck = state(
         Seen(looking.LOADING, syscall="poll"),
         Seen((*looking.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31")),
     )
     assert stuck.worker is not None
-    assert (stuck.point.doing, frames.told(stuck.point.place)) == (Doing.LOCK, "util.py:31")
-    idle = posture(Seen(looking.LOADING, syscall="poll"), Seen(looking.IDLE_WORKER, syscall="poll"))
+    assert (stuck.point.doing, frames.format_location(stuck.point.place)) == (
+        Doing.LOCK,
+        "util.py:31",
+    )
+    idle = state(Seen(looking.LOADING, syscall="poll"), Seen(looking.IDLE_WORKER, syscall="poll"))
     assert idle.worker is None
 
 
 def test_a_helper_thread_at_rest_is_not_busy() -> None:
     parked = ("_worker concurrent/futures/thread.py:81",)
-    assert not posture(Seen(USER, helpers=[parked])).busy
-    assert posture(Seen(USER, helpers=[parked, ("upload util.py:4",)])).busy
+    assert not state(Seen(USER, helpers=[parked])).busy
+    assert state(Seen(USER, helpers=[parked, ("upload util.py:4",)])).busy

@@ -9,45 +9,51 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mgpu_doctor.analysis.stacks.hang_analysis import Kind, Standing, doubtful, stand, undecided
+from mgpu_doctor.analysis.stacks.hang_analysis import (
+    Hang,
+    Kind,
+    analyse_hang,
+    explain_inconclusive,
+    list_unclear_processes,
+)
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from tests.support import looking
 from tests.support.looking import LOCKED, LOOP, WAITS, Scene, Seen, collective, moving, scene, stuck
 
 
-def named(standing: Standing | None) -> tuple[Kind, list[int | None]] | None:
-    if standing is None:
+def named(hang: Hang | None) -> tuple[Kind, list[int | None]] | None:
+    if hang is None:
         return None
-    return standing.kind, [one.posture.rank for one in standing.culprits]
+    return hang.kind, [one.state.rank for one in hang.culprits]
 
 
 def test_who_stands_outside_of_the_collective_is_behind() -> None:
-    found = stand(scene({1: LOCKED}).looks())
+    found = analyse_hang(scene({1: LOCKED}).looks())
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
     assert [one.rank for one in found.waiting] == [0, 2, 3]
-    assert (found.seconds, found.looks, found.complete) == (2.0, 3, True)
+    assert (found.seconds, found.snapshots, found.complete) == (2.0, 3, True)
 
 
 def test_between_two_ranks_and_in_a_pipeline_the_minority_is_not_blamed() -> None:
-    assert named(stand(scene({0: LOCKED}, ranks=2).looks())) == (Kind.BEHIND, [0])
+    assert named(analyse_hang(scene({0: LOCKED}, ranks=2).looks())) == (Kind.BEHIND, [0])
     stages = {
         0: [Seen(collective("send", 50))],
         1: LOCKED,
         2: [Seen(collective("recv", 52))],
         3: [Seen(collective("recv", 52))],
     }
-    assert named(stand(Scene(stages).looks())) == (Kind.BEHIND, [1])
+    assert named(analyse_hang(Scene(stages).looks())) == (Kind.BEHIND, [1])
     most_stand = Scene({0: WAITS, 1: LOCKED, 2: LOCKED, 3: LOCKED})
-    assert named(stand(most_stand.looks())) == (Kind.BEHIND, [1, 2, 3])
+    assert named(analyse_hang(most_stand.looks())) == (Kind.BEHIND, [1, 2, 3])
 
 
 def test_one_look_shows_no_motion_and_decides_nothing() -> None:
-    assert stand(scene({1: LOCKED}).looks()[:1]) is None
+    assert analyse_hang(scene({1: LOCKED}).looks()[:1]) is None
     short = scene({1: LOCKED})
     short.every = 0.2
-    assert stand(short.looks()) is None
-    assert stand(()) is None
+    assert analyse_hang(short.looks()) is None
+    assert analyse_hang(()) is None
 
 
 MOVES: dict[str, Mapping[int, Sequence[Seen]]] = {
@@ -68,43 +74,43 @@ def test_a_job_that_moves_or_cannot_be_seen_does_not_stand(name: str) -> None:
     job = scene(MOVES[name])
     if "worker" in name:
         job.workers = {1: moving((*looking.FETCHING, "get data.py:3"), 3, active=True)}
-    assert stand(job.looks()) is None
+    assert analyse_hang(job.looks()) is None
 
 
 def test_what_stood_only_before_is_not_told() -> None:
     released = [*LOCKED, *LOCKED, Seen(collective())]
-    assert stand(scene({1: released}).looks()) is None
+    assert analyse_hang(scene({1: released}).looks()) is None
 
 
 def test_one_look_suffices_where_the_scheduler_tells_that_nobody_has_run() -> None:
     waits = [Seen(collective(), rested=300.0)]
     late = stuck("f util.py:3", syscall="clock_nanosleep", rested=90.0)
-    found = stand(scene({1: late}, others=waits).looks()[:1])
+    found = analyse_hang(scene({1: late}, others=waits).looks()[:1])
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
     assert found.seconds == 90.0
     just = stuck("f util.py:3", rested=0.01)
-    assert stand(scene({1: just}, others=waits).looks()[:1]) is None
+    assert analyse_hang(scene({1: just}, others=waits).looks()[:1]) is None
 
 
 def test_who_sleeps_again_and_again_is_waited_for_while_the_others_do_not_run() -> None:
     polls = moving((*LOOP, "f util.py:3"), 3, step=0.01, syscall="clock_nanosleep")
-    found = stand(scene({1: polls}).looks())
+    found = analyse_hang(scene({1: polls}).looks())
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
     assert found.seconds == 2.0
     run = moving(collective(), 3, step=0.01)
-    assert stand(scene({1: polls}, others=run).looks()) is None  # a step was over meanwhile
+    assert analyse_hang(scene({1: polls}, others=run).looks()) is None  # a step was over meanwhile
     works = moving((*LOOP, "f util.py:3"), 3, step=0.2, syscall="clock_nanosleep")
-    assert stand(scene({1: works}).looks()) is None
+    assert analyse_hang(scene({1: works}).looks()) is None
     goes_on = [replace(one, calls=(*LOOP, f"f util.py:{at}")) for at, one in enumerate(polls, 3)]
-    assert stand(scene({1: goes_on}).looks()) is None
+    assert analyse_hang(scene({1: goes_on}).looks()) is None
 
 
 def test_who_spins_in_its_wait_does_not_shorten_what_the_scheduler_tells() -> None:
     spins = moving((*LOOP, "barrier " + looking.C10D + ":9"), 3, step=1.0, active=True)
     late = stuck("f util.py:3", syscall="clock_nanosleep", rested=90.0)
-    found = stand(scene({1: late}, others=spins).looks())
+    found = analyse_hang(scene({1: late}, others=spins).looks())
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
     assert found.seconds == 90.0
@@ -112,33 +118,33 @@ def test_who_spins_in_its_wait_does_not_shorten_what_the_scheduler_tells() -> No
 
 def test_a_stopped_rank_is_told_at_the_first_look_a_traced_one_when_it_lasts() -> None:
     job = scene({1: [Seen(collective(), state="T")]})
-    assert named(stand(job.looks()[:1])) == (Kind.BEHIND, [1])
+    assert named(analyse_hang(job.looks()[:1])) == (Kind.BEHIND, [1])
     traced = scene({1: [Seen(collective(), state="t")]})
-    assert stand(traced.looks()[:1]) is None
-    assert named(stand(traced.looks())) == (Kind.BEHIND, [1])
+    assert analyse_hang(traced.looks()[:1]) is None
+    assert named(analyse_hang(traced.looks())) == (Kind.BEHIND, [1])
 
 
 def test_a_dead_rank_is_told_at_the_first_look_if_a_collective_waits_for_it() -> None:
     dead = scene({1: [Seen(state="Z")]})
-    assert named(stand(dead.looks()[:1])) == (Kind.ABSENT, [1])
+    assert named(analyse_hang(dead.looks()[:1])) == (Kind.ABSENT, [1])
     between_two = scene({1: [Seen(state="Z")]}, others=[Seen(collective("recv"))])
-    assert stand(between_two.looks()[:1]) is None
-    assert named(stand(between_two.looks())) == (Kind.ABSENT, [1])
+    assert analyse_hang(between_two.looks()[:1]) is None
+    assert named(analyse_hang(between_two.looks())) == (Kind.ABSENT, [1])
 
 
 def test_ranks_that_end_one_after_the_other_are_not_missed() -> None:
     works = Scene({0: moving((*LOOP, "save util.py:3"), 3), 1: [Seen(state="Z")], 2: WAITS})
-    assert stand(works.looks()) is None
+    assert analyse_hang(works.looks()) is None
     destroys = Scene({0: [Seen(collective("destroy_process_group"))], 1: [Seen(state="Z")]})
-    assert stand(destroys.looks()[:1]) is None
+    assert analyse_hang(destroys.looks()[:1]) is None
     ending = Scene({0: [Seen(("_shutdown threading.py:1590",))], 1: [Seen(state="Z")]})
-    assert stand(ending.looks()) is None
+    assert analyse_hang(ending.looks()) is None
 
 
 def test_a_rank_without_a_process_is_missed_once_the_others_stand() -> None:
     job = Scene(dict.fromkeys((0, 1, 3), WAITS), missing=(2,))
-    assert stand(job.looks()[:1]) is None
-    found = stand(job.looks())
+    assert analyse_hang(job.looks()[:1]) is None
+    found = analyse_hang(job.looks())
     assert named(found) == (Kind.ABSENT, [])
     assert found is not None
     assert found.missing == (2,)
@@ -147,28 +153,28 @@ def test_a_rank_without_a_process_is_missed_once_the_others_stand() -> None:
 def test_who_waits_for_others_to_join_is_a_victim() -> None:
     joins = [Seen(looking.JOINING)]
     late = scene({1: [Seen((*looking.ROOT, "f util.py:4"))]}, others=joins)
-    assert named(stand(late.looks())) == (Kind.JOINING, [1])
-    absent = stand(Scene({0: joins, 1: joins}, missing=(2,)).looks())
+    assert named(analyse_hang(late.looks())) == (Kind.JOINING, [1])
+    absent = analyse_hang(Scene({0: joins, 1: joins}, missing=(2,)).looks())
     assert named(absent) == (Kind.JOINING, [])
     imports = scene({1: moving(looking.IMPORTING, 3, active=True)}, others=joins)
-    assert stand(imports.looks()) is None
+    assert analyse_hang(imports.looks()) is None
 
 
 def test_all_in_one_place_blames_nobody_and_says_so() -> None:
-    found = stand(scene({}).looks())
+    found = analyse_hang(scene({}).looks())
     assert named(found) == (Kind.TOGETHER, [])
-    assert "all_reduce at train.py:65" in (undecided(found) or "")
-    assert undecided(stand(scene({1: LOCKED}).looks())) is None
-    assert undecided(None) is None
+    assert "all_reduce at train.py:65" in (explain_inconclusive(found) or "")
+    assert explain_inconclusive(analyse_hang(scene({1: LOCKED}).looks())) is None
+    assert explain_inconclusive(None) is None
 
 
 def test_of_different_collectives_one_is_wrong_only_against_three_that_agree() -> None:
     other = [Seen(collective("broadcast", 70))]
-    assert named(stand(scene({1: other}, ranks=4).looks())) == (Kind.APART, [1])
-    assert named(stand(scene({1: other}, ranks=3).looks())) == (Kind.APART, [])
-    assert named(stand(scene({1: other}, ranks=2).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: other}, ranks=4).looks())) == (Kind.APART, [1])
+    assert named(analyse_hang(scene({1: other}, ranks=3).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: other}, ranks=2).looks())) == (Kind.APART, [])
     two = scene({1: other, 2: other}, ranks=8)
-    assert named(stand(two.looks())) == (Kind.APART, [])
+    assert named(analyse_hang(two.looks())) == (Kind.APART, [])
 
 
 def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None:
@@ -182,42 +188,42 @@ def test_where_there_are_several_groups_nobody_is_wrong_by_being_alone() -> None
         )
     ]
     other = [Seen(collective("broadcast", 70))]
-    assert named(stand(scene({1: other}, others=fsdp).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: other}, others=fsdp).looks())) == (Kind.APART, [])
     received = [Seen(collective("recv", 70))]
-    assert named(stand(scene({1: received}).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: received}).looks())) == (Kind.APART, [])
 
 
 @pytest.mark.parametrize("call", ["all_gather_single", "reduce_scatter_single"])
 def test_the_newer_names_of_collectives_are_waited_in_too(call: str) -> None:
     """torch 2.13 calls them under fully_shard, where who waits is behind nobody."""
     sharded = [Seen((*LOOP, "unshard torch/distributed/fsdp/x.py:3", f"{call} {looking.C10D}:9"))]
-    assert named(stand(scene({1: LOCKED}, others=sharded).looks())) == (Kind.BEHIND, [1])
+    assert named(analyse_hang(scene({1: LOCKED}, others=sharded).looks())) == (Kind.BEHIND, [1])
     different = scene({1: [Seen(collective("all_reduce", 70))]}, others=sharded, ranks=2)
-    assert named(stand(different.looks())) == (Kind.APART, [])
+    assert named(analyse_hang(different.looks())) == (Kind.APART, [])
 
 
 def test_if_all_receive_nobody_sends() -> None:
     receives = [Seen(collective("recv", 52))]
-    assert named(stand(scene({}, others=receives).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({}, others=receives).looks())) == (Kind.APART, [])
     elsewhere = scene({}, others=receives)
     elsewhere.world_size = 8
-    assert named(stand(elsewhere.looks())) == (Kind.TOGETHER, [])
+    assert named(analyse_hang(elsewhere.looks())) == (Kind.TOGETHER, [])
 
 
 def test_a_wait_for_a_gpu_decides_nothing() -> None:
     device = [Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"))]
-    found = stand(scene({1: device}).looks())
+    found = analyse_hang(scene({1: device}).looks())
     assert named(found) == (Kind.APART, [])
-    assert "GPU" in (undecided(found) or "")
+    assert "GPU" in (explain_inconclusive(found) or "")
     item = moving((*LOOP, "log train.py:77"), 3, step=1.0, active=True, gil=False, syscall=None)
-    assert named(stand(scene({1: item}).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: item}).looks())) == (Kind.APART, [])
 
 
 def test_ranks_under_ddp_wait_in_the_backward_pass() -> None:
     backward = [Seen(looking.BACKWARD)]
-    assert named(stand(scene({2: LOCKED}, others=backward).looks())) == (Kind.BEHIND, [2])
+    assert named(analyse_hang(scene({2: LOCKED}, others=backward).looks())) == (Kind.BEHIND, [2])
     works = scene({0: moving(looking.BACKWARD, 3), 2: LOCKED}, others=backward)
-    assert stand(works.looks()) is None
+    assert analyse_hang(works.looks()) is None
 
 
 def test_a_loop_that_does_not_end_is_where_it_began() -> None:
@@ -227,54 +233,54 @@ def test_a_loop_that_does_not_end_is_where_it_began() -> None:
     ]
     job = scene({3: lines})
     job.count = 4
-    found = stand(job.looks())
+    found = analyse_hang(job.looks())
     assert named(found) == (Kind.BEHIND, [3])
     assert found is not None
-    assert found.culprits[0].turning
+    assert found.culprits[0].looping
     assert found.seconds == 3.0
 
 
 def test_only_a_doubtful_culprit_is_worth_a_pause() -> None:
-    assert doubtful(scene({1: LOCKED}).looks()) == (1001,)
+    assert list_unclear_processes(scene({1: LOCKED}).looks()) == (1001,)
     certain = stuck("f util.py:3", "Condition.wait threading.py:327")
-    assert doubtful(scene({1: certain}).looks()) == ()
-    assert doubtful(scene({}).looks()) == ()
+    assert list_unclear_processes(scene({1: certain}).looks()) == ()
+    assert list_unclear_processes(scene({}).looks()) == ()
     known = stuck("f util.py:3", syscall="flock /x, locked by itself")
-    assert doubtful(scene({1: known}).looks()) == ()
+    assert list_unclear_processes(scene({1: known}).looks()) == ()
 
 
 def test_not_every_look_reads_the_workers_stacks() -> None:
     job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
     calls = (*looking.FETCHING, "get data.py:9", "take util.py:31")
     job.workers = {1: [Seen(calls, unread=True), Seen(calls)]}
-    found = stand(job.looks())
+    found = analyse_hang(job.looks())
     assert named(found) == (Kind.BEHIND, [1])
     assert found is not None
-    assert found.culprits[0].posture.point.pid == 5001
+    assert found.culprits[0].state.point.pid == 5001
     assert found.seconds == 2.0
 
 
 def test_a_wait_that_leaves_no_frame_of_torchs_is_one_where_another_is_seen_elsewhere() -> None:
     waits = [Seen((*LOOP, "exchange train.py:66"))]
     sleeps = stuck("f util.py:3", syscall="clock_nanosleep")
-    assert named(stand(scene({1: sleeps}, others=waits).looks())) == (Kind.BEHIND, [1])
+    assert named(analyse_hang(scene({1: sleeps}, others=waits).looks())) == (Kind.BEHIND, [1])
     locks = stuck("f util.py:3", native=("PyThread_acquire_lock_timed",))
-    assert named(stand(scene({1: locks}, others=waits).looks())) == (Kind.BEHIND, [1])
-    unknown = stand(scene({1: LOCKED}, others=waits).looks())
+    assert named(analyse_hang(scene({1: locks}, others=waits).looks())) == (Kind.BEHIND, [1])
+    unknown = analyse_hang(scene({1: LOCKED}, others=waits).looks())
     assert unknown is not None
     assert unknown.waiting == ()
-    assert len(doubtful(scene({1: LOCKED}, others=waits).looks())) == 2
+    assert len(list_unclear_processes(scene({1: LOCKED}, others=waits).looks())) == 2
 
 
 def test_native_frames_of_the_last_look_explain_the_earlier_ones() -> None:
     calls = (*LOOP, "f util.py:3")
     waits = [Seen(calls), Seen(calls), Seen(calls, native=("c10d::Work::wait",))]
-    assert named(stand(scene({1: waits}).looks())) == (Kind.APART, [])
+    assert named(analyse_hang(scene({1: waits}).looks())) == (Kind.APART, [])
     locks = [Seen(calls), Seen(calls), Seen(calls, native=("PyThread_acquire_lock_timed",))]
-    standing = stand(scene({1: locks}).looks())
-    assert named(standing) == (Kind.BEHIND, [1])
-    assert standing is not None
-    assert standing.culprits[0].posture.certain
+    hang = analyse_hang(scene({1: locks}).looks())
+    assert named(hang) == (Kind.BEHIND, [1])
+    assert hang is not None
+    assert hang.culprits[0].state.certain
 
 
 STUCK: dict[str, tuple[Seen, Doing]] = {
@@ -303,10 +309,10 @@ def test_whoever_stands_and_does_not_wait_is_named(
         culprits.pop()
     seen, doing = STUCK[how]
     job = Scene({r: [seen] if r in culprits else [Seen(where[r])] for r in range(ranks)})
-    found = stand(job.looks())
+    found = analyse_hang(job.looks())
     assert named(found) == (Kind.BEHIND, sorted(culprits))
     assert found is not None
-    assert {one.posture.doing for one in found.culprits} == {doing}
+    assert {one.state.doing for one in found.culprits} == {doing}
 
 
 POSES = (
@@ -333,9 +339,9 @@ def test_a_job_of_which_every_rank_uses_time_is_never_said_to_stand(
         rank: [Seen(pose, cpu=at * used, active=None) for at, pose in enumerate(seen)]
         for rank, seen in enumerate(poses)
     }
-    assert stand(Scene(ranks, count=5).looks()) is None
+    assert analyse_hang(Scene(ranks, count=5).looks()) is None
 
 
 def test_a_thousand_ranks() -> None:
-    found = stand(scene({417: LOCKED}, ranks=1000).looks())
+    found = analyse_hang(scene({417: LOCKED}, ranks=1000).looks())
     assert named(found) == (Kind.BEHIND, [417])
