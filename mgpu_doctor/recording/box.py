@@ -199,12 +199,12 @@ class BoxReader:
         seldom = tuple(header[at : at + 8] for at in _SELDOM)
         if whole or self._seldom is None:
             self._windows = self._history.poll(header)
-        if (told := whole or seldom != self._seldom) and len(new := self._events.poll(header)):
+        if (has_news := whole or seldom != self._seldom) and len(new := self._events.poll(header)):
             self._told = (*self._told, *map(_event, new))[-self._at.event_capacity :]
         self._seldom = seldom
         windows, window = self._windows
         header = self._before = self._header()
-        if told:
+        if has_news:
             self._told_texts = self._texts.poll(header)
         texts = self._told_texts
         ended, code = word(header, layout.ENDED), word(header, layout.EXIT_CODE)

@@ -49,7 +49,7 @@ class TextReader:
         return Texts(
             birth=self._birth.value or {},
             last_words=self._words.value or {},
-            damage=tuple(f"{name} cannot be read" for name, held in named if held.value is None),
+            damage=tuple(f"{name} cannot be read" for name, known in named if known.value is None),
         )
 
     def site(self, published: int) -> str | None:
@@ -75,26 +75,26 @@ class TextReader:
     def _fresh(
         self,
         header: bytes,
-        held: _Held,
+        known: _Held,
         word_at: int,
         place: Callable[[int], tuple[int, int] | None],
     ) -> _Held:
         published = header[word_at : word_at + 8]
         for _ in range(_ATTEMPTS):
             if not any(published):
-                return held
+                return known
             where = place(word(published, 0))
             if where is None:
                 return _Held(published, None)
             raw = read_at(self._fd, *where)
-            if raw == held.raw:
-                return held
-            held = _Held(raw, _object(raw))
+            if raw == known.raw:
+                return known
+            known = _Held(raw, _object(raw))
             now = read_at(self._fd, word_at, 8)
-            if held.value is not None and now == published:
+            if known.value is not None and now == published:
                 break
             published = now
-        return held
+        return known
 
     def _birth_place(self, published: int) -> tuple[int, int] | None:
         slot, length = published >> 32, published & 0xFFFFFFFF

@@ -78,9 +78,9 @@ class DeviceLines:
         return line
 
     def _device(self, device: Mapping[str, Any]) -> Json:
-        told = _quiet(_rounded(_known(device)))
-        pcie = _known(told.pop("pcie", None) or {})
-        steady = {name: told.pop(name) for name in STEADY & told.keys()}
+        facts = _quiet(_rounded(_known(device)))
+        pcie = _known(facts.pop("pcie", None) or {})
+        steady = {name: facts.pop(name) for name in STEADY & facts.keys()}
         link = {name: value for name, value in pcie.items() if name not in TRAFFIC}
         traffic = {name: value for name, value in pcie.items() if name in TRAFFIC}
         index = device["index"]
@@ -88,36 +88,37 @@ class DeviceLines:
         now = {**steady, "link": link}
         if before == now and lines < WHOLE_EVERY:
             self._written[index] = (before, lines + 1)
-            return {**told, "same": True, **({"pcie": traffic} if traffic else {})}
+            return {**facts, "same": True, **({"pcie": traffic} if traffic else {})}
         self._written[index] = (now, 1)
-        return {**told, **steady, **({"pcie": pcie} if pcie else {})}
+        return {**facts, **steady, **({"pcie": pcie} if pcie else {})}
 
 
-def _known(told: Mapping[str, Any]) -> Json:
+def _known(facts: Mapping[str, Any]) -> Json:
     """Without what is unknown, or a list of nothing that says no more than its absence."""
     return {
         name: value
-        for name, value in told.items()
+        for name, value in facts.items()
         if value is not None and (value != [] or name == "clock_reasons")
     }
 
 
-def _quiet(told: Json) -> Json:
+def _quiet(facts: Json) -> Json:
     """Of links with the same counters: those that are not 0, and once the names of all."""
-    links = told.get("nvlinks")
+    links = facts.get("nvlinks")
     kinds = {tuple(kind for kind, _ in link["errors"]) for link in links or ()}
     if not links or len(kinds) != 1 or () in kinds:
-        return told
+        return facts
     short = []
     for link in links:
         errors = [[kind, count] for kind, count in link["errors"] if count]
         rest = {name: value for name, value in link.items() if name != "errors"}
         short.append({**rest, "errors": errors} if errors else rest)
-    return {**told, "nvlinks": short, "nvlink_errors": list(kinds.pop())}
+    return {**facts, "nvlinks": short, "nvlink_errors": list(kinds.pop())}
 
 
-def _rounded(told: Json) -> Json:
+def _rounded(facts: Json) -> Json:
     """To whole bytes and milliwatts: more digits than that say nothing."""
     return {
-        name: round(value, 3) if isinstance(value, float) else value for name, value in told.items()
+        name: round(value, 3) if isinstance(value, float) else value
+        for name, value in facts.items()
     }

@@ -94,16 +94,16 @@ def _begun(shares: Sequence[Sequence[BoxFile]], opened: contextlib.ExitStack) ->
         _closing(opened, queue)
         with open(fill, "wb") as numbers:  # far less than a pipe holds
             numbers.write(b"".join(map(_NUMBER.pack, range(len(shares)))))
-        said, say = os.pipe()
-        _closing(opened, said)
-        with open(say, "wb", buffering=0):
+        messages, report = os.pipe()
+        _closing(opened, messages)
+        with open(report, "wb", buffering=0):
             child = os.fork()
             if child == 0:
-                _help(shares, queue, memory, say)
+                _help(shares, queue, memory, report)
     except OSError:
         return None
     opened.callback(_end, child)
-    return _Helper(queue, said, memory)
+    return _Helper(queue, messages, memory)
 
 
 def _end(child: int) -> None:
@@ -140,7 +140,7 @@ def _taken(queue: int) -> Iterator[int]:
         yield _NUMBER.unpack(raw)[0]
 
 
-def _help(shares: Sequence[Sequence[BoxFile]], queue: int, memory: int, say: int) -> NoReturn:
+def _help(shares: Sequence[Sequence[BoxFile]], queue: int, memory: int, report: int) -> NoReturn:
     """What the child does. It leaves nothing of its own on any stream, whatever becomes of it."""
     try:
         for asked in (signal.SIGINT, signal.SIGTERM):
@@ -149,7 +149,7 @@ def _help(shares: Sequence[Sequence[BoxFile]], queue: int, memory: int, say: int
         with open(memory, "wb") as file:
             for number in _taken(queue):
                 begin, end = _leave(file, _packed(shares[number], packer))
-                os.write(say, _SAID.pack(number, begin, end - begin))
+                os.write(report, _SAID.pack(number, begin, end - begin))
     finally:
         os._exit(0)
 
@@ -170,15 +170,19 @@ def _leave(memory: BinaryIO, boxes: list[Read]) -> tuple[int, int]:
     return begin, memory.tell()
 
 
-def _left(memory: int, told: bytes) -> dict[int, list[Read]]:
+def _left(memory: int, messages: bytes) -> dict[int, list[Read]]:
     """What the child left, its arrays where they lie."""
     size = os.fstat(memory).st_size
     if not size:
         return {}
-    held = memoryview(mmap.mmap(memory, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ))
+    shared = memoryview(
+        mmap.mmap(memory, size, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
+    )
     found = {}
-    for number, begin, length in _SAID.iter_unpack(told[: len(told) // _SAID.size * _SAID.size]):
-        places, rest = pickle.loads(held[begin : begin + length])
-        arrays = [held[at : at + nbytes] for at, nbytes in places]
+    for number, begin, length in _SAID.iter_unpack(
+        messages[: len(messages) // _SAID.size * _SAID.size]
+    ):
+        places, rest = pickle.loads(shared[begin : begin + length])
+        arrays = [shared[at : at + nbytes] for at, nbytes in places]
         found[number] = pickle.loads(rest, buffers=arrays)
     return found

@@ -80,8 +80,8 @@ def remove(going: Sequence[Kept]) -> tuple[list[Kept], list[tuple[Kept, str]]]:
 
 def bound(environment: Mapping[str, str] = os.environ) -> int | None:
     """Bytes that are kept; None: all. What cannot be understood keeps all."""
-    told = environment.get(VARIABLE, "").strip()
-    return KEPT_BYTES if not told else size_of(told)
+    value = environment.get(VARIABLE, "").strip()
+    return KEPT_BYTES if not value else size_of(value)
 
 
 def tidy(now: float, environment: Mapping[str, str] = os.environ) -> list[Kept]:

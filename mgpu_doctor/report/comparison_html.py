@@ -14,9 +14,11 @@ from mgpu_doctor.report.html.sections import MARKS, say
 
 def render_comparison_html(compared: Comparison) -> str:
     """The whole document."""
-    said = comparison_text.headline(compared)
-    heading = f'<h1><span class="mark">{MARKS[said.tone]}</span> {say(said.sentence)}</h1>'
-    pairs = map(comparison_text.told, compared.pairs) if len(compared.pairs) > 1 else ()
+    conclusion = comparison_text.headline(compared)
+    heading = (
+        f'<h1><span class="mark">{MARKS[conclusion.tone]}</span> {say(conclusion.sentence)}</h1>'
+    )
+    pairs = map(comparison_text.describe_pair, compared.pairs) if len(compared.pairs) > 1 else ()
     sections = [
         f"<header>{heading}</header>",
         _about(compared),
@@ -26,8 +28,8 @@ def render_comparison_html(compared: Comparison) -> str:
         _html_list("What it costs and gains", comparison_text.gains(compared)),
         _html_list("To keep in mind", comparison_text.notes(compared)),
     ]
-    title = f"{text.cut(said.sentence, 80)} – mgpu-doctor"
-    return page(title, said.tone.value, "\n".join(section for section in sections if section))
+    title = f"{text.cut(conclusion.sentence, 80)} – mgpu-doctor"
+    return page(title, conclusion.tone.value, "\n".join(section for section in sections if section))
 
 
 def _about(compared: Comparison) -> str:

@@ -14,9 +14,9 @@ from mgpu_doctor.report.markdown import MARKS, escape
 
 def render_comparison_markdown(compared: Comparison) -> str:
     """The text, ending in a newline."""
-    said = comparison_text.headline(compared)
+    conclusion = comparison_text.headline(compared)
     parts = [
-        f"## {MARKS[said.tone]} {escape(said.sentence)}",
+        f"## {MARKS[conclusion.tone]} {escape(conclusion.sentence)}",
         _markdown_list(
             f"**{name}** {escape(facts)}" for name, facts in comparison_text.about(compared)
         ),
@@ -24,7 +24,9 @@ def render_comparison_markdown(compared: Comparison) -> str:
         _markdown_phases(compared),
     ]
     if len(compared.pairs) > 1:
-        parts.append(_markdown_list(escape(comparison_text.told(pair)) for pair in compared.pairs))
+        parts.append(
+            _markdown_list(escape(comparison_text.describe_pair(pair)) for pair in compared.pairs)
+        )
     further = comparison_text.further(compared)
     parts.append(_markdown_list(escape(sentence) for sentence in further))
     return "\n\n".join(part for part in parts if part) + "\n"

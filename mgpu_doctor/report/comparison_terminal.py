@@ -30,15 +30,15 @@ def render_comparison(
     """The text, ending in a newline; no line is wider than `width` (at least 40) cells."""
     width = max(NARROWEST, min(width, WIDEST))
     console, out = collecting(width, colour=colour)
-    said = comparison_text.headline(compared)
-    mark, style = MARKS[said.tone]
-    _item(console, Text(mark, style=style), said.sentence, "bold")
+    conclusion = comparison_text.headline(compared)
+    mark, style = MARKS[conclusion.tone]
+    _item(console, Text(mark, style=style), conclusion.sentence, "bold")
     for name, facts in comparison_text.about(compared):
         _item(console, Text(f"  {name}"), facts, "dim")
     _lines(console, _table(comparison_text.columns(compared), width - 2))
     _lines(console, _spent(compared, width - 2))
     if len(compared.pairs) > 1:
-        _sentences(console, map(comparison_text.told, compared.pairs))
+        _sentences(console, map(comparison_text.describe_pair, compared.pairs))
     _sentences(console, comparison_text.gains(compared))
     _sentences(console, comparison_text.notes(compared), "dim")
     printed = re.sub(r"[ ]+$", "", out.getvalue(), flags=re.MULTILINE)

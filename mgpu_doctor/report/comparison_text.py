@@ -29,13 +29,13 @@ class Column:
     head: str
     cells: tuple[str, ...]
     needed: int
-    """Those with the lowest are left out first where there is no room."""
+    """Priority: if there is no room, the lowest are left out first."""
     number: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """Where a run's step goes."""
+    """How a run's step time is spent."""
 
     letter: str
     in_collectives: str
@@ -45,7 +45,7 @@ class Spent:
 
 
 def columns(compared: Comparison) -> tuple[Column, ...]:
-    """A row a run. What is the same in all of them has no column."""
+    """The columns of a table with one row per run, without facts that all runs share."""
     runs, scaled = compared.runs, compared.scaling.runs
     several = len({run.ranks for run in runs}) > 1
     found = [Column("", tuple(letter(place) for place in range(len(runs))), 9, number=False)]
@@ -101,9 +101,9 @@ TONES = {
     Change.UNKNOWN: Tone.UNKNOWN,
 }
 WORTHLESS = 0.5
-"""A law with such a margin predicts nothing."""
+"""A scaling law with a wider margin predicts nothing."""
 WIDE = 0.2
-"""A noise bound worth a word."""
+"""A noise bound from which the comparison mentions it."""
 SHOWN = 64
 """Characters of a setting's value."""
 
@@ -117,18 +117,18 @@ def letter(place: int) -> str:
 def headline(compared: Comparison) -> Verdict:
     """The first line: of two runs their difference, of more the one to take."""
     if len(compared.pairs) == 1:
-        return Verdict(TONES[compared.pairs[0].change], told(compared.pairs[0]))
+        return Verdict(TONES[compared.pairs[0].change], describe_pair(compared.pairs[0]))
     found = compared.best
     if found is None:
-        return Verdict(Tone.UNKNOWN, compared.scaling.reason or "nobody can tell which is best")
+        return Verdict(Tone.UNKNOWN, compared.scaling.reason or "which run is best is unknown")
     return _best(compared, found)
 
 
-def told(pair: Pair) -> str:
+def describe_pair(pair: Pair) -> str:
     """`B is slower than A: 12 % more time for the same work (10 to 14 %)`."""
     first, second = letter(pair.first), letter(pair.second)
     if pair.whole is None:
-        return f"{second} and {first} cannot be told apart: {pair.reason}"
+        return f"{second} and {first} cannot be compared: {pair.reason}"
     what = "a step" if pair.unit == STEPS else "for the same work"
     if pair.change is Change.NONE:
         low, high = _signed(pair.whole.low), _signed(pair.whole.high)
@@ -165,7 +165,7 @@ def _named(compared: Comparison, place: int) -> str:
 
 
 def _best(compared: Comparison, found: Best) -> Verdict:
-    """Which run to take, and whether noise could have made it that."""
+    """The best run, and whether noise could explain it."""
     reference, unit = compared.scaling.reference, compared.unit
     named, other = _named(compared, found.place), _named(compared, found.fastest)
     speed_up = compared.scaling.runs[found.place].speed_up
@@ -181,7 +181,7 @@ def _best(compared: Comparison, found: Best) -> Verdict:
 
 
 def about(compared: Comparison) -> Iterator[tuple[str, str]]:
-    """Letter, and the run's name with the settings that are not the same in all runs."""
+    """Letter of each run, and its name with the settings that differ between runs."""
     for place, run in enumerate(compared.runs):
         yield letter(place), "; ".join([text.line(run.name), *_settings(compared, run)])
 
@@ -190,15 +190,15 @@ def _settings(compared: Comparison, run: Run) -> Iterator[str]:
     counts = {one.ranks for one in compared.runs}
     if len(counts) > 1:
         yield format_count(run.ranks, "rank")
-    told = {"strategy", "program"} if "strategy" in compared.differs else set()
-    for name in (name for name in compared.differs if name not in told):  # a column tells
+    in_columns = {"strategy", "program"} if "strategy" in compared.differs else set()
+    for name in (name for name in compared.differs if name not in in_columns):  # shown in a column
         value = run.settings.get(name)
         shown = "not set" if value is None else text.cut(text.line(value), SHOWN)
         yield f"{text.cut(text.line(name), SHOWN)} {shown}"
 
 
 def costs(compared: Comparison) -> Iterator[str]:
-    """What a step of each other run has more of than the reference's: where scaling is lost."""
+    """The parts of each run's step that grew against the reference: where scaling is lost."""
     reference = compared.scaling.reference
     if len({run.ranks for run in compared.runs}) < 2:
         return
@@ -223,7 +223,7 @@ def costs(compared: Comparison) -> Iterator[str]:
 
 
 def loss(compared: Comparison) -> Iterator[str]:
-    """How soon each run came down to a loss that all reach."""
+    """When each run reached a loss that all runs reach."""
     target = compared.loss
     if target is None:
         return
@@ -235,7 +235,7 @@ def loss(compared: Comparison) -> Iterator[str]:
 
 
 def _parts(run: Run) -> dict[str, float]:
-    """Seconds of a step, as far as they are known."""
+    """Part of a step -> seconds, as far as known."""
     wait, moving = run.phases.get("wait"), run.phases.get("communication")
     if run.in_collectives is None:
         return {}
@@ -249,7 +249,7 @@ def _parts(run: Run) -> dict[str, float]:
 
 
 def laws(compared: Comparison) -> Iterator[str]:
-    """What the next rank counts would do, by the law."""
+    """Predicted step times at larger rank counts, by the scaling law."""
     for fitted in compared.laws:
         runs = [compared.runs[place] for place in fitted.places]
         letters = ", ".join(letter(place) for place in fitted.places)
@@ -261,7 +261,7 @@ def laws(compared: Comparison) -> Iterator[str]:
         if law.margin > WORTHLESS:
             yield (
                 f"no law of scaling fits {letters}: it misses one of them by "
-                f"{format_share(law.margin)}, so nothing is said of more ranks"
+                f"{format_share(law.margin)}, so it predicts nothing for more ranks"
             )
             continue
         scaled = "strong" if law.growth is Growth.STRONG else "weak"
@@ -289,7 +289,7 @@ def _rate_ahead(
 
 
 def _shared(runs: Sequence[Run]) -> Iterator[str]:
-    """Those alike in one sentence."""
+    """Runs whose ranks share cores, equal ones in one sentence."""
     alike: dict[str, list[str]] = {}
     for place, run in enumerate(runs):
         for one in run.shared:
@@ -297,10 +297,10 @@ def _shared(runs: Sequence[Run]) -> Iterator[str]:
             words = f"{ranks} with {threads} share {format_number(one.cores)} cores"
             alike.setdefault(words, []).append(letter(place))
     for words, letters in alike.items():
-        told = "its step time tells" if len(letters) == 1 else "their step times tell"
+        subject = "its step time shows" if len(letters) == 1 else "their step times show"
         yield (
-            f"{', '.join(letters)}: {words}: {told} of this machine, not of how the job scales "
-            "where each rank has a device of its own"
+            f"{', '.join(letters)}: {words}: {subject} the limits of this machine, not how the job "
+            "scales if each rank has its own device"
         )
 
 
@@ -316,14 +316,14 @@ def further(compared: Comparison) -> Iterator[str]:
 
 
 def gains(compared: Comparison) -> Iterator[str]:
-    """Where scaling is lost, when a loss is reached, and what more ranks would do."""
+    """Sentences about lost scaling, reached losses and larger rank counts."""
     yield from costs(compared)
     yield from loss(compared)
     yield from laws(compared)
 
 
 def notes(compared: Comparison) -> Iterator[str]:
-    """What to keep in mind, and what this comparison cannot show."""
+    """Caveats: noise, shared cores, and what this comparison cannot show."""
     yield from _shared(compared.runs)
     unsteady = [letter(place) for place, run in enumerate(compared.runs) if _unsteady(run)]
     if unsteady:
@@ -339,7 +339,7 @@ def notes(compared: Comparison) -> Iterator[str]:
                 "batches of another one: such samples count once"
             )
     if compared.scaling.reason:
-        yield f"no speed-up is told: {compared.scaling.reason}"
+        yield f"no speed-up is computed: {compared.scaling.reason}"
     for place, run in enumerate(compared.runs):
         if run.in_collectives_reason:
             yield f"{letter(place)}: {run.in_collectives_reason}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from mgpu_doctor.case.device_samples import DeviceSample
 from mgpu_doctor.findings import Diagnosis, Followed
 from mgpu_doctor.formatting import UNKNOWN, format_seconds
-from mgpu_doctor.report.job_events import Kind, TimelineEvent, came_and_went, told_by_ranks
+from mgpu_doctor.report.job_events import Kind, TimelineEvent, list_joins_and_ends, list_rank_events
 from mgpu_doctor.report.machine_events import exceptions, findings, of_gpus, signs
 
 MOST = 500
@@ -19,9 +19,9 @@ MOST = 500
 @dataclass(frozen=True, slots=True)
 class Timeline:
     events: tuple[TimelineEvent, ...] = ()
-    """Those of which nobody knows when come first."""
+    """Newest last; events without a time come first."""
     left_out: int = 0
-    """Older ones that are not kept."""
+    """Older events that are not kept."""
 
 
 def events_of(
@@ -30,8 +30,10 @@ def events_of(
     followed: Sequence[Followed] = (),
     until: float = math.inf,
 ) -> Timeline:
-    """The newest events. `devices`: newer than those of the job; `followed`: findings as they came
-    and went; `until`: seconds since the epoch, what comes later is not told."""
+    """The newest events, up to `until` (seconds since the epoch).
+
+    `devices`: a sample newer than those of the job; `followed`: findings as they came and went.
+    """
     known = [
         event
         for event in _all(diagnosis, devices, followed)
@@ -42,7 +44,7 @@ def events_of(
 
 
 def _newest_first(event: TimelineEvent) -> tuple[float, bool]:
-    """Of a moment, who came or went is older than what that did to others."""
+    """Sort key. At the same moment, joins and ends are older than their consequences."""
     return -math.inf if event.at is None else -event.at, event.kind is Kind.RANKS
 
 
@@ -55,27 +57,27 @@ def _all(
         case = diagnosis.case
         yield from findings(diagnosis, followed)
         yield from of_gpus(case, devices)
-        yield from came_and_went(case)
+        yield from list_joins_and_ends(case)
         yield from exceptions(case)
         yield from signs(case)
-        yield from told_by_ranks(case)
+        yield from list_rank_events(case)
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     events: tuple[TimelineEvent, ...]
     left_out: int
-    """Earlier ones."""
+    """Earlier events."""
 
 
 def shown(diagnosis: Diagnosis, most: int) -> Shown:
-    """Without findings: those have sections of their own. How it ended matters most."""
+    """The newest events for a report, without findings, which have their own sections."""
     known = [event for event in events_of(diagnosis).events if event.kind is not Kind.FINDINGS]
     return Shown(tuple(known[:most][::-1]), max(0, len(known) - most))
 
 
 def since(at: float | None, started: float | None) -> str:
-    """After the start; the clock where that is not known."""
+    """`+12 s` after the start; the UTC time if the start is unknown."""
     if at is None:
         return UNKNOWN
     if started is None:

@@ -17,7 +17,7 @@ from mgpu_doctor.report.verdict import outcome
 
 MOST_HOSTS, MOST_DEVICES = 32, 8
 LONGEST = 80
-"""Characters of one thing that a rank told of itself."""
+"""Characters of one fact that a rank reported about itself."""
 NOT_KNOWN = "not known"
 
 

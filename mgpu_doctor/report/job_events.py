@@ -19,19 +19,20 @@ import numpy as np
 from mgpu_probes.inprocess.layout import EVALUATION, EVENT_CAPACITY
 
 from mgpu_doctor.case.model import Case, Event, Outcome, Rank, State
-from mgpu_doctor.case.model import Event as Told
 from mgpu_doctor.formatting import format_count, format_ranks, format_seconds, format_signal
 from mgpu_doctor.report import text
-from mgpu_doctor.report.last_minute import fell_at
+from mgpu_doctor.report.last_minute import find_failure_times
 from mgpu_doctor.report.text import line
 from mgpu_doctor.report.verdict import Tone
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
+    """One line of the timeline."""
+
     kind: Kind
     at: float | None
-    """Seconds since the epoch; None: nobody knows when."""
+    """Seconds since the epoch; None: unknown."""
     who: str
     sentence: str
     tone: Tone = Tone.INFO
@@ -41,7 +42,7 @@ LONGEST = 400
 """Characters of a sentence."""
 
 TOGETHER = 5.0
-"""Seconds between two ranks' events of the same kind that are told as one."""
+"""Seconds between two ranks' events of the same kind that are one event."""
 
 
 class Kind(str, Enum):
@@ -59,13 +60,13 @@ class Kind(str, Enum):
 T = TypeVar("T")
 
 
-def said(words: str) -> str:
-    """Somebody's words as part of a sentence."""
+def quote(words: str) -> str:
+    """Text of a job (names, messages), made safe and short enough for a sentence."""
     return text.cut(text.line(words), LONGEST)
 
 
 def together(moments: Iterable[tuple[float, T]], gap: float = TOGETHER) -> Iterator[list[T]]:
-    """What belongs to moments that follow each other within `gap` seconds."""
+    """Groups of items whose moments follow each other within `gap` seconds."""
     group: list[T] = []
     last = 0.0
     for at, what in sorted(moments, key=lambda moment: moment[0]):
@@ -79,11 +80,11 @@ def together(moments: Iterable[tuple[float, T]], gap: float = TOGETHER) -> Itera
 
 
 ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals by which a process is asked to end: mostly by its launcher, as another rank fell."""
+"""Signals that ask a process to end: mostly by its launcher, because another rank failed."""
 
 
 def named(ranks: Iterable[Rank], hosts: int = 1) -> str:
-    """`ranks 0-3`, with their host where the job has several and they have one."""
+    """`ranks 0-3`, with their host if the job has several and they share one."""
     ranks = list(ranks)
     numbers = [rank.rank for rank in ranks if rank.rank is not None]
     who = format_ranks(numbers, limit=3) if numbers else f"pid {ranks[0].pid}"
@@ -95,16 +96,17 @@ def hosts_of(case: Case) -> int:
     return len({rank.host for rank in (*case.ranks, *case.earlier)})
 
 
-def came_and_went(case: Case) -> Iterator[TimelineEvent]:
+def list_joins_and_ends(case: Case) -> Iterator[TimelineEvent]:
+    """When ranks joined and ended, and when the job did."""
     ranks = (*case.earlier, *case.ranks)
-    hosts, fell = hosts_of(case), fell_at(case)
+    hosts, failed_at = hosts_of(case), find_failure_times(case)
     joined: dict[int, list[tuple[float, Rank]]] = defaultdict(list)
     ended: dict[tuple[str, Tone], list[tuple[float, Rank]]] = defaultdict(list)
     for rank in ranks:
         if rank.started is not None:
             joined[rank.attempt].append((rank.started, rank))
         if rank.ended is not None and rank.state in (State.EXITED, State.DEAD):
-            ended[_how(rank)].append((fell.get((rank.rank, rank.pid), rank.ended), rank))
+            ended[_how(rank)].append((failed_at.get((rank.rank, rank.pid), rank.ended), rank))
     first = min(joined, default=0)
     for attempt, moments in joined.items():
         restart = f", restart {attempt - first}" if attempt > first else ""
@@ -120,21 +122,21 @@ def came_and_went(case: Case) -> Iterator[TimelineEvent]:
 
 
 def _how(rank: Rank) -> tuple[str, Tone]:
-    """How it ended, and how bad that is."""
+    """How the rank ended, in words, and how bad that is."""
     if rank.signal is not None:
         tone = Tone.INFO if rank.signal in ASKED else Tone.CRITICAL
         return f"ended by {format_signal(rank.signal)}", tone
     if rank.exit_code:
         return f"ended with exit code {rank.exit_code}", Tone.CRITICAL
     if rank.state is State.DEAD:
-        return "died, and nobody saw how", Tone.CRITICAL
-    return "ended in good order", Tone.GOOD
+        return "died for an unknown reason", Tone.CRITICAL
+    return "ended normally", Tone.GOOD
 
 
 def _job(case: Case) -> Iterator[TimelineEvent]:
     job = case.job
     if job.started is not None:
-        command = said(" ".join(job.command)) or "its command is not known"
+        command = quote(" ".join(job.command)) or "its command is not known"
         yield TimelineEvent(Kind.RANKS, job.started, "the job", f"was started: {command}")
     if job.ended is not None and job.outcome is not Outcome.RUNNING:
         code = "" if job.exit_code is None else f", exit code {job.exit_code}"
@@ -146,14 +148,14 @@ def _job(case: Case) -> Iterator[TimelineEvent]:
 
 
 LEAST = 0.05
-"""Seconds of a step from which its evaluation is told: a batch or two looked at beside is none."""
+"""Seconds in a step from which its evaluation is an event: a batch or two is no evaluation."""
 MOST = 16
-"""Of one rank, the newest."""
+"""Evaluations of one rank, the newest."""
 
 
 def evaluations(rank: Rank) -> tuple[Event, ...]:
-    """Of a rank that does not tell of them itself, by its step records: each was over when the step
-    was over in which it was counted."""
+    """The evaluations of a rank that records no such events, by its step records. Each ends with
+    the step that it is counted in."""
     names = rank.steps.dtype.names or ()
     if not len(rank.steps) or not {"phases", "end_ns", "step"} <= {*names}:
         return ()
@@ -174,18 +176,18 @@ def evaluations(rank: Rank) -> tuple[Event, ...]:
 
 
 def is_cut(rank: Rank) -> bool:
-    """Whether there may have been more of them."""
+    """Whether the rank may have had more evaluations."""
     return rank.lost_records > 0 or len(evaluations(rank)) >= MOST
 
 
 LONG_PAUSE = 0.05
-"""Seconds from which a pause of the garbage collector is told: half a step of a usual job."""
+"""Seconds from which a pause of the garbage collector is an event: half a usual step."""
 ALONE = 2
-"""So many of a kind are told one by one."""
+"""Events of one kind up to which each has a line."""
 TIMES, LATER = 3.0, 0.5
-"""How many times as long as usual, and how many seconds longer, is worth a line of its own."""
+"""An event that takes this many times as long, and this many seconds longer, has its own line."""
 ELSEWHERE = ("joined", "left", "exception")
-"""Kinds that others tell better."""
+"""Kinds that other functions list."""
 WORDS = {
     "checkpoint": (Kind.SAVING, "saved a checkpoint", "saved {} checkpoints"),
     "evaluation": (Kind.SAVING, "evaluated", "evaluated {} times"),
@@ -194,18 +196,19 @@ WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """The same event on some ranks. Seconds; `took` is that of the slowest."""
+class _Occurrence:
+    """The same event on some ranks. Seconds; `took`: on the slowest rank."""
 
     at: float
     step: int
     took: float
 
 
-def told_by_ranks(case: Case) -> Iterator[TimelineEvent]:
-    by_kind: dict[str, list[tuple[Rank, list[Told]]]] = defaultdict(list)
+def list_rank_events(case: Case) -> Iterator[TimelineEvent]:
+    """Checkpoints, evaluations, pauses, compilations and notes that the ranks recorded."""
+    by_kind: dict[str, list[tuple[Rank, list[Event]]]] = defaultdict(list)
     for rank in (*case.earlier, *case.ranks):
-        own: dict[str, list[Told]] = defaultdict(list)
+        own: dict[str, list[Event]] = defaultdict(list)
         for event in rank.events:
             if event.kind not in ELSEWHERE and (event.kind != "gc" or event.seconds >= LONG_PAUSE):
                 own[event.kind].append(event)
@@ -214,22 +217,25 @@ def told_by_ranks(case: Case) -> Iterator[TimelineEvent]:
         for kind, events in own.items():
             by_kind[kind].append((rank, events))
     hosts = hosts_of(case)
-    for kind, tellers in by_kind.items():
+    for kind, recorded in by_kind.items():
         if kind in WORDS:
-            for ranks, turns in _in_step(tellers, alike=kind != "gc"):
-                yield from _series(kind, named(ranks, hosts), turns, _is_cut(kind, ranks))
+            for ranks, occurrences in _in_step(recorded, alike=kind != "gc"):
+                yield from _series(kind, named(ranks, hosts), occurrences, _is_cut(kind, ranks))
         else:
             about = _compiled if kind == "recompile" else _other
-            for rank, events in tellers:
+            for rank, events in recorded:
                 yield from about(named([rank], hosts), events)
 
 
 def _in_step(
-    tellers: Sequence[tuple[Rank, list[Told]]], *, alike: bool
-) -> Iterator[tuple[list[Rank], list[_Turn]]]:
-    """`alike`: ranks that did it at the same steps are told together; else all of them are."""
-    groups: dict[tuple[int, ...], list[tuple[Rank, list[Told]]]] = defaultdict(list)
-    for rank, events in tellers:
+    recorded: Sequence[tuple[Rank, list[Event]]], *, alike: bool
+) -> Iterator[tuple[list[Rank], list[_Occurrence]]]:
+    """Ranks with the same events, and these events.
+
+    `alike`: only ranks with events at the same steps are merged; else all ranks are.
+    """
+    groups: dict[tuple[int, ...], list[tuple[Rank, list[Event]]]] = defaultdict(list)
+    for rank, events in recorded:
         steps = [event.step for event in events] if alike else []
         same = (rank.attempt, *steps)
         groups[same].append((rank, events))
@@ -237,44 +243,50 @@ def _in_step(
         ranks = [rank for rank, _ in members]
         if alike:
             rows = zip(*(events for _, events in members), strict=True)
-            turns = [
-                _Turn(max(one.at for one in row), row[0].step, max(one.seconds for one in row))
+            occurrences = [
+                _Occurrence(
+                    max(one.at for one in row), row[0].step, max(one.seconds for one in row)
+                )
                 for row in rows
             ]
         else:
             each = (event for _, events in members for event in events)
-            turns = [_Turn(one.at, one.step, one.seconds) for one in each]
-        yield ranks, sorted(turns, key=lambda turn: turn.at)
+            occurrences = [_Occurrence(one.at, one.step, one.seconds) for one in each]
+        yield ranks, sorted(occurrences, key=lambda occurrence: occurrence.at)
 
 
-def _series(kind: str, who: str, turns: Sequence[_Turn], cut: bool) -> Iterator[TimelineEvent]:
+def _series(
+    kind: str, who: str, occurrences: Sequence[_Occurrence], cut: bool
+) -> Iterator[TimelineEvent]:
     about, once, often = WORDS[kind]
-    usual = median(turn.took for turn in turns)
+    usual = median(occurrence.took for occurrence in occurrences)
     single = [
-        turn
-        for turn in turns
-        if len(turns) <= ALONE
-        or (kind != "gc" and turn.took > TIMES * usual and turn.took > usual + LATER)
+        occurrence
+        for occurrence in occurrences
+        if len(occurrences) <= ALONE
+        or (kind != "gc" and occurrence.took > TIMES * usual and occurrence.took > usual + LATER)
     ]
-    for turn in single:
-        beside = f", usually {format_seconds(usual)}" if len(turns) > ALONE else ""
-        sentence = f"{once}: {format_seconds(turn.took)} at step {turn.step}{beside}"
-        yield TimelineEvent(about, turn.at, who, sentence, Tone.WARNING if beside else Tone.INFO)
-    if len(turns) > ALONE:
-        many = f"at least {len(turns)}" if cut else str(len(turns))
-        longest = max(turn.took for turn in turns)
+    for occurrence in single:
+        beside = f", usually {format_seconds(usual)}" if len(occurrences) > ALONE else ""
+        sentence = f"{once}: {format_seconds(occurrence.took)} at step {occurrence.step}{beside}"
+        yield TimelineEvent(
+            about, occurrence.at, who, sentence, Tone.WARNING if beside else Tone.INFO
+        )
+    if len(occurrences) > ALONE:
+        many = f"at least {len(occurrences)}" if cut else str(len(occurrences))
+        longest = max(occurrence.took for occurrence in occurrences)
         took = (
             f"the longest {format_seconds(longest)}, "
-            f"{format_seconds(sum(turn.took for turn in turns))} in all"
+            f"{format_seconds(sum(occurrence.took for occurrence in occurrences))} in all"
             if kind == "gc"
-            else f"{format_seconds(usual)} each{_every(turns)}"
+            else f"{format_seconds(usual)} each{_every(occurrences)}"
         )
-        sentence = f"{often.format(many)}, {took}, the last at step {turns[-1].step}"
-        yield TimelineEvent(about, turns[-1].at, who, sentence)
+        sentence = f"{often.format(many)}, {took}, the last at step {occurrences[-1].step}"
+        yield TimelineEvent(about, occurrences[-1].at, who, sentence)
 
 
-def _every(turns: Sequence[_Turn]) -> str:
-    gaps = {after.step - before.step for before, after in pairwise(turns)}
+def _every(occurrences: Sequence[_Occurrence]) -> str:
+    gaps = {after.step - before.step for before, after in pairwise(occurrences)}
     return f", every {format_count(gaps.pop(), 'step')}" if len(gaps) == 1 and min(gaps) > 0 else ""
 
 
@@ -286,9 +298,9 @@ def _is_cut(kind: str, ranks: Iterable[Rank]) -> bool:
     )
 
 
-def _compiled(who: str, events: Sequence[Told]) -> Iterator[TimelineEvent]:
-    """By function: `name file:line: reason`."""
-    functions: dict[str, list[Told]] = defaultdict(list)
+def _compiled(who: str, events: Sequence[Event]) -> Iterator[TimelineEvent]:
+    """Compilations by function. An event's text is `name file:line: reason`."""
+    functions: dict[str, list[Event]] = defaultdict(list)
     for event in events:
         functions[event.text.partition(": ")[0]].append(event)
     for name, times in functions.items():
@@ -298,17 +310,17 @@ def _compiled(who: str, events: Sequence[Told]) -> Iterator[TimelineEvent]:
         often = "" if len(times) == 1 else f" {len(times)} times"
         reason = f", the last time because {why}" if why else f", the last at step {last.step}"
         what = name or "a function"
-        sentence = said(f"torch compiled {what}{often}, {spent}{reason}")
+        sentence = quote(f"torch compiled {what}{often}, {spent}{reason}")
         tone = Tone.WARNING if len(times) > ALONE else Tone.INFO
         yield TimelineEvent(Kind.COMPILING, last.at, who, sentence, tone)
 
 
-def _other(who: str, events: Sequence[Told]) -> Iterator[TimelineEvent]:
+def _other(who: str, events: Sequence[Event]) -> Iterator[TimelineEvent]:
     """Notes, memory pressure and kinds of newer probes."""
-    texts: dict[tuple[str, str], list[Told]] = defaultdict(list)
+    texts: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in events:
         texts[event.kind, event.text].append(event)
     for (kind, words), times in texts.items():
         often = "" if len(times) == 1 else f", {len(times)} times"
-        sentence = said(f"{kind}: {words}{often}" if words else f"{kind}{often}")
+        sentence = quote(f"{kind}: {words}{often}" if words else f"{kind}{often}")
         yield TimelineEvent(Kind.PAUSES, times[-1].at, who, sentence)

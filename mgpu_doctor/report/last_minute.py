@@ -26,36 +26,35 @@ SEEN_LATE = 2.0
 its connections, which others notice, and takes down its memory (0.5 s seen on a busy machine)."""
 
 
-def fell_at(case: Case) -> Mapping[tuple[int | None, int | None], float]:
-    """(rank, pid) -> when it ended at the latest (seconds since the epoch), for ranks that fell
-    first and left no error of their own: seen from outside, or by others of its host, who lost
-    their connection to it."""
+def find_failure_times(case: Case) -> Mapping[tuple[int | None, int | None], float]:
+    """(rank, pid) -> seconds since the epoch at which the first failing ranks ended at the latest,
+    if they left no error: seen from outside, or by a rank of the host that lost its connection."""
     found = {}
-    for fall in find_first_failures(case):
-        if fall.at is None or (fall.error is not None and fall.error.at is not None):
+    for failure in find_first_failures(case):
+        if failure.at is None or (failure.error is not None and failure.error.at is not None):
             continue
         lost = [
             rank.error.at
             for rank in case.ranks
-            if rank.host == fall.host
+            if rank.host == failure.host
             and rank.error is not None
             and rank.error.at is not None
-            and fall.at - SEEN_LATE <= rank.error.at < fall.at
+            and failure.at - SEEN_LATE <= rank.error.at < failure.at
             and is_secondary_failure(rank.error)
         ]
-        found[fall.rank, fall.pid] = min([fall.at, *lost])
+        found[failure.rank, failure.pid] = min([failure.at, *lost])
     return found
 
 
 MINUTE = 60.0
-LINES, LINES_OF_NOBODY = 5, 12
-"""That were printed last by each rank, and by nobody knows whom."""
+LINES, UNLABELLED_LINES = 5, 12
+"""Last lines of each rank, and last lines that name no rank."""
 APART = 0.5
-"""Seconds between the first to stand still and the next, from which that is told: ranks that wait
-for each other may come to stand in any order."""
+"""Seconds between the first and the second rank to stop, from which the first is named: ranks that
+wait for each other may stop in any order."""
 WIDEST = 240
-"""Characters of one."""
-TOLD = (Outcome.FAILED, Outcome.HUNG, Outcome.KILLED, Outcome.UNKNOWN)
+"""Characters of a line."""
+SHOWN_OUTCOMES = (Outcome.FAILED, Outcome.HUNG, Outcome.KILLED, Outcome.UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,34 +66,36 @@ class Stop:
     how: str
     """`SIGKILL`, `exit code 1`, `hung`, …"""
     before_end: float | None
-    """From its fall, or else from the moment since which it stands, to the end of the job."""
+    """From its failure, or else from when it stopped, to the end of the job."""
     step: int | None
-    """The last one that it finished."""
+    """The last step that it finished."""
     took: float | None
     usual: float | None
-    """Its last step, and the median of its steps."""
+    """The median of its steps; `took`: its last step."""
     steps: int | None
-    """Finished in the last minute."""
+    """Steps finished in the last minute."""
     where: str | None
-    stood: float | None
-    """For so long before the end."""
+    blocked: float | None
+    """How long it was there before the end."""
     resident: int | None
-    """Bytes on the host, when it was sampled last, else at its last step."""
+    """Bytes on the host, in the last sample, else at its last step."""
     on_device: int | None
-    """Bytes that it had allocated there at its last step."""
+    """Bytes allocated on its device at its last step."""
     printed: tuple[str, ...] = ()
     first: bool = False
-    """It fell first, or where nobody did, it was the first to stand still."""
-    fell: bool = False
+    """Whether it failed first, or, if no rank failed, stopped first."""
+    failed: bool = False
     culprit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LastMinute:
+    """How all ranks stopped."""
+
     stops: tuple[Stop, ...]
-    """Those that stopped first come first."""
+    """The first to stop comes first."""
     printed: tuple[str, ...]
-    """Last lines of the console of which nobody can tell whose they are."""
+    """Last lines of the console that name no rank."""
     hosts: int
 
     @property
@@ -102,7 +103,7 @@ class LastMinute:
         return tuple(stop for stop in self.stops if stop.first)
 
     def newest(self, most: int) -> tuple[Stop, ...]:
-        """The first, the culprits and as many of the others as there is room for, in order."""
+        """At most `most` stops, in order: the first, the culprits, then others."""
         if len(self.stops) <= most:
             return self.stops
         marked = [place for place, one in enumerate(self.stops) if one.first or one.culprit]
@@ -110,27 +111,28 @@ class LastMinute:
         return tuple(self.stops[place] for place in sorted([*marked, *rest][:most]))
 
 
-def last_minute(diagnosis: Diagnosis) -> LastMinute | None:
-    """None where the job ended well or goes on, or of no rank it is known when it stopped."""
+def find_last_minute(diagnosis: Diagnosis) -> LastMinute | None:
+    """How all ranks stopped; None if the job runs or ended well, or if no time is known."""
     case = diagnosis.case
-    if case.job.outcome not in TOLD:
+    if case.job.outcome not in SHOWN_OUTCOMES:
         return None
     facts = {(rank.rank, rank.pid): rank for rank in case.ranks}
     pairs = [(one, facts.get((one.rank, one.pid))) for one in diagnosis.ranks]
-    fallen, ended = {(fall.rank, fall.pid) for fall in find_first_failures(case)}, fell_at(case)
-    fell = {id(one) for one, _ in pairs if (one.rank, one.pid) in fallen}
+    failed_ranks = {(failure.rank, failure.pid) for failure in find_first_failures(case)}
+    ended = find_failure_times(case)
+    failed = {id(one) for one, _ in pairs if (one.rank, one.pid) in failed_ranks}
     stopped = {
-        id(one): ended.get((one.rank, one.pid), _stopped(rank, id(one) in fell))
+        id(one): ended.get((one.rank, one.pid), _stopped(rank, id(one) in failed))
         for one, rank in pairs
     }
     if all(at is None for at in stopped.values()):
         return None
     end = case.job.ended if case.job.ended is not None else case.observed
-    own, nobodys = _printed(case)
+    own, unlabelled = _printed(case)
     resident = _resident(case)
     lead = leading(diagnosis)
     blamed = {one.rank for one in lead.culprits} if lead is not None else set()
-    first = fell or _first_to_stand(stopped)
+    first = failed or _find_first_blocked(stopped)
     pairs.sort(key=lambda pair: (id(pair[0]) not in first, *_order(stopped[id(pair[0])])))
     stops = tuple(
         _stop(
@@ -141,12 +143,12 @@ def last_minute(diagnosis: Diagnosis) -> LastMinute | None:
             resident.get((rank.host if rank is not None else summary.host, summary.pid)),
             printed=tuple(own.get(summary.rank, ())),
             first=id(summary) in first,
-            fell=id(summary) in fell,
+            failed=id(summary) in failed,
             culprit=summary.rank is not None and summary.rank in blamed,
         )
         for summary, rank in pairs
     )
-    return LastMinute(stops, tuple(nobodys), len({stop.host for stop in stops}))
+    return LastMinute(stops, tuple(unlabelled), len({stop.host for stop in stops}))
 
 
 def _stop(
@@ -158,12 +160,12 @@ def _stop(
     *,
     printed: tuple[str, ...],
     first: bool,
-    fell: bool,
+    failed: bool,
     culprit: bool,
 ) -> Stop:
     records = rank.steps if rank is not None else None
     names = {*(records.dtype.names or ())} if records is not None and len(records) else set()
-    took = on_device = steps = stood = None
+    took = on_device = steps = blocked = None
     if rank is not None and records is not None and {"end_ns", "wall_ns"} <= names:
         took = float(records["wall_ns"][-1]) * 1e-9
         ends = records["end_ns"] * 1e-9 + rank.clock_offset
@@ -173,38 +175,38 @@ def _stop(
     if records is not None and resident is None and "resident_bytes" in names:
         resident = int(records["resident_bytes"][-1]) or None
     if rank is not None and rank.now is not None and 0 < rank.now.since <= end:
-        stood = end - rank.now.since
+        blocked = end - rank.now.since
     return Stop(
         rank=summary.rank,
         host=text.line(summary.host),
-        how=f"exit code {summary.exit_code}" if _left(summary) else state(summary),
+        how=f"exit code {summary.exit_code}" if _exited_with_error(summary) else state(summary),
         before_end=None if stopped is None else max(0.0, end - stopped),
         step=summary.last_step,
         took=took,
         usual=summary.step_seconds_median,
         steps=steps,
         where=text.line(summary.where) if summary.where else None,
-        stood=stood,
+        blocked=blocked,
         resident=resident,
         on_device=on_device,
         printed=printed,
         first=first,
-        fell=fell,
+        failed=failed,
         culprit=culprit,
     )
 
 
-def _left(rank_summary: RankSummary) -> bool:
+def _exited_with_error(rank_summary: RankSummary) -> bool:
     return bool(rank_summary.exit_code) and not rank_summary.signal
 
 
-def _stopped(rank: Rank | None, fell: bool) -> float | None:
-    """Where it fell by itself, then; else since when it is where it is: others end it later."""
+def _stopped(rank: Rank | None, failed: bool) -> float | None:
+    """When the rank stopped: its own failure, else since when it is in its place."""
     if rank is None:
         return None
-    if fell and rank.error is not None and rank.error.at is not None:
+    if failed and rank.error is not None and rank.error.at is not None:
         return rank.error.at
-    if (fell or rank.state is State.EXITED) and rank.ended is not None:
+    if (failed or rank.state is State.EXITED) and rank.ended is not None:
         return rank.ended
     if rank.now is not None and rank.now.since > 0:
         return rank.now.since
@@ -213,8 +215,8 @@ def _stopped(rank: Rank | None, fell: bool) -> float | None:
     return rank.ended
 
 
-def _first_to_stand(stopped: Mapping[int, float | None]) -> set[int]:
-    """Empty where it is not clear, or not known of somebody."""
+def _find_first_blocked(stopped: Mapping[int, float | None]) -> set[int]:
+    """The first rank that stopped; empty if that is unclear, or unknown for a rank."""
     known = sorted((at, who) for who, at in stopped.items() if at is not None)
     clear = len(known) == len(stopped) > 1 and known[1][0] - known[0][0] >= APART
     return {known[0][1]} if clear else set()
@@ -225,7 +227,7 @@ def _order(stopped: float | None) -> tuple[bool, float]:
 
 
 def _resident(case: Case) -> Mapping[tuple[str, int | None], int]:
-    """(host, pid) -> bytes, the newest. A process that is dead and still listed has none left."""
+    """(host, pid) -> newest resident bytes above 0: a zombie has none."""
     found: dict[tuple[str, int | None], int] = {}
     for sample in case.host_samples:
         for pid, (_, resident) in sample.processes.items():
@@ -235,7 +237,7 @@ def _resident(case: Case) -> Mapping[tuple[str, int | None], int]:
 
 
 def _printed(case: Case) -> tuple[Mapping[int | None, Sequence[str]], Sequence[str]]:
-    """The last lines by rank, and those of which nobody knows whose they are."""
+    """The last console lines by rank, and those that name no rank."""
     lines = case.console.tail
     style = numbered_style(lines)
     alone = case.ranks[0].rank if len(case.ranks) == 1 else None
@@ -245,8 +247,8 @@ def _printed(case: Case) -> tuple[Mapping[int | None, Sequence[str]], Sequence[s
         label = split_line(line, style)
         rank = label.rank if label.rank is not None else local.get(label.local_rank, alone)
         own[rank].append(text.cut(text.clean(line).replace("\n", " ").rstrip(), WIDEST))
-    nobodys = own.pop(None, [])[-LINES_OF_NOBODY:]
-    return {rank: printed[-LINES:] for rank, printed in own.items()}, nobodys
+    unlabelled = own.pop(None, [])[-UNLABELLED_LINES:]
+    return {rank: printed[-LINES:] for rank, printed in own.items()}, unlabelled
 
 
 def _by_local_rank(ranks: Iterable[Rank]) -> Mapping[int | None, int | None]:
@@ -258,23 +260,23 @@ TITLE = "The last minute"
 HEADS = ("rank", "state", "stopped", "last steps", "where", "memory")
 
 
-def told(known: LastMinute) -> str:
-    """Who stopped first, in a sentence or two."""
+def describe_first_stop(known: LastMinute) -> str:
+    """Which rank stopped first, in a sentence or two."""
     first = known.first
     clocks = f" Times are by the clocks of {known.hosts} hosts." if known.hosts > 1 else ""
     if not first:
-        return f"Who stopped first is not known.{clocks}"
+        return f"Which rank stopped first is unknown.{clocks}"
     numbers = [one.rank for one in first if one.rank is not None]
     who = format_ranks(numbers) if numbers else "a process that is no rank"
     when = _before(first[0].before_end)
-    if not first[0].fell:
-        blame = "" if any(one.culprit for one in first) else "; it need not be to blame for that"
-        return f"The first to stand still was {who}, {when}{blame}.{clocks}"
-    return f"First fell {who} ({first[0].how}), {when}.{clocks}"
+    if not first[0].failed:
+        blame = "" if any(one.culprit for one in first) else "; it is not necessarily the culprit"
+        return f"The first rank to stop was {who}, {when}{blame}.{clocks}"
+    return f"{who.capitalize()} failed first ({first[0].how}), {when}.{clocks}"
 
 
 def cells(stop: Stop, *, several: bool) -> tuple[str, ...]:
-    """One for each of `HEADS`. `several`: the job has several hosts."""
+    """The texts below `HEADS`. `several`: the job has several hosts."""
     name = UNKNOWN if stop.rank is None else str(stop.rank)
     if several:
         name = f"{name} {stop.host}"
@@ -289,15 +291,15 @@ def cells(stop: Stop, *, several: bool) -> tuple[str, ...]:
     )
 
 
-def whose(stop: Stop) -> str:
-    """Title of what it printed."""
+def title_output(stop: Stop) -> str:
+    """The title of the lines that the rank printed last."""
     who = "A process" if stop.rank is None else f"Rank {stop.rank}"
     return f"{who} printed last"
 
 
 def _before(seconds: float | None) -> str:
     if seconds is None:
-        return "nobody knows when"
+        return "time unknown"
     shown = round(seconds, 1) if seconds < MINUTE else seconds
     return f"{format_seconds(shown)} before the end" if shown else "at the end"
 
@@ -318,7 +320,7 @@ def _where(stop: Stop) -> str:
     if stop.where is None:
         return UNKNOWN
     where = "in no known phase" if stop.where == NO_PHASE else stop.where
-    return where if stop.stood is None else f"{where}, for {format_seconds(stop.stood)}"
+    return where if stop.blocked is None else f"{where}, for {format_seconds(stop.blocked)}"
 
 
 def _memory(stop: Stop) -> str:

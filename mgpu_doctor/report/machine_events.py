@@ -15,21 +15,21 @@ from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, Error, Rank
 from mgpu_doctor.findings import Diagnosis, Finding, Followed
 from mgpu_doctor.formatting import format_ranks, format_seconds
-from mgpu_doctor.report.job_events import Kind, TimelineEvent, hosts_of, named, said, together
+from mgpu_doctor.report.job_events import Kind, TimelineEvent, hosts_of, named, quote, together
 from mgpu_doctor.report.text import line
 from mgpu_doctor.report.verdict import Tone
 from mgpu_doctor.rules.gpu.lost_gpus import is_lost
 from mgpu_doctor.signatures.xid_codes import APPLICATION, signature_of
 
 BURST = 60.0
-"""Seconds between XIDs of one number on one device that are told as one."""
+"""Seconds between XIDs of one number on one device that are one event."""
 SAME = 5.0
-"""Seconds between two tales of one XID by who records a job and who watches the machine."""
+"""Seconds between two reports of one XID, by the recording and by the machine sampler."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """`at`: None: before anybody looked. `index`: None: `where` is all that is known."""
+    """A GPU's event. `at` None: before the first sample; `index` None: only `where` is known."""
 
     at: float | None
     index: int | None
@@ -39,7 +39,7 @@ class _Found:
 
 
 def of_gpus(case: Case | None, newest: DeviceSample | None) -> Iterator[TimelineEvent]:
-    """`newest`: a sample beside those of the job."""
+    """Events of the GPUs. `newest`: a sample that is not among those of the job."""
     hosts = _samples(case, newest)
     users: Mapping[str, Sequence[int]] | None = None
     for host, samples in hosts.items():
@@ -53,13 +53,13 @@ def of_gpus(case: Case | None, newest: DeviceSample | None) -> Iterator[Timeline
             on = f" {line(host)}" if host and len(hosts) > 1 else ""
             gpu = f"{one.where or 'a GPU'}{on}" if one.index is None else f"GPU {one.index}{on}"
             who = f"{gpu}, {format_ranks(ranks, limit=3)}" if ranks else gpu
-            yield TimelineEvent(Kind.GPUS, one.at, who, said(one.sentence), one.tone)
+            yield TimelineEvent(Kind.GPUS, one.at, who, quote(one.sentence), one.tone)
 
 
 def _samples(
     case: Case | None, newest: DeviceSample | None
 ) -> Mapping[str | None, list[DeviceSample]]:
-    """Those of the job by host, then the screen's own."""
+    """Host -> the job's samples, then the screen's own."""
     found: dict[str | None, list[DeviceSample]] = defaultdict(list)
     for sample in case.device_samples if case is not None else ():
         found[sample.host].append(sample)
@@ -104,7 +104,7 @@ def _xids(samples: Iterable[DeviceSample]) -> Iterator[_Found]:
 
 
 def _meaning(number: int, bus: str) -> str:
-    """The first sentence of what it means."""
+    """The first sentence of the XID's meaning."""
     signature = signature_of(number)
     if signature is None:
         return f"XID {number}"
@@ -113,7 +113,7 @@ def _meaning(number: int, bus: str) -> str:
 
 
 def _losses(samples: Iterable[DeviceSample]) -> Iterator[_Found]:
-    """Samples of several hosts that nobody told apart follow each other, host by host."""
+    """When GPUs were lost and came back. Samples of several unnamed hosts come host by host."""
     gone: dict[int, str] = {}
     there: set[int] = set()
     before = 0.0
@@ -143,7 +143,7 @@ def _losses(samples: Iterable[DeviceSample]) -> Iterator[_Found]:
 
 
 def _answers(device: Device) -> bool:
-    """Whether it tells anything, whatever else it does not."""
+    """Whether the device reports any value."""
     known = (device.utilization, device.memory_used, device.power_watts, device.temperature)
     return device.trouble is None or any(one is not None for one in known)
 
@@ -153,11 +153,11 @@ def _why(device: Device) -> str:
 
 
 _LOGGER = re.compile(r"^\d+ \S+:\d+\] ")
-"""What glog puts in front of a line: the thread, and where in whose code."""
+"""glog's prefix of a line: the thread and the source line."""
 
 
 def exceptions(case: Case) -> Iterator[TimelineEvent]:
-    """What ended ranks; the same on several of them at once is told once."""
+    """Exceptions that ended ranks; equal ones of several ranks at once are one event."""
     hosts = hosts_of(case)
     raised: dict[str, list[tuple[float, Rank]]] = defaultdict(list)
     for rank in (*case.earlier, *case.ranks):
@@ -170,7 +170,7 @@ def exceptions(case: Case) -> Iterator[TimelineEvent]:
             else:
                 raised[words].append((at, rank))
         elif own:
-            raised[said(own[-1].text) or "an exception"].append((own[-1].at, rank))
+            raised[quote(own[-1].text) or "an exception"].append((own[-1].at, rank))
     for words, moments in raised.items():
         first = {id(rank): at for at, rank in moments}
         for group in together(moments):
@@ -181,11 +181,11 @@ def exceptions(case: Case) -> Iterator[TimelineEvent]:
 def _sentence(error: Error) -> str:
     line = "" if error.line is None else f":{error.line}"
     place = f", {error.file}{line}" if error.file else ""
-    return said(f"{error.type}: {error.message}{place}" if error.message else error.type + place)
+    return quote(f"{error.type}: {error.message}{place}" if error.message else error.type + place)
 
 
 def signs(case: Case) -> Iterator[TimelineEvent]:
-    """Lines of the console that known failures print, without the exceptions told already."""
+    """Console lines of known failures, except exceptions that the ranks recorded themselves."""
     for sign in case.signs:
         if _raised(sign, case):
             continue
@@ -193,7 +193,7 @@ def signs(case: Case) -> Iterator[TimelineEvent]:
         often = "" if sign.count == 1 else f", {sign.count} times"
         words = _LOGGER.sub("", sign.text)
         yield TimelineEvent(
-            Kind.ERRORS, sign.at, who, said(f"printed: {words}{often}"), Tone.WARNING
+            Kind.ERRORS, sign.at, who, quote(f"printed: {words}{often}"), Tone.WARNING
         )
 
 
@@ -203,17 +203,17 @@ def _raised(sign: LogMatch, case: Case) -> bool:
         rank.error is not None
         and rank.error.message != ""
         and sign.rank in (None, rank.rank)
-        and said(rank.error.message) in said(sign.text)
+        and quote(rank.error.message) in quote(sign.text)
         for rank in case.ranks
     )
 
 
-TOLD = re.compile(r"from the (?:start|first step)|\bsteps? \d")
-"""How titles tell it: since, since before, after, at a step."""
+SAYS_WHEN = re.compile(r"from the (?:start|first step)|\bsteps? \d")
+"""Titles that say since when the finding holds."""
 
 
 def findings(diagnosis: Diagnosis, followed: Sequence[Followed]) -> Iterator[TimelineEvent]:
-    """When one began is known by the step since which it holds, or by who saw it come."""
+    """When findings began and were resolved: by their first step, or when they were first seen."""
     ranks = diagnosis.case.ranks
     seen = {id(one.finding): one.appeared for one in followed}
     for finding in diagnosis.findings:
@@ -221,18 +221,18 @@ def findings(diagnosis: Diagnosis, followed: Sequence[Followed]) -> Iterator[Tim
         if at is None and id(finding) in seen:
             at, since = seen[id(finding)], f"{since}, first seen then"
         yield _event(finding, at, f"{finding.title}{since}")
-    for gone in followed:
-        if gone.resolved is not None:
-            yield _event(gone.finding, gone.appeared, gone.finding.title)
-            after = format_seconds(max(0.0, gone.resolved - gone.appeared))
-            went = f"gone after {after}: {gone.finding.title}"
-            yield _event(gone.finding, gone.resolved, went, Tone.GOOD)
+    for past in followed:
+        if past.resolved is not None:
+            yield _event(past.finding, past.appeared, past.finding.title)
+            after = format_seconds(max(0.0, past.resolved - past.appeared))
+            went = f"gone after {after}: {past.finding.title}"
+            yield _event(past.finding, past.resolved, went, Tone.GOOD)
 
 
 def _since(finding: Finding) -> str:
-    """From which step it holds, unless its title tells. What holds from the first step on is often
-    a mean over all of them: nobody says that it was there at once."""
-    if finding.since_step is None or TOLD.search(finding.title):
+    """`, since step 120`; empty if the title says it. A finding from the first step on may be a
+    mean over all steps, so it is not said to hold from the start."""
+    if finding.since_step is None or SAYS_WHEN.search(finding.title):
         return ""
     return f", since step {finding.since_step}" if finding.since_step else ", over all steps"
 
@@ -242,12 +242,12 @@ def _event(
 ) -> TimelineEvent:
     numbers = [culprit.rank for culprit in finding.culprits if culprit.rank is not None]
     who = format_ranks(numbers, limit=3) if numbers else ""
-    sentence = said(f"{finding.code}: {words}")
+    sentence = quote(f"{finding.code}: {words}")
     return TimelineEvent(Kind.FINDINGS, at, who, sentence, tone or Tone(finding.severity.value))
 
 
 def _moment(finding: Finding, ranks: Iterable[Rank]) -> float | None:
-    """When its culprit, or else any rank, ended the step since which it holds."""
+    """When the culprit, or else any rank, ended the finding's first step."""
     if finding.since_step is None:
         return None
     culprits = {culprit.rank for culprit in finding.culprits}

@@ -1,7 +1,7 @@
-"""The diagnosis for a ticket: GitHub's Markdown, redacted unless told otherwise.
+"""The diagnosis for a ticket: GitHub's Markdown, redacted by default.
 
 Other people's words are escaped so that they cannot open a tag, a link, a table cell, a mention or
-an issue reference; what they typed stands in a fence that is longer than any in it.
+an issue reference; their code is in a fence that is longer than any in it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from mgpu_doctor.report import phase_bars, text
 from mgpu_doctor.report.event_timeline import shown as shown_events
 from mgpu_doctor.report.event_timeline import since
 from mgpu_doctor.report.job_card import facts
-from mgpu_doctor.report.last_minute import HEADS, TITLE, cells, last_minute, told, whose
+from mgpu_doctor.report.last_minute import (
+    HEADS,
+    TITLE,
+    cells,
+    describe_first_stop,
+    find_last_minute,
+    title_output,
+)
 from mgpu_doctor.report.rank_rows import Row, evidence_table, rows
 from mgpu_doctor.report.redaction.redact import Redactor, as_it_is, redacted, redactor
 from mgpu_doctor.report.stack_tree import tree_lines
@@ -46,13 +53,16 @@ _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 
 
 def render(diagnosis: Diagnosis, *, redact: bool = True, home: str | None = None) -> str:
-    """The text, ending in a newline. `home`: that of the user, to be redacted, too."""
+    """The text, ending in a newline. `home`: the user's home folder, which is redacted."""
     hide = redactor(diagnosis, home) if redact else as_it_is()
-    if redact:  # before anything is cut: nobody finds half a name
+    if redact:  # before anything is cut: half a name is not found
         diagnosis = redacted(diagnosis, hide)
-    said = verdict(diagnosis)
+    conclusion = verdict(diagnosis)
     lead = leading(diagnosis)
-    parts = [f"## {MARKS[said.tone]} {prose(said.sentence)}", escape(job_line(diagnosis))]
+    parts = [
+        f"## {MARKS[conclusion.tone]} {prose(conclusion.sentence)}",
+        escape(job_line(diagnosis)),
+    ]
     if lead:
         parts += _finding(diagnosis, lead)
     further = [finding for finding in diagnosis.findings if finding is not lead]
@@ -79,7 +89,7 @@ def escape(words: str) -> str:
 
 
 def _within(words: str) -> str:
-    """The same for words with which no line begins."""
+    """The escaped words, for the inside of a line."""
     return _armless(text.cut(text.line(words), LONGEST))
 
 
@@ -89,9 +99,9 @@ def _armless(words: str) -> str:
 
 
 def prose(words: str) -> str:
-    """The same, but what stands between backticks is code."""
-    told = text.cut(text.line(words), LONGEST)
-    return _BEGINS.sub(_disarmed, text.with_code(told, _armless, _span))
+    """The escaped line, in which text between backticks is code."""
+    shown = text.cut(text.line(words), LONGEST)
+    return _BEGINS.sub(_disarmed, text.with_code(shown, _armless, _span))
 
 
 def _span(code: str) -> str:
@@ -117,7 +127,7 @@ def fence(code: str) -> str:
 def _finding(diagnosis: Diagnosis, finding: Finding) -> list[str]:
     facts = [f"**Finding** {_name(finding)}", f"**Who** {escape(who(finding))}"]
     if finding.victims:
-        facts.append(f"**Suffers** {escape(format_ranks(finding.victims))}")
+        facts.append(f"**Affects** {escape(format_ranks(finding.victims))}")
     if finding.cause:
         facts.append(f"**Why** {prose(finding.cause)}")
     spent = cost(finding.cost)
@@ -125,8 +135,8 @@ def _finding(diagnosis: Diagnosis, finding: Finding) -> list[str]:
         facts.append(f"**Costs** {escape(spent)}")
     parts = ["\n".join(f"- {fact}" for fact in facts)]
     for i, fix in enumerate(finding.fixes):
-        told = "; ".join(gains(diagnosis, finding, fix))
-        parts += _fix(fix, "Or" if i else "Fix", told)
+        gain = "; ".join(gains(diagnosis, finding, fix))
+        parts += _fix(fix, "Or" if i else "Fix", gain)
     if finding.evidence:
         parts.append(_folded("Evidence", _evidence(finding.evidence)))
     return parts
@@ -138,12 +148,12 @@ def _name(finding: Finding) -> str:
     return f"`{finding.code}`, {finding.severity.value}, confidence {sure}{since}"
 
 
-def _fix(fix: Fix, label: str, told: str) -> list[str]:
+def _fix(fix: Fix, label: str, gain: str) -> list[str]:
     parts = [f"**{label}** {prose(fix.summary)}"]
     how = fix.how.strip()
     if text.details(how, fix.summary).strip():
         parts.append(prose(how) if text.is_prose(how) else fence(fix.how))
-    return [*parts, f"**Gain** {escape(told)}"] if told else parts
+    return [*parts, f"**Gain** {escape(gain)}"] if gain else parts
 
 
 def _short(finding: Finding) -> str:
@@ -183,7 +193,7 @@ def _ranks(table: Sequence[Row]) -> str:
 
 
 def _last_minute(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
-    known = last_minute(diagnosis)
+    known = find_last_minute(diagnosis)
     if known is None:
         return []
     known = hide(known)
@@ -192,10 +202,10 @@ def _last_minute(diagnosis: Diagnosis, hide: Redactor) -> list[str]:
     rows = (
         [text.cut(cell, LONGEST_CELL) for cell in cells(stop, several=several)] for stop in shown
     )
-    parts = [escape(told(known)), _table(HEADS, rows)]
+    parts = [escape(describe_first_stop(known)), _table(HEADS, rows)]
     left = len(known.stops) - len(shown)
     parts += [f"{format_count(left, 'more rank')}."] if left else []
-    spoke = [(whose(one), one.printed) for one in known.first[:1] if one.printed]
+    spoke = [(title_output(one), one.printed) for one in known.first[:1] if one.printed]
     for title, lines in (*spoke, ("The job printed last", known.printed)):
         parts += [f"{title}:", fence("\n".join(lines))] if lines else []
     return [_folded(TITLE, "\n\n".join(parts))]

@@ -15,7 +15,7 @@ from mgpu_doctor.report.verdict import leading
 
 TRACED = "traced"
 NO_PHASE = "other"
-"""That a rank stood there says nothing of where it stood."""
+"""The phase that says nothing about where a rank was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,18 +27,17 @@ class Row:
     seconds: float | None
     phases: Mapping[str, float | None]
     where: str | None
-    """What a rank that stands still did last, where the job is stopped: that says more than its
-    phases. None for every other rank."""
+    """The last activity of a rank of a stopped job, shown instead of its phases; else None."""
     culprit: bool
 
 
 def rows(diagnosis: Diagnosis, limit: int) -> tuple[Row, ...]:
-    """A row a rank; beyond `limit` ranks the culprits and the ranks in an unusual state (at most
-    `limit`), then one row of medians for each state of all the others."""
+    """One row per rank. Beyond `limit` ranks: the culprits and ranks in an unusual state (at most
+    `limit`), then one row of medians per state for all others."""
     found = _rows(diagnosis, limit)
     if diagnosis.case.subject.kind != "trace":
         return found
-    # What a rank of which only a trace is at hand does now is not known.
+    # A trace does not show what a rank is doing now.
     return tuple(
         replace(row, state=TRACED if row.state == "running" else row.state) for row in found
     )

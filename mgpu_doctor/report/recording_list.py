@@ -18,7 +18,7 @@ SCHEMA = "mgpu-doctor/runs/1"
 
 
 def table(kept: Sequence[Kept], width: int) -> str:
-    """One line each, and what they take together. An id tells when it was started."""
+    """One line each, and what they take together. An id shows when the recording started."""
     rows = [
         (text.line(one.id), _lasted(one), one.state, str(one.boxes), format_bytes(one.size))
         for one in kept
@@ -50,9 +50,9 @@ def card(kept: Kept, reference: str) -> str:
         ("boxes", str(kept.boxes)),
         ("size", format_bytes(kept.size)),
     )
-    told = "".join(f"{name:<11}{text.line(value)}\n" for name, value in rows)
+    facts = "".join(f"{name:<11}{text.line(value)}\n" for name, value in rows)
     name = text.line(shlex.quote(reference))
-    return f"{told}\nmgpu-doctor diagnose {name}\nmgpu-doctor top --replay {name}\n"
+    return f"{facts}\nmgpu-doctor diagnose {name}\nmgpu-doctor top --replay {name}\n"
 
 
 def as_json(kept: Sequence[Kept]) -> str:
@@ -83,7 +83,7 @@ def _together(kept: Sequence[Kept]) -> str:
 
 
 def _command(kept: Kept, *, short: bool = False) -> str:
-    """`short`: without the program's folder, which tells little and takes the room."""
+    """`short`: without the program's folder, to save room."""
     if not kept.command:
         return "GPUs and host" if kept.kind == "watch" else UNKNOWN
     program = os.path.basename(kept.command[0]) if short else kept.command[0]

@@ -62,10 +62,12 @@ def explained(rule: Rule) -> str:
     for title, text in _sections(rule):
         parts.append(f"{title}\n{textwrap.indent(_fill(text, WIDTH - 2), '  ')}")
         if title == "Thresholds" and rule.limits:
-            told = "\n".join(
+            limits_text = "\n".join(
                 _fill(_limit(limit), WIDTH - 2, subsequent_indent="    ") for limit in rule.limits
             )
-            parts.append(f"Limits, to be set in [tool.mgpu-doctor.{rule.code}]\n{_indented(told)}")
+            parts.append(
+                f"Limits, to be set in [tool.mgpu-doctor.{rule.code}]\n{_indented(limits_text)}"
+            )
     return "\n\n".join(parts)
 
 

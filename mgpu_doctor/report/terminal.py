@@ -25,12 +25,12 @@ from mgpu_doctor.report.verdict import Tone, cost, gain, job_line, leading, verd
 
 NARROWEST, WIDEST = 40, 120
 QUOTED = 60
-"""Columns; a longer fact is a text that somebody printed, and gets lines of its own."""
+"""Columns; a longer fact is text of the job, and gets its own lines."""
 EVIDENCE_LINES = 6
 FIX_LINES = 14
 FURTHER = 5
 WORTH_TELLING = 0.05
-"""Share of the time that waiting for slower ranks costs, from which it is told."""
+"""Share of the time that waiting for slower ranks costs, from which it is shown."""
 UNEXAMINED = 6
 LABEL = 9
 
@@ -48,8 +48,8 @@ def render(diagnosis: Diagnosis, *, width: int, colour: bool, unicode: bool = Tr
     """The text, ending in a newline; no line is longer than `width` cells (at least 40, prose at
     most 120). `unicode=False`: ASCII only, for terminals of another encoding."""
     page = _Page(max(NARROWEST, min(width, WIDEST)), colour)
-    said = verdict(diagnosis)
-    page.headline(said.tone, said.sentence)
+    conclusion = verdict(diagnosis)
+    page.headline(conclusion.tone, conclusion.sentence)
     lead = leading(diagnosis)
     if lead:
         page.indented(Text(_code_line(lead), style="dim"))
@@ -57,14 +57,14 @@ def render(diagnosis: Diagnosis, *, width: int, colour: bool, unicode: bool = Tr
     if lead:
         page.gap()
         _finding(page, diagnosis, lead)
-    if said.tone is not Tone.GOOD and diagnosis.ranks:
+    if conclusion.tone is not Tone.GOOD and diagnosis.ranks:
         page.gap()
         page.indented(*rank_lines(diagnosis, page.inner))
-    elif said.tone is Tone.GOOD:
+    elif conclusion.tone is Tone.GOOD:
         page.indented(Text(_split(diagnosis), style="dim"))
-    if said.tone is not Tone.GOOD:
+    if conclusion.tone is not Tone.GOOD:
         _stacks(page, diagnosis)
-    _rest(page, diagnosis, lead, brief=said.tone is Tone.GOOD)
+    _rest(page, diagnosis, lead, brief=conclusion.tone is Tone.GOOD)
     printed = page.text()
     return printed if unicode else _ascii(printed)
 
@@ -134,12 +134,12 @@ def _finding(page: _Page, diagnosis: Diagnosis, finding: Finding) -> None:
     spent = cost(finding.cost)
     if spent:
         page.labelled("costs", _prose(spent, page.body))
-    told = None
+    last_gain = None
     for i, fix in enumerate(finding.fixes):
         page.gap()
         gained = gain(fix.predicted, diagnosis.step_seconds)
-        _fix(page, fix, None if gained == told else gained, first=i == 0)
-        told = gained or told
+        _fix(page, fix, None if gained == last_gain else gained, first=i == 0)
+        last_gain = gained or last_gain
 
 
 def _evidence(

@@ -42,17 +42,17 @@ def is_prose(how: str) -> bool:
 
 
 def with_code(words: str, plain: Callable[[str], str], code: Callable[[str], str]) -> str:
-    """`words` with what stands between two backticks as `code` and all else as `plain`."""
+    """`words` with `code` applied to text between backticks and `plain` to all else."""
     between = words.split("`")
-    told = []
+    parts = []
     while between:
-        told.append(plain(between.pop(0)))
+        parts.append(plain(between.pop(0)))
         if len(between) < 2:
-            told += [plain(f"`{rest}") for rest in between]
+            parts += [plain(f"`{rest}") for rest in between]
             break
         inside = between.pop(0)
-        told.append(code(inside) if inside.strip() else plain(f"`{inside}`"))
-    return "".join(told)
+        parts.append(code(inside) if inside.strip() else plain(f"`{inside}`"))
+    return "".join(parts)
 
 
 def line(text: str) -> str:

@@ -58,7 +58,7 @@ def verdict(diagnosis: Diagnosis) -> Verdict:
 
 def _without_steps(diagnosis: Diagnosis) -> Verdict:
     if diagnosis.case.subject.kind == "log":
-        return Verdict(Tone.UNKNOWN, "the text tells of no failure that is known")
+        return Verdict(Tone.UNKNOWN, "no known failure found in this log")
     if not diagnosis.ranks:
         return Verdict(Tone.UNKNOWN, f"no training rank was seen; the job {outcome(diagnosis)}")
     seen = format_count(len(diagnosis.ranks), "rank")
@@ -67,22 +67,22 @@ def _without_steps(diagnosis: Diagnosis) -> Verdict:
 
 
 def _by_stacks(diagnosis: Diagnosis) -> Verdict | None:
-    """Of a job that was only looked at from outside."""
+    """The verdict on a running job without step records, by its stacks; None without stacks."""
     case = diagnosis.case
     if not case.looks or case.job.outcome is not Outcome.RUNNING:
         return None
-    undecided = next(
+    inconclusive = next(
         (unexamined for unexamined in diagnosis.unexamined if unexamined.gap is Gap.BLOCKING_RANK),
         None,
     )
-    if undecided is not None:
-        return Verdict(Tone.UNKNOWN, "the job stands still, and its stacks do not tell why")
-    looks = format_count(len(case.looks), "look")
-    return Verdict(Tone.GOOD, f"the job moves, and nobody is waited for in {looks} at its stacks")
+    if inconclusive is not None:
+        return Verdict(Tone.UNKNOWN, "the job is blocked, and its stacks do not show why")
+    snapshots = format_count(len(case.looks), "stack snapshot")
+    return Verdict(Tone.GOOD, f"the job is running, and no rank delays the others in {snapshots}")
 
 
 def _by_traces(diagnosis: Diagnosis) -> Verdict:
-    """Of a job of which nothing but its profiler's traces is at hand."""
+    """The verdict on a job of which only profiler traces are known."""
     sentence = "nothing wrong found in the traces"
     if any(unexamined.gap is Gap.RANK_COMPARISON for unexamined in diagnosis.unexamined):
         return Verdict(Tone.UNKNOWN, f"{sentence}, but the ranks could not be compared")
@@ -149,7 +149,7 @@ def job_line(diagnosis: Diagnosis) -> str:
         steps = format_count(seen, "step")
         each = diagnosis.step_seconds
         parts.append(steps if each is None else f"{steps}, {format_seconds(each)} each")
-    # A trace is of some steps: it cannot tell how the job ended.
+    # A trace holds a few steps, not the end of the job.
     if job.outcome is not Outcome.UNKNOWN or diagnosis.case.subject.kind != "trace":
         parts.append(outcome(diagnosis).removeprefix("is ").removeprefix("was "))
     return "; ".join(parts)
@@ -213,16 +213,15 @@ def gain(predicted: Predicted | None, step_seconds: float | None) -> str | None:
 
 
 def gains(diagnosis: Diagnosis, finding: Finding, fix: Fix) -> list[str]:
-    """What a fix would do for a step and for the whole run; told once where several do the same."""
-    told = [gain(fix.predicted, diagnosis.step_seconds), whole_run(diagnosis, fix.predicted)]
+    """The gain of a fix, per step and for the run; `the same gain` if an earlier fix has it."""
+    both = [gain(fix.predicted, diagnosis.step_seconds), whole_run(diagnosis, fix.predicted)]
     first = next(one for one in finding.fixes if one.predicted == fix.predicted)
-    known = [one for one in told if one]
+    known = [one for one in both if one]
     return ["the same gain"] if known and first is not fix else known
 
 
 def whole_run(diagnosis: Diagnosis, predicted: Predicted | None) -> str | None:
-    """What the fix would have made of the run: `this run's 400 steps in 14.6 s instead of 26.4 s`.
-    None where the job goes on or a step takes no less."""
+    """`this run's 400 steps in 14.6 s instead of 26.4 s`; None if the job runs or gains nothing."""
     each, seen = diagnosis.step_seconds, _steps(diagnosis)
     ratio = predicted.step_time_ratio if predicted is not None else None
     over = diagnosis.case.job.outcome is not Outcome.RUNNING
@@ -237,9 +236,8 @@ def whole_run(diagnosis: Diagnosis, predicted: Predicted | None) -> str | None:
 
 
 def _steps(diagnosis: Diagnosis) -> int:
-    """How many steps the job took, as far as anybody saw: a trace, or a job that counts on where an
-    earlier one ended, does not begin at 0. Where records were lost the beginning is not known to be
-    later, and steps count from 0."""
+    """How many steps the job took. A trace, or a resumed job, does not begin at step 0; if records
+    were lost, steps count from 0."""
     last = diagnosis.furthest_step
     if last is None:
         return 0

@@ -165,8 +165,8 @@ def _read_state(
     ways: _Ways,
 ) -> ThreadState:
     main = stack.main if stack is not None else None
-    trail, place, told = ways.of(main.frames if main is not None else ())
-    found = leaf(process, stack, told)
+    trail, place, doing = ways.of(main.frames if main is not None else ())
+    found = leaf(process, stack, doing)
     if not found.certain or found.doing in (Doing.OWN, Doing.BLOCKED):
         found = _refine_by_native_calls(found, native.get(trail, ()))
     holder = _find_gil_holder(stack)

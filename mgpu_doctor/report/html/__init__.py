@@ -18,11 +18,11 @@ def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
     hide = redactor(diagnosis) if redact else as_it_is()
     if redact:
         diagnosis = redacted(diagnosis)
-    said = verdict(diagnosis)
+    conclusion = verdict(diagnosis)
     lead = leading(diagnosis)
     further = [finding for finding in diagnosis.findings if finding is not lead]
     parts = [
-        sections.header(diagnosis, said),
+        sections.header(diagnosis, conclusion),
         sections.main_finding(diagnosis, lead) if lead else "",
         the_last_minute(diagnosis, hide),
         sections.rank_table(diagnosis),
@@ -34,5 +34,5 @@ def render(diagnosis: Diagnosis, *, redact: bool = False) -> str:
         sections.unseen(diagnosis),
         sections.job_card(diagnosis, hide),
     ]
-    title = f"{text.cut(said.sentence.replace('`', ''), 80)} – mgpu-doctor"
-    return page(title, said.tone.value, "\n".join(part for part in parts if part))
+    title = f"{text.cut(conclusion.sentence.replace('`', ''), 80)} – mgpu-doctor"
+    return page(title, conclusion.tone.value, "\n".join(part for part in parts if part))

@@ -28,25 +28,25 @@ MOST_GPUS, MOST_HOSTS = 32, 4
 LEAST = 2
 """Samples that make a curve."""
 MOST_MARKS, LONGEST_MARK = 12, 80
-"""Of every curve, so that a page of many GPUs stays small; characters of what one tells."""
+"""Of every curve, so that a page of many GPUs stays small; characters of a mark's text."""
 GRAVE = (Tone.CRITICAL, Tone.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """`at`: seconds since the epoch; `most`: what the top of the graph stands for, in `unit`."""
+    """A curve over time. `at`: seconds since the epoch; `most`: the value at the top."""
 
     title: str
     at: Floats
     values: Floats
     most: float
-    told: str
-    """What the top is, in words."""
+    top_label: str
+    """The value at the top, with its unit."""
     ranged: bool = False
 
 
 def graphs(case: Case, hide: Redactor | None = None, events: Sequence[TimelineEvent] = ()) -> str:
-    """Markup; empty where nothing was sampled twice. `events` of a grave tone are lines across."""
+    """The graphs as markup; empty without two samples. Grave `events` are vertical lines."""
     curves = [*_steps(case), *_host(case), *_gpus(case)]
     if not curves:
         return ""
@@ -76,11 +76,11 @@ def _marks(events: Sequence[TimelineEvent], start: float, end: float) -> str:
 
 def _mark(timeline_event: TimelineEvent, start: float, end: float) -> str:
     place = ((timeline_event.at or start) - start) / (end - start) * WIDTH
-    told = text.cut(f"{timeline_event.who}: {timeline_event.sentence}", LONGEST_MARK)
+    label = text.cut(f"{timeline_event.who}: {timeline_event.sentence}", LONGEST_MARK)
     return (
         f'<rect class="event {timeline_event.tone.value}" x="{place:.1f}" y="0" width="2" '
         f'height="{HEIGHT}">'
-        f"<title>{escape(told)}</title></rect>"
+        f"<title>{escape(label)}</title></rect>"
     )
 
 
@@ -159,10 +159,10 @@ def _graph(curve: Curve, start: float, end: float, marks: str) -> str:
     parts = [_lines(_bridged(means, _usual_gap(np.flatnonzero(many))))]
     if curve.ranged:
         parts.insert(0, _range(columns, values))
-    label = f"{curve.title}, at most {curve.told} at the top"
+    label = f"{curve.title}, at most {curve.top_label} at the top"
     return (
         f'<figure><figcaption class="small">{escape(curve.title)} '
-        f'<span class="soft">0 to {escape(curve.told)}</span></figcaption>'
+        f'<span class="soft">0 to {escape(curve.top_label)}</span></figcaption>'
         f'<svg class="graph" viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="{escape(label)}">{"".join(parts)}{marks}</svg></figure>'
     )

@@ -13,7 +13,15 @@ from mgpu_doctor.report.event_timeline import shown, since
 from mgpu_doctor.report.html.charts import heat_map
 from mgpu_doctor.report.job_card import facts
 from mgpu_doctor.report.job_events import TimelineEvent
-from mgpu_doctor.report.last_minute import HEADS, TITLE, Stop, cells, last_minute, told, whose
+from mgpu_doctor.report.last_minute import (
+    HEADS,
+    TITLE,
+    Stop,
+    cells,
+    describe_first_stop,
+    find_last_minute,
+    title_output,
+)
 from mgpu_doctor.report.rank_rows import Row, evidence_table, rows
 from mgpu_doctor.report.redaction.redact import Redactor, as_it_is
 from mgpu_doctor.report.stack_tree import tree_lines
@@ -41,14 +49,15 @@ def say(words: str) -> str:
 
 
 def prose(words: str) -> str:
-    """The same, but what stands between backticks is code."""
-    told = text.cut(text.line(words), LONGEST)
-    return text.with_code(told, escape, lambda code: f"<code>{escape(code)}</code>")
+    """The escaped line, in which text between backticks is code."""
+    shown = text.cut(text.line(words), LONGEST)
+    return text.with_code(shown, escape, lambda code: f"<code>{escape(code)}</code>")
 
 
-def header(diagnosis: Diagnosis, said: Verdict) -> str:
+def header(diagnosis: Diagnosis, conclusion: Verdict) -> str:
+    mark, sentence = MARKS[conclusion.tone], prose(conclusion.sentence)
     return (
-        f'<header><h1><span class="mark">{MARKS[said.tone]}</span> {prose(said.sentence)}</h1>\n'
+        f'<header><h1><span class="mark">{mark}</span> {sentence}</h1>\n'
         f'<p class="soft">{say(job_line(diagnosis))}</p></header>'
     )
 
@@ -125,10 +134,10 @@ def stacks(diagnosis: Diagnosis) -> str:
     lines = tree_lines(diagnosis.tree, TREE_WIDTH, TREE_HEIGHT)
     if not lines:
         return ""
-    told = "\n".join(
+    tree = "\n".join(
         f"<b>{escape(line.text)}</b>" if line.culprit else escape(line.text) for line in lines
     )
-    return f'<h2>Where the ranks stood</h2>\n<div class="wide"><pre>{told}</pre></div>'
+    return f'<h2>Where the ranks were</h2>\n<div class="wide"><pre>{tree}</pre></div>'
 
 
 def unseen(diagnosis: Diagnosis) -> str:
@@ -174,8 +183,8 @@ def _fixes(diagnosis: Diagnosis, finding: Finding) -> str:
 
 def _fix(fix: Fix, label: str, gained: Sequence[str]) -> str:
     how = text.cut(text.details(fix.how, fix.summary), LONGEST)
-    told = f"<p>{prose(how)}</p>" if text.is_prose(how) else f"<pre>{escape(how)}</pre>"
-    code = told if how.strip() else ""
+    shown = f"<p>{prose(how)}</p>" if text.is_prose(how) else f"<pre>{escape(how)}</pre>"
+    code = shown if how.strip() else ""
     good = "".join(f'<p class="gain">{say(one)}</p>' for one in gained)
     return (
         f'<div class="card"><p><strong>{label}</strong> {prose(fix.summary)}</p>{code}{good}</div>'
@@ -291,7 +300,7 @@ MOST_PRINTED = 4
 
 def the_last_minute(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
     """Markup; empty where the job ended well or goes on."""
-    known = last_minute(diagnosis)
+    known = find_last_minute(diagnosis)
     if known is None:
         return ""
     known = (hide or as_it_is())(known)
@@ -299,10 +308,10 @@ def the_last_minute(diagnosis: Diagnosis, hide: Redactor | None = None) -> str:
     rows = [_last_minute_row(stop, several=known.hosts > 1) for stop in shown]
     left = len(known.stops) - len(shown)
     more = f'<p class="soft small">{format_count(left, "more rank")}.</p>' if left else ""
-    printed = [(whose(one), one.printed) for one in _tellers(shown)]
+    printed = [(title_output(one), one.printed) for one in _tellers(shown)]
     printed.append(("The job printed last", known.printed))
     return (
-        f"<h2>{TITLE}</h2>\n<p>{say(told(known))}</p>\n"
+        f"<h2>{TITLE}</h2>\n<p>{say(describe_first_stop(known))}</p>\n"
         f"{folding(HEADS, rows)}\n{more}" + "\n".join(_block(*one) for one in printed if one[1])
     )
 

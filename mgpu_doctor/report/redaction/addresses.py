@@ -108,7 +108,7 @@ def _get_character_before(match: re.Match[str]) -> str:
 
 
 def _is_code(match: re.Match[str], address: IPv6Address) -> bool:
-    """Whether it is rather `x[1::2]` or `add::c10`: nobody has such an address."""
+    """Whether the text is code such as `x[1::2]` or `add::c10`, not an address."""
     words, end = match.string, match.end()
     bracketed = _get_character_before(match) == "[" and words[end : end + 2] == "]:"
     if match["zone"] or bracketed or re.match(r"/\d", words[end : end + 2]):

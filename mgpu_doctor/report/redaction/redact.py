@@ -208,7 +208,7 @@ def _map_texts(value: Any, hide: Callable[[str], str]) -> Any:
 
 @cache
 def _list_text_fields(kind: type) -> tuple[str, ...]:
-    """The fields of a dataclass that may hold somebody's words."""
+    """The fields of a dataclass that may hold text of the job."""
     return tuple(
         field.name
         for field in fields(kind)

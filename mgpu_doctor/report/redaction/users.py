@@ -1,4 +1,4 @@
-"""Words that name nobody, although hosts and users are called so.
+"""Words that are not redacted although hosts and users have such names.
 
 Names of users in text that anybody may have written: whose home a path leads to, who logs in.
 """
@@ -16,7 +16,7 @@ def fold(name: str) -> str:
 
 
 def split_words(words: str) -> frozenset[str]:
-    """What stands between blanks."""
+    """The words between blanks."""
     return frozenset(words.split())
 
 

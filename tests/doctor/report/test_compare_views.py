@@ -161,4 +161,4 @@ def test_what_holds_for_several_runs_is_said_once() -> None:
         for name in ("one", "other")
     ]
     (said,) = (note for note in comparison_text.notes(compared(runs)) if "share 2 cores" in note)
-    assert said.startswith("A, B: 4 ranks with 4 threads share 2 cores: their step times tell")
+    assert said.startswith("A, B: 4 ranks with 4 threads share 2 cores: their step times show")

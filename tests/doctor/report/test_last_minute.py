@@ -17,7 +17,14 @@ from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report import html, markdown
 from mgpu_doctor.report.event_timeline import shown
 from mgpu_doctor.report.html.sections import MOST_RANKS
-from mgpu_doctor.report.last_minute import LINES, LINES_OF_NOBODY, cells, fell_at, last_minute, told
+from mgpu_doctor.report.last_minute import (
+    LINES,
+    UNLABELLED_LINES,
+    cells,
+    describe_first_stop,
+    find_failure_times,
+    find_last_minute,
+)
 from mgpu_doctor.report.rank_rows import rows
 from tests.support import diagnoses
 
@@ -76,10 +83,10 @@ HUNG = diagnosis(rank(0, 30.0, State.WAITING), rank(1, 90.0, State.WAITING), out
 
 
 def test_who_fell_first_comes_first() -> None:
-    known = last_minute(KILLED)
+    known = find_last_minute(KILLED)
     assert known is not None
     assert [(one.rank, one.first) for one in known.stops] == [(2, True), (0, False), (1, False)]
-    assert told(known) == "First fell rank 2 (SIGSEGV), 41 s before the end."
+    assert describe_first_stop(known) == "Rank 2 failed first (SIGSEGV), 41 s before the end."
 
 
 def test_no_end_is_told_after_what_came_of_it() -> None:
@@ -89,32 +96,32 @@ def test_no_end_is_told_after_what_came_of_it() -> None:
     made = diagnosis(
         rank(0, 3.1, signal=15, error=lost, ended=END - 1), rank(1, 2.4, signal=9), printed=()
     )
-    known = last_minute(made)
+    known = find_last_minute(made)
     assert known is not None
-    assert told(known) == "First fell rank 1 (SIGKILL), 3 s before the end."
+    assert describe_first_stop(known) == "Rank 1 failed first (SIGKILL), 3 s before the end."
     happened = [(one.who, one.at) for one in shown(made, 9).events if one.at is not None]
     assert ("rank 1", END - 3) in happened
     assert [who for who, at in happened if END - 4 < at < END] == ["rank 1", "rank 0", "rank 0"]
     early = diagnosis(rank(0, 30, error=replace(lost, at=END - 20)), rank(1, 2.4, signal=9))
-    assert fell_at(early.case) == {(1, 4001): END - 2.4}, "that did not come of it"
+    assert find_failure_times(early.case) == {(1, 4001): END - 2.4}, "that did not come of it"
 
 
 def test_what_is_dead_and_still_listed_holds_nothing() -> None:
     last = replace(KILLED.case.host_samples[0], at=END - 1, processes={4000: (1.0, 0)})
     case = replace(KILLED.case, host_samples=(*KILLED.case.host_samples, last))
-    known = last_minute(replace(KILLED, case=case))
+    known = find_last_minute(replace(KILLED, case=case))
     assert known is not None
     assert {one.rank: one.resident for one in known.stops}[0] == 2 << 30
 
 
 def test_a_rank_that_left_with_a_code_is_told_so() -> None:
-    known = last_minute(diagnosis(rank(0, 1.0, exit_code=3), printed=()))
+    known = find_last_minute(diagnosis(rank(0, 1.0, exit_code=3), printed=()))
     assert known is not None
-    assert told(known) == "First fell rank 0 (exit code 3), 1 s before the end."
+    assert describe_first_stop(known) == "Rank 0 failed first (exit code 3), 1 s before the end."
 
 
 def test_what_is_known_of_a_rank() -> None:
-    known = last_minute(KILLED)
+    known = find_last_minute(KILLED)
     assert known is not None
     assert cells(known.stops[1], several=False) == (
         "0",
@@ -129,46 +136,48 @@ def test_what_is_known_of_a_rank() -> None:
 
 
 def test_of_a_hang_the_first_to_stand_is_told_and_not_blamed() -> None:
-    known = last_minute(HUNG)
+    known = find_last_minute(HUNG)
     assert known is not None
     assert [one.rank for one in known.first] == [1]
-    assert told(known).startswith("The first to stand still was rank 1, 1 min 30 s before the end;")
-    assert "need not be to blame" in told(known)
+    assert describe_first_stop(known).startswith(
+        "The first rank to stop was rank 1, 1 min 30 s before the end;"
+    )
+    assert "not necessarily the culprit" in describe_first_stop(known)
     assert [one.steps for one in known.stops] == [0, 30]
 
 
 def test_ranks_that_come_to_stand_together_have_no_first() -> None:
     ranks = [rank(number, 30.0 + 0.1 * number, State.WAITING) for number in range(2)]
-    known = last_minute(diagnosis(*ranks, outcome=Outcome.HUNG))
+    known = find_last_minute(diagnosis(*ranks, outcome=Outcome.HUNG))
     assert known is not None
     assert known.first == ()
-    assert told(known) == "Who stopped first is not known."
+    assert describe_first_stop(known) == "Which rank stopped first is unknown."
 
 
 def test_a_job_that_ended_well_or_goes_on_has_none() -> None:
     for outcome in (Outcome.COMPLETED, Outcome.RUNNING):
-        assert last_minute(diagnosis(rank(0, 1.0), outcome=outcome)) is None
+        assert find_last_minute(diagnosis(rank(0, 1.0), outcome=outcome)) is None
     nothing = blank_rank(rank=0, pid=1, host="node-a", state=State.DEAD)
-    assert last_minute(diagnosis(nothing)) is None, "nobody knows when it stopped"
+    assert find_last_minute(diagnosis(nothing)) is None, "nobody knows when it stopped"
 
 
 def test_what_was_printed_belongs_to_its_rank_or_to_nobody() -> None:
-    known = last_minute(KILLED)
+    known = find_last_minute(KILLED)
     assert known is not None
     assert {one.rank: one.printed for one in known.stops} == {0: PRINTED[2:], 1: (), 2: PRINTED[:1]}
     assert known.printed == ("epoch 3",)
     flood = diagnosis(*KILLED.case.ranks, printed=("[rank0]: x", "y") * 500)
-    known = last_minute(flood)
+    known = find_last_minute(flood)
     assert known is not None
     assert len(known.stops[1].printed) == LINES
-    assert len(known.printed) == LINES_OF_NOBODY
+    assert len(known.printed) == UNLABELLED_LINES
 
 
 def test_of_very_many_ranks_the_first_is_shown() -> None:
     many = [rank(number, 1.0 + 0.001 * number, signal=15) for number in range(4 * MOST_RANKS)]
     many[70] = rank(70, 0.5, signal=9)
     page = html.render(diagnosis(*many))
-    assert "First fell rank 70 (SIGKILL)" in page
+    assert "Rank 70 failed first (SIGKILL)" in page
     assert f"{4 * MOST_RANKS - MOST_RANKS} more ranks" in page
 
 
@@ -194,9 +203,9 @@ def test_printed_lines_are_only_text() -> None:
 
 
 def test_no_phase_at_all_is_said_to_be_none() -> None:
-    known = last_minute(KILLED)
+    known = find_last_minute(KILLED)
     assert known is not None
-    nowhere = replace(known.stops[0], where="other", stood=3.0)
+    nowhere = replace(known.stops[0], where="other", blocked=3.0)
     assert "in no known phase, for 3 s" in cells(nowhere, several=False)
     assert all("other" not in (row.where or "") for row in rows(_standing("other"), 8))
     assert any(row.where == "all_reduce" for row in rows(_standing("all_reduce"), 8))

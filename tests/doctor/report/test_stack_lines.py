@@ -92,7 +92,7 @@ def test_every_report_shows_it_and_none_is_broken_by_names() -> None:
         branch(1, (1,), (f"`````{HOSTILE}",), culprit=True, doing="lock"),
     )
     made = replace(healthy(), tree=tree, findings=())
-    assert "Where the ranks stood" in html.render(made)
+    assert "Where the ranks were" in html.render(made)
     assert "<script>alert" not in html.render(made)
     assert "Stacks" in markdown.render(made)
     assert "/home/someone" not in str(redacted(made).tree)
