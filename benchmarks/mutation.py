@@ -2,9 +2,11 @@
 
     python -m benchmarks.mutation --seed 1 --count 300
 
-A mutant is the code with one operator, comparison, condition or number changed. Each one runs, in a
-copy of the tree, the quick tests of its own package that execute the changed line. It is killed if
-one of them fails or takes too long. A line that no test executes leaves its mutants alive.
+A mutant is the code with one operator, comparison, condition or number changed. Each one runs the
+quick tests of both packages that execute the changed line, the quickest first. It is killed if one
+of them fails or takes too long. A line that no test executes leaves its mutants alive.
+A mutant exists only in the memory of its own process, which is forked from one that has loaded the
+libraries; processes that tests start run the original.
 Exit code 1: the share of killed mutants is below `--least`.
 """
 
@@ -13,29 +15,34 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import multiprocessing
+import os
 import random
-import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.machinery import SourceFileLoader
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
-from queue import Queue
+from types import CodeType
+from typing import cast
 
 import coverage
 import pytest
 
 ROOT = Path(__file__).parents[1]
-TESTS_OF = {
-    "mgpu_doctor/analysis": ("tests/doctor/analysis",),
-    "mgpu_doctor/rules": ("tests/doctor/rules", "tests/doctor/test_signatures.py"),
-}
-COPIED = ("mgpu_doctor", "probes", "trainers", "tests", "benchmarks", "docs", "pyproject.toml")
+PACKAGES = ("mgpu_doctor/analysis", "mgpu_doctor/rules")
+TESTS = ("tests/doctor/analysis", "tests/doctor/rules", "tests/doctor/test_signatures.py")
+LIBRARIES = ("hypothesis.strategies", "msgspec", "numpy", "psutil", "rich.console", "textual.app")
+OPTIONS = ("-q", "-p", "no:cacheprovider")
+FORKS = multiprocessing.get_context("fork")
 LEAST_SHARE = 0.8
-MAX_SECONDS = 120.0
-"""For the tests of one mutant. They take seconds, so a mutant that exceeds this loops forever."""
+MAX_SECONDS = 60
+"""For one test of a mutant: quick tests take at most a few, so it loops forever."""
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -80,7 +87,7 @@ class Mutant:
 class Result:
     mutant: Mutant
     outcome: str
-    """`killed`, `timeout`, `survived` or `not executed`."""
+    """`killed`, `survived` or `not executed`."""
 
 
 def changed(node: ast.expr) -> ast.expr | None:  # noqa: PLR0911 - one case per kind
@@ -140,110 +147,109 @@ def sample(count: int, seed: int) -> list[Mutant]:
     """A seeded sample of all mutants."""
     every = [
         mutant
-        for package in TESTS_OF
+        for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
         for mutant in mutants_of(path)
     ]
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
-class _Contexts:
+@dataclass(frozen=True, slots=True)
+class Coverers:
+    """Which test functions execute a line, and how long they take."""
+
+    lines: dict[str, dict[str, list[str]]]
+    """By file and number of the line; what is executed at import belongs to the test ""."""
+    seconds: dict[str, float]
+
+    def of(self, mutant: Mutant) -> list[str]:
+        """Those that execute the mutant's line, the quickest first; for one that is executed at
+        import, those that execute any line of its file."""
+        lines = self.lines.get(mutant.file, {})
+        own = set(lines.get(str(mutant.line), ()))
+        if "" in own:
+            own = {test for tests in lines.values() for test in tests}
+        return sorted(own - {""}, key=lambda test: (self.seconds[test], test))
+
+
+class _Recorder:
     """A pytest plugin that marks what is executed with the test function that is running."""
 
     def __init__(self, measured: coverage.Coverage) -> None:
         self._measured = measured
+        self.seconds: dict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         self._measured.switch_context(item.nodeid.partition("[")[0])
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid.partition("[")[0]] += report.duration
 
-def record_lines(package: str, to: Path) -> int:
-    """Runs a package's tests and writes which test functions execute each line of each file."""
-    measured = coverage.Coverage(data_file=None, source=[str(ROOT / package)])
+
+def record_coverers(to: Path) -> int:
+    """Runs all tests, writes the fields of `Coverers` and returns pytest's exit code."""
+    measured = coverage.Coverage(data_file=None, source=[str(ROOT / name) for name in PACKAGES])
+    recorder = _Recorder(measured)
     measured.start()
-    code = pytest.main(["-q", "-p", "no:cacheprovider", *TESTS_OF[package]], [_Contexts(measured)])
+    code = pytest.main([*OPTIONS, *TESTS], [recorder])
     measured.stop()
     data = measured.get_data()
     lines = {
         str(Path(file).relative_to(ROOT)): data.contexts_by_lineno(file)
         for file in data.measured_files()
     }
-    to.write_text(json.dumps(lines), encoding="utf-8")
+    to.write_text(json.dumps({"lines": lines, "seconds": recorder.seconds}), encoding="utf-8")
     return int(code)
 
 
-class Coverers:
-    """Which test functions execute a line of a tree."""
-
-    def __init__(self, tree: Path, folder: Path) -> None:
-        self._lines: dict[str, dict[str, list[str]]] = {}
-        for number, package in enumerate(TESTS_OF):
-            to = folder / f"lines-{number}.json"
-            command = [sys.executable, "-m", "benchmarks.mutation", "--record", package, str(to)]
-            done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
-            if done.returncode:
-                sys.exit(f"the tests of {package} fail without a mutant:\n{done.stdout[-4000:]}")
-            self._lines |= json.loads(to.read_text(encoding="utf-8"))
-
-    def of(self, mutant: Mutant) -> list[str]:
-        """Those that execute the mutant's line; for one that is executed at import, those that
-        execute any line of its file."""
-        lines = self._lines.get(mutant.file, {})
-        own = set(lines.get(str(mutant.line), ()))
-        if "" in own:
-            own = {test for tests in lines.values() for test in tests}
-        return sorted(own - {""})
+def measure_coverers() -> Coverers:
+    """Which tests execute which lines, measured in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        to = Path(folder) / "coverers.json"
+        process = FORKS.Process(target=lambda: sys.exit(record_coverers(to)))
+        process.start()
+        process.join()
+        if process.exitcode:
+            sys.exit("the tests fail without a mutant")
+        return Coverers(**json.loads(to.read_text(encoding="utf-8")))
 
 
-def copy_of_the_tree(folder: Path) -> Path:
-    for name in COPIED:
-        if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(ROOT / name, folder / name, ignore=ignored, symlinks=True)
-        else:
-            shutil.copy(ROOT / name, folder / name)
-    return folder
-
-
-def judge(mutant: Mutant, tests: list[str], tree: Path) -> Result:
-    """Runs the tests on the mutant in a copy of the tree, which is as before afterwards."""
-    if not tests:
-        return Result(mutant, "not executed")
-    file = tree / mutant.file
+def run_tests(mutant: Mutant, tests: Sequence[str]) -> None:
+    """Runs the tests on the mutant, which this process imports instead of its file, and exits."""
+    silence = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):
+        os.dup2(silence, stream)
+    file = ROOT / mutant.file
     source = file.read_bytes()
-    file.write_bytes(source[: mutant.start] + mutant.after.encode() + source[mutant.end :])
-    plain = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command = [sys.executable, "-B", "-m", "pytest", *plain, *tests]
-    try:
-        done = subprocess.run(
-            command, cwd=tree, capture_output=True, timeout=MAX_SECONDS, check=False
-        )
-        return Result(mutant, "killed" if done.returncode else "survived")
-    except subprocess.TimeoutExpired:
-        return Result(mutant, "timeout")
-    finally:
-        file.write_bytes(source)
+    source = source[: mutant.start] + mutant.after.encode() + source[mutant.end :]
+    original = SourceFileLoader.get_code
+
+    def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
+        return compile(source, file, "exec") if loader.path == str(file) else original(loader, name)
+
+    SourceFileLoader.get_code = get_code  # type: ignore[assignment, method-assign]
+    sys.exit(pytest.main([*OPTIONS, "-x", f"--timeout={MAX_SECONDS}", *tests]))
 
 
-def judge_all(mutants: list[Mutant], jobs: int) -> Iterator[Result]:
-    """The results in the order of the mutants, `jobs` at once."""
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(jobs) as pool:
-        folder = Path(name)
-        copies = [copy_of_the_tree(folder / f"tree-{number}") for number in range(jobs)]
-        coverers = Coverers(copies[0], folder)
-        trees: Queue[Path] = Queue()
-        for copy in copies:
-            trees.put(copy)
-
-        def one(mutant: Mutant) -> Result:
-            tree = trees.get()
-            try:
-                return judge(mutant, coverers.of(mutant), tree)
-            finally:
-                trees.put(tree)
-
-        yield from pool.map(one, mutants)
+def judge_all(mutants: list[Mutant], coverers: Coverers, jobs: int) -> Iterator[Result]:
+    """The results as they come, `jobs` mutants at once."""
+    running: dict[int, tuple[Mutant, ForkProcess]] = {}
+    waiting = mutants[::-1]
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            mutant = waiting.pop()
+            tests = coverers.of(mutant)
+            if not tests:
+                yield Result(mutant, "not executed")
+                continue
+            process = FORKS.Process(target=run_tests, args=(mutant, tests))
+            process.start()
+            running[process.sentinel] = mutant, process
+        for sentinel in wait(list(running)):
+            mutant, process = running.pop(cast(int, sentinel))
+            process.join()
+            yield Result(mutant, "killed" if process.exitcode else "survived")
 
 
 def main() -> int:
@@ -252,16 +258,16 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--least", type=float, default=LEAST_SHARE, help="share, 0 to 1")
-    parser.add_argument("--record", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.record:
-        package, to = options.record
-        return record_lines(package, Path(to))
+    os.chdir(ROOT)
+    coverers = measure_coverers()
+    for library in LIBRARIES:
+        import_module(library)
     killed = tried = 0
-    for result in judge_all(sample(options.count, options.seed), options.jobs):
+    for result in judge_all(sample(options.count, options.seed), coverers, options.jobs):
         tried += 1
-        killed += result.outcome in ("killed", "timeout")
-        if result.outcome not in ("killed", "timeout"):
+        killed += result.outcome == "killed"
+        if result.outcome != "killed":
             print(f"{result.outcome}: {result.mutant.label}", flush=True)
     share = killed / max(tried, 1)
     print(f"{killed} of {tried} mutants killed ({share:.0%})")

@@ -1,0 +1,42 @@
+"""Holds what every diagnosis in these tests says, in numbers, against golden files.
+
+A test here asserts what matters to it. Beyond that, the codes, ranks, fixes and numbers of all its
+diagnoses are those of tests/recorded/diagnoses: read the difference before committing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.findings import Diagnosis
+from tests.support.recorded_diagnoses import Golden
+
+
+@pytest.fixture(scope="module")
+def golden(request: pytest.FixtureRequest) -> Iterator[Golden]:
+    file = Golden(request.path.stem.removeprefix("test_"))
+    yield file
+    file.write()
+
+
+@pytest.fixture(autouse=True)
+def check_diagnoses(
+    request: pytest.FixtureRequest, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Left out are property tests, whose jobs differ by profile, and the pretend driver, whose
+    counters run with the clock."""
+    diagnoses: list[Diagnosis] = []
+
+    def keep(**fields: Any) -> Diagnosis:
+        diagnoses.append(Diagnosis(**fields))
+        return diagnoses[-1]
+
+    monkeypatch.setattr("mgpu_doctor.diagnose.Diagnosis", keep)
+    yield
+    if request.node.get_closest_marker("hypothesis") is None and not (
+        {"nvml", "libraries"} & {*request.fixturenames}
+    ):
+        golden.check(request.node.name, diagnoses)

@@ -1,0 +1,90 @@
+"""Diagnoses without their prose, held against golden files: codes, ranks, fixes and numbers.
+
+`MGPU_DOCTOR_TEST_RECORD=1` in the environment writes the files of the test files that run anew.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from mgpu_doctor.findings import Diagnosis, Finding
+from tests.support.screens import RECORD
+
+GOLDEN = Path(__file__).parents[1] / "recorded" / "diagnoses"
+NUMBER = re.compile(r"(?<![\w./-])\d+(?:\.\d+)?(?![\w/-])")
+"""Of a sentence, neither in a name nor in a path."""
+MOST_DIAGNOSES = 100
+"""Of one test: those beyond it are not recorded."""
+
+
+def rounded(value: Any) -> str:
+    """A number to four digits; a text may hold paths, and only counts as one."""
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, float | int) and not isinstance(value, bool):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def lines_of(finding: Finding) -> Iterator[str]:
+    """Its code, ranks and cost, the numbers in its text, and a line for each evidence and fix."""
+    ranks = [culprit.rank for culprit in finding.culprits]
+    cost = finding.cost
+    costs = [rounded(x) for x in (cost.step_fraction, cost.seconds_per_step, cost.bytes)]
+    yield (
+        f"{finding.code} {finding.severity.value} confidence {rounded(finding.confidence)} "
+        f"culprits {ranks} victims {list(finding.victims)} since {finding.since_step} "
+        f"cost {' '.join(costs)}"
+    )
+    if numbers := NUMBER.findall(f"{finding.title}. {finding.cause}"):
+        yield f"  says {' '.join(numbers)}"
+    for piece in finding.evidence:
+        yield f"  {rounded(piece.value)} against {rounded(piece.baseline)} {piece.unit}"
+    for fix in finding.fixes:
+        gain = fix.predicted
+        gains = f" {rounded(gain.step_time_ratio)} {rounded(gain.memory_bytes)}" if gain else ""
+        yield f"  [{fix.id}]{gains}"
+
+
+def numbers_of(diagnosis: Diagnosis) -> Iterator[str]:
+    """Those of the whole job, then those of each finding."""
+    whole = (
+        diagnosis.coverage,
+        diagnosis.step_seconds,
+        diagnosis.waste_fraction,
+        diagnosis.load_balance,
+        diagnosis.communication_efficiency,
+    )
+    yield f"= {' '.join(rounded(value) for value in whole)}"
+    for finding in diagnosis.findings:
+        yield from lines_of(finding)
+
+
+class Golden:
+    """The golden file of one test file: a section per test, in the order of their names."""
+
+    def __init__(self, name: str) -> None:
+        self._file = GOLDEN / f"{name}.txt"
+        text = self._file.read_text(encoding="utf-8") if self._file.is_file() else ""
+        parts = (part.partition("\n") for part in text.split("\n\n") if part)
+        self._recorded = {head: body.rstrip("\n") for head, _, body in parts}
+        self._new: dict[str, str] = {}
+
+    def check(self, test: str, diagnoses: Sequence[Diagnosis]) -> None:
+        """Fails unless the numbers are those of the golden file."""
+        lines = [line for one in diagnoses[:MOST_DIAGNOSES] for line in numbers_of(one)]
+        self._new[f"[{test}]"] = text = "\n".join(lines)
+        if not os.environ.get(RECORD):
+            assert text.splitlines() == self._recorded.get(f"[{test}]", "").splitlines()
+
+    def write(self) -> None:
+        """Writes the file anew while recording."""
+        sections = {head: body for head, body in sorted(self._new.items()) if body}
+        if os.environ.get(RECORD) and sections:
+            GOLDEN.mkdir(parents=True, exist_ok=True)
+            text = "\n\n".join(f"{head}\n{body}" for head, body in sections.items())
+            self._file.write_text(f"{text}\n", encoding="utf-8")
