@@ -9,6 +9,7 @@ import math
 import signal
 from collections.abc import Iterable
 
+_NAMED_SIGNALS = frozenset(int(number) for number in signal.Signals)
 UNKNOWN = "?"
 """Stands for a value that was not measured."""
 
@@ -76,10 +77,12 @@ def format_count(count: int, noun: str) -> str:
 
 def format_signal(number: int) -> str:
     """`SIGSEGV`, or `signal 42` if it has no name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    return name_signal(number) or f"signal {number}"
+
+
+def name_signal(number: int | None) -> str | None:
+    """`SIGSEGV`; None if the number is not that of a signal with a name."""
+    return signal.Signals(number).name if number in _NAMED_SIGNALS else None
 
 
 def format_ranks(ranks: Iterable[int], *, limit: int = 12) -> str:

@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from mgpu_probes.outside.jobs.launchers import find_launcher
 
 from mgpu_doctor.case.model import Job, JobEnd, Outcome, Rank
 from mgpu_doctor.case.outcomes import outcome_of
 from mgpu_doctor.case.untrusted_json import Json, moment, text, whole, words
+from mgpu_doctor.formatting import name_signal
 
 SERVED = "ps"
 """The strategy of a parameter server, and of the chief of a job with some."""
-LAUNCHERS = {
-    "torchrun": "torchrun",
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-    "mpirun": "mpirun",
-    "mpiexec": "mpirun",
-    "horovodrun": "horovodrun",
-    "srun": "srun",
-}
-"""Words of a command line that tell what starts its ranks."""
 
 
 def ending(content: Mapping[str, Json], until: float | None) -> JobEnd:
@@ -44,12 +34,8 @@ def ending(content: Mapping[str, Json], until: float | None) -> JobEnd:
 
 def told_by_launcher(end: JobEnd, asked: int | None) -> JobEnd:
     """The ending, with the signal that the launcher itself says it was asked to end by."""
-    if end.asked is not None or asked is None:
-        return end
-    try:
-        return replace(end, asked=signal.Signals(asked).name)
-    except ValueError:
-        return end
+    name = name_signal(asked)
+    return end if end.asked is not None or name is None else replace(end, asked=name)
 
 
 def job_of(
@@ -90,15 +76,12 @@ def command_of(info: Mapping[str, Json]) -> tuple[str, ...]:
     return tuple(words(info.get("command")) or ())
 
 
-def _launcher(ranks: Iterable[Rank], command: Iterable[str]) -> str | None:
+def _launcher(ranks: Iterable[Rank], command: Sequence[str]) -> str | None:
     """What the ranks say started them; the command line where they say nothing of use."""
     said = _most_common(rank.metadata.launcher for rank in ranks)
     if said not in (None, "none", "environment"):
         return said
-    for word in command:
-        if found := LAUNCHERS.get(word) or LAUNCHERS.get(Path(word).name):
-            return found
-    return None if said == "none" else said
+    return find_launcher(command) or (None if said == "none" else said)
 
 
 def _strategy(ranks: list[Rank]) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from mgpu_probes.outside import console_errors as parser
 from mgpu_probes.outside.console_errors import ConsoleFacts, Failure, PrintedTraceback
+from mgpu_probes.outside.jobs.launchers import WRAPPER_FOLDERS
 from mgpu_probes.outside.logs.log_scanner import Told
 
 from mgpu_doctor.case.captured_console import error_of
@@ -14,8 +15,8 @@ from mgpu_doctor.case.log_matches import went_on
 from mgpu_doctor.case.log_sources import Whose
 from mgpu_doctor.case.model import LoggedEnd
 
-_LAUNCHERS = ("/accelerate/commands/", "/deepspeed/launcher/", "/horovod/runner/", "subprocess.py")
-"""Where launchers raise what their children's ends made of them."""
+_LAUNCHER_FILES = (*WRAPPER_FOLDERS, "subprocess.py")
+"""Files whose tracebacks only repeat that a child process failed."""
 _OUTERMOST = frozenset(
     {"<module>", "_run_module_as_main", "_run_code", "_bootstrap", "_bootstrap_inner", "_wrap"}
     | {"spawn_main", ""}
@@ -107,7 +108,7 @@ def _is_outermost(printed: PrintedTraceback) -> bool:
 
 def _is_launchers(printed: PrintedTraceback) -> bool:
     frames = printed.traceback.frames
-    return bool(frames) and any(place in frames[-1].file for place in _LAUNCHERS)
+    return bool(frames) and any(place in frames[-1].file for place in _LAUNCHER_FILES)
 
 
 def _line(log: Whose, at: int) -> Told:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from mgpu_probes.outside.jobs.launchers import find_launcher_in_log
 from mgpu_probes.outside.logs.log_scanner import Hit, Scanned
 
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.model import Job, LoggedEnd, Outcome, Rank, State
+from mgpu_doctor.formatting import name_signal
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +40,6 @@ FACTS = (
 """How frameworks tell how many ranks there are: torch's and Lightning's own lines, and what most
 scripts print."""
 
-LAUNCHERS = (
-    ("torch/distributed/elastic", "torchrun"),
-    ("torch.distributed.elastic", "torchrun"),
-    ("/accelerate/commands/", "accelerate"),
-    ("/deepspeed/launcher/", "deepspeed"),
-    ("horovod/runner", "horovodrun"),
-    ("slurmstepd: ", "srun"),
-    ("srun: ", "srun"),
-    ("mpirun ", "mpirun"),
-    ("prterun ", "mpirun"),
-)
 _FRAMEWORKS = (("/tensorflow/", "tensorflow"), ("/keras/", "tensorflow"), ("/torch/", "torch"))
 
 
@@ -82,9 +72,9 @@ def job_of_logs(
         id=os.path.basename(scanned[0].source),
         command=(),
         cwd=None,
-        framework=_first(_FRAMEWORKS, text),
+        framework=next((name for mark, name in _FRAMEWORKS if mark in text), None),
         strategy=None,
-        launcher=_first(LAUNCHERS, text),
+        launcher=find_launcher_in_log(text),
         world_size=world_size,
         hosts=(),
         started=min(began, default=None),
@@ -92,7 +82,7 @@ def job_of_logs(
         outcome=outcome,
         exit_code=None,
         signal=None,
-        asked=_name(asked),
+        asked=name_signal(asked),
     )
 
 
@@ -139,11 +129,3 @@ def _rank(number: int, ends: Sequence[LoggedEnd], host: str, job: Job, *, alive:
 def _telling(scanned: Scanned) -> Iterable[str]:
     yield from (line.text for line in scanned.told)
     yield from scanned.tail
-
-
-def _first(marks: Iterable[tuple[str, str]], text: str) -> str | None:
-    return next((name for mark, name in marks if mark in text), None)
-
-
-def _name(number: int | None) -> str | None:
-    return signal.Signals(number).name if number in signal.valid_signals() else None

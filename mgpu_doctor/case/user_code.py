@@ -1,16 +1,31 @@
-"""Which files are of the user's own code."""
+"""Which source files are the user's own code: not installed, not Python's, not the probe's."""
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
-_INSTALLED = ("/site-packages/", "/dist-packages/", "/lib/python3.", "/mgpu_probes/")
-_GENERATED = ("<", "?")
+INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/")
+STANDARD_LIBRARY = re.compile(r"(?:^|/)lib(?:64)?/python3[\d.t]*(?:\.zip)?/")
+TORCH = re.compile(
+    r"(?:^|/)(?=torch/(?:_\w+|autograd|cuda|distributed|fx|multiprocessing|nn|optim|utils)/)"
+)
+"""A torch that was built from source is installed anywhere; py-spy's short names begin with it."""
+PROBE = "/mgpu_probes/"
+_GENERATED = ("<", "…", "?")
+_STANDARD_MODULES = frozenset(
+    f"{name}.py"
+    for name in ("threading", "queue", "socket", "ssl", "selectors", "subprocess", "inspect", "ast")
+)
+"""Python's own modules, as they appear where only the name of a file is known."""
 
 
 @lru_cache(4096)  # a memory snapshot asks a million times about some hundred files
 def is_user_code(file: str) -> bool:
-    """Whether it is no installed package, standard library, generated code or probe of ours."""
-    return bool(file) and not (
-        file.startswith(_GENERATED) or any(mark in file for mark in _INSTALLED)
-    )
+    """Whether a source file is the user's own code. False for installed packages, the standard
+    library, generated code, programs without an extension (`bin/torchrun`) and the probe."""
+    if file.startswith(_GENERATED) or "." not in file.rpartition("/")[2] or PROBE in file:
+        return False
+    if any(known.search(file) for known in (INSTALLED, STANDARD_LIBRARY, TORCH)):
+        return False
+    return "/" in file or file not in _STANDARD_MODULES

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from pathlib import PurePath
+
+from mgpu_probes.outside.jobs.command_lines import is_python_command
+from mgpu_probes.outside.jobs.launchers import name_launcher
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Fix
@@ -22,38 +24,18 @@ PLAN_MEMORY = Fix(
     "accumulation, activation checkpointing, bf16, sharding.",
 )
 
-MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "accelerate.commands.launch": "accelerate",
-    "deepspeed.launcher.runner": "deepspeed",
-}
-"""Launchers by the module of `python -m`."""
-PROGRAMS = {
-    "torchrun": "torchrun",
-    "srun": "srun",
-    "mpirun": "mpirun",
-    "mpiexec": "mpirun",
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-}
 PLAIN_FLAGS = ("-u", "-O", "-OO", "-B", "-q", "-v", "-I", "-E", "-s", "-S")
 """Python's options without a value."""
 
 
 def launcher(measures: Measures) -> str | None:
-    """Who starts the ranks, by the command and then by what the ranks say: torchrun, srun, mpirun,
-    accelerate, deepspeed, multiprocessing or slurm; None: the command alone, or not known."""
-    command = measures.case.job.command
-    program = PurePath(command[0]).name if command else ""
-    if program in PROGRAMS:
-        return PROGRAMS[program]
-    if _is_python(program) and "-m" in command[:-1]:
-        module = command[command.index("-m") + 1]
-        if module in MODULES:
-            return MODULES[module]
-    told = measures.case.job.launcher
-    return told if told in ("torchrun", "multiprocessing", "slurm") else None
+    """The launcher that the command names, else the one that the ranks report; None if the command
+    starts the training itself, or the launcher is unknown."""
+    name = name_launcher(measures.case.job.command)
+    if name is not None:
+        return name
+    reported = measures.case.job.launcher
+    return reported if reported in ("torchrun", "multiprocessing", "slurm") else None
 
 
 def environment(measures: Measures, **variables: object) -> str:
@@ -94,7 +76,7 @@ def _besides(measures: Measures, by: str | None, variables: Mapping[str, object]
 def under_torchrun(measures: Measures, ranks: int) -> str:
     """The command that starts this program with one process for each of `ranks` devices."""
     command = list(measures.case.job.command)
-    if launcher(measures) is None and command and _is_python(command.pop(0)):
+    if launcher(measures) is None and command and is_python_command((command.pop(0),)):
         while command and command[0] in PLAIN_FLAGS:
             command.pop(0)
         told = command and (command[0] == "-m" or not command[0].startswith("-"))
@@ -134,10 +116,6 @@ def autocast(measures: Measures, dtype: str = "bfloat16") -> str:
         f'Trainer(precision="{short if dtype == "bfloat16" else 16}-mixed"); in transformers: '
         f"TrainingArguments({short}=True)."
     )
-
-
-def _is_python(program: str) -> bool:
-    return PurePath(program).name.startswith("python")
 
 
 def _has(command: tuple[str, ...], option: str) -> bool:

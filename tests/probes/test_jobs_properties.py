@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from mgpu_probes.outside import jobs
-from mgpu_probes.outside.jobs import launchers
+from mgpu_probes.outside.jobs import command_lines, launchers
 
 from tests.support.proctables import TORCH, ProcTable, by_hand, elastic
 
@@ -110,4 +110,4 @@ def test_how_many_ranks_a_launcher_starts_here(command: str, count: int | None) 
     ],
 )
 def test_what_a_command_runs(command: str, program: tuple[str, tuple[str, ...]]) -> None:
-    assert launchers.parse_program(tuple(command.split())) == program
+    assert command_lines.parse_program(tuple(command.split())) == program

@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
+from mgpu_probes.outside.jobs.launchers import name_launcher
 
 from mgpu_doctor.analysis.comparing.step_time_noise import Level, mean_level, median_level
 from mgpu_doctor.analysis.machines.cpu_contention import surroundings
@@ -21,7 +22,6 @@ from mgpu_doctor.analysis.steps.step_alignment import Floats, UnjoinableError, j
 from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
 from mgpu_doctor.analysis.structure.job_structure import structure_of
 from mgpu_doctor.analysis.structure.replica_checks import compare as compare_replicas
-from mgpu_doctor.case.job_facts import LAUNCHERS
 from mgpu_doctor.case.model import Case, Rank, Records
 from mgpu_doctor.case.process_metadata import UNKNOWN, PhaseClock, ProcessMetadata
 from mgpu_doctor.case.rank_device import host_stamped
@@ -141,12 +141,19 @@ def program_of(command: Sequence[str]) -> tuple[str | None, Sequence[str]]:
         module = before in ("-m", "--module")
         if module and word in OUR_LAUNCHERS:
             ours = True
-        elif (module and word not in LAUNCHERS) or (ours and word.startswith(TRAINERS)):
+        elif (module and not _starts_launcher(command[place:])) or (
+            ours and word.startswith(TRAINERS)
+        ):
             return word, command[place + 1 :]
         elif word.endswith(".py"):
             return PurePath(word).name, command[place + 1 :]
         before = word
     return None, ()
+
+
+def _starts_launcher(words: Sequence[str]) -> bool:
+    """Whether `python -m` with these words starts a launcher."""
+    return name_launcher(("python", "-m", *words)) is not None
 
 
 def options_of(words: Sequence[str]) -> Iterator[tuple[str, str]]:

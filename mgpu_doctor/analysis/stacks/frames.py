@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from mgpu_doctor.case.job_snapshots import Frame
-
-_INSTALLED = re.compile(r"(?:^|/)(?:site|dist)-packages/")
-_STANDARD = re.compile(r"(?:^|/)lib(?:64)?/python3[\d.t]*(?:\.zip)?/")
-_TORCH = re.compile(
-    r"(?:^|/)(?=torch/(?:_\w+|autograd|cuda|distributed|fx|multiprocessing|nn|optim|utils)/)"
-)
-"""A torch that was built from its sources lies anywhere; py-spy's short names begin with it."""
+from mgpu_doctor.case.user_code import INSTALLED, STANDARD_LIBRARY, TORCH, is_user_code
 
 PROBE = "/mgpu_probes/inprocess/"
 """Our own probe, which stands between a user's call and torch's function."""
@@ -49,11 +42,11 @@ def name(frame: Frame) -> str:
 
 def short(file: str) -> str:
     """A file as people call it: `train.py`, `torch/nn/functional.py`, `threading.py`."""
-    for known in (_INSTALLED, _STANDARD):
+    for known in (INSTALLED, STANDARD_LIBRARY):
         *_, rest = known.split(file)
         if rest != file:
             return rest
-    found = _TORCH.search(file)
+    found = TORCH.search(file)
     if found:
         return file[found.end() :]
     return file if file[:1] == "<" else file.rpartition("/")[2]
@@ -65,23 +58,6 @@ def within(frame: Frame, *files: str) -> bool:
     return any(file.startswith(one) if one[-1:] == "/" else file == one for one in files)
 
 
-def own(frame: Frame) -> bool:
-    """Whether the frame is of the user's code, not of an installed library."""
-    file = frame.file
-    if file[:1] in ("<", "…", "?", "") or _INSTALLED.search(file) or _STANDARD.search(file):
-        return False
-    if _TORCH.search(file) or "." not in file.rpartition("/")[2]:
-        return False  # programs such as `bin/torchrun` have no ending
-    return "/" in file or file not in _STANDARD_NAMES
-
-
-_STANDARD_NAMES = frozenset(
-    f"{one}.py"
-    for one in ("threading", "queue", "socket", "ssl", "selectors", "subprocess", "inspect", "ast")
-)
-"""File names of Python's own modules, for frames without a folder."""
-
-
 def trail(frames: Sequence[Frame]) -> tuple[Frame, ...]:
     """A stack that can be compared with others': outermost first, without wrappers, without what
     started the program, and without a parent's frames. `frames`: innermost first."""
@@ -91,7 +67,7 @@ def trail(frames: Sequence[Frame]) -> tuple[Frame, ...]:
             kept.clear()
         elif not _silent(frame):
             kept.append(frame)
-    first = next((at for at, frame in enumerate(kept) if own(frame)), 0)
+    first = next((at for at, frame in enumerate(kept) if is_user_code(frame.file)), 0)
     return tuple(kept[first:])
 
 
@@ -104,7 +80,7 @@ def _silent(frame: Frame) -> bool:
 
 def place(trail: Sequence[Frame]) -> Frame | None:
     """The innermost frame of the user's own code, else of a library other than torch and Python."""
-    found = next((frame for frame in reversed(trail) if own(frame)), None)
+    found = next((frame for frame in reversed(trail) if is_user_code(frame.file)), None)
     return found or foreign(trail)
 
 
@@ -114,14 +90,14 @@ def foreign(trail: Sequence[Frame]) -> Frame | None:
 
 
 def _foreign(frame: Frame) -> bool:
-    return bool(_INSTALLED.search(frame.file)) and not short(frame.file).startswith("torch/")
+    return bool(INSTALLED.search(frame.file)) and not short(frame.file).startswith("torch/")
 
 
 def inner(trail: Sequence[Frame]) -> tuple[Frame, ...]:
     """The frames below the user's own code, innermost first."""
     found: list[Frame] = []
     for frame in reversed(trail):
-        if own(frame):
+        if is_user_code(frame.file):
             break
         found.append(frame)
     return tuple(found)

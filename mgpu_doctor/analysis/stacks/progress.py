@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState, list_thread_states, native_calls
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.job_snapshots import Look, Process
+from mgpu_doctor.case.user_code import is_user_code
 
 STILL = 0.002
 """Cores that the main thread of a blocked rank may use. The kernel counts in nanoseconds: measured
@@ -131,7 +131,7 @@ def _is_looping(state: ThreadState, other: ThreadState) -> bool:
         or not (state.gil and other.gil)
     ):
         return False
-    if not state.trail or not other.trail or not frames.own(state.trail[-1]):
+    if not state.trail or not other.trail or not is_user_code(state.trail[-1].file):
         return False
     inner, outer = state.trail[-1], other.trail[-1]
     return state.trail[:-1] == other.trail[:-1] and (

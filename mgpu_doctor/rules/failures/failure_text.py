@@ -14,7 +14,7 @@ from mgpu_doctor.analysis.postmortem.rank_failures import FATAL, FailureKind, Ra
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Error, Job, Rank
 from mgpu_doctor.findings import Culprit, Evidence
-from mgpu_doctor.formatting import format_ranks, format_share
+from mgpu_doctor.formatting import format_ranks, format_share, format_signal
 from mgpu_doctor.rules.memory.oom_evidence import cleared, out_of_memory
 
 FULL_MEMORY = 0.95
@@ -51,14 +51,6 @@ _ON_THE_WAY_OUT = (
     "On its way out the process aborted (SIGABRT), as it does now and then where threads of a "
     "process group still run (measured with gloo and torch 2.13; PyTorch issue 190489)."
 )
-
-
-def signal_name(number: int) -> str:
-    """`SIGSEGV`, or `signal 42` where it has no name."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def who(culprits: Iterable[RankFailure], case: Case) -> str:
@@ -113,9 +105,9 @@ def death(failure: RankFailure) -> str:
         return f"ended without saying why{step}"
     if failure.kind is FailureKind.SIGNAL and failure.signal is not None:
         leaving = " on its way out" if failure.aborted_leaving else ""
-        return f"crashed with {signal_name(failure.signal)}{leaving}{step}"
+        return f"crashed with {format_signal(failure.signal)}{leaving}{step}"
     if failure.signal is not None:
-        return f"was killed by {signal_name(failure.signal)}{step}"
+        return f"was killed by {format_signal(failure.signal)}{step}"
     return f"lost its connection to the others{step}"
 
 
@@ -151,7 +143,7 @@ def evidence_of(
             found.append(Evidence("calls that led there", path, "text", source=source))
     if failure.signal is not None:
         found.append(
-            Evidence("signal", signal_name(failure.signal), "signal", source=failure.source)
+            Evidence("signal", format_signal(failure.signal), "signal", source=failure.source)
         )
     elif failure.exit_code is not None:
         found.append(Evidence("exit code", failure.exit_code, "code", 0, failure.source))
@@ -229,7 +221,7 @@ def cause_of(failure: RankFailure, case: Case) -> str:
         at = place(error) if error is not None and error.type == FATAL else None
         where = f" Its Python stack ended at {at}." if at else ""
         what = f": {meaning}" if meaning else " from its own code or from somebody who sent it"
-        return f"{signal_name(failure.signal)}{what}.{where}"
+        return f"{format_signal(failure.signal)}{what}.{where}"
     return _of_kill(failure, case)
 
 
@@ -241,7 +233,7 @@ def _of_kill(failure: RankFailure, case: Case) -> str:
             "Its process is gone, and it left neither an exit code nor an exception: it was "
             f"killed by SIGKILL or ended by `os._exit`.{_memory_hint(failure, case)}"
         )
-    name = signal_name(failure.signal) if failure.signal is not None else "a signal"
+    name = format_signal(failure.signal) if failure.signal is not None else "a signal"
     if failure.signal != signal.SIGKILL:
         return f"Somebody sent {name} to this process alone, before any other rank ended."
     if cleared(failure, case):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.model import Case, ProcessEnd
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
+from mgpu_doctor.formatting import format_signal
 from mgpu_doctor.rules.failures import failure_text
 
 DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL)
@@ -36,7 +37,7 @@ def before(echoes: Sequence[RankFailure], case: Case) -> ProcessEnd | None:
 
 
 def finding(end: ProcessEnd, echoes: Sequence[RankFailure], case: Case) -> Finding:
-    name = failure_text.signal_name(end.signal or 0)
+    name = format_signal(end.signal or 0)
     host = case.job.hosts[0] if len(case.job.hosts) == 1 else None
     first = min(failure.at for failure in echoes if failure.at is not None)
     return Finding(

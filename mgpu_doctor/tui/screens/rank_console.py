@@ -12,6 +12,7 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.thread_states import list_thread_states
 from mgpu_doctor.analysis.stacks.wait_classifier import WAITING, Doing
 from mgpu_doctor.case.job_snapshots import Frame, Look, Stack, Thread
+from mgpu_doctor.case.user_code import is_user_code
 from mgpu_doctor.formatting import UNKNOWN, format_count
 from mgpu_doctor.live.rank_output import Output
 from mgpu_doctor.live.rank_stacks import Standing
@@ -137,7 +138,7 @@ def _frames(listed: Sequence[Frame], most: int) -> Iterator[Text]:
 
 def _frame(frame: Frame) -> Text:
     place = frames.format_location(frame) or UNKNOWN
-    style = "bold" if frames.own(frame) else ""
+    style = "bold" if is_user_code(frame.file) else ""
     return Text.assemble(
         (f"    {text.line(frame.function)}  ", style), (text.line(place), style or DIM)
     )

@@ -8,6 +8,7 @@ from mgpu_doctor.analysis.stacks import frames
 from mgpu_doctor.analysis.stacks.thread_states import ThreadState, list_thread_states
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.case.job_snapshots import Frame
+from mgpu_doctor.case.user_code import is_user_code
 from tests.support import looking
 from tests.support.looking import C10D, LOOP, Scene, Seen
 
@@ -39,7 +40,7 @@ def state(seen: Seen, worker: Seen | None = None) -> ThreadState:
     ],
 )
 def test_whose_a_frame_is_and_how_its_file_is_called(file: str, own: bool, short: str) -> None:
-    assert frames.own(Frame("f", file, 1)) is own
+    assert is_user_code(file) is own
     assert frames.short(file) == short
 
 
@@ -78,7 +79,7 @@ def test_a_deep_or_empty_stack_is_borne() -> None:
     assert frames.trail(()) == ()
     assert frames.place(()) is None
     note = Frame("… 1500 frames", "…", None)
-    assert not frames.own(note)
+    assert not is_user_code(note.file)
     assert frames.trail((Frame("f", "/a/b.py", None), note))[0].function == "f"
 
 

@@ -11,6 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mgpu_probes.outside import processes
+from mgpu_probes.outside.jobs.command_lines import (
+    is_fork_server,
+    is_spawned,
+    parse_program,
+    program_name,
+)
 from mgpu_probes.outside.jobs.found_jobs import (
     LAUNCHER,
     LOADER,
@@ -38,15 +44,7 @@ from mgpu_probes.outside.jobs.launched_ranks import (
     find_ray_ranks,
     find_unreadable_ranks,
 )
-from mgpu_probes.outside.jobs.launchers import (
-    ANY_PROGRAM,
-    HOSTS,
-    is_fork_server,
-    is_spawned,
-    name_launcher,
-    parse_program,
-    program_name,
-)
+from mgpu_probes.outside.jobs.launchers import HOSTS_SEVERAL_JOBS, STARTS_ANY_PROGRAM, name_launcher
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place
 from mgpu_probes.outside.jobs.spawned_ranks import ORDER, find_spawned_ranks, number_by_start
@@ -165,7 +163,7 @@ def _still_without_ranks(machine: Machine, taken: set[int]) -> list[int]:
     found: list[int] = []
     for pid in machine.entries:
         name = name_launcher(machine.command(pid))
-        if name is not None and name not in HOSTS and pid not in taken:
+        if name is not None and name not in HOSTS_SEVERAL_JOBS and pid not in taken:
             found.append(pid)
     return [pid for pid in found if not set(machine.above(pid)).intersection(found)]
 
@@ -180,7 +178,7 @@ def _its_program(machine: Machine, launcher: int) -> dict[int, Place]:
 
 def _trains(machine: Machine, job: FoundJob) -> bool:
     """MPI and Slurm start any kind of program."""
-    if job.launcher not in ANY_PROGRAM:
+    if job.launcher not in STARTS_ANY_PROGRAM:
         return True
     return any(
         runs_python(machine, rank.pid) or has_framework(machine, rank.pid) for rank in job.ranks

@@ -6,14 +6,9 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from mgpu_probes.outside.jobs.command_lines import is_doctor, is_helper
 from mgpu_probes.outside.jobs.launched_ranks import UNREADABLE, find_dead_ranks
-from mgpu_probes.outside.jobs.launchers import (
-    HOSTS,
-    count_ranks,
-    is_doctor,
-    is_helper,
-    name_launcher,
-)
+from mgpu_probes.outside.jobs.launchers import HOSTS_SEVERAL_JOBS, count_ranks, name_launcher
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place
 from mgpu_probes.outside.jobs.training_evidence import is_notebook, is_server, runs_python
@@ -93,7 +88,7 @@ def _top(machine: Machine, seats: Mapping[int, Place], pid: int) -> int | None:
             break
         name = _name(machine, above)
         if name is not None:
-            if name in HOSTS and found is not None:
+            if name in HOSTS_SEVERAL_JOBS and found is not None:
                 break
             found = above
     return found

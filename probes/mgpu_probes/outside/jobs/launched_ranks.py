@@ -10,12 +10,8 @@ import os
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 
-from mgpu_probes.outside.jobs.launchers import (
-    is_helper,
-    is_python_command,
-    is_wrapper,
-    name_launcher,
-)
+from mgpu_probes.outside.jobs.command_lines import is_helper, is_python_command, is_wrapper
+from mgpu_probes.outside.jobs.launchers import name_launcher
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place, parse_place
 from mgpu_probes.outside.jobs.training_evidence import (

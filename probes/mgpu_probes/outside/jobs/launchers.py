@@ -1,156 +1,120 @@
-"""What a command line is: a launcher of ranks, a wrapper around another command, an interpreter.
+"""The launchers of ranks: how each is recognized in a command line or a log, and its options.
 
-The names are those of the programs that launchers install, and of the modules in their
+Names of programs are those that the launchers install; names of modules are those in their
 documentation."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import PurePath
 
-Command = tuple[str, ...]
-_REMEMBERED = 1024
-"""Commands of which is remembered what they are: each is asked about several times."""
-_PROGRAMS = {
-    "torchrun": "torchrun",
-    "accelerate-launch": "accelerate",
-    "deepspeed": "deepspeed",
-    "deepspeed.pt": "deepspeed",
-    "ds": "deepspeed",
-    "horovodrun": "horovodrun",
-    "composer": "composer",
-    "colossalai": "colossalai",
-    "mpirun": "mpirun",
-    "mpiexec": "mpirun",
-    "mpiexec.hydra": "mpirun",
-    "orterun": "mpirun",
-    "prterun": "mpirun",
-    "orted": "mpirun",
-    "prted": "mpirun",
-    "hydra_pmi_proxy": "mpirun",
-    "hydra_bstrap_proxy": "mpirun",
-    "srun": "srun",
-    "slurmstepd": "srun",
-    "slurmstepd:": "srun",
-    "raylet": "ray",
-}
-_MODULES = {
-    "torch.distributed.run": "torchrun",
-    "torch.distributed.launch": "torchrun",
-    "torch.distributed.launcher": "torchrun",
-    "accelerate.commands.launch": "accelerate",
-    "deepspeed.launcher.runner": "deepspeed",
-    "deepspeed.launcher.launch": "deepspeed",
-    "horovod.runner.launch": "horovodrun",
-    "composer.cli.launcher": "composer",
-}
-_LAUNCHING = {"accelerate": ("accelerate", "launch"), "fabric": ("lightning", "run")}
-"""Programs that launch only with this first word."""
-HOSTS = frozenset({"srun", "ray"})
-"""Launchers whose process on this host may have other jobs below it too."""
-ANY_PROGRAM = frozenset({"mpirun", "srun"})
-"""Launchers that start what is no training just as well."""
-_WRAPPERS = frozenset(
-    {
-        *("sh", "bash", "dash", "zsh", "ksh", "fish", "busybox", "script", "screen", "tmux"),
-        *("env", "timeout", "nice", "nohup", "stdbuf", "setsid", "flock", "time", "xargs", "make"),
-        *("numactl", "taskset", "chrt", "ionice", "sudo", "su", "runuser", "ssh", "sshd"),
-        *("tini", "dumb-init", "init", "systemd", "catchsegv", "strace", "gdb", "perf"),
-        *("nsys", "ncu", "singularity", "apptainer", "starter", "enroot", "docker", "podman"),
-        *("conda", "mamba", "micromamba", "uv", "poetry", "pdm"),
-    }
+from mgpu_probes.outside.jobs.command_lines import (
+    CACHED_COMMANDS,
+    Command,
+    parse_program,
+    program_name,
 )
-_PYTHON = re.compile(r"^(python|pypy|ipython)[\d.]*[a-z]*$")
-_WITH_VALUE = frozenset(("-X", "-W", "--check-hash-based-pycs"))
-_SPAWNED = "multiprocessing.spawn import spawn_main"
-_HELPERS = (
-    "multiprocessing.resource_tracker",
-    "multiprocessing.semaphore_tracker",
-    "multiprocessing.forkserver",
-    "compile_worker",
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """A program that starts ranks."""
+
+    name: str
+    programs: tuple[str, ...] = ()
+    """Its executables, and those that it starts on each host."""
+    modules: tuple[str, ...] = ()
+    """Modules for `python -m`."""
+    subcommand: tuple[str, str] | None = None
+    """A program that launches ranks only with this first argument."""
+    rank_options: tuple[str, ...] = ()
+    """Options whose value is the number of ranks on this host."""
+    log_marks: tuple[str, ...] = ()
+    """Texts in a console log that only this launcher and its tracebacks print."""
+    wrapper_folder: str | None = None
+    """Its source folder, if its tracebacks only repeat that the training command failed."""
+    hosts_several_jobs: bool = False
+    """Whether one of its processes may have several jobs below it."""
+    starts_any_program: bool = False
+    """Whether it starts programs that train nothing just as well."""
+
+
+LAUNCHERS = (
+    Launcher(
+        "torchrun",
+        programs=("torchrun",),
+        modules=(
+            "torch.distributed.run",
+            "torch.distributed.launch",
+            "torch.distributed.launcher",
+        ),
+        rank_options=("--nproc-per-node", "--nproc_per_node"),
+        log_marks=("torch/distributed/elastic", "torch.distributed.elastic"),
+    ),
+    Launcher(
+        "accelerate",
+        programs=("accelerate-launch",),
+        modules=("accelerate.commands.launch",),
+        subcommand=("accelerate", "launch"),
+        rank_options=("--num_processes", "--num-processes"),
+        log_marks=("/accelerate/commands/",),
+        wrapper_folder="/accelerate/commands/",
+    ),
+    Launcher(
+        "deepspeed",
+        programs=("deepspeed", "deepspeed.pt", "ds"),
+        modules=("deepspeed.launcher.runner", "deepspeed.launcher.launch"),
+        rank_options=("--num_gpus",),
+        log_marks=("/deepspeed/launcher/",),
+        wrapper_folder="/deepspeed/launcher/",
+    ),
+    Launcher(
+        "horovodrun",
+        programs=("horovodrun",),
+        modules=("horovod.runner.launch",),
+        rank_options=("-np", "--num-proc"),
+        log_marks=("horovod/runner",),
+        wrapper_folder="/horovod/runner/",
+    ),
+    Launcher(
+        "srun",
+        programs=("srun", "slurmstepd", "slurmstepd:"),
+        log_marks=("slurmstepd: ", "srun: "),
+        hosts_several_jobs=True,
+        starts_any_program=True,
+    ),
+    Launcher(
+        "mpirun",
+        programs=(
+            *("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "orted", "prted"),
+            *("hydra_pmi_proxy", "hydra_bstrap_proxy"),
+        ),
+        rank_options=("-np", "-n", "--np", "-c"),
+        log_marks=("mpirun ", "prterun "),
+        starts_any_program=True,
+    ),
+    Launcher(
+        "composer",
+        programs=("composer",),
+        modules=("composer.cli.launcher",),
+        rank_options=("-n", "--nproc", "--world_size"),
+    ),
+    Launcher("colossalai", programs=("colossalai",)),
+    Launcher("lightning", subcommand=("fabric", "run")),
+    Launcher("ray", programs=("raylet",), hosts_several_jobs=True),
 )
-_FORK_SERVER = "multiprocessing.forkserver"
+"""If a log has marks of several launchers, the first of them in this order started the ranks."""
 
-
-def program_name(word: str) -> str:
-    """The program's name; of a login shell too (`-bash`)."""
-    return word.rpartition("/")[2].lstrip("-")
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def is_python_command(command: Command) -> bool:
-    return bool(command) and _PYTHON.match(program_name(command[0])) is not None
-
-
-def parse_program(command: Command) -> tuple[str, tuple[str, ...]]:
-    """What is run, and its arguments: through an interpreter the module or the script's path."""
-    if not command:
-        return "", ()
-    if not is_python_command(command):
-        return command[0], tuple(command[1:])
-    words = list(command[1:])
-    while words:
-        word = words.pop(0)
-        if word in ("-m", "-c"):
-            return (words[0], tuple(words[1:])) if words else ("", ())
-        if word in _WITH_VALUE:
-            words = words[1:]
-        elif not word.startswith("-"):
-            return word, tuple(words)
-    return "", ()
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def name_launcher(command: Command) -> str | None:
-    """The name of the launcher that this command is; None: it is none."""
-    name, words = parse_program(command)
-    if name in _MODULES:
-        return _MODULES[name]
-    short = program_name(name.split(" ", 1)[0]) if name else ""
-    if short.endswith(".py"):
-        short = ".".join(PurePath(name).with_suffix("").parts[-3:])
-        return _MODULES.get(short)
-    if short in _LAUNCHING:
-        known, first = _LAUNCHING[short]
-        return known if words[:1] == (first,) else None
-    return _PROGRAMS.get(short)
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def is_wrapper(command: Command) -> bool:
-    """A shell or another command that runs the command that counts."""
-    return bool(command) and (program_name(command[0]) in _WRAPPERS or is_doctor(command))
-
-
-def is_doctor(command: Command) -> bool:
-    name, _ = parse_program(command)
-    return program_name(name) in ("mgpu-doctor", "mgpu_doctor") or name.startswith("mgpu_doctor.")
-
-
-def is_spawned(command: Command) -> bool:
-    """A child that multiprocessing started anew (start method `spawn`)."""
-    return any(_SPAWNED in word for word in command[1:8])
-
-
-def is_fork_server(command: Command) -> bool:
-    return any(_FORK_SERVER in word for word in command[1:8])
-
-
-def is_helper(command: Command) -> bool:
-    """A process that a library keeps for itself."""
-    return any(known in word for word in command[1:8] for known in _HELPERS)
-
-
-_COUNTS = {
-    "torchrun": ("--nproc-per-node", "--nproc_per_node"),
-    "accelerate": ("--num_processes", "--num-processes"),
-    "mpirun": ("-np", "-n", "--np", "-c"),
-    "horovodrun": ("-np", "--num-proc"),
-    "composer": ("-n", "--nproc", "--world_size"),
-    "deepspeed": ("--num_gpus",),
-}
-_NODES = (
+HOSTS_SEVERAL_JOBS = frozenset(one.name for one in LAUNCHERS if one.hosts_several_jobs)
+STARTS_ANY_PROGRAM = frozenset(one.name for one in LAUNCHERS if one.starts_any_program)
+WRAPPER_FOLDERS = tuple(one.wrapper_folder for one in LAUNCHERS if one.wrapper_folder)
+_BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
+_BY_PROGRAM = {program: one.name for one in LAUNCHERS for program in one.programs}
+_BY_MODULE = {module: one.name for one in LAUNCHERS for module in one.modules}
+_BY_SUBCOMMAND = {one.subcommand[0]: one for one in LAUNCHERS if one.subcommand}
+_HOST_OPTIONS = (
     "--nnodes",
     "--num_nodes",
     "--num_machines",
@@ -159,21 +123,62 @@ _NODES = (
     "-H",
     "--host",
 )
+"""Options of launchers that name other hosts."""
+_MOST_WORDS = 64
+
+
+@lru_cache(maxsize=CACHED_COMMANDS)
+def name_launcher(command: Command) -> str | None:
+    """The name of the launcher that this command starts; None if it starts none."""
+    name, arguments = parse_program(command)
+    if name in _BY_MODULE:
+        return _BY_MODULE[name]
+    program = program_name(name.split(" ", 1)[0]) if name else ""
+    if program.endswith(".py"):
+        return _BY_MODULE.get(".".join(PurePath(name).with_suffix("").parts[-3:]))
+    if (launcher := _BY_SUBCOMMAND.get(program)) is not None:
+        assert launcher.subcommand is not None
+        return launcher.name if arguments[:1] == launcher.subcommand[1:] else None
+    return _BY_PROGRAM.get(program)
+
+
+def find_launcher(command: Sequence[str]) -> str | None:
+    """The name of the first launcher in a command line, also behind wrappers such as `env`; None
+    if there is none before the training script."""
+    words = tuple(command[:_MOST_WORDS])
+    for index, word in enumerate(words):
+        if (name := name_launcher(words[index:])) is not None:
+            return name
+        if _is_script(word):
+            break
+    return None
+
+
+def find_launcher_in_log(text: str) -> str | None:
+    """The name of the launcher that printed parts of this console log; None if unknown."""
+    marked = (one.name for one in LAUNCHERS if any(mark in text for mark in one.log_marks))
+    return next(marked, None)
 
 
 def count_ranks(command: Command) -> int | None:
-    """Ranks that the launcher starts on this host, where its command says so and names no other
-    host."""
-    known = _COUNTS.get(name_launcher(command) or "", ())
+    """How many ranks the launcher starts on this host; None if its command line does not say, or
+    names other hosts."""
+    launcher = _BY_NAME.get(name_launcher(command) or "")
     words = parse_program(command)[1]
-    found = None
-    for index, word in enumerate(words[:64]):
+    count = None
+    for index, word in enumerate(words[:_MOST_WORDS]):
         key, equals, value = word.partition("=")
         value = value if equals else words[index + 1] if index + 1 < len(words) else ""
-        if key in _NODES and value not in ("1", "1:1"):
+        if key in _HOST_OPTIONS and value not in ("1", "1:1"):
             return None
-        if key in known and found is None and value.isascii() and value.isdigit():
-            found = int(value[:6])
-        if not word.startswith("-") and word.endswith((".py", ".sh")):
-            break  # what follows is the training's own
-    return found
+        is_count = launcher is not None and key in launcher.rank_options
+        if is_count and count is None and value.isascii() and value.isdigit():
+            count = int(value[:6])
+        if _is_script(word):
+            break
+    return count
+
+
+def _is_script(word: str) -> bool:
+    """Whether it is the training script: the words after it are the training's own."""
+    return not word.startswith("-") and word.endswith((".py", ".sh"))

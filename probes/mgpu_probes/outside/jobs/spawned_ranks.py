@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Sequence
 
-from mgpu_probes.outside.jobs.launchers import is_fork_server, is_helper, is_spawned
+from mgpu_probes.outside.jobs.command_lines import is_fork_server, is_helper, is_spawned
 from mgpu_probes.outside.jobs.process_table import Machine
 from mgpu_probes.outside.jobs.rank_environment import Place, is_loopback
 from mgpu_probes.outside.jobs.training_evidence import (

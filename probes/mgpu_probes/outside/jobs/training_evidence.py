@@ -4,7 +4,7 @@ Thread names: c10::setThreadName in PyTorch's sources (2.5 and later)."""
 
 from __future__ import annotations
 
-from mgpu_probes.outside.jobs.launchers import is_python_command, parse_program, program_name
+from mgpu_probes.outside.jobs.command_lines import is_python_command, parse_program, program_name
 from mgpu_probes.outside.jobs.process_table import Machine
 
 LOADER_THREAD = "pt_data_worker"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from mgpu_probes.outside import processes
-from mgpu_probes.outside.jobs import launchers
+from mgpu_probes.outside.jobs import command_lines
 
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.case.recording_case import load_recording
@@ -85,7 +85,9 @@ def test_a_job_is_nobodys_child_and_runs_in_a_session_of_its_own(begun: list[Sta
 
 
 def test_the_doctor_apart_is_known_as_the_doctor() -> None:
-    assert launchers.is_doctor(("python", "-m", "mgpu_doctor.tui.jobs.detached_start", "3", "run"))
+    assert command_lines.is_doctor(
+        ("python", "-m", "mgpu_doctor.tui.jobs.detached_start", "3", "run")
+    )
 
 
 def test_its_output_is_in_the_recording_and_its_end_is_told() -> None:
