@@ -26,7 +26,7 @@ from mgpu_doctor.analysis.stacks.hang_analysis import analyse_hang
 from mgpu_doctor.analysis.stacks.prefix_tree import build_newest_tree
 from mgpu_doctor.case.job_snapshots import Frame, Look, Process, Role, Stack, Thread, read_look
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.examine.live_targets import examine, of_pid
+from mgpu_doctor.examine.live_targets import examine_target, target_of_pid
 
 STARTS = 180.0
 """Seconds that a job may take to come to stand: eight imports of torch on two cores."""
@@ -82,10 +82,10 @@ def measured(ranks: int, how: str, times: int) -> None:
             finding.append(time.perf_counter() - began)
             take_snapshot(job)
             first.append(time.perf_counter() - began)
-            target = of_pid(pid)
+            target = target_of_pid(pid)
             assert not isinstance(target, str)
             began = time.perf_counter()
-            verdict = diagnose(examine(target, lambda _: None))
+            verdict = diagnose(examine_target(target, lambda _: None))
             confirmed.append(time.perf_counter() - began)
             culprits = [one.rank for finding in verdict.findings for one in finding.culprits]
             began = time.perf_counter()

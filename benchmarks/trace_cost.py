@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.support import DOCTOR, machine
 from mgpu_doctor.case.model import Case
-from mgpu_doctor.examine.case_sources import cases
+from mgpu_doctor.examine.case_sources import load_cases
 
 WARM_UP = 20
 """Steps before the trace is asked for."""
@@ -28,7 +28,7 @@ NOWHERE = subprocess.DEVNULL
 
 
 def recorded(folder: Path) -> Case:
-    (case,) = cases([str(folder)], lambda _: None)
+    (case,) = load_cases([str(folder)], lambda _: None)
     return case
 
 

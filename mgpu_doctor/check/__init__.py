@@ -1,1 +1,1 @@
-"""What this machine lets the doctor see, and how to let it see more."""
+"""What can be observed on this machine, and how to observe more."""

@@ -1,4 +1,4 @@
-"""All checks in display order, as text for a terminal and as JSON."""
+"""Runs all checks and reports them in order, as text for a terminal or as JSON."""
 
 from __future__ import annotations
 
@@ -21,17 +21,22 @@ CHECKS: tuple[Check, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedResult:
+    """A check and its result on this machine."""
+
     check: Check
     result: Result
 
     @property
-    def improvable(self) -> bool:
+    def is_improvable(self) -> bool:
         return self.result.level in IMPROVABLE
 
 
-def check_all(machine: CheckedMachine, checks: Iterable[Check] = CHECKS) -> tuple[Checked, ...]:
-    return tuple(Checked(check, check.run(machine)) for check in checks)
+def check_all(
+    machine: CheckedMachine, checks: Iterable[Check] = CHECKS
+) -> tuple[CheckedResult, ...]:
+    """Run the checks; their results in the same order."""
+    return tuple(CheckedResult(check, check.run(machine)) for check in checks)
 
 
 SCHEMA = "mgpu-doctor/check/1"
@@ -43,54 +48,56 @@ _COLOURS = {Level.PASS: "32", Level.NOTE: "2", Level.WARN: "1;33", Level.FAIL: "
 _TITLE = 15
 
 
-def render(checked: Sequence[Checked], *, width: int, colour: bool, unicode: bool) -> str:
-    """A line each, with what to do below it; ends in a newline. The marks tell without colours."""
+def render_text(
+    results: Sequence[CheckedResult], *, width: int, colour: bool, unicode: bool
+) -> str:
+    """One line per check, with its remedy below; ends in a newline. Each level has its own mark."""
     width = max(NARROWEST, min(width, WIDEST))
-    lines = [*_wrapped(_headline(checked), width), ""]
-    for one in checked:
-        lines += _lines(one, width, colour)
+    lines = [*_wrapped(_headline(results), width), ""]
+    for each in results:
+        lines += _lines(each, width, colour)
     printed = "".join(f"{line}\n" for line in lines)
     return printed if unicode else printed.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def as_json(checked: Sequence[Checked]) -> str:
+def render_json(results: Sequence[CheckedResult]) -> str:
     listed = [
         {
-            "id": one.check.id,
-            "title": one.check.title,
-            "level": one.result.level.value,
-            "said": one.result.said,
-            "remedy": one.result.remedy or None,
+            "id": each.check.id,
+            "title": each.check.title,
+            "level": each.result.level.value,
+            "said": each.result.message,
+            "remedy": each.result.remedy or None,
         }
-        for one in checked
+        for each in results
     ]
-    improvable = sum(one.improvable for one in checked)
+    improvable = sum(each.is_improvable for each in results)
     whole = {"schema": SCHEMA, "improvable": improvable, "checks": listed}
     return json.dumps(whole, indent=2) + "\n"
 
 
-def _headline(checked: Sequence[Checked]) -> str:
-    many = sum(one.improvable for one in checked)
-    if not many:
-        return "This machine lets the doctor see all that it can show."
-    return f"{many} of {len(checked)} checks: something can be improved (→ how)."
+def _headline(results: Sequence[CheckedResult]) -> str:
+    improvable = sum(each.is_improvable for each in results)
+    if not improvable:
+        return "Everything that mgpu-doctor can observe is available on this machine."
+    return f"{improvable} of {len(results)} checks can be improved; → says how."
 
 
-def _lines(checked: Checked, width: int, colour: bool) -> list[str]:
-    level = checked.result.level
+def _lines(result: CheckedResult, width: int, colour: bool) -> list[str]:
+    level = result.result.level
     margin = " " * (_TITLE + 5)
     room = width - len(margin)
-    said = _wrapped(checked.result.said, room) or [""]
+    message = _wrapped(result.result.message, room) or [""]
     mark = _style(MARKS[level], _COLOURS[level], colour)
-    lines = [f" {mark} {checked.check.title:<{_TITLE}}  {said[0]}"]
-    lines += [margin + line for line in said[1:]]
-    for i, line in enumerate(_wrapped(checked.result.remedy, room - 2)):
+    lines = [f" {mark} {result.check.title:<{_TITLE}}  {message[0]}"]
+    lines += [margin + line for line in message[1:]]
+    for i, line in enumerate(_wrapped(result.result.remedy, room - 2)):
         lines.append(margin + _style(f"{'→ ' if i == 0 else '  '}{line}", "36", colour))
     return lines
 
 
 def _wrapped(words: str, width: int) -> list[str]:
-    # Options and package names are to be copied whole.
+    # People copy options and package names, so these must not be broken.
     return textwrap.wrap(text.line(words), width, break_on_hyphens=False)
 
 

@@ -1,4 +1,4 @@
-"""A check of this machine, and its result: level, what was found, and what to do."""
+"""A check of this machine, and its result: level, message and remedy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 class Level(str, Enum):
     PASS = "pass"
     NOTE = "note"
-    """Not here, or not to be improved: nothing is wrong."""
+    """Not available here, or nothing to improve; nothing is wrong."""
     WARN = "warn"
-    """The doctor sees less than it could, or training will suffer."""
+    """The doctor sees less than it could, or training jobs may get into trouble."""
     FAIL = "fail"
     """A part of the doctor does not work."""
 
@@ -26,15 +26,15 @@ IMPROVABLE = frozenset({Level.WARN, Level.FAIL})
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`said`: what was found, `remedy`: what to do about it; empty where there is nothing to do."""
+    """The outcome of a check. `remedy`: what to do; empty if there is nothing to do."""
 
     level: Level
-    said: str
+    message: str
     remedy: str = ""
 
 
-def version_of(distribution: str) -> str | None:
-    """The version of an installed package, of which nothing is imported; None: it is not there."""
+def read_version(distribution: str) -> str | None:
+    """The version of an installed package, without importing it; None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -51,27 +51,27 @@ def _encoding() -> str:
 
 @dataclass(frozen=True, slots=True)
 class CheckedMachine:
-    """Where the checks look; tests put something else in its place. `terminal`: whether standard
-    output is one; `encoding`: of standard output."""
+    """The machine that is checked; tests replace it. `terminal` says whether standard output is
+    a terminal; `encoding` is that of standard output."""
 
     root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     euid: int = field(default_factory=os.geteuid)
-    version: Callable[[str], str | None] = version_of
+    version: Callable[[str], str | None] = read_version
     terminal: bool = field(default_factory=_on_a_terminal)
     encoding: str = field(default_factory=_encoding)
 
-    def text(self, path: str) -> str | None:
-        """The beginning of a small file below the root; None: it cannot be read."""
+    def read_text(self, path: str) -> str | None:
+        """The first MiB of a file below the root; None if it cannot be read."""
         try:
             with (self.root / path).open("rb") as file:
                 return file.read(1 << 20).decode("utf-8", "replace").strip()
         except OSError:
             return None
 
-    def may(self, capability: int) -> bool:
-        """Whether we have this capability (capabilities(7))."""
-        for line in (self.text("proc/self/status") or "").splitlines():
+    def has_capability(self, capability: int) -> bool:
+        """Whether this process has this capability (capabilities(7))."""
+        for line in (self.read_text("proc/self/status") or "").splitlines():
             key, _, mask = line.partition(":")
             if key == "CapEff":
                 return bool(int(mask.strip() or "0", 16) >> capability & 1)
@@ -80,7 +80,7 @@ class CheckedMachine:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`id` is a promise to scripts; `title` is for people, 15 characters at most."""
+    """A check to run. Scripts rely on `id`; `title` is for people, 15 characters at most."""
 
     id: str
     title: str

@@ -16,56 +16,57 @@ _DISPLAY = ("0x03", "0x12")
 """Classes of PCI devices: display controllers, processing accelerators."""
 
 PATIENCE = 10.0
-"""Seconds for a driver to answer everything once."""
+"""Seconds in which a driver must have answered every query once."""
 
 
-def gpus(machine: CheckedMachine) -> Result:
-    """NVML, and each device that it shows."""
+def check_gpus(machine: CheckedMachine) -> Result:
+    """Whether NVML can be used, and whether it can read each GPU."""
     devices = Devices(patience=PATIENCE)
     try:
         sample = devices.sample()
     finally:
         devices.close()
     if sample["trouble"]:
-        return _without(machine, sample["trouble"])
-    broken = [one for one in sample["devices"] if one["trouble"] and one["utilization"] is None]
+        return _explain_missing_gpus(machine, sample["trouble"])
+    devices = sample["devices"]
+    broken = [gpu for gpu in devices if gpu["trouble"] and gpu["utilization"] is None]
     if broken:
         first = broken[0]
-        said = f"{len(broken)} of {len(sample['devices'])} cannot be read: GPU {first['index']}: "
         return Result(
-            Level.FAIL, said + first["trouble"], "look at `nvidia-smi` and `dmesg | grep -i xid`"
+            Level.FAIL,
+            f"{len(broken)} of {len(devices)} cannot be read, such as GPU {first['index']}: "
+            f"{first['trouble']}",
+            "see `nvidia-smi` and `dmesg | grep -i xid`",
         )
-    names = Counter(one["name"] or "unnamed GPU" for one in sample["devices"])
-    told = ", ".join(f"{many} × {name}" for name, many in names.items())
-    partial = sorted({one["trouble"] for one in sample["devices"] if one["trouble"]})
-    return Result(Level.PASS, f"{told}; {partial[0]}" if partial else told)
+    names = Counter(gpu["name"] or "unnamed GPU" for gpu in devices)
+    message = ", ".join(f"{count} × {name}" for name, count in names.items())
+    partial = sorted({gpu["trouble"] for gpu in devices if gpu["trouble"]})
+    return Result(Level.PASS, f"{message}; {partial[0]}" if partial else message)
 
 
-def _without(machine: CheckedMachine, trouble: str) -> Result:
-    if _on_the_bus(machine):
+def _explain_missing_gpus(machine: CheckedMachine, trouble: str) -> Result:
+    if _has_nvidia_gpu(machine):
         remedy = (
-            "install the NVIDIA driver, or reboot if it was updated; in a container: start it with "
+            "install the NVIDIA driver, or reboot if it was updated; start a container with "
             "`--gpus all` (nvidia-container-toolkit)"
         )
-        return Result(Level.FAIL, f"there is an NVIDIA GPU, but {trouble}", remedy)
-    return Result(
-        Level.NOTE, "no NVIDIA GPU in this machine: jobs on CPUs are examined all the same"
-    )
+        return Result(Level.FAIL, f"this machine has an NVIDIA GPU, but {trouble}", remedy)
+    return Result(Level.NOTE, "no NVIDIA GPU in this machine; jobs on CPUs can be examined")
 
 
-def _on_the_bus(machine: CheckedMachine) -> bool:
+def _has_nvidia_gpu(machine: CheckedMachine) -> bool:
     for folder in sorted((machine.root / "sys/bus/pci/devices").glob("*")):
         path = f"sys/bus/pci/devices/{folder.name}"
-        vendor, kind = machine.text(f"{path}/vendor"), machine.text(f"{path}/class")
+        vendor, kind = machine.read_text(f"{path}/vendor"), machine.read_text(f"{path}/class")
         if vendor == NVIDIA and (kind or "").startswith(_DISPLAY):
             return True
     return (machine.root / "proc/driver/nvidia/version").exists()
 
 
-GPU_CHECKS = (Check("gpus", "GPUs", gpus),)
+GPU_CHECKS = (Check("gpus", "GPUs", check_gpus),)
 
 OLDEST = {"torch": (2, 4), "tensorflow": (2, 16)}
-"""What the doctor is tested with; older ones are examined from outside."""
+"""The oldest versions in which steps are measured."""
 _NAMES = (
     "torch",
     "tensorflow",
@@ -76,38 +77,43 @@ _NAMES = (
     "horovod",
 )
 _WORKER_SERVER = (2, 4)
-"""Since this release PyTorch has torch._C._distributed_c10d._WorkerServer."""
+"""The first release of PyTorch with torch._C._distributed_c10d._WorkerServer."""
 
 
-def frameworks(machine: CheckedMachine) -> Result:
-    found = {name: version for name in _NAMES if (version := machine.version(name)) is not None}
-    if not found:
+def check_frameworks(machine: CheckedMachine) -> Result:
+    """Whether the installed frameworks are recent enough for steps to be measured."""
+    installed = {name: version for name in _NAMES if (version := machine.version(name)) is not None}
+    if not installed:
         return Result(
-            Level.NOTE, f"none in this Python ({sys.executable}): jobs may use another one"
+            Level.NOTE, f"none in this Python ({sys.executable}); jobs may use another Python"
         )
-    told = ", ".join(f"{name} {version}" for name, version in found.items())
+    message = ", ".join(f"{name} {version}" for name, version in installed.items())
     for name, oldest in OLDEST.items():
-        version = found.get(name) or (found.get("tensorflow-cpu") if name == "tensorflow" else None)
+        version = installed.get(name)
+        if version is None and name == "tensorflow":
+            version = installed.get("tensorflow-cpu")
         if version is not None and _numbers(version) < oldest:
             least = ".".join(map(str, oldest))
             return Result(
                 Level.WARN,
-                f"{told}: steps and phases are not measured in {name} before {least}",
-                f"install {name}>={least}; until then jobs are examined from outside",
+                f"{message}: steps and phases are measured from {name} {least} on",
+                f"install {name}>={least}; until then, jobs are only observed from outside",
             )
-    return Result(Level.PASS, told)
+    return Result(Level.PASS, message)
 
 
-def collectives(machine: CheckedMachine) -> Result:
-    """Whether ranks under `mgpu-doctor run` can be asked for their collectives while they hang."""
+def check_collectives(machine: CheckedMachine) -> Result:
+    """Whether hung ranks under `mgpu-doctor run` can report their collectives."""
     version = machine.version("torch")
     if version is None:
         return Result(Level.NOTE, "no PyTorch in this Python")
     if _numbers(version) < _WORKER_SERVER:
         return Result(
-            Level.WARN, "PyTorch before 2.4 cannot be asked while it hangs", "install torch>=2.4"
+            Level.WARN,
+            "PyTorch before 2.4 cannot report its collectives during a hang",
+            "install torch>=2.4",
         )
-    return Result(Level.PASS, "jobs under `mgpu-doctor run` can be asked while they hang")
+    return Result(Level.PASS, "jobs under `mgpu-doctor run` report their collectives during a hang")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -115,6 +121,6 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 SOFTWARE_CHECKS = (
-    Check("frameworks", "frameworks", frameworks),
-    Check("collectives", "collectives", collectives),
+    Check("frameworks", "frameworks", check_frameworks),
+    Check("collectives", "collectives", check_collectives),
 )

@@ -14,97 +14,107 @@ from mgpu_doctor.recording.home import home
 
 GIB = 1 << 30
 STATE_ROOM = GIB
-"""Some hundred recordings take this much."""
+"""About a hundred recordings take this much."""
 SHARED_MEMORY = GIB
-"""Docker gives 64 MiB, in which data-loader workers die of a bus error; PyTorch's docs ask for
-more. How much depends on the batches: this is the least with which few jobs get into trouble."""
+"""With Docker's default of 64 MiB, data-loader workers crash with a bus error; PyTorch's docs ask
+for more. How much depends on the batches: with this much, few jobs run out."""
 OPEN_FILES = 4096
 """Data-loader workers pass each tensor as an open file (torch.multiprocessing, "Sharing
-strategies"): the usual 1,024 are soon used up."""
+strategies"): the usual 1,024 soon run out."""
 
 
-def recordings(machine: CheckedMachine) -> Result:
-    """Where they are kept."""
+def check_recordings(machine: CheckedMachine) -> Result:
+    """Whether recordings can be written, and whether the disk has room for them."""
     folder = home(machine.environment)
-    there = next(place for place in (folder, *folder.parents) if os.path.exists(place))
-    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+    existing = next(place for place in (folder, *folder.parents) if os.path.exists(place))
+    if not (existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)):
         return Result(
             Level.FAIL,
-            f"nothing can be written in {there}",
-            "set MGPU_DOCTOR_HOME to a folder of yours, or use `run --dir DIR`",
+            f"{existing} is not writable",
+            "set MGPU_DOCTOR_HOME to a folder of your own, or use `run --dir DIR`",
         )
-    if not can_map_boxes(there):
-        kind = file_system_of(there)
+    if not can_map_boxes(existing):
+        kind = file_system_of(existing)
         if not any(can_map_boxes(place) for place in local_places(machine.environment)):
             return Result(
                 Level.WARN,
-                f"{folder}, on a file system of type {kind}: steps cannot be recorded there",
+                f"{folder}: steps cannot be recorded on this file system ({kind})",
                 "set TMPDIR to a folder on a local disk (ext4, xfs, tmpfs)",
             )
         return Result(
             Level.NOTE,
-            f"{folder}, on a file system of type {kind}: live data is kept in $TMPDIR and copied",
+            f"{folder}: this file system ({kind}) cannot be mapped: steps are written to "
+            "$TMPDIR and copied at the end",
         )
-    room = disk_space.measure_disk_space(str(there))
+    room = disk_space.measure_disk_space(str(existing))
     free = room["free"] if room else None
     if free is not None and free < STATE_ROOM:
         return Result(
             Level.WARN,
-            f"{folder}: {format_bytes(free)} left",
-            "make room, or set MGPU_DOCTOR_HOME to a folder with more",
+            f"{folder}: {format_bytes(free)} free",
+            "free some space, or set MGPU_DOCTOR_HOME to a folder on a larger disk",
         )
-    return Result(Level.PASS, f"{folder}: {format_bytes(free)} left")
+    return Result(Level.PASS, f"{folder}: {format_bytes(free)} free")
 
 
-def shared_memory(machine: CheckedMachine) -> Result:
+def check_shared_memory(machine: CheckedMachine) -> Result:
+    """Whether /dev/shm is large enough for the workers of data loaders."""
     room = disk_space.measure_disk_space(str(machine.root / "dev/shm"))
-    more = (
-        "in a container: `--shm-size=8g` or `--ipc=host` (Kubernetes: an emptyDir of medium Memory)"
+    larger = (
+        "start the container with `--shm-size=8g` or `--ipc=host` (Kubernetes: mount an emptyDir "
+        "with medium Memory)"
     )
     if room is None:
-        return Result(Level.WARN, "there is no /dev/shm: data-loader workers will fail", more)
-    told = f"{format_bytes(room['free'])} of {format_bytes(room['size'])} left"
+        return Result(Level.WARN, "/dev/shm is missing: data-loader workers will fail", larger)
+    message = f"{format_bytes(room['free'])} of {format_bytes(room['size'])} free"
     if room["size"] < SHARED_MEMORY:
-        return Result(Level.WARN, f"{told}: data-loader workers may die of a bus error", more)
+        return Result(
+            Level.WARN, f"{message}: data-loader workers may crash with a bus error", larger
+        )
     if room["free"] < SHARED_MEMORY:
-        remedy = "remove what dead jobs left there (`ls -l /dev/shm`), or make it larger"
-        return Result(Level.WARN, told, remedy)
-    return Result(Level.PASS, told)
+        remedy = "remove files of ended jobs (`ls -l /dev/shm`), or make /dev/shm larger"
+        return Result(Level.WARN, message, remedy)
+    return Result(Level.PASS, message)
 
 
-def open_files(machine: CheckedMachine) -> Result:
+def check_open_files(machine: CheckedMachine) -> Result:
+    """Whether a process may open enough files for the workers of data loaders."""
     del machine
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= OPEN_FILES:
-        return Result(Level.PASS, f"{_limit(soft)} a process")
-    most = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
+        return Result(Level.PASS, f"{_format_limit(soft)} per process")
+    wanted = 65_536 if hard == resource.RLIM_INFINITY else min(hard, 65_536)
     remedy = (
-        f"`ulimit -n {most}` before the job starts"
-        if most >= OPEN_FILES
+        f"`ulimit -n {wanted}` before the job starts"
+        if wanted >= OPEN_FILES
         else "raise `nofile` in /etc/security/limits.conf, or `docker run --ulimit nofile=65536`"
     )
     return Result(
-        Level.WARN, f"{_limit(soft)} a process: many data-loader workers need more", remedy
+        Level.WARN,
+        f"{_format_limit(soft)} per process: jobs with many data-loader workers need more",
+        remedy,
     )
 
 
-def _limit(number: int) -> str:
-    return "without a limit" if number == resource.RLIM_INFINITY else f"{number:,}"
+def _format_limit(number: int) -> str:
+    return "no limit" if number == resource.RLIM_INFINITY else f"{number:,}"
 
 
-def terminal(machine: CheckedMachine) -> Result:
+def check_terminal(machine: CheckedMachine) -> Result:
+    """What the terminal can display: Unicode, cursor movement and colours."""
     kind = machine.environment.get("TERM", "")
     if not machine.encoding.lower().replace("-", "").startswith("utf"):
         return Result(
-            Level.WARN, f"{machine.encoding} is no Unicode: graphs are drawn in ASCII",
+            Level.WARN,
+            f"the encoding {machine.encoding} is not Unicode: graphs are drawn in ASCII",
             "`export LC_ALL=C.UTF-8`",
-        )  # fmt: skip
+        )
     if not machine.terminal:
-        return Result(Level.NOTE, "output goes to no terminal: it is plain text")
+        return Result(Level.NOTE, "standard output is not a terminal: output is plain text")
     if kind in ("", "dumb"):
         return Result(
             Level.WARN,
-            f"TERM is {kind or 'not set'}: `top` cannot draw",
+            f"TERM is {kind or 'not set'}: `mgpu-doctor top` cannot draw",
             "`export TERM=xterm-256color`",
         )
     if machine.environment.get("NO_COLOR"):
@@ -115,8 +125,8 @@ def terminal(machine: CheckedMachine) -> Result:
 
 
 CHECKS = (
-    Check("recordings", "recordings", recordings),
-    Check("shared-memory", "shared memory", shared_memory),
-    Check("open-files", "open files", open_files),
-    Check("terminal", "terminal", terminal),
+    Check("recordings", "recordings", check_recordings),
+    Check("shared-memory", "shared memory", check_shared_memory),
+    Check("open-files", "open files", check_open_files),
+    Check("terminal", "terminal", check_terminal),
 )

@@ -1,4 +1,4 @@
-"""The command line: one small file a verb; each parses, calls and prints."""
+"""The command line: one file per verb, which parses, calls and prints."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ VERBS = (
     "runs",
     "check",
 )
-GARBAGE = 10_000
-"""New objects after which Python looks for garbage: by its own 700 it does so sixty times while it
-loads a verb, and finds next to nothing."""
+GARBAGE_THRESHOLD = 10_000
+"""New objects between two garbage collections. With Python's default of 700, loading a verb runs
+sixty collections that free almost nothing."""
 INTERRUPTED = 130
 """128 + SIGINT."""
 
 
 class Verbs(click.Group):
-    """Loads the verb that is asked for; all of them for the help alone."""
+    """Imports only the verb that is called; all of them only for the help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(VERBS)
@@ -82,7 +82,7 @@ class Verbs(click.Group):
 
 @contextmanager
 def _errors_on_one_line() -> Iterator[None]:
-    """Click's messages repeat what was typed: an argument may be the name of a stranger's file."""
+    """Keep Click's messages on one line: they repeat arguments, such as names of foreign files."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -110,9 +110,9 @@ def app() -> None:
 
 def main() -> None:
     """Entry point of the `mgpu-doctor` command."""
-    gc.set_threshold(GARBAGE)
-    guard_streams()  # to the end: a traceback shows messages, too
+    gc.set_threshold(GARBAGE_THRESHOLD)
+    guard_streams()  # until the exit: tracebacks can contain foreign text, too
     try:
         app()
     finally:
-        gc.freeze()  # else Python looks through all that is loaded four times before it ends
+        gc.freeze()  # else Python searches everything that is loaded four times before it exits

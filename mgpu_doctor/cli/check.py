@@ -1,4 +1,4 @@
-"""`mgpu-doctor check`: what this machine lets the doctor see, and how to let it see more."""
+"""`mgpu-doctor check`: what can be observed on this machine, and how to observe more."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import click
 
 from mgpu_doctor.cli.options import Verb
-from mgpu_doctor.cli.terminal_output import colour, put, unicode, width
+from mgpu_doctor.cli.terminal_output import display_of, print_text
 
 IMPROVABLE = 1
 
@@ -28,13 +28,10 @@ def check(as_json: bool) -> None:
     from mgpu_doctor.check.check_report import check_all
     from mgpu_doctor.check.check_result import CheckedMachine
 
-    checked = check_all(CheckedMachine())
-    out = sys.stdout
-    put(
-        check_report.as_json(checked)
+    results = check_all(CheckedMachine())
+    print_text(
+        check_report.render_json(results)
         if as_json
-        else check_report.render(
-            checked, width=width(out), colour=colour(out), unicode=unicode(out)
-        )
+        else check_report.render_text(results, **display_of(sys.stdout))
     )
-    raise click.exceptions.Exit(IMPROVABLE if any(one.improvable for one in checked) else 0)
+    raise click.exceptions.Exit(IMPROVABLE if any(each.is_improvable for each in results) else 0)

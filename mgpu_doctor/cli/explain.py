@@ -1,13 +1,11 @@
-"""`mgpu-doctor explain`: what a finding means, how it is measured, what to do."""
+"""`mgpu-doctor explain`: what a finding means, how it is detected, and how to fix it."""
 
 from __future__ import annotations
 
 import click
 
 from mgpu_doctor.cli.options import Argument, Verb
-from mgpu_doctor.cli.terminal_output import leave, put
-
-WRONG_USAGE = 2
+from mgpu_doctor.cli.terminal_output import WRONG_USAGE, exit_with, print_text
 
 
 @click.command(cls=Verb)
@@ -16,7 +14,7 @@ WRONG_USAGE = 2
     cls=Argument,
     required=False,
     metavar="[CODE]",
-    told="A finding's code; none: the list.",
+    help_text="The code of a finding. By default, list all codes.",
 )
 @click.option(
     "--markdown", is_flag=True, help="Print all findings as Markdown, as in docs/findings.md."
@@ -35,14 +33,16 @@ def explain(code: str | None, markdown: bool) -> None:
     from mgpu_doctor.rules.catalogue import OWN, catalogue
 
     if markdown:
-        put(rule_reference.reference(OWN))
+        print_text(rule_reference.reference(OWN))
         return
     rules = {rule.code: rule for rule in catalogue().rules}
     if code is None:
-        put(f"{rule_reference.listed(rules.values())}\n")
+        print_text(f"{rule_reference.listed(rules.values())}\n")
         return
     if code not in rules:
         near = difflib.get_close_matches(code, rules, n=3, cutoff=0.4)
-        hint = f"did you mean {', '.join(near)}?" if near else "`mgpu-doctor explain` lists them."
-        leave(f"no finding has the code {code}: {hint}", WRONG_USAGE)
-    put(f"{rule_reference.explained(rules[code])}\n")
+        hint = (
+            f"Did you mean {', '.join(near)}?" if near else "`mgpu-doctor explain` lists all codes."
+        )
+        exit_with(WRONG_USAGE, f"no finding has the code {code}. {hint}")
+    print_text(f"{rule_reference.explained(rules[code])}\n")

@@ -1,4 +1,4 @@
-"""`mgpu-doctor export`: files for other programs, or metrics for Prometheus."""
+"""`mgpu-doctor export`: a recording as files for other programs, or live metrics."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from mgpu_doctor.cli.diagnose import examine, recording
+from mgpu_doctor.cli.diagnose import diagnose_recording, find_recording
 from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
-from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, leave, put_line
+from mgpu_doctor.cli.terminal_output import (
+    NOTHING_EXAMINED,
+    WRONG_USAGE,
+    exit_with,
+    print_line,
+    progress_line,
+)
 from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_doctor.export.access import Address
     from mgpu_doctor.export.http_server import Server
     from mgpu_doctor.findings import Diagnosis
-
-_WRONG = 2
 
 
 class ExportFiles(NamedTuple):
@@ -37,99 +41,97 @@ class ExportFiles(NamedTuple):
 
 ENDINGS = (".json", ".csv", ".parquet", None)
 EXTRAS = {"parquet": "pyarrow", "tensorboard": "tensorboardX"}
-"""What is asked for -> the package that writes it; the extra has the first one's name."""
+"""Name of a format and of its extra -> the package that writes it."""
 
 
 def write_files(job: str, wanted: ExportFiles) -> None:
-    """All that is wanted, each with a line on how large it is; leaves where one cannot be."""
-    _check(wanted)
-    from mgpu_doctor.cli.terminal_output import telling
+    """Write the requested files and print the size of each; exits if one cannot be written."""
+    _check_request(wanted)
 
-    with telling() as tell:
-        tell("reading the recording")
-        diagnosis = examine(recording(job))
+    with progress_line() as report_progress:
+        report_progress("reading the recording")
+        diagnosis = diagnose_recording(find_recording(job))
         if wanted != ExportFiles(timeline=wanted.timeline) and not _has_steps(diagnosis):
-            leave(
-                f"{job} contains no steps: `mgpu-doctor diagnose {job}` says why.", NOTHING_EXAMINED
+            exit_with(
+                NOTHING_EXAMINED, f"{job} contains no steps; `mgpu-doctor diagnose {job}` says why."
             )
         for name, path in wanted._asdict().items():
             if path is None:
                 continue
-            tell(f"writing {path.name}")
+            report_progress(f"writing {path.name}")
             try:
-                told = WRITERS[name](path, diagnosis)
+                size = WRITERS[name](path, diagnosis)
             except OSError as error:
-                leave(f"{path} cannot be written ({error.strerror or error}).", _WRONG)
-            put_line(f"{path}: {told}")
+                exit_with(WRONG_USAGE, f"{path} cannot be written ({error.strerror or error}).")
+            print_line(f"{path}: {size}")
 
 
 def _has_steps(diagnosis: Diagnosis) -> bool:
     return any(len(rank.steps) for rank in (*diagnosis.case.earlier, *diagnosis.case.ranks))
 
 
-def _check(wanted: ExportFiles) -> None:
-    """Before the recording is read, which may take long."""
+def _check_request(wanted: ExportFiles) -> None:
+    """Exit if the request is invalid, before the recording is read, which can take long."""
     for path, ending in zip(wanted, ENDINGS, strict=True):
         if path is None or ending is None:
             continue
         packed = "" if path is wanted.parquet else f" or {ending}.gz"
         name = path.name.removesuffix(".gz") if packed else path.name
         if not name.endswith(ending):
-            leave(f"{path} must end in {ending}{packed}.", _WRONG)
+            exit_with(WRONG_USAGE, f"{path} must end in {ending}{packed}.")
     for name, package in EXTRAS.items():
         if getattr(wanted, name) is not None and find_spec(package) is None:
-            leave(
-                f"--{name} needs {package}, which is missing: "
-                f"{sys.executable} -m pip install 'mgpu-doctor[{name}]'",
+            exit_with(
                 NOTHING_EXAMINED,
+                f"--{name} needs the package {package}, which is not installed: "
+                f"{sys.executable} -m pip install 'mgpu-doctor[{name}]'",
             )
 
 
-def _timeline(path: Path, diagnosis: Diagnosis) -> str:
+def _write_timeline(path: Path, diagnosis: Diagnosis) -> str:
     from mgpu_doctor.export import step_table, timeline
 
-    return _size(step_table.write(path, timeline.lines(diagnosis)))
+    return _format_size(step_table.write(path, timeline.lines(diagnosis)))
 
 
-def _csv(path: Path, diagnosis: Diagnosis) -> str:
+def _write_csv(path: Path, diagnosis: Diagnosis) -> str:
     from mgpu_doctor.export import step_table
 
-    return _size(step_table.write(path, step_table.lines(diagnosis.case)))
+    return _format_size(step_table.write(path, step_table.lines(diagnosis.case)))
 
 
-def _parquet(path: Path, diagnosis: Diagnosis) -> str:
+def _write_parquet(path: Path, diagnosis: Diagnosis) -> str:
     from mgpu_doctor.export import optional_formats
 
-    return _size(optional_formats.write_parquet(path, diagnosis.case))
+    return _format_size(optional_formats.write_parquet(path, diagnosis.case))
 
 
-def _tensorboard(path: Path, diagnosis: Diagnosis) -> str:
+def _write_tensorboard(path: Path, diagnosis: Diagnosis) -> str:
     from mgpu_doctor.export import optional_formats
 
     written, known = optional_formats.write_scalars(path, diagnosis)
-    return f"{written} of {known} ranks; look at it with `tensorboard --logdir {path}`"
+    return f"{written} of {known} ranks; show it with `tensorboard --logdir {path}`"
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     from mgpu_doctor.formatting import format_bytes
 
     return format_bytes(count)
 
 
 WRITERS: dict[str, Callable[[Path, Diagnosis], str]] = {
-    "timeline": _timeline,
-    "csv": _csv,
-    "parquet": _parquet,
-    "tensorboard": _tensorboard,
+    "timeline": _write_timeline,
+    "csv": _write_csv,
+    "parquet": _write_parquet,
+    "tensorboard": _write_tensorboard,
 }
 
-WRONG_USAGE = 2
 PORT = 9877
 LIBRARY = "prometheus_client"
-SAY_WHAT = (
-    "say what: --timeline FILE, --csv FILE, --parquet FILE or --tensorboard FOLDER of a "
-    "recording, or --serve for Prometheus "
-    "(`report RECORDING -o FILE.json` has the diagnosis)."
+NAME_A_FORMAT = (
+    "choose a format: --timeline FILE, --csv FILE, --parquet FILE or --tensorboard FOLDER for a "
+    "recording, or --serve for Prometheus. For the diagnosis, use "
+    "`mgpu-doctor report RECORDING -o FILE.json`."
 )
 
 
@@ -139,7 +141,8 @@ SAY_WHAT = (
     cls=Argument,
     required=False,
     metavar="[JOB]",
-    told="A recording's folder, its id, or `latest`; none: what runs here.",
+    help_text="A recording: its folder, its id, or `latest`. With --serve, by default every job "
+    "that is running here.",
 )
 @click.option(
     "--timeline",
@@ -161,25 +164,26 @@ SAY_WHAT = (
     type=click.IntRange(0, 65535),
     default=PORT,
     metavar="N",
-    help="Port to listen on; 0 takes a free one and prints it.",
+    help="Port to listen on. 0 chooses a free port and prints it.",
 )
 @click.option(
     "--interval",
     type=Between(0.1, 3600),
     default=5.0,
     metavar="SECONDS",
-    help="Seconds for which a sample is served before a new one is taken.",
+    help="Seconds between samples. Requests in between get the last sample.",
 )
 @click.option(
     "--token-file",
     type=FILE,
     metavar="FILE",
-    help="File that holds the access token; by default one is created.",
+    help="File with the access token. By default, a token is created and stored.",
 )
 @click.option(
     "--no-token",
     is_flag=True,
-    help="Let every local user read the metrics; only on loopback addresses.",
+    help="Serve without a token: every local user can read the metrics. Only on loopback "
+    "addresses.",
 )
 def export(
     job: str | None,
@@ -209,49 +213,54 @@ def export(
     """
     wanted = ExportFiles(timeline, csv, parquet, tensorboard)
     if serve == any(wanted):
-        leave(SAY_WHAT, WRONG_USAGE)
+        exit_with(WRONG_USAGE, NAME_A_FORMAT)
     if not serve:
         if job is None:
-            leave("name the recording to export: its folder, its id or `latest`.", WRONG_USAGE)
+            exit_with(WRONG_USAGE, "name the recording to export: its folder, its id or `latest`.")
         write_files(job, wanted)
         return
     if no_token and token_file is not None:
-        leave("--no-token and --token-file exclude each other: use one of them.", WRONG_USAGE)
+        exit_with(WRONG_USAGE, "--no-token and --token-file cannot be used together.")
     try:
         from mgpu_doctor.export.access import AddressError, resolved
 
         address = resolved(listen, port)
     except AddressError as error:
-        leave(f"{error}.", WRONG_USAGE)
+        exit_with(WRONG_USAGE, f"{error}.")
     if no_token and not address.is_loopback:
-        leave(f"--no-token is for loopback only, and {listen} is not.", WRONG_USAGE)
-    server = _server(
+        exit_with(
+            WRONG_USAGE, f"--no-token works only with a loopback address, and {listen} is not one."
+        )
+    server = _make_server(
         address,
         listen,
-        token=None if no_token else _token(token_file),
-        job=None if job is None else recording(job),
+        token=None if no_token else _get_token(token_file),
+        job=None if job is None else find_recording(job),
         interval=interval,
     )
-    _run(server, address)
+    _serve_until_signal(server, address)
 
 
-def _token(file: Path | None) -> str:
+def _get_token(file: Path | None) -> str:
     from mgpu_doctor.export import access
     from mgpu_doctor.recording.home import home
 
     try:
         if file is not None:
             return access.given(file)
-        kept, new = access.kept(home())
+        token, new = access.kept(home())
     except access.TokenError as error:
-        leave(f"{error}.", NOTHING_EXAMINED)
+        exit_with(NOTHING_EXAMINED, f"{error}.")
     where = home() / access.FILE
-    told = f"the token, shown only this once, is {kept}; it is stored" if new else "the token is"
-    print_message(f"{told} in {where}")
-    return kept
+    print_message(
+        f"the new access token is {token} (shown only once; stored in {where})"
+        if new
+        else f"the access token is in {where}"
+    )
+    return token
 
 
-def _server(
+def _make_server(
     address: Address, listen: str, *, token: str | None, job: Path | None, interval: float
 ) -> Server:
     try:
@@ -261,10 +270,10 @@ def _server(
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != LIBRARY:
             raise
-        leave(
-            "the Prometheus client library is missing: "
-            f"{sys.executable} -m pip install 'prometheus-client>=0.23.1'",
+        exit_with(
             NOTHING_EXAMINED,
+            "the Prometheus client library is not installed: "
+            f"{sys.executable} -m pip install 'prometheus-client>=0.23.1'",
         )
     from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.live.frame_source import FrameOptions
@@ -278,24 +287,26 @@ def _server(
         return Server(address, sampler, token=token, names=(here, listen))
     except OSError as error:
         where = f"{address.host} port {address.port}"
-        leave(
-            f"cannot listen on {where} ({error.strerror}); --port 0 takes a free port.",
+        exit_with(
             NOTHING_EXAMINED,
+            f"cannot listen on {where} ({error.strerror}); --port 0 chooses a free port.",
         )
 
 
-def _run(server: Server, address: Address) -> None:
+def _serve_until_signal(server: Server, address: Address) -> None:
     from mgpu_doctor.export.access import Address
     from mgpu_doctor.export.http_server import serve
 
-    over = threading.Event()
+    stopped = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        # One that is ignored was meant to be: so does a shell start what it puts in the background.
+        # Keep ignored signals ignored: a shell starts background jobs like this on purpose.
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, lambda *_: over.set())
+            signal.signal(number, lambda *_: stopped.set())
     stop = serve(server)
     click.echo(f"OpenMetrics on {Address(address.host, server.port, address.family).url}")
     if not address.is_loopback:
-        print_message("the connection is not encrypted: others on the network can read the token.")
-    over.wait()
+        print_message(
+            "the connection is not encrypted: others on the network can read the access token."
+        )
+    stopped.wait()
     stop()

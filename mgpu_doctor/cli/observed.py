@@ -1,4 +1,4 @@
-"""What `run` and `train` share: run the command, show the diagnosis, exit as the job did."""
+"""Runs a command under observation, prints the diagnosis, and exits as the job did."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from mgpu_doctor.cli.options import FILE
+from mgpu_doctor.cli.terminal_output import WRONG_USAGE
 from mgpu_doctor.launch.hang_watchdog import Alarm
 from mgpu_doctor.launch.messages import make_one_line, print_message
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
     from mgpu_doctor.rules.settings import Settings
 
-WRONG_USAGE = 2
 
 DIRECTORY = click.option(
     "--dir",
@@ -46,7 +46,7 @@ class OnHang(str, Enum):
     stop = "stop"
 
 
-def run_and_tell(
+def run_observed(
     command: Sequence[str],
     *,
     kind: str,
@@ -57,94 +57,95 @@ def run_and_tell(
     name: str | None = None,
     on_hang: OnHang = OnHang.tell,
 ) -> NoReturn:
-    """Run `command` under observation and leave with its exit code (128 + signal)."""
+    """Run `command` under observation and exit with its exit code, or 128 + the signal number."""
     from mgpu_doctor.launch.job_command import CannotStartError
     from mgpu_doctor.launch.observe import OccupiedError, observe
 
-    if json_out is not None and not _writable(json_out):
-        refuse(f"{json_out} cannot be written; name another file with --json-out.")
+    if json_out is not None and not _is_writable(json_out):
+        refuse(f"{json_out} cannot be written: name another file with --json-out.")
     silent = quiet and json_out is None
     removed: list[str] = []
     try:
-        seen = observe(
+        observed = observe(
             command,
             directory=directory,
             kind=kind,
             name=name,
             capture=capture,
-            meanwhile=partial(_meanwhile, removed, silent=silent),
-            alarm=partial(_alarm, on_hang, quiet),
+            meanwhile=partial(_prepare_and_tidy, removed, silent=silent),
+            alarm=partial(_make_alarm, on_hang, quiet),
         )
     except OccupiedError as occupied:
         refuse(f"{occupied} Name a new or empty folder with --dir.")
     except CannotStartError as failure:
         print_message(str(failure))
         raise click.exceptions.Exit(failure.code) from None
-    if seen.recording is not None and not silent:
+    if observed.recording is not None and not silent:
         try:
-            _tell(seen.recording, json_out, quiet)
+            _report_diagnosis(observed.recording, json_out, quiet)
         except KeyboardInterrupt:
             print_message(
-                f"the diagnosis was interrupted; run `mgpu-doctor diagnose {seen.recording}`."
+                f"the diagnosis was interrupted; run `mgpu-doctor diagnose {observed.recording}`."
             )
     if removed and not quiet:
         print_message(
-            f"old recordings were removed: {', '.join(removed)} (`mgpu-doctor runs --help`)."
+            f"removed old recordings to free space: {', '.join(removed)} "
+            "(see `mgpu-doctor runs --help`)."
         )
-    raise click.exceptions.Exit(seen.exit_code)
+    raise click.exceptions.Exit(observed.exit_code)
 
 
 def refuse(sentence: str) -> NoReturn:
-    """Report what is wrong with the command line and exit."""
+    """Print what is wrong with the command line and exit with code 2."""
     print_message(sentence)
     raise click.exceptions.Exit(WRONG_USAGE)
 
 
-def _alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alarm:
-    """What to print and do when the job hangs; the evidence is in the recording by then."""
+def _make_alarm(on_hang: OnHang, quiet: bool, recording: Path, pid: int) -> Alarm:
+    """What to print and do when the job hangs, after its evidence was recorded."""
 
-    def hung(seconds: float) -> None:
+    def report_hang(seconds: float) -> None:
         if quiet:
             return
-        diagnosis = _diagnosis(recording)
-        found = diagnosis.findings if diagnosis is not None else ()
-        what = f": {found[0].title[:1].lower()}{found[0].title[1:]}" if found else ""
+        diagnosis = _diagnose(recording)
+        findings = diagnosis.findings if diagnosis is not None else ()
+        what = f": {findings[0].title[:1].lower()}{findings[0].title[1:]}" if findings else ""
         print_message(
             f"the job has made no progress for {seconds:.0f} s{what} "
             f"(details: `mgpu-doctor diagnose {recording}`)."
         )
 
-    def lasts(seconds: float) -> None:
+    def react_to_hang(seconds: float) -> None:
         if on_hang is OnHang.stop:
             print_message(f"stopping the job: no progress for {seconds:.0f} s (--on-hang=stop).")
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    return Alarm(hung, lasts)
+    return Alarm(report_hang, react_to_hang)
 
 
-def _meanwhile(removed: list[str], *, silent: bool) -> None:
-    """Work that can be done while the job runs, so that it delays nothing at the end."""
+def _prepare_and_tidy(removed: list[str], *, silent: bool) -> None:
+    """Import the diagnosis and remove old recordings while the job runs, not at its end."""
     from mgpu_doctor.recording.retention import tidy
 
     if not silent:
-        _get_ready()
-    removed += [kept.id for kept in tidy(time.time())]
+        _import_diagnosis()
+    removed += [recording.id for recording in tidy(time.time())]
 
 
-def _get_ready() -> None:
-    """Import what the diagnosis needs."""
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start one for each core
+def _import_diagnosis() -> None:
+    """Import the modules of the diagnosis."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # else numpy starts a thread per core
     try:
-        from mgpu_doctor import diagnose  # noqa: F401 - imported to be there
-        from mgpu_doctor.case import recording_case  # noqa: F401 - imported to be there
-        from mgpu_doctor.report import terminal  # noqa: F401 - imported to be there
+        from mgpu_doctor import diagnose  # noqa: F401 - imported in advance
+        from mgpu_doctor.case import recording_case  # noqa: F401 - imported in advance
+        from mgpu_doctor.report import terminal  # noqa: F401 - imported in advance
     except ImportError:
-        pass  # told when the diagnosis is due
+        pass  # reported when the diagnosis is made
 
 
-def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
-    diagnosis = _diagnosis(recording)
+def _report_diagnosis(recording: Path, json_out: Path | None, quiet: bool) -> None:
+    diagnosis = _diagnose(recording)
     if diagnosis is None:
         return
     if not quiet:
@@ -153,7 +154,7 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
         text = terminal.render(
             diagnosis, width=_width(), colour=_colour(), unicode=_speaks_unicode()
         )
-        start = "\n" if _left_in_mid_line(recording) else ""
+        start = "\n" if _is_in_mid_line(recording) else ""
         _print(f"{start}{text.rstrip()}\n\nRecording: {make_one_line(str(recording))}\n")
     if json_out is not None:
         from mgpu_doctor.report import diagnosis_json
@@ -164,31 +165,32 @@ def _tell(recording: Path, json_out: Path | None, quiet: bool) -> None:
             print_message(f"{json_out} cannot be written ({error.strerror}).")
 
 
-def _left_in_mid_line(recording: Path) -> bool:
-    """Whether the job's last words where the diagnosis goes are an unfinished line: a bar."""
+def _is_in_mid_line(recording: Path) -> bool:
+    """Whether the job's output ends in an unfinished line, such as a progress bar."""
     from mgpu_doctor.case.captured_console import read_streams
 
     last = read_streams(recording, most=1)
     return any(last[stream][-1] for stream in ("console", "stderr") if stream in last)
 
 
-def _diagnosis(recording: Path) -> Diagnosis | None:
+def _diagnose(recording: Path) -> Diagnosis | None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
         from mgpu_doctor.case.recording_case import load_recording
         from mgpu_doctor.diagnose import diagnose
 
-        return diagnose(load_recording(recording), _settings())
+        return diagnose(load_recording(recording), _read_settings_or_defaults())
     except Exception as error:
-        # The job is what counts here: whatever is wrong with the doctor, its exit code goes out.
-        # `diagnose` on the same recording shows the same failure without this net.
+        # A bug of the doctor must not change the exit code of the job. `mgpu-doctor diagnose`
+        # on the recording shows the same error with its traceback.
         print_message(
-            f"the diagnosis failed ({type(error).__name__}: {error}); recording: {recording}"
+            f"the diagnosis failed ({type(error).__name__}: {error}); the recording is "
+            f"in {recording}"
         )
         return None
 
 
-def _settings() -> Settings:
+def _read_settings_or_defaults() -> Settings:
     """The user's settings, or the defaults if they are invalid: the job still gets a diagnosis."""
     from mgpu_doctor.cli.settings_files import read_settings, working_folder
     from mgpu_doctor.rules.settings import DEFAULTS, SettingsError
@@ -196,7 +198,7 @@ def _settings() -> Settings:
     try:
         return read_settings(working_folder())
     except SettingsError as error:
-        print_message(f"{error}; the defaults were used.")
+        print_message(f"{error}. Using the default settings.")
         return DEFAULTS
 
 
@@ -205,7 +207,7 @@ def _print(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except (OSError, AttributeError):
-        pass  # standard error is closed or nobody reads it: there is nobody to tell
+        pass  # standard error is closed or has no reader
 
 
 def _width() -> int:
@@ -224,7 +226,7 @@ def _speaks_unicode() -> bool:
     return encoding.lower().replace("-", "").startswith("utf")
 
 
-def _writable(file: Path) -> bool:
+def _is_writable(file: Path) -> bool:
     place = file if file.exists() else file.parent
     return not file.is_dir() and os.access(place, os.W_OK)
 

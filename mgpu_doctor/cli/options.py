@@ -1,4 +1,4 @@
-"""What Click lacks: arguments with help texts, words after `--`, and checked numbers."""
+"""Additions to Click: arguments with help texts, words after `--`, and checked numbers."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ _AFTER_DASHES = "mgpu_doctor.cli.after_dashes"
 
 
 class Argument(click.Argument):
-    """`told`: its line in the help."""
+    """An argument with a text for the help."""
 
-    def __init__(self, param_decls: Sequence[str], *, told: str, **more: Any) -> None:
+    def __init__(self, param_decls: Sequence[str], *, help_text: str, **more: Any) -> None:
         super().__init__(param_decls, **more)
-        self._told = told
+        self._help_text = help_text
 
     @property
-    def row(self) -> tuple[str, str]:
+    def help_row(self) -> tuple[str, str]:
+        """Its name and text in the help."""
         return self.human_readable_name.strip("[]"), (
-            f"{self._told}  [required]" if self.required else self._told
+            f"{self._help_text}  [required]" if self.required else self._help_text
         )
 
 
 class Verb(click.Command):
-    """Explains its arguments before its options."""
+    """A command whose help lists the arguments before the options."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [param.row for param in self.params if isinstance(param, Argument)]
+        rows = [param.help_row for param in self.params if isinstance(param, Argument)]
         if rows:
             with formatter.section("Arguments"):
                 formatter.write_dl(rows)
@@ -39,8 +40,8 @@ class Verb(click.Command):
 
 
 class Dashed(Verb):
-    """`VERB [WORDS] -- COMMAND…` for a verb whose words before the dashes mean something else: sets
-    aside what follows `--`; everything before it is parsed as ever."""
+    """A verb used as `VERB [WORDS] -- COMMAND…`: the words after `--` are kept apart
+    (`words_after_dashes`), and those before it are parsed as usual."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -50,14 +51,14 @@ class Dashed(Verb):
         return super().parse_args(ctx, args)
 
 
-def after_dashes(context: click.Context) -> tuple[str, ...] | None:
-    """The words after `--`; None: there are no dashes."""
-    found = context.meta.get(_AFTER_DASHES)
-    return found if isinstance(found, tuple) else None
+def words_after_dashes(context: click.Context) -> tuple[str, ...] | None:
+    """The words after `--`; None without `--`."""
+    words = context.meta.get(_AFTER_DASHES)
+    return words if isinstance(words, tuple) else None
 
 
 class Between(click.FloatRange):
-    """`nan`, which is neither too small nor too large, is none of them."""
+    """A number within bounds; `nan`, which no bound excludes, is refused."""
 
     name = "number"
 
@@ -66,5 +67,5 @@ class Between(click.FloatRange):
     ) -> float:
         number = float(super().convert(value, param, ctx))
         if math.isnan(number):
-            self.fail(f"{value} is no number.", param, ctx)
+            self.fail(f"{value} is not a number.", param, ctx)
         return number

@@ -1,4 +1,4 @@
-"""`mgpu-doctor plan`: will it fit, said before anything is launched."""
+"""`mgpu-doctor plan`: whether a training step will fit the GPU, before anything is launched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from mgpu_doctor.cli.options import Argument, Between, Verb
-from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, colour, leave, put, unicode, width
+from mgpu_doctor.cli.terminal_output import (
+    NOTHING_EXAMINED,
+    WRONG_USAGE,
+    display_of,
+    exit_with,
+    print_text,
+    progress_line,
+)
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.memory.device_memory import Gpu
@@ -20,7 +27,6 @@ if TYPE_CHECKING:
 Choice = TypeVar("Choice", bound=Enum)
 
 WILL_NOT_FIT = 1
-WRONG_USAGE = 2
 MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
 
 
@@ -29,32 +35,32 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
     "name",
     cls=Argument,
     metavar="SUBJECT",
-    told="script.py:FUNCTION or module:FUNCTION (docs/plan.md), a built-in trainer (torch-ddp, "
-    "tf-mirrored, …), or gpt-nano, cnn-nano, gpt2-small, resnet50.",
+    help_text="What to plan: script.py:FUNCTION or module:FUNCTION (docs/plan.md), a built-in "
+    "trainer (torch-ddp, tf-mirrored, …), or a model (gpt-nano, cnn-nano, gpt2-small, resnet50).",
 )
 @click.option(
     "--gpu",
     metavar="GPU",
-    help="GPU to fit: a model such as H100-80GB or A100, or a size such as 40GiB.",
+    help="The GPU: a model such as H100-80GB or A100, or a memory size such as 40GiB.",
 )
 @click.option(
     "--ranks",
     type=click.IntRange(1, MOST_RANKS),
     metavar="N",
-    help="Number of ranks; by default 2, or 1 for a single process.",
+    help="Number of ranks. By default 2, or 1 for a single process.",
 )
 @click.option(
     "--strategy",
     metavar="NAME",
-    help="single, ddp, zero1, fsdp, or mirrored of TensorFlow; none: the trainer's, else ddp or "
-    "mirrored if there are ranks.",
+    help="single, ddp, zero1, fsdp, or mirrored (TensorFlow). By default that of the trainer, else "
+    "single for one rank, and ddp or mirrored for several.",
 )
 @click.option("--model", metavar="NAME", help="Model of a built-in trainer.")
 @click.option(
     "--batch",
     type=click.IntRange(1, MOST_SAMPLES),
     metavar="N",
-    help="Micro-batch size per rank, in samples.",
+    help="Micro-batch size per rank, in samples. By default that of the subject.",
 )
 @click.option(
     "--accumulate",
@@ -78,7 +84,7 @@ MOST_SAMPLES, MOST_ACCUMULATE, MOST_RANKS = 1 << 24, 256, 1 << 20
     metavar="SECONDS",
     help="Time limit for tracing the step.",
 )
-@click.option("--fixes", is_flag=True, help="List what would help even if it fits.")
+@click.option("--fixes", is_flag=True, help="List ways to save memory even if the step fits.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object (docs/plan.schema.json)."
 )
@@ -100,8 +106,8 @@ def plan(
 ) -> None:
     """Predict whether a training step fits a GPU, what uses the memory, and what would help.
 
-    No GPU is needed: the step is traced without computing it. Exit code: 0 it fits (or no --gpu),
-    1 it does not fit, 2 wrong usage, 3 nothing could be examined.
+    No GPU is needed: the step is traced without being computed. Exit code: 0 it fits, or no --gpu
+    was given, 1 it does not fit, 2 wrong usage, 3 no plan could be made.
 
     \b
     Examples:
@@ -112,54 +118,55 @@ def plan(
     from mgpu_doctor.plan import plan_json, plan_text
     from mgpu_doctor.plan.planned import PlanRequest
 
-    subject = _subject(name, model)
+    subject = _find_subject(name, model)
     samples = subject.batch if batch is None else batch
-    settings = _settings(samples, accumulate, checkpointing, precision, optimizer)
-    wanted = _plan(subject, settings, strategy, ranks)
-    found = _planned(PlanRequest(subject, wanted, _gpu(gpu), limit, fixes))
-    out = sys.stdout
-    put(
-        plan_json.render(found)
+    settings = _make_settings(samples, accumulate, checkpointing, precision, optimizer)
+    wanted = _make_plan(subject, settings, strategy, ranks)
+    planned = _trace_and_plan(PlanRequest(subject, wanted, _find_gpu(gpu), limit, fixes))
+    print_text(
+        plan_json.render(planned)
         if as_json
-        else plan_text.render(found, width=width(out), colour=colour(out), unicode=unicode(out))
+        else plan_text.render(planned, **display_of(sys.stdout))
     )
-    if found.fits is None and found.device is not None:
-        leave("only a lower bound is known, so whether it fits is unknown.", NOTHING_EXAMINED)
-    raise click.exceptions.Exit(WILL_NOT_FIT if found.fits is False else 0)
+    if planned.fits is None and planned.device is not None:
+        exit_with(
+            NOTHING_EXAMINED,
+            "only a lower bound of the memory is known, so it is unknown whether the step fits.",
+        )
+    raise click.exceptions.Exit(WILL_NOT_FIT if planned.fits is False else 0)
 
 
-def _planned(asked: PlanRequest) -> Planned:
-    from mgpu_doctor.cli.terminal_output import telling
+def _trace_and_plan(request: PlanRequest) -> Planned:
     from mgpu_doctor.plan.planned import make_plan
     from mgpu_doctor.plan.step_tracer import CannotPlanError
     from mgpu_doctor.report.text import line
 
     try:
-        with telling() as tell:
-            return make_plan(asked, tell)
+        with progress_line() as report_progress:
+            return make_plan(request, report_progress)
     except CannotPlanError as error:
-        leave(line(str(error)), NOTHING_EXAMINED)
+        exit_with(NOTHING_EXAMINED, line(str(error)))
 
 
-def _subject(name: str, model: str | None) -> Subject:
+def _find_subject(name: str, model: str | None) -> Subject:
     from mgpu_doctor.plan.subject import SubjectError, find_subject
 
     try:
         return find_subject(name, model)
     except SubjectError as error:
-        leave(str(error), WRONG_USAGE)
+        exit_with(WRONG_USAGE, str(error))
 
 
-def _gpu(name: str | None) -> Gpu | None:
+def _find_gpu(name: str | None) -> Gpu | None:
     from mgpu_doctor.analysis.memory.device_memory import GPUS, find_gpu
 
-    found = None if name is None else find_gpu(name)
-    if name is not None and found is None:
-        leave(f"--gpu must be a size such as 40GiB, or one of {', '.join(GPUS)}.", WRONG_USAGE)
-    return found
+    planned = None if name is None else find_gpu(name)
+    if name is not None and planned is None:
+        exit_with(WRONG_USAGE, f"--gpu must be a size such as 40GiB, or one of {', '.join(GPUS)}.")
+    return planned
 
 
-def _settings(
+def _make_settings(
     batch: int, accumulate: int, checkpointing: str, precision: str, optimizer: str
 ) -> Settings:
     from mgpu_doctor.analysis.memory.memory_plan import (
@@ -172,31 +179,35 @@ def _settings(
     return Settings(
         batch,
         accumulate,
-        _one_of(Checkpointing, "checkpointing", checkpointing),
-        _one_of(Precision, "precision", precision),
-        _one_of(Optimizer, "optimizer", optimizer),
+        _parse_choice(Checkpointing, "checkpointing", checkpointing),
+        _parse_choice(Precision, "precision", precision),
+        _parse_choice(Optimizer, "optimizer", optimizer),
     )
 
 
-def _plan(subject: Subject, settings: Settings, strategy: str | None, ranks: int | None) -> Plan:
+def _make_plan(
+    subject: Subject, settings: Settings, strategy: str | None, ranks: int | None
+) -> Plan:
     from mgpu_doctor.analysis.memory.memory_plan import Plan, Strategy
 
     chosen = Strategy.DDP if ranks is not None and ranks > 1 else Strategy.SINGLE
     if strategy is not None:
-        chosen = _one_of(Strategy, "strategy", strategy)
+        chosen = _parse_choice(Strategy, "strategy", strategy)
         if subject.strategy not in (None, chosen):
-            leave(f"{subject.name} is a trainer: leave --strategy out.", WRONG_USAGE)
+            exit_with(
+                WRONG_USAGE, f"the trainer {subject.name} has a fixed strategy: remove --strategy."
+            )
     elif subject.strategy is not None:
         chosen = subject.strategy
         if chosen is Strategy.SINGLE and ranks not in (None, 1):
-            leave(f"{subject.name} is one process: --ranks can only be 1.", WRONG_USAGE)
+            exit_with(WRONG_USAGE, f"{subject.name} has a single process: --ranks can only be 1.")
     number = ranks or (1 if chosen is Strategy.SINGLE else 2)
     return Plan(settings, chosen, number)
 
 
-def _one_of(kind: type[Choice], option: str, given: str) -> Choice:
+def _parse_choice(kind: type[Choice], option: str, given: str) -> Choice:
     try:
         return kind(given)
     except ValueError:
         known = ", ".join(each.value for each in kind)
-        leave(f"--{option} must be one of {known}, not {given}.", WRONG_USAGE)
+        exit_with(WRONG_USAGE, f"--{option} must be one of {known}, not {given}.")

@@ -1,4 +1,4 @@
-"""`mgpu-doctor report`: the file that people attach to the ticket."""
+"""`mgpu-doctor report`: a file with the diagnosis of a recording, for tickets and archives."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mgpu_doctor.cli.diagnose import examine, recording
+from mgpu_doctor.cli.diagnose import diagnose_recording, find_recording
 from mgpu_doctor.cli.options import FILE, Argument, Verb
-from mgpu_doctor.cli.terminal_output import leave, put, unswept
-from mgpu_doctor.launch.messages import print_message
+from mgpu_doctor.cli.terminal_output import (
+    WRONG_USAGE,
+    exit_with,
+    pause_garbage_collection,
+    print_text,
+    progress_line,
+    save_text,
+)
 
 if TYPE_CHECKING:
     from mgpu_doctor.findings import Diagnosis
 
 ENDINGS = (".html", ".md", ".json")
-WRONG_USAGE = 2
 
 
 @click.command(cls=Verb)
@@ -25,7 +30,7 @@ WRONG_USAGE = 2
     "reference",
     cls=Argument,
     metavar="RECORDING",
-    told="A recording's folder, its id, or `latest`.",
+    help_text="A recording's folder, its id, or `latest`.",
 )
 @click.option(
     "--output",
@@ -37,9 +42,9 @@ WRONG_USAGE = 2
 @click.option(
     "--no-redact",
     is_flag=True,
-    help="Keep names, addresses and paths in Markdown; HTML always has them.",
+    help="Keep host names, user names, addresses and paths in Markdown. HTML always keeps them.",
 )
-@unswept()
+@pause_garbage_collection()
 def report(reference: str, output: Path | None, no_redact: bool) -> None:
     """Write a report of a job: one file with the diagnosis and its evidence.
 
@@ -51,23 +56,16 @@ def report(reference: str, output: Path | None, no_redact: bool) -> None:
     """
     ending = ".md" if output is None else output.suffix.lower()
     if ending not in ENDINGS:
-        leave(f"{output} must end in .html, .md or .json.", WRONG_USAGE)
-    from mgpu_doctor.cli.terminal_output import telling
+        exit_with(WRONG_USAGE, f"{output} must end in .html, .md or .json.")
 
-    diagnosis = examine(recording(reference))
-    with telling() as tell:
-        tell("writing the report")
-        words = _render(diagnosis, ending, redact=not no_redact)
+    diagnosis = diagnose_recording(find_recording(reference))
+    with progress_line() as report_progress:
+        report_progress("writing the report")
+        text = _render(diagnosis, ending, redact=not no_redact)
     if output is None:
-        put(words)
+        print_text(text)
         return
-    from mgpu_doctor.recording.write import write_whole
-
-    try:
-        write_whole(output, words.encode())
-    except OSError as error:
-        leave(f"{output} cannot be written ({error.strerror}).", WRONG_USAGE)
-    print_message(f"the report is in {output}")
+    save_text(output, text, "the report")
 
 
 def _render(diagnosis: Diagnosis, ending: str, *, redact: bool) -> str:

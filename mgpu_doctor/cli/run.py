@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, OnHang, run_and_tell
+from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, OnHang, run_observed
 from mgpu_doctor.cli.options import Argument, Verb
 
 
@@ -17,7 +17,7 @@ from mgpu_doctor.cli.options import Argument, Verb
     nargs=-1,
     required=True,
     metavar="-- COMMAND…",
-    told="What to run.",
+    help_text="The command to run, with its arguments.",
 )
 @DIRECTORY
 @JSON_OUT
@@ -25,14 +25,14 @@ from mgpu_doctor.cli.options import Argument, Verb
 @click.option(
     "--no-capture",
     is_flag=True,
-    help="Do not record the job's output (for full-screen programs and shells).",
+    help="Do not record the job's output. Needed for full-screen programs and shells.",
 )
 @click.option(
     "--on-hang",
     type=click.Choice(OnHang),
     default=OnHang.tell,
-    help="What to do when the job hangs: tell (report it and keep watching) or stop (send SIGTERM "
-    "after 30 s).",
+    help="When the job hangs: tell (report it and keep watching) or stop (report it, and send "
+    "SIGTERM after 30 s).",
 )
 def run(
     command: tuple[str, ...],
@@ -45,8 +45,8 @@ def run(
 ) -> None:
     """Run any training command under observation, without changes to it.
 
-    The job prints, behaves and exits as it would alone. Afterwards the diagnosis is printed on
-    standard error. Exit code: the job's own, or 128 + N if signal N ended it.
+    The job prints, behaves and exits as without mgpu-doctor. When it ends, the diagnosis is printed
+    on standard error. Exit code: that of the job, or 128 + N if signal N ended it.
 
     \b
     Examples:
@@ -54,7 +54,7 @@ def run(
       mgpu-doctor run --dir runs/today -- python train.py --epochs 3
       mgpu-doctor run --json-out diagnosis.json -- torchrun train.py 2> log.txt
     """
-    run_and_tell(
+    run_observed(
         command,
         kind="run",
         directory=directory,

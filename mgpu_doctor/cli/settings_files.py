@@ -1,7 +1,7 @@
 """The user's settings: `[tool.mgpu-doctor]` in the nearest pyproject.toml.
 
-Settings can switch findings off, so a file counts only if it belongs to this user or to root. The
-search ends at the first folder in which others can write.
+Settings can disable findings, so a file is used only if this user or root owns it. The search ends
+at the first folder that others can write to.
 """
 
 from __future__ import annotations
@@ -16,28 +16,26 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from mgpu_doctor.cli.terminal_output import leave
+from mgpu_doctor.cli.terminal_output import WRONG_USAGE, exit_with
 from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.rules.settings import DEFAULTS, Settings, SettingsError, settings_from
 
 FILE = "pyproject.toml"
-WRONG_USAGE = 2
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 _MAY_SET = r"""(?m)^\s*\[?\s*["']?tool["']?\s*(\]|=|\.\s*["']?mgpu-doctor)"""
-"""Most files set nothing here, and to read TOML takes a tenth of the time of `top --once`."""
+"""Only files that match are parsed: parsing TOML takes a tenth of the time of `top --once`."""
 
 
 def settings() -> Settings:
-    """What the working folder, or the nearest one above it, sets; leaves with exit code 2 where
-    that is wrong."""
+    """The settings for the working folder; exits with code 2 if they are invalid."""
     try:
         return read_settings(working_folder())
     except SettingsError as error:
-        leave(f"{error}.", WRONG_USAGE)
+        exit_with(WRONG_USAGE, f"{error}.")
 
 
 def working_folder() -> Path | None:
-    """None: it was removed."""
+    """The working folder; None if it was removed."""
     try:
         return Path.cwd()
     except OSError:
@@ -57,7 +55,9 @@ def read_settings(folder: Path | None) -> Settings:
         try:
             table = _table(text)
             if isinstance(table, dict):
-                from mgpu_doctor.rules.catalogue import catalogue  # all rules: nearly never needed
+                from mgpu_doctor.rules.catalogue import (
+                    catalogue,  # imports all rules, which few users need
+                )
 
                 return replace(settings_from(table, catalogue().rules), forgiving=True)
         except (ValueError, SettingsError, AttributeError, RecursionError) as error:
@@ -75,18 +75,18 @@ def _files(folder: Path) -> Iterator[tuple[Path, str, bool]]:
             return
         try:
             shared = others_can_write(os.fstat(descriptor))
-            found = _read(descriptor, follow=not shared)
+            content = _read(descriptor, follow=not shared)
         finally:
             os.close(descriptor)
-        if found is not None:
-            text, owner = found
+        if content is not None:
+            text, owner = content
             yield place / FILE, text, owner in (os.geteuid(), 0)
         if shared:
             return
 
 
 def _read(folder: int, *, follow: bool) -> tuple[str, int] | None:
-    """Text and owner of the file in an open folder; None: there is no readable regular file. A
+    """Text and owner of the file in an open folder; None if there is no readable regular file. A
     pipe of that name does not block."""
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -94,14 +94,14 @@ def _read(folder: int, *, follow: bool) -> tuple[str, int] | None:
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return None
-            return opened.read(MOST_BYTES).decode("utf-8"), status.st_uid
+            return opened.read(MAX_BYTES).decode("utf-8"), status.st_uid
     except (OSError, UnicodeDecodeError):
         return None
 
 
 def others_can_write(status: os.stat_result) -> bool:
-    """Whether anybody but the user and root can put files into this folder. The group of a user's
-    own name, of which nobody else is a member, is the user."""
+    """Whether anyone but the user and root can create files in this folder. A group with the
+    user's name and no other members counts as the user."""
     if status.st_uid not in (os.geteuid(), 0) or status.st_mode & stat.S_IWOTH:
         return True
     return bool(status.st_mode & stat.S_IWGRP) and not _is_private_group(status.st_gid)
@@ -118,11 +118,11 @@ def _is_private_group(number: int) -> bool:
 
 
 def _table(text: str) -> object:
-    """`[tool.mgpu-doctor]` of it. Raises ValueError where it is no TOML."""
+    """The table `[tool.mgpu-doctor]` of a TOML text. Raises ValueError if it is invalid."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
         import tomli as tomllib
 
-    found: object = tomllib.loads(text).get("tool", {}).get("mgpu-doctor")
-    return found
+    table: object = tomllib.loads(text).get("tool", {}).get("mgpu-doctor")
+    return table

@@ -1,4 +1,4 @@
-"""`mgpu-doctor train NAME --sweep KEY=VALUE,…`: one run after another, then a table of all."""
+"""`mgpu-doctor train NAME --sweep KEY=VALUE,…`: several runs in a row, then their comparison."""
 
 from __future__ import annotations
 
@@ -16,41 +16,43 @@ import click
 
 from mgpu_doctor.cli import compare
 from mgpu_doctor.cli.observed import refuse
+from mgpu_doctor.cli.terminal_output import print_text
 from mgpu_doctor.launch.messages import print_message
 from mgpu_doctor.launch.observe import Turns
 
 if TYPE_CHECKING:
     from mgpu_doctor.analysis.comparing.comparison import Comparison
 
-MOST = 16
+MAX_RUNS = 16
 STRATEGY, RANKS = "strategy", "ranks"
 SWEEP = click.option(
     "--sweep",
     multiple=True,
     metavar="KEY=A,B,…",
-    help="Run one after the other with ranks=1,2,4, strategy=torch-ddp,torch-fsdp or any option of "
-    "the trainer, and compare; several --sweep: all combinations, 16 at most.",
+    help="Run once per value, such as ranks=1,2,4 or strategy=torch-ddp,torch-fsdp, and compare "
+    "the runs. KEY can be any option of the trainer. Several --sweep run all combinations, 16 at "
+    "most.",
 )
 Options = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """One run. `words`: of `mgpu-doctor train`."""
+class PlannedRun:
+    """A run of the sweep: its label and the arguments for `mgpu-doctor train`."""
 
     label: str
     words: tuple[str, ...]
 
     def recording(self, directory: Path | None, place: int) -> Path:
-        """Its folder: among the others that are kept, or in `directory`, where names sort as they
-        ran: `02-torch-ddp-2-ranks`."""
+        """Its folder: among the user's recordings, or in `directory`, where names sort by `place`:
+        `02-torch-ddp-2-ranks`."""
         from mgpu_doctor.recording import home
 
         if directory is None:
             now = time.time()
             try:
                 return home.new_recording(self.label, now)
-            except OSError:  # `train` says so, and runs without a recording
+            except OSError:  # `train` reports this and runs without a recording
                 return home.runs() / home.new_id(self.label, now)
         slug = re.sub(r"[^A-Za-z0-9.]+", "-", self.label).strip("-")[:60]
         return directory / f"{place + 1:02d}-{slug}"
@@ -66,34 +68,33 @@ def run_sweep(
     json_out: Path | None = None,
     quiet: bool = False,
 ) -> NoReturn:
-    """Run all combinations, print their comparison, and leave: with the code of the first run that
-    failed, 128 + the signal where one was asked for, else 0."""
+    """Run all combinations, print their comparison, and exit: with the exit code of the first
+    failed run, with 128 + N if signal N stopped the sweep, else with 0."""
     planned = plan(name, axes(sweeps), ranks, options)
     if directory is not None:
-        _make(directory)
+        _make_folder(directory)
     codes: list[int] = []
     recordings: list[Path] = []
     with Turns() as turns:
         took: list[float] = []
-        for place, one in enumerate(planned):
+        for place, run in enumerate(planned):
             if not quiet:
-                print_message(
-                    f"run {place + 1} of {len(planned)}: {one.label}{_left(took, len(planned))}"
-                )
+                left = _estimate_time_left(took, len(planned))
+                print_message(f"run {place + 1} of {len(planned)}: {run.label}{left}")
             began = time.monotonic()
-            recordings.append(one.recording(directory, place))
-            command = [sys.executable, "-m", "mgpu_doctor", "train", *one.words]
+            recordings.append(run.recording(directory, place))
+            command = [sys.executable, "-m", "mgpu_doctor", "train", *run.words]
             codes.append(turns.run([*command, "--quiet", "--dir", str(recordings[-1])]))
             took.append(time.monotonic() - began)
             if turns.asked is not None:
-                print_message(f"ended by {turns.asked.name}; what was run is kept.")
+                print_message(f"stopped by {turns.asked.name}; the recordings so far are kept.")
                 break
             if codes[-1]:
                 print_message(
-                    f"{one.label} ended with exit code {codes[-1]}: "
+                    f"{run.label} ended with exit code {codes[-1]}: "
                     f"`mgpu-doctor diagnose {recordings[-1]}` says why."
                 )
-    _tell(recordings, json_out)
+    _report_comparison(recordings, json_out)
     print_message(
         f"recordings: {directory or ' '.join(recording.name for recording in recordings)}"
     )
@@ -103,45 +104,45 @@ def run_sweep(
 
 
 def axes(sweeps: Sequence[str]) -> dict[str, list[str]]:
-    """`KEY=A,B` each as key and different values; leaves with exit code 2 for anything else."""
-    found: dict[str, list[str]] = {}
+    """Keys and their different values from texts `KEY=A,B`; exits with code 2 for anything else."""
+    values_of: dict[str, list[str]] = {}
     for sweep in sweeps:
         key, given, values = sweep.partition("=")
         key = key.strip().removeprefix("--")
-        several = list(dict.fromkeys(value.strip() for value in values.split(",")))
-        if not (key and given and all(several)):
+        different = list(dict.fromkeys(value.strip() for value in values.split(",")))
+        if not (key and given and all(different)):
             refuse(f"--sweep takes a name and values such as ranks=1,2,4, not {sweep!r}.")
-        if key in found:
+        if key in values_of:
             refuse(f"--sweep {key} is given twice: put its values into one list.")
-        found[key] = several
-    return found
+        values_of[key] = different
+    return values_of
 
 
 def plan(
     name: str | None, swept: Mapping[str, Sequence[str]], ranks: int | None, options: Options
-) -> list[Planned]:
-    """All combinations, each checked before anything is started; leaves with exit code 2 where one
-    makes no sense. A trainer of one process runs once, whatever the ranks."""
+) -> list[PlannedRun]:
+    """All combinations, checked before anything starts; exits with code 2 if one is invalid. A
+    trainer with a single process runs once, whatever the number of ranks."""
     names = list(swept.get(STRATEGY, ()))
     if name is not None and name not in names:
         names.insert(0, name)
     if not names:
-        refuse("which trainer? Name one, or sweep over several with --sweep strategy=…")
+        refuse("which trainer? Name one, or compare several with --sweep strategy=A,B.")
     others = {key: values for key, values in swept.items() if key != STRATEGY}
-    found: dict[tuple[str, ...], Planned] = {}
+    runs: dict[tuple[str, ...], PlannedRun] = {}
     for trainer in names:
         for values in itertools.product(*others.values()):
             chosen = dict(zip(others, values, strict=True))
-            one = _planned(trainer, chosen, ranks, options)
-            found.setdefault(one.words, one)
-    if len(found) > MOST:
-        refuse(f"these are {len(found)} runs; a sweep takes {MOST} at most.")
-    if len(found) < 2:
-        refuse("a sweep needs two different runs or more, as in --sweep ranks=1,2.")
-    return list(found.values())
+            run = _plan_run(trainer, chosen, ranks, options)
+            runs.setdefault(run.words, run)
+    if len(runs) > MAX_RUNS:
+        refuse(f"{len(runs)} runs are too many: a sweep has {MAX_RUNS} at most.")
+    if len(runs) < 2:
+        refuse("a sweep needs at least two different runs, as in --sweep ranks=1,2.")
+    return list(runs.values())
 
 
-def _planned(name: str, chosen: dict[str, str], ranks: int | None, options: Options) -> Planned:
+def _plan_run(name: str, chosen: dict[str, str], ranks: int | None, options: Options) -> PlannedRun:
     from mgpu_trainers import catalogue
 
     count = chosen.pop(RANKS, None)
@@ -160,11 +161,11 @@ def _planned(name: str, chosen: dict[str, str], ranks: int | None, options: Opti
     words += [f"--{key}={value}" for key, values in given.items() for value in values]
     many = "" if wanted is None else f", {wanted} {'rank' if wanted == 1 else 'ranks'}"
     more = "".join(f", {key} {value}" for key, value in chosen.items())
-    return Planned(f"{name}{many}{more}", tuple(words))
+    return PlannedRun(f"{name}{many}{more}", tuple(words))
 
 
-def _make(directory: Path) -> None:
-    """A new or empty folder for the recordings."""
+def _make_folder(directory: Path) -> None:
+    """Make a folder for the recordings; exits with code 2 if it cannot be made or has content."""
     from mgpu_doctor.recording.write import OccupiedError, make_empty
 
     try:
@@ -172,10 +173,10 @@ def _make(directory: Path) -> None:
     except OccupiedError as error:
         refuse(f"{error} Name a new or empty folder with --dir.")
     except OSError as error:
-        refuse(f"{directory} cannot be made ({error.strerror}); name another with --dir.")
+        refuse(f"{directory} cannot be created ({error.strerror}); name another folder with --dir.")
 
 
-def _left(took: Sequence[float], planned: int) -> str:
+def _estimate_time_left(took: Sequence[float], planned: int) -> str:
     if not took:
         return ""
     from mgpu_doctor.formatting import format_seconds
@@ -183,24 +184,24 @@ def _left(took: Sequence[float], planned: int) -> str:
     return f" (about {format_seconds(round(mean(took) * (planned - len(took))))} left)"
 
 
-def _tell(recordings: Sequence[Path], json_out: Path | None) -> None:
+def _report_comparison(recordings: Sequence[Path], json_out: Path | None) -> None:
     from mgpu_doctor.report.text import line
 
-    found = compare.compare_recordings(recordings)
-    if isinstance(found, tuple):
-        why = "; ".join(f"{line(one.name)}: {line(one.reason)}" for one in found)
+    comparison = compare.compare_recordings(recordings)
+    if isinstance(comparison, tuple):
+        why = "; ".join(f"{line(each.name)}: {line(each.reason)}" for each in comparison)
         print_message(f"fewer than two runs can be compared{f' ({why})' if why else ''}.")
     else:
-        compare.show(found)
+        print_text(compare.render_text(comparison))
         if json_out is not None:
-            _write(json_out, found)
+            _write_json(json_out, comparison)
 
 
-def _write(file: Path, found: Comparison) -> None:
+def _write_json(file: Path, comparison: Comparison) -> None:
     from mgpu_doctor.recording.write import write_whole
     from mgpu_doctor.report import comparison_json
 
     try:
-        write_whole(file, comparison_json.render(found).encode())
+        write_whole(file, comparison_json.render(comparison).encode())
     except OSError as error:
         print_message(f"{file} cannot be written ({error.strerror}).")

@@ -1,4 +1,4 @@
-"""Output of a verb: what the stream can display, a progress line, and a reader that has left."""
+"""Output of the verbs: what a stream can display, safe writing, the progress line, and exits."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn, TextIO
+from pathlib import Path
+from typing import Any, NoReturn, TextIO, TypedDict
 
 import click
 from mgpu_probes.outside.terminal_text import harmless
 
 from mgpu_doctor.launch.messages import make_one_line, print_message
 
+WRONG_USAGE = 2
 NOTHING_EXAMINED = 3
+"""Exit codes that all verbs share."""
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")
-"""Colours and the like, which the doctor's own views have (ECMA-48, Select Graphic Rendition)."""
+"""Colours and other styles of text (ECMA-48, Select Graphic Rendition)."""
 
 
-class Border:
-    """A stream of text in front of `inner`. Only harmless text passes, and colours where they are
-    wanted; what `inner` cannot encode becomes `?`."""
+class SafeStream:
+    """A text stream that writes only harmless text to `inner`, and colours only if it shows them.
+    Characters that `inner` cannot encode become `?`."""
 
     def __init__(self, inner: TextIO) -> None:
         self.inner = inner
@@ -32,7 +35,7 @@ class Border:
     def write(self, words: str) -> int:
         parts = _STYLES.split(words)
         parts[::2] = map(harmless, parts[::2])
-        if not colour(self.inner):
+        if not has_colour(self.inner):
             del parts[1::2]
         self.inner.write(_encodable("".join(parts), self.inner))
         return len(words)
@@ -43,7 +46,7 @@ class Border:
 
     @property
     def buffer(self) -> io.RawIOBase:
-        """For bytes, which Click writes now and then. No way around."""
+        """A stream of bytes, which Click sometimes writes; they are filtered, too."""
         return _Bytes(self)
 
     def __getattr__(self, name: str) -> Any:
@@ -51,25 +54,25 @@ class Border:
 
 
 class _Bytes(io.RawIOBase):
-    def __init__(self, border: Border) -> None:
-        self._border = border
+    def __init__(self, stream: SafeStream) -> None:
+        self._stream = stream
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         words = bytes(data)
-        self._border.write(words.decode("utf-8", "replace"))
+        self._stream.write(words.decode("utf-8", "replace"))
         return len(words)
 
     def flush(self) -> None:
-        self._border.flush()
+        self._stream.flush()
 
 
 def guard_streams() -> Callable[[], None]:
-    """Put a border before standard output and standard error; what is returned takes it away."""
+    """Filter standard output and standard error; returns a function that undoes it."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (_bordered(stream) for stream in before)
+    sys.stdout, sys.stderr = (_guarded(stream) for stream in before)
 
     def undo() -> None:
         sys.stdout, sys.stderr = before
@@ -77,16 +80,16 @@ def guard_streams() -> Callable[[], None]:
     return undo
 
 
-def _bordered(stream: Any) -> Any:
-    """Once. A standard stream that is closed is None."""
-    return stream if stream is None or isinstance(stream, Border) else Border(stream)
+def _guarded(stream: Any) -> Any:
+    """The stream, filtered once. A standard stream that is closed is None."""
+    return stream if stream is None or isinstance(stream, SafeStream) else SafeStream(stream)
 
 
-def draw(words: str) -> None:
-    """Write what moves the cursor to standard error. No foreign text may be in it, but harmless."""
+def write_control_text(words: str) -> None:
+    """Write text that moves the cursor to standard error. It must contain no foreign text."""
     stream = sys.stderr
     if stream is not None:
-        inner = stream.inner if isinstance(stream, Border) else stream
+        inner = stream.inner if isinstance(stream, SafeStream) else stream
         inner.write(_encodable(words, inner))
         inner.flush()
 
@@ -98,7 +101,7 @@ def _encodable(words: str, stream: TextIO) -> str:
     return words.encode(stream.encoding, "replace").decode(stream.encoding)
 
 
-def width(stream: TextIO) -> int:
+def terminal_width(stream: TextIO) -> int:
     """Columns of the terminal behind `stream`, else `$COLUMNS`, else 80."""
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
@@ -106,73 +109,103 @@ def width(stream: TextIO) -> int:
         return shutil.get_terminal_size().columns
 
 
-def colour(stream: TextIO) -> bool:
-    """On a terminal that has colours, unless `$NO_COLOR` says no (no-color.org)."""
+def has_colour(stream: TextIO) -> bool:
+    """Whether `stream` is a terminal with colours and `$NO_COLOR` is not set (no-color.org)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and stream.isatty()
 
 
-def unicode(stream: TextIO) -> bool:
-    """Whether the stream takes every character."""
-    return (stream.encoding or "ascii").lower().replace("-", "").startswith("utf")
+def has_unicode(stream: TextIO) -> bool:
+    """Whether `stream` can encode every character."""
+    encoding = getattr(stream, "encoding", None) or "ascii"
+    return encoding.lower().replace("-", "").startswith("utf")
 
 
-def put(words: str) -> None:
-    """Write to standard output. A reader that has gone away (`| head`) is no error."""
+class Display(TypedDict):
+    """What a stream can display, as the keyword arguments of the views."""
+
+    width: int
+    colour: bool
+    unicode: bool
+
+
+def display_of(stream: TextIO) -> Display:
+    """The width, colours and characters that `stream` can display."""
+    return {
+        "width": terminal_width(stream),
+        "colour": has_colour(stream),
+        "unicode": has_unicode(stream),
+    }
+
+
+def print_text(words: str) -> None:
+    """Write to standard output. A reader that stops reading (`| head`) is not an error."""
     try:
         sys.stdout.write(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is still buffered must not be flushed into the closed pipe at exit.
+        # The rest of the buffer must not be flushed into the closed pipe at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def put_line(sentence: str) -> None:
-    """One line on standard output, without colours, whatever is in it."""
-    put(f"{make_one_line(sentence)}\n")
+def print_line(sentence: str) -> None:
+    """Write one line to standard output, without colours or line breaks inside."""
+    print_text(f"{make_one_line(sentence)}\n")
 
 
-def leave(sentence: str, code: int, below: str = "") -> NoReturn:
-    """Print on standard error what is wrong and what to do, and exit. `below`: further lines."""
+def exit_with(code: int, sentence: str, details: str = "") -> NoReturn:
+    """Print on standard error what is wrong and what to do, then further lines, and exit."""
     print_message(sentence)
-    if below:
-        click.echo(harmless(below), err=True)
+    if details:
+        click.echo(harmless(details), err=True)
     raise click.exceptions.Exit(code)
+
+
+def save_text(file: Path, text: str, what: str) -> None:
+    """Write `text` to `file` and say that `what` is there; exits with code 2 if that fails."""
+    from mgpu_doctor.recording.write import write_whole
+
+    try:
+        write_whole(file, text.encode())
+    except OSError as error:
+        exit_with(WRONG_USAGE, f"{file} cannot be written ({error.strerror}).")
+    print_message(f"{what} is in {file}")
 
 
 ERASE = "\r\x1b[K"
 
 
 @contextmanager
-def telling() -> Iterator[Callable[[str], None]]:
-    """What it gives shows a sentence in the place of the one before. Silent into a file."""
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """Yields a function that shows its argument on standard error instead of the text before;
+    it shows nothing if that is not a terminal. The line is erased at the end."""
     shown = False
 
-    def tell(sentence: str) -> None:
+    def show(sentence: str) -> None:
         nonlocal shown
         if sys.stderr is not None and sys.stderr.isatty():
             from mgpu_doctor.report.text import cut
 
-            # What is longer than a line could not be erased as one.
-            line = cut(f"mgpu-doctor: {make_one_line(sentence)} …", width(sys.stderr) - 1)
-            draw(ERASE + line)
+            # Text longer than a line could not be erased.
+            line = cut(f"mgpu-doctor: {make_one_line(sentence)} …", terminal_width(sys.stderr) - 1)
+            write_control_text(ERASE + line)
             shown = True
 
     try:
-        yield tell
+        yield show
     finally:
         if shown:
-            draw(ERASE)
+            write_control_text(ERASE)
 
 
 @contextmanager
-def unswept() -> Iterator[None]:
-    """Nobody looks for cycles among objects meanwhile: facts have none, and to look through the
-    millions that a large job leaves takes a tenth of its diagnosis (benchmarks/report_scale.py)."""
-    sweeping = gc.isenabled()
+def pause_garbage_collection() -> Iterator[None]:
+    """Disable the search for reference cycles. A case has none, and searching its millions of
+    objects takes a tenth of the time of a large job's diagnosis (benchmarks/report_scale.py)."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if sweeping:
+        if was_enabled:
             gc.enable()

@@ -1,4 +1,4 @@
-"""`mgpu-doctor top`: the live screen."""
+"""`mgpu-doctor top`: the live screen of GPUs, ranks and findings, or a replay."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mgpu_doctor.cli.diagnose import recording
-from mgpu_doctor.cli.options import FILE, Argument, Between, Dashed, after_dashes
-from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, colour, leave, put, width
+from mgpu_doctor.cli.diagnose import find_recording
+from mgpu_doctor.cli.options import FILE, Argument, Between, Dashed, words_after_dashes
+from mgpu_doctor.cli.terminal_output import (
+    NOTHING_EXAMINED,
+    WRONG_USAGE,
+    exit_with,
+    has_colour,
+    print_text,
+    terminal_width,
+)
 from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
@@ -23,8 +30,6 @@ if TYPE_CHECKING:
     from mgpu_doctor.tui.filter.language import Filter
     from mgpu_doctor.tui.jobs.starting import Started
 
-WRONG_USAGE = 2
-
 
 @click.command(cls=Dashed)
 @click.argument(
@@ -32,16 +37,20 @@ WRONG_USAGE = 2
     cls=Argument,
     required=False,
     metavar="[JOB]",
-    told="A recording's folder, its id, or `latest`; none: what runs here.",
+    help_text="A recording: its folder, its id, or `latest`. By default, every job that is running "
+    "here.",
 )
-@click.option("--replay", metavar="RECORDING", help="Replay a recording.")
+@click.option(
+    "--replay", metavar="RECORDING", help="Replay a recording instead of showing what is running."
+)
 @click.option("--once", is_flag=True, help="Print one frame and exit.")
 @click.option("--json", is_flag=True, help="Print one frame as JSON and exit.")
 @click.option(
     "--only",
     multiple=True,
     metavar="FILTER",
-    help="Show only ranks and GPUs that match, e.g. gpus=0-3, ranks=0,2, 'util<5 mem>80%'.",
+    help="Show only ranks and GPUs that match FILTER, such as gpus=0-3, ranks=0,2 or "
+    "'util<5 mem>80%'. Several --only must all match.",
 )
 @click.option(
     "--interval",
@@ -54,9 +63,11 @@ WRONG_USAGE = 2
     "--record",
     type=FILE,
     metavar="DIR",
-    help="Record GPUs and host in DIR, for --replay.",
+    help="Also record the GPUs and the host in DIR, for --replay.",
 )
-@click.option("--readonly", is_flag=True, help="Start and stop no jobs from the screen.")
+@click.option(
+    "--readonly", is_flag=True, help="Disable starting and stopping jobs from the screen."
+)
 @click.pass_context
 def top(
     context: click.Context,
@@ -70,7 +81,7 @@ def top(
     record: Path | None,
     readonly: bool,
 ) -> None:
-    """Watch the GPUs, ranks and findings of the training job on this machine.
+    """Watch the GPUs, ranks and findings of the training jobs on this machine.
 
     \b
     Examples:
@@ -82,25 +93,33 @@ def top(
     """
     still = once or json
     if job is not None and replay is not None:
-        leave("name a job or use --replay, not both.", WRONG_USAGE)
+        exit_with(WRONG_USAGE, "name either a job or --replay RECORDING, not both.")
     if record is not None and (replay is not None or still):
-        leave("--record works only with the live screen.", WRONG_USAGE)
-    command = after_dashes(context)
-    if command is not None and (not command or job or replay or still or readonly):
-        leave(
-            "`top -- COMMAND` takes a command, and no job, --replay, --once, --json or --readonly.",
+        exit_with(
             WRONG_USAGE,
+            "--record works only with the live screen, not with --replay, --once or --json.",
+        )
+    command = words_after_dashes(context)
+    if command is not None and (not command or job or replay or still or readonly):
+        exit_with(
+            WRONG_USAGE,
+            "`top -- COMMAND` needs a command, and cannot be combined with a job, --replay, "
+            "--once, --json or --readonly.",
         )
     if not still:
-        _need_a_terminal()
-    chosen = _filter(only)
+        _require_terminal()
+    chosen = _parse_filters(only)
     if still:
-        _print(_source(job, replay, wanted=_of_one_look(drawn=not json)), chosen, as_json=json)
+        _print_still(
+            _make_source(job, replay, wanted=_options_for_still(drawn=not json)),
+            chosen,
+            as_json=json,
+        )
         return
-    _watch(job, replay, chosen, interval, command=command, record=record, readonly=readonly)
+    _show_live(job, replay, chosen, interval, command=command, record=record, readonly=readonly)
 
 
-def _watch(
+def _show_live(
     job: str | None,
     replay: str | None,
     only: Filter | None,
@@ -110,14 +129,14 @@ def _watch(
     record: Path | None,
     readonly: bool,
 ) -> None:
-    """Until the person leaves."""
+    """Show the live screen until the user quits."""
     from mgpu_doctor.cli.settings_files import settings
     from mgpu_doctor.tui.app import TopApp
     from mgpu_doctor.tui.view import View
 
-    recorder = _recorder(record)
+    recorder = _make_recorder(record)
     started = _start(command) if command else None
-    source = _source(str(started.recording) if started else job, replay, recorder)
+    source = _make_source(str(started.recording) if started else job, replay, recorder)
     live = TopApp(source, interval, settings=settings(), readonly=readonly, recorder=recorder)
     live.set_reactive(TopApp.view, View(filter=only))
     live.run()
@@ -135,10 +154,10 @@ def _start(command: Sequence[str]) -> Started:
     try:
         return start(run_words(command))
     except NotStartedError as reason:
-        leave(str(reason), NOTHING_EXAMINED)
+        exit_with(NOTHING_EXAMINED, str(reason))
 
 
-def _recorder(folder: Path | None) -> Recorder | None:
+def _make_recorder(folder: Path | None) -> Recorder | None:
     if folder is None:
         return None
     from mgpu_doctor.live.machine_recorder import Recorder
@@ -147,43 +166,43 @@ def _recorder(folder: Path | None) -> Recorder | None:
     try:
         return Recorder(folder)
     except OccupiedError as error:
-        leave(f"{error} Choose another folder.", WRONG_USAGE)
+        exit_with(WRONG_USAGE, f"{error} Choose another folder.")
     except OSError as error:
-        leave(f"{folder} cannot be written: {error.strerror}.", NOTHING_EXAMINED)
+        exit_with(NOTHING_EXAMINED, f"{folder} cannot be written: {error.strerror}.")
 
 
-def _need_a_terminal() -> None:
-    # Textual draws on standard error, so that standard output could be a pipe; it is not here.
+def _require_terminal() -> None:
+    # Textual draws on standard error and would accept a pipe as standard output; we do not.
     if not all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
-        leave("no terminal to draw on; print one frame with --once or --json.", WRONG_USAGE)
+        exit_with(WRONG_USAGE, "no terminal to draw on: use --once or --json to print one frame.")
     if os.environ.get("TERM", "dumb") in ("dumb", ""):
-        leave(
-            "this terminal cannot draw (TERM=dumb); print one frame with --once or --json.",
+        exit_with(
             WRONG_USAGE,
+            "this terminal cannot draw (TERM=dumb): use --once or --json to print one frame.",
         )
 
 
-def _filter(only: Sequence[str]) -> Filter | None:
+def _parse_filters(only: Sequence[str]) -> Filter | None:
     if not only:
         return None
     from mgpu_doctor.tui.filter.language import FilterError, all_of, parse, pointed
 
     parsed = []
-    for typed in only:
+    for text in only:
         try:
-            parsed.append(parse(typed))
+            parsed.append(parse(text))
         except FilterError as error:
-            leave("--only cannot be understood.", WRONG_USAGE, pointed(typed, error))
+            exit_with(WRONG_USAGE, "--only is not a valid filter:", pointed(text, error))
     return all_of(parsed)
 
 
-def _of_one_look(*, drawn: bool) -> FrameOptions:
+def _options_for_still(*, drawn: bool) -> FrameOptions:
     from mgpu_doctor.live.frame_source import FrameOptions
 
     return FrameOptions(heat=drawn, history=False, details=not drawn, more=False)
 
 
-def _source(
+def _make_source(
     job: str | None,
     replay: str | None,
     recorder: Recorder | None = None,
@@ -196,19 +215,19 @@ def _source(
         from mgpu_doctor.live.frame_source import ALL_OPTIONS
         from mgpu_doctor.live.live_jobs import LiveJobs
 
-        given = None if job is None else recording(job)
+        given = None if job is None else find_recording(job)
         return LiveJobs(given, settings=chosen, recorder=recorder, wanted=wanted or ALL_OPTIONS)
     from mgpu_doctor.case.recording_case import NotARecording
     from mgpu_doctor.live.replay import Replay
 
-    folder: Path = recording(replay)
+    folder: Path = find_recording(replay)
     try:
         return Replay(folder, chosen)
     except NotARecording as error:
-        leave(str(error), NOTHING_EXAMINED)
+        exit_with(NOTHING_EXAMINED, str(error))
 
 
-def _print(source: LiveJobs | Replay, only: Filter | None, *, as_json: bool) -> None:
+def _print_still(source: LiveJobs | Replay, only: Filter | None, *, as_json: bool) -> None:
     from mgpu_doctor.live.live_jobs import LiveJobs
     from mgpu_doctor.tui import once
     from mgpu_doctor.tui.view import View
@@ -217,7 +236,9 @@ def _print(source: LiveJobs | Replay, only: Filter | None, *, as_json: bool) -> 
         source.seek(1)
     frame, view = source.frame(0), View(filter=only)
     if as_json:
-        put(once.render_json(frame, view))
+        print_text(once.render_json(frame, view))
     else:
-        drawn = once.render(frame, width=width(sys.stdout), colour=colour(sys.stdout), view=view)
-        put(drawn)
+        drawn = once.render(
+            frame, width=terminal_width(sys.stdout), colour=has_colour(sys.stdout), view=view
+        )
+        print_text(drawn)

@@ -1,4 +1,4 @@
-"""`mgpu-doctor trace`: a profiler trace of a running job, on demand."""
+"""`mgpu-doctor trace`: profiler traces of some steps of a running job."""
 
 from __future__ import annotations
 
@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING
 import click
 
 from mgpu_doctor.cli.options import FILE, Argument, Between, Verb
-from mgpu_doctor.cli.terminal_output import NOTHING_EXAMINED, colour, leave, put, unicode, width
+from mgpu_doctor.cli.terminal_output import (
+    NOTHING_EXAMINED,
+    WRONG_USAGE,
+    display_of,
+    exit_with,
+    print_text,
+    progress_line,
+)
 from mgpu_doctor.launch.messages import print_message
 
 if TYPE_CHECKING:
     from mgpu_probes.outside.traces.trace_requests import TakenTrace
 
-WRONG_USAGE = 2
-MOST_STEPS, MOST_SECONDS = 1_000, 60.0
+MAX_STEPS, MAX_SECONDS = 1_000, 60.0
 
 
 @click.command(cls=Verb)
@@ -26,32 +32,33 @@ MOST_STEPS, MOST_SECONDS = 1_000, 60.0
     "subject",
     cls=Argument,
     metavar="PID|RECORDING",
-    told="A process of the job (launcher or any rank), or the recording of a job that runs "
+    help_text="A process id of the job (launcher or any rank), or the recording of a running job "
     "(its folder, its id, `latest`).",
 )
 @click.option(
     "--steps",
-    type=click.IntRange(1, MOST_STEPS),
-    help="Steps to trace; by default 20, or as many as fit in 30 s.",
+    type=click.IntRange(1, MAX_STEPS),
+    help="Number of steps to trace. By default 20, or as many as fit in 30 s.",
 )
 @click.option(
     "--seconds",
-    type=Between(0.1, MOST_SECONDS),
-    help="Trace for this long, to the end of the step.",
+    type=Between(0.1, MAX_SECONDS),
+    help="Trace for this many seconds, and to the end of the last step.",
 )
 @click.option(
     "--output",
     "-o",
     type=FILE,
     metavar="DIR",
-    help="A new or empty folder for the traces, one file per rank; by default ./trace-DATE-TIME.",
+    help="A new or empty folder for the traces, one file per rank. By default ./trace-DATE-TIME.",
 )
 def trace(subject: str, steps: int | None, seconds: float | None, output: Path | None) -> None:
     """Trace some steps of a running job with PyTorch's profiler, and summarize them.
 
-    All ranks trace the same steps. The job runs more slowly while it is traced, and pauses while
-    the traces are written. It must have been started with `mgpu-doctor run`, or with
-    KINETO_USE_DAEMON=1 in its environment. Exit code: 0 traced, 2 wrong usage, 3 no trace.
+    All ranks trace the same steps. The job is slower while it is traced, and pauses while the
+    traces are written. It must have been started with `mgpu-doctor run`, or with
+    KINETO_USE_DAEMON=1 in its environment. Exit code: 0 at least one rank was traced, 2 wrong
+    usage, 3 no rank was traced.
 
     \b
     Examples:
@@ -61,51 +68,50 @@ def trace(subject: str, steps: int | None, seconds: float | None, output: Path |
     """
     from mgpu_probes.outside.traces.trace_requests import TraceRequest
 
-    from mgpu_doctor.cli.terminal_output import telling
     from mgpu_doctor.examine.subjects import UnknownSubject
-    from mgpu_doctor.examine.trace_targets import take, way_to
+    from mgpu_doctor.examine.trace_targets import find_trace_route, take_traces
 
     try:
-        way = way_to(subject)
-        folder = _folder(output)
-        with telling() as tell:
-            taken = take(way, TraceRequest(steps, seconds), folder, tell)
+        route = find_trace_route(subject)
+        folder = _make_folder(output)
+        with progress_line() as report_progress:
+            taken = take_traces(route, TraceRequest(steps, seconds), folder, report_progress)
     except UnknownSubject as error:
-        leave(str(error), NOTHING_EXAMINED)
-    _say(taken)
-    if not any(one.path is not None for one in taken):
-        _forget(folder)
+        exit_with(NOTHING_EXAMINED, str(error))
+    _report_failures(taken)
+    if not any(trace.path is not None for trace in taken):
+        _remove_if_empty(folder)
         raise click.exceptions.Exit(NOTHING_EXAMINED)
-    _examine(folder)
+    _print_diagnosis(folder)
     print_message(
-        f"the traces are in {folder}: `mgpu-doctor diagnose {folder}` examines them again, "
-        "https://ui.perfetto.dev shows them."
+        f"the traces are in {folder}. `mgpu-doctor diagnose {folder}` examines them again; "
+        "https://ui.perfetto.dev displays them."
     )
 
 
-def _folder(output: Path | None) -> Path:
-    """Made, private and empty."""
+def _make_folder(output: Path | None) -> Path:
+    """A new or empty folder that only this user can read; exits with code 2 if there is none."""
     from mgpu_doctor.recording.write import private_folder
 
     folder = output or Path(time.strftime("trace-%Y%m%d-%H%M%S"))
     try:
         private_folder(folder)
         if any(folder.iterdir()):
-            leave(f"{folder} is not empty: name a new folder.", WRONG_USAGE)
+            exit_with(WRONG_USAGE, f"{folder} is not empty: name a new folder.")
     except OSError as error:
-        leave(f"{folder} cannot be written ({error.strerror}).", WRONG_USAGE)
+        exit_with(WRONG_USAGE, f"{folder} cannot be written ({error.strerror}).")
     return folder
 
 
-def _forget(folder: Path) -> None:
+def _remove_if_empty(folder: Path) -> None:
     try:
         folder.rmdir()
     except OSError:
-        return  # something is in it
+        return  # it is not empty
 
 
-def _say(taken: Sequence[TakenTrace]) -> None:
-    """Each reason once, with the ranks that it holds for."""
+def _report_failures(taken: Sequence[TakenTrace]) -> None:
+    """Print each reason for a missing or short trace once, with its ranks."""
     from mgpu_doctor.report.text import line
 
     reasons: dict[str, list[str]] = {}
@@ -118,12 +124,12 @@ def _say(taken: Sequence[TakenTrace]) -> None:
             )
             what = "no trace" if taken_trace.path is None else "a short trace"
             reasons.setdefault(f"{what} ({line(taken_trace.why)})", []).append(who)
-    for reason, whose in reasons.items():
-        more = f" and {len(whose) - 4} more" if len(whose) > 4 else ""
-        print_message(f"{', '.join(whose[:4])}{more}: {reason}.")
+    for reason, ranks in reasons.items():
+        more = f" and {len(ranks) - 4} more" if len(ranks) > 4 else ""
+        print_message(f"{', '.join(ranks[:4])}{more}: {reason}.")
 
 
-def _examine(folder: Path) -> None:
+def _print_diagnosis(folder: Path) -> None:
     from mgpu_probes.outside.traces.trace_columns import NotATraceError
 
     from mgpu_doctor.case.profiler_case import case_of_traces
@@ -135,10 +141,5 @@ def _examine(folder: Path) -> None:
     try:
         case = case_of_traces([folder])
     except (NotATraceError, OSError) as error:
-        leave(f"{error}.", NOTHING_EXAMINED)
-    out = sys.stdout
-    put(
-        terminal.render(
-            diagnose(case, chosen), width=width(out), colour=colour(out), unicode=unicode(out)
-        )
-    )
+        exit_with(NOTHING_EXAMINED, f"{error}.")
+    print_text(terminal.render(diagnose(case, chosen), **display_of(sys.stdout)))

@@ -1,4 +1,4 @@
-"""`mgpu-doctor train`: a built-in trainer, under observation; and the list of trainers."""
+"""`mgpu-doctor train`: runs a built-in trainer under observation, or lists the trainers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, refuse, run_and_tell
+from mgpu_doctor.cli.observed import DIRECTORY, JSON_OUT, QUIET, refuse, run_observed
 from mgpu_doctor.cli.options import Argument, Verb
 from mgpu_doctor.cli.sweep import SWEEP, run_sweep
 
@@ -16,70 +16,76 @@ if TYPE_CHECKING:
     from mgpu_trainers.catalogue import Option, Trainer
 
 
-def everything() -> str:
-    """All trainers, the options of any of them, and the faults."""
+def list_trainers() -> str:
+    """All trainers, their options and the faults, as text."""
     from mgpu_trainers.catalogue import TRAINERS
 
     lines = [f"{trainer.name:<16}{trainer.summary}" for trainer in TRAINERS]
-    lines.append("\nOptions (without names of trainers: of all):")
+    lines.append("\nOptions (of all trainers unless some are named):")
     for option in dict.fromkeys(option for trainer in TRAINERS for option in trainer.options):
-        lines.append(f"  --{option.name:<14}{_told(option)}{_takers(option, TRAINERS)}")
+        lines.append(
+            f"  --{option.name:<14}{_describe(option)}{_describe_takers(option, TRAINERS)}"
+        )
     lines.append("\nFaults (--fault KIND:KEY=VALUE,…):")
-    lines += [f"  {kind:<14}{keys}" for kind, keys in _faults()]
+    lines += [f"  {kind:<14}{keys}" for kind, keys in _list_faults()]
     return "\n".join(lines)
 
 
-def of(name: str) -> str | None:
-    """One trainer with its own options; None for a name that is none."""
+def render_trainer_help(name: str) -> str | None:
+    """The help page of a trainer; None if there is no trainer of this name."""
     from mgpu_trainers import catalogue
 
-    trainer = next((one for one in catalogue.TRAINERS if one.name == name), None)
+    trainer = next((each for each in catalogue.TRAINERS if each.name == name), None)
     if trainer is None:
         return None
-    several = [trainer.ranks] if trainer.launcher != "python" else []
+    ranks = [trainer.ranks] if trainer.launcher != "python" else []
     page = click.HelpFormatter()
     page.write_usage(f"mgpu-doctor train {name}", "[OPTIONS]")
     page.write_paragraph()
     page.write_text(trainer.summary)
     with page.section("Options"):
-        page.write_dl([(f"--{one.name}", _told(one)) for one in (*several, *trainer.options)])
+        page.write_dl(
+            [(f"--{option.name}", _describe(option)) for option in (*ranks, *trainer.options)]
+        )
     with page.section("Faults (--fault KIND:KEY=VALUE,…)"):
-        page.write_dl(_faults())
+        page.write_dl(_list_faults())
     page.write_paragraph()
-    page.write_text("`mgpu-doctor train --help` tells of those that all trainers take: --sweep, …")
+    page.write_text(
+        "`mgpu-doctor train --help` lists the options of all trainers, such as --sweep."
+    )
     return page.getvalue().rstrip("\n")
 
 
-def _told(option: Option) -> str:
+def _describe(option: Option) -> str:
     default = "" if option.default is None else f" (default {option.default})"
     choices = f": {', '.join(option.choices)}" if option.choices else ""
     return f"{option.help}{choices}{default}"
 
 
-def _takers(option: Option, trainers: Sequence[Trainer]) -> str:
+def _describe_takers(option: Option, trainers: Sequence[Trainer]) -> str:
     takers = [trainer.name for trainer in trainers if option in trainer.options]
-    others = [one.name for one in trainers if option not in one.options]
+    others = [trainer.name for trainer in trainers if option not in trainer.options]
     if not others:
         return ""
-    if takers == [one.name for one in trainers if one.framework == "torch"]:
-        return " [all of PyTorch]"
+    if takers == [trainer.name for trainer in trainers if trainer.framework == "torch"]:
+        return " [all PyTorch trainers]"
     if len(others) < len(takers) / 2:
         return f" [not {', '.join(others)}]"
     return f" [{', '.join(takers)}]"
 
 
-def _faults() -> list[tuple[str, str]]:
+def _list_faults() -> list[tuple[str, str]]:
     from mgpu_trainers import catalogue
 
     return [(kind, ", ".join(keys)) for kind, keys in catalogue.fault_keys().items()]
 
 
 class _Train(Verb):
-    """`train NAME --help` is about that trainer."""
+    """`train`, with a help page per trainer: `train NAME --help`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if "--help" in args and (told := of(args[0])) is not None:
-            click.echo(told)
+        if "--help" in args and (page := render_trainer_help(args[0])) is not None:
+            click.echo(page)
             ctx.exit()
         return super().parse_args(ctx, args)
 
@@ -92,14 +98,14 @@ class _Train(Verb):
     cls=Argument,
     required=False,
     metavar="[NAME]",
-    told="Which trainer; --list shows them.",
+    help_text="Name of the trainer; --list lists all.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the trainers and their options.")
 @click.option(
     "--ranks",
     type=int,
     metavar="N",
-    help="Number of ranks; by default 2 if the trainer supports several.",
+    help="Number of ranks. By default 2 if the trainer supports several.",
 )
 @SWEEP
 @DIRECTORY
@@ -119,8 +125,8 @@ def train(
 ) -> None:
     """Run a built-in trainer under observation, optionally with an injected fault.
 
-    Options that are not listed here are the trainer's own (--steps, --fault, …): see --list, or
-    NAME --help.
+    Each trainer has more options, such as --steps and --fault: see `train NAME --help`, or --list
+    for those of all trainers.
 
     \b
     Examples:
@@ -134,7 +140,7 @@ def train(
     from mgpu_trainers import catalogue
 
     if listing:
-        click.echo(everything())
+        click.echo(list_trainers())
         return
     if sweep:
         named = name is None or not name.startswith("-")  # else it is the first option
@@ -142,34 +148,34 @@ def train(
             name if named else None,
             sweep,
             ranks=ranks,
-            options=_options(context.args if named else [str(name), *context.args]),
+            options=_parse_options(context.args if named else [str(name), *context.args]),
             directory=directory,
             json_out=json_out,
             quiet=quiet,
         )
     if name is None:
-        refuse("which trainer? `mgpu-doctor train --list` shows them.")
+        refuse("which trainer? `mgpu-doctor train --list` lists them.")
     if name.startswith("-"):
         refuse("the trainer's name comes first, as in `mgpu-doctor train torch-ddp --steps 100`.")
     try:
         trainer = catalogue.find(name)
-        command = catalogue.command(trainer, ranks, _options(context.args))
+        command = catalogue.command(trainer, ranks, _parse_options(context.args))
     except catalogue.UsageError as error:
         refuse(f"{str(error).rstrip('.')}.")
     if why := catalogue.missing(trainer):
         refuse(f"{name} {why}.")
-    run_and_tell(
+    run_observed(
         command, kind="train", name=name, directory=directory, json_out=json_out, quiet=quiet
     )
 
 
-def _options(arguments: Sequence[str]) -> dict[str, list[str]]:
-    """`--key value` and `--key=value` as a mapping; a key may come several times."""
+def _parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
+    """The values of `--key value` and `--key=value` by key; a key may occur several times."""
     options: dict[str, list[str]] = {}
     rest = iter(arguments)
     for argument in rest:
         if not argument.startswith("--"):
-            refuse(f"{argument!r} is not understood; a trainer's options look like --steps 100.")
+            refuse(f"unexpected argument {argument!r}: options of a trainer look like --steps 100.")
         key, given, value = argument[2:].partition("=")
         if not given:
             value = next(rest, "")

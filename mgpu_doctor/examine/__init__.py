@@ -1,1 +1,1 @@
-"""From what the user names to a case: which job is meant, and how long to sample a running one."""
+"""Turns what the user names into cases: finds the job, and samples it if it is running."""

@@ -1,4 +1,4 @@
-"""Loads everything that the user names into cases: one case per job."""
+"""Loads the cases that the user names: one per job."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.case.profiler_case import case_of_flights, case_of_snapshots, case_of_traces
 from mgpu_doctor.case.recording_case import NotARecording
 from mgpu_doctor.examine.live_targets import (
-    EndedMeanwhile,
+    JobEnded,
     Target,
     Tell,
-    everything,
-    examine,
-    of_pid,
-    of_recording,
+    examine_target,
+    find_running_targets,
+    target_of_pid,
+    target_of_recording,
 )
 from mgpu_doctor.examine.subjects import (
     Flights,
@@ -33,130 +33,136 @@ from mgpu_doctor.examine.subjects import (
     Recording,
     Traces,
     UnknownSubject,
-    recognise,
+    recognize,
 )
 
-MOST_TOLD = 3
-"""Names of what is read, on one line."""
+MAX_NAMES = 3
+"""Subjects named on the progress line."""
 
 
-def cases(words: Sequence[str], tell: Tell) -> list[Case]:
-    """The cases that `words` name, none: every job that runs here. Raises UnknownSubject."""
+def load_cases(words: Sequence[str], tell: Tell) -> list[Case]:
+    """The cases that `words` name; without words, of every job that is running here. Raises
+    UnknownSubject."""
     if not words:
-        targets = everything()
+        targets = find_running_targets()
         if not targets:
             raise UnknownSubject(
-                "no training job runs on this machine: start one with `mgpu-doctor run -- "
-                "COMMAND`, or name what an earlier one left (a recording, `latest`, a log)."
+                "no training job is running on this machine: start one with `mgpu-doctor run -- "
+                "COMMAND`, or name a recording (`latest` is the newest) or a log of an earlier job."
             )
-        return _all(targets, tell)
+        return _examine_all(targets, tell)
     with within_budget():
-        return _named(words, tell)
+        return _load_named(words, tell)
 
 
-def _named(words: Sequence[str], tell: Tell) -> list[Case]:
-    subjects = [recognise(word) for word in words]
-    tell(f"reading {', '.join(Path(word).name or word for word in words[:MOST_TOLD])}")
-    targets = _targets([one for one in subjects if isinstance(one, Pid | Recording)])
-    logs = [subject.path for subject in subjects if isinstance(subject, Log)]
-    flights = _flights([one.path for one in subjects if isinstance(one, Flights)])
+def _load_named(words: Sequence[str], tell: Tell) -> list[Case]:
+    subjects = [recognize(word) for word in words]
+    tell(f"reading {', '.join(Path(word).name or word for word in words[:MAX_NAMES])}")
+    targets = _find_targets([each for each in subjects if isinstance(each, Pid | Recording)])
+    logs = [each.path for each in subjects if isinstance(each, Log)]
+    dumps = [each.path for each in subjects if isinstance(each, Flights)]
+    flights = _load_flights(dumps)
     if len(targets) > 1 and (logs or flights):
         raise UnknownSubject(
-            "logs and dumps belong to one job, and several are named: examine one at a time."
+            "several jobs are named, and logs and dumps belong to one: examine one job at a time."
         )
-    found = [_examined(target, tell) for target in targets]
+    cases = [_examine(target, tell) for target in targets]
     if logs:
-        found = [_with_log(case, _log(logs)) for case in found] or [_told(_log(logs))]
-    snapshots = _snapshots([one.path for one in subjects if isinstance(one, MemorySnapshot)])
-    traced = _traces([one.path for one in subjects if isinstance(one, Traces)])
-    if traced is not None and not (found or flights):
-        held = snapshots.snapshots if snapshots is not None else ()
-        return [replace(traced, snapshots=held)]
-    if snapshots is not None and not (found or flights):
-        return [snapshots]
-    if flights and not found:
-        reference = next(str(one.path) for one in subjects if isinstance(one, Flights))
-        return [case_of_flights(flights, reference)]
-    held = snapshots.snapshots if snapshots is not None else ()
+        log = _load_logs(logs)
+        cases = [_with_log(case, log) for case in cases] or [_require_text(log)]
+    memory = _load_snapshots([each.path for each in subjects if isinstance(each, MemorySnapshot)])
+    traced = _load_traces([each.path for each in subjects if isinstance(each, Traces)])
+    snapshots = memory.snapshots if memory is not None else ()
+    if not (cases or flights):
+        if traced is not None:
+            return [replace(traced, snapshots=snapshots)]
+        if memory is not None:
+            return [memory]
+    if flights and not cases:
+        return [case_of_flights(flights, str(dumps[0]))]
     return [
-        _with_traces(replace(case, flights=(*case.flights, *flights), snapshots=held), traced)
-        for case in found
+        _with_traces(replace(case, flights=(*case.flights, *flights), snapshots=snapshots), traced)
+        for case in cases
     ]
 
 
-def _targets(subjects: Sequence[Pid | Recording]) -> list[Target]:
-    """Several processes of one job are one target."""
-    found: dict[object, Target] = {}
+def _find_targets(subjects: Sequence[Pid | Recording]) -> list[Target]:
+    """The jobs that are named; several processes of one job are one target."""
+    targets: dict[object, Target] = {}
     for subject in subjects:
-        target = of_pid(subject.pid) if isinstance(subject, Pid) else of_recording(subject.path)
+        target = (
+            target_of_pid(subject.pid)
+            if isinstance(subject, Pid)
+            else target_of_recording(subject.path)
+        )
         if isinstance(target, str):
             raise UnknownSubject(target)
-        found.setdefault(target.identity, target)
-    return list(found.values())
+        targets.setdefault(target.identity, target)
+    return list(targets.values())
 
 
-def _all(targets: Sequence[Target], tell: Tell) -> list[Case]:
-    """At once: each is looked at for seconds. Those that end meanwhile are left out, and so is a
-    recording that cannot be read, which is said."""
+def _examine_all(targets: Sequence[Target], tell: Tell) -> list[Case]:
+    """The cases of running jobs, examined in parallel because each takes seconds. Jobs that end
+    meanwhile and unreadable recordings are left out; `tell` reports the latter."""
 
-    def one(target: Target) -> Case | None:
+    def examine_one(target: Target) -> Case | None:
         try:
-            return examine(target, tell)
-        except EndedMeanwhile:
+            return examine_target(target, tell)
+        except JobEnded:
             return None
         except (NotARecording, OSError) as error:
-            tell(f"left out, as it cannot be read: {error}")
+            tell(f"skipped, as it cannot be read: {error}")
             return None
 
     with ThreadPoolExecutor(8, "examine") as pool:
-        found = [case for case in pool.map(one, targets) if case is not None]
-    if not found:
-        raise UnknownSubject("every job that ran here ended while it was looked at: try again.")
-    return found
+        cases = [case for case in pool.map(examine_one, targets) if case is not None]
+    if not cases:
+        raise UnknownSubject("every job here ended while it was being examined: try again.")
+    return cases
 
 
-def _examined(target: Target, tell: Tell) -> Case:
+def _examine(target: Target, tell: Tell) -> Case:
     try:
-        return examine(target, tell)
+        return examine_target(target, tell)
     except NotARecording as error:
         raise UnknownSubject(str(error)) from None
-    except EndedMeanwhile:
-        raise UnknownSubject("the job ended while it was looked at.") from None
+    except JobEnded:
+        raise UnknownSubject("the job ended while it was being examined.") from None
     except OSError as error:
         raise UnknownSubject(f"{target.recording} cannot be read ({error.strerror}).") from None
 
 
-def _log(paths: Sequence[str]) -> Case:
+def _load_logs(paths: Sequence[str]) -> Case:
     try:
         return load_logs(paths)
     except NotALog as error:
         raise UnknownSubject(str(error)) from None
 
 
-def _told(log: Case) -> Case:
-    """Text that stands alone must say something: an empty one examines nothing."""
+def _require_text(log: Case) -> Case:
+    """The case of a log without a recording. Raises UnknownSubject if the log is empty."""
     if not log.signs and not any(line.strip() for line in log.console.tail):
         raise UnknownSubject(
-            f"{log.subject.ref} is empty: name the file that the job's output went to."
+            f"{log.subject.ref} is empty: name the file with the output of the job."
         )
     return log
 
 
-def _flights(paths: Sequence[Path]) -> tuple[Flight, ...]:
+def _load_flights(paths: Sequence[Path]) -> tuple[Flight, ...]:
     try:
         return tuple(flight for path in paths for flight in read_flights(path))
     except NotAFlightError as error:
         raise UnknownSubject(f"{error}.") from None
 
 
-def _snapshots(paths: Sequence[Path]) -> Case | None:
+def _load_snapshots(paths: Sequence[Path]) -> Case | None:
     try:
         return case_of_snapshots(paths) if paths else None
     except NotASnapshotError as error:
         raise UnknownSubject(f"{error}.") from None
 
 
-def _traces(paths: Sequence[Path]) -> Case | None:
+def _load_traces(paths: Sequence[Path]) -> Case | None:
     try:
         return case_of_traces(paths) if paths else None
     except NotATraceError as error:
@@ -173,7 +179,7 @@ def _with_traces(case: Case, traced: Case | None) -> Case:
 
 
 def _with_log(case: Case, log: Case) -> Case:
-    """A recorded or running job, and what was printed of it elsewhere."""
+    """The case of a recorded or running job, with a log that was written elsewhere."""
     return replace(
         case,
         signs=(*case.signs, *log.signs),

@@ -30,100 +30,101 @@ from mgpu_doctor.formatting import format_count
 from mgpu_doctor.recording.live_recordings import is_living, living
 from mgpu_doctor.rules.hang.blocked_rank import describe_activity
 
-CONFIRM = (0.9, 1.8)
-"""Seconds after the first look: a second one tells whether the job stands, a third confirms it."""
+CONFIRM_AFTER = (0.9, 1.8)
+"""Seconds after the first snapshot at which a second shows whether the job hangs, and a third
+confirms it."""
 SAMPLES = 20
-APART = 0.15
-"""Seconds between the samples of a job that moves."""
-FLIGHT_PATIENCE = 10.0
-MOST_NATIVE = 4
-"""Suspects of a job that stands whose C functions are looked at."""
-MOST_NAMED = 2
-"""Ranks that are named after the first look."""
+"""Snapshots of a job that makes progress."""
+SAMPLE_INTERVAL = 0.15
+"""Seconds between snapshots of a job that makes progress."""
+FLIGHT_TIMEOUT = 10.0
+"""Seconds to wait for the flight recorders of hung ranks."""
+MAX_NATIVE = 4
+"""Suspect ranks of a hung job whose C stacks are also read."""
+MAX_NAMED_RANKS = 2
+"""Ranks named on the progress line after the first snapshot."""
 Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A job that runs here: its processes, its recording, or both."""
+    """A job to examine: its processes if they run here, its recording, or both."""
 
     job: FoundJob | None
     recording: Path | None = None
 
     @property
     def identity(self) -> object:
-        """The same for two that are the same job."""
+        """Equal for two targets that are the same job."""
         if self.recording is not None:
             return self.recording.resolve()
         return frozenset(process.pid for process in self.job.processes) if self.job else None
 
 
-def of_pid(pid: int) -> Target | str:
-    """The job that a process belongs to, or a sentence that says why there is none."""
+def target_of_pid(pid: int) -> Target | str:
+    """The job that a process belongs to, or a sentence that says why there is no such job."""
     job = jobs.find(pid)
     if job is None:
-        return f"{jobs.unseen(pid)}: name the launcher or any rank of one."
-    return next((one for one in _recorded() if _same(one.job, job)), Target(job))
+        return f"{jobs.unseen(pid)}: name the launcher or any rank of a job."
+    return next((target for target in _recorded_targets() if _same(target.job, job)), Target(job))
 
 
-def of_recording(folder: Path) -> Target:
+def target_of_recording(folder: Path) -> Target:
     """A recording, with the job's processes if they run here."""
-    return next(
-        (one for one in _recorded([folder] if is_living(folder) else [])), Target(None, folder)
-    )
+    return next(_recorded_targets([folder] if is_living(folder) else []), Target(None, folder))
 
 
-def everything() -> list[Target]:
-    """Every job that runs here, those that are recorded first."""
-    known = list(_recorded())
-    others = [job for job in jobs.find_all() if not any(_same(one.job, job) for one in known)]
+def find_running_targets() -> list[Target]:
+    """Every job that is running here, recorded jobs first."""
+    known = list(_recorded_targets())
+    others = [job for job in jobs.find_all() if not any(_same(target.job, job) for target in known)]
     return [*known, *(Target(job) for job in others)]
 
 
-class EndedMeanwhile(Exception):  # noqa: N818 - it says what happened
-    """The job's processes have gone since it was found."""
+class JobEnded(Exception):  # noqa: N818 - says what happened
+    """The processes of the job ended after the job was found."""
 
 
-def examine(target: Target, tell: Tell) -> Case:
-    """The case of a running job, after a first look within a second and some more. `tell`: called
-    with what there is to say meanwhile. Raises NotARecording, and EndedMeanwhile for a job without
-    a recording."""
+def examine_target(target: Target, tell: Tell) -> Case:
+    """The case of a job; if it is running, its stacks are sampled for a few seconds. `tell` is
+    called with progress messages. Raises NotARecording, and JobEnded for a job without a
+    recording."""
     recorded = None if target.recording is None else load_recording(target.recording)
     if target.job is None:
         assert recorded is not None
         return recorded
     ranks = recorded.ranks if recorded is not None else ()
     aids = {pid: Aid(worker_socket=path) for pid, path in _sockets(ranks).items()}
-    # Where steps are recorded, they tell of a job that moves what stacks could, and more.
-    steps = any(len(rank.steps) for rank in ranks)
-    looks = _looks(target.job, aids, tell, samples=0 if steps else SAMPLES)
-    if recorded is None and not any(one.state not in GONE for one in looks[-1].ranks):
-        raise EndedMeanwhile
+    # If steps are recorded, they show more about a job that makes progress than stacks do.
+    has_steps = any(len(rank.steps) for rank in ranks)
+    snapshots = _take_snapshots(target.job, aids, tell, 0 if has_steps else SAMPLES)
+    if recorded is None and all(rank.state in GONE for rank in snapshots[-1].ranks):
+        raise JobEnded
     if recorded is None:
-        case = case_of(target.job, looks, psutil.boot_time(), _endings(looks[-1]))
+        case = case_of(target.job, snapshots, psutil.boot_time(), _read_endings(snapshots[-1]))
     else:
-        case = with_looks(recorded, looks)
-    if analyse_hang(looks) is not None:
-        gathered = gather_recorders(target.job, _sockets(ranks), timeout=FLIGHT_PATIENCE)
+        case = with_looks(recorded, snapshots)
+    if analyse_hang(snapshots) is not None:
+        gathered = gather_recorders(target.job, _sockets(ranks), timeout=FLIGHT_TIMEOUT)
         case = replace(case, unexamined=(*case.unexamined, *unexamined_of(gathered.untold)))
-        forms = gathered.forms or _told_by_nccl(target.job)
-    elif not any(look.stacks for look in looks):
-        forms = _told_by_nccl(target.job)
+        forms = gathered.forms or _query_nccl(target.job)
+    elif not any(snapshot.stacks for snapshot in snapshots):
+        forms = _query_nccl(target.job)
     else:
         return case
     return replace(case, flights=(*case.flights, *map(flight_of, forms)))
 
 
-def _told_by_nccl(job: FoundJob) -> tuple[dict[str, Any], ...]:
-    """What NCCL itself counts of a job that stands, where nothing else tells."""
+def _query_nccl(job: FoundJob) -> tuple[dict[str, Any], ...]:
+    """Stuck communicators as NCCL's own RAS counts them, if no other source is available."""
     first = next(iter(job.ranks), None)
     address = first and address_of(read_environment(first.pid, processes.PROC))
     numbers = {rank.pid: rank.rank for rank in job.ranks if rank.rank is not None}
     return find_stuck_communicators(numbers, address) if address else ()
 
 
-def _endings(look: Look) -> tuple[Ending, ...]:
-    """What the machine remembers of deaths, where a rank is gone."""
+def _read_endings(look: Look) -> tuple[Ending, ...]:
+    """How processes ended according to this machine; empty if every rank is alive."""
     if all(rank.state not in GONE for rank in look.ranks):
         return ()
     endings = ExitEvidence(history=True)
@@ -132,8 +133,8 @@ def _endings(look: Look) -> tuple[Ending, ...]:
     return (ending_of(this_host(), endings.told()),)
 
 
-def _recorded(folders: Iterable[Path] | None = None) -> Iterator[Target]:
-    """Recordings whose jobs run here, and their processes."""
+def _recorded_targets(folders: Iterable[Path] | None = None) -> Iterator[Target]:
+    """Recordings whose jobs run here, with their processes."""
     for folder in living() if folders is None else folders:
         try:
             case = load_recording(folder)
@@ -156,55 +157,57 @@ def _has_one_of(job: FoundJob, pids: Iterable[int]) -> bool:
 
 
 def _sockets(ranks: Iterable[Rank]) -> dict[int, str]:
-    """pid -> where an instrumented rank answers."""
-    told = ((rank.pid, rank.metadata.worker_socket) for rank in ranks if rank.is_here)
-    return {pid: path for pid, path in told if pid is not None and isinstance(path, str)}
+    """Pid -> path of the socket on which an instrumented rank answers."""
+    sockets = ((rank.pid, rank.metadata.worker_socket) for rank in ranks if rank.is_here)
+    return {pid: path for pid, path in sockets if pid is not None and isinstance(path, str)}
 
 
-def _looks(job: FoundJob, aids: Mapping[int, Aid], tell: Tell, samples: int) -> tuple[Look, ...]:
-    """`samples`: looks at a job that moves."""
-    started = time.monotonic()
-    seen = [_look(job, aids)]
-    first = _first_word(seen)
-    tell(f"{first}; looking again")
-    suspects: tuple[int, ...] = ()
-    for at in CONFIRM:
-        time.sleep(max(0.0, started + at - time.monotonic()))
-        seen.append(_look(job, aids, suspects))
-        if analyse_hang(seen) is None:
-            if len(seen) < samples:
-                tell("the job moves; sampling its stacks")
-            return _sampled(job, aids, seen, samples)
-        suspects = list_unclear_processes(seen)[:MOST_NATIVE]
-        tell(f"{first}; making sure")
-    return tuple(seen)
-
-
-def _first_word(seen: list[Look]) -> str:
-    """What one look tells: not yet whether it is a hang."""
-    followed = measure_progress(seen)
-    ranks = followed.ranks if followed is not None else ()
-    busy = [progress for progress in ranks if not waits(progress)]
-    if not busy or len(busy) == len(ranks) or len(busy) > MOST_NAMED:
-        return format_count(len(ranks), "rank") + " seen"
-    told = ", ".join(f"rank {one.state.rank} {describe_activity(one)}" for one in busy)
-    return f"{told}; {format_count(len(ranks) - len(busy), 'other')} in a wait"
-
-
-def _sampled(
-    job: FoundJob, aids: Mapping[int, Aid], seen: list[Look], samples: int
+def _take_snapshots(
+    job: FoundJob, aids: Mapping[int, Aid], tell: Tell, samples: int
 ) -> tuple[Look, ...]:
-    while len(seen) < samples:
-        time.sleep(APART)
-        seen.append(_look(job, aids, loaders=False))
-    return tuple(seen)
+    """Snapshots of a job: three if it hangs, else `samples`, at least two."""
+    started = time.monotonic()
+    snapshots = [_take_snapshot(job, aids)]
+    first = _describe_first(snapshots)
+    tell(f"{first}; taking a second sample")
+    suspects: tuple[int, ...] = ()
+    for at in CONFIRM_AFTER:
+        time.sleep(max(0.0, started + at - time.monotonic()))
+        snapshots.append(_take_snapshot(job, aids, suspects))
+        if analyse_hang(snapshots) is None:
+            if len(snapshots) < samples:
+                tell("the job makes progress; sampling its stacks")
+            return _sample(job, aids, snapshots, samples)
+        suspects = list_unclear_processes(snapshots)[:MAX_NATIVE]
+        tell(f"{first}; confirming")
+    return tuple(snapshots)
 
 
-def _look(
+def _describe_first(snapshots: list[Look]) -> str:
+    """What the first snapshot shows, which is not yet whether the job hangs."""
+    progress = measure_progress(snapshots)
+    ranks = progress.ranks if progress is not None else ()
+    busy = [rank for rank in ranks if not waits(rank)]
+    if not busy or len(busy) == len(ranks) or len(busy) > MAX_NAMED_RANKS:
+        return format_count(len(ranks), "rank") + " sampled"
+    named = ", ".join(f"rank {rank.state.rank} {describe_activity(rank)}" for rank in busy)
+    return f"{named}; {format_count(len(ranks) - len(busy), 'other')} waiting"
+
+
+def _sample(
+    job: FoundJob, aids: Mapping[int, Aid], snapshots: list[Look], samples: int
+) -> tuple[Look, ...]:
+    while len(snapshots) < samples:
+        time.sleep(SAMPLE_INTERVAL)
+        snapshots.append(_take_snapshot(job, aids, loaders=False))
+    return tuple(snapshots)
+
+
+def _take_snapshot(
     job: FoundJob, aids: Mapping[int, Aid], native: tuple[int, ...] = (), *, loaders: bool = True
 ) -> Look:
-    """`native`: pids whose C functions are wanted, too; that pauses them for a moment. `loaders`:
-    also the stacks of data-loader workers."""
-    found = read_look(take_snapshot(job, aids=aids, native=native, loaders=loaders))
-    assert found is not None  # it has a time
-    return found
+    """A snapshot of the stacks of a job. `native`: pids whose C stacks are read, too, which pauses
+    these processes briefly. `loaders`: also read the stacks of data-loader workers."""
+    snapshot = read_look(take_snapshot(job, aids=aids, native=native, loaders=loaders))
+    assert snapshot is not None  # it has a time
+    return snapshot

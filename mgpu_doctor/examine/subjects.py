@@ -1,4 +1,4 @@
-"""What a word on the command line names: a process, a recording, console text, dumps, traces."""
+"""Recognizes what a word on the command line names: a process, recording, log, dump or trace."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mgpu_doctor.recording.home import LATEST, find, home, runs
 from mgpu_doctor.recording.layout import BOXES, HOSTS, INFO
 
 STANDARD_INPUT = "-"
-HEAD = 1 << 16
-MOST_ENTRIES = 256
-"""Of a folder that are looked at to tell what it holds."""
+HEAD_BYTES = 1 << 16
+MAX_ENTRIES = 256
+"""Entries of a folder that are opened to recognize its content."""
 _GZIP = b"\x1f\x8b"
 _PICKLE = tuple(bytes((0x80, version)) for version in range(2, 6))
 _FLIGHT = (b'"pg_config"', b'"pg_status"', b'"entries"', b"pg_config", b"pg_status", b"entries")
@@ -28,17 +28,21 @@ _SNAPSHOT = ((b"segments",), (b"segment_type", b"device_traces"))
 _TRACE = (b'"traceEvents"', b'"schemaVersion"')
 
 
-class UnknownSubject(ValueError):  # noqa: N818 - a noun, like NotARecording: it says what is wrong
-    """Nothing that can be examined. Its text is one sentence that says what to do."""
+class UnknownSubject(ValueError):  # noqa: N818 - a noun, like NotARecording
+    """The subject cannot be examined. The message is a sentence that says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pid:
+    """A process of a running job."""
+
     pid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
+    """The folder of a recording."""
+
     path: Path
 
 
@@ -58,14 +62,14 @@ class Flights:
 
 @dataclass(frozen=True, slots=True)
 class MemorySnapshot:
-    """What `torch.cuda.memory._dump_snapshot` wrote."""
+    """A file written by `torch.cuda.memory._dump_snapshot`."""
 
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
 class Traces:
-    """What PyTorch's or TensorFlow's profiler wrote, or a folder of such files."""
+    """A trace written by the profiler of PyTorch or TensorFlow, or a folder of traces."""
 
     path: Path
 
@@ -73,8 +77,8 @@ class Traces:
 Subject = Pid | Recording | Log | Flights | MemorySnapshot | Traces
 
 
-def recognise(word: str) -> Subject:
-    """What `word` names. Raises UnknownSubject."""
+def recognize(word: str) -> Subject:
+    """The subject that `word` names. Raises UnknownSubject."""
     if word == STANDARD_INPUT:
         return Log(word)
     if word.isascii() and word.isdecimal() and not os.path.exists(word):
@@ -85,28 +89,29 @@ def recognise(word: str) -> Subject:
     path = Path(word)
     if word == LATEST:
         raise UnknownSubject(
-            f"no recording is kept in {home()} yet: start a job with `mgpu-doctor run -- COMMAND`."
+            f"there are no recordings in {home()} yet: start a job with "
+            "`mgpu-doctor run -- COMMAND`."
         )
     if path.is_dir():
-        return _folder(path)
+        return _recognize_folder(path)
     if path.exists():
-        return _file(path)
+        return _recognize_file(path)
     raise UnknownSubject(
         f"{word} does not exist: name a process id, a recording (its folder, its id or `latest`; "
-        f"they are kept in {runs()}), a log, a flight-recorder dump, a memory snapshot or "
+        f"recordings are in {runs()}), a log, a flight-recorder dump, a memory snapshot or "
         "profiler traces."
     )
 
 
-def _folder(path: Path) -> Subject:
+def _recognize_folder(path: Path) -> Subject:
     if not os.access(path, os.R_OK | os.X_OK):
         raise UnknownSubject(f"{path} cannot be read ({os.strerror(errno.EACCES)}).")
     entries = entries_below(path, path)
     names = {entry.name for entry in entries}
     if INFO in names or HOSTS in names or path.name == BOXES:
         return Recording(path)
-    some = entries[:MOST_ENTRIES]
-    kinds = {type(_kind(entry.path, path)) for entry in some if entry.is_file}
+    opened = entries[:MAX_ENTRIES]
+    kinds = {type(_recognize_content(entry.path, path)) for entry in opened if entry.is_file}
     if Flights in kinds:
         return Flights(path)
     if Traces in kinds or newest_profile(path) is not None:
@@ -114,64 +119,65 @@ def _folder(path: Path) -> Subject:
     if any(entry.path.suffix == BOX_SUFFIX for entry in entries):
         return Recording(path)
     if not entries:
-        raise UnknownSubject(f"{path} is an empty folder: name what the job left behind.")
+        raise UnknownSubject(
+            f"{path} is an empty folder: name a file or folder that the job wrote."
+        )
     return Log(str(path))
 
 
-def _file(path: Path) -> Subject:
-    found = _kind(path)
-    if isinstance(found, UnknownSubject):
-        raise found
-    return found
+def _recognize_file(path: Path) -> Subject:
+    subject = _recognize_content(path)
+    if isinstance(subject, UnknownSubject):
+        raise subject
+    return subject
 
 
-def _kind(path: Path, root: Path | None = None) -> Subject | UnknownSubject:
-    """`root`: the folder that the user named, if not the file."""
+def _recognize_content(path: Path, root: Path | None = None) -> Subject | UnknownSubject:
+    """The subject in a file. `root`: the folder that the user named, if it was not the file."""
     try:
-        head = _head(path, root)
+        head = _read_head(path, root)
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         return UnknownSubject(f"{path} cannot be read ({reason}).")
     if head.startswith(MAGIC):
         return UnknownSubject(
-            f"{path} is a single black box: name the recording that it belongs to, the folder "
-            "above `hosts`."
+            f"{path} is the black box of one rank: name its recording, the folder above `hosts`."
         )
     if head.startswith(_PICKLE):
-        return _pickle(path, head)
-    # A trace names process groups, too, as dumps of the flight recorder do.
+        return _recognize_pickle(path, head)
+    # Traces must come first: they name process groups, as flight-recorder dumps do.
     if path.name.endswith(XPLANE) or (
-        head.lstrip().startswith((b"{", b"[")) and _holds(head, _TRACE)
+        head.lstrip().startswith((b"{", b"[")) and _contains_any(head, _TRACE)
     ):
         return Traces(path)
-    if head.lstrip().startswith(b"{") and _holds(head, _FLIGHT):
+    if head.lstrip().startswith(b"{") and _contains_any(head, _FLIGHT):
         return Flights(path)
     return Log(str(path))
 
 
-def _pickle(path: Path, head: bytes) -> Subject | UnknownSubject:
-    if all(_holds(head, marks) for marks in _SNAPSHOT):
+def _recognize_pickle(path: Path, head: bytes) -> Subject | UnknownSubject:
+    if all(_contains_any(head, marks) for marks in _SNAPSHOT):
         return MemorySnapshot(path)
-    if _holds(head, _FLIGHT):
+    if _contains_any(head, _FLIGHT):
         return Flights(path)
     return UnknownSubject(
-        f"{path} is a pickle, but no dump of torch's flight recorder and no memory snapshot, or "
-        "too little of one: copy it again."
+        f"{path} is a pickle, but neither a flight-recorder dump nor a memory snapshot of PyTorch. "
+        "If it should be one, it may be truncated: copy it again."
     )
 
 
-def _holds(head: bytes, marks: tuple[bytes, ...]) -> bool:
+def _contains_any(head: bytes, marks: tuple[bytes, ...]) -> bool:
     return any(mark in head for mark in marks)
 
 
-def _head(path: Path, root: Path | None) -> bytes:
-    """The beginning of a regular file, unpacked. A pipe is not read: who reads it empties it."""
+def _read_head(path: Path, root: Path | None) -> bytes:
+    """The beginning of a regular file, unpacked. Pipes are not read, because that empties them."""
     if not path.is_file():
         return b""
     with open(open_named(path) if root is None else open_below(root, path), "rb") as file:
-        raw = file.read(HEAD)
+        raw = file.read(HEAD_BYTES)
         if not raw.startswith(_GZIP):
             return raw
         file.seek(0)
         with gzip.open(file, "rb") as unpacked:
-            return unpacked.read(HEAD)
+            return unpacked.read(HEAD_BYTES)

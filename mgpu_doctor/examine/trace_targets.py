@@ -1,4 +1,4 @@
-"""Which ranks of a running job can be asked for traces of their steps, and how."""
+"""Traces the steps of a running job: which ranks can be traced, and by which route."""
 
 from __future__ import annotations
 
@@ -13,105 +13,114 @@ from mgpu_probes.outside.jobs import FoundJob, FoundProcess
 from mgpu_probes.outside.traces import kineto_daemon, probe_tracing
 from mgpu_probes.outside.traces.trace_requests import TakenTrace, Tell, TraceRequest
 
-from mgpu_doctor.examine.live_targets import Target, of_pid, of_recording
-from mgpu_doctor.examine.subjects import Pid, Recording, UnknownSubject, recognise
+from mgpu_doctor.examine.live_targets import Target, target_of_pid, target_of_recording
+from mgpu_doctor.examine.subjects import Pid, Recording, UnknownSubject, recognize
 
 BOXES = "MGPU_DOCTOR_BOXES"
-MOST_MAPS = 4 << 20
+MAX_MAPS_BYTES = 4 << 20
 NEXT_TIME = "start it with `mgpu-doctor run -- COMMAND`, or with KINETO_USE_DAEMON=1 set"
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How the ranks of a job can be asked: by our probe's sockets, else by Kineto's daemon."""
+class TraceRoute:
+    """How to request traces from ranks: by the probe's sockets, else as a daemon of Kineto."""
 
     sockets: Mapping[int, str]
-    """pid -> where it listens."""
+    """Pid -> path of the probe's socket."""
     daemon: tuple[FoundProcess, ...] = ()
-    """Ranks whose Kineto looks for a daemon."""
+    """Ranks whose Kineto connects to a daemon."""
     socket_folder: str | None = None
-    """Where they look; None: in the abstract namespace."""
+    """Folder of the daemon's socket; None: the abstract namespace."""
 
 
-def way_to(word: str) -> Way:
-    """Raises UnknownSubject: its sentence says why the job cannot be traced, and what to do."""
-    job = _job(word)
+def find_trace_route(word: str) -> TraceRoute:
+    """The route to the ranks of the job that `word` names. Raises UnknownSubject with a sentence
+    that says why the job cannot be traced, and what to do."""
+    job = _find_job(word)
     ranks = [rank for rank in job.ranks if rank.state not in "ZX"]
     if not ranks:
-        raise UnknownSubject("no rank of this job runs any more.")
-    foreign = next((one for one in ranks if one.uid not in (None, os.geteuid())), None)
+        raise UnknownSubject("all ranks of this job have ended.")
+    foreign = next((rank for rank in ranks if rank.uid not in (None, os.geteuid())), None)
     if foreign is not None:
-        who = foreign.user or "another user"
-        raise UnknownSubject(f"the job belongs to {who}: run `mgpu-doctor trace` as {who}.")
-    given = {one.pid: read_environment(one.pid, processes.PROC) for one in ranks}
-    found = {pid: _socket(pid, known.get(BOXES)) for pid, known in given.items()}
-    sockets = {pid: str(path) for pid, path in found.items() if path is not None}
+        owner = foreign.user or "another user"
+        raise UnknownSubject(f"the job belongs to {owner}: run `mgpu-doctor trace` as {owner}.")
+    environments = {rank.pid: read_environment(rank.pid, processes.PROC) for rank in ranks}
+    paths = {pid: _find_socket(pid, each.get(BOXES)) for pid, each in environments.items()}
+    sockets = {pid: str(path) for pid, path in paths.items() if path is not None}
     if sockets:
-        return Way(sockets)
-    listening = tuple(one for one in ranks if given[one.pid].get("KINETO_USE_DAEMON"))
+        return TraceRoute(sockets)
+    listening = tuple(rank for rank in ranks if environments[rank.pid].get("KINETO_USE_DAEMON"))
     if listening:
-        return Way({}, listening, given[listening[0].pid].get("KINETO_IPC_SOCKET_DIR"))
-    raise UnknownSubject(_why_not(ranks, given))
+        return TraceRoute(
+            {}, listening, environments[listening[0].pid].get("KINETO_IPC_SOCKET_DIR")
+        )
+    raise UnknownSubject(_explain_no_route(ranks, environments))
 
 
-def take(way: Way, wanted: TraceRequest, folder: Path, tell: Tell) -> list[TakenTrace]:
-    """Puts one file a rank into `folder`. Raises UnknownSubject."""
-    if way.sockets:
-        return probe_tracing.trace_ranks(way.sockets, wanted, folder, tell)
+def take_traces(
+    route: TraceRoute, wanted: TraceRequest, folder: Path, tell: Tell
+) -> list[TakenTrace]:
+    """Write one trace file per rank to `folder`. Raises UnknownSubject."""
+    if route.sockets:
+        return probe_tracing.trace_ranks(route.sockets, wanted, folder, tell)
     try:
         return kineto_daemon.trace_by_kineto(
-            way.daemon, way.socket_folder, wanted.seconds or kineto_daemon.SECONDS, folder, tell
+            route.daemon, route.socket_folder, wanted.seconds or kineto_daemon.SECONDS, folder, tell
         )
     except kineto_daemon.OccupiedError as error:
         raise UnknownSubject(f"{error}.") from None
 
 
-def _job(word: str) -> FoundJob:
-    subject = recognise(word)
+def _find_job(word: str) -> FoundJob:
+    subject = recognize(word)
     if isinstance(subject, Pid):
-        target: Target | str = of_pid(subject.pid)
+        target: Target | str = target_of_pid(subject.pid)
     elif isinstance(subject, Recording):
-        target = of_recording(subject.path)
+        target = target_of_recording(subject.path)
     else:
         raise UnknownSubject(
-            f"{word} is no running job: name a process id of one, or its recording (`latest`)."
+            f"{word} is not a running job: name the id of one of its processes, or its recording "
+            "(such as `latest`)."
         )
     if isinstance(target, str):
         raise UnknownSubject(f"{target.rstrip('.')}.")
     if target.job is None:
         raise UnknownSubject(
-            f"the job of {word} does not run here any more: only running ones can be traced, and "
-            f"`mgpu-doctor diagnose {word}` examines what this one left."
+            f"the job of {word} is not running here, and only running jobs can be traced; "
+            f"`mgpu-doctor diagnose {word}` examines its recording."
         )
     return target.job
 
 
-def _socket(pid: int, boxes: str | None) -> Path | None:
-    """Where our probe in this process listens."""
+def _find_socket(pid: int, boxes: str | None) -> Path | None:
+    """The socket of the probe in this process; None if there is none."""
     return next(Path(boxes).glob(f"*.{pid}.*.sock"), None) if boxes else None
 
 
-def _why_not(ranks: list[FoundProcess], given: Mapping[int, Mapping[str, str]]) -> str:
-    maps = "".join(_maps(rank.pid) for rank in ranks[:4])
+def _explain_no_route(
+    ranks: list[FoundProcess], environments: Mapping[int, Mapping[str, str]]
+) -> str:
+    maps = "".join(_read_maps(rank.pid) for rank in ranks[:4])
     if "libtensorflow" in maps and "libtorch" not in maps:
         return (
-            "this is a TensorFlow job, and only PyTorch's can be traced from outside: let it call "
-            "tf.profiler.experimental.start(FOLDER) and stop(), then `mgpu-doctor diagnose FOLDER`."
+            "this is a TensorFlow job, and only PyTorch jobs can be traced from outside: call "
+            "tf.profiler.experimental.start(FOLDER) and stop() in it, then run "
+            "`mgpu-doctor diagnose FOLDER`."
         )
     if maps and "libtorch" not in maps:
-        return "no rank of this job has loaded PyTorch (yet): only its jobs can be traced."
-    if any(known.get(BOXES) for known in given.values()):
+        return "no rank of this job has loaded PyTorch yet, and only PyTorch jobs can be traced."
+    if any(each.get(BOXES) for each in environments.values()):
         return (
-            "the ranks of this job do not listen yet: they do once they have joined their group, "
-            "or, alone, have taken 20 steps; try again."
+            "the ranks of this job cannot be traced yet: they can when they have joined their "
+            "process group or, in a job of one rank, after 20 steps. Try again."
         )
-    return f"this job was not prepared to be traced: next time, {NEXT_TIME}."
+    return f"this job was not started for tracing: next time, {NEXT_TIME}."
 
 
-def _maps(pid: int) -> str:
-    """Empty where it cannot be read."""
+def _read_maps(pid: int) -> str:
+    """The memory map of a process as text; empty if it cannot be read."""
     try:
         with open(processes.PROC / str(pid) / "maps", "rb") as file:
-            return file.read(MOST_MAPS).decode("utf-8", "replace")
+            return file.read(MAX_MAPS_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""

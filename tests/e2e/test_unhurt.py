@@ -7,7 +7,7 @@ import pytest
 from mgpu_probes.outside import jobs
 
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.examine.live_targets import SAMPLES, examine, of_pid
+from mgpu_doctor.examine.live_targets import SAMPLES, examine_target, target_of_pid
 from tests.support.examining import loud
 from tests.support.jobs import started, torchrun, until
 
@@ -26,9 +26,9 @@ def test_a_job_that_is_looked_at_a_hundred_times() -> None:
         assert process.stdout is not None
         first = process.stdout.readline()  # the first steps are taken
         for _ in range(TIMES):
-            target = of_pid(process.pid)
+            target = target_of_pid(process.pid)
             assert not isinstance(target, str), target
-            case = examine(target, lambda _: None)
+            case = examine_target(target, lambda _: None)
             assert len(case.looks) == SAMPLES
             assert loud(diagnose(case)) == []
         out, err = process.communicate(timeout=200)

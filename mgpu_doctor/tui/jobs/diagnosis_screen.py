@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.examine.case_sources import cases
+from mgpu_doctor.examine.case_sources import load_cases
 from mgpu_doctor.examine.live_targets import Tell
 from mgpu_doctor.examine.subjects import UnknownSubject
 from mgpu_doctor.findings import Diagnosis
@@ -30,7 +30,7 @@ def examination(settings: Settings = DEFAULTS) -> Examine:
     """What `mgpu-doctor diagnose` does with one subject. Raises `UnknownSubject`."""
 
     def examine(subject: str, tell: Tell) -> Diagnosis:
-        return diagnose(cases([subject], tell)[0], settings)
+        return diagnose(load_cases([subject], tell)[0], settings)
 
     return examine
 

@@ -57,8 +57,8 @@ def on(nvml: PretendNvml, state: Path, scenario: str) -> Result:
     code = (
         "import json\nfrom mgpu_doctor.check import software_checks\n"
         "from mgpu_doctor.check.check_result import CheckedMachine\n"
-        "found = software_checks.gpus(CheckedMachine())\n"
-        "print(json.dumps([found.level, found.said, found.remedy]))"
+        "found = software_checks.check_gpus(CheckedMachine())\n"
+        "print(json.dumps([found.level, found.message, found.remedy]))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -78,44 +78,44 @@ def test_ids_and_titles_are_unique_and_short() -> None:
 
 def test_gpus_are_counted(nvml: PretendNvml, tmp_path: Path) -> None:
     found = on(nvml, tmp_path / "state", "busy")
-    assert (found.level, found.said) == (Level.PASS, "8 × NVIDIA H100 80GB HBM3")
+    assert (found.level, found.message) == (Level.PASS, "8 × NVIDIA H100 80GB HBM3")
 
 
 def test_a_lost_gpu_fails(nvml: PretendNvml, tmp_path: Path) -> None:
     found = on(nvml, tmp_path / "state", "lost")
     assert found.level is Level.FAIL
-    assert "GPU is lost" in found.said
+    assert "GPU is lost" in found.message
     assert "xid" in found.remedy
 
 
 def test_a_gpu_without_its_driver_fails_and_none_at_all_is_a_note(bare: CheckedMachine) -> None:
-    assert software_checks.gpus(bare).level is Level.NOTE
+    assert software_checks.check_gpus(bare).level is Level.NOTE
     write(bare, "sys/bus/pci/devices/0000:01:00.0/vendor", "0x10de\n")
     write(bare, "sys/bus/pci/devices/0000:01:00.0/class", "0x040300\n")  # its sound alone
-    assert software_checks.gpus(bare).level is Level.NOTE
+    assert software_checks.check_gpus(bare).level is Level.NOTE
     write(bare, "sys/bus/pci/devices/0000:01:00.1/vendor", "0x10de\n")
     write(bare, "sys/bus/pci/devices/0000:01:00.1/class", "0x030200\n")
-    found = software_checks.gpus(bare)
+    found = software_checks.check_gpus(bare)
     assert found.level is Level.FAIL
     assert "--gpus all" in found.remedy
 
 
 def test_the_stack_of_a_process_is_really_read() -> None:
     here = CheckedMachine()
-    assert stack_checks.py_spy(here).level is Level.PASS
-    found = stack_checks.tracing(here)
+    assert stack_checks.check_pyspy(here).level is Level.PASS
+    found = stack_checks.check_tracing(here)
     assert found.level is Level.PASS
-    assert "ms" in found.said
+    assert "ms" in found.message
 
 
 def test_without_py_spy_it_is_told_how_to_get_it(
     bare: CheckedMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: None)
-    found = stack_checks.py_spy(bare)
+    found = stack_checks.check_pyspy(bare)
     assert found.level is Level.FAIL
     assert found.remedy == f"{sys.executable} -m pip install --upgrade py-spy"
-    assert stack_checks.tracing(bare).level is Level.NOTE
+    assert stack_checks.check_tracing(bare).level is Level.NOTE
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_the_version_of_py_spy_counts(
     program.write_text(f"#!/bin/sh\necho '{printed}'\n")
     program.chmod(0o700)
     monkeypatch.setattr(pyspy_stacks, "find_pyspy", lambda: str(program))
-    assert stack_checks.py_spy(bare).level is level
+    assert stack_checks.check_pyspy(bare).level is level
 
 
 def test_a_denial_names_its_reason_and_the_remedy(
@@ -138,18 +138,18 @@ def test_a_denial_names_its_reason_and_the_remedy(
     denied = pyspy_stacks.Failure(pyspy_stacks.Kind.DENIED)
     monkeypatch.setattr(pyspy_stacks, "read_stack", lambda *_: denied)
     write(bare, "proc/sys/kernel/yama/ptrace_scope", "2\n")
-    found = stack_checks.tracing(bare)
+    found = stack_checks.check_tracing(bare)
     assert found.level is Level.FAIL
-    assert "ptrace_scope is 2" in found.said
+    assert "ptrace_scope is 2" in found.message
     assert found.remedy
 
 
 def test_whose_stacks_may_be_read(bare: CheckedMachine) -> None:
-    assert stack_checks.others(bare).level is Level.NOTE
+    assert stack_checks.check_other_users(bare).level is Level.NOTE
     root = replace(bare, euid=0)
-    assert "SYS_PTRACE" in stack_checks.others(root).remedy
+    assert "SYS_PTRACE" in stack_checks.check_other_users(root).remedy
     write(bare, "proc/self/status", ALL_MAY)
-    assert stack_checks.others(bare).level is Level.PASS
+    assert stack_checks.check_other_users(bare).level is Level.PASS
 
 
 @pytest.mark.parametrize(
@@ -166,43 +166,43 @@ def test_hidden_processes_are_told(bare: CheckedMachine, options: str, level: Le
     (bare.root / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
     lines = "21 1 0:5 / /sys rw - sysfs sysfs rw,hidepid=2\n22 1 0:6 / /proc rw - proc proc "
     write(bare, "proc/self/mountinfo", lines + options)
-    assert kernel_checks.processes(bare).level is level
+    assert kernel_checks.check_processes(bare).level is level
     write(bare, "proc/self/status", ALL_MAY)
-    assert kernel_checks.processes(bare).level is Level.PASS
+    assert kernel_checks.check_processes(bare).level is Level.PASS
 
 
 def test_in_a_container_its_own_processes_are_seen(bare: CheckedMachine) -> None:
     (bare.root / "proc/self/ns").mkdir()
     (bare.root / "proc/self/ns/pid").symlink_to("pid:[4026532999]")
-    found = kernel_checks.processes(bare)
+    found = kernel_checks.check_processes(bare)
     assert found.level is Level.NOTE
-    assert "container" in found.said
+    assert "container" in found.message
 
 
 def test_control_groups_of_both_versions(bare: CheckedMachine) -> None:
-    assert kernel_checks.control_groups(bare).level is Level.WARN
+    assert kernel_checks.check_control_groups(bare).level is Level.WARN
     write(bare, "proc/self/cgroup", "0::/job\n")
     write(bare, "sys/fs/cgroup/cgroup.controllers", "cpu memory")
-    assert "outermost" in kernel_checks.control_groups(bare).said
+    assert "root group" in kernel_checks.check_control_groups(bare).message
     write(bare, "sys/fs/cgroup/job/memory.max", str(16 << 30))
     write(bare, "sys/fs/cgroup/job/memory.events", "oom 0\noom_kill 0\n")
     write(bare, "sys/fs/cgroup/job/cpu.max", "400000 100000")
-    found = kernel_checks.control_groups(bare)
+    found = kernel_checks.check_control_groups(bare)
     assert found.level is Level.PASS
-    assert found.said == "version 2; memory limit 16 GiB, at most 4 cores"
+    assert found.message == "version 2; memory limit 16 GiB, at most 4 cores"
 
 
 def test_a_group_without_a_limit_has_none(bare: CheckedMachine) -> None:
     write(bare, "proc/self/cgroup", "4:memory:/job\n")
     write(bare, "sys/fs/cgroup/memory/job/memory.usage_in_bytes", "100")
     write(bare, "sys/fs/cgroup/memory/job/memory.limit_in_bytes", str(2**63 - 4096))
-    assert "no memory limit" in kernel_checks.control_groups(bare).said
+    assert "no memory limit" in kernel_checks.check_control_groups(bare).message
 
 
 def test_the_kernels_log(bare: CheckedMachine) -> None:
-    assert "--device=/dev/kmsg" in kernel_checks.log(bare).remedy
+    assert "--device=/dev/kmsg" in kernel_checks.check_kernel_log(bare).remedy
     write(bare, "dev/kmsg", "6,1,1,-;hello\n")
-    assert kernel_checks.log(bare).level is Level.PASS
+    assert kernel_checks.check_kernel_log(bare).level is Level.PASS
 
 
 def test_a_clock_that_nothing_keeps_right(
@@ -210,7 +210,7 @@ def test_a_clock_that_nothing_keeps_right(
 ) -> None:
     for state, level in ((0, Level.PASS), (5, Level.WARN), (None, Level.NOTE)):
         monkeypatch.setattr(kernel_checks, "_clock_state", lambda state=state: state)
-        assert kernel_checks.clock(bare).level is level
+        assert kernel_checks.check_clock(bare).level is level
 
 
 def test_this_kernel_tells_of_its_clock() -> None:
@@ -232,16 +232,16 @@ def test_frameworks_by_their_versions(
     bare: CheckedMachine, known: dict[str, str], level: Level, collectives: Level
 ) -> None:
     here = replace(bare, version=versions(**known))
-    assert software_checks.frameworks(here).level is level
-    assert software_checks.collectives(here).level is collectives
-    assert all(name in software_checks.frameworks(here).said for name in known)
+    assert software_checks.check_frameworks(here).level is level
+    assert software_checks.check_collectives(here).level is collectives
+    assert all(name in software_checks.check_frameworks(here).message for name in known)
 
 
 def test_recordings_where_nothing_can_be_written(bare: CheckedMachine) -> None:
     file = bare.root / "file"
     file.write_text("")
     here = replace(bare, environment={"MGPU_DOCTOR_HOME": str(file / "home")})
-    found = storage_checks.recordings(here)
+    found = storage_checks.check_recordings(here)
     assert found.level is Level.FAIL
     assert "--dir" in found.remedy
 
@@ -251,7 +251,7 @@ def test_recordings_below_a_folder_that_may_not_be_entered(bare: CheckedMachine)
     closed = bare.root / "closed"
     closed.mkdir(mode=0)
     here = replace(bare, environment={"MGPU_DOCTOR_HOME": str(closed / "home")})
-    assert as_nobody(lambda: storage_checks.recordings(here).level.name) == "FAIL"
+    assert as_nobody(lambda: storage_checks.check_recordings(here).level.name) == "FAIL"
 
 
 @pytest.mark.parametrize(("free", "level"), [(1 << 20, Level.WARN), (1 << 40, Level.PASS)])
@@ -260,7 +260,7 @@ def test_room_for_recordings(
 ) -> None:
     monkeypatch.setattr(disk_space, "measure_disk_space", lambda _: {"size": 1 << 41, "free": free})
     here = replace(bare, environment={"MGPU_DOCTOR_HOME": str(bare.root / "not" / "yet")})
-    assert storage_checks.recordings(here).level is level
+    assert storage_checks.check_recordings(here).level is level
     assert not (bare.root / "not").exists()
 
 
@@ -268,7 +268,7 @@ def test_room_for_recordings(
     ("room_there", "level", "remedy"),
     [
         ({"size": 64 << 20, "free": 64 << 20}, Level.WARN, "--shm-size"),
-        ({"size": 64 << 30, "free": 1 << 20}, Level.WARN, "dead jobs"),
+        ({"size": 64 << 30, "free": 1 << 20}, Level.WARN, "ended jobs"),
         ({"size": 64 << 30, "free": 60 << 30}, Level.PASS, ""),
     ],
 )
@@ -280,13 +280,13 @@ def test_shared_memory(
     remedy: str,
 ) -> None:
     monkeypatch.setattr(disk_space, "measure_disk_space", lambda _: room_there)
-    found = storage_checks.shared_memory(bare)
+    found = storage_checks.check_shared_memory(bare)
     assert found.level is level
     assert remedy in found.remedy
 
 
 def test_no_shared_memory_at_all(bare: CheckedMachine) -> None:
-    assert storage_checks.shared_memory(bare).level is Level.WARN
+    assert storage_checks.check_shared_memory(bare).level is Level.WARN
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_open_files(
     remedy: str,
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
-    found = storage_checks.open_files(bare)
+    found = storage_checks.check_open_files(bare)
     assert found.level is level
     assert remedy in found.remedy
 
@@ -326,17 +326,17 @@ def test_the_terminal(
     bare: CheckedMachine, environment: dict[str, str], encoding: str, level: Level, words: str
 ) -> None:
     here = replace(bare, environment=environment, terminal=True, encoding=encoding)
-    found = storage_checks.terminal(here)
+    found = storage_checks.check_terminal(here)
     assert found.level is level
-    assert words in found.said
-    elsewhere = storage_checks.terminal(replace(here, terminal=False, encoding="utf-8"))
+    assert words in found.message
+    elsewhere = storage_checks.check_terminal(replace(here, terminal=False, encoding="utf-8"))
     assert elsewhere.level is Level.NOTE
 
 
 def test_every_check_says_something_here_and_how_to_mend_it() -> None:
     for check in CHECKS:
         found = check.run(CheckedMachine())
-        assert found.said
+        assert found.message
         assert bool(found.remedy) == (found.level in (Level.WARN, Level.FAIL)), check.id
 
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from mgpu_doctor.check import check_report
-from mgpu_doctor.check.check_report import Checked
+from mgpu_doctor.check.check_report import CheckedResult
 from mgpu_doctor.check.check_result import Check, CheckedMachine, Level, Result
 from mgpu_doctor.cli import app
 
@@ -17,13 +17,13 @@ run = CliRunner()
 LONG = "`sudo sysctl kernel.yama.ptrace_scope=0`, or run `mgpu-doctor` as root: " * 3
 
 
-def checked(*levels: Level) -> tuple[Checked, ...]:
+def checked(*levels: Level) -> tuple[CheckedResult, ...]:
     return tuple(one(number, level) for number, level in enumerate(levels))
 
 
-def one(number: int, level: Level) -> Checked:
+def one(number: int, level: Level) -> CheckedResult:
     result = Result(level, f"said {number}: \x1b[31mred × [b]", LONG if number else "")
-    return Checked(Check(f"id-{number}", f"title {number}", lambda _: result), result)
+    return CheckedResult(Check(f"id-{number}", f"title {number}", lambda _: result), result)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_exit_code(monkeypatch: pytest.MonkeyPatch, levels: tuple[Level, ...], c
 @pytest.mark.parametrize("width", [20, 40, 80, 300])
 @pytest.mark.parametrize("unicode", [True, False])
 def test_no_line_is_longer_than_the_terminal(width: int, unicode: bool) -> None:
-    printed = check_report.render(checked(*Level), width=width, colour=False, unicode=unicode)
+    printed = check_report.render_text(checked(*Level), width=width, colour=False, unicode=unicode)
     assert max(len(line) for line in printed.splitlines()) <= max(40, min(width, 100))
     assert printed.isascii() != unicode
     assert "\x1b" not in printed
@@ -56,17 +56,17 @@ def test_no_line_is_longer_than_the_terminal(width: int, unicode: bool) -> None:
 def test_colours_only_add_to_what_the_marks_tell() -> None:
 
     every = checked(*Level)
-    plain = check_report.render(every, width=80, colour=False, unicode=True)
-    coloured = check_report.render(every, width=80, colour=True, unicode=True)
+    plain = check_report.render_text(every, width=80, colour=False, unicode=True)
+    coloured = check_report.render_text(every, width=80, colour=True, unicode=True)
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == plain
     assert all(mark in plain for mark in check_report.MARKS.values())
 
 
 def test_the_headline_counts() -> None:
-    some = check_report.render(checked(*Level), width=80, colour=False, unicode=True)
-    none = check_report.render(checked(Level.PASS), width=80, colour=False, unicode=True)
+    some = check_report.render_text(checked(*Level), width=80, colour=False, unicode=True)
+    none = check_report.render_text(checked(Level.PASS), width=80, colour=False, unicode=True)
     assert some.startswith("2 of 4 checks")
-    assert "all that it can show" in none.splitlines()[0]
+    assert "Everything" in none.splitlines()[0]
 
 
 def test_on_this_machine_it_runs_in_a_moment() -> None:

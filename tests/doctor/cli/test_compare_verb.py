@@ -56,8 +56,8 @@ def test_a_folder_of_recordings_and_ids_are_taken(runs: Path, home: Path) -> Non
     ("limit", "second", "code", "told"),
     [
         ("5%", "slow", 1, "B slower than A by more than 5 %"),
-        ("100%", "slow", 0, "nothing shown to be slower than A by 100 %"),
-        ("5", "again", 0, "nothing shown"),
+        ("100%", "slow", 0, "no run is certainly slower than A by more than 100 %"),
+        ("5", "again", 0, "no run is certainly slower"),
         ("5%", "empty", 3, "fewer than two"),
         ("five", "slow", 2, "a percentage such as 5%"),
         ("nan", "slow", 2, "a percentage"),

@@ -12,7 +12,7 @@ import pytest
 from mgpu_trainers import catalogue
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli.train import _options
+from mgpu_doctor.cli.train import _parse_options
 from tests.support.loops import over
 
 ROOT = Path(__file__).parents[3]
@@ -60,7 +60,7 @@ def test_the_command_line_takes_what_is_shown(page: str, shown: str) -> None:  #
     context = parsed(shown)
     if context.info_name == "train" and not context.params["sweep"]:
         trainer = catalogue.find(context.params["name"])
-        assert catalogue.command(trainer, context.params["ranks"], _options(context.args))
+        assert catalogue.command(trainer, context.params["ranks"], _parse_options(context.args))
 
 
 @pytest.mark.parametrize("shown", ["diagnose --quick", "plan --batch x", "report", "top --only"])
@@ -74,5 +74,5 @@ def test_what_sentences_mention_exists(page: Path) -> None:
     for name, rest in MENTIONED.findall(FENCES.sub("", page.read_text(encoding="utf-8"))):
         known = {option for one in verb(name).params for option in (*one.opts, *one.secondary_opts)}
         options = set(re.findall(r"(?<!\S)--[a-z][a-z-]+", rest.partition(" -- ")[0]))
-        taken = verb(name).context_settings.get("ignore_unknown_options")
+        taken = verb(name).context_settings.get("ignore_unknown_parse_options")
         assert taken or options <= {*known, "--help"}, f"mgpu-doctor {name}{rest}"

@@ -234,7 +234,7 @@ def test_a_crash_shows_its_message_harmlessly() -> None:
         "from mgpu_doctor.cli import explain, main\n"
         "def fail(words):\n"
         f"    raise ValueError({ESCAPES!r})\n"
-        "explain.put = fail\n"
+        "explain.print_text = fail\n"
         "sys.argv = ['mgpu-doctor', 'explain']\n"
         "main()"
     )

@@ -26,7 +26,7 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
         (("resnet50", "--checkpointing", "some"), "--checkpointing must be one of"),
         (("resnet50", "--optimizer", "lion"), "--optimizer must be one of"),
         (("resnet50", "--strategy", "hope"), "--strategy must be one of"),
-        (("torch-ddp", "--strategy", "fsdp"), "leave --strategy out"),
+        (("torch-ddp", "--strategy", "fsdp"), "remove --strategy"),
         (("resnet50", "--batch", "0"), "--batch"),
         (("torch-single", "--ranks", "2"), "--ranks can only be 1"),
         (("torch-pp",), "cannot be planned yet"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli.terminal_output import ERASE, telling
+from mgpu_doctor.cli.terminal_output import ERASE, progress_line
 from tests.support.recordings import HEALTHY, recording
 from tests.support.snapshots import FULL, written
 
@@ -58,7 +58,7 @@ def test_report_and_compare_say_what_they_read(tmp_path: Path, shown: Shown) -> 
 
 def test_a_strange_name_stays_on_its_line(shown: Shown) -> None:
     shown()
-    with telling() as tell:
+    with progress_line() as tell:
         tell("reading \x1b[2J\nbad" + "x" * 200)
     (_, line, last) = shown()
     assert line.isprintable()
@@ -67,6 +67,6 @@ def test_a_strange_name_stays_on_its_line(shown: Shown) -> None:
 
 
 def test_nothing_is_said_into_a_file(capsys: pytest.CaptureFixture[str]) -> None:
-    with telling() as tell:
+    with progress_line() as tell:
         tell("reading")
     assert capsys.readouterr().err == ""

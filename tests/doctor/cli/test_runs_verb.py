@@ -33,7 +33,7 @@ def ran(*words: str) -> Result:
 
 
 def test_listed_and_filtered(tmp_path: Path) -> None:
-    assert "No recording is kept" in ran().stdout
+    assert "No recordings in" in ran().stdout
     made(tmp_path, "first", 0, "python", "train.py")
     made(tmp_path, "second", 1, "python", HOSTILE, started=1.7e9 + 9)
     lines = ran().stdout.splitlines()
@@ -74,7 +74,7 @@ def test_no_link_of_a_recording_is_followed_and_no_pipe_blocks(tmp_path: Path) -
     first, second = tmp_path / "runs/first", tmp_path / "runs/second"
     (first / "recording.json").unlink()
     (first / "recording.json").symlink_to(second / "recording.json")
-    assert "no recording" in ran("show", str(first)).stderr
+    assert "is not a recording" in ran("show", str(first)).stderr
     os.mkfifo(tmp_path / "pipe")
     (second / "end.json").unlink()
     (second / "end.json").symlink_to(tmp_path / "pipe")

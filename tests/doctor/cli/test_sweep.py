@@ -188,7 +188,7 @@ def test_ctrl_c_ends_the_sweep_and_shows_what_there_is(
     out, err = capsys.readouterr()
     assert "-torch_ddp_1_rank-" in out
     assert "-torch_ddp_3_ranks-" not in out
-    assert "ended by SIGINT" in err
+    assert "stopped by SIGINT" in err
 
 
 def test_the_comparison_is_written_too(started: Started, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from mgpu_probes.outside.terminal_text import harmless
 
 from mgpu_doctor.cli import terminal_output
-from mgpu_doctor.cli.terminal_output import Border, guard_streams
+from mgpu_doctor.cli.terminal_output import SafeStream, guard_streams
 from mgpu_doctor.launch.messages import make_one_line, print_message
 
 BOLD, PLAIN = "\x1b[1;31m", "\x1b[0m"
@@ -71,7 +71,7 @@ def test_a_sequence_that_is_left_open_swallows_nothing() -> None:
 
 
 def test_colours_pass_to_a_terminal_and_nothing_else_does(screen: Screen) -> None:
-    border = Border(screen)
+    border = SafeStream(screen)
     border.write(f"{BOLD}wrong\x1b]0;owned\x07\x1b[2J{PLAIN} \x1b[\x1b[31mend\n")
     assert screen.getvalue() == f"{BOLD}wrong0;owned{PLAIN} \x1b[31mend\n"
 
@@ -81,20 +81,20 @@ def test_no_colours_where_none_are_wanted(
     screen: Screen, monkeypatch: pytest.MonkeyPatch, setting: tuple[str, str]
 ) -> None:
     monkeypatch.setenv(*setting)
-    Border(screen).write(f"{BOLD}wrong{PLAIN}\n")
+    SafeStream(screen).write(f"{BOLD}wrong{PLAIN}\n")
     assert screen.getvalue() == "wrong\n"
 
 
 def test_no_colours_into_a_file() -> None:
     file = io.StringIO()
-    Border(file).writelines([f"{BOLD}wrong{PLAIN}\n", "more"])
+    SafeStream(file).writelines([f"{BOLD}wrong{PLAIN}\n", "more"])
     assert file.getvalue() == "wrong\nmore"
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_what_cannot_be_encoded_is_no_error(encoding: str) -> None:
     raw = io.BytesIO()
-    border = Border(io.TextIOWrapper(raw, encoding))
+    border = SafeStream(io.TextIOWrapper(raw, encoding))
     border.write("é ✓ \udcff\n")
     border.flush()
     expected = {"ascii": b"? ? ?\n", "latin-1": b"\xe9 ? ?\n", "utf-8": "é ✓ \ufffd\n".encode()}
@@ -108,7 +108,7 @@ def test_sentences_have_no_colours_and_no_lines_of_others(
     print_message(f"{BOLD}a\nmgpu-doctor: b\x1b]0;c")
     assert screen.getvalue() == "mgpu-doctor: a mgpu-doctor: b0;c\n"
     monkeypatch.setattr(sys, "stdout", screen)
-    terminal_output.put_line(f"{BOLD}d\ne")
+    terminal_output.print_line(f"{BOLD}d\ne")
     assert screen.getvalue().endswith("\nd e\n")
 
 
@@ -120,13 +120,13 @@ def test_all_that_is_written_goes_through_the_border(
     undo = guard_streams()
     again = guard_streams()
     stream: object = sys.stdout
-    assert isinstance(stream, Border)
-    assert not isinstance(stream.inner, Border), "once"
+    assert isinstance(stream, SafeStream)
+    assert not isinstance(stream.inner, SafeStream), "once"
     print("\x1b]0;a\x07")
     click.echo("\x1b]0;b\x07", err=True)
     click.echo(b"\x1b]0;c\x07")
     sys.stdout.buffer.write(b"\x1b]0;d\x07\xff")
-    terminal_output.draw("\r\x1b[K")
+    terminal_output.write_control_text("\r\x1b[K")
     again()
     undo()
     assert screen.getvalue() == "0;a\n0;b\n0;c\n0;d\ufffd\r\x1b[K"
@@ -138,6 +138,6 @@ def test_streams_that_are_closed_stay_so(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stderr", None)
     undo = guard_streams()
     print_message("nobody listens")
-    terminal_output.draw("x")
+    terminal_output.write_control_text("x")
     assert sys.stdout is None
     undo()

@@ -91,7 +91,7 @@ def test_a_wrong_filter_points_at_the_place() -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines() == [
-        "mgpu-doctor: --only cannot be understood.",
+        "mgpu-doctor: --only is not a valid filter:",
         "rank:3 utl<5",
         "       ^",
         "column 8: expected the name of a field: did you mean util?",
@@ -119,12 +119,12 @@ def test_replay_once_shows_the_end() -> None:
         (("nowhere", "--once"), 3, "does not exist"),
         (("--replay", "nowhere", "--once"), 3, "does not exist"),
         (("--interval", "0", "--once"), 2, "interval"),
-        (("--interval", "nan", "--once"), 2, "nan is no number"),
+        (("--interval", "nan", "--once"), 2, "nan is not a number"),
         (("--once", "--only", ""), 2, "column 1: expected a filter"),
         (("--only", "gpu:x"), 2, "no terminal"),
         (("--record", "folder", "--once"), 2, "works only with the live screen"),
-        (("--once", "--", "true"), 2, "takes a command"),
-        (("--",), 2, "takes a command"),
+        (("--once", "--", "true"), 2, "needs a command"),
+        (("--",), 2, "needs a command"),
     ],
 )
 def test_refusals(arguments: tuple[str, ...], code: int, says: str) -> None:

@@ -11,13 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from mgpu_doctor.cli import app
-from mgpu_doctor.cli import trace as verb
 
 STAND = "import sys, time; print(flush=True); time.sleep(600)"
 
 
 def ran(*words: str) -> Result:
-    assert verb.WRONG_USAGE  # the verb is loaded, as `main` does
     return CliRunner().invoke(app, ["trace", *words])
 
 
@@ -44,13 +42,13 @@ def test_a_process_that_trains_nothing() -> None:
 
 def test_what_is_no_job(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text("step 1\n")
-    refused(ran("train.log"), "is no running job: name a process id")
+    refused(ran("train.log"), "is not a running job: name the id")
 
 
 def test_a_recording_whose_job_is_over(tmp_path: Path) -> None:
     (tmp_path / "old/hosts").mkdir(parents=True)
     (tmp_path / "old/recording.json").write_text("{}")
-    refused(ran("old"), "`mgpu-doctor diagnose old` examines what this one left")
+    refused(ran("old"), "`mgpu-doctor diagnose old` examines its recording")
 
 
 @pytest.fixture
@@ -75,7 +73,8 @@ def test_a_folder_with_something_in_it_is_left_alone(
 ) -> None:
     from mgpu_doctor.examine import trace_targets
 
-    monkeypatch.setattr(trace_targets, "way_to", lambda _: trace_targets.Way({1: "x"}))
+    route = trace_targets.TraceRoute({1: "x"})
+    monkeypatch.setattr(trace_targets, "find_trace_route", lambda _: route)
     (tmp_path / "full").mkdir()
     (tmp_path / "full/other.json").write_text("{}")
     refused(ran("1", "-o", "full"), "full is not empty", code=2)
@@ -87,9 +86,10 @@ def test_ranks_that_refuse_are_told_once_with_the_reason(monkeypatch: pytest.Mon
     from mgpu_doctor.examine import trace_targets
 
     why = "the script's own \x1b[31mprofiler is at work"
-    monkeypatch.setattr(trace_targets, "way_to", lambda _: trace_targets.Way({1: "x"}))
+    route = trace_targets.TraceRoute({1: "x"})
+    monkeypatch.setattr(trace_targets, "find_trace_route", lambda _: route)
     monkeypatch.setattr(
-        trace_targets, "take", lambda *_: [TakenTrace(n, n, None, why) for n in range(6)]
+        trace_targets, "take_traces", lambda *_: [TakenTrace(n, n, None, why) for n in range(6)]
     )
     result = ran("1")
     refused(

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner
 from mgpu_trainers import catalogue
 
-from mgpu_doctor.cli import app, observed, train
+from mgpu_doctor.cli import app, train
+from mgpu_doctor.cli.terminal_output import WRONG_USAGE
 
 
 def invoke(*arguments: str) -> tuple[int, str, str]:
@@ -25,7 +26,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     def remember(command: list[str], **more: Any) -> None:
         calls.append({"command": command, **more})
 
-    monkeypatch.setattr(train, "run_and_tell", remember)
+    monkeypatch.setattr(train, "run_observed", remember)
     return calls
 
 
@@ -69,7 +70,7 @@ def test_wrong_usage_is_one_sentence(
     started: list[dict[str, Any]], arguments: tuple[str, ...], told: str
 ) -> None:
     code, output, error = invoke(*arguments)
-    assert (code, output) == (observed.WRONG_USAGE, "")
+    assert (code, output) == (WRONG_USAGE, "")
     assert told in error
     assert error.count("\n") == 1
     assert not started
@@ -92,6 +93,6 @@ def test_without_the_framework_it_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", dict[str, object]().get)
     code, _, error = invoke("torch-ddp")
-    assert code == observed.WRONG_USAGE
+    assert code == WRONG_USAGE
     assert "pip install 'mgpu-doctor[torch]'" in error
     assert not started

@@ -6,23 +6,23 @@ import gc
 
 import pytest
 
-from mgpu_doctor.cli.terminal_output import unswept
+from mgpu_doctor.cli.terminal_output import pause_garbage_collection
 
 
 def test_nobody_looks_meanwhile() -> None:
-    with unswept():
+    with pause_garbage_collection():
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_an_error_changes_nothing() -> None:
-    with pytest.raises(KeyboardInterrupt), unswept():
+    with pytest.raises(KeyboardInterrupt), pause_garbage_collection():
         raise KeyboardInterrupt
     assert gc.isenabled()
 
 
 def test_what_was_off_stays_off() -> None:
-    with unswept():
-        with unswept():
+    with pause_garbage_collection():
+        with pause_garbage_collection():
             pass
         assert not gc.isenabled()

@@ -8,15 +8,15 @@ from click.testing import CliRunner
 
 from mgpu_doctor.cli import VERBS, app
 from mgpu_doctor.cli import explain as explaining
-from mgpu_doctor.cli.options import Argument, Dashed, after_dashes
+from mgpu_doctor.cli.options import Argument, Dashed, words_after_dashes
 
 
 @click.command(cls=Dashed)
-@click.argument("word", cls=Argument, default="", metavar="[WORD]", told="Any [b]word[/b].")
+@click.argument("word", cls=Argument, default="", metavar="[WORD]", help_text="Any [b]word[/b].")
 @click.option("--job")
 @click.pass_context
 def verb(context: click.Context, job: str | None, word: str) -> None:
-    click.echo(f"{job} {word!r} {after_dashes(context)}")
+    click.echo(f"{job} {word!r} {words_after_dashes(context)}")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_ctrl_c_exits_as_the_signal_does(monkeypatch: pytest.MonkeyPatch) -> Non
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(explaining, "put", interrupted)
+    monkeypatch.setattr(explaining, "print_text", interrupted)
     done = CliRunner().invoke(app, ["explain"])
     assert (done.exit_code, done.output) == (130, "")
 

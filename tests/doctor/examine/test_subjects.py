@@ -17,7 +17,7 @@ from mgpu_doctor.examine.subjects import (
     Recording,
     Subject,
     UnknownSubject,
-    recognise,
+    recognize,
 )
 from tests.support.boxes import finished
 from tests.support.recordings import HEALTHY, recording
@@ -32,17 +32,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def named(path: Path) -> Subject:
-    return recognise(str(path))
+    return recognize(str(path))
 
 
 def test_a_number_is_a_process() -> None:
-    assert recognise("4711") == Pid(4711)
+    assert recognize("4711") == Pid(4711)
 
 
 def test_a_number_that_is_a_file_is_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("4711").write_text("step 1\n")
-    assert recognise("4711") == Log("4711")
+    assert recognize("4711") == Log("4711")
 
 
 def test_recordings(tmp_path: Path, home: Path) -> None:
@@ -53,7 +53,7 @@ def test_recordings(tmp_path: Path, home: Path) -> None:
     finished(boxes)
     assert named(boxes) == Recording(boxes)
     kept = recording(home / "runs" / "some-id", [HEALTHY] * 2)
-    assert recognise("some-id") == recognise("latest") == Recording(kept)
+    assert recognize("some-id") == recognize("latest") == Recording(kept)
 
 
 @pytest.mark.parametrize("kind", ["json", "pickle", "gzip"])
@@ -75,7 +75,7 @@ def test_console_text(tmp_path: Path) -> None:
     packed = tmp_path / "train.log.gz"
     packed.write_bytes(gzip.compress(b"step 1\n"))
     assert named(packed) == Log(str(packed))
-    assert recognise("-") == Log("-")
+    assert recognize("-") == Log("-")
 
 
 @pytest.mark.parametrize(
@@ -83,10 +83,10 @@ def test_console_text(tmp_path: Path) -> None:
     [
         ("gone", "does not exist"),
         ("empty", "is an empty folder"),
-        ("box", "is a single black box"),
+        ("box", "is the black box of one rank"),
         ("torn", "cannot be read"),
-        ("list", "is a pickle, but no dump"),
-        ("cut", "too little of one"),
+        ("list", "is a pickle, but neither"),
+        ("cut", "may be truncated"),
     ],
 )
 def test_what_cannot_be_examined(tmp_path: Path, made: str, says: str) -> None:
@@ -106,8 +106,8 @@ def test_what_cannot_be_examined(tmp_path: Path, made: str, says: str) -> None:
 
 
 def test_latest_where_there_is_none() -> None:
-    with pytest.raises(UnknownSubject, match="no recording is kept"):
-        recognise("latest")
+    with pytest.raises(UnknownSubject, match="there are no recordings"):
+        recognize("latest")
 
 
 def test_a_pipe_is_not_read_to_tell_what_it_is(tmp_path: Path) -> None:

@@ -32,9 +32,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_targets, "CONFIRM", (0.1,))
+    monkeypatch.setattr(live_targets, "CONFIRM_AFTER", (0.1,))
     monkeypatch.setattr(live_targets, "SAMPLES", 3)
-    monkeypatch.setattr(live_targets, "APART", 0.01)
+    monkeypatch.setattr(live_targets, "SAMPLE_INTERVAL", 0.01)
 
 
 @pytest.fixture
@@ -62,18 +62,18 @@ def ranks() -> Iterator[list[int]]:
             process.communicate()
 
 
-def cases(*words: object) -> list[Case]:
-    return case_sources.cases([str(word) for word in words], lambda _: None)
+def load_cases(*words: object) -> list[Case]:
+    return case_sources.load_cases([str(word) for word in words], lambda _: None)
 
 
 def refused(*words: object) -> str:
     with pytest.raises(UnknownSubject) as why:
-        cases(*words)
+        load_cases(*words)
     return str(why.value)
 
 
 def test_two_processes_of_a_job_are_one_case(ranks: list[int]) -> None:
-    (case,) = cases(*ranks)
+    (case,) = load_cases(*ranks)
     assert case.subject.kind == "process"
     assert [(rank.rank, rank.pid) for rank in case.ranks] == [(0, ranks[0]), (1, ranks[1])]
     assert len(case.looks) >= 2
@@ -82,7 +82,7 @@ def test_two_processes_of_a_job_are_one_case(ranks: list[int]) -> None:
 
 def test_progress_is_told_while_it_looks(ranks: list[int]) -> None:
     said: list[str] = []
-    case_sources.cases([str(ranks[0])], said.append)
+    case_sources.load_cases([str(ranks[0])], said.append)
     assert said
 
 
@@ -98,12 +98,12 @@ def test_all_jobs_of_the_machine(
     job = jobs.find(ranks[0])
     assert job is not None
     monkeypatch.setattr(jobs, "find_all", lambda: (job,))
-    assert {case.subject.kind for case in cases()} == {"recording", "process"}
+    assert {case.subject.kind for case in load_cases()} == {"recording", "process"}
 
 
 def test_no_job_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "find_all", tuple)
-    assert refused().startswith("no training job runs on this machine")
+    assert refused().startswith("no training job is running on this machine")
 
 
 def test_a_job_that_ends_meanwhile(ranks: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,28 +113,28 @@ def test_a_job_that_ends_meanwhile(ranks: list[int], monkeypatch: pytest.MonkeyP
         os.kill(pid, 9)
     until(lambda: all(not processes.is_alive(pid) for pid in ranks))
     monkeypatch.setattr(jobs, "find_all", lambda: (job,))
-    assert "ended while it was looked at" in refused()
+    assert "ended while it was being examined" in refused()
 
 
 def test_a_log_belongs_to_the_recording_beside_it(tmp_path: Path) -> None:
     folder = recording(tmp_path / "one", [HEALTHY] * 2)
     log = tmp_path / "train.log"
     log.write_text(LOST)
-    (case,) = cases(folder, log)
+    (case,) = load_cases(folder, log)
     assert case.subject.kind == "recording"
     assert len(case.ranks) == 2
     assert [sign.rank for sign in case.signs] == [1]
-    (alone,) = cases(log)
+    (alone,) = load_cases(log)
     assert alone.subject.kind == "log"
 
 
 def test_dumps_alone_and_beside_a_recording(tmp_path: Path) -> None:
     dumps = next(one for one in sorted(DUMPS.iterdir()) if one.is_dir())
-    (case,) = cases(dumps)
+    (case,) = load_cases(dumps)
     assert case.subject.kind == "trace"
     assert len(case.flights) == len(case.ranks) > 1
     folder = recording(tmp_path / "one", [HEALTHY] * 2)
-    (both,) = cases(folder, dumps)
+    (both,) = load_cases(folder, dumps)
     assert len(both.ranks) == 2
     assert both.flights == case.flights
 
@@ -144,7 +144,7 @@ def test_evidence_for_two_jobs_is_nobodys(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(LOST)
     assert "one job" in refused(one, other, log)
-    assert len(cases(one, other)) == 2
+    assert len(load_cases(one, other)) == 2
 
 
 def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:

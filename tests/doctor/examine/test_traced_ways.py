@@ -10,7 +10,7 @@ from mgpu_probes.outside.jobs.found_jobs import RANK, FoundJob, FoundProcess
 
 from mgpu_doctor.examine import trace_targets
 from mgpu_doctor.examine.subjects import UnknownSubject
-from mgpu_doctor.examine.trace_targets import way_to
+from mgpu_doctor.examine.trace_targets import find_trace_route
 
 TORCH, TENSORFLOW = "r-xp /lib/libtorch_cpu.so", "r-xp /lib/libtensorflow_cc.so.2"
 
@@ -21,22 +21,22 @@ def job(monkeypatch: pytest.MonkeyPatch, maps: str = TORCH, user: int = 0, **giv
     rank = FoundProcess(
         os.getpid(), 1, RANK, "R", 0, 0, 1, "python", (), 0, 0.0, uid, "alice", None, None
     )
-    monkeypatch.setattr(trace_targets, "_job", lambda _: FoundJob(None, None, 1, (rank,)))
+    monkeypatch.setattr(trace_targets, "_find_job", lambda _: FoundJob(None, None, 1, (rank,)))
     monkeypatch.setattr(trace_targets, "read_environment", lambda *_: given)
-    monkeypatch.setattr(trace_targets, "_maps", lambda _: maps)
+    monkeypatch.setattr(trace_targets, "_read_maps", lambda _: maps)
 
 
 def test_our_probe_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     listening = tmp_path / f"node.{os.getpid()}.0.sock"
     listening.touch()
     job(monkeypatch, MGPU_DOCTOR_BOXES=str(tmp_path), KINETO_USE_DAEMON="1")
-    way = way_to("1")
+    way = find_trace_route("1")
     assert (way.sockets, way.daemon) == ({os.getpid(): str(listening)}, ())
 
 
 def test_then_kineto_s_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
     job(monkeypatch, KINETO_USE_DAEMON="1", KINETO_IPC_SOCKET_DIR="/run/dyno")
-    way = way_to("1")
+    way = find_trace_route("1")
     assert ([one.pid for one in way.daemon], way.socket_folder) == ([os.getpid()], "/run/dyno")
 
 
@@ -47,7 +47,7 @@ def test_then_kineto_s_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
         (TENSORFLOW, 0, {}, "tf.profiler.experimental.start(FOLDER)"),
         ("", 0, {}, "next time, start it"),
         (TORCH, 1, {}, "the job belongs to alice: run `mgpu-doctor trace` as alice"),
-        (TORCH, 0, {"MGPU_DOCTOR_BOXES": "/nowhere"}, "do not listen yet"),
+        (TORCH, 0, {"MGPU_DOCTOR_BOXES": "/nowhere"}, "cannot be traced yet"),
     ],
 )
 def test_why_no_way_leads_there(
@@ -55,5 +55,5 @@ def test_why_no_way_leads_there(
 ) -> None:
     job(monkeypatch, maps, user, **given)
     with pytest.raises(UnknownSubject) as found:
-        way_to("1")
+        find_trace_route("1")
     assert sentence in str(found.value)

@@ -181,8 +181,8 @@ def test_files_are_private_whole_and_packed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ([], 2, "say what"),
-        (["--serve", "--csv", "x.csv"], 2, "say what"),
+        ([], 2, "choose a format"),
+        (["--serve", "--csv", "x.csv"], 2, "choose a format"),
         (["--csv", "x.csv"], 2, "name the recording"),
         (["latest", "--csv", "x.json"], 2, "must end in .csv"),
         (["nowhere", "--timeline", "x.json"], 3, "does not exist"),

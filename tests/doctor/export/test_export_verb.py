@@ -186,17 +186,17 @@ def test_a_port_in_use() -> None:
     assert done.returncode == 3
     assert done.stderr == (
         f"mgpu-doctor: cannot listen on 127.0.0.1 port {port} (Address already in use); "
-        "--port 0 takes a free port.\n"
+        "--port 0 chooses a free port.\n"
     )
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "say what: --timeline FILE"),
-        (("latest",), "say what: --timeline FILE"),
-        (("--serve", "--listen", "0.0.0.0", "--no-token"), "is for loopback only"),
-        (("--serve", "--no-token", "--token-file", "x"), "exclude each other"),
+        ((), "choose a format: --timeline FILE"),
+        (("latest",), "choose a format: --timeline FILE"),
+        (("--serve", "--listen", "0.0.0.0", "--no-token"), "only with a loopback address"),
+        (("--serve", "--no-token", "--token-file", "x"), "cannot be used together"),
         (("--serve", "--listen", "no such name"), "no address of this machine"),
         (("--serve", "--port", "65536"), "--port"),
         (("--serve", "--interval", "0"), "--interval"),
@@ -226,6 +226,6 @@ def test_without_the_library() -> None:
     )
     assert done.returncode == 3
     assert done.stderr == (
-        "mgpu-doctor: the Prometheus client library is missing: "
+        "mgpu-doctor: the Prometheus client library is not installed: "
         f"{sys.executable} -m pip install 'prometheus-client>=0.23.1'\n"
     )

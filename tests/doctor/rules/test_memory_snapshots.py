@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from mgpu_doctor.case.profiler_case import case_of_snapshots
 from mgpu_doctor.cli import app
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.examine.subjects import MemorySnapshot, recognise
+from mgpu_doctor.examine.subjects import MemorySnapshot, recognize
 from mgpu_doctor.findings import Finding, Severity
 from tests.support.snapshots import APART, FULL, MIB, block, frames, oom, segment, written
 
@@ -31,7 +31,7 @@ def test_want_of_memory_and_who_holds_it(tmp_path: Path, protocol: int) -> None:
     path = written(
         tmp_path / "s.pickle", *FULL, events=[oom(512 * MIB, 8 * MIB)], protocol=protocol
     )
-    assert recognise(str(path)) == MemorySnapshot(path)
+    assert recognize(str(path)) == MemorySnapshot(path)
     found = only(path)
     assert (found.code, found.severity) == ("oom-device", Severity.CRITICAL)
     assert "512 MiB failed at forward model.py:41" in found.title

@@ -13,7 +13,7 @@ from mgpu_doctor.case.profiler_case import case_of_traces
 from mgpu_doctor.cli import app
 from mgpu_doctor.cli import diagnose as verb
 from mgpu_doctor.diagnose import diagnose
-from mgpu_doctor.examine.subjects import Traces, recognise
+from mgpu_doctor.examine.subjects import Traces, recognize
 from mgpu_doctor.findings import Diagnosis, Finding, Severity
 from mgpu_doctor.report.rank_rows import rows
 from mgpu_doctor.report.verdict import job_line
@@ -31,7 +31,7 @@ def warnings(found: Diagnosis) -> list[Finding]:
 
 
 def ran(*words: str) -> Result:
-    assert verb.FOUND  # the verb is loaded, as `main` does
+    assert verb.HAS_FINDINGS  # the verb is loaded, as `main` does
     return CliRunner().invoke(app, ["diagnose", *words])
 
 
@@ -82,7 +82,7 @@ def test_few_steps_and_single_ranks_name_nobody_and_say_so(tmp_path: Path) -> No
     assert warnings(few) == []
     assert any("3 steps were profiled" in one.reason for one in few.unexamined)
     one = written(tmp_path / "one", BOUND, leave_out=(1, 2, 3)) / "trace_0.json"
-    assert isinstance(recognise(str(one)), Traces)
+    assert isinstance(recognize(str(one)), Traces)
     alone = diagnose(case_of_traces([one]))
     assert warnings(alone) == []
     reasons = " ".join(gap.reason for gap in alone.unexamined)
