@@ -1,0 +1,236 @@
+"""What the probe records of jobs on simulated GPUs, and whom the doctor names, against truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import Phase, assume, given, settings
+from hypothesis import strategies as st
+from mgpu_probes.inprocess import layout
+from mgpu_probes.inprocess.device_clock import MOST_PENDING
+
+from tests.support.simulated_gpus.probed_jobs import ProbedRank, accused, case_of, train
+from tests.support.simulated_gpus.training_scripts import STRATEGIES, Job
+from tests.support.simulated_gpus.virtual_gpus import MS, RESOLUTION_NS
+
+NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
+"""A job takes up to a second to simulate: to look for a simpler one that fails takes too long."""
+MANY = settings(max_examples=120, phases=NO_SHRINKING)
+"""Random jobs per property in the slow suite; the quick one tries each strategy once."""
+COMPARABLE = ("ddp", "accumulating", "plain", "fsdp", "tensor")
+"""Ranks do the same work and wait for each other in every turn."""
+STEP = 80 * MS
+"""About the turn of a `Job`."""
+LIMITS = (0, 1, 7, 60, 300, 1_024)
+
+
+def jobs(*strategies: str, turns: int = 40) -> st.SearchStrategy[Job]:
+    """Random jobs without a fault."""
+    return st.builds(
+        Job,
+        strategy=st.sampled_from(strategies or tuple(STRATEGIES)),
+        ranks=st.integers(2, 4),
+        turns=st.just(turns),
+        forward=st.integers(5, 40).map(lambda ms: ms * MS),
+        backward=st.integers(10, 60).map(lambda ms: ms * MS),
+        optimizer=st.integers(1, 15).map(lambda ms: ms * MS),
+        input=st.integers(0, 30).map(lambda ms: ms * MS),
+        transfer=st.integers(0, 12).map(lambda ms: ms * MS),
+        kernels=st.integers(1, 6),
+        layers=st.integers(1, 4),
+        micro_batches=st.integers(1, 3),
+        period=st.integers(2, 6),
+        noise=st.sampled_from((0.0, 0.03)),
+        seed=st.integers(0, 10**6),
+        reads_loss=st.booleans(),
+        evaluates_every=st.sampled_from((0, 0, 9)),
+        saves_every=st.sampled_from((0, 0, 11)),
+        has_all_marks=st.booleans(),
+    )
+
+
+def small(strategy: str, **changes: object) -> Job:
+    """A job that takes little time to simulate."""
+    micro_batches = 2 if strategy in ("accumulating", "pipeline") else 1
+    return replace(
+        Job(strategy, ranks=3, turns=40, kernels=4, layers=2, micro_batches=micro_batches),
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def slow(job: Job, rank: int, phase: int, share: float) -> Job:
+    """The same job with a rank that takes longer in a phase, by a share of the turn."""
+    return replace(job, slow={rank: {phase: int(STEP * share)}})
+
+
+def check_phases(ranks: list[ProbedRank], job: Job) -> None:
+    """They add up to the device's wall time, and each is the device's own to within the resolution
+    of the events at its ends."""
+    spans = 4 * job.layers * job.micro_batches + 8
+    for rank in ranks:
+        assert rank.device_steps
+        assert rank.timer.dropped == 0
+        for step, truth in rank.compared():
+            assert sum(step.phases) == step.wall
+            assert abs(step.wall - truth.wall) <= RESOLUTION_NS * spans
+            for seen, real in zip(step.phases, truth.phases, strict=True):
+                assert abs(seen - real) <= RESOLUTION_NS * spans
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_phases_are_those_of_the_device(strategy: str) -> None:
+    job = small(strategy, noise=0.03, evaluates_every=9, saves_every=11)
+    check_phases(train(job, run_ahead=100), job)
+
+
+@pytest.mark.slow
+@MANY
+@given(jobs(), st.sampled_from(LIMITS))
+def test_phases_are_those_of_the_device_in_any_job(job: Job, run_ahead: int) -> None:
+    check_phases(train(job, run_ahead=run_ahead), job)
+
+
+def test_a_wait_that_no_hook_sees_counts_as_own_work_of_every_rank() -> None:
+    """FSDP2's compute stream waits for weights without a call that Python makes."""
+    job = slow(small("fsdp", has_all_marks=False), 1, layout.FORWARD, 0.2)
+    ranks = train(job, run_ahead=100)
+    check_phases(ranks, job)
+    for rank in ranks:
+        step, truth = rank.compared()[-1]
+        assert step.phases[layout.WAIT] < 0.01 * MS
+        assert (truth.blocked > 10 * MS) == (rank is not ranks[1])
+    assert accused(case_of(job, ranks)) == {}
+
+
+def check_culprit(job: Job, rank: int, share: float, **gpu: int) -> None:
+    """The slow rank is named, or nobody where little is lost."""
+    named = set(accused(case_of(job, train(job, **gpu))))
+    assert named <= {rank}
+    if share >= 0.1 and job.strategy in COMPARABLE and job.has_all_marks:
+        assert named
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_slow_rank_is_named(strategy: str) -> None:
+    job = slow(small(strategy, turns=50), 1, layout.BACKWARD, 0.15)
+    check_culprit(job, 1, 0.15, run_ahead=60)
+
+
+@pytest.mark.slow
+@MANY
+@given(
+    jobs(turns=60),
+    st.integers(0, 3),
+    st.sampled_from((layout.FORWARD, layout.BACKWARD, layout.OPTIMIZER, layout.INPUT)),
+    st.floats(0.05, 0.5),
+    st.sampled_from(LIMITS),
+)
+def test_the_slow_rank_is_named_or_nobody(
+    job: Job, rank: int, phase: int, share: float, run_ahead: int
+) -> None:
+    assume(rank < job.ranks)
+    named = set(accused(case_of(job, train(slow(job, rank, phase, share), run_ahead=run_ahead))))
+    assert named <= {rank}
+
+
+def check_hidden_stall(job: Job) -> None:
+    """A loader that the queued work hides costs the device nothing, and its rank is not named."""
+    ranks = train(job, run_ahead=1_024)
+    for rank in ranks:
+        for step in sorted(rank.device_steps)[10:]:
+            assert step.phases[layout.INPUT] <= 0.002 * step.wall
+    assert accused(case_of(job, ranks)) == {}
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_stall_of_the_loader_that_is_hidden_is_not_blamed(strategy: str) -> None:
+    check_hidden_stall(slow(small(strategy, turns=50), 1, layout.INPUT, 0.5))
+
+
+@pytest.mark.slow
+@MANY
+@given(jobs(*COMPARABLE, turns=60), st.floats(0.05, 0.6))
+def test_no_stall_of_a_loader_that_is_hidden_is_blamed(job: Job, share: float) -> None:
+    device = job.forward + job.backward + job.optimizer
+    job = replace(job, reads_loss=False, evaluates_every=0, saves_every=0, input=2 * MS)
+    check_hidden_stall(replace(job, slow={1: {layout.INPUT: int(device * share)}}))
+
+
+@pytest.mark.parametrize("prefetches", [0, 2])
+def test_a_stall_of_the_loader_that_the_device_waits_for_is_named(prefetches: int) -> None:
+    """With `loss.item()` in every turn nothing hides it, but a worker that makes batches in
+    advance does as long as a batch takes less than a turn."""
+    job = slow(small("ddp", turns=50, reads_loss=True), 1, layout.INPUT, 0.5)
+    ranks = train(job, prefetches=prefetches)
+    seen = sorted(ranks[1].device_steps)[-1].phases[layout.INPUT]
+    assert seen < MS if prefetches else abs(seen - 42 * MS) < MS
+    expected = {} if prefetches else {1: {"straggler-input"}}
+    assert accused(case_of(job, ranks)) == expected
+
+
+@pytest.mark.slow
+@settings(max_examples=40, phases=NO_SHRINKING)
+@given(
+    jobs(*COMPARABLE),
+    st.sampled_from((layout.FORWARD, layout.BACKWARD, layout.OPTIMIZER)),
+    st.floats(0.2, 0.5),
+    st.sampled_from(LIMITS),
+)
+def test_the_verdict_does_not_depend_on_how_far_the_host_may_run_ahead(
+    job: Job, phase: int, share: float, run_ahead: int
+) -> None:
+    """A turn has 60 operations and more, so that 1,024 are fewer than 16 turns. The loader is fast:
+    a slow phase would hide a rank's own wait for data, and so cost less than it lasts."""
+    job = replace(job, turns=60, kernels=24, has_all_marks=True, reads_loss=False, input=2 * MS)
+    job = slow(job, 1, phase, share)
+    assert set(accused(case_of(job, train(job, run_ahead=run_ahead)))) == {1}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_healthy_job_with_noise_is_silent(strategy: str) -> None:
+    job = small(strategy, turns=50, noise=0.03, seed=3)
+    assert accused(case_of(job, train(job, run_ahead=60))) == {}
+
+
+@pytest.mark.slow
+@MANY
+@given(jobs(turns=60), st.sampled_from(LIMITS))
+def test_no_healthy_job_has_a_culprit(job: Job, run_ahead: int) -> None:
+    assert accused(case_of(job, train(replace(job, noise=0.03), run_ahead=run_ahead))) == {}
+
+
+def check_equal_samples(job: Job, *event_ns: int) -> None:
+    """A rank whose events cost more times fewer turns, all of which the others time, too."""
+    ranks = train(job, *({"event_ns": cost} for cost in event_ns), run_ahead=60)
+    keys = [
+        {rank.host_steps[step.record - 1].before[0] for step in rank.device_steps}
+        for rank in sorted(ranks, key=lambda rank: -rank.timer.interval)
+    ]
+    rarest = [key for key in keys[0] if key > 20 * job.layers]  # intervals are found by then
+    assert rarest
+    for others in keys[1:]:
+        assert len(others.intersection(rarest)) >= 0.9 * len(rarest)
+
+
+def test_ranks_time_the_same_turns_at_different_intervals() -> None:
+    job = small("ddp", ranks=2, turns=300, forward=MS, backward=2 * MS, optimizer=MS // 2)
+    check_equal_samples(replace(job, input=0, transfer=MS // 5), 400, 3_000)
+
+
+@pytest.mark.parametrize("most_events", [0, 1, 9, 40])
+def test_running_out_of_events_blocks_nothing(most_events: int) -> None:
+    """The job runs on as without a timer."""
+    job = small("ddp")
+    for rank, free in zip(train(job, most_events=most_events), train(job), strict=True):
+        assert rank.gpu.host == free.gpu.host
+        assert rank.gpu.used <= most_events
+        for step, truth in rank.compared():
+            assert abs(step.wall - truth.wall) <= 4 * RESOLUTION_NS
+
+
+def test_many_turns_in_flight_block_nothing() -> None:
+    job = small("single", kernels=1, layers=1, ranks=1, turns=400)
+    (rank,) = train(job, run_ahead=1_024)
+    assert rank.gpu.used <= 10 * MOST_PENDING
+    assert rank.timer.dropped == 0
