@@ -4,8 +4,8 @@
 
 Cost: a loop of nine marks per turn, with and without the timer, whose events do nothing; host time
 alone. Error: phases of simulated jobs against what the simulated device did. Detection: timed turns
-until the slow rank, and no other, is named. Events: what recording one and asking for it cost; needs
-torch and a GPU.
+until the slow rank, and no other, is named. Events: what recording and asking for one cost; needs a
+GPU.
 """
 
 from __future__ import annotations
