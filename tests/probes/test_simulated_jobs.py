@@ -17,7 +17,7 @@ from tests.support.simulated_gpus.virtual_gpus import MS, RESOLUTION_NS
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 """A job takes up to a second to simulate: to look for a simpler one that fails takes too long."""
 MANY = settings(max_examples=120, phases=NO_SHRINKING)
-"""Random jobs per property in the slow suite; the quick one tries each strategy once."""
+"""Random jobs per property in the slow suite; the quick one tries a few of each kind."""
 COMPARABLE = ("ddp", "accumulating", "plain", "fsdp", "tensor")
 """Ranks do the same work and wait for each other in every turn."""
 STEP = 80 * MS
@@ -80,7 +80,7 @@ def check_phases(ranks: list[ProbedRank], job: Job) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_phases_are_those_of_the_device(strategy: str) -> None:
-    job = small(strategy, noise=0.03, evaluates_every=9, saves_every=11)
+    job = small(strategy, turns=16, noise=0.03, evaluates_every=7, saves_every=9)
     check_phases(train(job, run_ahead=100), job)
 
 
@@ -111,7 +111,7 @@ def check_culprit(job: Job, rank: int, share: float, **gpu: int) -> None:
         assert named
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["ddp", "plain", "fsdp", "pipeline"])
 def test_a_slow_rank_is_named(strategy: str) -> None:
     job = slow(small(strategy, turns=50), 1, layout.BACKWARD, 0.15)
     check_culprit(job, 1, 0.15, run_ahead=60)
@@ -143,9 +143,8 @@ def check_hidden_stall(job: Job) -> None:
     assert accused(case_of(job, ranks)) == {}
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_a_stall_of_the_loader_that_is_hidden_is_not_blamed(strategy: str) -> None:
-    check_hidden_stall(slow(small(strategy, turns=50), 1, layout.INPUT, 0.5))
+def test_a_stall_of_the_loader_that_is_hidden_is_not_blamed() -> None:
+    check_hidden_stall(slow(small("ddp", turns=50), 1, layout.INPUT, 0.5))
 
 
 @pytest.mark.slow
@@ -187,7 +186,7 @@ def test_the_verdict_does_not_depend_on_how_far_the_host_may_run_ahead(
     assert set(accused(case_of(job, train(job, run_ahead=run_ahead)))) == {1}
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["ddp", "tensor"])
 def test_a_healthy_job_with_noise_is_silent(strategy: str) -> None:
     job = small(strategy, turns=50, noise=0.03, seed=3)
     assert accused(case_of(job, train(job, run_ahead=60))) == {}
@@ -218,7 +217,7 @@ def test_ranks_time_the_same_turns_at_different_intervals() -> None:
     check_equal_samples(replace(job, input=0, transfer=MS // 5), 400, 3_000)
 
 
-@pytest.mark.parametrize("most_events", [0, 1, 9, 40])
+@pytest.mark.parametrize("most_events", [0, 9])
 def test_running_out_of_events_blocks_nothing(most_events: int) -> None:
     """The job runs on as without a timer."""
     job = small("ddp")
