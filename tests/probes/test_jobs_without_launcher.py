@@ -229,7 +229,7 @@ def test_where_rank_zero_may_be_gone_nobody_gets_a_number(
     assert numbered(job) == [(201, None), (202, None)]
     assert job is not None
     assert job.untold[0].reason.endswith(
-        "rank 0 cannot be told from the others: its rank is unknown"
+        "rank 0 cannot be distinguished from the others: its rank is unknown"
     )
 
 

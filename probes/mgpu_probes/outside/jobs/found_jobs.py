@@ -1,6 +1,6 @@
 """A training job as the process table shows it: the role of each process, and missing ranks.
 
-None: could not be read; `FoundJob.untold` says why."""
+A field is None if it could not be read; `FoundJob.untold` lists the reasons."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ class FoundProcess:
     state: str
     """Letter of proc(5): R, S, D (cannot be woken), T (stopped), t (traced), Z (zombie)."""
     rank: int | None
-    """Of a loader and of whatever else a rank started: the rank that it works for."""
+    """The rank that the process is, or that started it."""
     local_rank: int | None
     world_size: int | None
     name: str
-    """What the kernel calls its main thread: at most 15 characters."""
+    """The kernel's name of its main thread, at most 15 characters."""
     command: tuple[str, ...]
     start_ticks: int
-    """Clock ticks since boot, which tells a reused pid apart."""
+    """Start time in clock ticks since boot; distinguishes processes with the same pid."""
     cpu_seconds: float
     uid: int | None
     """The effective user."""
     user: str | None
     container: str | None
-    """Id of the container it runs in; None: in none, or ours."""
+    """Id of the container that it runs in; None: no container, or the same as ours."""
     inner_pid: int | None
-    """Its pid as its own namespace numbers it, where that is another namespace than ours."""
+    """Its pid within its own pid namespace; None if it shares ours."""
     on_device: bool | None = None
-    """Whether it holds an accelerator open; None: its open files may not be read."""
+    """Whether it has an accelerator open; None: its open files are not readable."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundUntold:
-    """What could not be seen, why, and how to let it be seen. Without a pid: of the whole job."""
+    """A source that could not be read, why, and what to do. `pid` None: the whole job."""
 
     pid: int | None
     source: str
@@ -58,12 +58,12 @@ class FoundJob:
 
     launcher: str | None
     """torchrun, mpirun, srun, accelerate, deepspeed, horovodrun, mp.spawn, TF_CONFIG, python;
-    None: nothing tells (ranks started by hand)."""
+    None: unknown (ranks started by hand)."""
     launcher_pid: int | None
     world_size: int | None
     processes: tuple[FoundProcess, ...]
     missing: tuple[int, ...] = ()
-    """Ranks that should be on this host and for which there is no process."""
+    """Ranks that should run on this host and have no process."""
     untold: tuple[FoundUntold, ...] = ()
 
     @property

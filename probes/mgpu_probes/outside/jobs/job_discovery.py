@@ -1,7 +1,7 @@
 """Finds the job of a process, and all training jobs of this machine.
 
-srun's tasks are children of slurmstepd, not of srun. Names: slurmstepd's process title
-`slurmstepd: [JOB.STEP]`; variables: srun(1)."""
+srun's tasks are children of slurmstepd, not of srun. The process title of slurmstepd,
+`slurmstepd: [JOB.STEP]`, names their step; srun(1) documents the variables."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from mgpu_probes.outside.jobs.found_jobs import (
 from mgpu_probes.outside.jobs.job_groups import (
     Group,
     assign_members,
-    expected_ranks,
     find_missing_ranks,
     find_world_size,
     group_ranks,
+    list_expected_ranks,
     may_start_ranks,
     number_by_order,
 )
@@ -60,53 +60,53 @@ PROC = Path("/proc")
 _STEP = re.compile(r"^slurmstepd: \[(\d{1,10})\.(\d{1,10})[\].]")
 MOST_WORDS = 64
 LONGEST_WORD = 400
-_LET_IT_BE_TOLD = "start the job with torchrun, or under `mgpu-doctor run`"
-_WITHOUT_LAUNCHER = {
+_REMEDY_TORCHRUN = "start the job with torchrun, or under `mgpu-doctor run`"
+_NAMES_WITHOUT_LAUNCHER = {
     "TF_CONFIG": "TF_CONFIG",
     "lightning": "lightning",
     ORDER: "mp.spawn",
     "alone": "python",
 }
-"""What tells a rank its place -> what the job is known by."""
+"""Source of the ranks' places -> name of the job's launcher, if no launcher process exists."""
 _PREFERRED = ("horovodrun", "deepspeed", "accelerate", "composer", "torchrun", "mpirun")
-"""Of several launchers within one another the one that people know the job by."""
+"""Which of several nested launchers names the job: the first of these."""
 
 
 def find(pid: int, proc: Path = PROC) -> FoundJob | None:
-    """The job that a process belongs to, or else the one with the most ranks below it; None: there
-    is no such process, or it has nothing to do with a training."""
+    """The job of a process, else the job with the most ranks below it; None if there is no such
+    process or no job."""
     found = find_below(pid, proc)
     return max(found, key=lambda job: len(job.ranks), default=None)
 
 
 def find_below(pid: int, proc: Path = PROC) -> tuple[FoundJob, ...]:
-    """The job that a process belongs to; if it belongs to none, all jobs below it."""
+    """The job of a process; if it belongs to none, all jobs below it."""
     machine = Machine(proc)
     pid = machine.process_of(pid)
     if pid not in machine.entries:
         return ()
-    jobs = _jobs(machine, _seats(machine, lenient=True))
+    jobs = _build_jobs(machine, _find_places(machine, lenient=True))
     for job in jobs:
         if any(process.pid == pid for process in job.processes):
             return (job,)
-    within = {pid, *machine.below(pid)}
+    within = {pid, *machine.descendants(pid)}
     within.update(find_step_daemons(machine, within))
     below = tuple(job for job in jobs if any(one.pid in within for one in job.processes))
-    return below or _pointed_at(machine, pid)
+    return below or _build_named_job(machine, pid)
 
 
 def find_all(proc: Path = PROC) -> tuple[FoundJob, ...]:
-    """Every training job of this machine, in the order of their start; none when in doubt."""
+    """All training jobs of this machine, oldest first. Doubtful processes are left out."""
     machine = Machine(proc)
-    found = _jobs(machine, _seats(machine, lenient=False))
-    jobs = [job for job in found if _trains(machine, job)]
+    found = _build_jobs(machine, _find_places(machine, lenient=False))
+    jobs = [job for job in found if _is_training_job(machine, job)]
     return tuple(
         sorted(jobs, key=lambda job: min(process.start_ticks for process in job.processes))
     )
 
 
 def unseen(pid: int, proc: Path = PROC) -> str:
-    """Why `find` has no job for this pid, as one sentence without its stop."""
+    """Why `find` has no job for this pid, as a sentence without its full stop."""
     if pid <= 0:
         return f"{pid} is no process id"
     if (proc / str(pid)).exists():
@@ -124,60 +124,60 @@ def unseen(pid: int, proc: Path = PROC) -> str:
     )
 
 
-def _seats(machine: Machine, *, lenient: bool) -> tuple[dict[int, Place], dict[int, int]]:
-    """All ranks; of those that multiprocessing started, which process did."""
-    seats = find_launched_ranks(machine)
-    seats.update(find_ray_ranks(machine, seats))
+def _find_places(machine: Machine, *, lenient: bool) -> tuple[dict[int, Place], dict[int, int]]:
+    """The place of each rank by pid, and the parent of each rank that multiprocessing started."""
+    places = find_launched_ranks(machine)
+    places.update(find_ray_ranks(machine, places))
     starters: dict[int, int] = {}
     for parent in list(machine.entries):
         if parent not in machine.children or not may_start_ranks(machine, parent):
             continue
-        ranks = find_spawned_ranks(machine, parent, lenient=lenient and parent not in seats)
-        if ranks and not any(pid in seats for pid in ranks):
-            seats.pop(parent, None)
-            seats.update(number_by_start(machine, parent, ranks))
+        ranks = find_spawned_ranks(machine, parent, lenient=lenient and parent not in places)
+        if ranks and not any(pid in places for pid in ranks):
+            places.pop(parent, None)
+            places.update(number_by_start(machine, parent, ranks))
             starters.update(dict.fromkeys(ranks, parent))
-    seats.update(find_unreadable_ranks(machine, seats))
+    places.update(find_unreadable_ranks(machine, places))
     for parent in list(machine.children):
         if name_launcher(machine.command(parent)) is not None:
-            seats.update(find_dead_ranks(machine, parent, seats))
-    alone = [pid for pid in _programs(machine, seats) if is_training(machine, pid)]
-    seats.update(dict.fromkeys(alone, ALONE))
-    return seats, starters
+            places.update(find_dead_ranks(machine, parent, places))
+    alone = [pid for pid in _find_lone_programs(machine, places) if is_training(machine, pid)]
+    places.update(dict.fromkeys(alone, ALONE))
+    return places, starters
 
 
-def _jobs(machine: Machine, ranks: tuple[dict[int, Place], dict[int, int]]) -> list[FoundJob]:
+def _build_jobs(machine: Machine, ranks: tuple[dict[int, Place], dict[int, int]]) -> list[FoundJob]:
     found = group_ranks(machine, *ranks)
     assign_members(machine, found)
     taken = {pid for group in found for pid in group.members}
-    for pid in _still_without_ranks(machine, taken):
-        found.append(Group(_its_program(machine, pid), [pid]))
+    for pid in _find_launchers_without_ranks(machine, taken):
+        found.append(Group(_find_single_program(machine, pid), [pid]))
     for group in found:
         number_by_order(machine, group)
     assign_members(machine, found)
     return [build_job(machine, group) for group in found]
 
 
-def _still_without_ranks(machine: Machine, taken: set[int]) -> list[int]:
-    """Launchers that have started nothing: they wait for other hosts, or their ranks are gone."""
+def _find_launchers_without_ranks(machine: Machine, taken: set[int]) -> list[int]:
+    """Launchers without ranks: they wait for other hosts, or their ranks have ended."""
     found: list[int] = []
     for pid in machine.entries:
         name = name_launcher(machine.command(pid))
         if name is not None and name not in HOSTS_SEVERAL_JOBS and pid not in taken:
             found.append(pid)
-    return [pid for pid in found if not set(machine.above(pid)).intersection(found)]
+    return [pid for pid in found if not set(machine.ancestors(pid)).intersection(found)]
 
 
-def _its_program(machine: Machine, launcher: int) -> dict[int, Place]:
-    """`accelerate launch` tells a single process nothing: it trains alone."""
+def _find_single_program(machine: Machine, launcher: int) -> dict[int, Place]:
+    """The only program below `accelerate launch`, which sets no variables for a single process."""
     if name_launcher(machine.command(launcher)) != "accelerate":
         return {}
     programs = [pid for pid in machine.children.get(launcher, ()) if may_start_ranks(machine, pid)]
     return {programs[0]: ALONE} if len(programs) == 1 else {}
 
 
-def _trains(machine: Machine, job: FoundJob) -> bool:
-    """MPI and Slurm start any kind of program."""
+def _is_training_job(machine: Machine, job: FoundJob) -> bool:
+    """Whether the job trains: MPI and Slurm start any kind of program."""
     if job.launcher not in STARTS_ANY_PROGRAM:
         return True
     return any(
@@ -185,31 +185,31 @@ def _trains(machine: Machine, job: FoundJob) -> bool:
     )
 
 
-def _programs(machine: Machine, seats: dict[int, Place]) -> list[int]:
-    """Python programs that belong to no rank or launcher, the topmost of each tree that has
-    loaded a framework."""
+def _find_lone_programs(machine: Machine, places: dict[int, Place]) -> list[int]:
+    """Python programs without a rank or launcher that have loaded a framework: the topmost of
+    each process tree."""
     found = [
         pid
         for pid in machine.entries
         if may_start_ranks(machine, pid)
         and not any(
-            above in seats or name_launcher(machine.command(above))
-            for above in (pid, *machine.above(pid))
+            above in places or name_launcher(machine.command(above))
+            for above in (pid, *machine.ancestors(pid))
         )
-        and not any(below in seats for below in machine.below(pid))
+        and not any(below in places for below in machine.descendants(pid))
         and has_framework(machine, pid)
     ]
-    return [pid for pid in found if not set(machine.above(pid)).intersection(found)]
+    return [pid for pid in found if not set(machine.ancestors(pid)).intersection(found)]
 
 
-def _pointed_at(machine: Machine, pid: int) -> tuple[FoundJob, ...]:
-    """What somebody names is taken for a training if it is a Python program at all."""
-    for above in machine.above(pid):
+def _build_named_job(machine: Machine, pid: int) -> tuple[FoundJob, ...]:
+    """The job of a process that the user named: any Python program counts as a training."""
+    for above in machine.ancestors(pid):
         same = machine.command(above) == machine.command(pid)
         started = same or is_spawned(machine.command(pid))
         if runs_python(machine, above) and started:
             pid = above
-    candidates = [one for one in (pid, *machine.below(pid)) if may_start_ranks(machine, one)]
+    candidates = [one for one in (pid, *machine.descendants(pid)) if may_start_ranks(machine, one)]
     loaded = [candidate for candidate in candidates if has_framework(machine, candidate)]
     if pid in candidates:
         loaded.append(pid)
@@ -221,9 +221,9 @@ def _pointed_at(machine: Machine, pid: int) -> tuple[FoundJob, ...]:
 
 
 def find_step_daemons(machine: Machine, pids: Iterable[int]) -> tuple[int, ...]:
-    """The slurmstepd processes that keep the tasks of these srun commands. Empty: none of `pids`
-    is one, or nothing tells which tasks are its own."""
-    here = {pid: step for pid in machine.entries if (step := _step(machine, pid)) is not None}
+    """The pids of the slurmstepd processes that run the tasks of these srun commands; empty if no
+    pid is an srun, or its tasks are unknown."""
+    here = {pid: step for pid in machine.entries if (step := _parse_step(machine, pid)) is not None}
     found: dict[int, None] = {}
     for pid in pids:
         name = parse_program(machine.command(pid))[0]
@@ -231,7 +231,7 @@ def find_step_daemons(machine: Machine, pids: Iterable[int]) -> tuple[int, ...]:
             continue
         job = (machine.environment(pid) or {}).get("SLURM_JOB_ID")
         of_job = [daemon for daemon, (number, _) in here.items() if job in (None, number)]
-        # A step that began before this command is another's.
+        # A step that started before this command belongs to another one.
         began = machine.entries[pid].started
         younger = [daemon for daemon in of_job if machine.entries[daemon].started >= began]
         if len({here[daemon] for daemon in younger}) == 1:
@@ -239,41 +239,41 @@ def find_step_daemons(machine: Machine, pids: Iterable[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _step(machine: Machine, pid: int) -> tuple[str, str] | None:
+def _parse_step(machine: Machine, pid: int) -> tuple[str, str] | None:
     command = machine.command(pid)
     match = _STEP.match(command[0]) if command else None
     return (match[1], match[2]) if match else None
 
 
 def build_job(machine: Machine, group: Group) -> FoundJob:
-    """`group`: with its members."""
-    wanted = expected_ranks(group)
-    name, pid = _launcher(machine, group)
+    """The job of a group whose members are assigned."""
+    wanted = list_expected_ranks(group)
+    name, pid = _find_launcher(machine, group)
     return FoundJob(
         launcher=name,
         launcher_pid=pid,
         world_size=find_world_size(machine, group),
-        processes=tuple(_process(machine, group, pid) for pid in group.members),
+        processes=tuple(_describe_process(machine, group, pid) for pid in group.members),
         missing=find_missing_ranks(group, wanted or ()),
-        untold=_untold(machine, group, wanted),
+        untold=_list_unread(machine, group, wanted),
     )
 
 
-def _role(machine: Machine, group: Group, pid: int) -> str:
-    if pid in group.seats:
-        return OTHER if group.seats[pid].beside else RANK
+def _find_role(machine: Machine, group: Group, pid: int) -> str:
+    if pid in group.places:
+        return OTHER if group.places[pid].is_auxiliary else RANK
     command = machine.command(pid)
     if name_launcher(command) is not None or pid in group.starters:
         return LAUNCHER
     if machine.entries[pid].name == LOADER_THREAD:
         return LOADER
     rank = group.members[pid]
-    return LOADER if rank is not None and _like_a_loader(machine, rank, pid) else OTHER
+    return LOADER if rank is not None and _is_loader(machine, rank, pid) else OTHER
 
 
-def _like_a_loader(machine: Machine, rank: int, pid: int) -> bool:
-    """PyTorch before 2.6 does not name its workers: then what a rank forks, or starts by
-    multiprocessing, is one."""
+def _is_loader(machine: Machine, rank: int, pid: int) -> bool:
+    """Whether a process is a data-loader worker of this rank. PyTorch before 2.6 does not name its
+    workers: then every process that a rank forks or starts by multiprocessing counts."""
     siblings = machine.children.get(rank, ())
     if any(machine.entries[sibling].name == LOADER_THREAD for sibling in siblings):
         return False
@@ -283,37 +283,37 @@ def _like_a_loader(machine: Machine, rank: int, pid: int) -> bool:
     return bool(command) and (command == machine.command(rank) or is_spawned(command))
 
 
-def _launcher(machine: Machine, group: Group) -> tuple[str | None, int | None]:
-    """The name and pid of the launcher that the job is known by."""
+def _find_launcher(machine: Machine, group: Group) -> tuple[str | None, int | None]:
+    """The name and pid of the job's launcher."""
     found: list[tuple[int, str, int]] = []
     for pid, rank in group.members.items():
         name = name_launcher(machine.command(pid)) if rank is None else None
         if name is not None:
             place = _PREFERRED.index(name) if name in _PREFERRED else len(_PREFERRED)
             found.append((place, name, pid))
-    if found:  # of several of one name the outermost, which comes first
+    if found:  # the outermost process comes first
         _, name, pid = min(found, key=lambda one: one[0])
         return name, pid
-    sources = {seat.told_by for seat in group.seats.values()}
-    known = next((name for one, name in _WITHOUT_LAUNCHER.items() if one in sources), None)
+    sources = {place.source for place in group.places.values()}
+    known = next((name for one, name in _NAMES_WITHOUT_LAUNCHER.items() if one in sources), None)
     return known, min(group.starters, default=None)
 
 
-def _process(machine: Machine, group: Group, pid: int) -> FoundProcess:
+def _describe_process(machine: Machine, group: Group, pid: int) -> FoundProcess:
     entry = machine.entries[pid]
     rank = group.members[pid]
-    seat = None if rank is None else group.seats[rank]
+    place = None if rank is None else group.places[rank]
     status = machine.status(pid)
-    uid = _whole(status.get("Uid", "").split(), 1)
-    inner = _whole(status.get("NSpid", "").split(), -1)
+    uid = _parse_field(status.get("Uid", "").split(), 1)
+    inner = _parse_field(status.get("NSpid", "").split(), -1)
     return FoundProcess(
         pid=pid,
         parent=entry.parent,
-        role=_role(machine, group, pid),
+        role=_find_role(machine, group, pid),
         state=entry.state,
-        rank=seat.rank if seat else None,
-        local_rank=seat.local_rank if seat else None,
-        world_size=seat.world_size if seat else None,
+        rank=place.rank if place else None,
+        local_rank=place.local_rank if place else None,
+        world_size=place.world_size if place else None,
         name=entry.name,
         command=tuple(word[:LONGEST_WORD] for word in machine.command(pid)[:MOST_WORDS]),
         start_ticks=entry.start_ticks,
@@ -326,46 +326,54 @@ def _process(machine: Machine, group: Group, pid: int) -> FoundProcess:
     )
 
 
-def _untold(
+def _list_unread(
     machine: Machine, group: Group, wanted: tuple[int, ...] | None
 ) -> tuple[FoundUntold, ...]:
     found = []
-    for pid, seat in group.seats.items():
-        if seat.rank is not None or seat.beside or machine.entries[pid].zombie:
+    for pid, place in group.places.items():
+        if place.rank is not None or place.is_auxiliary or machine.entries[pid].zombie:
             continue
-        if seat.told_by == ORDER:
-            met = seat.local_rank is not None
-            why = "the job has other hosts" if met else "rank 0 cannot be told from the others"
+        if place.source == ORDER:
+            met = place.local_rank is not None
+            why = (
+                "the job has other hosts"
+                if met
+                else "rank 0 cannot be distinguished from the others"
+            )
             reason = f"multiprocessing started it, and {why}: its rank is unknown"
-            found.append(FoundUntold(pid, "environment", reason, _LET_IT_BE_TOLD))
-        elif seat.told_by == RAY:
-            reason = "Ray Train tells a rank its number where only the rank sees it"
+            found.append(FoundUntold(pid, "environment", reason, _REMEDY_TORCHRUN))
+        elif place.source == RAY:
+            reason = "Ray Train passes a rank its number where only the rank can read it"
             remedy = "start the job under `mgpu-doctor run`"
             found.append(FoundUntold(pid, "environment", reason, remedy))
         elif machine.environment(pid) is None:
-            reason = "another user's environment may not be read: its rank is unknown"
+            reason = (
+                "the environment of another user's process is not readable: its rank is unknown"
+            )
             remedy = f"run mgpu-doctor as {_owner(machine, pid)}"
             found.append(FoundUntold(pid, "environment", reason, remedy))
         else:
-            reason = "its environment tells its rank on this host alone"
-            found.append(FoundUntold(pid, "environment", reason, _LET_IT_BE_TOLD))
-    by_order = any(seat.told_by == ORDER and seat.rank is not None for seat in group.seats.values())
+            reason = "its environment contains only its local rank"
+            found.append(FoundUntold(pid, "environment", reason, _REMEDY_TORCHRUN))
+    by_order = any(
+        place.source == ORDER and place.rank is not None for place in group.places.values()
+    )
     if by_order:
-        reason = "the ranks are told by the order in which multiprocessing started them"
-        found.append(FoundUntold(None, "environment", reason, _LET_IT_BE_TOLD))
-    elif wanted is None and group.seats:
-        reason = "nothing tells how many ranks this host should have, hence which are missing"
+        reason = "the ranks are numbered in the order in which multiprocessing started them"
+        found.append(FoundUntold(None, "environment", reason, _REMEDY_TORCHRUN))
+    elif wanted is None and group.places:
+        reason = "the number of ranks on this host is unknown, and so is which are missing"
         remedy = "start the job with a launcher that sets LOCAL_WORLD_SIZE, such as torchrun"
         found.append(FoundUntold(None, "environment", reason, remedy))
     return tuple(found)
 
 
 def _owner(machine: Machine, pid: int) -> str:
-    uid = _whole(machine.status(pid).get("Uid", "").split(), 1)
+    uid = _parse_field(machine.status(pid).get("Uid", "").split(), 1)
     return "root" if uid is None or uid == 0 else f"{processes.name_user(uid)}, or as root"
 
 
-def _whole(words: list[str], index: int) -> int | None:
+def _parse_field(words: list[str], index: int) -> int | None:
     try:
         return int(words[index])
     except (IndexError, ValueError):

@@ -1,8 +1,7 @@
-"""Which processes are ranks: by the environment that their launcher set, or by other signs.
+"""Finds the processes that are ranks, by the environment that their launcher set or otherwise.
 
-Children inherit the environment: of all processes with one place in the job, one is the rank.
-Ranks without a known number are those of other users, of Ray, zombies, and programs that train
-alone."""
+Children inherit the environment: of all processes with the same place, one is the rank. Ranks of
+other users and of Ray, and zombies, have no known number."""
 
 from __future__ import annotations
 
@@ -25,57 +24,59 @@ from mgpu_probes.outside.jobs.training_evidence import (
 )
 
 ALONE = Place("alone", 0, 0, 1, 1, (), one_host=True)
-"""The one rank of a program that trains by itself, on however many devices."""
+"""The only rank of a program that trains alone, on any number of devices."""
 UNREADABLE = Place("nothing", None, None, None, None, (), one_host=False)
 RAY = "ray"
-_OF_RAY = "ray::RayTrainWorker"
-"""How Ray Train's workers call themselves (Ray 2.60)."""
+_RAY_WORKER = "ray::RayTrainWorker"
+"""Process title of Ray Train's workers (Ray 2.60)."""
 
 
 def find_launched_ranks(machine: Machine) -> dict[int, Place]:
-    """The place of each rank that was told one."""
+    """Pid -> place of the ranks whose environment names it."""
     places = _Places(machine)
     cells: dict[int, list[int]] = {}
     for pid in machine.entries:
         may_be_one = runs_python(machine, pid) or is_launched(machine, pid)
         if may_be_one and places[pid] is not None:
-            cells.setdefault(_root(machine, places, pid), []).append(pid)
+            cells.setdefault(_find_root(machine, places, pid), []).append(pid)
     ranks: dict[int, Place] = {}
     unfilled: dict[int, Place] = {}
     for root, members in cells.items():
-        seat = places[root]
-        assert seat is not None
-        chosen = _chosen(machine, root, seat, _downwards(machine, root, members))
+        place = places[root]
+        assert place is not None
+        chosen = _choose_rank(machine, root, place, _sort_downwards(machine, root, members))
         if chosen is not None:
-            ranks[chosen] = seat
+            ranks[chosen] = place
         elif is_launched(machine, root) and len(machine.command(root)) > 1:
-            unfilled[root] = seat
-    for root, seat in unfilled.items():  # a shell that has not come to its training yet
-        below = machine.below(root)
-        if not any(pid in ranks or _launches(machine, pid) for pid in (root, *below)):
-            ranks[root] = seat
-    ranks.update(_lightning_mains(machine, places, ranks))
-    return {pid: seat for pid, seat in ranks.items() if not _only_starts(machine, pid, ranks)}
+            unfilled[root] = place
+    for root, place in unfilled.items():  # a shell that has not started its training yet
+        below = machine.descendants(root)
+        if not any(pid in ranks or _is_launcher(machine, pid) for pid in (root, *below)):
+            ranks[root] = place
+    ranks.update(_find_lightning_mains(machine, places, ranks))
+    return {
+        pid: place for pid, place in ranks.items() if not _only_starts_ranks(machine, pid, ranks)
+    }
 
 
 def is_launched(machine: Machine, pid: int) -> bool:
-    """Whether a launcher started it, itself or through a shell that was given a command."""
-    for above in machine.above(pid):
+    """Whether a launcher started it, directly or through wrappers."""
+    for above in machine.ancestors(pid):
         command = machine.command(above)
-        if _launches(machine, above):
+        if _is_launcher(machine, above):
             return True
         if not is_wrapper(command) or len(command) < 2:
             return False
     return False
 
 
-def _launches(machine: Machine, pid: int) -> bool:
+def _is_launcher(machine: Machine, pid: int) -> bool:
     return name_launcher(machine.command(pid)) is not None
 
 
 class _Places(dict[int, Place | None]):
-    """What the environment of a process tells, read when it is asked for: that takes longer than
-    all else that is read of it."""
+    """Pid -> place by its environment, read on demand: the environment is the slowest file of a
+    process to read."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()
@@ -87,28 +88,28 @@ class _Places(dict[int, Place | None]):
         return self[pid]
 
 
-def _root(machine: Machine, places: _Places, pid: int) -> int:
-    """The topmost process from which it inherited its place."""
-    for above in machine.above(pid):
+def _find_root(machine: Machine, places: _Places, pid: int) -> int:
+    """The topmost process from which this one inherited its place."""
+    for above in machine.ancestors(pid):
         if places[above] != places[pid]:
             break
         pid = above
     return pid
 
 
-def _downwards(machine: Machine, root: int, members: Iterable[int]) -> list[int]:
+def _sort_downwards(machine: Machine, root: int, members: Iterable[int]) -> list[int]:
     within = set(members)
-    return [pid for pid in (root, *machine.below(root)) if pid in within]
+    return [pid for pid in (root, *machine.descendants(root)) if pid in within]
 
 
-def _chosen(machine: Machine, root: int, seat: Place, members: Iterable[int]) -> int | None:
-    """The one that is the rank: the first that has loaded a framework, else the first Python."""
+def _choose_rank(machine: Machine, root: int, place: Place, members: Iterable[int]) -> int | None:
+    """The process that is the rank: the first with a framework loaded, else the first Python."""
     candidates = [pid for pid in members if _may_be_a_rank(machine, pid)]
     for pid in candidates:
         if has_framework(machine, pid):
             return pid
-    if seat.told_by == "slurm":
-        # Slurm tells it to whatever is run in an interactive shell too.
+    if place.source == "slurm":
+        # Slurm sets it for every command of an interactive shell too.
         candidates = [pid for pid in candidates if is_launched(machine, pid)]
     for pid in candidates:
         if runs_python(machine, pid):
@@ -125,40 +126,42 @@ def _may_be_a_rank(machine: Machine, pid: int) -> bool:
         or machine.entries[pid].name == LOADER_THREAD
         or is_wrapper(command)
         or is_helper(command)
-        or _launches(machine, pid)
+        or _is_launcher(machine, pid)
         or (is_server(machine, pid) and not is_launched(machine, pid))
     )
 
 
-def _lightning_mains(
+def _find_lightning_mains(
     machine: Machine, places: _Places, ranks: Mapping[int, Place]
 ) -> dict[int, Place]:
-    """Lightning's rank 0 starts the others and is told nothing itself."""
+    """Pid -> place of Lightning's rank 0, which starts the others and has no variables."""
     found = {}
-    for pid, seat in ranks.items():
+    for pid, place in ranks.items():
         parent = machine.entries[pid].parent
-        if seat.told_by != "lightning" or parent not in machine.entries or parent in found:
+        if place.source != "lightning" or parent not in machine.entries or parent in found:
             continue
         if places[parent] is None and runs_python(machine, parent):
-            first = None if seat.rank is None else 0
-            found[parent] = replace(seat, rank=first, local_rank=0)
+            first = None if place.rank is None else 0
+            found[parent] = replace(place, rank=first, local_rank=0)
     return found
 
 
-def _only_starts(machine: Machine, pid: int, ranks: Mapping[int, Place]) -> bool:
-    """A script that starts the ranks of a job and takes no part: it was told its place in Slurm,
-    say, and they were told theirs in the job."""
-    seat = ranks[pid]
-    others = [below for below in machine.below(pid) if below in ranks and ranks[below] != seat]
-    if not others or any(ranks[below].told_by == "lightning" for below in others):
+def _only_starts_ranks(machine: Machine, pid: int, ranks: Mapping[int, Place]) -> bool:
+    """Whether it is a script that starts the ranks and is none: its own place comes from Slurm, for
+    example, and theirs from the job."""
+    place = ranks[pid]
+    others = [
+        below for below in machine.descendants(pid) if below in ranks and ranks[below] != place
+    ]
+    if not others or any(ranks[below].source == "lightning" for below in others):
         return False
     if is_in_process_group(machine, pid) or has_device_open(machine, pid):
         return False
-    return seat.told_by == "slurm" or not has_framework(machine, pid)
+    return place.source == "slurm" or not has_framework(machine, pid)
 
 
 def find_unreadable_ranks(machine: Machine, ranks: Container[int]) -> dict[int, Place]:
-    """What a launcher started whose environment may not be read: another user's ranks."""
+    """Pid -> place of another user's ranks: below a launcher, with an unreadable environment."""
     return {
         pid: UNREADABLE
         for pid, entry in machine.entries.items()
@@ -174,8 +177,8 @@ def find_unreadable_ranks(machine: Machine, ranks: Container[int]) -> dict[int, 
 
 
 def find_ray_ranks(machine: Machine, ranks: Container[int]) -> dict[int, Place]:
-    """Workers of Ray Train that have met: Ray tells them their numbers after their start, where
-    only they see it. Where the others met is rank 0."""
+    """Pid -> place of Ray Train's workers in a process group. Ray passes them their numbers after
+    their start, where only they can read them; rank 0 hosts the store."""
     return {
         pid: Place(
             RAY,
@@ -189,14 +192,14 @@ def find_ray_ranks(machine: Machine, ranks: Container[int]) -> dict[int, Place]:
         for pid, entry in machine.entries.items()
         if pid not in ranks
         and not entry.zombie
-        and any(word.startswith(_OF_RAY) for word in machine.command(pid)[:1])
+        and any(word.startswith(_RAY_WORKER) for word in machine.command(pid)[:1])
         and is_in_process_group(machine, pid)
     }
 
 
 def find_dead_ranks(machine: Machine, parent: int, ranks: Container[int]) -> dict[int, Place]:
-    """Ranks of this launcher that ended and that it has not yet asked for. Nothing of them is left
-    but their number, their name and their parent."""
+    """Pid -> place of the launcher's zombie ranks. Only pid, name and parent of a zombie are
+    known."""
     below = machine.children.get(parent, ())
     zombies = [pid for pid in below if pid not in ranks and machine.entries[pid].zombie]
     names = {machine.entries[pid].name for pid in below if pid in ranks} if zombies else set()

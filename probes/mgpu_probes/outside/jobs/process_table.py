@@ -1,6 +1,6 @@
 """All processes of this machine at one moment, with more of each from /proc on demand.
 
-Files: proc(5). Whatever has ended meanwhile, or may not be read, is unknown."""
+Files: proc(5). Processes that have ended and unreadable files are unknown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _CHUNK = 64 << 10
 _LONGEST_NAME = 64
 _PAGE = 2048
-"""Less than this at once is the whole file: proc(5) fills pages of at least 4 KiB."""
+"""Bytes. A shorter first read is the whole file: proc(5) fills pages of at least 4 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def started(self) -> tuple[int, int]:
-        """Orders processes as they were started, those of one clock tick by their pids."""
+        """A key that sorts processes by start time, within one clock tick by pid."""
         return self.start_ticks, self.pid
 
     @property
@@ -86,7 +86,7 @@ class Machine:
             return None
 
     def command(self, pid: int) -> tuple[str, ...]:
-        """Its words; empty for a zombie."""
+        """Its command line as words; empty for a zombie."""
         if pid not in self._commands:
             text = self._read(pid, "cmdline", MOST_COMMAND) or b""
             words = text.rstrip(b"\0").split(b"\0") if text else []
@@ -94,7 +94,7 @@ class Machine:
         return self._commands[pid]
 
     def program(self, pid: int) -> str:
-        """The file that it runs; empty where that may not be read."""
+        """The path of its executable; empty if not readable."""
         if pid not in self._programs:
             try:
                 self._programs[pid] = os.readlink(f"{self._proc}/{pid}/exe")
@@ -103,38 +103,39 @@ class Machine:
         return self._programs[pid]
 
     def environment(self, pid: int) -> dict[str, str] | None:
-        """What it was started with, of the variables that tell a place; None where that may not be
-        read. Empty for a zombie."""
+        """The `VARIABLES` that it was started with; None if not readable, empty for a zombie."""
         if pid not in self._environments:
             text = self._read(pid, "environ", MOST_ENVIRONMENT)
-            self._environments[pid] = None if text is None else _told(text)
+            self._environments[pid] = None if text is None else _parse_environment(text)
         return self._environments[pid]
 
     def has_mapped(self, pid: int, names: tuple[bytes, ...]) -> bool | None:
-        """Whether a file with one of these in its path is mapped into it (proc_pid_maps(5)); None
-        where that may not be read."""
+        """Whether it has mapped a file whose path contains one of `names` (proc_pid_maps(5)); None
+        if not readable."""
         key = (pid, names)
         if key not in self._mapped:
             self._mapped[key] = self._search(f"{self._proc}/{pid}/maps", names)
         return self._mapped[key]
 
     def status(self, pid: int) -> dict[str, str]:
+        """The fields of proc_pid_status(5); empty if not readable."""
         text = (self._read(pid, "status", 16 << 10) or b"").decode("utf-8", "replace")
         lines = (line.partition(":") for line in text.split("\n"))
         return {key: value.strip() for key, _, value in lines}
 
     def cgroup(self, pid: int) -> str:
+        """The text of proc_pid_cgroup(5); empty if not readable."""
         return (self._read(pid, "cgroup", 16 << 10) or b"").decode("utf-8", "replace")
 
     def namespace(self, pid: int, kind: str) -> str | None:
-        """The identity of its namespace of this kind (namespaces(7))."""
+        """The identity of its namespace of this kind (namespaces(7)); None if not readable."""
         try:
             return os.readlink(f"{self._proc}/{pid}/ns/{kind}")
         except OSError:
             return None
 
     def threads(self, pid: int) -> list[str]:
-        """The names of its first threads."""
+        """The names of its first `MOST_THREADS` threads."""
         if pid not in self._threads:
             try:
                 ids = os.listdir(f"{self._proc}/{pid}/task")[:MOST_THREADS]
@@ -145,25 +146,25 @@ class Machine:
         return self._threads[pid]
 
     def listening(self, within: str) -> set[str]:
-        """The unix sockets, as `open_files` names them, that have this in their paths."""
+        """The unix sockets whose paths contain `within`, as `open_files` names them."""
         text = (self._read("net", "unix", MOST_MAPS) or b"").decode("utf-8", "replace")
         # Num RefCount Protocol Flags Type St Inode Path: proc_net(5)
         lines = (line.split(None, 7) for line in text.splitlines())
         return {f"socket:[{words[6]}]" for words in lines if len(words) == 8 and within in words[7]}
 
     def open_files(self, pid: int) -> list[str]:
-        """What its first descriptors lead to."""
+        """The targets of its first `MOST_FILES` file descriptors."""
         folder = f"{self._proc}/{pid}/fd"
         found = []
         try:
             for name in os.listdir(folder)[:MOST_FILES]:
                 found.append(os.readlink(f"{folder}/{name}"))
         except OSError:
-            pass  # not ours to read, or a descriptor closed meanwhile: what was read counts
+            pass  # not readable, or a descriptor was closed: what was read counts
         return found
 
     def age(self, entry: Entry) -> float | None:
-        """Seconds since it started."""
+        """Seconds since it started; None if unknown."""
         try:
             with open(f"{self._proc}/uptime", encoding="ascii") as file:
                 uptime = float(file.read(64).split()[0])
@@ -172,13 +173,13 @@ class Machine:
         return max(0.0, uptime - entry.start_ticks / _TICKS)
 
     def process_of(self, thread: int) -> int:
-        """The process of a thread: some tools show threads as processes. /proc does not list
-        them, and has them all the same."""
-        told = "" if thread in self.entries else self.status(thread).get("Tgid", "")
-        return int(told) if told.isdigit() else thread
+        """The pid of a thread's process; other ids as they are. Some tools show thread ids as pids:
+        /proc does not list these and still has their files."""
+        pid = "" if thread in self.entries else self.status(thread).get("Tgid", "")
+        return int(pid) if pid.isdigit() else thread
 
-    def above(self, pid: int) -> list[int]:
-        """Its parent, that one's parent and so on."""
+    def ancestors(self, pid: int) -> list[int]:
+        """The pids of its ancestors, nearest first."""
         found: list[int] = []
         entry = self.entries.get(pid)
         while entry is not None and entry.parent in self.entries and entry.parent not in found:
@@ -186,8 +187,8 @@ class Machine:
             entry = self.entries[entry.parent]
         return found
 
-    def below(self, pid: int) -> list[int]:
-        """All that descend from it, nearest first."""
+    def descendants(self, pid: int) -> list[int]:
+        """The pids of its descendants, nearest first."""
         found = list(self.children.get(pid, ()))
         for child in found:
             found.extend(self.children.get(child, ()))
@@ -221,13 +222,13 @@ class Machine:
                 left -= len(part)
             return b"".join(parts)
         except OSError:
-            return None  # it ended meanwhile
+            return None  # the process has ended
         finally:
             os.close(descriptor)
 
 
-def _told(environment: bytes) -> dict[str, str]:
-    """The first of each name, as getenv(3) finds it."""
+def _parse_environment(environment: bytes) -> dict[str, str]:
+    """The `VARIABLES` in an environment; of duplicates the first, as getenv(3) finds it."""
     found: dict[str, str] = {}
     for item in environment.split(b"\0"):
         key, _, value = item.partition(b"=")

@@ -26,32 +26,32 @@ VARIABLES = frozenset(
         *("SLURM_NNODES", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_LOCALID"),
     }
 )
-"""All that is looked at: the rest of an environment, where passwords may be, is not kept."""
+"""The only variables that are kept: others may contain passwords."""
 _WORKERS = ("chief", "master", "worker")
 """Tasks of a TF_CONFIG that are ranks, in their order; `master` is the older name of `chief`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    told_by: str
+    source: str
     """environment, mpi, slurm, horovod, lightning, TF_CONFIG."""
     rank: int | None
     local_rank: int | None
     world_size: int | None
     local_world_size: int | None
-    """Ranks on this host; None: not told."""
-    meeting: tuple[str, ...]
-    """What all ranks of the job share; empty: nothing that tells it from another job."""
+    """Ranks on this host; None: unknown."""
+    rendezvous: tuple[str, ...]
+    """Key that all ranks of the job share and no other job has; empty: unknown."""
     one_host: bool
-    """The ranks can meet on this host alone."""
-    beside: bool = False
-    """Of the job and no rank: a parameter server, an evaluator."""
+    """Whether all ranks of the job are on this host."""
+    is_auxiliary: bool = False
+    """Whether it belongs to the job without being a rank: a parameter server, an evaluator."""
 
 
 def parse_place(environment: Mapping[str, str]) -> Place | None:
-    """Where the environment says that the process belongs; None: it says nothing.
+    """The place that the environment names; None if it names none.
 
-    The environment alone makes no rank: children inherit it."""
+    A process with a place need not be a rank: children inherit the environment."""
     for reader in (_torch, _horovod, _mpi, _hydra, _tensorflow, _slurm, _lightning):
         found = reader(environment)
         if found is not None:
@@ -74,12 +74,12 @@ def _torch(environment: Mapping[str, str]) -> Place | None:
     if local_world is None:
         local_world = _number(environment, "LOCAL_SIZE")  # DeepSpeed's word for it
     return Place(
-        told_by="environment",
+        source="environment",
         rank=rank,
         local_rank=_number(environment, "LOCAL_RANK"),
         world_size=world,
         local_world_size=local_world,
-        meeting=("torch", run, address, port, str(world)) if port else (),
+        rendezvous=("torch", run, address, port, str(world)) if port else (),
         one_host=is_loopback(address) or local_world == world,
     )
 
@@ -92,12 +92,12 @@ def _horovod(environment: Mapping[str, str]) -> Place | None:
     port = environment.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
     local_world = _number(environment, "HOROVOD_LOCAL_SIZE")
     return Place(
-        told_by="horovod",
+        source="horovod",
         rank=rank,
         local_rank=_number(environment, "HOROVOD_LOCAL_RANK"),
         world_size=world,
         local_world_size=local_world,
-        meeting=("horovod", address, port) if port else (),
+        rendezvous=("horovod", address, port) if port else (),
         one_host=is_loopback(address) or local_world == world,
     )
 
@@ -110,12 +110,12 @@ def _mpi(environment: Mapping[str, str]) -> Place | None:
     local_world = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE")
     job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid", "")
     return Place(
-        told_by="mpi",
+        source="mpi",
         rank=rank,
         local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK"),
         world_size=world,
         local_world_size=local_world,
-        meeting=("mpi", job) if job else (),
+        rendezvous=("mpi", job) if job else (),
         one_host=local_world == world,
     )
 
@@ -127,18 +127,18 @@ def _hydra(environment: Mapping[str, str]) -> Place | None:
         return None
     local_world = _number(environment, "MPI_LOCALNRANKS")
     return Place(
-        told_by="mpi",
+        source="mpi",
         rank=rank,
         local_rank=_number(environment, "MPI_LOCALRANKID"),
         world_size=world,
         local_world_size=local_world,
-        meeting=(),
+        rendezvous=(),
         one_host=local_world == world,
     )
 
 
 def _slurm(environment: Mapping[str, str]) -> Place | None:
-    """Of a step: what a batch script runs without srun is told a place as well, and has none."""
+    """A task of a step. Slurm sets SLURM_PROCID in a batch script too, which is no task."""
     if _number(environment, "SLURM_STEP_ID") is None:
         return None
     rank = _number(environment, "SLURM_PROCID")
@@ -148,37 +148,37 @@ def _slurm(environment: Mapping[str, str]) -> Place | None:
     nodes = _number(environment, "SLURM_STEP_NUM_NODES") or _number(environment, "SLURM_NNODES")
     job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
     return Place(
-        told_by="slurm",
+        source="slurm",
         rank=rank,
         local_rank=_number(environment, "SLURM_LOCALID"),
         world_size=world,
         local_world_size=world if nodes == 1 else None,
-        meeting=("slurm", job, step) if job else (),
+        rendezvous=("slurm", job, step) if job else (),
         one_host=nodes == 1,
     )
 
 
 def _lightning(environment: Mapping[str, str]) -> Place | None:
-    """The children that Lightning's own launcher starts: their rank is told by the node's and
-    their local one. Rank 0 is their parent, which has none of this."""
+    """The children of Lightning's own launcher, which know their node and local rank. Rank 0 is
+    their parent and has none of these variables."""
     local, world = _number(environment, "LOCAL_RANK"), _number(environment, "WORLD_SIZE")
     if local is None or world is None or "NODE_RANK" not in environment:
         return None
     one_host = environment["NODE_RANK"] == "0" and is_loopback(environment.get("MASTER_ADDR", ""))
     port = environment.get("MASTER_PORT", "")
     return Place(
-        told_by="lightning",
+        source="lightning",
         rank=local if one_host and local < world else None,
         local_rank=local,
         world_size=world,
         local_world_size=world if one_host else None,
-        meeting=("torch", environment.get("MASTER_ADDR", ""), port) if port else (),
+        rendezvous=("torch", environment.get("MASTER_ADDR", ""), port) if port else (),
         one_host=one_host,
     )
 
 
 def _tensorflow(environment: Mapping[str, str]) -> Place | None:
-    """Chief, then workers, are the ranks; parameter servers and evaluators are of the job only."""
+    """The chief, then the workers, are the ranks; parameter servers and evaluators are not."""
     try:
         config = json.loads(environment.get("TF_CONFIG", ""))
         cluster, task = config["cluster"], config["task"]
@@ -196,19 +196,19 @@ def _tensorflow(environment: Mapping[str, str]) -> Place | None:
     every = [host for listed in hosts.values() for host in listed]
     one_host = all(map(is_loopback, every)) or len({host.rpartition(":")[0] for host in every}) == 1
     return Place(
-        told_by="TF_CONFIG",
+        source="TF_CONFIG",
         rank=rank,
         local_rank=None,
         world_size=before or None,
         local_world_size=before if one_host and before else None,
-        meeting=("TF_CONFIG", json.dumps(hosts)[:MOST_CLUSTER]),
+        rendezvous=("TF_CONFIG", json.dumps(hosts)[:MOST_CLUSTER]),
         one_host=one_host,
-        beside=kind not in _WORKERS,
+        is_auxiliary=kind not in _WORKERS,
     )
 
 
 def _number(environment: Mapping[str, str], key: str) -> int | None:
-    """None: not there, or no such number (an empty variable, a lying one)."""
+    """The variable's value from 0 to `MOST_RANKS`; None if it is missing or invalid."""
     text = environment.get(key, "").strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 8):
         return None

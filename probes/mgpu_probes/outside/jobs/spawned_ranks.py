@@ -23,50 +23,50 @@ from mgpu_probes.outside.jobs.training_evidence import (
 
 ORDER = "order"
 _HANDLES = re.compile(r"tracker_fd=(\d{1,9}), pipe_handle=(\d{1,9})")
-_SEVERAL_HOSTS = (
+_HOST_OPTIONS = (
     "--node_rank", "--node-rank", "--nodes", "--nnodes", "--num_nodes", "--num-nodes",
     "--machine_rank", "--machine-rank", "--dist-url", "--dist_url", "--num-machines",
 )  # fmt: skip
-_MEANWHILE = 1.5
-"""A process that starts ranks and waits for them computes no more than they do."""
+_IDLE_RATIO = 1.5
+"""CPU time of the parent, relative to its ranks, up to which it only waits for them."""
 _MANAGER = "/pymp-"
 """Where multiprocessing's managers listen: a socket in a folder of this name."""
 
 
 def find_spawned_ranks(machine: Machine, parent: int, *, lenient: bool) -> list[int]:
-    """The ranks among those that multiprocessing started for `parent`, in the order of their
-    start; a dead one that nobody has asked for counts. Empty: these are no ranks.
+    """The pids of the ranks among the children of `parent` that multiprocessing started, oldest
+    first, zombies included; empty if they are no ranks.
 
-    `lenient`: take them for ranks also before they begin to meet."""
-    alive = [pid for pid in _started(machine, parent) if _may_be_a_rank(machine, pid)]
+    `lenient`: they count as ranks even before they join a process group."""
+    alive = [pid for pid in _list_started(machine, parent) if _may_be_a_rank(machine, pid)]
     if not alive or is_in_process_group(machine, parent):
         return []
-    ranks = _ranks(machine, parent, alive, lenient=lenient)
+    ranks = _find_ranks(machine, parent, alive, lenient=lenient)
     if not ranks:
         return []
     names = {machine.entries[pid].name for pid in ranks}
     first = machine.entries[ranks[0]].started
     dead = [
         pid
-        for pid in _all_children(machine, parent)
+        for pid in _list_children(machine, parent)
         if (entry := machine.entries[pid]).zombie and entry.name in names and entry.started >= first
     ]
     return sorted(ranks + dead, key=lambda pid: machine.entries[pid].started)
 
 
 def number_by_start(machine: Machine, parent: int, ranks: Sequence[int]) -> dict[int, Place]:
-    """Their places. They get numbers only where the first of them is certainly rank 0: it may have
-    ended, and been asked for, before."""
+    """Pid -> place of these ranks. They are numbered only if the first of them is certainly rank 0:
+    rank 0 may have ended and been reaped."""
     sure = _is_rank_zero(machine, ranks[0])
-    here = _one_host(machine, parent)
+    here = _is_on_one_host(machine, parent)
     return {
         pid: Place(
-            told_by=ORDER,
+            source=ORDER,
             rank=index if here and sure else None,
             local_rank=index if sure else None,
             world_size=None,
             local_world_size=None,
-            meeting=(),
+            rendezvous=(),
             one_host=here,
         )
         for index, pid in enumerate(ranks)
@@ -74,10 +74,10 @@ def number_by_start(machine: Machine, parent: int, ranks: Sequence[int]) -> dict
 
 
 def _is_rank_zero(machine: Machine, pid: int) -> bool:
-    """Whether the first that is left is the first that was started.
+    """Whether the first remaining child is the first that was started.
 
-    Programs join what they start in its order, so a dead one that nobody has joined is. Rank 0
-    hosts the TCP store. And the first child of multiprocessing.popen_spawn_posix gets the second
+    Programs join their children in order, so a zombie is the first. Rank 0 hosts the TCP store. And
+    the first child of multiprocessing.popen_spawn_posix gets the second
     descriptor after that of the resource tracker, if the program opened nothing between (measured
     with Python 3.11)."""
     if machine.entries[pid].zombie or hosts_store(machine, pid):
@@ -86,37 +86,37 @@ def _is_rank_zero(machine: Machine, pid: int) -> bool:
     return any(match is not None and int(match[2]) == int(match[1]) + 2 for match in handles)
 
 
-def _ranks(machine: Machine, parent: int, alive: list[int], *, lenient: bool) -> list[int]:
-    """Those of the living that are ranks, in the order of their start."""
+def _find_ranks(machine: Machine, parent: int, alive: list[int], *, lenient: bool) -> list[int]:
+    """The ranks among the living children, oldest first."""
     alive = sorted(alive, key=lambda pid: machine.entries[pid].started)
     met = [pid for pid in alive if has_joined_group(machine, pid)]
     if met:
-        return met  # a group is there only when all have come
+        return met  # these threads exist only once the group is complete
     managers = machine.listening(_MANAGER)
     alive = [pid for pid in alive if managers.isdisjoint(machine.open_files(pid))]
     stores = [index for index, pid in enumerate(alive) if hosts_store(machine, pid)]
     if stores:
-        return alive[stores[0] :]  # the meeting place is in rank 0, the first of them
+        return alive[stores[0] :]  # rank 0, the first of them, hosts the store
     if any(is_in_process_group(machine, pid) for pid in alive):
         return alive
     several = len(alive) > 1 and not has_device_open(machine, parent)
     if several and all(has_device_open(machine, pid) for pid in alive):
         return alive
-    return alive if several and lenient and _parent_waits(machine, parent, alive) else []
+    return alive if several and lenient and _is_parent_idle(machine, parent, alive) else []
 
 
-def _parent_waits(machine: Machine, parent: int, alive: list[int]) -> bool:
+def _is_parent_idle(machine: Machine, parent: int, alive: list[int]) -> bool:
     most = max(machine.entries[pid].cpu_seconds for pid in alive)
-    idle = machine.entries[parent].cpu_seconds <= _MEANWHILE * most
+    idle = machine.entries[parent].cpu_seconds <= _IDLE_RATIO * most
     return idle and any(has_framework(machine, pid) for pid in alive)
 
 
-def _started(machine: Machine, parent: int) -> list[int]:
-    """By multiprocessing: anew, by a fork, or through its fork server."""
+def _list_started(machine: Machine, parent: int) -> list[int]:
+    """The children that multiprocessing started: spawned, forked, or by its fork server."""
     own = machine.command(parent)
     return [
         pid
-        for pid in _all_children(machine, parent)
+        for pid in _list_children(machine, parent)
         if (command := machine.command(pid))
         and (
             is_spawned(command)
@@ -126,8 +126,8 @@ def _started(machine: Machine, parent: int) -> list[int]:
     ]
 
 
-def _all_children(machine: Machine, parent: int) -> list[int]:
-    """Those of its fork server too."""
+def _list_children(machine: Machine, parent: int) -> list[int]:
+    """The pids of its children and of its fork server's children."""
     direct = list(machine.children.get(parent, ()))
     servers = [pid for pid in direct if is_fork_server(machine.command(pid))]
     return direct + [pid for server in servers for pid in machine.children.get(server, ())]
@@ -145,8 +145,8 @@ def _may_be_a_rank(machine: Machine, pid: int) -> bool:
     )
 
 
-def _one_host(machine: Machine, parent: int) -> bool:
-    if any(word.partition("=")[0] in _SEVERAL_HOSTS for word in machine.command(parent)):
+def _is_on_one_host(machine: Machine, parent: int) -> bool:
+    if any(word.partition("=")[0] in _HOST_OPTIONS for word in machine.command(parent)):
         return False
     address = (machine.environment(parent) or {}).get("MASTER_ADDR")
     return address is None or is_loopback(address)
