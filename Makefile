@@ -30,10 +30,10 @@ demo: $(READY)
 	@echo "  $(BIN)/mgpu-doctor explain straggler-input              what the finding means"
 	@echo "  $(BIN)/mgpu-doctor run -- torchrun --nproc-per-node 4 your_script.py"
 
-# Two processes, as a small machine has two cores. The tests of a file stay together: they
-# share what it sets up.
+# One process more than a small machine has cores: tests also wait for screens and processes. The
+# tests of a file stay together: they share what it sets up.
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 # First what holds on a busy machine, in two processes: property tests with many examples, and slow
 # tests that do not judge speed. Then the jobs whose timing is judged, one at a time.

@@ -8,6 +8,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ for ignored in (signal.SIGINT, signal.SIGQUIT):
 
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no failure of a test."""
-settings.register_profile("quick", UNTIMED, derandomize=True, max_examples=25)
+settings.register_profile("quick", UNTIMED, derandomize=True, max_examples=10)
 settings.register_profile("thorough", UNTIMED, derandomize=True, max_examples=200)
 settings.register_profile("search", UNTIMED, derandomize=False, max_examples=200)
 settings.load_profile("quick")
@@ -59,9 +60,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Libraries:
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Libraries]:
     """The pretend NVML library in all its kinds."""
-    return Libraries(tmp_path_factory.mktemp("nvml"))
+    built = Libraries(tmp_path_factory.mktemp("nvml"))
+    yield built
+    built.close()
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from mgpu_probes.outside.stacks.kernel_waits import Holders
 from mgpu_probes.outside.stacks.stack_threads import Json
 
 from mgpu_doctor.case.job_snapshots import read_look
+from tests.support.seeds import at_most
 
 _LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 _KEYS = st.sampled_from(
@@ -79,7 +80,7 @@ def test_a_process_cannot_lie_by_its_name(tmp_path: Path) -> None:
     assert ptrace_permission.explain_denial(7, tmp_path, 1000)[0].startswith("it belongs to root")
 
 
-@settings(max_examples=50)
+@settings(max_examples=at_most(50))
 @given(
     st.dictionaries(
         st.sampled_from(

@@ -71,6 +71,7 @@ def test_torchs_own_server_answers(folder: Path) -> None:
             worker_socket.ask_worker(str(path), "no_such_handler", SECONDS)
 
 
+@pytest.mark.slow
 def test_with_pythons_lock_held_only_what_needs_it_is_late(folder: Path) -> None:
     path = folder / "rank.sock"
     with rank(path, "gil", "clock_nanosleep"):

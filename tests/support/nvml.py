@@ -1,4 +1,6 @@
-"""Ask the GPU probe, in a process of its own that loads the pretend NVML library."""
+"""Ask the GPU probe, in a process of its own that loads the pretend NVML library.
+
+A server per library loads the probe once and forks for each question."""
 
 from __future__ import annotations
 
@@ -8,15 +10,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.fakenvml.fakenvml import build
 from tests.fakenvml.scenarios import Box
 
-_SAMPLE = """
-import json, os, sys, time
+_SERVER = """
+import json, os, sys, time, traceback
 from mgpu_probes.outside.devices import Devices, driver_polling
 
 driver_polling.SLOW_CALL = 60.0  # who asks may wait for a core: that is no slow driver
@@ -26,14 +28,30 @@ def settled(sample):
     return None not in traffic and not any(one["trouble"] for one in sample["devices"])
 
 ENOUGH = {"once": lambda sample: True, "settled": settled, "events": lambda one: one["events"]}
-devices = Devices(**json.loads(sys.argv[1]))
+
+def read(environment, options, machines):
+    os.environ.update(environment)
+    devices, samples = Devices(**options), []
+    for wanted, name in machines:
+        os.replace(name, os.environ["FAKENVML_STATE"])
+        while not ENOUGH[wanted](sample := devices.sample()):
+            time.sleep(0.01)
+        samples.append(sample)
+    devices.close()
+    return samples
+
 for line in sys.stdin:
-    wanted, name = line.split(maxsplit=1)
-    os.replace(name.strip(), os.environ["FAKENVML_STATE"])
-    while not ENOUGH[wanted](sample := devices.sample()):
-        time.sleep(0.01)
-    print(json.dumps(sample))
-devices.close()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = {"samples": read(*json.loads(line))}
+        except BaseException:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if status:
+        print(json.dumps({"error": f"the reader ended with status {status}"}), flush=True)
 """
 
 
@@ -54,12 +72,18 @@ class Libraries:
             self._built[kind] = PretendNvml(folder)
         return self._built[kind]
 
+    def close(self) -> None:
+        for library in self._built.values():
+            library.close()
+
 
 @dataclass(frozen=True)
 class PretendNvml:
     """The folder of a built library; machines are asked about by `samples`."""
 
     folder: Path
+    _servers: dict[str | None, subprocess.Popen[str]] = field(default_factory=dict)
+    """By PYTHONPATH, which only a new process heeds."""
 
     def environment(self, state: Path) -> dict[str, str]:
         return {
@@ -82,24 +106,37 @@ class PretendNvml:
         """What one `Devices` reads when the machine is each of `boxes` in turn, all of it anew each
         time. `last`: what to wait for on the last machine: `events`, or `settled`: everything
         known."""
-        lines = []
+        machines = []
         for place, box in enumerate(boxes):
             name = state.with_suffix(f".{place}")
             box.write(str(name))
-            lines.append(f"{last if place == len(boxes) - 1 else 'once'} {name}\n")
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                _SAMPLE,
-                json.dumps({"patience": patience, "slowly": 0, "stays": stays, "details": details}),
-            ],
-            input="".join(lines),
-            env={**self.environment(state), **(environment or {})},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
+            machines.append((last if place == len(boxes) - 1 else "once", str(name)))
+        options = {"patience": patience, "slowly": 0, "stays": stays, "details": details}
+        given = {"FAKENVML_STATE": str(state), **(environment or {})}
+        server = self._server(given.get("PYTHONPATH"))
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps((given, options, machines)) + "\n")
+        server.stdin.flush()
+        answer = json.loads(server.stdout.readline())
+        assert "samples" in answer, answer["error"]
+        samples: list[dict[str, Any]] = answer["samples"]
+        return samples
+
+    def _server(self, pythonpath: str | None) -> subprocess.Popen[str]:
+        if pythonpath not in self._servers:
+            environment = self.environment(self.folder / "state")
+            if pythonpath is not None:
+                environment["PYTHONPATH"] = pythonpath
+            self._servers[pythonpath] = subprocess.Popen(
+                [sys.executable, "-c", _SERVER],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+                text=True,
+            )
+        return self._servers[pythonpath]
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.communicate()

@@ -95,6 +95,20 @@ async def check_screen(pilot: Pilot[Any], name: str) -> None:
     check(name, screen_text(pilot.app))
 
 
+async def check_sizes(pilot: Pilot[Any], name: str) -> None:
+    """Checks the screen of an app that starts at 120 × 40 at all sizes, one after the other."""
+    await check_screen(pilot, name)
+    for size in SIZES:
+        if size != GOLDEN_SIZE:
+            await pilot.resize_terminal(*size)
+            await _resized(pilot, Size(*size))
+            await check_screen(pilot, name)
+
+
+async def _resized(pilot: Pilot[Any], size: Size) -> None:
+    await until(pilot, lambda: pilot.app.screen.size == size, f"the size {size}")
+
+
 def cut_off(app: App[Any]) -> list[str]:
     """What does not fit: lines of a panel that are wider than it, widgets beyond the screen."""
     wide = [

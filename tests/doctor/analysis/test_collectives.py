@@ -12,6 +12,7 @@ from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
 from mgpu_doctor.analysis.collectives.first_divergence import diverged, doubt
 from mgpu_doctor.case.flight_records import Collective, Flight
 from tests.support.flights import Call, recorded, schedule, simulated
+from tests.support.seeds import at_most
 
 LATE = 30.0
 LINES = {
@@ -354,7 +355,7 @@ def test_a_dump_made_earlier_is_no_delay() -> None:
 healthy = st.tuples(st.integers(0, 10_000), st.integers(2, 6), st.integers(1, 30))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=at_most(150), deadline=None)
 @given(healthy, st.lists(st.floats(0.0, 3.0), min_size=6, max_size=6), st.booleans(), st.booleans())
 def test_no_healthy_schedule_diverges(
     shape: tuple[int, int, int], moments: list[float], frames: bool, nccl: bool
@@ -374,7 +375,7 @@ def test_no_healthy_schedule_diverges(
     assert diverged(flights) is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=at_most(150), deadline=None)
 @given(healthy, st.data())
 def test_no_wrong_rank_is_named(shape: tuple[int, int, int], data: st.DataObject) -> None:
     """One rank leaves out a call, makes another, one of another size or none at all any more."""

@@ -15,6 +15,7 @@ from mgpu_doctor.analysis.steps.step_alignment import join
 from mgpu_doctor.analysis.steps.work_and_wait import attribute
 from mgpu_doctor.diagnose import diagnose
 from tests.support.pipelines import Pipeline, pipeline_case
+from tests.support.seeds import at_most
 from tests.support.synthetic import Fault, Synthetic, synthetic_case
 
 WORK = 0.0267
@@ -49,7 +50,7 @@ def test_work_that_is_uneven_in_turn_is_no_lasting_imbalance() -> None:
     assert found.communication == pytest.approx((1 + 1 / 4) / 2, rel=0.01)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=at_most(30))
 @given(
     ranks=st.integers(2, 9),
     seed=st.integers(0, 99),

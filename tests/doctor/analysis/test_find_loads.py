@@ -11,6 +11,7 @@ from mgpu_doctor.analysis.measures import Measures, measure
 from mgpu_doctor.analysis.structure.load_imbalance import Loads
 from mgpu_doctor.case.model import Case
 from tests.support.recurring import Seconds, healthy, job_of
+from tests.support.seeds import at_most
 from tests.support.synthetic import Fault, Synthetic, oversubscribed, synthetic_case
 
 UNITS = ("samples", "tokens")
@@ -133,7 +134,7 @@ def test_a_smaller_last_batch_on_all_ranks_is_well() -> None:
     assert loads(loaded(Synthetic(steps=200), load)) == Loads()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=at_most(60), deadline=None, derandomize=True)
 @given(
     ranks=st.integers(2, 8),
     steps=st.integers(25, 200),

@@ -10,7 +10,7 @@ from mgpu_probes.inprocess.layout import PHASES as PHASES_OF_A_BOX
 
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
-from tests.support.seeds import few_or_sweep
+from tests.support.seeds import at_most, few_or_sweep
 from tests.support.synthetic import (
     BASE,
     Fault,
@@ -204,7 +204,7 @@ def test_missing_ranks_unequal_lengths_and_unmeasured_phases() -> None:
     assert found.by_phase["transfer"] is None
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=at_most(40))
 @given(
     ranks=st.sampled_from([2, 3, 4, 8]),
     culprit=st.integers(0, 7),

@@ -19,6 +19,7 @@ from mgpu_doctor.analysis.stacks.hang_analysis import (
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from tests.support import looking
 from tests.support.looking import LOCKED, LOOP, WAITS, Scene, Seen, collective, moving, scene, stuck
+from tests.support.seeds import at_most
 
 
 def named(hang: Hang | None) -> tuple[Kind, list[int | None]] | None:
@@ -294,7 +295,7 @@ STUCK: dict[str, tuple[Seen, Doing]] = {
 WAITING = (collective(), looking.BACKWARD, collective("recv", 52), collective("barrier", 66))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=at_most(60), deadline=None)
 @given(
     ranks=st.integers(2, 40),
     chosen=st.sets(st.integers(0, 39), min_size=1, max_size=3),
@@ -325,7 +326,7 @@ POSES = (
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=at_most(80), deadline=None)
 @given(
     poses=st.lists(
         st.lists(st.sampled_from(POSES), min_size=5, max_size=5), min_size=2, max_size=12

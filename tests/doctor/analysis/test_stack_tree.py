@@ -10,6 +10,7 @@ from mgpu_doctor.analysis.stacks.prefix_tree import Branch, build_newest_tree
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from tests.support import looking
 from tests.support.looking import LOCKED, LOOP, Scene, Seen, collective, scene
+from tests.support.seeds import at_most
 
 
 def calls(branch: Branch) -> list[str]:
@@ -59,7 +60,7 @@ def test_a_dead_rank_has_a_place_and_an_unknown_one_its_pid() -> None:
     assert {leaf.doing for leaf in leaves(root) if leaf.ranks == (1,)} == {Doing.DEAD}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=at_most(60), deadline=None)
 @given(
     st.lists(
         st.lists(st.sampled_from(["a train.py:1", "b train.py:2", "c util.py:3"]), max_size=6),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mgpu_doctor.analysis.measures import measure
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from tests.support.recurring import Seconds, healthy, job_of
-from tests.support.seeds import few_or_sweep
+from tests.support.seeds import at_most, few_or_sweep
 from tests.support.synthetic import Synthetic, oversubscribed, synthetic_case
 
 
@@ -89,7 +89,7 @@ MACHINES = st.builds(
 )
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=at_most(25), deadline=None, derandomize=True)
 @given(MACHINES)
 def test_any_healthy_job(machine: Machine) -> None:
     job = machine.job

@@ -18,6 +18,7 @@ from mgpu_doctor.case.device_samples import (
     Pcie,
     device_sample,
 )
+from tests.support.seeds import at_most
 
 OLD = {
     "at": 5.0,
@@ -244,7 +245,7 @@ def test_of_an_endless_stream_of_events_the_newest_are_still_heard() -> None:
     assert [len(sample.events) for sample in read(*lines, lines[-1])] == [256] * 20 + [0]
 
 
-@settings(max_examples=50)
+@settings(max_examples=at_most(50))
 @given(st.lists(LINES, max_size=3))
 def test_no_line_breaks_the_reader(lines: list[dict[str, Any]]) -> None:
     for sample in read(*lines):

@@ -3,6 +3,7 @@ every verb that takes one shows it harmlessly, whatever the terminal's encoding.
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -19,7 +20,6 @@ from mgpu_doctor.cli import app
 from tests.support.launching import python
 from tests.support.recordings import HEALTHY, SLOW_INPUT, WAITING, recording
 
-DOCTOR = [sys.executable, "-m", "mgpu_doctor"]
 SECONDS = 120
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u061c\x85x\r"
 FORGED = "mgpu-doctor: all is well"
@@ -131,9 +131,12 @@ run --on-hang {name} -- true
 
 @pytest.mark.parametrize(
     "line",
-    # `plan` of a script loads torch.
+    # `plan` of a script and TensorBoard's writer load torch.
     [
-        pytest.param(line, marks=[pytest.mark.slow] if line.startswith("plan {script}") else [])
+        pytest.param(
+            line,
+            marks=[pytest.mark.slow] if line.startswith("plan {script}") or "board" in line else [],
+        )
         for line in LINES
     ],
 )
@@ -155,6 +158,36 @@ def harmful(shown: str) -> list[str]:
     """Control characters but newlines, formatting characters and halves of surrogate pairs."""
     kinds = ("Cc", "Cf", "Cs", "Zl", "Zp")
     return [letter for letter in shown if unicodedata.category(letter) in kinds and letter != "\n"]
+
+
+_IN_TURN = """
+import json, sys
+from mgpu_doctor.cli import main
+for place, words in enumerate(json.loads(sys.argv[1])):
+    sys.argv[1:] = words
+    try:
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code
+    for stream in (sys.stderr, sys.stdout):
+        stream.flush()
+    print(f"\\n==== command {place} ended with {code}", flush=True)
+"""
+"""One process runs all commands, as each would spend its time on loading the doctor."""
+ENDED = re.compile(r"\n==== command \d+ ended with (\d+)\n")
+
+
+def in_turn(there: World, lines: Sequence[str]) -> list[str]:
+    return [sys.executable, "-c", _IN_TURN, json.dumps([there.words(line) for line in lines])]
+
+
+def outputs(shown: str, lines: Sequence[str]) -> dict[str, tuple[str, int]]:
+    """What each command wrote, and its exit code."""
+    *parts, rest = ENDED.split(shown)
+    assert rest == "", rest
+    answers = [(text, int(code)) for text, code in zip(parts[::2], parts[1::2], strict=True)]
+    return dict(zip(lines, answers, strict=True))
 
 
 def on_terminal(words: Sequence[str], environment: Mapping[str, str]) -> str:
@@ -179,53 +212,53 @@ def _read(master: int) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("diagnose {log}", "0;ownedx.log"),
-        ("diagnose {none}", "0;ownedx does not exist: name a process id"),
-        ("diagnose {job} --{name}", "No such option"),
-        ("report {job} -o {new}.md", "0;ownedx.md"),
-        ("runs show {kept}", "mgpu-doctor diagnose"),
-        ("top {job} --once", "Rank 1"),
-    ],
-)
-def test_a_terminal_gets_no_foreign_sequence(tmp_path: Path, line: str, says: str) -> None:
+ON_TERMINAL = {
+    "diagnose {log}": "0;ownedx.log",
+    "diagnose {none}": "0;ownedx does not exist: name a process id",
+    "diagnose {job} --{name}": "No such option",
+    "report {job} -o {new}.md": "0;ownedx.md",
+    "runs show {kept}": "mgpu-doctor diagnose",
+    "top {job} --once": "Rank 1",
+}
+
+
+def test_a_terminal_gets_no_foreign_sequence(tmp_path: Path) -> None:
     there = World(tmp_path, ESCAPES)
     environment = {**os.environ, "MGPU_DOCTOR_HOME": str(there.home), "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
-    shown = on_terminal([*DOCTOR, *there.words(line)], environment)
-    assert harmful(shown) == []
-    assert says in shown
+    shown = on_terminal(in_turn(there, [*ON_TERMINAL]), environment)
+    for line, (text, _) in outputs(shown, [*ON_TERMINAL]).items():
+        assert harmful(text) == [], line
+        assert ON_TERMINAL[line] in text, line
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "diagnose {log}",
-        "diagnose {none}",
-        "report {job} -o {new}.md",
-        "export {job} --csv {new}.csv",
-        "top {job} --once",
-        "runs show {kept}",
-        "check --json",
-    ],
+IN_ASCII = (
+    "diagnose {log}",
+    "diagnose {none}",
+    "report {job} -o {new}.md",
+    "export {job} --csv {new}.csv",
+    "top {job} --once",
+    "runs show {kept}",
+    "check --json",
 )
-def test_names_that_are_no_text_in_an_ascii_locale(tmp_path: Path, line: str) -> None:
+
+
+def test_names_that_are_no_text_in_an_ascii_locale(tmp_path: Path) -> None:
     there = World(tmp_path, os.fsdecode(b"\xff\x9b2J"))
     environment = {**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"}
     done = subprocess.run(
-        [*DOCTOR, *there.words(line)],
+        in_turn(there, IN_ASCII),
         stdin=subprocess.DEVNULL,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         env={**environment, "MGPU_DOCTOR_HOME": str(there.home)},
         timeout=SECONDS,
         check=False,
     )
-    shown = (done.stdout + done.stderr).decode("ascii")
-    assert "Traceback" not in shown
-    assert done.returncode in (0, 1, 3)
-    assert harmful(shown) == []
+    for line, (text, code) in outputs(done.stdout.decode("ascii"), IN_ASCII).items():
+        assert "Traceback" not in text, line
+        assert code in (0, 1, 3), line
+        assert harmful(text) == [], line
 
 
 def test_a_crash_shows_its_message_harmlessly() -> None:

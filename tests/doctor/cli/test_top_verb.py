@@ -204,7 +204,15 @@ class Terminal:
         os.close(self.slave)
 
 
-@pytest.mark.parametrize("how", ["ctrl+c", "SIGTERM", "SIGINT", "q"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "ctrl+c",
+        "SIGTERM",
+        pytest.param("SIGINT", marks=pytest.mark.slow),
+        pytest.param("q", marks=pytest.mark.slow),
+    ],
+)
 def test_the_terminal_is_left_as_it_was(how: str) -> None:
     terminal = Terminal()
     try:

@@ -114,6 +114,7 @@ def test_clients_that_do_not_take_their_reply_lock_nobody_out(many: int) -> None
             until(lambda: crowd.opened > many)
 
 
+@pytest.mark.slow
 def test_clients_of_all_kinds_lock_nobody_out() -> None:
     with (
         running(LONG) as server,

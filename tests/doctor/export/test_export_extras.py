@@ -84,6 +84,7 @@ def events(folder: Path) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 def test_scalars_have_the_steps_times_and_nothing_unknown(tmp_path: Path) -> None:
     case = synthetic_case(JOB)
     assert optional_formats.write_scalars(tmp_path / "runs", diagnose(case)) == (3, 3)
@@ -108,6 +109,7 @@ def test_scalars_have_the_steps_times_and_nothing_unknown(tmp_path: Path) -> Non
     assert not tags & {"loss", "tokens", "phases/communication_seconds"}, "they were not measured"
 
 
+@pytest.mark.slow
 def test_of_many_ranks_whom_findings_blame_come_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +122,7 @@ def test_of_many_ranks_whom_findings_blame_come_first(
     assert [one.name for one in (tmp_path / "runs").iterdir()] == ["rank-2"]
 
 
+@pytest.mark.slow
 def test_scalars_join_no_other_run(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("kept")
     with pytest.raises(FileExistsError):
@@ -127,6 +130,7 @@ def test_scalars_join_no_other_run(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.slow
 def test_the_verb_writes_both(tmp_path: Path) -> None:
     job = recording(tmp_path / "job", (WAITING, SLOW_INPUT), steps=40)
     to = ["--parquet", str(tmp_path / "a.parquet"), "--tensorboard", str(tmp_path / "runs")]
@@ -136,10 +140,14 @@ def test_the_verb_writes_both(tmp_path: Path) -> None:
     assert pq.read_metadata(tmp_path / "a.parquet").num_row_groups == 2
 
 
-WRITTEN = ["timeline a.json", "timeline a.json.gz", "csv a.csv", "parquet a.parquet"]
+WRITTEN = ["timeline a.json", "csv a.csv"]
+DEAR = ["timeline a.json.gz", "parquet a.parquet", "tensorboard runs"]
+"""Some of these load a large package, in a process of its own."""
 
 
-@pytest.mark.parametrize("written", [*WRITTEN, "tensorboard runs"])
+@pytest.mark.parametrize(
+    "written", [*WRITTEN, *(pytest.param(each, marks=pytest.mark.slow) for each in DEAR)]
+)
 def test_a_disk_that_is_full_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, written: str
 ) -> None:

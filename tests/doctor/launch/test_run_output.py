@@ -44,7 +44,14 @@ def test_one_pipe_for_both_keeps_their_order(tmp_path: Path) -> None:
     assert (tmp_path / "r/console/console.log").read_bytes() == merged(MIXED)
 
 
-@pytest.mark.parametrize("last", ["\\r99 % ██", "done\\n", ""])
+@pytest.mark.parametrize(
+    "last",
+    [
+        "\\r99 % ██",
+        pytest.param("done\\n", marks=pytest.mark.slow),
+        pytest.param("", marks=pytest.mark.slow),
+    ],
+)
 def test_the_diagnosis_begins_on_a_line_of_its_own(tmp_path: Path, last: str) -> None:
     job = python(f"import sys; sys.stderr.write('{last}')")
     _, _, bare = in_pipes(job)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mgpu_doctor.live.history_series import BLOCKS, ROWS, WIDTHS, Series, gaps
+from tests.support.seeds import at_most
 
 START = 1.79e9
 HOURS = 3600
@@ -73,7 +74,7 @@ def test_samples_as_dense_as_ten_a_second_cover_hours_too() -> None:
     assert trace.first <= START + 1
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=at_most(15), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -153,10 +153,10 @@ for lost, name in enumerate(sys.argv[2:]):
 """
 
 
-def test_a_gpu_that_is_lost_and_comes_back_under_record_and_replay(tmp_path: Path) -> None:
-    fakenvml.build(tmp_path / "nvml")
-    nvml, state = PretendNvml(tmp_path / "nvml"), tmp_path / "state"
-    names = []
+def test_a_gpu_that_is_lost_and_comes_back_under_record_and_replay(
+    nvml: PretendNvml, tmp_path: Path
+) -> None:
+    state, names = tmp_path / "state", []
     for place, scenario in enumerate(("busy", "lost", "busy")):
         names.append(str(state.with_suffix(f".{place}")))
         box = fakenvml.machine(scenario, gpus=4)

@@ -17,6 +17,7 @@ from mgpu_probes.inprocess.boxfile import Sizes
 
 from mgpu_doctor.recording.box import HISTORY_DTYPE, STEP_DTYPE, Box, BoxReader, read_box
 from tests.support.boxes import SECOND, overwrite, write_steps
+from tests.support.seeds import at_most
 
 SMALL = Sizes(steps=8, events=4, history=4, window_ns=3 * SECOND)
 AT = layout.areas()
@@ -62,7 +63,7 @@ def told(box: Box) -> tuple[object, ...]:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=at_most(150), deadline=None)
 @given(st.lists(st.lists(DEEDS, max_size=4), max_size=12))
 def test_reading_on_is_like_reading_anew(turns: list[list[tuple[str, object]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -117,7 +118,7 @@ def test_history_is_read_on_only_where_it_is_asked_for(tmp_path: Path) -> None:
     writer.close()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=at_most(100), deadline=None)
 @given(st.lists(st.lists(DEEDS, max_size=4), max_size=12))
 def test_all_else_is_never_old(turns: list[list[tuple[str, object]]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

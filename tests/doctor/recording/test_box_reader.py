@@ -29,6 +29,7 @@ from tests.support.boxes import (
     set_word,
     write_steps,
 )
+from tests.support.seeds import at_most
 
 AT = layout.areas()
 
@@ -452,7 +453,9 @@ RAW = st.one_of(
     st.integers(0, (1 << 64) - 1).map(lambda number: struct.pack("=Q", number)),
 )
 HOSTILE = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=at_most(80),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

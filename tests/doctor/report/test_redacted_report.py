@@ -36,6 +36,7 @@ from mgpu_doctor.findings import (
 )
 from mgpu_doctor.report import markdown
 from mgpu_doctor.report.redaction.redact import redacted, redactor
+from tests.support.seeds import at_most
 from tests.support.strangers import make_diagnosis, render_page
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 
@@ -184,7 +185,7 @@ def private(draw: st.DrawFn) -> tuple[Diagnosis, set[str]]:
 
 
 @given(private())
-@settings(max_examples=60)
+@settings(max_examples=at_most(60))
 def test_nothing_private_is_in_the_markdown(case: tuple[Diagnosis, set[str]]) -> None:
     made, secrets = case
     shown = render_page(made).casefold()
@@ -212,7 +213,7 @@ def test_healthy_words_survive_in_every_part() -> None:
 
 
 @given(private())
-@settings(max_examples=20)
+@settings(max_examples=at_most(20))
 def test_twice_is_once(case: tuple[Diagnosis, set[str]]) -> None:
     made, _ = case
     hide = redactor(made)

@@ -16,6 +16,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.communication import ddp_settings
 from tests.support.metadata import with_metadata
+from tests.support.seeds import at_most
 from tests.support.synthetic import Synthetic, synthetic_case
 
 MIB = 1 << 20
@@ -280,7 +281,7 @@ def test_buckets_that_cannot_be_blamed(healthy: dict[str, Any]) -> None:
     communication=st.sampled_from([0.0, 1e-6, 0.01]),
     buckets=st.lists(st.integers(1, 200 * MIB), min_size=1, max_size=3),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=at_most(60), deadline=None)
 def test_no_log_of_buckets_stops_the_diagnosis(
     backward: float, moved: float, hidden: float, communication: float, buckets: list[int]
 ) -> None:

@@ -18,6 +18,7 @@ from tests.support import looking
 from tests.support.diagnoses import facts
 from tests.support.diagnoses import rank as summary
 from tests.support.looking import LOCKED, LOOP, WAITS, Scene, Seen, collective, scene, stuck
+from tests.support.seeds import at_most
 
 
 def examined(job: Scene, ranks: tuple[Rank, ...] = ()) -> Diagnosis:
@@ -400,7 +401,7 @@ SEEN = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=at_most(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     ranks=st.dictionaries(st.integers(0, 5), st.lists(SEEN, min_size=1, max_size=3), max_size=5),
     workers=st.dictionaries(st.integers(0, 5), st.lists(SEEN, min_size=1, max_size=3), max_size=3),

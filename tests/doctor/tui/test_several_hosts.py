@@ -23,7 +23,7 @@ from mgpu_doctor.tui.view import View
 from tests.support import diagnoses, manyhosts
 from tests.support.frames import AT, GIB, frame, gpu
 from tests.support.metadata import with_metadata
-from tests.support.screens import SIZES, Still, check_screen, screen_text, until
+from tests.support.screens import GOLDEN_SIZE, Still, check_sizes, screen_text, until
 from tests.support.screens import shown as first_shown
 
 HOSTS = ("node-a", "node-b")
@@ -178,11 +178,10 @@ class Host(App[None]):
         self.push_screen(GpuScreen(TWO, View(gpu=GpuKey("node-b", 0))))
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_page_of_a_gpu(size: tuple[int, int]) -> None:
+async def test_page_of_a_gpu() -> None:
     app = Host()
-    async with app.run_test(size=size) as pilot:
-        await check_screen(pilot, "gpu-of-two-hosts")
+    async with app.run_test(size=GOLDEN_SIZE) as pilot:
+        await check_sizes(pilot, "gpu-of-two-hosts")
 
 
 async def test_many_hosts_leave_the_other_panels_their_lines() -> None:

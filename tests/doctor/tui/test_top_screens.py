@@ -15,7 +15,15 @@ from mgpu_doctor.tui.once import render
 from mgpu_doctor.tui.panels import header
 from tests.support import diagnoses, frames, manyhosts
 from tests.support.frames import STRAGGLER
-from tests.support.screens import SIZES, Still, check, check_screen, cut_off, screen_text, shown
+from tests.support.screens import (
+    GOLDEN_SIZE,
+    Still,
+    check,
+    check_sizes,
+    cut_off,
+    screen_text,
+    shown,
+)
 
 ALL = {**frames.ALL, "four-hosts": manyhosts.FOUR}
 SCREENS = {**ALL, "64-ranks-old": frames.BUSY}
@@ -37,14 +45,13 @@ def _in_utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", SCREENS)
-async def test_screen(name: str, size: tuple[int, int]) -> None:
+async def test_screen(name: str) -> None:
     frame = SCREENS[name]
     app = TopApp(Still(frame), interval=frame.interval or 3600)
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await shown(pilot)
-        await check_screen(pilot, f"{name}")
+        await check_sizes(pilot, name)
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -14,6 +14,7 @@ from mgpu_doctor.analysis.memory.allocator_replay import minimum_bytes, replay, 
 from mgpu_doctor.analysis.memory.expandable_segments import ExpandableAllocator
 from mgpu_doctor.analysis.memory.stream import Phase, Stream
 from tests.doctor.analysis.memory.made import Job, stream_of, taking
+from tests.support.seeds import at_most
 
 SIZES = st.one_of(
     st.integers(1, 4096),
@@ -66,7 +67,7 @@ def check(allocator: Allocator, live: Sequence[Block]) -> None:
     assert allocator.reserved % GRANULE == 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=at_most(60))
 @given(streams(), st.booleans(), st.integers(10, 60))
 def test_no_block_overlaps_another_and_all_bytes_are_accounted(
     stream: Stream, expandable: bool, limit: int
@@ -87,7 +88,7 @@ def test_no_block_overlaps_another_and_all_bytes_are_accounted(
         assert allocator.reserved <= capacity
 
 
-@settings(max_examples=60)
+@settings(max_examples=at_most(60))
 @given(streams(), st.booleans())
 def test_any_stream_is_replayed(stream: Stream, expandable: bool) -> None:
     free = replay(stream, expandable=expandable)
@@ -100,7 +101,7 @@ def test_any_stream_is_replayed(stream: Stream, expandable: bool) -> None:
     assert sum(segment.taken for segment in free.segments) == levels[-1]
 
 
-@settings(max_examples=40)
+@settings(max_examples=at_most(40))
 @given(streams(), st.booleans())
 def test_the_smallest_capacity_survives_and_a_granule_less_does_not(
     stream: Stream, expandable: bool

@@ -14,6 +14,7 @@ from mgpu_doctor.tui.filter.fields import FIELDS, NumberField
 from mgpu_doctor.tui.filter.language import Filter, FilterError, parse, pointed
 from mgpu_doctor.tui.view import Row
 from tests.support.diagnoses import rank
+from tests.support.seeds import at_most
 
 ANY_FLOAT = st.none() | st.floats(0, 4) | st.just(float("nan"))
 SMALL = st.none() | st.integers(0, 5)
@@ -86,7 +87,7 @@ def _parsed(typed: str) -> Filter | FilterError:
 
 
 @given(st.text(max_size=200) | st.lists(CHARACTERS, max_size=60).map("".join))
-@settings(max_examples=500)
+@settings(max_examples=at_most(500))
 def test_nothing_typed_raises_but_a_filter_error(typed: str) -> None:
     made = _parsed(typed)
     if isinstance(made, FilterError):
@@ -98,7 +99,7 @@ def test_nothing_typed_raises_but_a_filter_error(typed: str) -> None:
 
 
 @given(TYPED, ROWS)
-@settings(max_examples=300)
+@settings(max_examples=at_most(300))
 def test_its_text_means_the_same(typed: str, row: Row) -> None:
     made = parse(typed)
     again = parse(str(made))
@@ -108,7 +109,7 @@ def test_its_text_means_the_same(typed: str, row: Row) -> None:
 
 
 @given(TYPED, TYPED, TYPED, ROWS)
-@settings(max_examples=300)
+@settings(max_examples=at_most(300))
 def test_not_and_or_keep_their_laws(a: str, b: str, c: str, row: Row) -> None:
     def holds(typed: str) -> bool:
         return parse(typed).matches(row)

@@ -26,7 +26,7 @@ from mgpu_doctor.tui.screens import gpu_details
 from mgpu_doctor.tui.screens.gpu_screen import GpuScreen
 from mgpu_doctor.tui.view import View
 from tests.support.frames import AT, EIGHT_GPUS, GIB, HOSTILE, REPLAYED, STRAGGLER, gpu
-from tests.support.screens import SIZES, Still, check_screen, screen_text, shown, until
+from tests.support.screens import GOLDEN_SIZE, Still, check_sizes, screen_text, shown, until
 
 WORN = gpu(
     2,
@@ -74,12 +74,11 @@ class Host(App[None]):
         self.push_screen(self.page)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_screen(size: tuple[int, int]) -> None:
+async def test_screen() -> None:
     app = Host()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await until(pilot, lambda: "ada" in screen_text(app), "whose the processes are")
-        await check_screen(pilot, "gpu")
+        await check_sizes(pilot, "gpu")
 
 
 async def test_a_gpu_is_selected_by_keys_and_opened_and_closed() -> None:

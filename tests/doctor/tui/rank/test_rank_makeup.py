@@ -21,7 +21,7 @@ from mgpu_doctor.tui.view import View, Who
 from tests.support import diagnoses
 from tests.support.frames import GIB, STRAGGLER, eight_gpus
 from tests.support.metadata import with_metadata
-from tests.support.screens import SIZES, check_screen, screen_text, until
+from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 from tests.support.synthetic import Synthetic, synthetic_case
 
 PARTS = {"on": "cuda", "weights": 2 * GIB, "gradients": 2 * GIB, "optimizer": 4 * GIB}
@@ -127,8 +127,7 @@ def with_parts() -> Frame:
     return replace(STRAGGLER, diagnosis=told, devices=eight_gpus())
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_screen(size: tuple[int, int]) -> None:
+async def test_screen() -> None:
     class Host(App[None]):
         def on_mount(self) -> None:
             view = View(rank=Who(2, "node-a"))
@@ -137,6 +136,6 @@ async def test_screen(size: tuple[int, int]) -> None:
             )
 
     app = Host()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await until(pilot, lambda: "nothing more" in screen_text(app), "the page")
-        await check_screen(pilot, "rank-memory")
+        await check_sizes(pilot, "rank-memory")

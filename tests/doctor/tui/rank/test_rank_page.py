@@ -18,7 +18,7 @@ from mgpu_doctor.tui.screens.rank_screen import RankScreen, Read
 from mgpu_doctor.tui.view import View, Who
 from tests.support import diagnoses, looking
 from tests.support.frames import HOSTILE, STRAGGLER, eight_gpus
-from tests.support.screens import SIZES, check_screen, screen_text, until
+from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 
 SEEN = looking.scene({2: looking.LOCKED}).looks()[0]
 CULPRIT = Who(2, "node-a")
@@ -61,15 +61,14 @@ class Host(App[None]):
         self.push_screen(self.page)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("key", ["s", "S"])
-async def test_screen(key: str, size: tuple[int, int]) -> None:
+async def test_screen(key: str) -> None:
     app = Host()
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await until(pilot, lambda: "step 89" in screen_text(app), "the end of what it printed")
         await pilot.press(key)
         await until(pilot, lambda: "14:13:20" in screen_text(app), "the stacks")
-        await check_screen(pilot, f"rank-{'stack' if key == 's' else 'stacks'}")
+        await check_sizes(pilot, f"rank-{'stack' if key == 's' else 'stacks'}")
 
 
 async def test_hostile_words_are_only_words() -> None:

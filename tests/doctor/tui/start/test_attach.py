@@ -23,7 +23,7 @@ from mgpu_doctor.tui.jobs.attach_screen import AttachScreen, Listed, gpus_of, jo
 from mgpu_doctor.tui.once import render
 from tests.support.frames import eight_gpus
 from tests.support.launching import eventually
-from tests.support.screens import SIZES, check_screen, screen_text, until
+from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 from tests.support.tiny import TinyApp
 
 COMMAND = "torchrun --nproc-per-node 4 train.py --config configs/large.yaml"
@@ -60,13 +60,12 @@ async def listed(pilot: Pilot[Any]) -> None:
     await until(pilot, lambda: "looking…" not in screen_text(pilot.app), "the list")
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_attach_screen(size: tuple[int, int]) -> None:
+async def test_attach_screen() -> None:
     app = TinyApp(AttachScreen(lambda: ALL, eight_gpus))
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await listed(pilot)
         await until(pilot, lambda: "under observation" in screen_text(app), "its details")
-        await check_screen(pilot, "attach")
+        await check_sizes(pilot, "attach")
 
 
 async def test_enter_gives_the_job_and_what_cannot_be_seen_is_told() -> None:

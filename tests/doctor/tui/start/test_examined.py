@@ -17,7 +17,7 @@ from mgpu_doctor.tui.jobs import diagnosis_screen
 from mgpu_doctor.tui.jobs.diagnosis_screen import DiagnosisScreen, NotSavedError, examination
 from tests.support import diagnoses
 from tests.support.recordings import SLOW_INPUT, WAITING, recording
-from tests.support.screens import SIZES, check_screen, screen_text, until
+from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 from tests.support.tiny import TinyApp
 
 
@@ -27,13 +27,12 @@ def pretend(subject: str, tell: Tell) -> Diagnosis:
     return diagnoses.straggler(outcome=Outcome.RUNNING)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_diagnosis_page(size: tuple[int, int]) -> None:
+async def test_diagnosis_page() -> None:
     app = TinyApp(DiagnosisScreen("4711", pretend))
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await until(pilot, lambda: "straggler-input" in screen_text(app), "the diagnosis")
         await until(pilot, lambda: "esc close" in screen_text(app), "the footer")
-        await check_screen(pilot, "diagnosis")
+        await check_sizes(pilot, "diagnosis")
 
 
 async def test_it_scrolls_and_closes() -> None:

@@ -13,7 +13,7 @@ from textual.widgets import Select
 
 from mgpu_doctor.tui.jobs.launch_screen import LaunchScreen, Row
 from mgpu_doctor.tui.jobs.starting import NotStartedError, Started
-from tests.support.screens import SIZES, check_screen, screen_text, until
+from tests.support.screens import GOLDEN_SIZE, check_sizes, screen_text, until
 from tests.support.tiny import TinyApp
 
 STARTED = Started(Path("/runs/20260917-101500-train-4711"), 4711)
@@ -39,12 +39,11 @@ async def begun(app: TinyApp, pilot: Pilot[Any]) -> None:
     await until(pilot, lambda: "esc back" in screen_text(app), "the footer")
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_launch_screen(size: tuple[int, int]) -> None:
+async def test_launch_screen() -> None:
     app = TinyApp(LaunchScreen(Starter()))
-    async with app.run_test(size=size) as pilot:
+    async with app.run_test(size=GOLDEN_SIZE) as pilot:
         await begun(app, pilot)
-        await check_screen(pilot, "launch")
+        await check_sizes(pilot, "launch")
 
 
 async def test_typing_shows_the_command_or_what_is_wrong_and_start_starts_it() -> None:
