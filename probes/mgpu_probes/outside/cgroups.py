@@ -16,7 +16,7 @@ _LONGEST = 300
 Json = dict[str, Any]
 
 NO_LIMIT = 1 << 60
-"""From here on a limit of version 1 means none: it writes 2**63 - 4096."""
+"""Bytes from which a limit of version 1 means no limit: it writes 2**63 - 4096."""
 _LONGEST_GROUP = 600
 _MOST_BYTES = 16_384
 
@@ -31,23 +31,23 @@ class MemoryLimit(NamedTuple):
     active_key: str = "active_file"
 
     def used(self) -> tuple[int | None, int | None]:
-        """Bytes in use without the page cache that the kernel can drop at once, and how much of
-        them is page cache that it would drop for want of room."""
+        """Bytes in use without inactive page cache, and how many of them are active page cache;
+        None if unknown."""
         usage = _number(self.usage_file)
         if usage is None:
             return None, None
-        told = {}
+        counters = {}
         for line in _text(self.stat_file).splitlines():
             key, _, value = line.partition(" ")
             if key in (self.inactive_key, self.active_key) and value.isdigit():
-                told[key] = int(value)
-        used = max(0, usage - told.get(self.inactive_key, 0))
-        cache = told.get(self.active_key)
+                counters[key] = int(value)
+        used = max(0, usage - counters.get(self.inactive_key, 0))
+        cache = counters.get(self.active_key)
         return used, None if cache is None else min(used, cache)
 
 
 def find_memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
-    """The tightest memory limit above this process; None: no limit, or none to be seen."""
+    """The lowest memory limit of this process's groups; None: no limit, or not readable."""
     limits = [
         MemoryLimit(limit, folder / "memory.current", folder / "memory.stat", "inactive_file")
         for folder in _folders(root, "")
@@ -64,7 +64,7 @@ def find_memory_limit(root: Path = Path("/")) -> MemoryLimit | None:
 
 
 class Quota(NamedTuple):
-    """A group whose CPU time is limited: a period holds at most `cores` cores' worth of it."""
+    """A group whose CPU time is limited to `cores` cores."""
 
     name: str
     """Where it is mounted; the same for all processes of the group."""
@@ -72,8 +72,8 @@ class Quota(NamedTuple):
     stat_file: Path
 
     def now(self) -> dict[str, float]:
-        """`quota` (cores) and `throttled`: seconds so far, of all cores together, in which the
-        group had threads to run and no quota left; the latter is left out where unknown."""
+        """`quota` (cores) and `throttled`: seconds so far, summed over cores, in which runnable
+        threads had no quota left; the latter is missing if unknown."""
         for line in _text(self.stat_file).splitlines():
             key, _, value = line.partition(" ")
             unit = _THROTTLED.get(key)
@@ -87,28 +87,28 @@ _THROTTLED = {"throttled_usec": 1e-6, "throttled_time": 1e-9}
 
 
 def find_cpu_quotas(root: Path = Path("/"), pid: int | str = "self") -> tuple[Quota, ...] | None:
-    """The groups above a process that limit its CPU time, the innermost first; None where its
-    groups cannot be seen."""
+    """The groups of a process that limit its CPU time, innermost first; None if its groups are
+    not readable."""
     found = []
-    looked_at = False
+    has_groups = False
     for folder in _folders(root, "", pid):
-        looked_at = True
+        has_groups = True
         allowed, _, period = _text(folder / "cpu.max").partition(" ")
         if allowed.isdigit():
             found.append(_quota(root, folder, int(allowed), period))
     for folder in _folders(root, "cpu", pid):
-        looked_at = True
+        has_groups = True
         quota = _number(folder / "cpu.cfs_quota_us")
         if quota is not None:
             found.append(_quota(root, folder, quota, _text(folder / "cpu.cfs_period_us")))
-    return tuple(found) if looked_at else None
+    return tuple(found) if has_groups else None
 
 
 def list_memory_folders(
     root: Path = Path("/"), pid: int | str = "self"
 ) -> tuple[tuple[int, Path], ...]:
-    """The groups above a process that account for its memory, the innermost first: their version
-    and their folder. Empty: they cannot be seen."""
+    """Version and folder of the groups that account for a process's memory, innermost first; empty
+    if not readable."""
     found = [(2, folder) for folder in _folders(root, "", pid)]
     found += [(1, folder) for folder in _folders(root, "memory", pid)]
     return tuple((version, folder) for version, folder in found if accounts_memory(version, folder))
@@ -121,7 +121,7 @@ def accounts_memory(version: int, folder: Path) -> bool:
 
 
 def count_quota_cpus(root: Path = Path("/")) -> int | None:
-    """How many cores' worth of time the quota leaves, rounded up; None: no quota."""
+    """The lowest CPU quota in cores, rounded up; None: no quota."""
     least = min((quota.cores for quota in find_cpu_quotas(root) or ()), default=None)
     return None if least is None else max(1, math.ceil(least))
 
@@ -159,7 +159,7 @@ def _text(path: Path) -> str:
 
 
 def _number(path: Path) -> int | None:
-    """None where there is none: `max` (version 2) and -1 (version 1) mean no limit."""
+    """The file's number; None for `max` (version 2) and -1 (version 1), which mean no limit."""
     text = _text(path)
     return int(text) if text.isdigit() else None
 
@@ -174,8 +174,8 @@ def find_memory_groups(pid: int | str, root: Path = Path("/")) -> dict[str, tupl
 
 
 def find_groups_at(path: str, root: Path = Path("/")) -> dict[str, tuple[int, Path]]:
-    """The memory group that the kernel calls `path`, where it can be seen, in the form of
-    `find_memory_groups`."""
+    """The memory group with the kernel's name `path`, as `find_memory_groups` returns it; empty if
+    not readable."""
     if ".." in path.split("/"):
         return {}
     mounts = root / "sys/fs/cgroup"
@@ -191,10 +191,10 @@ def _named(folders: Iterable[tuple[int, Path]], root: Path) -> dict[str, tuple[i
 
 
 def read_memory_counters(version: int, folder: Path) -> Json:
-    """One group now, ready for JSON: `limit`, `swap_limit`, `used`, `peak` (bytes) and `killed`
-    (processes of this very group, or of it and those below where the kernel tells no finer),
-    `refused` (times the limit was met with nothing left to drop). What cannot be read is null; a
-    limit is null too where there is none."""
+    """One group now, ready for JSON: `limit`, `swap_limit`, `used`, `peak` (bytes), `killed`
+    (processes of this group, on older kernels also of those below) and `refused` (times that the
+    limit was reached with nothing left to reclaim). Unreadable values and missing limits are
+    null."""
     return _version_2(folder) if version == 2 else _version_1(folder)
 
 

@@ -1,5 +1,5 @@
-"""Reads the GPUs of this machine: NVIDIA's through NVML, AMD's through amdsmi. Facts only; every
-field may be unknown."""
+"""Reads the GPUs of this machine: NVIDIA's through NVML, AMD's through amdsmi. Any field may be
+unknown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mgpu_probes.outside.devices.xid_events import XidLogThread, XidMerger
 from mgpu_probes.outside.kernel_log import KMSG
 
 PATIENCE = 0.8
-"""Seconds: less than the second that lies between samples."""
+"""Seconds; less than the second between two samples."""
 END_SECONDS = 1.0
 
 
@@ -62,7 +62,7 @@ class Devices:
         }
 
     def close(self) -> None:
-        """End the threads and close the drivers."""
+        """Ends the threads and closes the drivers."""
         self._nvidia.close()
         self._amd.close()
         self._logged.close(END_SECONDS)

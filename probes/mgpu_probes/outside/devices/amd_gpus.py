@@ -1,6 +1,6 @@
-"""AMD's GPUs through the `amdsmi` package, where it is installed (it comes with ROCm).
+"""AMD GPUs through the `amdsmi` package, if it is installed (it comes with ROCm).
 
-Written from its published interface: a key that is missing, `N/A` or no number is unknown."""
+Written from its published interface. A value that is missing, `N/A` or no number is unknown."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEBIBYTE = 1 << 20
 _MOST_WATTS = 1e5
 """A larger limit is in microwatts: its unit has changed between versions."""
 _ABSENT = 0xFFFFFFFF
-"""What the library's structures hold where a member is not supported."""
+"""The library's value of unsupported members."""
 
 
 def is_amdsmi_installed() -> bool:
@@ -26,7 +26,7 @@ def is_amdsmi_installed() -> bool:
 
 
 class AmdGpus:
-    """All GPUs that amdsmi shows, read in a thread of its own."""
+    """All GPUs of amdsmi, read in a separate thread."""
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
@@ -37,7 +37,7 @@ class AmdGpus:
         self._rounds = PollingThread(self._read, "amdsmi") if is_amdsmi_installed() else None
 
     def sample(self) -> list[Json]:
-        """Devices numbered from 0 on; none where there is nothing to read them with."""
+        """A reading per device, numbered from 0; empty without amdsmi or a driver."""
         if self._rounds is not None:
             self._rounds.wait(self._rounds.ask(), self._patience)
         return [dict(device) for device in self._devices]
@@ -59,7 +59,7 @@ class AmdGpus:
         ]
 
     def _start(self) -> bool:
-        """Once: a package without a driver says so when it is imported or started."""
+        """Whether amdsmi started. Without a driver, its import or start fails."""
         smi = _tried(lambda: importlib.import_module("amdsmi"))
         if smi is None:
             return False
@@ -70,8 +70,8 @@ class AmdGpus:
             return False
         self._smi = smi
         if self._handles:
-            told = _object(_tried(lambda: smi.amdsmi_get_gpu_driver_info(self._handles[0])))
-            self._driver = _text(told.get("driver_version"))
+            values = _object(_tried(lambda: smi.amdsmi_get_gpu_driver_info(self._handles[0])))
+            self._driver = _text(values.get("driver_version"))
         return True
 
 
@@ -79,10 +79,10 @@ def _device(smi: Any, index: int, handle: Any) -> Json:
     troubles: list[str] = []
 
     def ask(what: str, name: str, *more: Any) -> Json:
-        told = _tried(lambda: getattr(smi, name)(handle, *more))
-        if told is None:
+        value = _tried(lambda: getattr(smi, name)(handle, *more))
+        if value is None:
             troubles.append(what)
-        return _object(told)
+        return _object(value)
 
     activity = ask("utilization", "amdsmi_get_gpu_activity")
     memory = ask("memory", "amdsmi_get_gpu_vram_usage")
@@ -115,53 +115,53 @@ def _device(smi: Any, index: int, handle: Any) -> Json:
 
 
 def _tried(call: Callable[[], Any]) -> Any:
-    """None where the call fails: amdsmi's exceptions and missing names differ between versions."""
+    """The call's result; None if it fails: exceptions and names differ between versions."""
     try:
         return call()
     except Exception:
         return None
 
 
-def _object(told: Any) -> Json:
-    return told if isinstance(told, dict) else {}
+def _object(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
 
 
-def _text(told: Any) -> str | None:
-    return told if isinstance(told, str) and told not in ("", "N/A") else None
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value not in ("", "N/A") else None
 
 
-def _number(told: Any) -> float | None:
-    if isinstance(told, bool) or not isinstance(told, (int, float)):
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(told) if math.isfinite(told) and 0 <= told < _ABSENT else None
+    return float(value) if math.isfinite(value) and 0 <= value < _ABSENT else None
 
 
-def _first(told: Json, *names: str) -> float | None:
-    """Which of them is told depends on the product."""
-    return next((known for name in names if (known := _number(told.get(name))) is not None), None)
+def _first(values: Json, *names: str) -> float | None:
+    """The first known value: products report different names."""
+    return next((known for name in names if (known := _number(values.get(name))) is not None), None)
 
 
-def _share(told: Any) -> float | None:
-    percent = _number(told)
+def _share(value: Any) -> float | None:
+    percent = _number(value)
     return percent / 100 if percent is not None and percent <= 100 else None
 
 
-def _watts(told: Any) -> float | None:
-    limit = _number(told)
+def _watts(value: Any) -> float | None:
+    limit = _number(value)
     return limit / 1e6 if limit is not None and limit > _MOST_WATTS else limit
 
 
-def _memory(told: Json) -> Json:
-    used, total = _number(told.get("vram_used")), _number(told.get("vram_total"))
+def _memory(values: Json) -> Json:
+    used, total = _number(values.get("vram_used")), _number(values.get("vram_total"))
     if used is None or total is None or used > total:
         return {}
     return {"memory_used": int(used) * MEBIBYTE, "memory_total": int(total) * MEBIBYTE}
 
 
 def _temperature(smi: Any, handle: Any) -> float | None:
-    """The hottest point: data-center products have no edge sensor."""
+    """Degrees Celsius at the hottest point: data-center products have no edge sensor."""
     for place in ("HOTSPOT", "EDGE"):
-        told = _number(
+        value = _number(
             _tried(
                 lambda place=place: smi.amdsmi_get_temp_metric(  # type: ignore[misc]
                     handle,
@@ -170,14 +170,14 @@ def _temperature(smi: Any, handle: Any) -> float | None:
                 )
             )
         )
-        if told is not None:
-            return told
+        if value is not None:
+            return value
     return None
 
 
-def _ecc(told: Json) -> Json | None:
-    corrected = _number(told.get("correctable_count"))
-    uncorrected = _number(told.get("uncorrectable_count"))
+def _ecc(values: Json) -> Json | None:
+    corrected = _number(values.get("correctable_count"))
+    uncorrected = _number(values.get("uncorrectable_count"))
     return join_part(
         "ecc",
         {
@@ -187,11 +187,11 @@ def _ecc(told: Json) -> Json | None:
     )
 
 
-def _processes(told: Any) -> list[Json] | None:
-    if not isinstance(told, (list, tuple)):
+def _processes(value: Any) -> list[Json] | None:
+    if not isinstance(value, (list, tuple)):
         return None
     found: dict[int, Json] = {}
-    for one in told:
+    for one in value:
         pid = _number(_object(one).get("pid"))
         if pid is not None and 0 < pid <= PID_LIMIT:
             memory = _number(_object(_object(one).get("memory_usage")).get("vram_mem"))

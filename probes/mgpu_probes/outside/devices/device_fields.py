@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 IDENTITY = ("name", "uuid", "bus_id")
-"""What is still said of a device that is lost."""
+"""Fields that are still reported of a lost device."""
 PARTS = {
     "pcie": (
         "generation",
@@ -26,7 +26,7 @@ PARTS = {
         "failed",
     ),
 }
-"""Fields that are objects, put together from several answers."""
+"""Fields that are objects, merged from several queries."""
 _UNKNOWN = (
     "name",
     "uuid",
@@ -56,6 +56,7 @@ _NONE_KNOWN = ("pids", "processes", "nvlinks", "instances")
 
 
 def make_unknown_device(index: int, vendor: str = "nvidia") -> dict[str, Any]:
+    """A reading of which only index and vendor are known."""
     return {
         "index": index,
         "vendor": vendor,
@@ -66,8 +67,8 @@ def make_unknown_device(index: int, vendor: str = "nvidia") -> dict[str, Any]:
 
 
 def join_part(name: str, *known: dict[str, Any]) -> dict[str, Any] | None:
-    """Such an object of what is known; None where that is nothing."""
-    told: dict[str, Any] = dict.fromkeys(PARTS[name])
+    """One of `PARTS`, merged from the known values; None if all are unknown."""
+    values: dict[str, Any] = dict.fromkeys(PARTS[name])
     for one in known:
-        told.update(one)
-    return told if any(value is not None for value in told.values()) else None
+        values.update(one)
+    return values if any(value is not None for value in values.values()) else None

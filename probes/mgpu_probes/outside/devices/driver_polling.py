@@ -1,7 +1,7 @@
-"""Asking a driver that may be slow or hang: what is asked, how often, and what errors mean.
+"""Polls a driver that may be slow or hang: queries, their periods, and what errors mean.
 
-Each driver is asked in a thread of its own. A sample waits for it for a moment, then goes on
-with the answers that are known so far."""
+Each driver is polled in a thread of its own. A sample waits for it briefly, then continues with
+the values that are known so far."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ UNSUPPORTED_ERRORS = frozenset(
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     }
 )
-"""The device or its driver does not have what was asked for: unknown, and nothing is wrong."""
+"""Errors of a device or driver without that feature: the value is unknown, nothing is wrong."""
 _NO_DRIVER = (
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
 )
 ONCE = math.inf
-"""Never changes, so it is asked until it is known."""
+"""Period of values that never change: queried until they are known."""
 SLOW_PERIOD = 10.0
-"""Seconds between questions of what changes slowly: links, errors, limits."""
+"""Seconds between queries of values that change slowly: links, errors, limits."""
 SLOW_CALL = 0.005
-"""Seconds. A question that took longer is asked apart from the rest, who do not wait for it."""
+"""Seconds. Slower queries run in a separate thread, so that the others need not wait."""
 STALE = 30.0
-"""Seconds after which an answer that should long have been renewed is no longer shown."""
+"""Seconds past its period after which a value counts as unknown."""
 _ROUNDING = 0.05
-"""Seconds by which a question may come early: samples are never exactly a period apart."""
+"""Seconds by which a query may be early: samples are never exactly one period apart."""
 
 
 class LostError(Exception):
@@ -49,19 +49,19 @@ class LostError(Exception):
 
 
 def is_unsupported(error: BaseException) -> bool:
-    """AttributeError: an older nvidia-ml-py does not know the name."""
+    """Whether the device or driver lacks the feature; AttributeError: an older nvidia-ml-py."""
     return isinstance(error, AttributeError) or getattr(error, "value", None) in UNSUPPORTED_ERRORS
 
 
 def describe_error(error: Any) -> str:
-    """NVML's words for its error, in lower case where they stand for themselves."""
+    """NVML's message for its error, as part of a sentence."""
     if isinstance(error, AttributeError):
         return "not known to this version of nvidia-ml-py"
     return str(error).strip().rstrip(".").replace("Not Supported", "not supported")
 
 
 def explain_no_devices(error: Any) -> str:
-    """Why NVML shows no device at all."""
+    """Why NVML reports no device, as a sentence without its full stop."""
     if error.value in _NO_DRIVER:
         return "no NVIDIA driver on this machine"
     return f"NVML does not start: {describe_error(error)}"
@@ -75,11 +75,12 @@ class Answer(NamedTuple):
 
 
 class Question:
-    """`ask` takes a device's handle and returns fields of its reading, of which parts (`pcie`,
-    `ecc`) may come from several questions. It raises NVMLError, and ValueError for nonsense.
+    """A periodic query of one device. `ask` takes its handle and returns fields of its reading;
+    parts (`pcie`, `ecc`) may come from several queries. It raises NVMLError, or ValueError for
+    implausible values.
 
-    `loud`: every device should have it: where it does not, that is told. `slow`: took long the
-    last time, or is known to."""
+    `loud`: every device should support it, so lack of support is reported. `slow`: the last query
+    took long, or every query does."""
 
     def __init__(
         self,
@@ -93,9 +94,10 @@ class Question:
         self.what, self.ask, self.every, self.loud, self.slow = what, ask, every, loud, slow
         self.answer: Answer | None = None
         self.waits = not slow
-        """Somebody may want the first answer: not of what is known to be slow."""
+        """Whether a sample waits for the first answer."""
 
     def due(self, now: float) -> bool:
+        """Whether the query should run at `now` (monotonic seconds)."""
         if self.answer is None:
             return True
         if self.every == ONCE:
@@ -103,7 +105,7 @@ class Question:
         return now - self.answer.at >= self.every - _ROUNDING
 
     def put(self, handle: Any) -> None:
-        """Ask, and keep the answer or the reason why there is none. Raises `LostError`."""
+        """Queries the device and keeps the answer or the error. Raises `LostError`."""
         began = time.monotonic()
         fields, trouble = self._asked(handle)
         ended = time.monotonic()
@@ -111,7 +113,7 @@ class Question:
         self.answer = Answer(ended, fields, trouble)
 
     def told(self, now: float) -> tuple[Json, str | None]:
-        """The fields that are known now, and why others are not."""
+        """The fields that are known at `now`, and why others are unknown (None: no reason)."""
         if self.answer is None:
             return {}, "not read yet: the driver is slow" if self.waits else None
         silent = now - self.answer.at
@@ -139,7 +141,7 @@ class Rate:
         self.last: tuple[float, float] | None = None
 
     def of(self, counter: float | None, now: float) -> float | None:
-        """None at the first reading, and after the counter was reset."""
+        """The rate per second; None at the first reading and after a reset of the counter."""
         before, self.last = self.last, None if counter is None else (now, counter)
         if before is None or counter is None or counter < before[1] or now <= before[0]:
             return None

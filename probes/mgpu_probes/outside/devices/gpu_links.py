@@ -69,15 +69,15 @@ def query_pcie_replays(handle: Any) -> Json:
 
 
 def query_pcie_traffic(handle: Any) -> Json:
-    """The driver measures over 20 ms each time, and the caller waits."""
+    """Bytes per second. The driver measures for 20 ms per value, and the caller waits."""
     sent = pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
     received = pynvml.nvmlDeviceGetPcieThroughput(handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
     return {"pcie": {"sent": float(sent) * KILOBYTE, "received": float(received) * KILOBYTE}}
 
 
 class NvLinks:
-    """The links of one device. What it does not have is asked once. `remotes`: ask what is at a
-    link's other end."""
+    """The NVLinks of one device. Unsupported counters are queried only once. `remotes`: query the
+    device at the other end of each link."""
 
     def __init__(self, *, remotes: bool = True) -> None:
         self._remotes = remotes
@@ -86,7 +86,7 @@ class NvLinks:
         self._sent, self._received = Rate(), Rate()
 
     def states(self, handle: Any) -> Json:
-        """Whether each is up, and what is at its other end."""
+        """Whether each link is up, and the device at its other end."""
         links = []
         for link in range(self._links(handle)):
             try:
@@ -102,7 +102,7 @@ class NvLinks:
         return {"nvlinks": links}
 
     def errors(self, handle: Any) -> Json:
-        """Counters by link. Raises NVMLError where they are denied."""
+        """Error counters by link. Raises NVMLError if they are denied."""
         found: dict[int, list[tuple[str, int]]] = {}
         for link in range(self._links(handle)):
             counters = []
@@ -121,7 +121,7 @@ class NvLinks:
         return {"nvlink_errors": found}
 
     def traffic(self, handle: Any) -> Json:
-        """Of all links together. The counters are in KiB."""
+        """Bytes per second of all links together. The counters are in KiB."""
         ids = (
             (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS),
             (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, _ALL_LINKS),
@@ -136,7 +136,7 @@ class NvLinks:
         }
 
     def _links(self, handle: Any) -> int:
-        """How many there may be; each may still be missing."""
+        """The maximum number of links; single links may be missing."""
         if self._count is None:
             self._count = _link_count(handle)
         return self._count
@@ -165,7 +165,7 @@ def _remote(handle: Any, link: int) -> str | None:
 
 
 def query_topology(handles: Sequence[Any]) -> Json:
-    """`levels` and `peer` between all devices by their order; None for a device out of reach."""
+    """`levels` and `peer` access between all devices, by index. Handle None: out of reach."""
     count = len(handles)
     levels = [["SELF" if i == j else UNKNOWN for j in range(count)] for i in range(count)]
     peer = [["OK" if i == j else UNKNOWN for j in range(count)] for i in range(count)]

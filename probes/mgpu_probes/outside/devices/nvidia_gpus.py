@@ -1,5 +1,5 @@
-"""All GPUs that NVML shows. The driver is asked in threads of their own: the caller waits a while
-for it, and then goes on with what was told before."""
+"""All GPUs of NVML. Separate threads query the driver: the caller waits for a bounded time, then
+continues with the values that are known so far."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from mgpu_probes.outside.devices.nvml_gpu import NvmlGpu, list_questions
 from mgpu_probes.outside.devices.xid_events import XidListener
 
 LOOK_SECONDS = 5.0
-"""Between looks for a driver where none is installed: each takes some 30 us and starts nothing."""
+"""Seconds between checks for a driver that is not installed: each takes 30 us, starts nothing."""
 RETRY_SECONDS = 30.0
-"""Between attempts to start one that is installed: each may run `nvidia-modprobe`."""
+"""Seconds between attempts to start an installed driver: each may run `nvidia-modprobe`."""
 MAP_SECONDS = 600.0
-"""Between looks at the topology."""
+"""Seconds between queries of the topology."""
 START_SECONDS = 10.0
-"""To wait at first, for a driver that has to wake its GPUs."""
+"""Seconds that the first sample waits for a driver that has to wake its GPUs."""
 END_SECONDS = 1.0
 SILENT = "the NVIDIA driver does not answer"
 
 
 class NvidiaGpus:
-    """`patience`: seconds that a sample waits for the driver. `slowly`: seconds between questions
-    of what changes slowly. `stays`: more than one sample will be taken. `details`: as in
-    `Devices`."""
+    """Samples all NVIDIA GPUs. `patience`: seconds that a sample waits for the driver. `slowly`:
+    seconds between queries of values that change slowly. `stays`: more than one sample will be
+    taken. `details`: as in `Devices`."""
 
     def __init__(
         self, patience: float, slowly: float, *, stays: bool = False, details: bool = True
@@ -75,7 +75,7 @@ class NvidiaGpus:
         return self._told(time.monotonic())
 
     def close(self) -> None:
-        """End the threads and let go of the driver; where it hangs, they end with the process."""
+        """Ends the threads and closes the driver. Threads that hang end with the process."""
         ended = [one.stop(END_SECONDS) for one in (self._listener, self._map, self._slow)]
         if self._prompt.stop(END_SECONDS) and all(ended) and self._open:
             self._open = False
@@ -111,7 +111,7 @@ class NvidiaGpus:
                     return
                 gpu.put(began, wanted)
         self._took = time.monotonic() - began
-        if self._stays or self._samples > 1:  # one look is too short to hear anything
+        if self._stays or self._samples > 1:  # a single sample is too short to receive events
             handles = enumerate(gpu.handle for gpu in self._gpus)
             self._listener.listen({index: one for index, one in handles if one is not None})
 
@@ -152,7 +152,7 @@ class NvidiaGpus:
 
 
 def _always(question: Question) -> bool:
-    """Also who a device is, before it may turn out to be lost."""
+    """Also the identity of a device, before it may be lost."""
     return not question.slow and question.every in (0, ONCE)
 
 

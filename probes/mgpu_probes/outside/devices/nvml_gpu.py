@@ -1,4 +1,4 @@
-"""One GPU that NVML shows: its questions, and the reading made of the answers."""
+"""One GPU of NVML: the queries that are sent to it, and the reading made of their answers."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ from mgpu_probes.outside.devices.nvml_queries import (
 )
 
 SYSFS = Path("/sys/bus/pci/devices")
-ASLEEP = "asleep: it is not asked, so that it stays so"
+ASLEEP = "asleep: it is not queried, because a query would wake it"
 MANY_GPUS = 32
-"""Devices from which on what a second hardly changes is asked every `RELAXED_PERIOD` seconds."""
+"""Number of GPUs from which slower values are queried every `RELAXED_PERIOD` seconds."""
 RELAXED_PERIOD = 3.0
 
 
@@ -67,6 +67,7 @@ class RuntimePower:
         self._may = self._read("control") == "auto"
 
     def now(self) -> bool:
+        """Whether the device is suspended now."""
         return self._may and self._read("runtime_status") == "suspended"
 
     def _read(self, name: str) -> str | None:
@@ -77,8 +78,8 @@ class RuntimePower:
 
 
 def list_questions(slowly: float, among: int = 1, *, details: bool = True) -> list[Question]:
-    """Of one device `among` so many. `slowly`: seconds between questions of what changes slowly.
-    Of many devices all but the load is asked at every third second: it takes most of the calls."""
+    """The queries of one of `among` devices. `slowly`: seconds between queries of slow values.
+    With many devices, only the load is queried in every sample."""
     soon = RELAXED_PERIOD if among >= MANY_GPUS else 0.0
     nvlinks = NvLinks(remotes=details)
     asked = [
@@ -115,14 +116,14 @@ def list_questions(slowly: float, among: int = 1, *, details: bool = True) -> li
 
 
 class _Attached(NamedTuple):
-    """A device from when it was found until it is lost: what was learned before may be wrong."""
+    """A device from its discovery until it is lost. Values from before may be wrong."""
 
     handle: Any
     questions: tuple[Question, ...]
 
 
 class NvmlGpu:
-    """One GPU, for several threads: each asks questions of its own."""
+    """One GPU, shared by threads that send different queries."""
 
     def __init__(
         self,
@@ -142,11 +143,11 @@ class NvmlGpu:
 
     @property
     def handle(self) -> Any:
-        """None: it cannot be asked now."""
+        """NVML's handle; None: it cannot be queried now."""
         return self._found.handle if self._found else None
 
     def wake(self) -> bool:
-        """Find the device where that is needed. False: it is not to be asked."""
+        """Whether the device may be queried now. Opens it if needed."""
         self._asleep = self._sleep is not None and self._sleep.now()
         if self._asleep:
             return False
@@ -155,7 +156,7 @@ class NvmlGpu:
         return self._found is not None
 
     def put(self, now: float, wanted: Callable[[Question], bool]) -> None:
-        """The questions that are due, of those wanted."""
+        """Sends the wanted queries that are due."""
         found = self._found
         if found is None or self._asleep:
             return
@@ -170,10 +171,10 @@ class NvmlGpu:
 
     def reading(self, now: float) -> Json:
         """All fields of the device, ready for JSON."""
-        told = {**make_unknown_device(self._index), **self._identity}
+        values = {**make_unknown_device(self._index), **self._identity}
         found = self._found
         if found is None or self._asleep:
-            return {**told, "trouble": ASLEEP if found else self._lost}
+            return {**values, "trouble": ASLEEP if found else self._lost}
         troubles: dict[str, list[str]] = {}
         parts: dict[str, list[Json]] = {name: [] for name in PARTS}
         for question in found.questions:
@@ -182,20 +183,20 @@ class NvmlGpu:
                 if name in parts:
                     parts[name].append(value)
                 else:
-                    told[name] = value
+                    values[name] = value
             if trouble is not None:
                 troubles.setdefault(trouble, []).append(question.what)
         self._remember(found)
-        told.update({name: join_part(name, *known) for name, known in parts.items()})
-        told["nvlinks"] = self._links.joined(told["nvlinks"], told.pop("nvlink_errors", None))
-        return _finished(told, troubles)
+        values.update({name: join_part(name, *known) for name, known in parts.items()})
+        values["nvlinks"] = self._links.joined(values["nvlinks"], values.pop("nvlink_errors", None))
+        return _finished(values, troubles)
 
     def _find(self) -> None:
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(self._index)
         except pynvml.NVMLError as error:
-            told = describe_error(error)
-            self._lost = told if error.value in LOST_ERRORS else f"out of reach: {told}"
+            reason = describe_error(error)
+            self._lost = reason if error.value in LOST_ERRORS else f"out of reach: {reason}"
             return
         self._found = _Attached(handle, tuple(self._make()))
 
@@ -210,8 +211,8 @@ class NvmlGpu:
 
 
 class _Links:
-    """The NVLinks with their errors, which are asked for apart and seldom: joined when one of the
-    answers is new."""
+    """The NVLinks joined with their error counters, which are queried separately. The result is
+    cached until one of the answers changes."""
 
     def __init__(self) -> None:
         self._of: tuple[Any, Any] = (None, None)
@@ -219,18 +220,20 @@ class _Links:
 
     def joined(self, links: list[Json] | None, errors: Json | None) -> list[Json]:
         if self._of[0] is not links or self._of[1] is not errors:
-            told = errors or {}
+            values = errors or {}
             self._of = links, errors
-            self._joined = [{**link, "errors": told.get(link["link"], [])} for link in links or []]
+            self._joined = [
+                {**link, "errors": values.get(link["link"], [])} for link in links or []
+            ]
         return self._joined
 
 
-def _finished(told: Json, troubles: dict[str, list[str]]) -> Json:
-    """The reading with what follows only from all answers together."""
-    if told.pop("lacks_memory", False):
-        if told["utilization"] is None:
+def _finished(values: Json, troubles: dict[str, list[str]]) -> Json:
+    """The reading, completed by what only all answers together show."""
+    if values.pop("lacks_memory", False):
+        if values["utilization"] is None:
             troubles.setdefault("not supported", []).append("memory")
         else:
-            told["unified_memory"] = True
+            values["unified_memory"] = True
     trouble = "; ".join(f"{why}: {', '.join(what)}" for why, what in troubles.items()) or None
-    return {**told, "trouble": f"MIG mode; {trouble}" if trouble and told["mig"] else trouble}
+    return {**values, "trouble": f"MIG mode; {trouble}" if trouble and values["mig"] else trouble}

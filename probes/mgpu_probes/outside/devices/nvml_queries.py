@@ -1,4 +1,4 @@
-"""What NVML is asked about one GPU. Each function returns fields of the GPU's reading."""
+"""The NVML queries of one GPU. Each function returns fields of the GPU's reading."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def query_uuid(handle: Any) -> Json:
 
 
 def query_bus_id(handle: Any) -> Json:
-    """As the kernel writes it: NVML's own form has eight digits of domain and capitals."""
+    """The PCI address as the kernel writes it (NVML writes eight digits of domain and capitals)."""
     pci = pynvml.nvmlDeviceGetPciInfo(handle)
     return {"bus_id": f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"}
 
@@ -66,8 +66,8 @@ def query_max_clock(handle: Any) -> Json:
 
 
 def query_numa_node(handle: Any) -> Json:
-    """Of the host's memory that is nearest. (nvmlDeviceGetNumaNodeId is another: the node that a
-    coherent device's own memory makes.)"""
+    """The node of the nearest host memory. (nvmlDeviceGetNumaNodeId is the node of a coherent
+    device's own memory.)"""
     words = pynvml.nvmlDeviceGetMemoryAffinity(handle, _NODE_WORDS, pynvml.NVML_AFFINITY_SCOPE_NODE)
     nodes = _bits(words)
     return {"numa_node": nodes[0] if len(nodes) == 1 else None}
@@ -80,7 +80,7 @@ def query_cpu_affinity(handle: Any) -> Json:
 
 
 def format_ranges(numbers: Iterable[int]) -> str:
-    """As the kernel writes a list: `0-3,8`. `numbers`: ascending."""
+    """Numbers as the kernel writes a list: `0-3,8`. `numbers`: ascending."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][1] + 1:
@@ -97,7 +97,7 @@ def _bits(words: Iterable[int]) -> list[int]:
 
 
 def _decode(told: Any) -> str:
-    """Older versions of the binding give bytes."""
+    """The text; older versions of the binding return bytes."""
     return told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
 
 
@@ -110,8 +110,8 @@ def query_utilization(handle: Any) -> Json:
 
 
 def query_memory(handle: Any) -> Json:
-    """A device without memory of its own supports no question for it; `lacks_memory` is then all
-    that is returned, and whether it is unified memory depends on what else answers."""
+    """Bytes used and total. A device without memory of its own returns only `lacks_memory`; whether
+    it has unified memory depends on the other queries."""
     try:
         told = _memory_info(handle)
     except pynvml.NVMLError as error:
@@ -125,7 +125,7 @@ def query_memory(handle: Any) -> Json:
 
 
 def _memory_info(handle: Any) -> Any:
-    """Version 1 counts what the driver reserves as used: version 2 first."""
+    """The structure of version 2, else 1, which counts the driver's reserved memory as used."""
     try:
         return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
     except (pynvml.NVMLError, AttributeError) as error:
@@ -181,12 +181,12 @@ def _share(percent: int) -> float:
 
 
 def query_ecc_errors(handle: Any) -> Json:
-    """Not supported where the memory has no error correction, or it is off."""
+    """ECC error counters; None for each if ECC is missing or off."""
     return {"ecc": {name: _ecc_counter(handle, *of) for name, of in _ECC_COUNTERS.items()}}
 
 
 def query_repaired_memory(handle: Any) -> Json:
-    """Rows remapped; before Ampere: pages retired."""
+    """Remapped rows; before Ampere, retired pages."""
     remapped = _or_none(lambda: pynvml.nvmlDeviceGetRemappedRows(handle))
     if remapped is not None:
         _, uncorrectable, pending, failed = remapped
@@ -223,7 +223,7 @@ def _or_none(call: Callable[[], Any]) -> Any:
 
 
 def query_processes(handle: Any) -> Json:
-    """One entry a process: those that compute first, as some also draw."""
+    """One entry per process; a process that computes and draws counts as computing."""
     found: dict[int, Json] = {}
     for kind, name in _PROCESS_LISTS:
         try:
@@ -239,7 +239,7 @@ def query_processes(handle: Any) -> Json:
 
 
 def list_compute_pids(handle: Any) -> list[int]:
-    """Those that compute on a MIG instance."""
+    """The pids that compute on a MIG instance."""
     return sorted(
         process["pid"]
         for process in _list_processes("nvmlDeviceGetComputeRunningProcesses", handle)
@@ -254,8 +254,8 @@ _PROCESS_LISTS = (
 
 
 def _list_processes(name: str, handle: Any) -> list[Json]:
-    """Version 3, then 2: older drivers have no newer one, and 535.43 changed the structure under
-    the old name, which shows in pids that cannot be."""
+    """Processes by version 3 of the call, else 2: older drivers lack version 3, and 535.43 changed
+    the structure under the old name, which shows as impossible pids."""
     try:
         return _plausible(_lister(name, 3)(handle))
     except (pynvml.NVMLError, AttributeError, ValueError) as error:
@@ -284,13 +284,13 @@ def _plausible(listed: list[Any]) -> list[Json]:
 
 
 def query_mig(handle: Any) -> Json:
-    """Whether it is in MIG mode, and then its parts."""
+    """Whether the GPU is in MIG mode, and its instances."""
     on = bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
     return {"mig": on, "instances": list_mig_instances(handle) if on else []}
 
 
 def list_mig_instances(handle: Any) -> list[Json]:
-    """Places without a part answer that nothing was found."""
+    """The MIG instances; indices without an instance are skipped."""
     found = []
     count = int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     for place in range(min(count, _MOST_INSTANCES)):

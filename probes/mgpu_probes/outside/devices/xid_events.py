@@ -1,7 +1,7 @@
 """XIDs, the driver's error events of a GPU: from NVML's events and from the kernel's log.
 
-The log also has those that NVML reports to no listener: before NVML is open, of a GPU that it no
-longer lists, and where events are not supported or not permitted."""
+The log also has events that NVML does not report: before NVML is open, of a GPU that it no longer
+lists, and where events are not supported or not permitted."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _XID = r"NVRM: Xid \(PCI:(?P<bus_id>[0-9A-Fa-f:.]{4,16})[^)]{0,40}\): (?P<number
 """As the driver has written it since 2013: `NVRM: Xid (PCI:0000:3b:00): 79, pid=…`; on MIG devices
 `(PCI:0000:3b:00 GPU-I:03)`."""
 _IN_A_FILE = r"\bkernel: (?:\[ *\d{1,12}\.\d{1,9}\] )?(?=NVRM: Xid )"
-"""Before it, as system loggers write it: other programs may write anything into these files."""
+"""The prefix that system loggers write: other programs may write anything into these files."""
 _WAIT_MS = 200
-"""A bounded wait: the thread must end when it is told to."""
+"""Milliseconds; bounded, so that the thread notices a request to stop."""
 _MOST_KEPT = 256
 SAME_SECONDS = 5.0
-"""Seconds between two tales of one XID: each is heard within a look."""
+"""Most seconds between the two reports of one XID: each arrives within a sample."""
 _REMEMBERED = 256
 
 
 class LoggedXids:
-    """Reads them from now on. `trouble`: why it cannot; None where it can. For one thread."""
+    """Reads XIDs from the kernel log from now on. `trouble`: why it cannot. For one thread."""
 
     def __init__(self, path: Path = KMSG, files: tuple[Path, ...] = LOG_FILES) -> None:
         self._records = Records(path)
@@ -53,12 +53,12 @@ class LoggedXids:
         return None if self._file is not None else self._records.trouble
 
     def look(self) -> None:
-        """Read what was written since the call before."""
+        """Reads what was written since the previous call."""
         now = time.time()
         booted = now - time.monotonic()
         for since_boot, text in self._records.new():
             if told := re.match(_XID, text):
-                # The kernel's clock drifts by seconds a day; our own looks bound that.
+                # The kernel's clock drifts by seconds per day; the times of our reads bound that.
                 self._note(told, min(now, max(self._looked, booted + since_boot)))
         for line in self._file.new() if self._file is not None else ():
             begin = re.search(_IN_A_FILE, line)
@@ -67,7 +67,7 @@ class LoggedXids:
         self._looked = now
 
     def take(self) -> list[dict[str, Any]]:
-        """What was found since the call before: `at`, `number`, `bus_id`."""
+        """The XIDs since the previous call: `at`, `number`, `bus_id`."""
         return [self._found.popleft() for _ in range(len(self._found))]
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class XidListener:
         self._thread = threading.Thread(target=self._run, name="xid", daemon=True)
 
     def listen(self, handles: dict[int, Any]) -> None:
-        """From now on hear these devices, by index; those that are known already go on."""
+        """Listens to these devices (by index) from now on, and no longer to others."""
         for index in [index for index in self._known if index not in handles]:
             del self._known[index]
         for index, handle in handles.items():
@@ -101,7 +101,7 @@ class XidListener:
             self._thread.start()
 
     def take(self) -> list[Json]:
-        """What was heard since the call before: `at`, `index`, `number`."""
+        """The XIDs since the previous call: `at`, `index`, `number`."""
         return [self._heard.popleft() for _ in range(len(self._heard))]
 
     def stop(self, seconds: float) -> bool:
@@ -124,7 +124,7 @@ class XidListener:
         except (pynvml.NVMLError, AttributeError) as error:
             if getattr(error, "value", None) not in LOST_ERRORS:
                 self.trouble = f"XIDs cannot be heard: {describe_error(error)}"
-                self._known[index] = None  # it would only be denied again
+                self._known[index] = None  # a second attempt would be denied too
         else:
             self._known[index] = _address(handle)
 
@@ -135,7 +135,7 @@ class XidListener:
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_TIMEOUT:
                     continue
-                if error.value in LOST_ERRORS:  # one device is: the others are still heard
+                if error.value in LOST_ERRORS:  # one device is lost: the others still report
                     self._over.wait(_WAIT_MS / 1000)
                     continue
                 self.trouble = f"XIDs cannot be heard: {describe_error(error)}"
@@ -158,12 +158,12 @@ class XidListener:
 
 
 def _address(handle: Any) -> int | None:
-    """Which device a handle means, without a question to it: it may be lost."""
+    """The address that a handle points to; the device is not queried, as it may be lost."""
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 class XidLogThread:
-    """Reads the kernel's log in a thread: its file may be on a disk that hangs."""
+    """Reads the kernel log in a thread, because its file may be on a disk that hangs."""
 
     def __init__(self, path: Path = KMSG) -> None:
         self._path = path
@@ -175,7 +175,7 @@ class XidLogThread:
         return self._log.trouble if self._log is not None else None
 
     def take(self, patience: float = 0.0) -> list[Json]:
-        """What was found so far, while the next look begins. `patience`: seconds to wait for it."""
+        """The XIDs so far; starts the next read. `patience`: seconds to wait for it."""
         round_ = self._rounds.ask()
         if patience > 0:
             self._rounds.wait(round_, patience)
@@ -224,8 +224,8 @@ def _is_same(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
 
 
 def _pci_slot(address: object) -> tuple[int, ...] | None:
-    """Domain, bus and slot of a PCI address, whatever its width: the driver writes none of the
-    function into the log."""
+    """Domain, bus and slot of a PCI address of any width; None if it is none. The driver's log
+    lines have no function number."""
     try:
         numbers = tuple(int(part, 16) for part in str(address).partition(".")[0].split(":"))
     except ValueError:

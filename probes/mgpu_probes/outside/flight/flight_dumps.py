@@ -31,12 +31,12 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_dump(path: Path, root: Path | None = None) -> dict[str, Any]:
-    """The plain form (see `form`) of one file, which lies below `root` through no link; None: in
-    the folder above it.
+    """The plain form (see `flight_format`) of a file below `root`, without following links.
+    `root` None: its own folder.
 
-    `rank` is by its name where it does not tell itself: torch adds the number to the prefix that
-    it was given (`nccl_trace_rank_3`). `at` is when the file was last written.
-    Raises NotAFlightError, also where it cannot be read.
+    `rank` comes from the file's name if the dump does not contain it: torch appends the number to
+    its prefix (`nccl_trace_rank_3`). `at` is when the file was last written.
+    Raises NotAFlightError, also if the file cannot be read.
     """
     with within_budget():
         try:
@@ -75,7 +75,7 @@ def parse_dump(raw: bytes, *, source: str) -> dict[str, Any]:
 
 
 def rank_by_name(name: str) -> int | None:
-    """`3` of `nccl_trace_rank_3`, `trace_3.json.gz`, `rank3-of-8`; None where nothing tells."""
+    """`3` of `nccl_trace_rank_3`, `trace_3.json.gz`, `rank3-of-8`; None if the name has no rank."""
     while _ENDINGS.search(name):
         name = _ENDINGS.sub("", name)
     found = _RANK.search(name) or _LAST_NUMBER.search(name)
@@ -96,7 +96,7 @@ def _read(path: Path, root: Path) -> tuple[bytes, float]:
 
 
 def _unzip(raw: bytes, budget: Budget) -> bytes:
-    """Raises NotAFlightError where it is damaged or would grow beyond all bounds."""
+    """The decompressed bytes. Raises NotAFlightError if damaged or too large."""
     unpacker = zlib.decompressobj(wbits=31)
     try:
         plain = unpacker.decompress(raw, min(MOST_BYTES, max(MOST_AT_ONCE, UNPACKED * len(raw))))

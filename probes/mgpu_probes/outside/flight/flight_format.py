@@ -8,7 +8,7 @@
 
 `collectives` come oldest first; a `stack` holds indices into `places`, innermost first. Times
 are seconds. `at` is when it was dumped, at the latest, and `slack` by how much it may have been
-before. What a version or backend does not tell is null."""
+before. Values that a version or backend does not write are null."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_DIMENSIONS = 64
 MOST_TEXT = 400
 MOST_INTEGER = (1 << 63) - 1
 DEFAULT_GROUP = "default_pg"
-"""What torch calls the group of all ranks in its entries."""
+"""torch's description of the group of all ranks."""
 
 Json = Any
 
@@ -40,7 +40,7 @@ def normalize_dump(dump: object, *, source: str, budget: Budget) -> dict[str, Js
     """The plain form of what a recorder wrote. A pickle shares values between entries, the form
     does not, so `budget` pays for each of them.
 
-    Raises NotAFlightError where it has neither entries nor groups, and OverBudgetError.
+    Raises NotAFlightError if it has neither entries nor groups, and OverBudgetError.
     """
     if isinstance(dump, list):  # before torch 2.2 a dump was its entries alone
         dump = {"entries": dump}
@@ -70,7 +70,7 @@ def normalize_dump(dump: object, *, source: str, budget: Budget) -> dict[str, Js
 
 
 class _Places:
-    """Every file and line once; torch's pickles share the frames between entries."""
+    """The distinct source lines; torch's pickles share frames between entries."""
 
     def __init__(self) -> None:
         self.all: list[list[Json]] = []
@@ -97,7 +97,7 @@ class _Places:
 
 
 ENTRY = 40
-"""Objects that one collective takes in the form and as a fact, beside its lists."""
+"""Objects that a collective takes without its lists."""
 
 
 def _collective(entry: Mapping[str, Json], places: _Places, budget: Budget) -> dict[str, Json]:
@@ -137,7 +137,7 @@ def _collective(entry: Mapping[str, Json], places: _Places, budget: Budget) -> d
 
 
 def _group_of(entry: Mapping[str, Json]) -> str:
-    """Its name; torch gives it with a description."""
+    """The name of its process group; torch writes it with a description."""
     named = entry.get("process_group")
     if isinstance(named, (list, tuple)) and named:
         named = named[0]
@@ -148,7 +148,7 @@ def _group_of(entry: Mapping[str, Json]) -> str:
 
 
 def _names_by_id(entries: Iterable[Json]) -> dict[str, str]:
-    """A rank's own numbers of its groups -> their names, which all ranks share."""
+    """A rank's own group ids -> group names, which all ranks share."""
     return {
         str(entry.get("pg_id")): _group_of(entry)
         for entry in entries
@@ -157,8 +157,8 @@ def _names_by_id(entries: Iterable[Json]) -> dict[str, str]:
 
 
 def _groups(config: object, entries: Iterable[Json], budget: Budget) -> dict[str, list[int]]:
-    """Group -> ranks. gloo (torch 2.13) keeps all its groups under the name "", so that only the
-    last is told and a sub-group tells no ranks; the group of all ranks is all that this can be."""
+    """Group -> ranks. gloo (torch 2.13) stores all groups under the name "", so only the last is
+    known, which can only be the group of all ranks: a sub-group lists no ranks."""
     found = {}
     for name, told in list(config.items())[:MOST_GROUPS] if isinstance(config, dict) else ():
         ranks = told.get("ranks") if isinstance(told, dict) else None
@@ -193,7 +193,7 @@ def _progress(status: object, names: Mapping[str, str]) -> dict[str, list[int | 
 
 
 def _lost(entries: list[Json], read: int) -> int:
-    """Entries that the ring overwrote, and those that could not be read."""
+    """The number of entries that the ring overwrote or that could not be read."""
     last = entries[-1] if entries else None
     number = count_or_none(last.get("record_id")) if isinstance(last, dict) else None
     written = len(entries) if number is None else number + 1
@@ -201,8 +201,8 @@ def _lost(entries: list[Json], read: int) -> int:
 
 
 def _unseen(entries: Iterable[Json]) -> int:
-    """Numbers of operations that no entry has: gloo counts sends and receives in each group, and
-    records none (torch 2.13)."""
+    """The number of operations without an entry: gloo counts sends and receives in each group, but
+    does not record them (torch 2.13)."""
     last: dict[str, int] = {}
     unseen = 0
     for entry in entries:
@@ -242,7 +242,7 @@ def count_or_none(value: object) -> int | None:
 
 
 def _count(value: object) -> int | None:
-    """torch's JSON gives numbers as text."""
+    """A count; torch's JSON writes numbers as text."""
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
         value = int(value)
     return count_or_none(value)

@@ -1,4 +1,4 @@
-"""The flight recorders of running ranks, asked through a socket or NCCL's pipe.
+"""Reads the flight recorders of running ranks, through a socket or NCCL's pipe.
 
 A worker server's socket answers at once for any backend, but without call stacks. NCCL's pipe
 (TORCH_NCCL_DEBUG_INFO_PIPE_FILE) needs only that variable in the job: one byte written to it
@@ -32,13 +32,13 @@ USUAL_STEMS = (".cache/torch/comm_lib_trace_rank_", ".cache/torch/nccl_trace_ran
 """Under the rank's home: torch 2.8 and later, torch 2.5 and later; before, in /tmp."""
 OLD_STEM = "/tmp/nccl_trace_rank_"
 POLL = 0.05
-"""Seconds between two looks at a file that is being written."""
+"""Seconds between two checks of a file that is being written."""
 
 _Mark = tuple[int, int, int]
 SOCKET = "TORCH_WORKER_SERVER_SOCKET"
 """Where torch's elastic agent has its workers listen (torch.distributed.elastic.control_plane)."""
 WITH_SITES = "fr_trace"
-"""A handler of our own probe: as a pickle, with call stacks."""
+"""Handler of our own probe, which answers with a pickle that has call stacks."""
 MOST_RANKS = 1_024
 MOST_ENVIRON = 1 << 20
 SOURCE = "flight recorder"
@@ -51,7 +51,7 @@ _Way = Callable[[], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Pipe:
-    """Where a rank waits to be asked, and where it may write its dump."""
+    """The pipe that triggers a rank's dump, and the files that it may write."""
 
     path: Path
     dumps: tuple[Path, ...]
@@ -59,7 +59,7 @@ class Pipe:
     root: Path | None = None
     """What a rank in a container sees as `/`: its links could lead out of there."""
     user: int | None = None
-    """Whose the rank is: pipe and dump must be, too. None: unknown."""
+    """The user of the rank, who must own pipe and dump. None: unknown."""
 
 
 def ask_by_socket(
@@ -86,9 +86,9 @@ def find_pipe(
     root: Path | None = None,
     user: int | None = None,
 ) -> Pipe | None:
-    """The pipe of a rank with this environment; None where it was not asked to have one.
+    """The pipe of a rank with this environment; None if it is not configured.
 
-    `root`: `/proc/PID/root` for a rank in a container. `user`: whose the rank is.
+    `root`: `/proc/PID/root` for a rank in a container. `user`: the rank's user.
     """
     stem = next((environ[name] for name in PIPE_STEM if environ.get(name)), None)
     if stem is None:
@@ -127,7 +127,7 @@ def ask_by_pipe(pipe: Pipe, timeout: float = 20.0) -> dict[str, Any]:
 
 
 def _knock(pipe: Pipe) -> None:
-    """One byte into the pipe, never waiting for a reader."""
+    """Writes one byte to the pipe, without waiting for a reader. Raises NotAFlightError."""
     path = pipe.path
     try:
         flags = os.O_WRONLY | os.O_NONBLOCK
@@ -148,7 +148,7 @@ def _knock(pipe: Pipe) -> None:
 
 
 def _mark(path: Path, pipe: Pipe) -> _Mark | None:
-    """Of a file of the rank's user; None: there is none."""
+    """Inode, size and time of a file of the rank's user; None if there is none."""
     try:
         descriptor = open_any_below(pipe.root or path.parent, path, os.O_PATH)
     except OSError:
@@ -161,14 +161,14 @@ def _mark(path: Path, pipe: Pipe) -> _Mark | None:
 
 
 def join_below(root: Path, path: str) -> Path:
-    """`path` as the rank means it, seen from here; nothing leads out of `root`."""
+    """The rank's `path` as seen from this process, always below `root`."""
     parts: Iterable[str] = (part for part in Path(path).parts if part not in ("/", ".."))
     return root.joinpath(*parts)
 
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """`forms`: plain forms (see `form`), by rank. `untold`: who could not be asked, and why."""
+    """`forms`: plain forms (see `flight_format`), by rank. `untold`: unread ranks, and why."""
 
     forms: tuple[dict[str, Any], ...]
     untold: tuple[FoundUntold, ...]
@@ -177,8 +177,8 @@ class Gathered:
 def gather_recorders(
     job: FoundJob, sockets: Mapping[int, str], *, timeout: float = 20.0, proc: Path = PROC
 ) -> Gathered:
-    """Asks all ranks at once. `sockets`: pid -> where a rank with our probe listens; `timeout`:
-    seconds for each way. Nothing is sent to a rank that has not prepared for it."""
+    """The recorders of all ranks, read at once. `sockets`: pid -> socket of a rank with our probe;
+    `timeout`: seconds per method. Ranks that are not set up for it are not contacted."""
     ranks = [rank for rank in job.ranks if rank.state not in "ZX"][:MOST_RANKS]
     with ThreadPoolExecutor(32, "flight") as pool:
         answers = pool.map(lambda one: _ask(one, sockets.get(one.pid), timeout, proc), ranks)
@@ -203,7 +203,7 @@ def _ask(
 
 
 def _ways(found_process: FoundProcess, own: str | None, timeout: float, proc: Path) -> list[_Way]:
-    """The best first: call stacks are worth more than a quick answer."""
+    """The methods to try, best first: call stacks matter more than a quick answer."""
     given = read_environment(found_process.pid, proc)
     root = proc / str(found_process.pid) / "root" if found_process.container else None
     asking = partial(ask_by_socket, rank=found_process.rank, pid=found_process.pid)
@@ -225,7 +225,7 @@ def _ways(found_process: FoundProcess, own: str | None, timeout: float, proc: Pa
 
 
 def read_environment(pid: int, proc: Path) -> dict[str, str]:
-    """With which it was started; empty where that may not be read."""
+    """The environment with which a process was started; empty if not readable."""
     try:
         with open(proc / str(pid) / "environ", "rb") as file:
             raw = file.read(MOST_ENVIRON)

@@ -42,9 +42,9 @@ _DEAD = re.compile(
     r"^\s+Process (?P<pid>\d{1,10}) on node (?P<host>\S{1,255}) managing GPU (?P<device>\S{1,32})"
 )
 _MISSING_COMMA = re.compile(r'("nvml_dev"\s*:\s*-?\d+)([ \t\r]*\n\s*"status")')
-"""NCCL 2.28.9 leaves it out where a rank is missing."""
+"""NCCL 2.28.9 omits this comma if a rank is missing."""
 APART = 6.0
-"""Seconds between the two accounts: the analysis takes a wait of less than 5 for mere delay."""
+"""Seconds between the two answers: the analysis counts a wait of less than 5 s as a delay."""
 OPERATION = "an operation that NCCL counts"
 
 
@@ -53,8 +53,8 @@ class NoRasError(Exception):
 
 
 def ask_ras(address: tuple[str, int] = ADDRESS, timeout: float = 8.0) -> dict[str, Json]:
-    """NCCL's account of the job. `timeout`: seconds for all of it; NCCL itself takes up to 5 to
-    hear from all of its processes. Raises NoRasError."""
+    """NCCL's report of the job. `timeout`: seconds in total; NCCL takes up to 5 s to collect from
+    all of its processes. Raises NoRasError."""
     end = time.monotonic() + timeout
     try:
         with socket.create_connection(address, timeout=min(1.0, timeout)) as asked:
@@ -69,7 +69,7 @@ def ask_ras(address: tuple[str, int] = ADDRESS, timeout: float = 8.0) -> dict[st
 
 
 def parse_ras(raw: bytes) -> dict[str, Json]:
-    """The account from RAS's JSON or text. Raises NoRasError."""
+    """The report in RAS's JSON or text. Raises NoRasError."""
     text = raw[:MOST_BYTES].decode("utf-8", "replace").strip()
     start = text.find("{")
     if not text.startswith("{") and not (start > 0 and '"communicators"' in text):
@@ -108,7 +108,7 @@ def _who(held: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _launched(held: Mapping[str, Json]) -> int | None:
-    """All operations together: NCCL counts each kind for itself."""
+    """The number of operations of all kinds; NCCL counts each kind separately."""
     counts = held.get("collective_counts")
     known = [count_or_none(count) for count in counts.values()] if isinstance(counts, dict) else []
     return sum(one for one in known if one is not None) if known else None
@@ -121,7 +121,7 @@ def _dead(held: Mapping[str, Json]) -> bool | None:
 
 
 def _of_text(text: str) -> dict[str, Json]:
-    """Outliers alone; the ranks that are not named have launched what most have."""
+    """The report in text, which names only outliers; other ranks are where most are."""
     found: list[dict[str, Json]] = []
     launched: int | None = None
     dead: list[dict[str, Json]] = []
@@ -184,7 +184,7 @@ def _text(value: object) -> str | None:
 
 
 def address_of(environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """Where NCCL listens in a job with this environment; None: it was told not to."""
+    """The address at which NCCL listens in a job with this environment; None: RAS is disabled."""
     if environ.get("NCCL_RAS_ENABLE") == "0":
         return None
     host, _, port = environ.get("NCCL_RAS_ADDR", "").rpartition(":")
@@ -199,8 +199,8 @@ def find_stuck_communicators(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> tuple[dict[str, Json], ...]:
-    """A form for each of the ranks `numbers` (by pid), with the communicators that stand; none
-    where nothing answers. Takes `APART` seconds where NCCL answers, else no time."""
+    """A normalized dump for each rank of `numbers` (pid -> rank), with the communicators that make
+    no progress; empty if RAS does not answer. Takes `APART` seconds if it answers."""
     try:
         began, first = time.time(), _counts(ask_ras(address), numbers)
         if not first:

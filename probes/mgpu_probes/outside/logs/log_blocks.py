@@ -1,4 +1,4 @@
-"""A block of a log as pieces: lines, and what progress bars wrote between carriage returns."""
+"""Divides a block of a log into pieces: lines, and updates of progress bars."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mgpu_probes.outside.logs.log_shapes import LINE_ENDS
 from mgpu_probes.outside.terminal_text import clean
 
 WINDOW = 4000
-"""Characters of a very long line that are looked at."""
+"""Characters of a very long line that are searched."""
 MORE = 500
 CONTEXT = 3
 CONTEXT_LIMIT = 200
@@ -24,13 +24,13 @@ _ESCAPES = re.compile(
 
 @dataclass(slots=True)
 class Block:
-    """The one that is looked at: its pieces, and where training counts on in it."""
+    """A block of a log: its pieces, and those that report progress of the training."""
 
     pieces: Sequence[bytes]
     numbers: Sequence[int]
     counting: Sequence[int]
     counted: int
-    """Pieces that count on in all blocks before."""
+    """Pieces that report progress in all earlier blocks."""
 
     def counted_until(self, position: int) -> int:
         return self.counted + bisect_right(self.counting, position)
@@ -44,7 +44,7 @@ class Block:
         lines: int,
         counted: int,
     ) -> Block:
-        """`lines` and `counted`: of all blocks before."""
+        """`lines` and `counted`: totals of all earlier blocks."""
         return cls(pieces, _numbers(block, pieces, lines), counting, counted)
 
     def told(self, position: int) -> tuple[int, bytes, int]:
@@ -52,7 +52,7 @@ class Block:
         return self.numbers[position], piece, self.counted_until(position)
 
     def around(self, position: int) -> tuple[str, ...]:
-        """The lines near one that are not empty."""
+        """The non-empty lines around a position."""
         near = self.pieces[max(0, position - CONTEXT) : position + CONTEXT + 1]
         return tuple(clean(decoded(piece), CONTEXT_LIMIT) for piece in near if piece.strip())
 
@@ -62,14 +62,14 @@ def pieces_of(block: bytes) -> list[bytes]:
 
 
 def bare(block: bytes) -> bytes:
-    """Without terminal escapes and NUL bytes."""
+    """The block without terminal escapes and NUL bytes."""
     if b"\0" in block:
         block = block.replace(b"\0", b"")
     return _ESCAPES.sub(b"", block) if b"\x1b" in block else block
 
 
 def _numbers(block: bytes, pieces: Sequence[bytes], before: int) -> Sequence[int]:
-    """The line, from 1, in which each piece stands."""
+    """The line number of each piece, from 1."""
     if len(pieces) == block.count(b"\n") + 1:
         return range(before + 1, before + 1 + len(pieces))
     return list(_counted(block, pieces, before))

@@ -24,10 +24,10 @@ from mgpu_probes.outside.untrusted_files import OverBudgetError, open_below, wit
 
 BLOCK = 1 << 20
 LONGEST = 1 << 18
-"""Bytes of one line after which it is looked at in pieces."""
+"""Bytes of a line from which it is divided into pieces."""
 OVERLAP = 1 << 10
 MOST_BYTES = 1 << 36
-"""Of one log, decompressed: what goes beyond is left out and told."""
+"""Decompressed bytes of a log that are read; a note reports that the rest was left out."""
 UNPACKED_A_SECOND = 16 << 20
 """Unpacked bytes that earn a second of the budget: what is read most slowly, tracebacks, is read at
 this rate (benchmarks/logs.py). A megabyte on disk must not take longer than ten seconds."""
@@ -41,7 +41,7 @@ _UNKNOWN = {
     b"PK\x03\x04": "unzip -p",
     b"\x04\x22\x4d\x18": "lz4 -dc",
 }
-"""Compressions that Python cannot read everywhere, and what reads them."""
+"""Compressions that not every Python can read -> a command that decompresses them."""
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark it begins with
@@ -63,11 +63,11 @@ _NUMBERED = (
 
 
 class UnreadableLog(ValueError):  # noqa: N818 - a name of the house's interface
-    """Nothing can be read of it. Its text is one sentence that says what to do."""
+    """The log cannot be read. The message is a sentence that says what to do."""
 
 
 class NoText(UnreadableLog):
-    """It holds something else than text."""
+    """The file does not contain text."""
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ class Log:
     """Seconds since the epoch; None: a stream."""
     notes: list[str] = field(default_factory=list)
     disk: int | None = None
-    """Bytes that it takes on disk; None: a stream, which is the user's own to end."""
+    """Bytes on disk; None: a stream, which the user ends."""
 
     def blocks(self) -> Iterator[bytes]:
         """Its text as UTF-8 (other bytes than text are kept), in whole lines. Closes it. Raises
@@ -127,7 +127,7 @@ def open_log(path: Path | str, *, root: Path | None = None) -> Log:
 
 
 def _decompressed(file: BinaryIO, name: str) -> BinaryIO:
-    """The file, or what reads its content where that is compressed."""
+    """The file, or a decompressing reader. Raises UnreadableLog for unknown compressions."""
     head = file.peek(8)[:8]  # type: ignore[attr-defined]  # both kinds of input are buffered readers
     for magic, tool in _UNKNOWN.items():
         if head.startswith(magic):
@@ -146,8 +146,8 @@ def _decompressed(file: BinaryIO, name: str) -> BinaryIO:
 
 
 class _Xz(io.RawIOBase):
-    """What xz unpacks to, one stream after the other, in bounded memory: the file itself says how
-    much its decoder needs, and Python's own reader believes it."""
+    """Decompresses the streams of an xz file in bounded memory: the file itself declares how much
+    memory its decoder needs, and Python's own reader trusts it."""
 
     def __init__(self, packed: BinaryIO) -> None:
         self._packed = packed
@@ -201,7 +201,7 @@ def _as_utf8(log: Log) -> Iterator[bytes]:
 
 
 def _chunks(log: Log) -> Iterator[bytes]:
-    """Up to what a growing file held when it was opened: it may grow faster than it is read."""
+    """The content at the time of opening: a growing file may grow faster than it is read."""
     left = MOST_BYTES if log.size is None else min(log.size, MOST_BYTES)
     capped = left == MOST_BYTES
     total = 0
@@ -243,7 +243,7 @@ def _whole_lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _guessed(head: bytes) -> str:
-    """ASCII in UTF-16 has a zero in every second byte."""
+    """The encoding by its first bytes: ASCII in UTF-16 has a zero in every second byte."""
     sample = head[: HEAD & ~1]
     half = len(sample) // 2
     if half > 8:
@@ -267,8 +267,8 @@ def _reason(error: BaseException) -> str:
 def ranks_from_names(names: Sequence[str]) -> list[int | None]:
     """The rank behind each name, or None.
 
-    A name that says `rank` is believed. A bare number (torchrun's folders, slurm's tasks) counts
-    only where several names differ in it: alone it may be anything.
+    A name with `rank` is trusted. A bare number (torchrun's folders, Slurm's tasks) counts only if
+    several names differ in it: alone it may be anything.
     """
     said = [int(found[1]) if (found := _SAYS_RANK.search(_base(name))) else None for name in names]
     if any(rank is not None for rank in said):
@@ -281,5 +281,5 @@ def ranks_from_names(names: Sequence[str]) -> list[int | None]:
 
 
 def _base(name: str) -> str:
-    """The file's name and that of the folder that it lies in."""
+    """The names of the file and of its folder."""
     return "/".join(name.split("/")[-2:])

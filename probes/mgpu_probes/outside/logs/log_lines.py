@@ -39,8 +39,8 @@ LINE_LIMIT = 4096
 MOST_SAMPLED = 2000
 LEAST_SAMPLED = 4
 NUMBERED_SHARE = 0.75
-"""Share of lines that must begin with a number before it is taken for a task's: srun -l and Hydra
-label every line, but a list of things (`1: …`) is only a part of a text."""
+"""Share of lines with a leading number from which that is a task's: srun -l and Hydra label every
+line, but a numbered list (`1: …`) is only a part of a text."""
 
 _RANK = re.compile(r"\[rank:? ?(\d{1,7})\]:? ?|rank ?(\d{1,7}): ", re.IGNORECASE)
 _MPI = re.compile(r"\[(?:[\w.@-]{0,200}[,@])?(\d{1,7})(?:,\d{1,7})?\]<std(?:out|err|diag)>: ?")
@@ -58,9 +58,9 @@ _MAYBE = re.compile(
     r"[\[( 0-9]|[Rr]ank|RANK|std|[IWEFDC]\d|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) "
     r"|(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun) |[A-Za-z][\w.-]{0,80}-\d{1,5} {1,80}\| "
 )
-"""How all of these begin: one look instead of ten at the many lines that have nothing of it."""
+"""Matches the beginning of all prefixes: one search instead of ten for lines without any."""
 _INNER = re.compile(r"\[(?:[^\[\]]{0,120} )?[Rr]ank:? ?(\d{1,7})\]")
-"""How loggers name the rank that writes: NCCL's watchdog, DeepSpeed, Lightning."""
+"""The rank as loggers write it: NCCL's watchdog, DeepSpeed, Lightning."""
 
 NUMBERED = {"srun": _SRUN, "hydra": _HYDRA}
 
@@ -68,8 +68,8 @@ NUMBERED = {"srun": _SRUN, "hydra": _HYDRA}
 def take_stamp(text: str, year: int | None = None) -> tuple[float | None, int | None, str] | None:
     """The stamp that `text` begins with: seconds, its own year, and the text after it.
 
-    Seconds are None where the year is neither in the stamp nor given, or where it is no date. None
-    where the text begins with no stamp. A bracket that a C++ log opens before its stamp stays open:
+    Seconds are None if the year is unknown or the date invalid. None if the text does not begin
+    with a stamp. A bracket that a C++ log opens before its stamp stays open:
     `[E0102 03:04:05 x.cpp:1] text` becomes `x.cpp:1] text`.
     """
     for form in _FORMS:
@@ -112,12 +112,12 @@ class Line:
     at: float | None
     """Seconds since the epoch by its own stamp."""
     year: int | None
-    """That the stamp names."""
+    """The year in the stamp."""
     text: str
 
 
 def numbered_style(lines: Iterable[str]) -> str | None:
-    """Which of `NUMBERED` stands before the lines of a log, by a sample of it."""
+    """The key of `NUMBERED` that labels the lines of a log, by a sample; None if none does."""
     sample = [line for line in lines if line.strip()][:MOST_SAMPLED]
     if len(sample) < LEAST_SAMPLED:
         return None
@@ -129,7 +129,7 @@ def numbered_style(lines: Iterable[str]) -> str | None:
 
 
 def split_line(line: str, style: str | None = None, year: int | None = None) -> Line:
-    """Takes a line apart. `style`: by `numbered_style`; `year`: for stamps that have none."""
+    """The parts of a line. `style`: from `numbered_style`; `year`: for stamps without a year."""
     rank = local = at = own_year = None
     text = line[:LINE_LIMIT]
     for _ in range(MOST_PREFIXES):
@@ -164,6 +164,6 @@ def _mpi_rank(prefix: str) -> int:
 
 
 def _counts_up(numbers: list[str]) -> bool:
-    """Line numbers, not tasks: each is one more than the last."""
+    """Whether these are line numbers, not tasks: each is one more than the previous."""
     values = [int(number) for number in numbers]
     return len(values) > 1 and all(b - a == 1 for a, b in pairwise(values))

@@ -18,9 +18,9 @@ TEXT_LIMIT = 500
 VALUE_LIMIT = 300
 MOST_HITS = 20_000
 EXACT = 1000
-"""Matches of a signature on a rank after which its needle alone is counted."""
+"""Matches of a signature per rank after which only its needle is counted."""
 LOOK_BACK = 200
-"""Lines before one without a time stamp in which the last stamp is looked for."""
+"""Lines before one without a time stamp that are searched for the last stamp."""
 SAMPLE = 2000
 TAIL_LINES = 200
 TAIL_LIMIT = 500
@@ -37,17 +37,17 @@ STRUCTURE = (
     "death signal",
     "got signal",
 )
-"""What endings are told with: tracebacks, faulthandler, torchrun's and mp.spawn's reports."""
+"""Texts of failures: tracebacks, faulthandler, reports of torchrun and mp.spawn."""
 BEFORE = 3
 FOLLOWING = 60
-"""Lines before and after such a line that are kept for whoever parses endings."""
+"""Lines before and after such a line that are kept for the parser of failures."""
 MOST_TOLD = 10_000
-"""Of the first and of the last such lines each."""
+"""Number of the first, and of the last, such lines that are kept."""
 
 
 class Wanted(Protocol):
-    """What is looked for. `pattern` is searched in lines that hold `needle`; it must match `least`
-    times on a rank."""
+    """A signature to search for. `pattern` is searched in lines that contain `needle`; it must
+    match `least` times on a rank."""
 
     @property
     def id(self) -> str: ...
@@ -73,14 +73,14 @@ class Hit:
     context: tuple[str, ...]
     count: int = 1
     after: int = 0
-    """Lines later in this log, after its last match, by which training counts on."""
+    """Lines after its last match that report progress of the training."""
     later: float | None = None
-    """Seconds from `at` to the last of them, by their time stamps."""
+    """Seconds from `at` to the last such line, by their time stamps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A line near an ending, with the rank that it names in the form that torch prints."""
+    """A line near a failure, with its rank in torch's form (`[rank2]: `)."""
 
     number: int
     text: str
@@ -100,7 +100,7 @@ class Scanned:
     told: tuple[Told, ...]
     tail: tuple[str, ...]
     ranks: frozenset[int]
-    """That its first and last lines are labelled with."""
+    """Ranks that label its first and last lines."""
     local_ranks: frozenset[int]
     began: float | None
     """Seconds since the epoch by the first and the last stamped line."""
@@ -108,7 +108,7 @@ class Scanned:
 
 
 class Engine:
-    """Looks for signatures in any number of logs; what it learns of one speeds up the next."""
+    """Searches logs for signatures. Shapes learned from one log speed up the next."""
 
     def __init__(self, wanted: Iterable[Wanted]) -> None:
         """Raises ValueError for a needle that is too short, re.error for a bad pattern."""
@@ -119,7 +119,7 @@ class Engine:
         self.shapes = Shapes(needles)
 
     def scan(self, source: str, blocks: Iterable[bytes]) -> Scanned:
-        """Everything that one log tells. `blocks`: of whole lines, see `read.Log.blocks`."""
+        """The facts in one log. `blocks`: whole lines, see `log_files.Log.blocks`."""
         scanner = _Scanner(self)
         for block in blocks:
             scanner.feed(block)
@@ -128,7 +128,7 @@ class Engine:
 
 @dataclass(slots=True)
 class _Seen:
-    """A hit, how often it was there, and how many pieces counted on until it last was."""
+    """A hit, its count, and the number of progress lines before its last match."""
 
     first: Hit
     counted: int
@@ -213,7 +213,7 @@ class _Scanner:
         return None if at is None or self._counted_at is None else self._counted_at - at
 
     def _begin(self, block: bytes) -> None:
-        """Learns from the first lines how this log is written."""
+        """Detects the label style and the year from the first lines."""
         pieces = pieces_of(block[:TAIL_BYTES])[:SAMPLE]
         self._first = [decoded(piece) for piece in pieces]
         self._style = numbered_style(self._first)
@@ -274,18 +274,20 @@ class _Scanner:
     def _found(
         self, number: int, piece: bytes, place: int, text: str
     ) -> tuple[str, re.Match[str] | None]:
-        """Searches the text, of very long lines what is near the needle, else the whole line."""
+        """The searched text and its match; of very long lines only the part near the needle."""
         pattern = self._engine.patterns[number]
         if place > WINDOW // 2:
             text = decoded(piece[place - WINDOW // 2 : place + WINDOW])
         found = pattern.search(text)
-        if found is None and place <= WINDOW // 2:  # some of what it looks for is like a prefix
+        if (
+            found is None and place <= WINDOW // 2
+        ):  # some patterns match text that looks like a prefix
             text = decoded(piece)
             found = pattern.search(text)
         return text, found
 
     def _keep(self, block: Block, telling: Iterable[int]) -> None:
-        """Keeps the lines that follow those which tell of an ending."""
+        """Keeps the lines around those that report a failure."""
         end = len(block.pieces)
         until = min(self._following, end)
         positions = list(range(until))

@@ -1,4 +1,4 @@
-"""Which lines of a block are worth a look: what makes reading 100 MB a second possible.
+"""Selects the lines of a block that need a search, which makes 100 MB per second possible.
 
 A log repeats a few sentences with other numbers. Without digits, the bars of progress meters and
 what stands between words such lines are equal byte for byte: their shape. Shapes are told apart
@@ -22,28 +22,28 @@ MOST_WORDS = 200_000
 MOST_SHAPE_BYTES = 16 << 20
 PIECE = 1000
 LEAST_LETTERS = 3
-"""Of a needle's longest run, or it would be found everywhere."""
+"""Letters that a needle's longest run must have: shorter runs occur everywhere."""
 _EVERYWHERE = frozenset(
     b"connection device error Error failed Failed gradient loaded memory model rank shape size "
     b"tensor timeout training warning worker".split()
 )
-"""Words of healthy logs: a needle is rather known by another one of its own."""
+"""Words of healthy logs: needles are indexed by their other words."""
 
 _PROGRESS = re.compile(
     rb"(?:^|[^A-Za-z])(?:g?steps?|epochs?|iters?|iterations?|batch(?:es)?|lr|loss|samples?|tokens?|"
     rb"accuracy|acc|perplexity|ppl)[^A-Za-z]{1,12}\d|\d ?(?:it/s|s/it)(?:[^A-Za-z]|$)",
     re.IGNORECASE,
 )
-"""How a line counts on: a number after the word for it."""
+"""Progress in a line: a number after a word such as `step`."""
 _NO_PROGRESS = re.compile(
     rb'File "|^\s*frame #|Error|line \d|[Rr]etry|timed? ?out|Assertion|\.(?:cu|cc|cpp|h):\d'
     rb"|\w\(|[a-z_]\[\d"
 )
-"""Tracebacks, stacks, complaints, and code (`batch[0]`, `loss = f(x)`)."""
+"""Tracebacks, stacks, error messages, and code (`batch[0]`, `loss = f(x)`)."""
 
 
 class Shapes:
-    """Remembers shapes and words across the blocks of any number of logs: give all of them one."""
+    """Caches shapes and words across blocks and logs: share one among all of them."""
 
     def __init__(self, needles: Sequence[str]) -> None:
         """Raises ValueError for a needle without a run of letters."""
@@ -70,7 +70,7 @@ class Shapes:
         return _shape(block).split(b"\n")
 
     def hot(self, shapes: Sequence[bytes]) -> list[tuple[int, tuple[int, ...]]]:
-        """The pieces whose shape holds needles: their positions, and which needles."""
+        """The positions of pieces whose shapes contain needles, and the needles' numbers."""
         many = len(self._cold) + len(self._hot) > MOST_SHAPES or len(self._words) > MOST_WORDS
         if many or self._kept > MOST_SHAPE_BYTES:
             for known in (self._cold, self._hot, self._words, self._telling):
@@ -85,7 +85,7 @@ class Shapes:
         return [(at, self._hot[shape]) for at, shape in enumerate(shapes) if shape in self._hot]
 
     def progress(self, shapes: Sequence[bytes], pieces: Sequence[bytes]) -> list[int]:
-        """The positions of the pieces that tell of steps, epochs or a loss, with a number."""
+        """The positions of pieces that report a step, epoch or loss with a number."""
         if len(self._counted) > MOST_SHAPES or self._kept_counted > MOST_SHAPE_BYTES:
             self._counted.clear()
             self._counts_on.clear()
@@ -107,7 +107,7 @@ class Shapes:
         self._kept += sum(map(len, fresh))
 
     def _holding(self, fresh: set[bytes]) -> Iterator[tuple[bytes, tuple[int, ...]]]:
-        """Which of these shapes hold needles: first by words, then in all of them together."""
+        """The shapes that contain needles, and which: filtered by words, then searched."""
         text = b"\n".join(fresh)
         words = set(text.split())
         self._learn_words(words)

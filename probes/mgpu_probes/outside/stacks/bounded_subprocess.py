@@ -1,4 +1,4 @@
-"""Runs a program that may hang or print without end, within a time and a size."""
+"""Runs a program that may hang or print endlessly, with limits of time and output."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import IO
 
 GRACE = 0.5
-"""Seconds in which a killed program ends. One that sits in a call of the kernel that cannot be
-interrupted ends when that call does: it is not waited for."""
+"""Seconds that a killed program has to end. One in an uninterruptible system call ends later: it
+is not waited for."""
 _PIECE = 1 << 16
 
 
@@ -31,9 +31,9 @@ class BoundedRun:
 def run_bounded(
     command: Sequence[str], *, seconds: float, most: int, env: Mapping[str, str] | None = None
 ) -> BoundedRun:
-    """Runs the program, for so many seconds and with `most` bytes of output at most.
+    """The result of a program that may run for `seconds` and print `most` bytes.
 
-    Raises OSError where it cannot be started.
+    Raises OSError if it cannot be started.
     """
     end = time.monotonic() + seconds
     process = subprocess.Popen(
@@ -61,7 +61,7 @@ def run_bounded(
 
 
 def _drain(out: IO[bytes], err: IO[bytes], end: float, most: int) -> tuple[bytes, bytes, bool]:
-    """What was printed on both, and whether that is all of it."""
+    """The output of both streams, and whether it is complete."""
     read: dict[IO[bytes], list[bytes]] = {out: [], err: []}
     left = most
     with selectors.DefaultSelector() as selector:

@@ -23,8 +23,8 @@ MOST_TEXT = 4 << 20
 ALLOWED = (signal.SIGUSR1, signal.SIGUSR2)
 _POLL = 0.01
 _STILL, _STILL_LONGER = 5, 50
-"""Looks at a file that does not grow after which the dump is taken for complete, with the main
-thread and without: it has no end mark, and who writes it may have to wait for a core."""
+"""Polls without growth of the file after which the dump counts as complete, with and without the
+main thread: it has no end mark, and its writer may have to wait for a core."""
 _THREAD = re.compile(
     r"^(?:Current t|T)hread 0x[0-9a-fA-F]+(?: \[(?P<name>.*)\])? \(most recent call first\):"
 )
@@ -35,8 +35,8 @@ _CUT = re.compile(r"^\.\.\.$")
 def parse_faulthandler(text: str) -> list[Json]:
     """The threads in faulthandler's text; those without a frame of Python are left out.
 
-    It tells the newest thread first and a hundred of them at most, so the last one is the main
-    one, if it began as a program does: text that is still being written may end in any thread.
+    faulthandler prints the newest thread first, and at most a hundred, so the last is the main
+    thread if it starts as a program does: incomplete text may end in any thread.
     """
     found: list[tuple[str | None, list[Frame]]] = []
     inside = cut = False
@@ -63,11 +63,11 @@ def parse_faulthandler(text: str) -> list[Json]:
 def request_stacks(
     pid: int, dump_file: str, number: int, end: float, *, started: int | None = None
 ) -> list[Json]:
-    """The threads that a rank writes into its file on this signal. `started`: its start ticks;
-    `end`: by this time of the monotonic clock.
+    """The threads that a rank writes to its file on this signal. `started`: its start ticks; `end`:
+    deadline on the monotonic clock, in seconds.
 
-    Raises PermissionError where it is not certain that the signal is caught and the file is the
-    rank's, TimeoutError where nothing is written in time, another OSError where it cannot be read.
+    Raises PermissionError unless the process handles the signal and the file is this user's,
+    TimeoutError if nothing is written in time, another OSError if the file cannot be read.
     """
     file = os.open(dump_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -91,7 +91,7 @@ def is_caught(pid: int, number: int, proc: Path = PROC) -> bool:
 
 
 def _send(pid: int, number: int, started: int | None) -> None:
-    """Through a pidfd: between looking and sending the pid cannot become somebody else's."""
+    """Sends the signal through a pidfd, so that a reused pid cannot receive it."""
     if number not in ALLOWED:
         raise PermissionError(f"signal {number} is not one that asks for stacks")
     target = os.pidfd_open(pid)

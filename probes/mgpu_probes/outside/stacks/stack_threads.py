@@ -22,7 +22,7 @@ STARTS = frozenset({"<module>", "_run_module_as_main"})
 """Where Python starts a program: the outermost function of a main thread."""
 MOST_THREADS = 256
 INNERMOST, OUTERMOST = 400, 100
-"""Frames that are kept of a deep stack: where it is, and how it came there."""
+"""Numbers of frames that are kept of a deep stack, at its two ends."""
 MOST_TEXT = 400
 MOST_THREAD_IDS = 4_096
 
@@ -36,7 +36,7 @@ def make_thread(
     active: bool | None = None,
     gil: bool | None = None,
 ) -> Json:
-    """`frames`: innermost first. `id`: the kernel's thread id, where the source tells it."""
+    """A thread as JSON. `frames`: innermost first. `id`: the kernel's thread id, if known."""
     return {
         "id": id,
         "name": None if name is None else name[:MOST_TEXT],
@@ -48,7 +48,7 @@ def make_thread(
 
 
 def make_stack(pid: int, at: float, source: str, threads: Iterable[Json]) -> Json:
-    """`at`: seconds since the epoch. The main thread comes first, so that no bound cuts it."""
+    """A stack as JSON. `at`: seconds since the epoch. The main thread comes first."""
     ordered = sorted(threads, key=lambda thread: not thread["main"])
     return {"pid": pid, "at": at, "source": source, "threads": ordered[:MOST_THREADS]}
 
@@ -67,8 +67,8 @@ def _ends(frames: Sequence[Frame]) -> Iterable[Frame]:
 
 
 def settle_threads(threads: Iterable[Json], pid: int, proc: Path = PROC) -> list[Json]:
-    """The threads of a process with their ids as this namespace numbers them, and whether each is
-    on a CPU or ready to be; None where unknown."""
+    """The threads of a process with their ids in this pid namespace, and whether each is runnable
+    (None: unknown)."""
     ids = _ids(pid, proc)
     return [_settle(thread, pid, ids, proc) for thread in threads]
 
@@ -83,8 +83,7 @@ def _settle(thread: Json, pid: int, ids: Mapping[int, int], proc: Path) -> Json:
 
 
 def _ids(pid: int, proc: Path) -> dict[int, int]:
-    """The ids of the process's threads: as its own innermost namespace numbers them, and as ours
-    does."""
+    """Thread ids in the process's innermost pid namespace -> thread ids in ours."""
     folder = proc / str(pid) / "task"
     try:
         ours = [int(name) for name in os.listdir(folder) if name.isdecimal()][:MOST_THREAD_IDS]
@@ -96,7 +95,7 @@ def _ids(pid: int, proc: Path) -> dict[int, int]:
 
 
 def _inner(folder: Path, id: int) -> int | None:
-    """The last number of NSpid in proc_pid_status(5)."""
+    """The thread id in its innermost namespace: NSpid in proc_pid_status(5); None if unknown."""
     try:
         text = (folder / str(id) / "status").read_text("utf-8", "replace")
     except OSError:

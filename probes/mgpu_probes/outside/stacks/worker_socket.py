@@ -1,4 +1,4 @@
-"""Asking a rank through its unix socket: that of PyTorch's worker server or of our own.
+"""Queries a rank through the unix socket of PyTorch's worker server, or of our own.
 
 PyTorch's (`torch._C._distributed_c10d._WorkerServer`, torch >= 2.4) answers HTTP in a thread of
 its own. Its handlers in C++ (`ping`, `fr_trace_json`) answer even while Python's lock is held;
@@ -18,11 +18,11 @@ _PIECE = 1 << 16
 
 
 def ask_worker(socket_path: str, handler: str, timeout: float, most: int = MOST_BYTES) -> bytes:
-    """What the handler (`ping`, `dump_traceback`, `fr_trace_json`, …) answers; `timeout` in
-    seconds for all of it.
+    """The answer of a handler (`ping`, `dump_traceback`, `fr_trace_json`, …). `timeout`: seconds in
+    total.
 
-    Raises PermissionError for a socket that is not ours or lies where others could put one,
-    TimeoutError where no answer comes in time, and any other OSError where none can be had.
+    Raises PermissionError for a socket of another user or in a folder that others may write,
+    TimeoutError without an answer in time, another OSError if the query fails.
     """
     if not re.fullmatch(r"[a-z_]{1,64}(\?[\w=&]{1,128})?", handler):
         raise ValueError(f"no handler of a worker server: {handler!r}")
@@ -41,7 +41,7 @@ def ask_worker(socket_path: str, handler: str, timeout: float, most: int = MOST_
 
 
 def _private_folder(path: str) -> int:
-    """A descriptor of the folder, where it belongs to us and nobody else may enter."""
+    """A descriptor of a folder that only this user can enter. Raises PermissionError otherwise."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     status = os.fstat(folder)
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
@@ -51,7 +51,7 @@ def _private_folder(path: str) -> int:
 
 
 def _address(folder: int, name: str) -> str:
-    """Through the open folder: nobody can swap it, and a path of any length fits."""
+    """The socket's path through the open folder: it cannot be swapped, and has any length."""
     status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(f"{name} is not a socket of this user")
