@@ -179,12 +179,12 @@ def _with_traces(seen: Measures) -> Measures:
 
 def _with_stacks(seen: Measures) -> Measures:
     """The measures with what stack snapshots show, if there are any."""
-    looks = seen.case.looks
-    hang = analyse_hang(looks)
+    snapshots = seen.case.looks
+    hang = analyse_hang(snapshots)
     reason = explain_inconclusive(hang)
-    incomparable = why_incomparable(looks)
+    incomparable = why_incomparable(snapshots)
     if incomparable is None:
-        seen = replace(seen, sampled=find_sampled_straggler(looks))
+        seen = replace(seen, sampled=find_sampled_straggler(snapshots))
     else:
         hidden = Unexamined("who is waited for in a job that moves", incomparable, TRACE_ALL)
         seen = replace(seen, missing={**seen.missing, "sampled": hidden})

@@ -120,10 +120,10 @@ class Ring:
             return
         room = self._capacity + self._capacity // 4
         if self._used + len(new) > len(self._buffer):
-            held = self.kept[max(0, len(self.kept) + len(new) - self._capacity) :]
-            self._buffer = np.empty(min(room, 2 * (len(held) + len(new)) + 64), self._dtype)
+            kept = self.kept[max(0, len(self.kept) + len(new) - self._capacity) :]
+            self._buffer = np.empty(min(room, 2 * (len(kept) + len(new)) + 64), self._dtype)
             self._used = 0
-            self._append(held)
+            self._append(kept)
         self._append(new)
         self.kept = self._buffer[max(0, self._used - self._capacity) : self._used]
         self.kept.flags.writeable = False

@@ -97,23 +97,25 @@ def bar(spent: Mapping[str, float], scale: float, width: int) -> Text:
     its colour; waiting is dots on nothing."""
     drawn = Text(style="not bold default")
     for name, size in zip(spent, cells(list(spent.values()), scale, width), strict=True):
-        look = LOOKS[name]
+        style = LOOKS[name]
         if name == "wait":
-            drawn.append(look.letter * size, style="not bold dim default")
+            drawn.append(style.letter * size, style="not bold dim default")
         elif size:
             # With colours one letter a segment is enough: the others are there for plain text.
-            ink = "#ffffff" if look.dark else "#000000"
-            drawn.append(look.letter, style=Style(color=ink, bgcolor=look.colour))
-            same = Style(color=look.colour, bgcolor=look.colour)
-            drawn.append(look.letter * (size - 1), style=same)
+            ink = "#ffffff" if style.dark else "#000000"
+            drawn.append(style.letter, style=Style(color=ink, bgcolor=style.colour))
+            same = Style(color=style.colour, bgcolor=style.colour)
+            drawn.append(style.letter * (size - 1), style=same)
     return drawn
 
 
 def _legend(names: Sequence[str], width: int) -> list[Text]:
     lines = [Text("  ")]
     for name in names:
-        look = LOOKS[name]
-        entry = Text(f"{look.letter} ", style="dim" if name == "wait" else Style(color=look.colour))
+        style = LOOKS[name]
+        entry = Text(
+            f"{style.letter} ", style="dim" if name == "wait" else Style(color=style.colour)
+        )
         entry.append(f"{name}  ", style="not bold dim default")
         if lines[-1].cell_len + entry.cell_len > width:
             lines.append(Text("  "))

@@ -84,7 +84,7 @@ def state(rank: RankSummary) -> str:
     return f"{word} {rank.exit_code}" if rank.exit_code else str(word)
 
 
-def _stands(rank: RankSummary) -> bool:
+def _is_stopped(rank: RankSummary) -> bool:
     return rank.state not in {"running", "exited"} or bool(rank.exit_code)
 
 
@@ -97,7 +97,7 @@ def _single(rank: RankSummary, guilty: bool, halted: bool) -> Row:
         seconds=rank.step_seconds_median,
         phases=rank.phases,
         where=text.line(rank.where)
-        if halted and rank.where and rank.where != NO_PHASE and _stands(rank)
+        if halted and rank.where and rank.where != NO_PHASE and _is_stopped(rank)
         else None,
         culprit=guilty,
     )

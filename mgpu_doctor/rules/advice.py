@@ -79,10 +79,10 @@ def under_torchrun(measures: Measures, ranks: int) -> str:
     if launcher(measures) is None and command and is_python_command((command.pop(0),)):
         while command and command[0] in PLAIN_FLAGS:
             command.pop(0)
-        told = command and (command[0] == "-m" or not command[0].startswith("-"))
+        is_script = command and (command[0] == "-m" or not command[0].startswith("-"))
     else:
-        told = False
-    rest = shlex.join(command) if told else "SCRIPT …"
+        is_script = False
+    rest = shlex.join(command) if is_script else "SCRIPT …"
     return f"torchrun --standalone --nproc-per-node={ranks} {rest}"
 
 

@@ -80,8 +80,8 @@ def _in_background(now: TfPipeline | None) -> str:
             "it has prefetch and parallel calls already: do less in the map (decode and resize "
             "once, beforehand), or read fewer and larger files"
         )
-    told = "; ".join(lacks) or "do less of it (decode and resize once, beforehand)"
-    return f"{told[0].upper()}{told[1:]}. {_ONE_BY_ONE}"
+    changes = "; ".join(lacks) or "do less of it (decode and resize once, beforehand)"
+    return f"{changes[0].upper()}{changes[1:]}. {_ONE_BY_ONE}"
 
 
 IN_TENSORFLOW: Mapping[str, str | Callable[[Case], str]] = {

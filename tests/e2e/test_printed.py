@@ -40,7 +40,7 @@ class Told:
         ]
 
 
-def told_of(kind: str, tmp_path: Path) -> Told:
+def list_survivor_evidence(kind: str, tmp_path: Path) -> Told:
     """Runs the job, keeps what a terminal would have shown, and asks the doctor."""
     ended = run(torchrun("printed.py", kind))
     log = tmp_path / "train.log"
@@ -57,32 +57,32 @@ def told_of(kind: str, tmp_path: Path) -> Told:
 
 
 def test_a_rank_with_a_batch_of_its_own_shape(tmp_path: Path) -> None:
-    told = told_of("shape", tmp_path)
+    told = list_survivor_evidence("shape", tmp_path)
     assert (told.code, told.grave) == (1, [("failed-shape-mismatch", [1])])
     assert told.findings[0]["title"].endswith(f"at {CALLS_THE_MODEL}")
     assert told.findings[0]["victims"] == [0]
 
 
 def test_every_rank_with_a_wrong_shape(tmp_path: Path) -> None:
-    told = told_of("shapes", tmp_path)
+    told = list_survivor_evidence("shapes", tmp_path)
     assert told.grave == [("failed-shape-mismatch", [0, 1])]
     assert told.findings[0]["title"].startswith("Every rank: ")
 
 
 def test_a_sample_that_cannot_be_read(tmp_path: Path) -> None:
-    told = told_of("loader", tmp_path)
+    told = list_survivor_evidence("loader", tmp_path)
     assert told.grave == [("failed-dataloader-worker", [1])]
     assert told.findings[0]["title"].endswith(f"at {READS_A_SAMPLE}")
 
 
 def test_a_rank_that_came_too_late_is_not_told_from_text(tmp_path: Path) -> None:
     """Both ranks raise symptoms: nobody is named."""
-    told = told_of("sleep", tmp_path)
+    told = list_survivor_evidence("sleep", tmp_path)
     assert told.grave == [("failed-gloo", [])]
     assert "What is known is only that" in told.findings[0]["cause"]
 
 
 @pytest.mark.parametrize("kind", ["fine", "caught"])
 def test_a_job_that_went_well(kind: str, tmp_path: Path) -> None:
-    told = told_of(kind, tmp_path)
+    told = list_survivor_evidence(kind, tmp_path)
     assert (told.code, told.findings) == (0, [])

@@ -49,8 +49,8 @@ def find_full_hosts(case: Case, full: float) -> list[FullHost]:
     ranks: dict[str, list[Rank]] = defaultdict(list)
     for rank in case.ranks:
         ranks[rank.host].append(rank)
-    told = ((host, here, samples.get(host, homeless)) for host, here in ranks.items())
-    found = (_full(host, here, seen, full) for host, here, seen in told)
+    hosts = ((host, here, samples.get(host, homeless)) for host, here in ranks.items())
+    found = (_full(host, here, seen, full) for host, here, seen in hosts)
     return [one for one in found if one is not None]
 
 
@@ -100,11 +100,13 @@ def _brim(host: str, ranks: Sequence[Rank], seen: Sequence[HostSample]) -> FullH
 
 
 def _pressure(seen: Sequence[HostSample]) -> float | None:
-    told = [
+    readings = [
         (host_sample.at, host_sample.pressure["memory"])
         for host_sample in seen
         if "memory" in host_sample.pressure
     ]
-    if len(told) < 2 or told[-1][0] <= told[0][0]:
+    if len(readings) < 2 or readings[-1][0] <= readings[0][0]:
         return None
-    return max(0.0, min(1.0, (told[-1][1] - told[0][1]) / (told[-1][0] - told[0][0])))
+    return max(
+        0.0, min(1.0, (readings[-1][1] - readings[0][1]) / (readings[-1][0] - readings[0][0]))
+    )

@@ -52,15 +52,15 @@ class LongBatch:
 
 def find_long_batches(case: Case, where: str, least: float) -> list[LongBatch]:
     """`where`: `device` or `host`. `least`: bytes by which peaks must have risen with batches."""
-    told = [
+    candidates = [
         (rank, ladder)
         for rank in case.ranks
         if (ladder := rank.metadata.memory_peaks.history(where))
     ]
-    if not told:
+    if not candidates:
         return []
     capacity = _of_devices(case) if where == "device" else _of_hosts(case)
-    found = (_of_rank(rank, ladder, capacity, least) for rank, ladder in told)
+    found = (_of_rank(rank, ladder, capacity, least) for rank, ladder in candidates)
     return [one for one in found if one is not None]
 
 

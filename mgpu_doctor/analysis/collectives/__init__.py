@@ -1,1 +1,1 @@
-"""What flight recorders tell when they are laid side by side: where ranks' collectives part."""
+"""Flight-recorder dumps compared: where ranks' collectives diverge, and which ranks wait."""

@@ -1,4 +1,4 @@
-"""What ranks usually call at a place, and a rank whose calls shifted by one. Pure.
+"""The usual calls of ranks at a place, and ranks whose calls are shifted by some. Pure.
 
 A rank that omits a collective, or makes one too many, pairs all later calls with the wrong ones of
 the other ranks; `find_shift` finds where that began.
@@ -15,14 +15,14 @@ from mgpu_doctor.case.flight_records import Collective, Flight
 
 Key = Hashable
 FAR = 128
-"""The most collectives that a rank is looked for to have left out or to have made too many."""
+"""Largest number of left-out or extra collectives that is searched for."""
 WINDOW = 24
 """Collectives after a place by which its explanation is judged."""
 MATCHED, UNMATCHED = 0.9, 0.5
 """A shift explains a window where so many of its collectives fit, and without it at most so many
 do: a loop may call the same collective several times in a row."""
 MOST_PAIRS = 64
-"""Rank-dependent pairs of calls that are looked into; a job with more of them is no loop."""
+"""Rank-dependent pairs of calls that are tried; a job with more of them has no loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Shift:
 
 @dataclass(slots=True)
 class _Alike:
-    """Pairs of calls that are one for all we know: rank-dependent branches that meet."""
+    """Pairs of calls that may be one collective: rank-dependent branches that meet."""
 
     pairs: set[tuple[Key, Key]] = field(default_factory=set)
 
@@ -51,8 +51,7 @@ class _Alike:
 
 
 def key_of(slot: Slot) -> Key:
-    """What a call is and where it stands in the code. Folders are left out but the last: hosts may
-    keep their code in different places."""
+    """A call and its place in the code, comparable across hosts: only the last folder counts."""
     return tuple(
         (
             one.operation,
@@ -82,9 +81,9 @@ def find_shift(mine: Mapping[int, Key], theirs: Mapping[int, Key]) -> Shift | No
         if mine[sequence] == theirs[sequence]:
             agreed += 1
         elif not alike(mine[sequence], theirs[sequence]):
-            found = _explain(sequence, agreed, mine, theirs, alike)
-            if found is not None or len(alike.pairs) >= MOST_PAIRS:
-                return found
+            shift = _explain(sequence, agreed, mine, theirs, alike)
+            if shift is not None or len(alike.pairs) >= MOST_PAIRS:
+                return shift
             alike.pairs.add((mine[sequence], theirs[sequence]))
     return None
 
@@ -110,7 +109,7 @@ def _from(calls: Mapping[int, Key], sequence: int) -> list[Key]:
 
 
 def _share(window: Sequence[Key], expected: Sequence[Key], alike: _Alike) -> float:
-    """Share of the window that fits; what reaches beyond the expectation does not."""
+    """Share of the window that fits the expected calls."""
     if not window:
         return 0.0
     fitting = sum(alike(mine, other) for mine, other in zip(window, expected, strict=False))
@@ -119,13 +118,13 @@ def _share(window: Sequence[Key], expected: Sequence[Key], alike: _Alike) -> flo
 
 def _continued(theirs: Mapping[int, Key], sequence: int, count: int) -> list[Key]:
     """Their calls from `sequence` on, continued by what followed the same call the last time."""
-    found: list[Key] = []
+    continued: list[Key] = []
     at = sequence
-    while at in theirs and len(found) < count:
-        found.append(theirs[at])
+    while at in theirs and len(continued) < count:
+        continued.append(theirs[at])
         at += 1
-    if not found:
-        return found
+    if not continued:
+        return continued
     last = at - 1
     before = (
         k
@@ -134,21 +133,21 @@ def _continued(theirs: Mapping[int, Key], sequence: int, count: int) -> list[Key
     )
     earlier = next(before, None)
     if earlier is None:
-        return found
+        return continued
     period = [theirs[k] for k in range(earlier + 1, last + 1) if k in theirs]
-    while period and len(found) < count:
-        found += period
-    return found[:count]
+    while period and len(continued) < count:
+        continued += period
+    return continued[:count]
 
 
 LEAST = 3
-"""Times that one call must always have followed others before, for it to be expected."""
+"""Times that a call must have followed the same calls to be expected."""
 LONGEST = 8
-"""Calls before a place that are looked at, the fewest first that were always followed alike."""
+"""Numbers of preceding calls that are tried as a pattern, in this order."""
 
 
 def habit(calls: Sequence[Key], at: int) -> int | None:
-    """Where what always came in this place was called last; None where it varied or was seldom."""
+    """Index of the last usual call in this place; None if calls varied or were too rare."""
     for length in range(1, min(LONGEST, at) + 1):
         context = calls[at - length : at]
         alike = [i for i in range(length, at) if calls[i - length : i] == context]
@@ -160,23 +159,23 @@ def habit(calls: Sequence[Key], at: int) -> int | None:
 
 
 def is_habit(called: Mapping[int, Key], sequence: int) -> bool:
-    """Whether a group's call is what always came after those before it."""
+    """Whether a group's call is the usual one after the calls before it."""
     numbers = range(min(called, default=0), sequence + 1)
     calls = [called.get(number) for number in numbers]
-    found = habit(calls, len(calls) - 1)
-    return found is not None and calls[found] == calls[-1]
+    last = habit(calls, len(calls) - 1)
+    return last is not None and calls[last] == calls[-1]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A call of a rank, in whatever group, and what it had always called there before."""
+    """A call of a rank, in any group, and the usual call in its place."""
 
     called: Collective
     usual: Collective
 
     @property
     def strays(self) -> bool:
-        """Whether it is another call than usual."""
+        """Whether the call is unusual."""
         one, other = self.called, self.usual
         return one.group != other.group or key_of(_slot(one)) != key_of(_slot(other))
 
@@ -187,10 +186,10 @@ def last_known_step(flight: Flight, entry: Collective) -> Step | None:
     calls = [(collective.group, key_of(_slot(collective))) for collective in flight.collectives]
     at = next((i for i, one in enumerate(flight.collectives) if one is entry), -1)
     for i in range(at, max(-1, at - LONGEST), -1):
-        found = habit(calls, i)
-        if found is not None and (i == at or calls[found] != calls[i]):
-            return Step(flight.collectives[i], flight.collectives[found])
-        if found is not None:
+        last = habit(calls, i)
+        if last is not None and (i == at or calls[last] != calls[i]):
+            return Step(flight.collectives[i], flight.collectives[last])
+        if last is not None:
             return None
     return None
 

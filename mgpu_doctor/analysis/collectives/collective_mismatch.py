@@ -54,14 +54,14 @@ class Clash(str, Enum):
 
 
 def clash(slot: Slot, other: Slot) -> Clash | None:
-    """What keeps two ranks' calls from being one collective; None where they may be.
+    """Why two ranks' calls cannot be one collective; None if they can.
 
     A slot that is still being filled is compared as far as it goes.
     """
     for a, b in zip(slot, other, strict=False):
-        found = _clash(a, b)
-        if found is not None:
-            return found
+        mismatch = _clash(a, b)
+        if mismatch is not None:
+            return mismatch
     return None
 
 
@@ -79,13 +79,13 @@ def _clash(a: Collective, b: Collective) -> Clash | None:
 
 
 def _differ(a: tuple[tuple[int, ...], ...], b: tuple[tuple[int, ...], ...]) -> bool:
-    """Unequal numbers of elements; [4, 2] and [8] are one size to every backend."""
+    """Whether the numbers of elements differ; [4, 2] and [8] are one size to every backend."""
     return bool(a and b) and sum(map(prod, a)) != sum(map(prod, b))
 
 
 LEAST_FITTING, LEAST_DISTINCT, LEAST_AGREED = 8, 2, 8
-"""What a shift must explain in a job that still moves to be believed: so many calls, of so many
-kinds, after so many that agreed in everything."""
+"""Calls that a shift must explain in a running job, kinds of calls among them, and equal calls
+before it."""
 
 
 def first_clash(circle: Circle) -> Divergence | None:
@@ -94,13 +94,13 @@ def first_clash(circle: Circle) -> Divergence | None:
         slots = {r: slot for r, lane in circle.lanes.items() if (slot := lane.slots.get(sequence))}
         parties = _parties(slots)
         if len(parties) > 1:
-            return _told(circle, sequence, parties, slots)
+            return _describe(circle, sequence, parties, slots)
     return None
 
 
 def silent_shift(circle: Circle) -> Divergence | None:
     """A rank whose calls are shifted against the others' while all of them go on: they exchange
-    the wrong tensors. Told where three ranks or more leave no doubt of it."""
+    the wrong tensors. Needs three ranks or more."""
     if len(circle.lanes) < 3:
         return None
     keys = keys_of(circle)
@@ -120,26 +120,26 @@ def silent_shift(circle: Circle) -> Divergence | None:
 
 
 def traced(
-    found: Divergence, circle: Circle, others: Iterable[int], most: Iterable[int]
+    divergence: Divergence, circle: Circle, others: Iterable[int], most: Iterable[int]
 ) -> Divergence:
-    """The same, told as what began it, where one shift of these other ranks explains it."""
+    """The divergence at its origin, if one shift of these ranks explains it; else unchanged."""
     most = list(most)
     shifts = {rank: shift_of(circle, rank, most) for rank in others}
     known = [shift for shift in shifts.values() if shift is not None]
     if not known or len(known) < len(shifts) or len({shift.by > 0 for shift in known}) > 1:
-        return found
+        return divergence
     first = min(known, key=lambda shift: shift.sequence)
-    if first.sequence > found.sequence:
-        return found
+    if first.sequence > divergence.sequence:
+        return divergence
     origin = _shifted(circle, first, list(shifts), most)
     return replace(
         origin,
-        culprits=found.culprits,
-        waiting=found.waiting,
-        seconds=found.seconds,
-        stands=found.stands,
-        beyond=found.beyond,
-        by_routine=found.by_routine,
+        culprits=divergence.culprits,
+        waiting=divergence.waiting,
+        seconds=divergence.seconds,
+        is_blocked=divergence.is_blocked,
+        beyond=divergence.beyond,
+        by_routine=divergence.by_routine,
     )
 
 
@@ -150,7 +150,7 @@ def shift_of(circle: Circle, rank: int, most: Iterable[int]) -> Shift | None:
 
 
 def left_habits(others: Iterable[int], party: Sequence[int], circle: Circle) -> bool:
-    """Whether all of them left out what had always been called there, and the party did not."""
+    """Whether all `others` left out their usual call there, and no rank of the party did."""
     theirs = common(keys_of(circle, party))
     shifts = [shift_of(circle, rank, party) for rank in others]
     return all(
@@ -159,7 +159,7 @@ def left_habits(others: Iterable[int], party: Sequence[int], circle: Circle) -> 
 
 
 def keys_of(circle: Circle, ranks: Iterable[int] | None = None) -> dict[int, dict[int, Key]]:
-    """What ranks called, by sequence number, in a form that can be compared."""
+    """Rank -> sequence number -> its call, as a key that can be compared."""
     return {
         rank: {k: key_of(slot) for k, slot in circle.lanes[rank].slots.items()}
         for rank in (circle.lanes if ranks is None else ranks)
@@ -167,7 +167,7 @@ def keys_of(circle: Circle, ranks: Iterable[int] | None = None) -> dict[int, dic
 
 
 def common(keys: Mapping[int, Mapping[int, Key]]) -> dict[int, Key]:
-    """What most of them called, by sequence number."""
+    """Sequence number -> the call of most ranks."""
     votes: dict[int, Counter[Key]] = {}
     for called in keys.values():
         for sequence, key in called.items():
@@ -176,24 +176,24 @@ def common(keys: Mapping[int, Mapping[int, Key]]) -> dict[int, Key]:
 
 
 def agreed(circle: Circle, sequence: int) -> int:
-    """Sequence numbers before this one that at least two dumps hold."""
-    held = Counter(k for lane in circle.lanes.values() for k in lane.slots if k < sequence)
-    return sum(count > 1 for count in held.values())
+    """How many sequence numbers before this one at least two dumps hold."""
+    counts = Counter(k for lane in circle.lanes.values() for k in lane.slots if k < sequence)
+    return sum(count > 1 for count in counts.values())
 
 
 def _parties(slots: Mapping[int, Slot]) -> list[list[int]]:
     """Ranks whose calls fit together, the largest party first."""
-    found: list[list[int]] = []
+    parties: list[list[int]] = []
     for rank, slot in slots.items():
-        home = next((one for one in found if clash(slots[one[0]], slot) is None), None)
+        home = next((one for one in parties if clash(slots[one[0]], slot) is None), None)
         if home is None:
-            found.append([rank])
+            parties.append([rank])
         else:
             home.append(rank)
-    return sorted(found, key=len, reverse=True)
+    return sorted(parties, key=len, reverse=True)
 
 
-def _told(
+def _describe(
     circle: Circle, sequence: int, parties: list[list[int]], slots: Mapping[int, Slot]
 ) -> Divergence:
     most, by_routine = parties[0], False
@@ -207,7 +207,7 @@ def _told(
     others = [rank for rank in slots if rank not in most]
     beyond = min(lane.last for lane in circle.lanes.values()) - sequence
     wrong = clash(slots[most[0]], slots[others[0]]) or Clash.OPERATION
-    found = Divergence(
+    divergence = Divergence(
         kind=Kind(wrong.value),
         group=circle.group,
         members=circle.members,
@@ -222,7 +222,7 @@ def _told(
         beyond=max(0, beyond),
         by_routine=by_routine,
     )
-    return traced(found, circle, others, most)
+    return traced(divergence, circle, others, most)
 
 
 def _shifted(circle: Circle, shift: Shift, others: list[int], most: list[int]) -> Divergence:
@@ -241,6 +241,6 @@ def _shifted(circle: Circle, shift: Shift, others: list[int], most: list[int]) -
         missing=circle.missing,
         agreed=agreed(circle, shift.sequence),
         calls=abs(shift.by),
-        stands=False,
+        is_blocked=False,
         beyond=max(0, min(lane.last for lane in circle.lanes.values()) - shift.sequence),
     )

@@ -1,4 +1,4 @@
-"""Who waits for whom, according to flight recorders: calls that were made and are not over.
+"""Which ranks wait for which others, by flight recorders: calls that are not over.
 Pure.
 """
 
@@ -33,7 +33,7 @@ class Wait:
     lacking: tuple[int, ...]
     """Members whose dumps show that they have not called it."""
     seconds: float | None
-    """For how long at least; None: the dumps do not tell when they were made."""
+    """Seconds at least; None: the dumps have no time."""
     usual: float
     """The longest pause between calls of this rank that was usual before, seconds."""
     at_most: float | None
@@ -42,7 +42,7 @@ class Wait:
 
     @property
     def lasting(self) -> bool:
-        """Longer than a moving job would wait."""
+        """Whether the wait is longer than waits in a running job."""
         if self.timed_out:
             return True
         return self.seconds is not None and self.seconds >= max(LEAST_WAIT, GAPS * self.usual)
@@ -50,21 +50,21 @@ class Wait:
 
 def find_waits(circles: Iterable[Circle]) -> tuple[Wait, ...]:
     """Every rank that is in a collective, with those that have not called it."""
-    found = []
+    waits = []
     for circle in circles:
         settled = _settled(circle)
         for lane in circle.lanes.values():
             wait = _wait(circle, lane, settled)
             if wait is not None:
-                found.append(wait)
-    return tuple(found)
+                waits.append(wait)
+    return tuple(waits)
 
 
 def awaited(waits: Iterable[Wait]) -> tuple[int, ...]:
-    """Ranks that others wait for and that wait for nobody: where the waiting ends."""
-    found = list(waits)
-    waiting = {wait.rank for wait in found}
-    return tuple(sorted({rank for wait in found for rank in wait.lacking} - waiting))
+    """Ranks that others wait for and that wait for no rank."""
+    known = list(waits)
+    waiting = {wait.rank for wait in known}
+    return tuple(sorted({rank for wait in known for rank in wait.lacking} - waiting))
 
 
 def cycle(waits: Iterable[Wait]) -> tuple[Wait, ...]:
@@ -79,9 +79,9 @@ def cycle(waits: Iterable[Wait]) -> tuple[Wait, ...]:
             links.setdefault(wait.rank, []).append((wait, rank))
     done: set[int] = set()
     for start in sorted(links):
-        found = _ring(start, links, done)
-        if found:
-            return found
+        ring = _ring(start, links, done)
+        if ring:
+            return ring
     return ()
 
 
@@ -134,14 +134,17 @@ def _wait(circle: Circle, lane: Lane, settled: int) -> Wait | None:
 
 
 def _settled(circle: Circle) -> int:
-    """The last call that is over somewhere and that nobody can have missed: a dump that lacks it
-    was made earlier, and tells of no delay."""
+    """The last call that is over on some rank and that no rank can have missed: a dump without it
+    was made earlier, and shows no delay."""
     return max(
         (
             sequence
             for lane in circle.lanes.values()
             for sequence, slot in lane.slots.items()
-            if all(one.operation not in ONE_WAY and is_over(one, lane.tells) for one in slot)
+            if all(
+                one.operation not in ONE_WAY and is_over(one, lane.tracks_operations)
+                for one in slot
+            )
         ),
         default=-1,
     )

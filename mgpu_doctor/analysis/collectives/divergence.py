@@ -21,22 +21,22 @@ class Kind(str, Enum):
     """All are in one collective and it does not end; a rank called it from elsewhere in the code,
     which it never did before: the source of a broadcast may differ, which is not recorded."""
     BEHIND = "behind"
-    """Ranks never came to a collective in which others wait."""
+    """Ranks never called a collective in which others wait."""
     AHEAD = "ahead"
-    """Ranks wait in a collective that most have not called; nothing tells who is wrong."""
+    """Ranks wait in a collective that most have not called; which ranks are wrong is unknown."""
     DEADLOCK = "deadlock"
     """Ranks wait for each other in a ring, each in another group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first place at which ranks' collectives part."""
+    """The first place at which ranks' collectives diverge."""
 
     kind: Kind
     group: str
     members: tuple[int, ...]
     sequence: int
-    """Of the collective in its group."""
+    """Sequence number of the collective in its group."""
     expected: Collective | None
     """What most ranks called there, or what the waiting ranks wait in."""
     expecting: tuple[int, ...]
@@ -44,20 +44,20 @@ class Divergence:
     deviating: Mapping[int, Collective | None]
     """What each other rank called there; None: nothing. In a deadlock: what each waits in."""
     culprits: tuple[int, ...]
-    """Empty where the dumps do not decide who is wrong."""
+    """Empty if the dumps are inconclusive."""
     waiting: tuple[int, ...]
-    """Ranks that were in a collective which was not over."""
+    """Ranks that were in an unfinished collective."""
     missing: tuple[int, ...]
     """Members of the group that left no dump."""
     agreed: int
-    """Collectives of the group before, of which at least two dumps tell."""
+    """Earlier collectives of the group that at least two dumps hold."""
     calls: int = 1
-    """How many a rank left out, or made too many."""
+    """How many collectives a rank left out, or made too many."""
     seconds: float | None = None
-    """How long the job stood at least when the dumps were made; None: unknown."""
-    stands: bool = True
-    """False: the ranks still moved, with wrong partners; or nothing tells (`seconds` is None)."""
+    """Seconds for which the job was blocked at least, when the dumps were made; None: unknown."""
+    is_blocked: bool = True
+    """False: the ranks continued, with wrong partners; or it is unknown (`seconds` is None)."""
     beyond: int = 0
-    """Collectives of the group that every rank has called since."""
+    """Collectives of the group that every rank called afterwards."""
     by_routine: bool = False
-    """Not more than half of the ranks tell against the culprit, but what was always done there."""
+    """Whether only the usual pattern of calls shows the culprit, not a majority of the ranks."""

@@ -17,7 +17,7 @@ from mgpu_doctor.case.flight_records import Flight
 
 
 def diverged(flights: Iterable[Flight]) -> Divergence | None:
-    """The first divergence; None where there is none, or where it may be mere delay.
+    """The first divergence; None if there is none, or if it may be a mere delay.
 
     Dumps of several ranks are never made at one moment: that one rank is some calls ahead of
     another means nothing until it has waited longer than it usually does.
@@ -36,19 +36,19 @@ def diverged(flights: Iterable[Flight]) -> Divergence | None:
     return next((found for circle in around if (found := silent_shift(circle)) is not None), None)
 
 
-def _created(found: Divergence) -> float:
-    expected = found.expected
+def _created(divergence: Divergence) -> float:
+    expected = divergence.expected
     return float("inf") if expected is None or expected.created is None else expected.created
 
 
-def _with_waits(found: Divergence, waits: Sequence[Wait]) -> Divergence:
-    inside = [wait for wait in waits if wait.circle.group == found.group]
+def _with_waits(divergence: Divergence, waits: Sequence[Wait]) -> Divergence:
+    inside = [wait for wait in waits if wait.circle.group == divergence.group]
     seconds = [wait.seconds for wait in inside if wait.lasting and wait.seconds is not None]
     return replace(
-        found,
+        divergence,
         waiting=tuple(sorted({wait.rank for wait in waits})),
         seconds=max(seconds, default=None),
-        stands=any(wait.lasting for wait in inside),
+        is_blocked=any(wait.lasting for wait in inside),
     )
 
 
@@ -56,7 +56,7 @@ ALL_TOGETHER = (
     "hand over the dumps of all ranks together, each under a name that ends with its rank "
     "(`nccl_trace_rank_3`)"
 )
-LATER = "dump all ranks again half a minute later, if the job still stands there"
+LATER = "dump all ranks again half a minute later, if the job is still blocked there"
 MOST_NAMED = 16
 
 
@@ -67,14 +67,13 @@ class Doubt:
 
 
 def doubt(flights: Iterable[Flight]) -> Doubt | None:
-    """Why the dumps, in which no divergence was found, are not the whole truth; None where they
-    are, or where there are none."""
+    """Why dumps without a divergence are inconclusive; None if they are not, or without dumps."""
     listed = list(flights)
     if not listed:
         return None
     newest = newest_dumps(listed)
     if not newest:
-        return Doubt("the dumps do not tell of which ranks they are", ALL_TOGETHER)
+        return Doubt("the dumps do not say which ranks they belong to", ALL_TOGETHER)
     if len(newest) == 1:
         return Doubt("only one rank's dump is here, and one cannot be compared", ALL_TOGETHER)
     if sum(bool(flight.collectives) for flight in newest.values()) < 2:
@@ -88,7 +87,7 @@ def doubt(flights: Iterable[Flight]) -> Doubt | None:
 
 
 def _in_passing(waits: Iterable[Wait]) -> Doubt | None:
-    """A wait that may be a hang, or a moment of a job that moves."""
+    """The doubt about a wait that may be a hang, or a moment of a running job."""
     listed = list(waits)
     late = set(awaited(listed))
     for wait in listed:

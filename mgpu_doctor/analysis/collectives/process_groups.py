@@ -21,17 +21,17 @@ DEFAULT_GROUP = "0"
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """What one rank called in one group, by sequence number."""
+    """The calls of one rank in one group, by sequence number."""
 
     rank: int
     flight: Flight
     slots: Mapping[int, Slot]
     last: int
-    """The last sequence number that it has called; -1: none."""
+    """The last sequence number of the rank; -1: none."""
     pending: int | None
-    """The first that was not over when the dump was made."""
-    tells: bool = True
-    """Its recorder follows its operations, see `is_over`."""
+    """The first sequence number that was unfinished when the dump was made."""
+    tracks_operations: bool = True
+    """Whether the recorder follows its operations, see `is_over`."""
 
     def entry(self, sequence: int) -> Collective | None:
         """The first operation of a sequence number."""
@@ -41,7 +41,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Circle:
-    """A process group. `members`: its ranks; where torch does not tell them (gloo's sub-groups),
+    """A process group. `members`: its ranks; if torch does not record them (gloo's sub-groups),
     those that have called something in it, and `complete` is False."""
 
     group: str
@@ -52,7 +52,7 @@ class Circle:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Members that left no dump."""
+        """Members without a dump."""
         return tuple(rank for rank in self.members if rank not in self.lanes)
 
 
@@ -98,15 +98,20 @@ def lane(rank: int, flight: Flight, called: Iterable[Collective]) -> Lane:
     }
     if flight.lost and len(slots) > 1:
         del slots[min(slots)]
-    tells = any(one.state in ("started", "completed") for one in flight.collectives)
-    pending = (k for k, slot in slots.items() if not all(is_over(one, tells) for one in slot))
-    return Lane(rank, flight, slots, max(slots, default=-1), next(pending, None), tells)
+    tracks_operations = any(one.state in ("started", "completed") for one in flight.collectives)
+    pending = (
+        k for k, slot in slots.items() if not all(is_over(one, tracks_operations) for one in slot)
+    )
+    return Lane(rank, flight, slots, max(slots, default=-1), next(pending, None), tracks_operations)
 
 
-def is_over(collective: Collective, tells: bool) -> bool:
-    """Whether it had ended. `tells`: the recorder follows its operations, as NCCL's does; then
-    what is retired but not completed has timed out. gloo's (torch 2.13) only retires them."""
-    return collective.state == "completed" or (not tells and collective.retired is True)
+def is_over(collective: Collective, tracks_operations: bool) -> bool:
+    """Whether the collective had ended.
+
+    `tracks_operations`: the recorder follows its operations, as NCCL's does; then a retired one
+    that is not completed has timed out. gloo's (torch 2.13) only retires them.
+    """
+    return collective.state == "completed" or (not tracks_operations and collective.retired is True)
 
 
 def _by_group(flight: Flight) -> dict[tuple[str, str | None], list[Collective]]:
@@ -119,10 +124,10 @@ def _by_group(flight: Flight) -> dict[tuple[str, str | None], list[Collective]]:
 
 def _memberships(group: str, flights: Mapping[int, Flight]) -> list[tuple[int, ...]]:
     """The rank lists that go by this name: torch.distributed.split_group gives several groups one
-    name. An empty one: nobody tells."""
-    told = {flight.groups[group] for flight in flights.values() if flight.groups.get(group)}
-    if told:
-        return sorted(told)
+    name. An empty one: unknown."""
+    member_lists = {flight.groups[group] for flight in flights.values() if flight.groups.get(group)}
+    if member_lists:
+        return sorted(member_lists)
     if group == DEFAULT_GROUP:
         known = [ranks for flight in flights.values() for ranks in flight.groups.values()]
         world = max([*(rank for ranks in known for rank in ranks), *flights]) + 1
@@ -138,7 +143,7 @@ _Way = tuple[str, str | None, int, int]
 
 def pairs(newest: Mapping[int, Flight]) -> tuple[Circle, ...]:
     """One circle for each direction between two ranks, where both dumps hold all that there was:
-    a ring that has lost its beginning does not tell how many there were."""
+    a ring that lost its beginning does not show how many there were."""
     ways: dict[_Way, dict[int, list[Collective]]] = defaultdict(lambda: defaultdict(list))
     whole = {rank for rank, flight in newest.items() if not flight.lost}
     for rank in whole:
@@ -151,7 +156,7 @@ def pairs(newest: Mapping[int, Flight]) -> tuple[Circle, ...]:
 
 
 def _way(collective: Collective, flight: Flight) -> _Way | None:
-    """Torch counts within the group; the group's own list tells who that is."""
+    """The sender and the receiver. Torch numbers them within the group; its rank list maps them."""
     ranks = flight.groups.get(collective.group)
     sent, received = _SEND.fullmatch(collective.operation), _RECEIVE.fullmatch(collective.operation)
     ends = sent.groups() if sent else received.groups()[::-1] if received else None

@@ -1,4 +1,4 @@
-"""A blocked job whose collectives fit together: who never arrived, who waits in a ring. Pure."""
+"""A blocked job whose collectives match: ranks that never arrived, or wait in a ring. Pure."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def in_ring(waits: Sequence[Wait]) -> Divergence | None:
     if not ring or any(wait.at_most is not None and wait.at_most < LEAST_WAIT for wait in ring):
         return None
     first = min(ring, key=lambda wait: wait.entry.created or 0.0)
-    found = replace(
+    divergence = replace(
         _of(first, Kind.DEADLOCK, (), ring, waits),
         deviating={wait.rank: wait.entry for wait in ring},
         expecting=(),
         members=tuple(sorted({wait.rank for wait in ring})),
-        stands=all(wait.timed_out or wait.at_most is not None for wait in ring),
+        is_blocked=all(wait.timed_out or wait.at_most is not None for wait in ring),
     )
     steps = {wait.rank: last_known_step(_flight(wait), wait.entry) for wait in ring}
     strayed = {rank: step for rank, step in steps.items() if step is not None and step.strays}
     if not strayed or None in steps.values():
-        return found
+        return divergence
     return replace(
-        found,
+        divergence,
         expected=next(iter(strayed.values())).usual,
-        deviating={**found.deviating, **{rank: step.called for rank, step in strayed.items()}},
+        deviating={**divergence.deviating, **{rank: step.called for rank, step in strayed.items()}},
         culprits=tuple(sorted(strayed)),
         by_routine=True,
     )
@@ -65,23 +65,25 @@ def behind(waits: Sequence[Wait]) -> Divergence | None:
     decided = margin > 0 or (margin == 0 and _expected(first))
     if any(circle.lanes[rank].flight.unseen for rank in culprits):
         decided = False  # it may be in a receive, which is not recorded
-    found = _of(first, Kind.BEHIND if decided else Kind.AHEAD, culprits, there, waits)
-    found = replace(found, culprits=culprits if decided else (), by_routine=decided and not margin)
+    divergence = _of(first, Kind.BEHIND if decided else Kind.AHEAD, culprits, there, waits)
+    divergence = replace(
+        divergence, culprits=culprits if decided else (), by_routine=decided and not margin
+    )
     waiting = tuple(wait.rank for wait in there)
     for few_ranks, most in ((culprits, waiting), (waiting, culprits)):
         if 2 * len(most) > len(circle.members):
-            told = traced(replace(found, culprits=few_ranks), circle, few_ranks, most)
-            return found if told.kind in (Kind.AHEAD, Kind.BEHIND) else told
+            origin = traced(replace(divergence, culprits=few_ranks), circle, few_ranks, most)
+            return divergence if origin.kind in (Kind.AHEAD, Kind.BEHIND) else origin
     if not margin:
-        told = traced(found, circle, culprits, waiting)
-        left = told.kind is Kind.SKIPPED and left_habits(culprits, waiting, circle)
-        if told.kind in (Kind.SKIPPED, Kind.EXTRA):
-            return replace(told, culprits=culprits if left else (), by_routine=left)
-    return found
+        origin = traced(divergence, circle, culprits, waiting)
+        left = origin.kind is Kind.SKIPPED and left_habits(culprits, waiting, circle)
+        if origin.kind in (Kind.SKIPPED, Kind.EXTRA):
+            return replace(origin, culprits=culprits if left else (), by_routine=left)
+    return divergence
 
 
 def undumped(circles: Iterable[Circle], waits: Sequence[Wait]) -> Divergence | None:
-    """All that left a dump wait in one collective: it must be those that left none."""
+    """A divergence by the ranks without a dump, if all others wait in one collective."""
     for circle in circles:
         inside = [wait for wait in waits if wait.circle is circle]
         together = len({wait.sequence for wait in inside}) == 1
@@ -114,13 +116,15 @@ def apart(circles: Iterable[Circle], waits: Sequence[Wait]) -> Divergence | None
         new = [rank for rank in others if (usual[sequence], keys[rank][sequence]) not in met]
         if others and new == others and 2 * len(others) < len(circle.members):
             first = next(wait for wait in inside if wait.rank not in others)
-            found = _of(first, Kind.SITE, tuple(sorted(others)), inside, waits)
-            return replace(found, expecting=tuple(r for r in found.expecting if r not in others))
+            divergence = _of(first, Kind.SITE, tuple(sorted(others)), inside, waits)
+            return replace(
+                divergence, expecting=tuple(r for r in divergence.expecting if r not in others)
+            )
     return None
 
 
 def _lasts(there: Sequence[Wait], circle: Circle, culprits: tuple[int, ...]) -> bool:
-    """Long enough; or, where nothing tells how long, everybody else is there."""
+    """Whether the wait is long enough, or, if its length is unknown, all other ranks wait."""
     if any(wait.seconds is None and not wait.timed_out for wait in there):
         present = {wait.rank for wait in there} | set(culprits)
         return present == set(circle.members)
@@ -128,7 +132,7 @@ def _lasts(there: Sequence[Wait], circle: Circle, culprits: tuple[int, ...]) -> 
 
 
 def _expected(wait: Wait) -> bool:
-    """Whether what the rank waits in is what it always called there."""
+    """Whether the rank waits in its usual call at this place."""
     called = keys_of(wait.circle, [wait.rank])[wait.rank]
     return is_habit(called, wait.sequence)
 
@@ -136,7 +140,7 @@ def _expected(wait: Wait) -> bool:
 def _of(
     wait: Wait, kind: Kind, culprits: tuple[int, ...], there: Sequence[Wait], waits: Sequence[Wait]
 ) -> Divergence:
-    """`there`: the waits that are told of."""
+    """The divergence of these waits. `there`: the waits in the diverging collective."""
     circle = wait.circle
     seconds = [one.seconds for one in there]
     known = [second for second in seconds if second is not None]
@@ -156,5 +160,5 @@ def _of(
         missing=circle.missing,
         agreed=agreed(circle, wait.sequence),
         seconds=min(known) if known and len(known) == len(seconds) else None,
-        stands=all(one.lasting for one in there),
+        is_blocked=all(one.lasting for one in there),
     )

@@ -317,10 +317,10 @@ def measured(name: str, case: Case) -> Run | str:
 
 
 def _width(case: Case) -> int:
-    told = (rank.metadata.replicas for rank in case.ranks)
+    replicas = (rank.metadata.replicas for rank in case.ranks)
     split = (rank.metadata.data_parallel_devices for rank in case.ranks)
     ranks = max(len(case.ranks), case.job.world_size or 1)
-    return max([ranks, *(count for count in (*told, *split) if count is not None)])
+    return max([ranks, *(count for count in (*replicas, *split) if count is not None)])
 
 
 def _lasting(ranks: Sequence[Rank]) -> list[tuple[Rank, Records]]:
@@ -378,14 +378,14 @@ def _divided(ranks: Sequence[Rank]) -> tuple[float, float] | None:
     if not structure_of(ranks).alike:
         return None
     try:
-        told = attribute(join(ranks, least=LEAST_RECORDS))
+        attribution = attribute(join(ranks, least=LEAST_RECORDS))
     except (UnjoinableError, UnattributableError):
         return None
-    known = ~np.isnan(told.communication)
+    known = ~np.isnan(attribution.communication)
     if not known.any():
         return None
-    moving = float(told.communication[known].mean(dtype=np.float64))
-    return float(told.in_collectives[known].mean(dtype=np.float64)) - moving, moving
+    moving = float(attribution.communication[known].mean(dtype=np.float64))
+    return float(attribution.in_collectives[known].mean(dtype=np.float64)) - moving, moving
 
 
 def _in_collectives(phases: Mapping[str, float | None], seconds: float) -> float | None:

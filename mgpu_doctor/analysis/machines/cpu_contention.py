@@ -241,14 +241,14 @@ def _children(readings: Sequence[Reading]) -> Children | None:
     present: list[Task] = []
     running, queueing = _Sum(), _Sum()
     for pid in pids:
-        looks = [(one.at, *one.children[pid]) for one in readings if pid in one.children]
-        present += [task for _, _, task in looks]
-        age = looks[0][2].age
-        start = looks[0][0] - age if age is not None else 0.0
+        samples = [(one.at, *one.children[pid]) for one in readings if pid in one.children]
+        present += [task for _, _, task in samples]
+        age = samples[0][2].age
+        start = samples[0][0] - age if age is not None else 0.0
         # It started while it was watched, from nothing: most workers live for an epoch only.
         born = [(start, 0.0)] if start >= readings[0].at else []
-        running.add([*born, *((at, cpu) for at, cpu, _ in looks)])
-        queueing.add([*born, *((at, task.queued) for at, _, task in looks)])
+        running.add([*born, *((at, cpu) for at, cpu, _ in samples)])
+        queueing.add([*born, *((at, task.queued) for at, _, task in samples)])
     return Children(
         count=max(1, round(len(present) / len(readings))),
         running=running.rate,

@@ -220,18 +220,18 @@ class Wiring:
 
 def wiring(watched: Watched) -> Wiring | None:
     """None: not known. Two GPUs whose NVLinks go to switches reach each other through these."""
-    told = watched.topology
-    if told is None:
+    topology = watched.topology
+    if topology is None:
         return None
     switched = {gpu.index for gpu in watched.gpus if _on_switch(gpu)}
     ways, barred = {}, {}
     for i, j in combinations([gpu.index for gpu in watched.gpus], 2):
-        pair, way = frozenset((i, j)), _cell(told.levels, i, j)
+        pair, way = frozenset((i, j)), _cell(topology.levels, i, j)
         if i in switched and j in switched:
             ways[pair] = "NVL"
         elif way in WAYS:
             ways[pair] = way
-        peer = _cell(told.peer, i, j)
+        peer = _cell(topology.peer, i, j)
         if peer not in (None, "?", "OK"):
             barred[pair] = str(peer)
     return Wiring(ways, barred)

@@ -85,14 +85,14 @@ def _busy_workers(rank: Rank, around: Surroundings) -> float:
 def _room(ranks: Sequence[Rank], seen: Sequence[Surroundings]) -> float | None:
     """What affinity leaves, or the quotas of their groups if that is less."""
     allowed = [surroundings.cores for surroundings in seen if surroundings.cores]
-    told = [rank.metadata.affinity for rank in ranks]
+    affinities = [rank.metadata.affinity for rank in ranks]
     cores: float | None
     if len(allowed) == len(seen):
         cores = len(frozenset().union(*allowed))
     else:
         # Without the cores themselves nobody knows which of them are the same.
-        alike = {count for count in told if count is not None}
-        cores = alike.pop() if len(alike) == 1 and None not in told else None
+        alike = {count for count in affinities if count is not None}
+        cores = alike.pop() if len(alike) == 1 and None not in affinities else None
     quotas = {one.group: one.quota for one in seen if one.group and one.quota}
     if any(one.group is None for one in seen) or not quotas:
         return cores

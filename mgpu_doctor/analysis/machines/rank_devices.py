@@ -45,7 +45,7 @@ def placements(case: Case) -> dict[int, Placement]:
         return {}
     seen = devices(recent(case))
     gpus = _gpus(case.ranks)
-    holding = held(case)
+    holding = list_devices_by_pid(case)
     one_host = len({rank.host for rank in case.ranks}) == 1
     found: dict[int, Placement] = {}
     guessed: dict[int, Key] = {}
@@ -86,7 +86,7 @@ def key_of(device: Device) -> Key:
     return device.uuid or f"#{device.index}"
 
 
-def held(case: Case) -> dict[int, tuple[Key, ...]]:
+def list_devices_by_pid(case: Case) -> dict[int, tuple[Key, ...]]:
     """Rank -> the devices that list its pid, of ranks on one host; empty unless every rank with a
     GPU is found, as the list may number processes otherwise than the rank does."""
     if not case.device_samples:
@@ -186,7 +186,7 @@ def on_devices(case: Case) -> dict[int, OnDevice]:
     """Rank -> its device; ranks whose device is not surely known, or was sampled too few times
     while they trained, are left out."""
     placed = placements(case)
-    neighbours, holding = shared(placed), held(case)
+    neighbours, holding = shared(placed), list_devices_by_pid(case)
     own = {rank.pid for rank in case.ranks}
     sampled = _by_device(recent(case)) if placed else {}
     found = {}
@@ -212,7 +212,7 @@ def why_unknown(case: Case) -> Unexamined | None:
     """Why nothing is known of the devices of a job that computes on GPUs; None: it does not."""
     if not any(accelerator(rank) for rank in case.ranks):
         return None
-    told = next(
+    trouble = next(
         (
             device_sample.trouble
             for device_sample in reversed(case.device_samples)
@@ -221,7 +221,7 @@ def why_unknown(case: Case) -> Unexamined | None:
         None,
     )
     if not any(sample.devices for sample in case.device_samples):
-        why = told or "no device samples were recorded"
+        why = trouble or "no device samples were recorded"
         remedy = "run the job under `mgpu-doctor run` on a host whose driver answers `nvidia-smi`"
     elif not placements(case):
         why = "which GPU each rank computes on is not known for sure"
@@ -245,8 +245,8 @@ def use_of(series: Series) -> Use:
     known = [device for _, device in series]
     busy = [one for one in known if "idle" not in (one.clock_reasons or ())]
     utilization = [one.utilization for one in known if one.utilization is not None]
-    told = [one.clock_reasons for one in known if one.clock_reasons is not None]
-    names = sorted({name for reasons in told for name in reasons})
+    reasons = [one.clock_reasons for one in known if one.clock_reasons is not None]
+    names = sorted({name for listed in reasons for name in listed})
     return Use(
         index=known[-1].index,
         name=known[-1].name,
@@ -257,7 +257,7 @@ def use_of(series: Series) -> Use:
         memory_total=max((one.memory_total for one in known if one.memory_total), default=None),
         clock=_median(one.sm_clock_mhz for one in busy),
         clock_most=_median(one.max_sm_clock_mhz for one in known),
-        reasons={name: float(np.mean([name in one for one in told])) for name in names},
+        reasons={name: float(np.mean([name in one for one in reasons])) for name in names},
         power=_median(one.power_watts for one in busy),
         power_limit=_median(one.power_limit_watts for one in known),
         temperature=max((one.temperature for one in known if one.temperature), default=None),

@@ -70,24 +70,24 @@ def replay(
     """`capacity`: bytes that the allocator may reserve. What was never taken cannot be freed: such
     events, and empty blocks, change nothing."""
     allocator = _allocator(capacity, expandable, framework)
-    held: dict[int, Block] = {}
+    live_blocks: dict[int, Block] = {}
     charged: list[int] = []
     shortage = None
     for index, event in enumerate(stream.events):
         if isinstance(event, Allocated):
-            if event.block in held:
+            if event.block in live_blocks:
                 raise ValueError(f"block {event.block} is taken twice (event {index})")
             if event.size <= 0:
                 charged.append(0)
                 continue
             try:
-                block = held[event.block] = allocator.allocate(event.size)
+                block = live_blocks[event.block] = allocator.allocate(event.size)
             except OutOfMemoryError as error:
                 state = (error.wanted, allocator.allocated, allocator.reserved)
                 shortage = Shortage(index, event.phase, event.name, *state)
                 break
             charged.append(block.size)
-        elif (freed := held.pop(event.block, None)) is not None:
+        elif (freed := live_blocks.pop(event.block, None)) is not None:
             charged.append(-freed.size)
             allocator.free(freed)
         else:
@@ -149,15 +149,15 @@ def minimum_bytes(stream: Stream) -> int:
     """The most bytes in use at once, by an allocator that wastes nothing but its rounding: what no
     capacity below can hold."""
     now = most = 0
-    held: dict[int, int] = {}
+    live_sizes: dict[int, int] = {}
     for event in stream.events:
         if isinstance(event, Allocated):
             if event.size > 0:
-                held[event.block] = round_size(event.size)
-                now += held[event.block]
+                live_sizes[event.block] = round_size(event.size)
+                now += live_sizes[event.block]
                 most = max(most, now)
         else:
-            now -= held.pop(event.block, 0)
+            now -= live_sizes.pop(event.block, 0)
     return most
 
 
@@ -189,17 +189,17 @@ def find_composition(stream: Stream, replayed: Replay) -> Composition:
         return Composition(None, {}, (), {})
     levels = list(accumulate(charged))
     peak = levels.index(max(levels))
-    held: dict[int, tuple[Allocated, int]] = {}
+    live_allocations: dict[int, tuple[Allocated, int]] = {}
     for index in range(peak + 1):
         event, size = stream.events[index], charged[index]
         if isinstance(event, Allocated):
             if size:
-                held[event.block] = event, size
+                live_allocations[event.block] = event, size
         else:
-            held.pop(event.block, None)
+            live_allocations.pop(event.block, None)
     kinds: Counter[Kind] = Counter()
     names: Counter[str] = Counter()
-    for taken, size in held.values():
+    for taken, size in live_allocations.values():
         kinds[taken.kind] += size
         names[taken.name] += size
     phase = stream.events[peak].phase

@@ -110,22 +110,22 @@ def is_gradient(event: Event) -> bool:
 def gradient_sizes(stream: Stream) -> tuple[int, ...]:
     """Bytes of each gradient, in the order in which they become ready: those held at the moment
     when gradients take the most."""
-    held: dict[int, int] = {}
+    live_sizes: dict[int, int] = {}
     now = most = 0
     best: tuple[int, ...] = ()
     taken_last = False
     for event in stream.events:
         if isinstance(event, Allocated):
             if event.kind is Kind.GRADIENTS:
-                held[event.block] = event.size
+                live_sizes[event.block] = event.size
                 now += event.size
                 taken_last = True
-        elif event.block in held:
+        elif event.block in live_sizes:
             if taken_last and now > most:
-                most, best = now, tuple(held.values())
+                most, best = now, tuple(live_sizes.values())
             taken_last = False
-            now -= held.pop(event.block)
-    return tuple(held.values()) if now > most else best
+            now -= live_sizes.pop(event.block)
+    return tuple(live_sizes.values()) if now > most else best
 
 
 def step_spans(stream: Stream) -> list[tuple[int, int]]:

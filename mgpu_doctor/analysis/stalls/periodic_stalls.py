@@ -106,11 +106,11 @@ def find_stalls(
     for name, seconds in seen.items():
         found.append(_attributed(work, name, _alone(seconds) if name == "evaluation" else seconds))
         rest = np.maximum(rest - seconds, 0)
-    told = {one.phase for one in found if one is not None}
+    recurring_phases = {one.phase for one in found if one is not None}
     found += [
         _rare_stalls(work, ranks, name, phase)
         for name, phase in PHASES_SEEN.items()
-        if name not in told
+        if name not in recurring_phases
     ]
     explained = [one for one in found if one is not None]
     other = _unexplained(work, attribution, without_load(joined, rest))
@@ -203,12 +203,12 @@ def _unexplained(work: _Work, attribution: Attribution, rest: Floats) -> Stalls 
     machine is least happens_by_chance to cause."""
     joined, rows = work.joined, work.known
     in_collectives = attribution.in_collectives[rows]
-    told = []
+    candidates = []
     for series in find_stall_series(ComparedSteps(joined.steps[rows], rest[rows], in_collectives)):
         columns = np.unique(series.runs.column)
         phase, in_phase = find_struck_phase(joined.phases[:, columns][rows], series.runs, columns)
-        told.append((series.chance * in_phase, phase, series))
-    chance, phase, best = min(told, key=lambda one: one[0], default=(1.0, "", None))
+        candidates.append((series.chance * in_phase, phase, series))
+    chance, phase, best = min(candidates, key=lambda one: one[0], default=(1.0, "", None))
     if best is None or happens_by_chance(chance):
         return None
     waits = measure_wait(in_collectives, best.runs)

@@ -50,7 +50,9 @@ def find_recompilation(ranks: Sequence[Rank], warm_up: int) -> Recompilation | N
     most = max(totals.values())
     culprits = [number for number, total in totals.items() if total >= CULPRIT * most]
     by_step = [_by_step(events) for events in late.values()]
-    told = Counter(event.text for events in late.values() for event in events if ":" in event.text)
+    reasons = Counter(
+        event.text for events in late.values() for event in events if ":" in event.text
+    )
     versions = [event.value for events in late.values() for event in events]
     known = [int(value) for value in versions if np.isfinite(value)]
     return Recompilation(
@@ -60,7 +62,7 @@ def find_recompilation(ranks: Sequence[Rank], warm_up: int) -> Recompilation | N
         first=min(min(steps) for steps in by_step),
         seconds=float(np.median([lost for steps in by_step for lost in steps.values()])),
         saved=min(1.0, _together(event for events in late.values() for event in events) / wall),
-        what=told.most_common(1)[0][0] if told else "",
+        what=reasons.most_common(1)[0][0] if reasons else "",
         versions=max(known, default=None),
     )
 

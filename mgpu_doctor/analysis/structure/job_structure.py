@@ -65,13 +65,13 @@ def structure_of(ranks: Sequence[Rank]) -> Structure:
     each other. Where not every rank has such a place, all count as alike: a message now and then is
     no pipeline, nor is one in a single direction (ring attention, a parameter server).
     """
-    roles = _told(ranks) or _placed(ranks)
+    roles = _known_stages(ranks) or _placed(ranks)
     if not roles:
         return Structure()
     return Structure(roles, *_batches(ranks), dict(_parameters(ranks)))
 
 
-def _told(ranks: Sequence[Rank]) -> dict[int, int]:
+def _known_stages(ranks: Sequence[Rank]) -> dict[int, int]:
     stages = {rank.rank: rank.stage for rank in ranks if rank.rank is not None}
     known = {number: stage for number, stage in stages.items() if stage is not None and stage >= 0}
     return known if len(known) == len(stages) else {}
@@ -140,14 +140,14 @@ def _some_only_hand_out(ranks: Sequence[Rank]) -> bool:
 def _batches(ranks: Sequence[Rank]) -> tuple[int | None, float | None]:
     """Micro-batches, and parts of a rank's work. Where no schedule tells, there is a backward pass
     for each, if all stages are alone on their ranks."""
-    told = [pipeline for rank in ranks if (pipeline := rank.metadata.pipeline) is not None]
-    known = [one.micro_batches for one in told if one.micro_batches is not None]
+    pipelines = [pipeline for rank in ranks if (pipeline := rank.metadata.pipeline) is not None]
+    known = [one.micro_batches for one in pipelines if one.micro_batches is not None]
     if not known:
         count = int(min(_backward_passes(ranks), default=0)) or None
         return count, count
-    if any(word in (one.schedule or "") for one in told for word in NO_BUBBLE):
+    if any(word in (one.schedule or "") for one in pipelines for word in NO_BUBBLE):
         return min(known), inf
-    return min(known), min(known) * min(len(one.held) or 1 for one in told)
+    return min(known), min(known) * min(len(one.held) or 1 for one in pipelines)
 
 
 def _backward_passes(ranks: Sequence[Rank]) -> list[float]:

@@ -141,27 +141,29 @@ def _with_weights(found: Replicas, ranks: Sequence[Rank]) -> Replicas:
 
 def _moments(ranks: Sequence[Rank]) -> Iterable[tuple[int, Mapping[int, _Sample]]]:
     """Step and samples of the moments that all ranks with weights have in common."""
-    told = {
+    rows_by_rank = {
         rank.rank: {
             (row.step, row.sequence, row.updates): row.digest for row in rank.metadata.weights
         }
         for rank in ranks
         if rank.rank is not None
     }
-    told = {rank: rows for rank, rows in told.items() if rows}
-    if len(told) < 2:
+    rows_by_rank = {rank: rows for rank, rows in rows_by_rank.items() if rows}
+    if len(rows_by_rank) < 2:
         return
-    common = set.intersection(*(set(rows) for rows in told.values()))
+    common = set.intersection(*(set(rows) for rows in rows_by_rank.values()))
     places = set()
     for step, sequence, updates in sorted(common):
         if (sequence, updates) in places:
             continue  # steps that were told late, all at once
         places.add((sequence, updates))
-        found = {rank: _Sample.of(rows[step, sequence, updates]) for rank, rows in told.items()}
+        found = {
+            rank: _Sample.of(rows[step, sequence, updates]) for rank, rows in rows_by_rank.items()
+        }
         samples = {rank: one for rank, one in found.items() if one is not None}
         same_shapes = len({one.shapes for one in samples.values()}) == 1
         numbers = all(sample.total is not None for sample in samples.values())
-        if len(samples) == len(told) and same_shapes and numbers:
+        if len(samples) == len(rows_by_rank) and same_shapes and numbers:
             yield step, samples
 
 

@@ -242,10 +242,10 @@ def _bar(row: Row, scale: float) -> str:
             f"<title>{escape(tip)}</title></rect>"
         )
         at += width
-    told = ", ".join(f"{name} {format_seconds(value)}" for name, value in spent.items())
+    label = ", ".join(f"{name} {format_seconds(value)}" for name, value in spent.items())
     return (
         f'<svg viewBox="0 0 1000 16" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(told)}">{"".join(rects)}</svg>'
+        f'aria-label="{escape(label)}">{"".join(rects)}</svg>'
     )
 
 
@@ -328,5 +328,5 @@ def _last_minute_row(stop: Stop, *, several: bool) -> tuple[str, list[str]]:
 
 
 def _block(title: str, lines: tuple[str, ...]) -> str:
-    said = "\n".join(escape(text.line(line)) for line in lines)
-    return f"<details><summary>{escape(title)}</summary><pre>{said}</pre></details>"
+    shown = "\n".join(escape(text.line(line)) for line in lines)
+    return f"<details><summary>{escape(title)}</summary><pre>{shown}</pre></details>"

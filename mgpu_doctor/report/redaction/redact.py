@@ -151,8 +151,8 @@ def _collect_hosts(diagnosis: Diagnosis) -> set[str]:
 
 def _collect_users(diagnosis: Diagnosis, texts: Iterable[str], home: str | None) -> dict[str, bool]:
     """Folded name -> whether it can be nothing else."""
-    looks = diagnosis.case.looks
-    users = {(process.user or "", True) for look in looks for process in look.processes}
+    snapshots = diagnosis.case.looks
+    users = {(process.user or "", True) for snapshot in snapshots for process in snapshot.processes}
     users |= {((home or "").rstrip("/").rpartition("/")[2], True)}
     users |= {user for words in texts for user in find_users(words)}
     folded = sorted((fold(name), sure) for name, sure in users)
@@ -167,7 +167,7 @@ def _collect_texts(diagnosis: Diagnosis) -> Iterator[str]:
         [diagnosis.ranks, diagnosis.findings, diagnosis.unexamined, diagnosis.tree]
     )
     yield from _walk_texts([diagnosis.coverage_reason, diagnosis.efficiency_reason])
-    commands = {process.command for look in case.looks for process in look.processes}
+    commands = {process.command for snapshot in case.looks for process in snapshot.processes}
     yield from (" ".join(command) for command in {*commands, case.job.command})
 
 

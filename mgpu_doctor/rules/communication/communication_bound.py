@@ -14,7 +14,7 @@ from mgpu_doctor.rules.advice import LARGER_BATCH
 from mgpu_doctor.rules.blame import WARNING_COST, severity_of_cost
 from mgpu_doctor.rules.communication.ddp_settings import how_to_accumulate
 from mgpu_doctor.rules.communication.excess_synchronization import RULES as SYNCHRONIZATION
-from mgpu_doctor.rules.communication.excess_synchronization import is_own, places, stood
+from mgpu_doctor.rules.communication.excess_synchronization import is_own, measure_cost, places
 from mgpu_doctor.rules.communication.exposed_communication import (
     exchanged,
     exposed_share,
@@ -73,7 +73,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _said_better(measures: Measures, crowded: bool) -> float:
     """Share of the step time that findings with a better remedy account for."""
-    synchronizing = stood(measures, places(measures, DEFAULTS.limits(SYNCHRONIZATION[0])))
+    synchronizing = measure_cost(measures, places(measures, DEFAULTS.limits(SYNCHRONIZATION[0])))
     gain = None if crowded else overlap_gain(measures)
     hidden = gain[0] if gain is not None and gain[0] >= WARNING_COST else 0.0
     return needless(measures) + (synchronizing or 0.0) + hidden

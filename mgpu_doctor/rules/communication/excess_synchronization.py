@@ -137,7 +137,7 @@ def _often(rank: Rank, limits: Limits) -> dict[tuple[str, str], Place]:
     }
 
 
-def stood(measures: Measures, found: Iterable[Place]) -> float | None:
+def measure_cost(measures: Measures, found: Iterable[Place]) -> float | None:
     """Share of the step time spent there even by the rank that came last; None: the host's time in
     a call tells nothing where a device runs behind it."""
     if not measures.step_seconds or host_stamped(measures.case.ranks):
@@ -160,7 +160,7 @@ def _excess(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _of_the_script(measures: Measures, found: list[Place]) -> Finding:
     sure = [place for place in found if place.name in BARRIERS | OBJECTS]
-    saved = stood(measures, sure) if sure else None
+    saved = measure_cost(measures, sure) if sure else None
     first = (sure or found)[0]
     return _finding(
         measures,
@@ -174,7 +174,7 @@ def _of_the_script(measures: Measures, found: list[Place]) -> Finding:
 
 
 def _of_a_framework(measures: Measures, caller: Setting, found: list[Place]) -> Finding:
-    saved = stood(measures, found)
+    saved = measure_cost(measures, found)
     names = " and ".join(sorted({place.name for place in found}))
     return _finding(
         measures,

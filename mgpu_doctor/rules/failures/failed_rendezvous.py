@@ -46,7 +46,7 @@ def _world_size(measures: Measures, _: Limits) -> Iterable[Finding]:
         victims=tuple(rank.rank for rank in waiters if rank.rank is not None),
         evidence=(
             Evidence("ranks of the process group", world, "ranks", started, "black boxes"),
-            *failure_text.told_of(waiters[0]),
+            *failure_text.list_survivor_evidence(waiters[0]),
         ),
         fixes=(
             Fix(
@@ -69,17 +69,17 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
     pids: dict[int | None, int | None] = {
         end.rank: end.pid for end in case.console.ends if end.rank is not None
     }
-    told = all(pids.get(rank.rank) is not None for rank in absent)
+    all_known = all(pids.get(rank.rank) is not None for rank in absent)
     victims = [rank.rank for rank in waiters if rank.rank is not None]
     yield Finding(
         code="failed-rendezvous",
         severity=Severity.CRITICAL,
-        confidence=SEEN if told else GUESSED,
+        confidence=SEEN if all_known else GUESSED,
         title=f"{who.capitalize()} never joined the process group; "
         f"{format_ranks(victims)} gave up waiting",
         cause="The process was started but never called init_process_group in time: what it did "
         "instead was not measured."
-        if told
+        if all_known
         else "Nothing shows that the process was ever started, or it could not reach the others.",
         culprits=tuple(Culprit(rank.rank, rank.host, pid=pids.get(rank.rank)) for rank in absent),
         victims=tuple(victims),
@@ -91,7 +91,7 @@ def _examine(measures: Measures, _: Limits) -> Iterable[Finding]:
                 len(case.ranks),
                 "black boxes",
             ),
-            *failure_text.told_of(waiters[0]),
+            *failure_text.list_survivor_evidence(waiters[0]),
         ),
         fixes=(
             Fix(

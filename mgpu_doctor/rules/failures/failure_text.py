@@ -113,9 +113,9 @@ def death(failure: RankFailure) -> str:
 
 def _by_exit(error: Error) -> str:
     """`, at train.py:87: no such data set`; what is but a number is its exit code."""
-    said = error.message.strip().partition("\n")[0][:160]
+    message = error.message.strip().partition("\n")[0][:160]
     at = place(error)
-    return f"{f', at {at}' if at else ''}{'' if said.isdigit() else f': {said}'}"
+    return f"{f', at {at}' if at else ''}{'' if message.isdigit() else f': {message}'}"
 
 
 def culprits_of(failures: Iterable[RankFailure]) -> tuple[Culprit, ...]:
@@ -147,9 +147,9 @@ def evidence_of(
         )
     elif failure.exit_code is not None:
         found.append(Evidence("exit code", failure.exit_code, "code", 0, failure.source))
-        if error is None and (said := printed_before(case)):
+        if error is None and (printed := printed_before(case)):
             measure = "last lines that the job printed"
-            found.append(Evidence(measure, said, "text", source="console"))
+            found.append(Evidence(measure, printed, "text", source="console"))
     if failure.last_step is not None:
         found.append(Evidence("last finished step", failure.last_step, "steps", source="black box"))
     memory = (
@@ -170,13 +170,13 @@ def evidence_of(
     return tuple(found)
 
 
-def told_of(rank: Rank) -> tuple[Evidence, ...]:
+def list_survivor_evidence(rank: Rank) -> tuple[Evidence, ...]:
     """A survivor's own error, as evidence."""
     if rank.error is None:
         return ()
     where = None if rank.error.file is None else f"{rank.error.file}:{rank.error.line}"
-    said = headline(rank.error)
-    return (Evidence(f"rank {rank.rank} raised", said, "text", source="black box", where=where),)
+    message = headline(rank.error)
+    return (Evidence(f"rank {rank.rank} raised", message, "text", source="black box", where=where),)
 
 
 def printed_before(case: Case) -> str:
@@ -203,8 +203,8 @@ def cause_of(failure: RankFailure, case: Case) -> str:
     if failure.kind is FailureKind.EXCEPTION and error is not None:
         inside = f" in {error.function}()" if error.function not in (None, "", "<module>") else ""
         by = f" of {failure.inside}" if failure.inside else ""
-        told = f"An exception that nobody caught{inside}{by} ended it: {headline(error)}."
-        return told + (_of_backward(error) if in_backward(error) else "")
+        sentence = f"An exception that nobody caught{inside}{by} ended it: {headline(error)}."
+        return sentence + (_of_backward(error) if in_backward(error) else "")
     if failure.kind is FailureKind.EXIT:
         if error is not None:
             inside = f" in {error.function}()" if error.function not in (None, "<module>") else ""

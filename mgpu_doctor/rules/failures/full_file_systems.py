@@ -49,8 +49,8 @@ def _shm(failure: RankFailure, case: Case) -> Reason | None:
 
 
 def _bus_error_of_a_worker(failure: RankFailure, case: Case) -> bool:
-    told = parse_lost_workers(failure)
-    by_text = told is not None and (told.signal or "").startswith("Bus error")
+    lost_workers = parse_lost_workers(failure)
+    by_text = lost_workers is not None and (lost_workers.signal or "").startswith("Bus error")
     return by_text or bool(failure.error and ended_children(failure, case, signal.SIGBUS))
 
 
@@ -135,7 +135,9 @@ def _disk_reason(
     at = failure_text.place(failure.error) if failure.error is not None else None
     where = f"`{file}`" if file else f"what lies on {full.path}" if full else "a file"
     inodes = full is not None and full.least.inodes_free == 0
-    look = "`quota -s`" if quota else f"`df -{'i' if inodes else 'h'} {full.path if full else '.'}`"
+    command = (
+        "`quota -s`" if quota else f"`df -{'i' if inodes else 'h'} {full.path if full else '.'}`"
+    )
     return Reason(
         confidence,
         f"{what}{f' at {at}' if at else ''}" + (f" while it wrote {file}" if file else ""),
@@ -145,8 +147,8 @@ def _disk_reason(
             Fix(
                 "make-room",
                 "Make room, or write elsewhere",
-                f"{look} tells what is left; delete old checkpoints and logs, or keep the newest "
-                "alone (`save_total_limit`, `save_top_k`).",
+                f"{command} shows what is left; delete old checkpoints and logs, or keep only "
+                "the newest (`save_total_limit`, `save_top_k`).",
             ),
             Fix(
                 "safe-checkpoints",

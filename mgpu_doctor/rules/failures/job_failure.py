@@ -78,13 +78,13 @@ def _untold(measures: Measures) -> Iterable[Finding]:
     if hang is not None and have_timed_out(hang, case):
         return  # whom they waited for was seen
     parted = measures.divergence
-    if echoes and parted is not None and parted.stands and parted.kind is not Parted.BEHIND:
+    if echoes and parted is not None and parted.is_blocked and parted.kind is not Parted.BEHIND:
         return  # they waited in different collectives
     if echoes:
         yield _unseen(echoes, case)
     elif code and not case.ranks:
         tail = failure_text.printed_before(case)
-        said = tail.rpartition("\n")[2].strip()
+        last_line = tail.rpartition("\n")[2].strip()
         yield Finding(
             code="failed-exception",
             severity=Severity.CRITICAL,
@@ -92,7 +92,7 @@ def _untold(measures: Measures) -> Iterable[Finding]:
             title=f"The command ended with exit code {code} before any rank existed",
             cause="No process joined a process group or took a training step, and no exception was "
             "printed: the launcher or the script ended by itself."
-            + (f" The last line that it printed: {said}" if said else ""),
+            + (f" The last line that it printed: {last_line}" if last_line else ""),
             evidence=(
                 Evidence("exit code", code, "code", 0, "exit status of the command"),
                 *([Evidence("last lines printed", tail, "text", source="console")] if tail else []),

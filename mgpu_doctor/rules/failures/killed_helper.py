@@ -70,6 +70,6 @@ def finding(end: ProcessEnd, echoes: Sequence[RankFailure], case: Case) -> Findi
 
 
 def _said(case: Case) -> tuple[Evidence, ...]:
-    said = failure_text.printed_before(case)
-    told = Evidence("last lines that the job printed", said, "text", source="console")
-    return (told,) if said else ()
+    printed = failure_text.printed_before(case)
+    evidence = Evidence("last lines that the job printed", printed, "text", source="console")
+    return (evidence,) if printed else ()

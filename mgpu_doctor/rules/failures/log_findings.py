@@ -61,22 +61,22 @@ def _calls(case: Case) -> tuple[Evidence, ...]:
     for rank in case.ranks:
         if rank.rank is not None and rank.now is not None and rank.now.site:
             where.setdefault(rank.now.site, []).append(rank.rank)
-    told = []
+    rows = []
     for site, those in sorted(where.items(), key=lambda one: (len(one[1]), one[1])):
         call, _, place = site.partition(" ")
         who = f"{format_ranks(those)} {'was' if len(those) == 1 else 'were'} in"
-        told.append(Evidence(who, call, "text", None, "black box", place or None))
-    return tuple(told[:MOST_EVIDENCE])
+        rows.append(Evidence(who, call, "text", None, "black box", place or None))
+    return tuple(rows[:MOST_EVIDENCE])
 
 
 def _symptom(cause: LogCause, meaning: str) -> str:
     if cause.laggards is not None:
         return _late_cause(cause.laggards)
-    said = f"What is known is only that {_lower(meaning)}"
+    known = f"What is known is only that {_lower(meaning)}"
     if not cause.silent:
-        return said
+        return known
     silent = format_ranks(cause.silent)
-    return f"{said} Of {silent} nothing of the kind was printed: look at what it did then."
+    return f"{known} Of {silent} nothing of the kind was printed: look at what it did then."
 
 
 def _names(late: LaggingRanks) -> str:
@@ -134,8 +134,8 @@ def add_log_evidence(found: Finding, cause: LogCause) -> Finding:
 
 def evidence(cause: LogCause) -> tuple[Evidence, ...]:
     """The lines themselves."""
-    told = [_line(sign) for sign in (*cause.signs, *cause.beside)[:MOST_EVIDENCE]]
-    return tuple(told)
+    lines = [_line(sign) for sign in (*cause.signs, *cause.beside)[:MOST_EVIDENCE]]
+    return tuple(lines)
 
 
 def fix(cause: LogCause) -> Fix:
@@ -178,22 +178,22 @@ def _divided(text: str, least: int) -> tuple[str, str]:
 
 
 def _title(cause: LogCause, case: Case, meaning: str) -> str:
-    said = first_sentence(meaning)
+    sentence = first_sentence(meaning)
     if cause.laggards is not None:
         waited = format_ranks(cause.ranks)
         return f"{_names(cause.laggards).capitalize()} stood still: {waited} waited in vain for it"
     if cause.everyone:
-        return _of("Every rank", said, many=False) if size_of(case) > 1 else said
+        return _of("Every rank", sentence, many=False) if size_of(case) > 1 else sentence
     if not cause.ranks:
-        return said
-    return _of(format_ranks(cause.ranks).capitalize(), said, many=len(cause.ranks) > 1)
+        return sentence
+    return _of(format_ranks(cause.ranks).capitalize(), sentence, many=len(cause.ranks) > 1)
 
 
-def _of(who: str, said: str, *, many: bool) -> str:
+def _of(who: str, sentence: str, *, many: bool) -> str:
     """What was said of `this rank` or of anything, said of `who`."""
-    own = said.removeprefix("This rank ")
-    if own == said:
-        return f"{who}: {_lower(said)}"
+    own = sentence.removeprefix("This rank ")
+    if own == sentence:
+        return f"{who}: {_lower(sentence)}"
     return (
         f"{who} were {own.removeprefix('was ')}" if many and own[:4] == "was " else f"{who} {own}"
     )

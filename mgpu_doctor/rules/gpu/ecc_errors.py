@@ -15,9 +15,9 @@ from mgpu_doctor.rules.gpu.gpu_findings import (
     SURE,
     culprits,
     lasting,
+    list_readings,
     named,
     risen,
-    told,
     where,
 )
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
@@ -55,13 +55,14 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _state(gpu: Gpu, own: tuple[Xid, ...]) -> _State:
-    corrected, seconds = risen(told(gpu, lambda d: d.ecc.corrected if d.ecc else None))
+    corrected, seconds = risen(list_readings(gpu, lambda d: d.ecc.corrected if d.ecc else None))
     return _State(
-        uncorrected=lasting(told(gpu, lambda d: d.ecc.uncorrected if d.ecc else None)) or 0,
+        uncorrected=lasting(list_readings(gpu, lambda d: d.ecc.uncorrected if d.ecc else None))
+        or 0,
         corrected=corrected,
         seconds=seconds,
-        pending=bool(lasting(told(gpu, lambda d: d.ecc.pending if d.ecc else None))),
-        failed=bool(lasting(told(gpu, lambda d: d.ecc.failed if d.ecc else None))),
+        pending=bool(lasting(list_readings(gpu, lambda d: d.ecc.pending if d.ecc else None))),
+        failed=bool(lasting(list_readings(gpu, lambda d: d.ecc.failed if d.ecc else None))),
         xids=own,
     )
 
@@ -151,20 +152,20 @@ def _evidence(gpu: Gpu, state: _State) -> Iterable[Evidence]:
 
 
 def _fix(gpu: Gpu, state: _State) -> Fix:
-    look = f"`nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}` shows the state"
+    show_state = f"`nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}` shows the state"
     if state.failed or any(xid.number == 64 for xid in state.xids):
         return Fix(
             "replace-gpu",
             f"Take GPU {gpu.index} out of service and have it replaced",
-            f"{look}; a GPU without spare rows is a case for the vendor (RMA). Until then leave it "
-            "out of CUDA_VISIBLE_DEVICES.",
+            f"{show_state}; a GPU without spare rows is a case for the vendor (RMA). Until then "
+            "leave it out of CUDA_VISIBLE_DEVICES.",
         )
     return Fix(
         "reset-gpu",
         f"Take the job off GPU {gpu.index} and reset it",
         f"As root, with no process on it: `nvidia-smi --gpu-reset -i {gpu.index}` (all GPUs of the "
-        f"host where they hang on NVSwitches), or reboot. {look}. Start again from a checkpoint "
-        "older than the error; if errors return, have the GPU replaced.",
+        f"host where they hang on NVSwitches), or reboot. {show_state}. Start again from a "
+        "checkpoint older than the error; if errors return, have the GPU replaced.",
     )
 
 

@@ -51,8 +51,8 @@ def loaded(gpu: Gpu) -> list[tuple[float, Device]]:
     return [one for one in gpu.series if (one[1].utilization or 0.0) >= LOADED]
 
 
-def told(gpu: Gpu, value: Callable[[Device], T | None]) -> list[tuple[float, T]]:
-    """When and what it told of one of its facts."""
+def list_readings(gpu: Gpu, value: Callable[[Device], T | None]) -> list[tuple[float, T]]:
+    """(seconds since the epoch, value) of one fact of a GPU, where it is known."""
     return [(at, found) for at, device in gpu.series if (found := value(device)) is not None]
 
 

@@ -67,9 +67,9 @@ def _severity(measures: Measures, limits: Limits) -> Severity:
 def _share(measures: Measures, limits: Limits) -> tuple[Evidence, ...]:
     if measures.moving is None:
         return ()
-    told = "share of the step in which data moves and nobody computes"
+    measure = "share of the step in which data moves and nobody computes"
     share = measures.moving.share
-    return (Evidence(told, share, "fraction", limits["share"], "black boxes"),)
+    return (Evidence(measure, share, "fraction", limits["share"], "black boxes"),)
 
 
 def _barred(measures: Measures, ways: Wiring, used: list[Gpu]) -> Iterable[Finding]:

@@ -169,15 +169,15 @@ def _low(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _cause(roomy: bool, elsewhere: Mapping[str, float]) -> str:
-    told = "Ranks wait neither for data nor for each other."
+    sentence = "Ranks wait neither for data nor for each other."
     if elsewhere:
         places = " and ".join(
             f"{name} ({format_share(share)})" for name, share in elsewhere.items()
         )
-        return f"{told} The host is elsewhere meanwhile: {places}."
+        return f"{sentence} The host is elsewhere meanwhile: {places}."
     if roomy:
-        return f"{told} Much memory is free, so the batch is small for these devices."
-    return f"{told} What the host does meanwhile was not measured."
+        return f"{sentence} Much memory is free, so the batch is small for these devices."
+    return f"{sentence} What the host does meanwhile was not measured."
 
 
 def _fixes(measures: Measures, roomy: bool, elsewhere: Mapping[str, float]) -> Iterable[Fix]:

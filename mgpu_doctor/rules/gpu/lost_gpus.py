@@ -30,10 +30,10 @@ FIX = Fix(
 
 
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    told = {one.gpu.index: one for one in xids(measures, CODE)}
+    reported = {one.gpu.index: one for one in xids(measures, CODE)}
     for gpu in measures.watched.gpus:
         since, how = _since(gpu, int(limits["samples"]))
-        xid = told.get(gpu.index)
+        xid = reported.get(gpu.index)
         if xid is not None and xid.gpu is not gpu:
             xid = None
         if since is None and xid is None:
@@ -116,8 +116,8 @@ def _fallen(measures: Measures, gpu: Gpu, since: float | None) -> tuple[RankFail
 
 def _severity(measures: Measures, gpu: Gpu, since: float | None) -> Severity:
     running = measures.case.job.outcome in (Outcome.RUNNING, Outcome.HUNG)
-    stands = running and bool(gpu.ranks) and since is not None
-    return Severity.CRITICAL if stands else Severity.WARNING
+    blocks_job = running and bool(gpu.ranks) and since is not None
+    return Severity.CRITICAL if blocks_job else Severity.WARNING
 
 
 def _others(measures: Measures, gpu: Gpu) -> tuple[int, ...]:

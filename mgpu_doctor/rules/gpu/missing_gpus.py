@@ -80,8 +80,8 @@ def _wrong(listed: tuple[str, ...], gpus: Iterable[Gpu]) -> tuple[int, str, str]
         seen.add(entry)
         if entry.isdecimal() and int(entry) not in indices:
             return place, f"names device {entry}, but the host has {len(known)}", _CUT
-        told = entry.startswith("GPU-") and len(uuids) == len(known)
-        if told and not any(uuid.startswith(entry) for uuid in uuids):
+        is_sure = entry.startswith("GPU-") and len(uuids) == len(known)
+        if is_sure and not any(uuid.startswith(entry) for uuid in uuids):
             return place, f"names {entry[:60]}, which the host has not", _CUT
     return None
 

@@ -77,9 +77,9 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _spells(gpu: Gpu) -> tuple[_Spell, ...]:
     """Readings that are alike are one: links are read seldom and stand in every sample."""
-    told = [one for one in gpu.series if any(link.up is not None for link in one[1].nvlinks)]
+    readings = [one for one in gpu.series if any(link.up is not None for link in one[1].nvlinks)]
     found = []
-    for links, run in groupby(told, key=lambda one: one[1].nvlinks):
+    for links, run in groupby(readings, key=lambda one: one[1].nvlinks):
         times = [at for at, _ in run]
         found.append(_Spell(links, times[0], times[-1], len(times)))
     return tuple(found)

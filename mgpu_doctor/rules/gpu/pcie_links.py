@@ -10,7 +10,15 @@ from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.device_samples import Device, Pcie
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
-from mgpu_doctor.rules.gpu.gpu_findings import SURE, culprits, loaded, named, risen, told, where
+from mgpu_doctor.rules.gpu.gpu_findings import (
+    SURE,
+    culprits,
+    list_readings,
+    loaded,
+    named,
+    risen,
+    where,
+)
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
@@ -70,7 +78,9 @@ def _whole(device: Device) -> tuple[int, int, int, int] | None:
 
 def _replays(gpu: Gpu, limits: Limits) -> float | None:
     """Replays a minute, where they are too many."""
-    count, seconds = risen(told(gpu, lambda device: device.pcie.replays if device.pcie else None))
+    count, seconds = risen(
+        list_readings(gpu, lambda device: device.pcie.replays if device.pcie else None)
+    )
     if seconds < limits["seconds"]:
         return None
     rate = count * 60.0 / seconds

@@ -66,18 +66,20 @@ def _finding(
         (first.memory_used or 0) / (first.memory_total or 1) >= limits["full"]
     )
     waits = idle is not None and idle >= limits["idle"]
-    told = []
+    sentences = []
     if more is not None and more >= limits["memory"]:
-        told.append(f"holds {format_share(more)} more memory than the others")
+        sentences.append(f"holds {format_share(more)} more memory than the others")
     if waits and idle is not None:
-        told.append(f"is busy while the others stand idle {format_share(idle)} of the time longer")
+        sentences.append(
+            f"is busy while the others stand idle {format_share(idle)} of the time longer"
+        )
     count = len(others) + 1
     where = f"rank {rank.rank}, GPU {first.index}" if rank.rank is not None else None
     return Finding(
         code="imbalance-device",
         severity=Severity.WARNING if full or waits else Severity.INFO,
         confidence=0.8,
-        title=f"GPU {first.index} {' and '.join(told)}",
+        title=f"GPU {first.index} {' and '.join(sentences)}",
         cause="DataParallel keeps the parameters' gradients and the optimizer's state on its first "
         "device, copies the model from there before each forward pass and gathers every output "
         "there.",

@@ -98,10 +98,10 @@ def _clocks(slowed: _Slowed) -> str:
 
 
 def _cause(slowed: _Slowed) -> str:
-    told = " and ".join(CLOCK_REASONS[name] for name in slowed.reasons[:2])
+    reasons = " and ".join(CLOCK_REASONS[name] for name in slowed.reasons[:2])
     heat = "" if slowed.own.temperature is None else f" It reached {slowed.own.temperature:.0f} °C."
-    if told:
-        return f"The driver names as the reason: {told}.{heat}"
+    if reasons:
+        return f"The driver names as the reason: {reasons}.{heat}"
     return f"The driver names no reason for the lower clock.{heat}"
 
 

@@ -117,12 +117,12 @@ def _are_all_blocked_elsewhere(measures: Measures, divergence: Divergence) -> bo
 
 def _severity(divergence: Divergence) -> Severity:
     if divergence.kind in ONLY_IF_BLOCKED:
-        return Severity.CRITICAL if divergence.stands else Severity.INFO
+        return Severity.CRITICAL if divergence.is_blocked else Severity.INFO
     return Severity.WARNING if ranks_went_on(divergence) else Severity.CRITICAL
 
 
 def _confidence(divergence: Divergence) -> float:
-    if divergence.kind in ONLY_IF_BLOCKED and not divergence.stands:
+    if divergence.kind in ONLY_IF_BLOCKED and not divergence.is_blocked:
         return IF_PERHAPS_NOT_BLOCKED
     if divergence.kind is Kind.BEHIND and set(divergence.culprits) & set(divergence.missing):
         return IF_CULPRIT_LEFT_NO_DUMP
@@ -133,7 +133,7 @@ def _confidence(divergence: Divergence) -> float:
 
 def _since_step(measures: Measures, divergence: Divergence) -> int | None:
     """The last step that a waiting rank finished, by the black boxes."""
-    if not divergence.stands:
+    if not divergence.is_blocked:
         return None
     waiting = [measures.rank(rank) for rank in divergence.waiting]
     steps = [last_finished_step(rank) for rank in waiting if rank is not None]

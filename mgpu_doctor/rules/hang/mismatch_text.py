@@ -33,7 +33,7 @@ def describe_cause(divergence: Divergence) -> str:
 
 def ranks_went_on(divergence: Divergence) -> bool:
     """Whether the ranks went on with wrong partners."""
-    return not divergence.stands and divergence.beyond >= LEAST_PROGRESS
+    return not divergence.is_blocked and divergence.beyond >= LEAST_PROGRESS
 
 
 def other_call(divergence: Divergence) -> Collective | None:
@@ -114,7 +114,7 @@ def _others_wait(divergence: Divergence) -> str:
 
 def _title_behind(divergence: Divergence) -> str:
     who, expected = format_ranks(divergence.culprits), _expected_call(divergence)
-    if not divergence.stands:
+    if not divergence.is_blocked:
         return f"{who.capitalize()} had not reached {expected} when the job was dumped"
     seconds = f" for {divergence.seconds:.0f} s" if divergence.seconds is not None else ""
     waited = f"{_others(divergence)} {_have(len(divergence.expecting))} waited"

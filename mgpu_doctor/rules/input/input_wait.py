@@ -18,9 +18,9 @@ from mgpu_doctor.rules.input.loader_bottleneck import (
     WAITS,
     Feeding,
     Why,
+    explain_wait,
     feeding,
     how_to_load_faster,
-    told,
 )
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow import sampled_stragglers
@@ -107,7 +107,7 @@ def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
         title=f"{'All ranks wait' if len(shares) > 1 else 'The training waits'} for data: "
         f"{format_share(middle)} of every step "
         f"({format_seconds(middle * measures.step_seconds)})",
-        cause=told(fed, limits),
+        cause=explain_wait(fed, limits),
         victims=tuple(sorted(shares)),
         evidence=tuple(_evidence(share, middle, fed, limits)),
         since_step=0,

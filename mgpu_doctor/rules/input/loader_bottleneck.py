@@ -252,8 +252,8 @@ def how_to_load_faster(fed: Feeding, limits: Limits) -> str:
     )
 
 
-def told(fed: Feeding, limits: Limits) -> str:
-    """Why all ranks wait for data, in words."""
+def explain_wait(fed: Feeding, limits: Limits) -> str:
+    """Sentences that say why all ranks wait for data."""
     loader = fed.loader
     disk = "a disk" if fed.on_disk else "storage, a network, a lock or a sleep"
     if loader.workers == 0:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from mgpu_doctor.analysis.machines.rank_devices import Series, held
+from mgpu_doctor.analysis.machines.rank_devices import Series, list_devices_by_pid
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.case.model import Rank
@@ -134,10 +134,12 @@ _SOURCE = "torch's allocator, or NVML's memory of the process"
 
 def _peaks(measures: Measures) -> dict[int, int]:
     """Rank -> peak bytes on its GPU, by its framework's allocator, else by NVML."""
-    told = {rank.rank: rank.metadata.device_memory.allocated_peak for rank in measures.case.ranks}
-    if all(told.values()):
-        return {number: peak for number, peak in told.items() if number is not None and peak}
-    placed = held(measures.case)
+    recorded = {
+        rank.rank: rank.metadata.device_memory.allocated_peak for rank in measures.case.ranks
+    }
+    if all(recorded.values()):
+        return {number: peak for number, peak in recorded.items() if number is not None and peak}
+    placed = list_devices_by_pid(measures.case)
     if any(len(keys) != 1 for keys in placed.values()):
         return {}
     pids = {rank.pid: rank.rank for rank in measures.case.ranks if rank.rank in placed}

@@ -11,8 +11,8 @@ from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.machines.rank_devices import (
     LEAST_SAMPLES,
     Series,
-    held,
     key_of,
+    list_devices_by_pid,
     placements,
 )
 from mgpu_doctor.analysis.measures import Measures
@@ -99,7 +99,7 @@ def _find_pileup(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 def _find_pileups(measures: Measures, lasting: float) -> Iterable[_Pileup]:
     case = measures.case
-    holding, placed = held(case), placements(case)
+    holding, placed = list_devices_by_pid(case), placements(case)
     single = {rank.rank: rank for rank in case.ranks if not _holds_several(rank)}
     if case.job.framework != "torch" or len(single) < len(case.ranks):
         return
@@ -138,7 +138,9 @@ def _sum_memory(gpu: Gpu, pids: set[int | None]) -> int | None:
 
 def _find_foreign_processes(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case = measures.case
-    if case.job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED) or not held(case):
+    if case.job.outcome not in (Outcome.RUNNING, Outcome.COMPLETED) or not list_devices_by_pid(
+        case
+    ):
         return
     own = {rank.pid for rank in (*case.ranks, *case.earlier)} | _sampled_pids(measures)
     for gpu in measures.watched.gpus:

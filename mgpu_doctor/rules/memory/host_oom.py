@@ -1,4 +1,4 @@
-"""Host memory ran out, and a rank or one of its workers went down with it."""
+"""Host memory ran out, and a rank or one of its workers was killed or got no memory."""
 
 from __future__ import annotations
 
@@ -21,24 +21,27 @@ from mgpu_doctor.rules.memory.oom_evidence import OutOfMemory, out_of_memory
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 MOSTLY = 0.5
-"""Share of a rank's memory that must have grown step after step for that to be what filled it."""
+"""Share of a rank's memory that must have grown step by step for a leak to be the cause."""
 
 
 def _oom_host(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case = measures.case
-    judged = [
+    examined = [
         (failure, out_of_memory(failure, case)) for failure in _suspects(measures.postmortem, case)
     ]
-    found = [(failure, death) for failure, death in judged if death is not None]
-    if found:
-        culprits = [failure for failure, _ in found]
-        told = _finding(case, culprits, found[0][1], limits)
-        yield _by_leak(told, find_growing_hosts(case, measures.step_seconds, limits["grown"]))
+    deaths = [(failure, death) for failure, death in examined if death is not None]
+    if deaths:
+        culprits = [failure for failure, _ in deaths]
+        finding = _finding(case, culprits, deaths[0][1], limits)
+        yield _by_leak(finding, find_growing_hosts(case, measures.step_seconds, limits["grown"]))
 
 
 def _suspects(postmortem: PostMortem, case: Case) -> tuple[RankFailure, ...]:
-    """Also where everything was killed at once: a control group's kill of all its processes looks
-    like somebody's `kill -9` of the whole job."""
+    """The ranks that may have run out of memory.
+
+    Also those of a job that was killed at once: a control group's kill of all its processes has the
+    same traces as a `kill -9` of the whole job.
+    """
     if postmortem.culprits:
         return postmortem.culprits
     if case.job.outcome is not Outcome.KILLED or case.job.asked is not None:
@@ -48,7 +51,7 @@ def _suspects(postmortem: PostMortem, case: Case) -> tuple[RankFailure, ...]:
 
 
 def _nameless(case: Case) -> tuple[RankFailure, ...]:
-    """Processes that SIGKILL took before any of them was a rank."""
+    """Processes that SIGKILL ended before any of them was a rank."""
     if case.ranks or case.job.signal != signal.SIGKILL:
         return ()
     host = case.job.hosts[0] if len(case.job.hosts) == 1 else None
@@ -86,7 +89,7 @@ def _finding(
         victims=list_victims(case, culprits),
         evidence=(
             *death.evidence,
-            *memory_users.told(use),
+            *memory_users.list_evidence(use),
             *failure_text.evidence_of(first, case, memory_of_host=False),
         ),
         since_step=first.last_step,
@@ -94,22 +97,22 @@ def _finding(
     )
 
 
-def _by_leak(told: Finding, found: Sequence[MemoryGrowth]) -> Finding:
-    """The same where most of what the failed ranks held had grown step after step."""
-    accused = {one.rank for one in told.culprits}
-    leaking = [memory_growth for memory_growth in found if memory_growth.rank.rank in accused]
+def _by_leak(finding: Finding, growing: Sequence[MemoryGrowth]) -> Finding:
+    """The finding, explained by a leak if most of the failed ranks' memory grew step by step."""
+    accused = {one.rank for one in finding.culprits}
+    leaking = [memory_growth for memory_growth in growing if memory_growth.rank.rank in accused]
     if not leaking or any(one.growth.sure < MOSTLY * one.growth.last for one in leaking):
-        return told
+        return finding
     most = max(leaking, key=lambda one: one.growth.slope)
     return replace(
-        told,
+        finding,
         cause=f"It leaked: the memory of rank {most.rank.rank} grew by "
         f"{format_bytes(most.growth.slope)} a "
         f"step, to {format_bytes(most.growth.last)} in {most.growth.places:,.0f} steps. "
-        f"{told.cause}",
-        evidence=(*leaks.growth_rows(leaking), *told.evidence),
-        fixes=(leaks.ON_HOST, *(fix for fix in told.fixes if fix.id == "more-memory")),
-        replaces=(*told.replaces, "leak-host"),
+        f"{finding.cause}",
+        evidence=(*leaks.growth_rows(leaking), *finding.evidence),
+        fixes=(leaks.ON_HOST, *(fix for fix in finding.fixes if fix.id == "more-memory")),
+        replaces=(*finding.replaces, "leak-host"),
     )
 
 
@@ -117,35 +120,35 @@ def _ended(failure: RankFailure, death: OutOfMemory) -> str:
     step = failure_text.after_step(failure)
     if failure.kind is FailureKind.EXCEPTION and not death.child:
         at = failure_text.place(failure.error) if failure.error is not None else None
-        return f"got no more host memory{f' at {at}' if at else ''}{step}"
+        return f"ran out of host memory{f' at {at}' if at else ''}{step}"
     whom = "lost a worker process" if death.child else "was killed"
-    return f"{whom} for want of host memory{step}"
+    return f"{whom} because host memory ran out{step}"
 
 
 def _cause(failure: RankFailure, death: OutOfMemory, use: Sequence[User], limits: Limits) -> str:
-    told = [f"{death.bound[0].upper()}{death.bound[1:]}"]
+    sentences = [f"{death.bound[0].upper()}{death.bound[1:]}"]
     if death.limit is not None and death.group is not None:
-        told[0] += f" ({death.group})"
-    told[0] += "."
+        sentences[0] += f" ({death.group})"
+    sentences[0] += "."
     if failure.kind is FailureKind.EXCEPTION and not death.child and failure.error is not None:
-        told.append(f"The allocation failed: {failure_text.headline(failure.error)}.")
+        sentences.append(f"The allocation failed: {failure_text.headline(failure.error)}.")
     else:
         whom = "a worker process of this rank" if death.child else "this rank"
-        told.append(f"The kernel's OOM killer chose {whom}.")
+        sentences.append(f"The kernel's OOM killer chose {whom}.")
     own = next((user for user in use if user.pid == failure.pid), None)
     if own is not None and use[0].total >= limits["more"] * own.total:
-        told.append(
+        sentences.append(
             f"Rank {use[0].rank} used more: {format_bytes(use[0].total)} against "
             f"{format_bytes(own.total)} with "
-            "their workers; the OOM killer does not always take the greediest."
+            "their workers; the OOM killer does not always choose the largest."
         )
     everything, of_workers = sum(user.total for user in use), sum(user.of_workers for user in use)
     if everything and of_workers >= everything / 2:
-        told.append(
+        sentences.append(
             f"Worker processes held {format_bytes(of_workers)} of the {format_bytes(everything)} "
             "of the job."
         )
-    return " ".join(told)
+    return " ".join(sentences)
 
 
 def _fixes(death: OutOfMemory, use: Sequence[User]) -> tuple[Fix, ...]:
@@ -166,7 +169,7 @@ def _more_room(death: OutOfMemory) -> Fix:
 
 
 def fewer_workers(use: Sequence[User] = ()) -> Fix:
-    """`use`: who held what, where that is known."""
+    """A fix that reduces the memory of data-loader workers. `use`: memory by rank, if known."""
     of_workers, many = sum(user.of_workers for user in use), sum(user.workers for user in use)
     predicted = None
     if many > 1 and of_workers:
@@ -183,7 +186,7 @@ def fewer_workers(use: Sequence[User] = ()) -> Fix:
 
 
 def one_copy() -> Fix:
-    """Of the data, however many ranks there are."""
+    """A fix that holds one copy of the data for all ranks."""
     return Fix(
         "one-copy",
         "Hold one copy of the data for all ranks",

@@ -11,7 +11,7 @@ from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence
 
 MOST_TOLD = 8
-"""Ranks whose memory is told one by one, the largest first."""
+"""Ranks whose memory is listed one by one, the largest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def users(case: Case, failure: RankFailure) -> tuple[User, ...]:
     return tuple(sorted(found, key=lambda user: -user.total))
 
 
-def told(found: Iterable[User]) -> tuple[Evidence, ...]:
-    """As evidence, the largest first."""
+def list_evidence(found: Iterable[User]) -> tuple[Evidence, ...]:
+    """The memory of each rank as evidence, the largest first."""
     lines = []
     for user in tuple(found)[:MOST_TOLD]:
         who = "a process" if user.rank is None else f"rank {user.rank}"

@@ -112,12 +112,12 @@ def _by_log(ending: Ending, pid: int, failure: RankFailure, case: Case) -> _Told
     kill = next((one for one in reversed(ending.kills) if one.pid == pid), None)
     if kill is None or not ending.own_pids:
         return None
-    started, told = case.job.started, parse_lost_workers(failure)
+    started, lost_workers = case.job.started, parse_lost_workers(failure)
     if started is not None and kill.at is not None and kill.at < started - CLOCKS_DIFFER:
         return None  # another process that had the same pid
     if (
         pid != failure.pid
-        and (told is None or pid not in told.pids)
+        and (lost_workers is None or pid not in lost_workers.pids)
         and not just_before(kill.at, failure)
     ):
         return None  # a child that died long before
@@ -144,7 +144,7 @@ def _by_counters(ending: Ending, pid: int, failure: RankFailure, case: Case) -> 
         return BY_GROUP, bound, limit, name, tuple(_counted(inner))
     counted = inner is not None and inner.killed is not None
     if not counted and ending.machine_kills and not_long_before(ending.machine_at, failure):
-        told = Evidence(
+        evidence = Evidence(
             "processes that the OOM killer took on this host meanwhile",
             ending.machine_kills,
             "processes",
@@ -152,7 +152,7 @@ def _by_counters(ending: Ending, pid: int, failure: RankFailure, case: Case) -> 
             "/proc/vmstat",
         )
         bound, limit, name = _bound(_tightest(own), by_group=None)
-        return BY_MACHINE, bound, limit, name, (told,)
+        return BY_MACHINE, bound, limit, name, (evidence,)
     if not counted and ending.machine_kills is None:
         return _by_fullness(_tightest(own), failure, case)
     return None
@@ -164,7 +164,7 @@ def _by_fullness(group: MemoryGroup | None, failure: RankFailure, case: Case) ->
         return None
     if sample.memory_used < FULL * sample.memory_total:
         return None
-    told = Evidence(
+    evidence = Evidence(
         "memory in use in the last sample before",
         sample.memory_used,
         "bytes",
@@ -172,7 +172,7 @@ def _by_fullness(group: MemoryGroup | None, failure: RankFailure, case: Case) ->
         "host samples",
     )
     bound, limit, name = _bound(group, by_group=None)
-    return BY_FULL, bound, limit or sample.memory_total, name, (told,)
+    return BY_FULL, bound, limit or sample.memory_total, name, (evidence,)
 
 
 def _refusal(failure: RankFailure, case: Case) -> OutOfMemory:

@@ -115,18 +115,18 @@ def _waiting(cpu_demand: CpuDemand) -> str:
 
 
 def _cause(cpu_demand: CpuDemand) -> str:
-    told = "The threads take turns on the cores"
+    sentence = "The threads take turns on the cores"
     if cpu_demand.most_threads == 1:
         who = (
             "there are more ranks than cores" if cpu_demand.alone else "loader workers compute, too"
         )
-        return f"{told}: {who}. Each rank has one thread, so no thread setting helps."
-    told += ", and the threads of a rank wait for the last of them."
+        return f"{sentence}: {who}. Each rank has one thread, so no thread setting helps."
+    sentence += ", and the threads of a rank wait for the last of them."
     if cpu_demand.queueing is None:
-        return f"{told} The cost was not measured."
+        return f"{sentence} The cost was not measured."
     if cpu_demand.outside is not None and cpu_demand.outside >= OUTSIDE:
-        told += f" Other processes on this host keep {cpu_demand.outside:.1f} cores busy, too."
-    return told
+        sentence += f" Other processes on this host keep {cpu_demand.outside:.1f} cores busy, too."
+    return sentence
 
 
 def _evidence(cpu_demand: CpuDemand) -> Iterable[Evidence]:

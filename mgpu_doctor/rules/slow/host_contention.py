@@ -68,7 +68,7 @@ def _straggler(measures: Measures, limits: Limits) -> Iterable[Finding]:
             what=WHAT[cause.name],
             phases=(),
             longer=min(cause.seconds or 0.0, straggler.excess),
-            cause=_told(place),
+            cause=_describe_surroundings(place),
             fixes=_fixes(measures, place),
         )
         yield replace(found, evidence=(*_evidence(place), *found.evidence))
@@ -118,28 +118,28 @@ def _median(values: Iterable[float | None]) -> float | None:
     return float(np.median(known)) if known else None
 
 
-def _told(place: _Place) -> str:
-    """What is known beside what the cause itself says."""
+def _describe_surroundings(place: _Place) -> str:
+    """Sentences about the rank's quota, cores and threads, beyond the cause itself."""
     own, threads = place.own, _threads(place.rank)
-    told = []
+    sentences = []
     if place.cause.name == "host-throttled" and own.quota is not None:
-        told.append(f"Its control group may use {own.quota:g} cores' worth of CPU time.")
+        sentences.append(f"Its control group may use {own.quota:g} cores' worth of CPU time.")
     if place.cause.name == "host-cores":
-        told.append(f"It may use {_cores(own.cores)}; the other ranks may use more.")
+        sentences.append(f"It may use {_cores(own.cores)}; the other ranks may use more.")
     if place.cause.name == "host-paging":
-        told.append(
+        sentences.append(
             "glibc's malloc returns large freed blocks to the kernel. Whether this happens in "
             "every "
             "step depends on the heap of each process."
         )
     if place.cause.name == "host-contended":
         if own.outside is not None and own.outside >= OUTSIDE:
-            told.append(f"Other processes on this host kept {own.outside:.1f} cores busy.")
+            sentences.append(f"Other processes on this host kept {own.outside:.1f} cores busy.")
         if own.cores and threads is not None and threads > len(own.cores):
-            told.append(f"Its {threads} computing threads share {_cores(own.cores)}.")
+            sentences.append(f"Its {threads} computing threads share {_cores(own.cores)}.")
         if own.children is not None and (want := _wanted(own.children)) >= OUTSIDE:
-            told.append(f"Its child processes need {want:.1f} cores.")
-    return " ".join(told)
+            sentences.append(f"Its child processes need {want:.1f} cores.")
+    return " ".join(sentences)
 
 
 def _evidence(place: _Place) -> Iterable[Evidence]:

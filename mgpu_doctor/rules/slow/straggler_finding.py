@@ -116,7 +116,7 @@ def straggler_finding(
         title=f"Rank {straggler.rank} is slowing down the other ranks: {what} takes "
         f"{format_seconds(longer)} longer per step than {reference_of(measures, straggler).where}, "
         f"{since}",
-        cause=f"{cause} {said(measures, straggler.rank)}".strip(),
+        cause=f"{cause} {describe_causes(measures, straggler.rank)}".strip(),
         culprits=(culprit_of(measures, straggler.rank),),
         victims=victims,
         evidence=_evidence(measures, straggler),
@@ -240,18 +240,18 @@ COMPUTING = frozenset({*HOST, "idle"})
 """Where all of these are ruled out, the CPU works for the rank all the time."""
 
 
-def said(measures: Measures, rank: int) -> str:
-    """Sentences about a straggler's causes; empty where none was looked at."""
+def describe_causes(measures: Measures, rank: int) -> str:
+    """Sentences about a straggler's causes; empty if none was examined."""
     causes = measures.causes.get(rank, ())
     excess = next(
         (straggler.excess for straggler in measures.stragglers or () if straggler.rank == rank), 0.0
     )
-    told = [cause for cause in causes if (cause.share or 0.0) >= NOTHING]
+    shown = [cause for cause in causes if (cause.share or 0.0) >= NOTHING]
     ruled_out = [one.name for one in causes if one.share is not None and one.share < NOTHING]
     unknown = [one.name for one in causes if one.seconds is None]
     words = EXPLAINED | (OF_A_POOL if _pooled(measures, rank) else {})
-    sentences = [words[one.name].format(_part(one, excess)) for one in told]
-    if not told and set(ruled_out) >= COMPUTING:
+    sentences = [words[one.name].format(_part(one, excess)) for one in shown]
+    if not shown and set(ruled_out) >= COMPUTING:
         sentences.append(
             "its main thread computes all that time: its code does more, or its cores are slower"
         )

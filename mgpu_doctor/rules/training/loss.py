@@ -1,4 +1,4 @@
-"""A loss that is no number any more: from which step on, who was first, what died of it."""
+"""A loss that became NaN or infinite: from which step on, and on which rank first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mgpu_doctor.rules.failures import failure_text
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 WHEN_OVER = 2
-"""Losses in a row at the end of a job that is over; one alone may be the last, odd batch."""
+"""Bad losses in a row at the end of a finished job; a single one may be the last, odd batch."""
 _NUMBER = r"(?<![a-z])(?<!check_)(?:nans?|inf|infinit[ey]|non-?finite|not finite)(?![a-z])"
 _THING = r"(?<![a-z])(?:loss|losses|grads?|gradients?|norm)(?![a-z])"
 _SAYS = re.compile(
@@ -34,13 +34,13 @@ _STOPS = re.compile(r"stop|abort|exit|quit|terminat|halt|giv(?:e|ing) up", re.IG
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """A rank's loss has been no number from here on."""
+    """The step from which on a rank's loss is NaN or infinite."""
 
     step: int
     key: int
     """Comparable between ranks: the collectives so far, or the step."""
     steps: int
-    """That ended so."""
+    """Steps since then."""
     last: float | None
     """The last loss before."""
 
@@ -68,10 +68,12 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
     case = measures.case
     ranks = {rank.rank: rank for rank in case.ranks if rank.rank is not None}
     by_sequence = all((rank.steps["group_seq"] > 0).all() for rank in ranks.values())
-    told = {number: _lost(rank, by_sequence=by_sequence) for number, rank in ranks.items()}
+    losses_by_rank = {
+        number: _lost(rank, by_sequence=by_sequence) for number, rank in ranks.items()
+    }
     over = case.job.outcome not in (Outcome.RUNNING, Outcome.UNKNOWN)
     least = WHEN_OVER if over else limits["steps"]
-    lost = {n: one for n, one in told.items() if one is not None}
+    lost = {n: one for n, one in losses_by_rank.items() if one is not None}
     failed = _explained(measures)
     if not failed and max((one.steps for one in lost.values()), default=0) < least:
         return
@@ -101,38 +103,37 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
 
 
 def _explained(measures: Measures) -> tuple[RankFailure, ...]:
-    """The first failures, where what they say is that the loss or a gradient is no number."""
+    """The first failures, if their messages say that the loss or a gradient is NaN or infinite."""
     case = measures.case
     if case.job.outcome in (Outcome.KILLED, Outcome.COMPLETED):
         return ()
-    found = measures.postmortem.first
-    if not found or found[0].kind not in (FailureKind.EXCEPTION, FailureKind.EXIT):
+    failures = measures.postmortem.first
+    if not failures or failures[0].kind not in (FailureKind.EXCEPTION, FailureKind.EXIT):
         return ()
-    error = found[0].error
-    said = f"{error.type} {error.message}" if error is not None else ""
-    if found[0].kind is FailureKind.EXIT:
-        said = f"{said}\n{_printed(case)}"
-    return found if _SAYS.search(said) else ()
+    error = failures[0].error
+    message = f"{error.type} {error.message}" if error is not None else ""
+    if failures[0].kind is FailureKind.EXIT:
+        message = f"{message}\n{_printed(case)}"
+    return failures if _SAYS.search(message) else ()
 
 
 def _printed(case: Case) -> str:
-    """The last line by which a script says that it stops over its loss. Standard output and error
-    are kept apart, so that its place among other lines tells nothing."""
-    said = [line for line in case.console.tail if _SAYS.search(line) and _STOPS.search(line)]
-    return said[-1] if said else ""
+    """The last console line that says that the script stops because of its loss; else empty."""
+    lines = [line for line in case.console.tail if _SAYS.search(line) and _STOPS.search(line)]
+    return lines[-1] if lines else ""
 
 
 def _end_of(failure: RankFailure, case: Case) -> tuple[Evidence, ...]:
-    known, said = failure_text.evidence_of(failure, case), _printed(case)
-    if failure.kind is not FailureKind.EXIT or not said:
+    known, printed = failure_text.evidence_of(failure, case), _printed(case)
+    if failure.kind is not FailureKind.EXIT or not printed:
         return known
-    return (*known, Evidence("the job printed", said, "text", source="console"))
+    return (*known, Evidence("the job printed", printed, "text", source="console"))
 
 
 def _first(
     lost: Mapping[int, _Lost], ranks: Mapping[int, Rank], *, by_sequence: bool
 ) -> int | None:
-    """The one rank whose loss was no number while every other's was a number in the same step."""
+    """The rank whose loss was bad while all other ranks' losses were finite in the same step."""
     key = min((one.key for one in lost.values()), default=0)
     early = [number for number, one in lost.items() if one.key == key]
     if len(early) != 1 or len(ranks) == 1:

@@ -36,8 +36,8 @@ def file_system(descriptor: int) -> str | None:
     `fuse.sshfs`, …); None: unknown."""
     try:
         with open(f"/proc/self/fdinfo/{descriptor}", "rb") as info:
-            told = dict(line.split(b":", 1) for line in info if b":" in line)
-        mount = told[b"mnt_id"].strip()
+            fields = dict(line.split(b":", 1) for line in info if b":" in line)
+        mount = fields[b"mnt_id"].strip()
         with open("/proc/self/mountinfo", "rb") as mounts:
             for line in mounts:
                 if line.split(b" ", 1)[0] == mount:

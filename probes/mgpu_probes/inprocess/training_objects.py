@@ -123,8 +123,8 @@ def _real(value: Any) -> float | None:
 
 
 def _shuffles(sampler: Any) -> bool | None:
-    told = _of_type(bool, sampler, "shuffle")
-    return _SHUFFLING.get(type(sampler).__name__) if told is None else told
+    option = _of_type(bool, sampler, "shuffle")
+    return _SHUFFLING.get(type(sampler).__name__) if option is None else option
 
 
 def _of_type(kind: type, thing: Any, name: str) -> Any:

@@ -103,7 +103,7 @@ def test_a_ring_over_groups_is_told_with_who_left_the_usual_order(kind: str) -> 
 def test_a_ring_needs_no_time_for_call_stacks() -> None:
     """The order of calls proves it; that it was no moment in passing, any time at all does."""
     divergence = found(recorded("deadlock", -9.0))
-    assert (divergence.kind, divergence.stands) == (Kind.DEADLOCK, True)
+    assert (divergence.kind, divergence.is_blocked) == (Kind.DEADLOCK, True)
     assert diverged(recorded("deadlock", -14.0)) is None
 
 
@@ -148,7 +148,7 @@ def test_a_file_copied_later_does_not_tell_how_long_it_stood() -> None:
     divergence = found(recorded("asleep", 90_000.0))
     assert divergence.culprits == (2,)
     assert divergence.seconds is None
-    assert not divergence.stands
+    assert not divergence.is_blocked
 
 
 def test_a_lost_beginning_changes_no_verdict() -> None:
@@ -167,7 +167,7 @@ def test_why_nothing_can_be_said() -> None:
     for dumps, said in (
         (flights[:1], "only one rank"),
         ((flights[0], *flights[2:]), "no dump of rank 1"),
-        (nameless, "of which ranks"),
+        (nameless, "which ranks"),
         (empty, "no collectives"),
     ):
         assert diverged(dumps) is None
@@ -305,7 +305,7 @@ def test_what_nccl_has_given_up_needs_no_clock() -> None:
     programs = {rank: steps(5)[: 15 - (rank == 2)] for rank in range(4)}
     flights = simulated(programs, {"0": (0, 1, 2, 3)}, lambda _: 60.0, nccl=True)
     late = tuple(replace(one, at=None) for one in flights)
-    assert not found(late).stands
+    assert not found(late).is_blocked
     given_up = tuple(
         replace(
             flight,
@@ -314,7 +314,11 @@ def test_what_nccl_has_given_up_needs_no_clock() -> None:
         for flight in late
     )
     divergence = found(given_up)
-    assert (divergence.kind, divergence.culprits, divergence.stands) == (Kind.BEHIND, (2,), True)
+    assert (divergence.kind, divergence.culprits, divergence.is_blocked) == (
+        Kind.BEHIND,
+        (2,),
+        True,
+    )
 
 
 def test_queued_is_not_waiting() -> None:

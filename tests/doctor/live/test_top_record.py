@@ -46,7 +46,7 @@ def told(frame: Frame) -> list[tuple[int, float, float | None, float | None]]:
     return [(one.index, at, one.utilization, one.temperature) for one in devices]
 
 
-def told_of(second: int) -> list[tuple[int, float, float | None, float | None]]:
+def list_survivor_evidence(second: int) -> list[tuple[int, float, float | None, float | None]]:
     """Recorded to three digits."""
     devices = histories.devices(second).devices
     exact = [(one.index, one.utilization, one.temperature) for one in devices]
@@ -89,7 +89,7 @@ def test_a_replay_shows_the_machine_as_it_was(tmp_path: Path) -> None:
     assert (first.replay.start, first.replay.end) == (BEGAN, BEGAN + 3199)
     replay.seek(1)
     last = replay.frame(0)
-    assert told(last) == told_of(3199)
+    assert told(last) == list_survivor_evidence(3199)
     assert last.host is not None
     assert last.history is not None
     known = spans(last.history, Lane(Subject(Kind.GPU, 1), UTILIZATION, ""))
@@ -97,7 +97,7 @@ def test_a_replay_shows_the_machine_as_it_was(tmp_path: Path) -> None:
     assert gaps(known, BEGAN, BEGAN + 3199, 1) == [asleep]
     replay.step(-100)
     earlier = replay.frame(0)
-    assert told(earlier) == told_of(2999)
+    assert told(earlier) == list_survivor_evidence(2999)
     assert earlier.history is not None
     before = spans(earlier.history, Lane(Subject(Kind.GPU, 1), UTILIZATION, ""))
     assert before.end.max() == BEGAN + 2999

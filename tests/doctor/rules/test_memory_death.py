@@ -45,7 +45,7 @@ def test_the_kernels_log_names_the_rank() -> None:
     assert [culprit.rank for culprit in finding.culprits] == [2]
     assert finding.victims == (0, 1, 3)
     assert finding.confidence == pytest.approx(0.99)
-    assert finding.title.startswith("Rank 2 was killed for want of host memory after step 41")
+    assert finding.title.startswith("Rank 2 was killed because host memory ran out after step 41")
     assert "64 GiB of its control group were full" in finding.title
     assert any(e.value == 60 * GIB and e.source == "kernel log" for e in finding.evidence)
 
@@ -155,7 +155,7 @@ def test_a_killed_worker_is_its_ranks_death(message: str) -> None:
     (finding,) = diagnosed(case)
     assert finding.code == "oom-host"
     assert [culprit.rank for culprit in finding.culprits] == [1]
-    assert "lost a worker process for want of host memory" in finding.title
+    assert "lost a worker process because host memory ran out" in finding.title
 
 
 def test_the_kernels_word_on_a_worker_is_enough() -> None:
@@ -190,7 +190,7 @@ def test_memory_that_the_kernel_refused_is_told_with_its_limit() -> None:
     case = told(failed_job(ranks), processes={limited.pid: limited})
     (finding,) = diagnosed(case)
     assert finding.code == "oom-host"
-    assert "got no more host memory at train.py:87" in finding.title
+    assert "ran out of host memory at train.py:87" in finding.title
     assert "limit of 8 GiB (`ulimit -v`)" in finding.title
     assert "ulimit -v unlimited" in finding.fixes[0].how
 
@@ -252,7 +252,7 @@ def test_a_group_that_was_killed_whole_is_no_request_to_end() -> None:
     (finding,) = diagnosed(told(case, kills=kills))
     assert finding.code == "oom-host"
     assert [culprit.rank for culprit in finding.culprits] == [0, 1, 2, 3]
-    assert finding.title.startswith("Every rank was killed for want of host memory")
+    assert finding.title.startswith("Every rank was killed because host memory ran out")
 
 
 def test_a_command_that_was_killed_before_it_was_a_rank() -> None:

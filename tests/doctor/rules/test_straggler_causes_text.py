@@ -7,7 +7,7 @@ import pytest
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.stragglers.straggler_causes import HOST, Cause
-from mgpu_doctor.rules.slow.straggler_finding import EXPLAINED, NAMES, said
+from mgpu_doctor.rules.slow.straggler_finding import EXPLAINED, NAMES, describe_causes
 from tests.support.synthetic import Synthetic, synthetic_case
 
 EXCESS = 0.020
@@ -37,17 +37,17 @@ def measured(**shares: float | None) -> Measures:
 
 
 def test_nothing_looked_at_nothing_said() -> None:
-    assert said(measured(), 1) == ""
-    assert said(measured(gc=1.0), 0) == ""
+    assert describe_causes(measured(), 1) == ""
+    assert describe_causes(measured(gc=1.0), 0) == ""
 
 
 @pytest.mark.parametrize(("share", "part"), [(1.4, "all of it"), (0.5, "10 ms of the 20 ms")])
 def test_what_explains_it_and_how_much(share: float, part: str) -> None:
-    assert said(measured(gc=share), 1) == f"Python's garbage collector explains {part}."
+    assert describe_causes(measured(gc=share), 1) == f"Python's garbage collector explains {part}."
 
 
 def test_ruled_out_and_not_measured() -> None:
-    words = said(measured(gc=0.01, data=0.0, checkpoint=0.1, idle=None), 1)
+    words = describe_causes(measured(gc=0.01, data=0.0, checkpoint=0.1, idle=None), 1)
     assert words == (
         "Ruled out: more data, garbage collection and saving. Not measured: sleep or I/O."
     )
@@ -55,9 +55,11 @@ def test_ruled_out_and_not_measured() -> None:
 
 def test_where_all_else_is_ruled_out_the_rank_computes() -> None:
     nothing = dict.fromkeys((*HOST, "idle"), 0.0)
-    assert said(measured(**nothing), 1).startswith("Its main thread computes all that time")
+    assert describe_causes(measured(**nothing), 1).startswith(
+        "Its main thread computes all that time"
+    )
     unknown = {**nothing, "idle": None}
-    assert "computes" not in said(measured(**unknown), 1)
+    assert "computes" not in describe_causes(measured(**unknown), 1)
 
 
 def test_every_cause_has_words() -> None:

@@ -70,9 +70,9 @@ def size_of(batch: Any) -> tuple[int, int]:
 def parts_of(batch: Any) -> list[Any]:
     """The batch as each replica gets it."""
     flat = tensorflow().nest.flatten(batch)
-    held = [getattr(one, "values", None) for one in flat]
-    replicas = len(held[0]) if held and type(held[0]) is tuple else 0
+    values = [getattr(one, "values", None) for one in flat]
+    replicas = len(values[0]) if values and type(values[0]) is tuple else 0
     if not replicas:
         return [batch]
-    alike = [one for one in held if type(one) is tuple and len(one) == replicas]
+    alike = [one for one in values if type(one) is tuple and len(one) == replicas]
     return [[one[index] for one in alike] for index in range(replicas)]
