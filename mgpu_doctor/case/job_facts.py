@@ -1,4 +1,7 @@
-"""The job as a whole: what it is and how it ended. Facts from the recording, ranks and console."""
+"""The job as a whole: what it is and how it ended, from the recording, its ranks and its console.
+
+`recording_case` calls this. Facts only: nothing here judges.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from mgpu_doctor.case.untrusted_json import Json, moment, text, whole, words
 from mgpu_doctor.formatting import name_signal
 
 SERVED = "ps"
-"""The strategy of a parameter server, and of the chief of a job with some."""
+"""The strategy of a job with parameter servers."""
 
 
 def ending(content: Mapping[str, Json], until: float | None) -> JobEnd:
-    """Reads `end.json`; in a replay of an earlier moment the job is not over yet."""
+    """How the job ended, by `end.json`. `until`: of a replay; before its end the job is running."""
     at = moment(content.get("ended"))
     if not content or (until is not None and (at is None or at > until)):
         return JobEnd()
@@ -33,7 +36,7 @@ def ending(content: Mapping[str, Json], until: float | None) -> JobEnd:
 
 
 def told_by_launcher(end: JobEnd, asked: int | None) -> JobEnd:
-    """The ending, with the signal that the launcher itself says it was asked to end by."""
+    """The end, with the signal that asked the launcher to end, by its own output."""
     name = name_signal(asked)
     return end if end.asked is not None or name is None else replace(end, asked=name)
 
@@ -47,7 +50,7 @@ def job_of(
     earlier: list[Rank],
     launcher_alive: bool | None,
 ) -> Job:
-    """`launcher_alive`: None where this machine cannot tell."""
+    """The job. `launcher_alive`: whether its first process runs; None: unknown on this machine."""
     command = command_of(info)
     begun = [rank.started for rank in (*ranks, *earlier) if rank.started is not None]
     ended = [rank.ended for rank in ranks if rank.ended is not None]
@@ -72,22 +75,22 @@ def job_of(
 
 
 def command_of(info: Mapping[str, Json]) -> tuple[str, ...]:
-    """The command line that was started; empty where it is not recorded."""
+    """The command line of the job; empty if it was not recorded."""
     return tuple(words(info.get("command")) or ())
 
 
 def _launcher(ranks: Iterable[Rank], command: Sequence[str]) -> str | None:
-    """What the ranks say started them; the command line where they say nothing of use."""
-    said = _most_common(rank.metadata.launcher for rank in ranks)
-    if said not in (None, "none", "environment"):
-        return said
-    return find_launcher(command) or (None if said == "none" else said)
+    """The launcher that the ranks report, else the one that the command line names."""
+    reported = _most_common(rank.metadata.launcher for rank in ranks)
+    if reported not in (None, "none", "environment"):
+        return reported
+    return find_launcher(command) or (None if reported == "none" else reported)
 
 
 def _strategy(ranks: list[Rank]) -> str | None:
-    """What most say; a parameter server alone knows that it is one."""
-    told = [rank.metadata.strategy for rank in ranks]
-    return SERVED if SERVED in told else _most_common(told)
+    """The strategy of most ranks. Only a parameter server itself knows that there is one."""
+    reported = [rank.metadata.strategy for rank in ranks]
+    return SERVED if SERVED in reported else _most_common(reported)
 
 
 def _most_common(values: Iterable[Json]) -> str | None:

@@ -1,4 +1,4 @@
-"""The job and its ranks, as far as console text tells of them."""
+"""The job and its ranks, as far as console text shows them. `log_case` calls this."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mgpu_doctor.formatting import name_signal
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Like a signature, but of something that is no failure. `world` is its named group."""
+    """A known line that is no failure and names the world size in its group `world`."""
 
     id: str
     needle: str
@@ -37,14 +37,13 @@ FACTS = (
         r"All distributed processes registered\. Starting with (?P<world>\d{1,6}) processes",
     ),
 )
-"""How frameworks tell how many ranks there are: torch's and Lightning's own lines, and what most
-scripts print."""
+"""Lines that name the world size: torch's and Lightning's own, and what most scripts print."""
 
 _FRAMEWORKS = (("/tensorflow/", "tensorflow"), ("/keras/", "tensorflow"), ("/torch/", "torch"))
 
 
 def world_size_of(hits: Iterable[Hit]) -> int | None:
-    """The number of ranks that the text names; None where it names none or several."""
+    """The world size that the text names; None if it names none, or different ones."""
     facts = {fact.id for fact in FACTS}
     named = {
         int(value)
@@ -62,12 +61,12 @@ def job_of_logs(
     asked: int | None,
     world_size: int | None,
 ) -> Job:
-    """Completed is never known: text that just stops may have lost its end."""
+    """The job. It is never known to be completed: text that stops may have lost its end."""
     failed = any(end.error or end.exit_code or end.signal for end in ends)
     outcome = Outcome.KILLED if asked else Outcome.FAILED if failed else Outcome.UNKNOWN
-    text = "\n".join(line for one in scanned for line in _telling(one))
-    began = [one.began for one in scanned if one.began is not None]
-    ended = [one.ended for one in scanned if one.ended is not None]
+    text = "\n".join(line for log in scanned for line in _kept_lines(log))
+    began = [log.began for log in scanned if log.began is not None]
+    ended = [log.ended for log in scanned if log.ended is not None]
     return Job(
         id=os.path.basename(scanned[0].source),
         command=(),
@@ -94,16 +93,16 @@ def ranks_of_logs(
     *,
     alive: bool,
 ) -> tuple[Rank, ...]:
-    """The ranks that printed something or of whose end something was printed. `alive`: somebody
-    still writes to the logs, so those of no known end run."""
-    told: dict[int, list[LoggedEnd]] = {number: [] for number in seen}
+    """The ranks that printed something, or whose end was printed. `alive`: the logs still grow, so
+    ranks without a known end are running."""
+    ends_by_rank: dict[int, list[LoggedEnd]] = {number: [] for number in seen}
     for end in ends:
         if end.rank is not None:
-            told.setdefault(end.rank, []).append(end)
+            ends_by_rank.setdefault(end.rank, []).append(end)
     alive = alive and job.outcome is Outcome.UNKNOWN
     return tuple(
-        _rank(number, told[number], hosts.get(number, ""), job, alive=alive)
-        for number in sorted(told)
+        _rank(number, ends_by_rank[number], hosts.get(number, ""), job, alive=alive)
+        for number in sorted(ends_by_rank)
     )
 
 
@@ -126,6 +125,6 @@ def _rank(number: int, ends: Sequence[LoggedEnd], host: str, job: Job, *, alive:
     )
 
 
-def _telling(scanned: Scanned) -> Iterable[str]:
+def _kept_lines(scanned: Scanned) -> Iterable[str]:
     yield from (line.text for line in scanned.told)
     yield from scanned.tail

@@ -1,4 +1,4 @@
-"""What was recognised in console text. Facts only: which signature, where, with which values."""
+"""Signatures found in console text. Facts only: which signature, where, with which values."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 BUFFERED = 200
-"""Lines a rank that may still be printed after its own end was: what its standard output had
-buffered (8 KiB by CPython's default, where it is no terminal) comes after its traceback."""
+"""Lines per rank that may still appear after its traceback: its buffered standard output (8 KiB by
+CPython's default, if it is no terminal)."""
 
 
 LATER_LINES, LATER_SECONDS = 10, 30.0
-"""Lines, and how long after a moment the last of them was stamped, that show the same sooner: what
-was buffered bears earlier stamps, and of a job that waits for a dead rank nobody counts on."""
+"""Fewer lines are enough if the last one is stamped this many seconds later: buffered lines have
+earlier stamps, and a job that waits for a dead rank prints no further steps."""
 
 
 def went_on(after: int, ranks: int, later: float | None = None) -> bool:
-    """Whether training went on after a moment, by the lines that it printed since: their number,
-    and the seconds to the last one where they have time stamps."""
+    """Whether training continued after a moment.
+
+    `after`: lines with further steps since; `later`: seconds to the last of them, None: no stamps.
+    """
     if later is not None and later >= LATER_SECONDS and after >= LATER_LINES:
         return True
     return after > BUFFERED * max(1, ranks)
@@ -33,11 +35,12 @@ class LogMatch:
     source: str
     """The file or stream."""
     number: int
-    """Of the line in it, from 1."""
+    """Line number in it, from 1."""
     text: str
-    """The line, made harmless, 500 characters at most."""
+    """The line without control characters, at most 500 characters."""
     at: float | None
-    """Seconds since the epoch by the line's own time stamp, or by the last one shortly before."""
+    """Seconds since the epoch, by the time stamp of this or a line shortly before; None:
+    unknown."""
     values: Mapping[str, str] = field(default_factory=dict)
     """The pattern's named groups."""
     count: int = 1
@@ -45,6 +48,6 @@ class LogMatch:
     context: tuple[str, ...] = ()
     """Some lines around it."""
     after: int = 0
-    """Lines by which training counted on (steps, epochs, a loss) later in the same source."""
+    """Later lines in the same source with further steps, epochs or losses."""
     later: float | None = None
     """Seconds from `at` to the last of these lines, by its time stamp."""

@@ -20,14 +20,14 @@ Json = Any
 T = TypeVar("T")
 MOST_JSON = 1 << 20
 MOST_WORDS = 1000
-"""Of a command line."""
+"""Words of a command line."""
 MOST_WORD = 4000
 LAST_MOMENT = 4_102_444_800.0
-"""The year 2100, in seconds since the epoch: clocks of no job are there."""
+"""The year 2100, in seconds since the epoch: later times are not believed."""
 MOST_LINES_BYTES = 32 << 20
 MOST_LINES = 200_000
 MOST_LINE = 1 << 20
-"""Bytes; the doctor writes a quarter of it at most (`recording.write`)."""
+"""Bytes; `recording.write` writes at most a quarter of it."""
 
 
 def read_bounded(path: Path, most: int, *, root: Path, at_end: bool = False) -> bytes:
@@ -39,7 +39,7 @@ def read_bounded(path: Path, most: int, *, root: Path, at_end: bool = False) -> 
 
 
 def read_object(path: Path, *, root: Path) -> dict[str, Json]:
-    """One JSON object. Raises OSError, and ValueError where it is none."""
+    """The JSON object in a file. Raises OSError; ValueError if it holds none."""
     raw = read_bounded(path, MOST_JSON, root=root)
     with within_budget() as budget:
         budget.take_json(raw)
@@ -60,9 +60,12 @@ class Lines(NamedTuple, Generic[T]):
 
 
 def read_lines(path: Path, decode: Callable[[bytes], T | None], *, root: Path) -> Lines[T]:
-    """What `decode` makes of each line of a `.jsonl` file, the newest ones where it is too long;
-    empty where there is no such file. Bad are the lines of which it makes None, but not a last one
-    without its end, which is still being written."""
+    """The decoded lines of a `.jsonl` file: the newest ones if it is too long, none if it is
+    missing.
+
+    A line is bad if `decode` returns None, except an unfinished last line, which is still being
+    written.
+    """
     try:
         raw = read_bounded(path, MOST_LINES_BYTES, root=root, at_end=True)
     except OSError:
@@ -104,8 +107,7 @@ def number(value: Any) -> float | None:
 
 
 def moment(value: Any) -> float | None:
-    """Seconds since the epoch, or None for what no clock has shown: clocks and calendars are asked
-    about it."""
+    """Seconds since the epoch, or None for a time that no clock shows."""
     real = number(value)
     return real if real is not None and 0 <= real <= LAST_MOMENT else None
 
@@ -118,12 +120,12 @@ def whole(value: Any, least: int = 0, most: int = (1 << 63) - 1) -> int | None:
 
 
 def text(value: Any, limit: int = 500) -> str | None:
-    """Harmless text, or None where it is no text or empty."""
+    """The text without control characters; None if it is empty or no text."""
     return (clean(value, limit) or None) if isinstance(value, str) else None
 
 
 def words(value: Any) -> list[str] | None:
-    """A command line as harmless texts, or None where it is no list."""
+    """A command line without control characters; None if it is no list."""
     if not isinstance(value, list):
         return None
     return [text(word, MOST_WORD) or "" for word in value[:MOST_WORDS]]
@@ -133,7 +135,7 @@ _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 
 
 def parse_json(raw: bytes) -> Json:
-    """Raises ValueError. What JSON has no numbers for is None."""
+    """The parsed JSON; NaN and infinities are None. Raises ValueError."""
     try:
         return _DECODER.decode(raw.decode("utf-8", "replace"))
     except RecursionError:

@@ -27,24 +27,24 @@ from mgpu_doctor.case.model import Case, Rank, Records
 from mgpu_doctor.recording.columns import Columns
 
 HINT = 1 / 3
-"""Of the growth that is looked for: with less between the medians of the first and of the last
-third it cannot be there (a line has two thirds of it), and the pairs need not be looked at."""
+"""Share of the least growth that must lie between the medians of the first and last third. A line
+has two thirds; with less, the pairs need not be computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryGrowth:
-    """A rank whose memory grows. Bytes a step."""
+    """A rank whose memory grows, in bytes per step."""
 
     rank: Rank
     growth: Growth
     source: str
     free: float | None = None
-    """Bytes that are left for it; None: unknown."""
+    """Free bytes; None: unknown."""
     together: float = 1.0
-    """What all that share these bytes grow by, as a multiple of its own growth."""
+    """Growth of all ranks that share these bytes, as a multiple of its own."""
 
     limited: bool = False
-    """By the process' own limits of memory."""
+    """Whether the process's own memory limit is reached first."""
 
     @property
     def left(self) -> tuple[float, float, float] | None:
@@ -105,7 +105,7 @@ def find_growing_hosts(case: Case, step_seconds: float | None, least: float) -> 
 
 
 def _of_records(rank: Rank, name: str, least: float) -> Growth | None:
-    """Of its steps; where these are too few to tell, of the whole run by windows of time."""
+    """Growth in its step records, else in the history of the whole run."""
     for records, late in ((rank.steps, after_warm_up), (rank.history, _after_the_first)):
         if _differs(records, name, least):
             grown = _grown(*_column(late(records), name), least)
@@ -115,7 +115,7 @@ def _of_records(rank: Rank, name: str, least: float) -> Growth | None:
 
 
 def _differs(records: Records, name: str, least: float) -> bool:
-    """Whether there can be such growth at all: of most ranks nothing else need be computed."""
+    """Whether there can be such growth: for most ranks nothing else need be computed."""
     if len(records) < LEAST_POINTS or name not in (records.dtype.names or ()):
         return False
     if least > 0 and isinstance(records, Columns) and records.same(name) is not None:
@@ -126,12 +126,12 @@ def _differs(records: Records, name: str, least: float) -> bool:
 
 
 def _after_the_first(windows: Records) -> Records:
-    """Without the one in which the run warmed up."""
+    """The windows without the first, in which the run warmed up."""
     return windows[1:]
 
 
 def _column(records: Records, name: str) -> tuple[Floats, Floats]:
-    """Steps and bytes where bytes are known."""
+    """Steps and bytes of the records in which bytes are known."""
     known = records[records[name] > 0]
     return known["step"].astype(np.float64), known[name].astype(np.float64)
 
@@ -147,7 +147,7 @@ def _grown(places: Floats, values: Floats, least: float) -> Growth | None:
 
 
 def _by_host(case: Case) -> Callable[[str], Sequence[HostSample]]:
-    """Host -> its samples and those that do not tell where they are from."""
+    """Host -> its samples, and those without a host."""
     found: dict[str | None, list[HostSample]] = defaultdict(list)
     for sample in case.host_samples:
         found[sample.host].append(sample)
@@ -160,7 +160,7 @@ def _by_host(case: Case) -> Callable[[str], Sequence[HostSample]]:
 
 
 def _sampled(samples: Sequence[HostSample], rank: Rank) -> tuple[Floats, Floats]:
-    """Seconds and bytes of its process, from the moment on at which it was warm."""
+    """Seconds and bytes of the rank's process, after warm-up."""
     if len(samples) < LEAST_POINTS:
         return np.empty(0), np.empty(0)
     steps = after_warm_up(rank.steps)
@@ -177,7 +177,7 @@ def _sampled(samples: Sequence[HostSample], rank: Rank) -> tuple[Floats, Floats]
 
 
 def _free_on_host(case: Case, host: str) -> float | None:
-    """By the newest sample that tells it: of the control group where that has a limit."""
+    """Free bytes in the newest sample, of the control group if it has a limit; None: unknown."""
     for sample in reversed(case.host_samples):
         used, whole = sample.memory_used, sample.memory_total
         if used is not None and whole and sample.host in (None, host):
@@ -186,7 +186,7 @@ def _free_on_host(case: Case, host: str) -> float | None:
 
 
 def _within_limits(case: Case, memory_growth: MemoryGrowth) -> MemoryGrowth:
-    """Whatever is full first: the host, or what the process itself may have."""
+    """The growth against what is full first: the host, or the process's own limit."""
     pid, host = memory_growth.rank.pid, memory_growth.rank.host
     for sample in reversed(case.host_samples):
         task = sample.tasks.get(pid) if pid is not None and sample.host in (None, host) else None
@@ -209,7 +209,7 @@ def _key(rank: Rank, placed: Mapping[int, Placement]) -> Key | None:
 
 
 def _free_on_devices(case: Case) -> dict[Key, float]:
-    """What the device has left, and what the ranks there keep for themselves unused."""
+    """Device -> free bytes, including what its ranks' allocators keep unused."""
     placed = placements(case)
     found = {}
     for key, device in devices(recent(case)).items():
@@ -236,10 +236,10 @@ was no false alarm."""
 CONFIDENCE = 1.96
 """Standard deviations of the slope's interval: 95 %."""
 LASTING = 0.25
-"""Of the whole slope, that each third must have."""
+"""Share of the whole slope that each third must have."""
 THIRDS = 3
 STEADY = 0.7
-"""Of the first third's slope, that the last must have: less will come to rest. An exponential
+"""Share of the first third's slope that the last must have; with less, growth ends. An exponential
 approach to a limit has as much up to 41 % of its way."""
 
 
@@ -251,13 +251,13 @@ class Growth:
     low: float
     high: float
     last: float
-    """Where the line stands at the end."""
+    """The fitted value at the end."""
     places: float
-    """From the first to the last."""
+    """Distance from the first place to the last."""
 
     @property
     def sure(self) -> float:
-        """What it has grown at least."""
+        """The growth at least, by the lower bound."""
         return self.low * self.places
 
     def until(self, full: float) -> float | None:
@@ -266,7 +266,7 @@ class Growth:
 
 
 def fit_growth(places: Floats, values: Floats) -> Growth | None:
-    """None: it does not grow, or not for sure, or not throughout. `places` ascend."""
+    """The fitted growth; None if it is not significant or not steady. `places` ascend."""
     known = np.isfinite(values)
     places, values = _thinned(places[known]), _thinned(values[known])
     if len(values) < LEAST_POINTS or places[-1] <= places[0]:
@@ -297,7 +297,7 @@ def _thinned(values: Floats) -> Floats:
 
 
 def _slopes(places: Floats, values: Floats) -> Floats:
-    """Of all pairs, ascending."""
+    """Slopes of all pairs, ascending."""
     first, second = np.triu_indices(len(values), 1)
     apart = places[second] - places[first]
     good = apart > 0
@@ -306,7 +306,7 @@ def _slopes(places: Floats, values: Floats) -> Floats:
 
 
 def _concordance(values: Floats) -> float:
-    """Pairs that rise, less those that fall, corrected for continuity."""
+    """Rising pairs minus falling pairs, corrected for continuity."""
     first, second = np.triu_indices(len(values), 1)
     sum_ = float(np.sign(values[second] - values[first]).sum())
     return sum_ - float(np.sign(sum_))

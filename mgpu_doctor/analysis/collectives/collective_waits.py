@@ -1,6 +1,4 @@
-"""Which ranks wait for which others, by flight recorders: calls that are not over.
-Pure.
-"""
+"""Which ranks wait for which others, by the unfinished calls in flight-recorder dumps. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ from mgpu_doctor.case.flight_records import Collective, Flight
 LEAST_WAIT = 5.0
 """Seconds that a wait must have lasted: the dumps of ranks are not made at one moment."""
 GAPS = 2.0
-"""Times the longest pause between calls that was usual before."""
+"""A wait is longer than usual from this many times the usual pause between calls."""
 BEYOND_TIMEOUT = 120.0
-"""A wait longer than the collective's timeout and this would have been ended: then the file was
-written (copied) later than the dump was made."""
+"""Seconds beyond the collective's timeout. A longer wait would have ended: the dump's time is then
+that of a copied file, and unknown."""
 ONE_WAY = frozenset({"broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter"})
-"""May be over on one rank before another has called them; the rest may not."""
+"""Collectives that may be over on one rank before another has called them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +33,9 @@ class Wait:
     seconds: float | None
     """Seconds at least; None: the dumps have no time."""
     usual: float
-    """The longest pause between calls of this rank that was usual before, seconds."""
+    """The usual pause between calls of this rank, in seconds."""
     at_most: float | None
-    """The same without the doubt when the dumps were made."""
+    """Seconds at most, by the time of the rank's own dump; None: unknown."""
     timed_out: bool
 
     @property
@@ -88,7 +86,8 @@ def cycle(waits: Iterable[Wait]) -> tuple[Wait, ...]:
 def _ring(
     start: int, links: Mapping[int, list[tuple[Wait, int]]], done: set[int]
 ) -> tuple[Wait, ...]:
-    """Depth first, without recursion: there may be thousands of ranks."""
+    """A ring that begins at `start`; empty: none. Without recursion: there may be thousands of
+    ranks."""
     path: list[tuple[Wait, int]] = []
     ranks = [start]
     open_links = [iter(links[start])]

@@ -1,1 +1,1 @@
-"""What a step would take if."""
+"""Step times that a change would give, and the cost of communication. Pure."""

@@ -1,4 +1,4 @@
-"""What surrounds a rank on its host: its share of the CPU, its quota, its neighbours. Pure.
+"""A rank's share of its host: CPU time, waiting for cores, quota, other processes. Pure.
 
 All rates are seconds (or page faults) per second of wall time, from counters at the first and the
 last sample within the rank's steps after warm-up (or since a later moment).
@@ -22,18 +22,18 @@ from mgpu_doctor.case.process_metadata import PhaseClock
 
 
 def idle(own: float | None, ran: float | None, step: float, around: Surroundings) -> float | None:
-    """Seconds of a step's own work without those in which the main thread ran or stood ready.
+    """Seconds of a step's own work in which the main thread neither ran nor waited for a core.
 
     `own`: without collectives, in which some backends sleep and others spin; `ran`: CPU seconds of
-    the main thread, all of which count as own work. None where it cannot be told: also where the
-    work is a device's, as the host idles while that computes."""
+    the main thread, all of which count as own work. None if unknown, and if a device does the work,
+    because the host is idle meanwhile."""
     if own is None or ran is None or around.queueing is None or not around.computes_here:
         return None
     return max(0.0, own - ran - around.queueing * step)
 
 
 def idle_of(rank: Rank, around: Surroundings) -> float | None:
-    """The same of a rank by itself, medians after warm-up."""
+    """Idle seconds of a rank by its own records, by medians after warm-up; None: unknown."""
     records = after_warm_up(rank.steps)
     if not len(records):
         return None
@@ -58,19 +58,19 @@ class Children:
     running: float | None
     queueing: float | None
     on_disk: float
-    """Share of looks at which one slept so that nothing could wake it: mostly for a disk."""
+    """Share of samples in uninterruptible sleep (state D): mostly a disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at a rank. Counters in seconds since its process began."""
+    """One sample of a rank. Counters are in seconds since its process began."""
 
     at: float
     task: Task
     cpu: float | None
     throttled: float | None
     group: str | None
-    """The one above it with the least quota."""
+    """The control group above it with the least quota."""
     quota: float | None
     outside: float | None
     """CPU seconds so far of everything on the host but this job."""
@@ -80,50 +80,51 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """One rank's; seconds a second of wall time after warm-up, None: not measured."""
+    """A rank's CPU use, in seconds per second of wall time after warm-up. None: not measured."""
 
     running: float | None = None
-    """On a CPU, all threads together (may exceed 1)."""
+    """Time on a CPU, all threads together (may exceed 1)."""
     queueing: float | None = None
-    """Its main thread stood ready to run and no core was free, or its group had no quota left."""
+    """Time in which its main thread waited for a core or for its group's quota."""
     all_queueing: float | None = None
-    """The same of its threads together (may exceed 1), also of those that only communicate."""
+    """The same of all its threads together (may exceed 1), including communication threads."""
     throttled: float | None = None
-    """Its control group had used up its CPU quota: of all cores together (may exceed 1)."""
+    """Time in which its control group had used up its CPU quota, all cores together (may exceed
+    1)."""
     main_running: float | None = None
-    """On a CPU, the main thread alone: it is what a step waits for."""
+    """Time on a CPU of the main thread, which a step waits for."""
     faulting: float | None = None
-    """Pages of memory a second that the kernel had to give it anew, all threads together."""
+    """Page faults per second, all threads together."""
     in_kernel: float | None = None
-    """In the kernel, all threads together (may exceed 1)."""
+    """Time in the kernel, all threads together (may exceed 1)."""
     on_disk: float | None = None
-    """Share of looks, 0..1, at which the main thread slept so that nothing could wake it."""
+    """Share of samples, 0..1, with the main thread in uninterruptible sleep (state D)."""
     cores: frozenset[int] | None = None
-    """Where it may run."""
+    """The cores that it may use."""
     quota: float | None = None
     """Cores' worth of time that its control group may use."""
     group: str | None = None
-    """The control group that gives it this."""
+    """The control group with this quota."""
     threads: int | None = None
-    """Of its process, whatever they do."""
+    """Threads of its process."""
     outside: float | None = None
-    """Cores that were busy with other things than this job."""
+    """Cores that other processes than this job kept busy."""
     children: Children | None = None
     computes_here: bool = False
-    """Its forward and backward passes are the CPU's work."""
+    """Whether the CPU does its forward and backward passes."""
     pooled: bool = False
-    """They are the work of threads that its main thread waits for."""
+    """Whether a pool of threads does them, and the main thread waits for it."""
     readings: tuple[Reading, ...] = ()
 
     @property
     def without_core(self) -> float | None:
-        """What its step waits for stood ready and no core was free, or its group had no quota left:
-        its main thread, or of a pool all threads together (may exceed 1)."""
+        """Time in which the main thread, or all threads of a pool (may exceed 1), waited for a core
+        or for quota."""
         return self.all_queueing if self.pooled else self.queueing
 
     def since(self, at: float) -> Surroundings:
-        """The same from a moment on (seconds since the epoch), or from the look before it where
-        fewer than two came later."""
+        """The same from a moment on (seconds since the epoch); from the sample before it if fewer
+        than two came later."""
         later = sum(reading.at >= at for reading in self.readings)
         first = len(self.readings) - later - (later < LEAST_READINGS)
         readings = self.readings[max(0, first) :]
@@ -134,7 +135,7 @@ UNSEEN = Surroundings()
 
 
 def surroundings(case: Case) -> Mapping[int, Surroundings]:
-    """Rank -> what surrounds it; ranks of which nothing was sampled are left out."""
+    """Rank -> its share of the host; ranks without samples are left out."""
     by_host: dict[str | None, list[HostSample]] = defaultdict(list)
     for sample in case.host_samples:
         if sample.tasks:
@@ -173,7 +174,7 @@ def _readings(
         task = sample.tasks.get(rank.pid)
         if task is None or not begin <= sample.at <= end:
             continue
-        if rank.metadata.main_thread_trains is False:  # the main thread's times tell nothing
+        if rank.metadata.main_thread_trains is False:  # the main thread does not train
             task = replace(task, ran=None, queued=None)
         groups = {name: sample.groups[name] for name in task.limits or () if name in sample.groups}
         quotas = {name: one.quota for name, one in groups.items() if one.quota}
@@ -208,7 +209,7 @@ def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> 
         running=rate(one.cpu for one in readings),
         queueing=rate(one.task.queued for one in readings),
         all_queueing=rate(one.task.all_queued for one in readings),
-        throttled=_held_up(readings),
+        throttled=_throttled_rate(readings),
         main_running=rate(one.task.ran for one in readings),
         faulting=rate(one.task.faults for one in readings),
         in_kernel=rate(one.task.kernel for one in readings),
@@ -225,8 +226,8 @@ def _seen(readings: Sequence[Reading], *, computes_here: bool, pooled: bool) -> 
     )
 
 
-def _held_up(readings: Sequence[Reading]) -> float | None:
-    """By the group with the least quota, while that was the same one."""
+def _throttled_rate(readings: Sequence[Reading]) -> float | None:
+    """Throttled time by the group with the least quota, while that group stays the same."""
     total = _Sum()
     for before, now in pairwise(readings):
         if before.group == now.group:
@@ -258,14 +259,14 @@ def _children(readings: Sequence[Reading]) -> Children | None:
 
 
 class _Sum:
-    """How fast counters grew, over the time in which they were seen."""
+    """The growth rate of counters over the time in which they were read."""
 
     def __init__(self) -> None:
         self._grown = self._seconds = 0.0
 
     def add(self, counter: Iterable[tuple[float, float | None]]) -> None:
-        """A counter at moments. Where it fell, or was not read, its process or thread is another
-        one: that time does not count."""
+        """Adds a counter. Time in which it fell or was not read does not count: its process or
+        thread is another one then."""
         for (before, old), (at, new) in pairwise(counter):
             if old is not None and new is not None and new >= old and at > before:
                 self._grown += new - old
@@ -287,7 +288,7 @@ def _share_on_disk(tasks: Sequence[Task]) -> float:
 
 
 def _throttled(task: Task, groups: Iterable[Group]) -> float | None:
-    """Of groups within groups, the one that was held up longest."""
+    """Throttled seconds of the most throttled of nested groups."""
     if task.limits == ():
         return 0.0
     return max((group.throttled for group in groups if group.throttled is not None), default=None)
@@ -299,7 +300,7 @@ def _cpu(sample: HostSample, pid: int) -> float | None:
 
 
 def _outside(samples: Sequence[HostSample]) -> list[float | None]:
-    """CPU seconds since the first sample of everything but the job, at each sample."""
+    """CPU seconds of everything but the job since the first sample, at each sample."""
     total: float | None = 0.0
     found: list[float | None] = [total] if samples else []
     for before, now in pairwise(samples):
@@ -317,7 +318,7 @@ def _outside(samples: Sequence[HostSample]) -> list[float | None]:
 
 
 def _offspring(tasks: Mapping[int, Task], ranks: set[int]) -> dict[int, list[int]]:
-    """Rank's pid -> pids of the processes below it that are no ranks themselves."""
+    """Rank's pid -> pids of its descendants that are not ranks."""
     found: dict[int, list[int]] = defaultdict(list)
     for pid in tasks.keys() - ranks:
         above: int | None = pid

@@ -27,9 +27,9 @@ from mgpu_doctor.case.model import Case, Rank, Unexamined
 from mgpu_doctor.case.rank_device import Accelerator, accelerator
 
 Key = str
-"""A device: its UUID, or its index where it told none."""
+"""A device: its UUID, or its index if it reports none."""
 MOST_SAMPLES = 600
-"""Samples of a host that are looked at, the newest: ten minutes at one a second."""
+"""Newest samples of a host that are used: ten minutes at one per second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Placement:
 
 
 def placements(case: Case) -> dict[int, Placement]:
-    """Rank -> where it computes; ranks of which it is not sure are left out."""
+    """Rank -> its device; ranks whose device is uncertain are left out."""
     if not case.device_samples:
         return {}
     seen = devices(recent(case))
@@ -77,12 +77,12 @@ def recent(case: Case) -> list[DeviceSample]:
 
 
 def devices(samples: Iterable[DeviceSample]) -> dict[Key, Device]:
-    """Every GPU that was sampled, as it was seen last."""
+    """Every GPU, as in its last sample."""
     return {key_of(device): device for sample in samples for device in sample.devices}
 
 
 def key_of(device: Device) -> Key:
-    """What a device is known by in here."""
+    """The key of a device."""
     return device.uuid or f"#{device.index}"
 
 
@@ -106,7 +106,7 @@ def list_devices_by_pid(case: Case) -> dict[int, tuple[Key, ...]]:
 
 
 def shared(placed: Mapping[int, Placement]) -> dict[Key, tuple[int, ...]]:
-    """Device -> the ranks that compute on it, where these are several."""
+    """Device -> its ranks, for devices with several ranks."""
     ranks: dict[Key, list[int]] = defaultdict(list)
     for number, placement in placed.items():
         ranks[placement.device].append(number)
@@ -119,7 +119,7 @@ def _gpus(ranks: Iterable[Rank]) -> dict[int, Accelerator]:
 
 
 def _nth(gpu: Accelerator, place: int, seen: Mapping[Key, Device]) -> Key | None:
-    """The device that the process calls number `place`; None: not sure."""
+    """The device that the process numbers `place`; None: uncertain."""
     if not gpu.by_bus and len({device.name for device in seen.values()}) > 1:
         return None
     entry = str(place)
@@ -133,7 +133,7 @@ def _nth(gpu: Accelerator, place: int, seen: Mapping[Key, Device]) -> Key | None
 
 
 LEAST_SAMPLES = 10
-"""Samples of a device below which nothing is said of it: at one a second, ten seconds."""
+"""Least samples of a device: at one per second, ten seconds."""
 
 Series = Sequence[tuple[float, Device]]
 """(seconds since the epoch, the device then), in order."""
@@ -209,7 +209,7 @@ def on_devices(case: Case) -> dict[int, OnDevice]:
 
 
 def why_unknown(case: Case) -> Unexamined | None:
-    """Why nothing is known of the devices of a job that computes on GPUs; None: it does not."""
+    """Why the devices of a job on GPUs are unknown; None if it does not compute on GPUs."""
     if not any(accelerator(rank) for rank in case.ranks):
         return None
     trouble = next(
@@ -241,7 +241,7 @@ def within(series: Series, start: float, end: float) -> Series:
 
 
 def use_of(series: Series) -> Use:
-    """Sums a device's samples up; there must be one at least."""
+    """The summary of a device's samples, of which there must be at least one."""
     known = [device for _, device in series]
     busy = [one for one in known if "idle" not in (one.clock_reasons or ())]
     utilization = [one.utilization for one in known if one.utilization is not None]

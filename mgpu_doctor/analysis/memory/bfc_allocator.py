@@ -1,7 +1,8 @@
 """TensorFlow's allocator of GPU memory, simulated: best fit with coalescing, one device.
 
-Every rule is read from xla/tsl/framework/bfc_allocator.cc (its functions are named below). Without
-memory growth TensorFlow takes one region of all that it may have; with it, regions that double.
+`allocator_replay` replays a step's allocations in it. Every rule follows bfc_allocator.cc of
+xla/tsl, whose functions are named below. Without memory growth TensorFlow reserves one region of
+its whole share; with it, regions that double.
 """
 
 from __future__ import annotations
@@ -11,14 +12,14 @@ from mgpu_doctor.analysis.memory.allocator import MIB, Allocator, Block, OutOfMe
 SMALLEST_CHUNK = 256
 """kMinAllocationSize: all sizes are rounded up to its multiples."""
 FIRST_REGION = 2 * MIB
-"""The first region where memory grows; each further one is twice as large as the one before."""
+"""Size of the first region with memory growth; each further one is twice as large."""
 WASTE = 128 * MIB
 """kMaxInternalFragmentation: a chunk that is less than twice too large is only split if as much
 would be left over."""
 
 
 class BfcAllocator(Allocator):
-    """`grows`: whether TensorFlow's memory growth is on; it must be where there is no capacity."""
+    """`capacity`: bytes, None: unlimited; `grows`: memory growth is on, which it must be then."""
 
     def __init__(self, capacity: int | None = None, *, grows: bool) -> None:
         super().__init__(capacity)
@@ -26,8 +27,8 @@ class BfcAllocator(Allocator):
         self._next_region = FIRST_REGION if grows or capacity is None else capacity
 
     def allocate(self, asked: int) -> Block:
-        """`AllocateRawInternal`: a free chunk, else a new region, else one after those regions are
-        given back of which nothing is used."""
+        """`AllocateRawInternal`: a free chunk, else a chunk of a new region, if need be after
+        unused regions are released. Raises OutOfMemoryError."""
         size = max(SMALLEST_CHUNK, _whole(asked + SMALLEST_CHUNK - 1))
         block = self._find_cached(self._pool, size)
         if block is None and not self._extend(size):
@@ -45,7 +46,7 @@ class BfcAllocator(Allocator):
         return block
 
     def _extend(self, size: int) -> bool:
-        """`Extend`"""
+        """`Extend`: reserves a region for `size` bytes; False if the capacity does not allow it."""
         left = None if self.capacity is None else _whole(self.capacity - self.reserved)
         if left is not None and size > left:
             return False
@@ -62,7 +63,7 @@ class BfcAllocator(Allocator):
         return True
 
     def _release_cached(self) -> None:
-        """`DeallocateFreeRegions`"""
+        """`DeallocateFreeRegions`: releases the regions that are not in use."""
         for block in list(self._pool.blocks.values()):
             if block.previous is None and block.following is None:
                 self._pool.drop(block)

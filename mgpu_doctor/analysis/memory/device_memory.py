@@ -1,4 +1,6 @@
-"""How much memory known GPUs have, and what a rank holds there besides what its step allocates.
+"""How much memory known GPUs have, and what a rank needs there beyond its step's allocations.
+
+`plan` adds these constants to a prediction; none is measured here.
 
 Capacities: `torch`: what torch's out-of-memory message calls the total capacity, the least of the
 reports found (drivers and ECC differ by up to 1 %). `NVML`: what nvidia-smi shows; a program gets
@@ -23,7 +25,7 @@ UNITS = {"gib": GIB, "gb": GB, "mib": MIB, "mb": 1000**2}
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """`capacity`: bytes. `hopper`: cuBLAS takes the larger workspace there."""
+    """A GPU model. `capacity`: bytes; `hopper`: cuBLAS needs the larger workspace."""
 
     name: str
     capacity: int
@@ -74,8 +76,8 @@ GPUS = {
 
 
 def find_gpu(text: str) -> Gpu | None:
-    """By its name, in whatever case, or by a size such as `40GiB`; None: neither. `A100` means the
-    one with the least memory."""
+    """The GPU with this name, in any case, or of a size such as `40GiB`; None if it is neither.
+    `A100` is the variant with the least memory."""
     wanted = text.strip().upper().replace(" ", "-").replace("_", "-")
     if size := SIZE.fullmatch(text.strip()):
         capacity = int(float(size[1]) * UNITS[size[2].lower()])
@@ -88,7 +90,7 @@ def find_gpu(text: str) -> Gpu | None:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """`size` and `margin` in bytes."""
+    """Device memory outside the step's allocations: `size` ± `margin`, in bytes."""
 
     name: str
     size: int
@@ -111,13 +113,13 @@ WORKSPACE_HOPPER = Constant("cuBLAS workspace", 32 * MIB, 0, "recorded on Hopper
 SCRATCH = (
     "scratch of reductions, sorts and cuDNN is not traced: a single kernel was seen to take 528 MiB"
 )
-"""Said beside every prediction; it is not added, as it depends on the kernel that is chosen."""
+"""Shown with every prediction. It is not added, because it depends on the chosen kernel."""
 
 OTHER_ORDER = (
     "TensorFlow may rewrite the graph and run it in another order; scratch memory inside kernels "
     "is not in it"
 )
-"""Said beside every prediction for TensorFlow."""
+"""Shown with every prediction for TensorFlow."""
 
 _KEPT_FROM = "gpu_device.cc, MinSystemMemory: what TensorFlow leaves to drivers and libraries"
 LEFT_SMALL = Constant("left to the driver", 225 * MIB, 0, _KEPT_FROM)
@@ -130,7 +132,7 @@ VOLTA = {"V100-16GB", "V100-32GB", "T4"}
 
 
 def driver_reserve(device: Gpu | None) -> Constant:
-    """Libraries (cuDNN, cuBLAS, NCCL) take theirs from it."""
+    """The memory that TensorFlow leaves to the driver and libraries (cuDNN, cuBLAS, NCCL)."""
     if device is None or device.hopper:
         return LEFT_HOPPER
     if device.capacity - CONTEXT.size < SMALL_DEVICE:
@@ -139,8 +141,8 @@ def driver_reserve(device: Gpu | None) -> Constant:
 
 
 def list_constants(plan: Plan, device: Gpu | None) -> tuple[Constant, ...]:
-    """What is on the device beside the allocator's segments. The workspace does come from the
-    allocator, but no trace on a CPU has it."""
+    """Device memory besides the allocator's segments. The cuBLAS workspace is in a segment, but a
+    trace on a CPU does not have it."""
     if plan.framework is Framework.TENSORFLOW:
         return (CONTEXT, driver_reserve(device))
     workspace = WORKSPACE_HOPPER if device is None or device.hopper else WORKSPACE

@@ -53,24 +53,25 @@ def build_tree(found: Sequence[ThreadState]) -> Branch | None:
     if not any(one.trail for one in shown):
         return None
     root = _Node(None)
-    for trail, same in group_by_trail(shown).items():
+    for trail, states in group_by_trail(shown).items():
         workers: dict[tuple[Frame, ...], list[ThreadState]] = {}
-        for one in same:
-            workers.setdefault(one.worker.trail if one.worker else (), []).append(one)
-        for below, those in workers.items():
-            _plant(root, (*trail, *below), those)
+        for state in states:
+            workers.setdefault(state.worker.trail if state.worker else (), []).append(state)
+        for below, waiting in workers.items():
+            _insert(root, (*trail, *below), waiting)
     return _branch(root)
 
 
-def _plant(root: _Node, way: Iterable[Frame], those: Sequence[ThreadState]) -> None:
-    ranks = [_number(state) for state in those]
+def _insert(root: _Node, path: Iterable[Frame], states: Sequence[ThreadState]) -> None:
+    """Adds ranks with the same frames to the tree."""
+    ranks = [_number(state) for state in states]
     node = root
     node.ranks += ranks
-    for frame in way:
+    for frame in path:
         node = node.children.setdefault(frame, _Node(frame))
         node.ranks += ranks
-    for one, rank in zip(those, ranks, strict=True):
-        node.ends.setdefault((one.point.doing, one.point.operation), []).append(rank)
+    for state, rank in zip(states, ranks, strict=True):
+        node.ends.setdefault((state.point.doing, state.point.operation), []).append(rank)
 
 
 def _number(state: ThreadState) -> int:
@@ -78,6 +79,7 @@ def _number(state: ThreadState) -> int:
 
 
 def _branch(node: _Node) -> Branch:
+    """The node as a branch; frames without branching are one branch."""
     way = [node.frame] if node.frame is not None else []
     while len(node.children) == 1 and not node.ends:
         (node,) = node.children.values()

@@ -76,7 +76,7 @@ class Stalls:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is compared. Seconds; T steps × R ranks."""
+    """The compared work, in seconds: T steps × R ranks."""
 
     joined: Joined
     own: Floats
@@ -96,7 +96,7 @@ class _Work:
 def find_stalls(
     joined: Joined, attribution: Attribution, ranks: Sequence[Rank]
 ) -> tuple[Stalls, ...]:
-    """What recurs, the dearest first; empty where nothing does."""
+    """Recurring stalls, the most expensive first; empty: none."""
     work = _work(joined, attribution)
     seen = {name: np.nan_to_num(joined.phases[:, :, phase]) for name, phase in PHASES_SEEN.items()}
     seen["gc"] = np.nan_to_num(joined.collecting)
@@ -126,8 +126,8 @@ def _work(joined: Joined, attribution: Attribution) -> _Work:
 
 
 def _alone(seconds: Floats) -> Floats:
-    """What ranks do that the others do not at the same time, nor all in all: on busy cores now one
-    rank and now another takes long for what all do."""
+    """The seconds of what only some ranks do. What all ranks do, at the same time or in total, is
+    0: on busy cores any rank may take long for it."""
     others = median_of_others(seconds)
     whole = seconds.sum(axis=0, keepdims=True)
     more = (seconds >= ALONE * others) & (whole >= ALONE * median_of_others(whole))
@@ -135,8 +135,8 @@ def _alone(seconds: Floats) -> Floats:
 
 
 def _is_fringe(other: Stalls, explained: Stalls) -> bool:
-    """Whether this is what the same code does around what the probe saw: opening and closing the
-    file of a checkpoint, making room for it."""
+    """Whether `other` is done by the same code around the explained stalls, such as opening and
+    closing a checkpoint's file."""
     together = len({*other.steps} & {*explained.steps})
     return (
         other.seconds < explained.seconds
@@ -146,8 +146,8 @@ def _is_fringe(other: Stalls, explained: Stalls) -> bool:
 
 
 def _attributed(work: _Work, name: str, seconds: Floats) -> Stalls | None:
-    """Stalls that a probe itself saw, if they recur. What is far shorter than the third longest is
-    no stall of the same kind."""
+    """Stalls that the probe measured, if they recur. Much shorter ones than the third longest are
+    not of the same kind."""
     longest = seconds[work.known].max(axis=1)
     typical = float(np.partition(longest, -RECURS)[-RECURS]) if len(longest) >= RECURS else 0.0
     if typical <= 0:
@@ -176,8 +176,7 @@ def _attributed(work: _Work, name: str, seconds: Floats) -> Stalls | None:
 
 
 def _rare_stalls(work: _Work, ranks: Sequence[Rank], name: str, phase: int) -> Stalls | None:
-    """Stalls that the step records hold too few of, by the sums over the whole run. In lockstep
-    what one rank does takes that time of the whole job; what all do, they do together."""
+    """Stalls that are too rare in the step records, by the sums over the whole run."""
     found = find_rare_stalls(ranks, phase, name, len(work.known))
     if found is None or len(found.ranks) < 2:
         return None
@@ -199,8 +198,7 @@ def _rare_stalls(work: _Work, ranks: Sequence[Rank], name: str, phase: int) -> S
 
 
 def _unexplained(work: _Work, attribution: Attribution, rest: Floats) -> Stalls | None:
-    """Stalls of which only their regularity, their place or their rank tells: the series that a
-    machine is least happens_by_chance to cause."""
+    """Stalls without a measured cause: the series of pauses that is least likely to be chance."""
     joined, rows = work.joined, work.known
     in_collectives = attribution.in_collectives[rows]
     candidates = []
