@@ -1,4 +1,4 @@
-"""Writes device samples small: what seldom changes is not repeated in each line."""
+"""Writes device samples compactly: facts that rarely change are not repeated in each line."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 WHOLE_EVERY = 60
 """Lines, after which a device is written whole again: with a line a second, each minute."""
 KEPT_EVENTS = 32
-"""The newest events stand in every line, as lines are thinned out later."""
+"""The newest events are in every line, because lines are thinned out later."""
 STEADY = frozenset(
     {
         "name",
@@ -94,7 +94,7 @@ class DeviceLines:
 
 
 def _known(facts: Mapping[str, Any]) -> Json:
-    """Without what is unknown, or a list of nothing that says no more than its absence."""
+    """The facts without unknown ones and empty lists."""
     return {
         name: value
         for name, value in facts.items()
@@ -103,7 +103,7 @@ def _known(facts: Mapping[str, Any]) -> Json:
 
 
 def _quiet(facts: Json) -> Json:
-    """Of links with the same counters: those that are not 0, and once the names of all."""
+    """The facts, with equal counters of links written once and zeros left out."""
     links = facts.get("nvlinks")
     kinds = {tuple(kind for kind, _ in link["errors"]) for link in links or ()}
     if not links or len(kinds) != 1 or () in kinds:
@@ -117,7 +117,7 @@ def _quiet(facts: Json) -> Json:
 
 
 def _rounded(facts: Json) -> Json:
-    """To whole bytes and milliwatts: more digits than that say nothing."""
+    """The facts, rounded to three decimals."""
     return {
         name: round(value, 3) if isinstance(value, float) else value
         for name, value in facts.items()

@@ -4,13 +4,13 @@ RECORDING/
   recording.json            what was started, when, where (RecordingInfo)
   end.json                  how it ended (EndInfo); absent while it runs or when `run` was killed
   hosts/HOST/
-    boxes/HOST.PID.ATTEMPT.box   one black box a rank
+    boxes/HOST.PID.ATTEMPT.box   one black box per rank
     exits.jsonl             how processes ended, as seen from outside (ExitInfo a line)
     host.jsonl              host samples
     devices.jsonl           device samples
-    looks.jsonl             looks at the processes from outside: who they are, where they stand
+    looks.jsonl             snapshots of the processes and their stacks, from outside
     flight/PID.json         collectives of a rank, from torch's flight recorder
-    ending.json             what the machine tells of deaths: out of memory, full disks, limits
+    ending.json             evidence of failures: out of memory, full disks, limits
   console/                  bounded copies of what the job printed
     stdout.log  stderr.log  or console.log where both went to one place;
                             NAME.1 is the newer part once NAME is full

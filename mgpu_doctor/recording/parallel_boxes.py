@@ -1,10 +1,9 @@
-"""Reads many boxes: those of a large job in two processes, where a second core is free for it.
+"""Reads many boxes, those of a large job in two processes if a second core is free.
 
-The second process is forked, and takes boxes from the same queue, some at a time. What it read it
-leaves in memory that both share, so that nothing is copied, and says so in a pipe. If it dies, what
-it did not say is read here. The pickles are its own, in memory without a name that is this user's
-alone; of a box they hold what was parsed, as if it had been read here.
-"""
+The second process is forked and takes boxes from the same queue, some at a time. It leaves the
+parsed boxes in shared memory, so that nothing is copied, and reports them through a pipe. If it
+dies, the parent reads what it did not report. The pickles are safe to load: the memory has no name
+and belongs to this user alone."""
 
 from __future__ import annotations
 
@@ -41,9 +40,11 @@ _ALIGNED = 64
 def reading(
     files: Sequence[BoxFile], read: Callable[[BoxFile], Box] = read_box
 ) -> Iterator[Callable[[], list[Read]]]:
-    """Gives what reads each of the `files`, in their order; the second process, where there is one,
-    begins at once. `read`: reads a box, like `read_box`; what another one gives is left as it is,
-    and read here."""
+    """A function that reads all `files`, in order; a second process begins at once.
+
+    `read`: reads a box. Any other than `read_box` is called in this process, and its boxes are not
+    packed.
+    """
     if read is not read_box:
         yield lambda: [_one(file, read) for file in files]
     elif len(files) < MANY or not _may_fork():
@@ -72,22 +73,22 @@ def _packed(files: Iterable[BoxFile], packer: Packer) -> list[Read]:
 
 
 def _may_fork() -> bool:
-    """Whether there is a core for it, and no thread whose locks the child would hold for ever."""
+    """Whether a second core is free and no other thread runs, whose locks a child would keep."""
     return len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
 
 
 class _Helper(NamedTuple):
-    """Descriptors."""
+    """The file descriptors of the second process."""
 
     queue: int
-    """Numbers of shares that nobody has taken yet."""
+    """A pipe with the numbers of the shares that are left."""
     said: int
     """What the child says."""
     memory: int
 
 
 def _begun(shares: Sequence[Sequence[BoxFile]], opened: contextlib.ExitStack) -> _Helper | None:
-    """None: there is no memory, no descriptor or no process left for it."""
+    """Starts the second process; None if memory, descriptors or processes ran out."""
     try:
         memory = _closing(opened, os.memfd_create("boxes"))
         queue, fill = os.pipe()
@@ -107,13 +108,13 @@ def _begun(shares: Sequence[Sequence[BoxFile]], opened: contextlib.ExitStack) ->
 
 
 def _end(child: int) -> None:
-    """It has ended by itself, unless this process was interrupted."""
+    """Ends the second process, if this one was interrupted before it ended by itself."""
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
 
 def _together(shares: Sequence[Sequence[BoxFile]], helper: _Helper | None) -> list[Read]:
-    """What both processes read; what the child took and did not leave is read here."""
+    """The boxes that both processes read. Shares that the child did not finish are read here."""
     found: dict[int, list[Read]] = {}
     packer = Packer()
     if helper is not None:
@@ -141,7 +142,7 @@ def _taken(queue: int) -> Iterator[int]:
 
 
 def _help(shares: Sequence[Sequence[BoxFile]], queue: int, memory: int, report: int) -> NoReturn:
-    """What the child does. It leaves nothing of its own on any stream, whatever becomes of it."""
+    """The child's work. It prints nothing, even if it fails."""
     try:
         for asked in (signal.SIGINT, signal.SIGTERM):
             signal.signal(asked, signal.SIG_DFL)
@@ -155,7 +156,8 @@ def _help(shares: Sequence[Sequence[BoxFile]], queue: int, memory: int, report: 
 
 
 def _leave(memory: BinaryIO, boxes: list[Read]) -> tuple[int, int]:
-    """Writes the arrays, and the rest with their places. Returns where this rest lies."""
+    """Writes the arrays, then a pickle of the rest with their places; begin and end of the
+    pickle."""
     arrays: list[pickle.PickleBuffer] = []
     rest = pickle.dumps(boxes, 5, buffer_callback=arrays.append)
     places = []
@@ -171,7 +173,7 @@ def _leave(memory: BinaryIO, boxes: list[Read]) -> tuple[int, int]:
 
 
 def _left(memory: int, messages: bytes) -> dict[int, list[Read]]:
-    """What the child left, its arrays where they lie."""
+    """Share -> the boxes that the child left; their arrays are not copied."""
     size = os.fstat(memory).st_size
     if not size:
         return {}

@@ -1,4 +1,4 @@
-"""The least that tells whether a rank gets on: a few words of its box's header."""
+"""Whether a rank makes progress: a few words of its box's header."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_BOXES = 1024
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """Two that are equal say: nothing happened in between that the rank marks."""
+    """A rank's progress at one moment. Equal pulses: the rank marked nothing in between."""
 
     steps: int
     """Records written so far."""
@@ -23,12 +23,12 @@ class Pulse:
     since_ns: int
     """When it entered the phase, monotonic."""
     sequence: int
-    """Of its collectives; 0: unknown."""
+    """Sequence number of its collectives; 0: unknown."""
     over: bool
 
 
 def pulses(folder: Path) -> dict[str, Pulse]:
-    """The pulse of every box in the folder, by file name. What cannot be read is left out."""
+    """File name -> pulse, of the readable boxes in the folder."""
     found = {}
     try:
         names = sorted(name for name in os.listdir(folder) if name.endswith(layout.BOX_SUFFIX))

@@ -1,4 +1,4 @@
-"""Which recordings are kept, and how one goes: whole, and never that of a job that runs."""
+"""Which recordings are kept, and removing others: whole, and never one of a running job."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def superfluous(
 
 
 def remove(going: Sequence[Kept]) -> tuple[list[Kept], list[tuple[Kept, str]]]:
-    """What was removed, and what could not be, with the reason. A folder is renamed first, so that
-    nobody finds half of a recording."""
+    """The removed recordings, and those that could not be removed, with the reason. A folder is
+    renamed first, so that no reader finds half a recording."""
     gone, left = [], []
     for kept in going:
         try:
@@ -79,13 +79,13 @@ def remove(going: Sequence[Kept]) -> tuple[list[Kept], list[tuple[Kept, str]]]:
 
 
 def bound(environment: Mapping[str, str] = os.environ) -> int | None:
-    """Bytes that are kept; None: all. What cannot be understood keeps all."""
+    """Bytes to keep; None: all, also if the variable is invalid."""
     value = environment.get(VARIABLE, "").strip()
     return KEPT_BYTES if not value else size_of(value)
 
 
 def tidy(now: float, environment: Mapping[str, str] = os.environ) -> list[Kept]:
-    """Removes what is over the bound and not young, and what an earlier removal left behind."""
+    """Removes recordings beyond the bound that are not young, and leftovers of earlier removals."""
     for folder in _half_gone(runs(environment)):
         shutil.rmtree(folder, ignore_errors=True)
     most = bound(environment)

@@ -1,4 +1,4 @@
-"""How a process ends: exceptions with their traceback, and the last step told."""
+"""How a process ends: exceptions with their traceback, and the last step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ExitRecorder:
         self._previous[0](kind, error, trace)
 
     def _exits(self, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
-        """Python prints what `sys.exit` was given, and tells no hook of it."""
+        """Records the argument of `sys.exit`, which Python prints without calling a hook."""
         if not args or args[0] is None or args[0] == 0:
             return
         caller = sys._getframe(2)

@@ -67,7 +67,7 @@ class Watch:
         loader.exec_module = exec_module
 
     def patch(self, name: str, module: ModuleType) -> None:
-        """Patches a module; its trouble is told, never raised."""
+        """Patches a module; an error is reported, never raised."""
         try:
             self._patch(name, module)
         except Exception as trouble:

@@ -145,7 +145,7 @@ def _asked(question: Callable[[], Any]) -> Any:
 
 
 _MOST_PARAMETERS = 4096
-"""Of more nothing is told, as all of them are walked through (some µs each)."""
+"""More are not reported, because each takes some microseconds."""
 
 
 def measure_holdings(optimizers: Iterable[Any]) -> dict[str, Any]:

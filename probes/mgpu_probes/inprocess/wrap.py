@@ -35,7 +35,7 @@ def around(
     """`original` with `begins(args, kwargs)` before and `ends(token, result)` after it.
 
     Where `begins` returns None, or under `torch.compile`, there is nothing but the original call.
-    What goes wrong in the two is told to `failed` and never reaches the caller. An exception of
+    Errors in the two go to `failed` and never reach the caller. An exception of
     the original passes without this frame in its traceback (CPython >=3.11). The result is None to
     `ends` then.
     """
