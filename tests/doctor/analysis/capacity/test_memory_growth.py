@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mgpu_doctor.analysis.capacity.memory_growth import fit_growth
+from mgpu_doctor.analysis.capacity.memory_growth import LEAST_POINTS, Growth, fit_growth
 
 MIB = float(1 << 20)
 STEPS = 120
@@ -90,3 +90,68 @@ def test_a_long_series_is_thinned_evenly() -> None:
     assert found is not None
     assert found.slope == pytest.approx(3, rel=0.01)
     assert found.places == places[-1]
+
+
+@pytest.mark.parametrize("slope", [0.5, 3.0])
+def test_a_straight_line_is_measured_exactly(slope: float) -> None:
+    at = 10 + 2 * np.arange(LEAST_POINTS, dtype=float)
+    found = fit_growth(at, 7 + slope * at)
+    assert found is not None
+    assert (found.slope, found.low, found.high) == pytest.approx((slope,) * 3)
+    assert (found.last, found.places) == pytest.approx((7 + slope * at[-1], 58))
+    assert found.sure == pytest.approx(58 * slope)
+    assert found.until(found.last + 12) == pytest.approx(12 / slope)
+    assert found.until(found.last - 1) == 0
+    assert fit_growth(at[1:], 7 + slope * at[1:]) is None
+    assert fit_growth(at, np.full(LEAST_POINTS, 7.0)) is None
+    assert fit_growth(at, -slope * at) is None
+    assert fit_growth(np.full(LEAST_POINTS, 3.0), slope * at) is None
+
+
+def test_what_shrinks_is_never_full() -> None:
+    assert Growth(0.0, 0.0, 0.0, 1.0, 1.0).until(2.0) is None
+    assert Growth(-1.0, -1.0, -1.0, 1.0, 1.0).until(2.0) is None
+
+
+def test_the_interval_is_that_of_the_ranked_slopes() -> None:
+    """Sen 1968: as many slopes lie within as Kendall's statistic varies at random."""
+    count = 60
+    at = np.arange(float(count))
+    values = 2 * at + np.random.default_rng(4).normal(0, 5, count)
+    slopes = sorted(
+        (values[j] - values[i]) / (at[j] - at[i]) for j in range(count) for i in range(j)
+    )
+    reach = 1.96 * np.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    found = fit_growth(at, values)
+    assert found is not None
+    assert found.slope == pytest.approx(np.median(slopes))
+    assert found.low == pytest.approx(slopes[int((len(slopes) - reach) / 2)])
+    assert found.high == pytest.approx(slopes[int((len(slopes) + reach) / 2)])
+    assert found.last == pytest.approx(np.median(values - found.slope * at) + found.slope * at[-1])
+
+
+@pytest.mark.parametrize(
+    ("thirds", "grows"),
+    [
+        ((1, 1, 1), True),
+        ((10, 10, 7.01), True),
+        ((10, 10, 6.99), False),
+        ((1, 10, 10), False),
+        ((10, 2, 10), True),
+        ((10, 1, 10), False),
+        ((4, 4, 20), True),
+    ],
+)
+def test_every_third_must_grow_and_the_last_not_come_to_rest(
+    thirds: tuple[float, ...], grows: bool
+) -> None:
+    values = np.cumsum(np.repeat(thirds, 40).astype(float))
+    assert (fit_growth(AT, values) is not None) == grows
+
+
+def test_values_that_are_unknown_are_left_out() -> None:
+    values = 3 * AT
+    values[::3] = np.nan
+    found = fit_growth(AT, values)
+    assert found is not None
+    assert found.slope == pytest.approx(3)
