@@ -1,0 +1,83 @@
+"""Malformed JSON of a recording is counted or refused in a sentence, never believed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mgpu_doctor.case.captured_console import TRACEBACK_LIMIT, shortened
+from mgpu_doctor.case.recording_case import NotARecording, load_recording
+from mgpu_doctor.case.untrusted_json import MOST_LINE, Lines, number, read_lines, read_object
+from mgpu_doctor.recording.layout import INFO, SCHEMA
+
+
+def whole_number(line: bytes) -> int | None:
+    return int(line) if line.strip().isdigit() else None
+
+
+@pytest.mark.parametrize(
+    ("raw", "facts", "bad"),
+    [
+        (b"", (), 0),
+        (b"1\n2\n", (1, 2), 0),
+        (b"1\n\n  \n2", (1, 2), 0),
+        (b"1\nx\n2\n", (1, 2), 1),
+        (b"1\nx", (1,), 0),
+        (b"1\n" + b"2" * (MOST_LINE + 1) + b"\n3\n", (1, 3), 1),
+        (b"1\n" + b" " * (MOST_LINE - 1) + b"2\n3\n", (1, 2, 3), 0),
+    ],
+)
+def test_bad_lines_are_counted(
+    tmp_path: Path, raw: bytes, facts: tuple[int, ...], bad: int
+) -> None:
+    (tmp_path / "lines").write_bytes(raw)
+    assert read_lines(tmp_path / "lines", whole_number, root=tmp_path) == Lines(facts, bad)
+
+
+def test_no_file_has_no_lines(tmp_path: Path) -> None:
+    assert read_lines(tmp_path / "lines", whole_number, root=tmp_path) == Lines()
+
+
+@pytest.mark.parametrize(
+    ("value", "real"),
+    [
+        (1.5, 1.5),
+        (2, 2.0),
+        (float("nan"), None),
+        (float("-inf"), None),
+        (10**400, None),
+        (True, None),
+        ("1", None),
+        (None, None),
+    ],
+)
+def test_numbers_are_finite(value: object, real: float | None) -> None:
+    assert number(value) == real
+
+
+@pytest.mark.parametrize("raw", [b"", b"[1]", b"3", b"null", b"{", b"\xff{}"])
+def test_what_is_no_object_is_refused(tmp_path: Path, raw: bytes) -> None:
+    (tmp_path / INFO).write_bytes(raw)
+    with pytest.raises(ValueError):  # noqa: PT011 - the parser's own words
+        read_object(tmp_path / INFO, root=tmp_path)
+    with pytest.raises(NotARecording):
+        load_recording(tmp_path)
+
+
+@pytest.mark.parametrize("schema", [None, 7, "other/9"])
+def test_a_recording_of_another_format_says_so(tmp_path: Path, schema: object) -> None:
+    (tmp_path / INFO).write_text(json.dumps({"schema": schema, "probe": False}))
+    assert INFO in {one.probe for one in load_recording(tmp_path).unexamined}
+    (tmp_path / INFO).write_text(json.dumps({"schema": SCHEMA, "probe": False}))
+    assert INFO not in {one.probe for one in load_recording(tmp_path).unexamined}
+
+
+def test_a_long_traceback_keeps_both_ends() -> None:
+    assert shortened("x" * TRACEBACK_LIMIT) == "x" * TRACEBACK_LIMIT
+    long = "first" + "x" * TRACEBACK_LIMIT + "last"
+    cut = shortened(long)
+    assert len(cut) <= TRACEBACK_LIMIT
+    assert cut.startswith("first")
+    assert cut.endswith("last")
