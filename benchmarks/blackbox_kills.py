@@ -23,6 +23,7 @@ import numpy as np
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.boxfile import Sizes
+from mgpu_probes.inprocess.device_clock import DeviceStep
 
 from mgpu_doctor.recording.box import Box, read_box
 
@@ -38,6 +39,9 @@ def write_for_ever(folder: Path) -> None:
     while True:
         phases = (float(number),) * len(layout.PHASES)
         writer.step(time.monotonic_ns(), 1, number, 0, phases, 1, number, float(number))
+        if number % 4 == 0:
+            times = (number * 1_000_000_000,) * len(layout.PHASES)
+            writer.device_step(DeviceStep(number + 1, number, times, number, number))
         if number % 16 == 0:
             writer.event(layout.NOTE, number, number, number, float(number), str(number))
         if number % 64 == 0:
@@ -50,7 +54,12 @@ def write_for_ever(folder: Path) -> None:
 
 def complaints(box: Box) -> list[str]:
     """What is wrong with a box of `write_for_ever`."""
-    steps, wrong = box.steps, []
+    steps, times, wrong = box.steps, box.device_times, []
+    if times is None or not (
+        np.all(times["step_seq"] == times["seq"] * 4 - 3)
+        and np.all(times["wall_ns"] + 1 == times["step_seq"])
+    ):
+        wrong.append("device times that nobody wrote")
     if box.lost:
         wrong.append(f"{box.lost} step records lost")
     if len(steps) and not (

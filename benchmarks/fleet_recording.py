@@ -3,7 +3,7 @@
     python -m benchmarks.fleet_recording FOLDER [--ranks 10000] [--steps 1000]
 
 Each box is written by the probe's own writer; then its pid, host and clock are set to those of the
-pretended rank, and it is copied without the empty pages that the writer reserves (1.6 MiB a box).
+pretended rank, and it is copied without the empty pages that the writer reserves (1.8 MiB a box).
 All ranks leave a step's collective together. Rank `SLOW` waits `LATE` longer for its data.
 """
 

@@ -23,10 +23,11 @@ from .boxheader import BadBox, Identity, geometry, identity, read_at, stable, wo
 from .boxhistory import HistoryReader
 from .boxtexts import TextReader, Texts
 from .columns import Columns
-from .records import EVENT_DTYPE, HISTORY_DTYPE, STEP_DTYPE, Array
+from .records import DEVICE_DTYPE, EVENT_DTYPE, HISTORY_DTYPE, STEP_DTYPE, Array
 from .ring import Ring
 
 __all__ = [
+    "DEVICE_DTYPE",
     "EVENT_DTYPE",
     "HISTORY_DTYPE",
     "STEP_DTYPE",
@@ -81,6 +82,9 @@ class Box:
     now: BoxNow | None
     steps: Array | Columns
     """`STEP_DTYPE`, by `seq`."""
+    device_times: Array | None
+    """`DEVICE_DTYPE`, by `seq`: the device's times of some steps; None: the box has no room for
+    any."""
     events: tuple[BoxEvent, ...]
     history: Array
     """`HISTORY_DTYPE`, oldest first; the last one's window may still be open."""
@@ -146,6 +150,14 @@ class BoxReader:
             cursor_at=layout.EVENT_CURSOR,
             clean=lambda found: found,
         )
+        self._device_times = Ring(
+            self._fd,
+            offset=self._at.device,
+            capacity=self._at.device_capacity if self._at.device else 0,
+            dtype=DEVICE_DTYPE,
+            cursor_at=layout.DEVICE_CURSOR,
+            clean=records.plausible_device_times,
+        )
         self._told: tuple[BoxEvent, ...] = ()
         self._history = HistoryReader(self._fd, self._at.history, self._at.history_capacity)
         self._windows: tuple[Array, int | None] = self._steps.kept, None
@@ -196,6 +208,8 @@ class BoxReader:
             before = header
         who = self._identity(header, trusted=trusted)
         self._steps.poll(header)
+        if whole or word(header, layout.DEVICE_CURSOR) != self._device_times.newest:
+            self._device_times.poll(header)
         seldom = tuple(header[at : at + 8] for at in _SELDOM)
         if whole or self._seldom is None:
             self._windows = self._history.poll(header)
@@ -210,6 +224,8 @@ class BoxReader:
         ended, code = word(header, layout.ENDED), word(header, layout.EXIT_CODE)
         state = word(header, layout.STATE)
         torn = () if trusted else ("the process ended while it changed its rank",)
+        lost = self._device_times.lost
+        untimed = (f"{lost} records of device times are damaged",) if lost else ()
         return Box(
             path=self.path,
             identity=who,
@@ -219,6 +235,7 @@ class BoxReader:
             ended_ns=ended or None,
             now=self._now(header),
             steps=self._steps.kept,
+            device_times=self._device_times.kept if self._at.device else None,
             events=self._told,
             history=windows,
             history_window_ns=window,
@@ -226,7 +243,7 @@ class BoxReader:
             probe_cost_ns=word(header, layout.PROBE_COST),
             lost=self._steps.lost,
             overwritten=self._steps.overwritten,
-            damage=(*torn, *texts.damage),
+            damage=(*torn, *untimed, *texts.damage),
         )
 
     def _identity(self, header: bytes, *, trusted: bool) -> Identity:

@@ -13,6 +13,8 @@ from mgpu_probes.inprocess import layout
 MOST_RECORDS = 1 << 16
 MOST_BYTES = 1 << 18
 """Of one area of text. Bounds for a hostile file; the layout's own sizes are far below."""
+MOST_OFFSET = (1 << 32) - 1
+"""Where an area may begin."""
 
 
 class BadBox(ValueError):  # noqa: N818 - a noun, like NotARecording: it says what the file is
@@ -35,10 +37,14 @@ class Geometry:
     history_capacity: int
     words: int
     words_size: int
+    device: int
+    """0: no ring of device times"""
+    device_capacity: int
 
     def areas(self) -> list[tuple[int, int]]:
         """First and last + 1 byte of each area."""
         step = layout.STEP_SIZE
+        device_size = self.device_capacity * layout.DEVICE_SIZE
         return [
             (self.birth, self.birth + 2 * self.birth_slot),
             (self.strings, self.strings + self.strings_size),
@@ -46,6 +52,7 @@ class Geometry:
             (self.events, self.events + self.event_capacity * layout.EVENT_SIZE),
             (self.history, self.history + 2 * self.history_capacity * step),
             (self.words, self.words + self.words_size),
+            *([(self.device, self.device + device_size)] if self.device else ()),
         ]
 
 
@@ -76,7 +83,8 @@ def geometry(header: bytes) -> Geometry:
     fields = layout.IDENTITY.unpack_from(header)
     if fields[4] != layout.HEADER_SIZE:
         raise BadBox(f"it says that its header has {fields[4]} bytes")
-    return _checked(fields[5:17])
+    device = word(header, layout.DEVICE_AREA), word(header, layout.DEVICE_RECORDS)
+    return _checked((*fields[5:17], *device))
 
 
 @lru_cache(maxsize=16)
@@ -87,6 +95,8 @@ def _checked(fields: tuple[int, ...]) -> Geometry:
         raise BadBox(f"it says that it holds {found.step_capacity} steps")
     if max(found.event_capacity, found.history_capacity) > MOST_RECORDS:
         raise BadBox("it says that it holds more events or history than any box does")
+    if found.device > MOST_OFFSET or found.device_capacity > MOST_RECORDS:
+        raise BadBox("it says that it holds more device times than any box does")
     if max(found.birth_slot, found.strings_size, found.words_size) > MOST_BYTES:
         raise BadBox("it says that it holds more text than any box does")
     last = layout.HEADER_SIZE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import zlib
 from functools import lru_cache
@@ -23,11 +24,6 @@ TOGETHER = 16
 
 _KINDS = {"Q": "u8", "q": "i8", "I": "u4", "H": "u2", "h": "i2", "f": "f4"}
 """Codes of `struct` as NumPy's."""
-_NAMED = [
-    (field, at)
-    for field, at in zip(layout.STEP_FIELDS, layout.STEP_OFFSETS, strict=True)
-    if field.name
-]
 
 
 def _format(code: str) -> Any:
@@ -35,15 +31,27 @@ def _format(code: str) -> Any:
     return (kind, (int(count),)) if count else kind
 
 
-STEP_DTYPE = np.dtype(
-    {
-        "names": [field.name for field, _ in _NAMED],
-        "formats": [_format(field.code) for field, _ in _NAMED],
-        "offsets": [at for _, at in _NAMED],
-        "itemsize": layout.STEP_SIZE,
-    }
-)
+def _dtype_of(fields: tuple[layout.Field, ...]) -> np.dtype[np.void]:
+    named = [
+        (field, at)
+        for field, at in zip(fields, layout.offsets_of(fields), strict=True)
+        if field.name
+    ]
+    return np.dtype(
+        {
+            "names": [field.name for field, _ in named],
+            "formats": [_format(field.code) for field, _ in named],
+            "offsets": [at for _, at in named],
+            "itemsize": struct.calcsize(layout.format_of(fields)),
+        }
+    )
+
+
+STEP_DTYPE = _dtype_of(layout.STEP_FIELDS)
 """One step record, byte for byte `layout.STEP`."""
+
+DEVICE_DTYPE = _dtype_of(layout.DEVICE_FIELDS)
+"""One record of device times, byte for byte `layout.DEVICE`."""
 
 _NUMBER_OF_STEPS_AT = next(
     at
@@ -123,16 +131,32 @@ def plausible(records: Array) -> Array:
     """
     # Negative times are the largest numbers without a sign.
     times = np.maximum(records["end_ns"].view(np.uint64), records["wall_ns"].view(np.uint64))
-    possible = times <= MOST_NS
+    return _with_possible_seconds(_selected(records, times <= MOST_NS), SECONDS)
+
+
+def plausible_device_times(records: Array) -> Array:
+    """`records` of device times without those of no step or of impossible times; impossible phases
+    and leads become NaN."""
+    possible = (records["wall_ns"].view(np.uint64) <= MOST_NS) & (records["step_seq"] > 0)
+    return _with_possible_seconds(
+        _selected(records, possible), ("phases", "least_lead", "most_lead")
+    )
+
+
+def _selected(records: Array, possible: npt.NDArray[np.bool_]) -> Array:
     kept: Array = records if possible.all() else records[possible]
-    own = kept
+    return kept
+
+
+def _with_possible_seconds(records: Array, names: tuple[str, ...]) -> Array:
+    own = records
     with np.errstate(invalid="ignore"):
-        for name in SECONDS if len(kept) else ():
+        for name in names if len(records) else ():
             # What lies together is looked at much faster.
-            values = np.ascontiguousarray(kept[name])
+            values = np.ascontiguousarray(records[name])
             least, most = np.fmin.reduce(values, None), np.fmax.reduce(values, None)
             if least < 0 or most > MOST_SECONDS:
-                own = own.copy() if own is kept else own
+                own = own.copy() if own is records else own
                 own[name][(values < 0) | (values > MOST_SECONDS)] = np.nan
     return own
 

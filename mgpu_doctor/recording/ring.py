@@ -67,8 +67,10 @@ class Ring:
         """One record more than the cursor tells: a writer killed just before it moved the cursor
         leaves a whole record there. The first time what lies beyond that one must be blank, as in
         a ring that was never filled; else, and whenever the cursor makes no sense, the whole ring
-        is read."""
+        is read. Records later than that one were written since the cursor was read, perhaps with
+        others in slots that were read before: the next poll reads them all."""
         count = cursor + 1 - self.newest
+        most = cursor + 1 if self._polled and 0 <= count < _MOST else _MOST
         if not 0 <= count <= self._capacity:
             count = self._capacity
         elif not self._polled and count < self._capacity:
@@ -89,7 +91,7 @@ class Ring:
             return self._clean(new)
         slots = (first + np.arange(len(seq), dtype=np.uint64)) % np.uint64(self._capacity)
         own = (seq - np.uint64(1)) % np.uint64(self._capacity) == slots
-        own &= (seq > np.uint64(self.newest)) & (seq < np.uint64(_MOST))
+        own &= (seq > np.uint64(self.newest)) & (seq <= np.uint64(min(most, _MOST)))
         found = sound(raw, self._dtype, np.flatnonzero(own))
         if (np.diff(seq[found].view(np.int64)) < 0).any():
             found = found[np.argsort(seq[found])]

@@ -38,6 +38,9 @@ _WORDS = (
     layout.ENDED,
     layout.PROBE_COST,
     layout.WORDS_USED,
+    layout.DEVICE_AREA,
+    layout.DEVICE_CURSOR,
+    layout.DEVICE_RECORDS,
 )
 MOST_DISK = 12 << 20
 """Bytes of copies: what an honest recording of this size takes is no fault."""

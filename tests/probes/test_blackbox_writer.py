@@ -17,9 +17,10 @@ import pytest
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.boxfile import Sizes
+from mgpu_probes.inprocess.device_clock import DeviceStep
 
 from mgpu_doctor.recording.box import Box, read_box
-from tests.support.boxes import PHASES, SECOND, write_steps
+from tests.support.boxes import PHASES, SECOND, write_device_times, write_steps
 
 
 @pytest.fixture
@@ -75,6 +76,37 @@ def test_a_step_is_read_back_as_it_was_written(writer: Writer) -> None:
         "group": 1,
         "resident_bytes": 1 << 30,
     }
+
+
+def test_device_times_are_read_back_as_they_were_written(writer: Writer) -> None:
+    phases = (0, 0, 1_500_000_000, 250_000_000, 0, 0, 0, 0, 0, 7)
+    writer.device_step(DeviceStep(41, 1_750_000_007, phases, 500_000_000, -1))
+    times = content(writer).device_times
+    assert times is not None
+    ((_, step, wall, seconds, least, most),) = times.tolist()
+    assert (step, wall, least) == (41, 1_750_000_007, 0.5)
+    assert isnan(most)
+    assert seconds[layout.FORWARD] == 1.5
+    unmeasured = (layout.TRANSFER, layout.WAIT, layout.COMMUNICATION)
+    assert [number for number in range(10) if isnan(seconds[number])] == sorted(unmeasured)
+
+
+def test_the_ring_of_device_times_keeps_the_newest(tmp_path: Path) -> None:
+    writer = Writer.open(tmp_path, sizes=Sizes(device=8))
+    write_device_times(writer, *range(1, 51, 2))
+    times = content(writer).device_times
+    assert times is not None
+    assert times["step_seq"].tolist() == list(range(35, 51, 2))
+    assert content(writer).damage == ()
+
+
+def test_odd_device_times_switch_nothing_off(writer: Writer) -> None:
+    writer.device_step(DeviceStep(2**80, -(2**80), (2**900, *[0] * 9), 0, 0))
+    writer.device_step(DeviceStep(2, SECOND, (2**90, *[0] * 9), 0, 0))
+    assert writer.active
+    times = content(writer).device_times
+    assert times is not None
+    assert times["step_seq"].tolist()[-1] == 2
 
 
 def test_the_ring_keeps_the_newest_and_counts_the_rest(tmp_path: Path) -> None:
@@ -389,6 +421,7 @@ def test_a_forked_child_leaves_its_parents_box_alone(writer: Writer) -> None:
     child = os.fork()
     if child == 0:
         write_steps(writer, 5)
+        write_device_times(writer, 1)
         writer.words[layout.NOW_PHASE // 8] = 99
         writer.state(layout.FAILED)
         writer.leave(1)

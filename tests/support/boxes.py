@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
+from mgpu_probes.inprocess.device_clock import DeviceStep
 
 SECOND = 1_000_000_000
 PHASES = (0.25, nan, 0.5, *[nan] * 7)
@@ -36,6 +37,15 @@ def write_steps(writer: Writer, count: int, *, first: int = 0, spacing_ns: int =
         )
 
 
+def write_device_times(writer: Writer, *steps: int, wall_ns: int = SECOND // 2) -> None:
+    """Device times of the steps with these sequence numbers: 0.25 s of forward, the rest wait."""
+    phases = [0] * len(layout.PHASES)
+    phases[layout.FORWARD] = SECOND // 4
+    phases[layout.WAIT] = wall_ns - SECOND // 4
+    for step in steps:
+        writer.device_step(DeviceStep(step, wall_ns, tuple(phases), 1_000_000, 3_000_000))
+
+
 def finished(folder: Path, steps: int = 20) -> Path:
     """The path of a box with steps, an event, process metadata and last words."""
     writer = Writer.open(folder, rank=1, local_rank=1, world_size=2)
@@ -45,6 +55,7 @@ def finished(folder: Path, steps: int = 20) -> Path:
     writer.words[layout.NOW_SINCE // 8] = 19 * SECOND
     writer.words[layout.NOW_SEQUENCE // 8] = 38
     write_steps(writer, steps)
+    write_device_times(writer, *range(2, steps, 4))
     writer.event(layout.SAVED, 3 * SECOND, 3, SECOND // 2, 1.5, "model.pt")
     writer.state(layout.FAILED)
     writer.last_words({"type": "ValueError", "message": "bad loss"})

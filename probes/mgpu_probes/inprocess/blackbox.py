@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from math import nan
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from . import layout
@@ -26,7 +26,10 @@ from .bounded_json import utf8
 from .box_texts import Texts
 from .boxfile import STANDARD, Sizes, create, head, open_folder, reserve
 from .step_history import History
-from .step_record import BODY, I64, U16, U32, U64, clamp_whole, pack_clamped
+from .step_record import BODY, I64, U16, U32, U64, clamp_whole, pack_clamped, pack_device_step
+
+if TYPE_CHECKING:
+    from .device_clock import DeviceStep
 
 _EVENT_BODY = struct.Struct(layout.EVENT.format[:-1])
 _FOLD_EVERY = 128
@@ -80,6 +83,11 @@ class Writer:
         self.written = 0  # steps
         self._steps_at = at["steps"]
         self._step_capacity = sizes.steps
+        self._device_written = 0
+        self._device_at = at["device"]
+        self._device_capacity = sizes.device
+        self.words[layout.DEVICE_RECORDS // 8] = sizes.device
+        self.words[layout.DEVICE_AREA // 8] = at["device"]
         self._events = count(1)
         self._event_capacity = sizes.events
         self._history = History(box, self.words, at["history"], sizes)
@@ -198,6 +206,18 @@ class Writer:
             self.written = number
         except Exception as error:
             self._fail(error)
+
+    @_safely
+    def device_step(self, step: DeviceStep) -> None:
+        """Records the device's times of a step that was recorded before, after `step.record`
+        steps in all. From the thread that records steps."""
+        number = self._device_written + 1
+        body = pack_device_step(number, step)
+        at = self._device_at + (number - 1) % self._device_capacity * layout.DEVICE_SIZE
+        self._box[at : at + layout.DEVICE_CRC_AT] = body
+        self._crcs[(at + layout.DEVICE_CRC_AT) >> 2] = zlib.crc32(body)
+        self.words[layout.DEVICE_CURSOR // 8] = number
+        self._device_written = number
 
     def _fold(self, end_ns: int) -> None:
         """Brings the history up to the newest record; opens the window of `end_ns`."""

@@ -21,6 +21,7 @@ class Sizes(NamedTuple):
     events: int = layout.EVENT_CAPACITY
     history: int = layout.HISTORY_CAPACITY
     window_ns: int = layout.FIRST_HISTORY_WINDOW_NS
+    device: int = layout.DEVICE_CAPACITY
 
 
 STANDARD = Sizes()

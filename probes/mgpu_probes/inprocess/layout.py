@@ -13,7 +13,7 @@ from typing import NamedTuple
 MAGIC = b"MGPUBBX\x00"
 VERSION_MAJOR = 1
 """A reader refuses a box whose major version is not its own."""
-VERSION_MINOR = 2
+VERSION_MINOR = 3
 """Raised when fields are added in reserved space; readers ignore what they do not know."""
 BYTE_ORDER_MARK = 0x01020304
 BOX_SUFFIX = ".box"
@@ -82,6 +82,9 @@ EXIT_CODE = 1416  # exit code + 1 as far as the process itself knew it; 0: unkno
 ENDED = 1424  # monotonic ns
 PROBE_COST = 1472  # ns the probe has spent in this process, by its own count
 WORDS_USED = 1536  # bytes of the last words (JSON) in use
+DEVICE_AREA = 1600  # offset of the ring of device times; 0: none
+DEVICE_CURSOR = 1608  # sequence number of the newest record of device times; 0: none
+DEVICE_RECORDS = 1616  # records that this ring holds
 
 JOINING, RUNNING, ENDED_CLEAN, FAILED, OFF = range(5)
 """Values of STATE. JOINING: asked to join its process group and has not yet. OFF: the probe
@@ -96,10 +99,11 @@ STEP_CAPACITY = 8192
 EVENT_CAPACITY = 1024
 HISTORY_CAPACITY = 1024  # records in each of the two areas
 FIRST_HISTORY_WINDOW_NS = 10_000_000_000
+DEVICE_CAPACITY = 2048
 
 
 class Field(NamedTuple):
-    """One field of a step record."""
+    """One field of a record."""
 
     name: str
     """Empty: the CRC of all before it, or reserved."""
@@ -109,6 +113,16 @@ class Field(NamedTuple):
     """In docs/black-box.md, and what stands for "unknown"."""
     least: int | None = None
     """The least value of a whole number that is written, where the type allows less."""
+
+
+def format_of(fields: tuple[Field, ...]) -> str:
+    """The `struct` format of such records."""
+    return "=" + "".join(field.code for field in fields)
+
+
+def offsets_of(fields: tuple[Field, ...]) -> tuple[int, ...]:
+    """Where each field begins, in bytes."""
+    return tuple(struct.calcsize(format_of(fields[:at])) for at in range(len(fields)))
 
 
 STEP_FIELDS = (
@@ -161,12 +175,8 @@ and the table of docs/black-box.md follow from it. Add a field only in reserved 
 History records have the same fields: sums over the steps that ended in the window; `step` is the
 last of them, the `micro_batches` of a history record is the number of steps, `loss` is the last."""
 
-STEP = struct.Struct("=" + "".join(field.code for field in STEP_FIELDS))
-STEP_OFFSETS = tuple(
-    struct.calcsize("=" + "".join(field.code for field in STEP_FIELDS[:at]))
-    for at in range(len(STEP_FIELDS))
-)
-"""Of each field, in bytes."""
+STEP = struct.Struct(format_of(STEP_FIELDS))
+STEP_OFFSETS = offsets_of(STEP_FIELDS)
 STEP_SIZE = STEP.size
 STEP_CRC_AT = STEP_SIZE - 4
 
@@ -174,6 +184,33 @@ WARM_UP = 1  # step flag: compilation, first batch or learning what a step is
 SKIPPED = 2  # step flag: the optimizer was skipped (gradient scaler)
 NO_OPTIMIZER = 4  # step flag: the step was found without an optimizer
 BATCH_READY = 8  # step flag: a loader's worker had a batch ready when the step asked for one
+
+DEVICE_FIELDS = (
+    Field("seq", "Q", "sequence number, from 1; record *n* is in slot (n − 1) mod capacity"),
+    Field("step_seq", "Q", "sequence number of the step's record"),
+    Field("wall_ns", "q", "the step's wall time on the device's clock, ns", 0),
+    Field(
+        "phases",
+        f"{len(PHASES)}f",
+        "seconds in each phase on the device's clock, in the order of a step record; NaN: not "
+        "measured",
+    ),
+    Field(
+        "least_lead",
+        "f",
+        "seconds that the host was ahead of the device when the last backward pass began, at "
+        "least; NaN: unknown",
+    ),
+    Field("most_lead", "f", "the same, at most; NaN: unknown"),
+    Field("", "4x", "reserved"),
+    Field("", "I", "CRC of all before it"),
+)
+"""The one table of a record of device times, as `STEP_FIELDS` is of a step record."""
+
+DEVICE = struct.Struct(format_of(DEVICE_FIELDS))
+DEVICE_OFFSETS = offsets_of(DEVICE_FIELDS)
+DEVICE_SIZE = DEVICE.size
+DEVICE_CRC_AT = DEVICE_SIZE - 4
 
 EVENT = struct.Struct("=QqHHIQd212sI")
 """sequence, start (monotonic ns), kind, text length, step, duration (ns), value, UTF-8 text,
@@ -207,6 +244,7 @@ def areas() -> dict[str, int]:
         ("steps", STEP_CAPACITY * STEP_SIZE),
         ("events", EVENT_CAPACITY * EVENT_SIZE),
         ("history", 2 * HISTORY_CAPACITY * STEP_SIZE),
+        ("device", DEVICE_CAPACITY * DEVICE_SIZE),
     ):
         at[name] = offset
         offset += size

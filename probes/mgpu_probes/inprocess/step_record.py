@@ -1,16 +1,21 @@
-"""The bytes of a step record. What does not fit its field is clamped, never refused."""
+"""The bytes of a step's records. What does not fit its field is clamped, never refused."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
 from math import copysign, inf, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import layout
 
+if TYPE_CHECKING:
+    from .device_clock import DeviceStep
+
 BODY = struct.Struct(layout.STEP.format[:-1])
 """A step record without its CRC."""
+DEVICE_BODY = struct.Struct(layout.DEVICE.format[:-1])
+"""A record of device times without its CRC."""
 U16, U32, U64, I64 = 2**16 - 1, 2**32 - 1, 2**64 - 1, 2**63 - 1
 _LARGEST = {"Q": U64, "q": I64, "I": U32, "H": U16, "h": 2**15 - 1}
 _LARGEST_SINGLE = 3.4028234e38
@@ -37,11 +42,15 @@ def _clamp_real(value: Any) -> float:
         return nan
 
 
-def pack_clamped(values: Sequence[Any]) -> bytes:
-    """The body of a record of which some values do not fit: those of the named fields of
-    `layout.STEP_FIELDS`, in their order."""
+def pack_clamped(
+    values: Sequence[Any],
+    fields: tuple[layout.Field, ...] = layout.STEP_FIELDS,
+    body: struct.Struct = BODY,
+) -> bytes:
+    """The body of a record of which some values do not fit: those of the named `fields`, in their
+    order."""
     packed: list[Any] = []
-    named = [field for field in layout.STEP_FIELDS if field.name]
+    named = [field for field in fields if field.name]
     for field, value in zip(named, values, strict=True):
         if field.name == "phases":
             seconds = [*map(_clamp_real, value), *[nan] * len(layout.PHASES)]
@@ -54,4 +63,20 @@ def pack_clamped(values: Sequence[Any]) -> bytes:
             if least is None:
                 least = -largest if field.code == "q" else 0
             packed.append(clamp_whole(value, least, largest))
-    return BODY.pack(*packed)
+    return body.pack(*packed)
+
+
+def pack_device_step(number: int, step: DeviceStep) -> bytes:
+    """The body of record `number` of device times. A phase that the timer may not have seen is not
+    measured where it is 0."""
+    seconds = [nanoseconds * 1e-9 for nanoseconds in step.phases]
+    seconds[layout.COMMUNICATION] = nan
+    for phase in (layout.TRANSFER, layout.WAIT):
+        if not seconds[phase]:
+            seconds[phase] = nan
+    leads = [nan if lead < 0 else lead * 1e-9 for lead in (step.least_lead, step.most_lead)]
+    try:
+        return DEVICE_BODY.pack(number, step.record, step.wall, *seconds, *leads)
+    except (struct.error, OverflowError):
+        values = (number, step.record, step.wall, seconds, *leads)
+        return pack_clamped(values, layout.DEVICE_FIELDS, DEVICE_BODY)

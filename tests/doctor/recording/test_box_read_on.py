@@ -15,16 +15,24 @@ from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.boxfile import Sizes
 
-from mgpu_doctor.recording.box import HISTORY_DTYPE, STEP_DTYPE, Box, BoxReader, read_box
-from tests.support.boxes import SECOND, overwrite, write_steps
+from mgpu_doctor.recording.box import (
+    DEVICE_DTYPE,
+    HISTORY_DTYPE,
+    STEP_DTYPE,
+    Box,
+    BoxReader,
+    read_box,
+)
+from tests.support.boxes import SECOND, overwrite, write_device_times, write_steps
 from tests.support.seeds import at_most
 
-SMALL = Sizes(steps=8, events=4, history=4, window_ns=3 * SECOND)
+SMALL = Sizes(steps=8, events=4, history=4, window_ns=3 * SECOND, device=5)
 AT = layout.areas()
 
 DEEDS = st.one_of(
     st.tuples(st.just("steps"), st.integers(1, 30)),
     st.tuples(st.just("event"), st.integers(1, 6)),
+    st.tuples(st.just("device times"), st.integers(1, 9)),
     st.tuples(st.just("birth"), st.text(max_size=3)),
     st.tuples(st.just("words"), st.text(max_size=3)),
     st.tuples(st.just("stands"), st.sampled_from(("a.py:1", "b.py:2", "ä.py:3"))),
@@ -39,6 +47,8 @@ def do(writer: Writer, deed: str, what: object) -> None:
     elif deed == "event" and isinstance(what, int):
         for number in range(what):
             writer.event(layout.NOTE, number, number, value=1.0, text=str(number))
+    elif deed == "device times" and isinstance(what, int):
+        write_device_times(writer, *range(1, what + 1), wall_ns=writer.written)
     elif deed == "birth":
         writer.birth({"told": what})
     elif deed == "words":
@@ -54,9 +64,11 @@ def do(writer: Writer, deed: str, what: object) -> None:
 
 def told(box: Box) -> tuple[object, ...]:
     """Everything a box tells, as what can be compared."""
+    assert box.device_times is not None
     return (
         (box.identity, box.birth, box.last_words, box.state, box.now, box.events),
         [box.steps[name].tobytes() for name in STEP_DTYPE.names or ()],
+        [box.device_times[name].tobytes() for name in DEVICE_DTYPE.names or ()],
         [box.history[name].tobytes() for name in HISTORY_DTYPE.names or ()],
         box.history_window_ns,
         (box.lost, box.overwritten, box.damage),

@@ -20,7 +20,7 @@ from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.boxfile import Sizes
 
-from mgpu_doctor.recording.box import STEP_DTYPE, BadBox, Box, BoxReader, read_box
+from mgpu_doctor.recording.box import DEVICE_DTYPE, STEP_DTYPE, BadBox, Box, BoxReader, read_box
 from tests.support.boxes import (
     GEOMETRY_AT,
     finished,
@@ -45,6 +45,8 @@ def test_everything_in_a_box(box: Path) -> None:
     assert (found.identity.rank, found.identity.world_size, found.identity.stage) == (1, 2, None)
     assert found.birth == {"framework": "torch"}
     assert found.steps["seq"].tolist() == list(range(1, 21))
+    assert found.device_times is not None
+    assert found.device_times["step_seq"].tolist() == [2, 6, 10, 14, 18]
     assert [(event.kind, event.text) for event in found.events] == [("checkpoint", "model.pt")]
     assert found.now is not None
     assert (found.now.phase, found.now.step, found.now.group_seq) == ("wait", 19, 38)
@@ -198,6 +200,86 @@ def test_hostile_sizes_are_refused(box: Path, name: str, value: int, said: str) 
         read_box(box)
 
 
+def without_device_times(box: Path) -> None:
+    """As version 1.2 wrote it."""
+    for offset in (layout.DEVICE_AREA, layout.DEVICE_CURSOR, layout.DEVICE_RECORDS):
+        set_word(box, offset, 0)
+    overwrite(box, 10, struct.pack("=H", 2))
+    os.truncate(box, AT["device"])
+
+
+def test_a_box_of_version_1_2_has_no_device_times(box: Path) -> None:
+    before = read_box(box)
+    without_device_times(box)
+    found = read_box(box)
+    assert found.device_times is None
+    assert found.steps["seq"].tolist() == before.steps["seq"].tolist()
+    assert (found.lost, found.damage) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "said"),
+    [
+        (layout.DEVICE_AREA, 64, "overlap"),
+        (layout.DEVICE_AREA, AT["steps"], "overlap"),
+        (layout.DEVICE_AREA, 1 << 32, "more device times"),
+        (layout.DEVICE_AREA, (1 << 64) - 1, "more device times"),
+        (layout.DEVICE_RECORDS, 1 << 17, "more device times"),
+        (layout.DEVICE_RECORDS, (1 << 64) - 1, "more device times"),
+    ],
+)
+def test_hostile_places_of_device_times_are_refused(
+    box: Path, offset: int, value: int, said: str
+) -> None:
+    set_word(box, offset, value)
+    with pytest.raises(BadBox, match=said):
+        read_box(box)
+
+
+@pytest.mark.parametrize("cursor", [0, 3, 6, 2048, 1 << 40, (1 << 64) - 1])
+def test_a_wrong_cursor_hides_no_device_times(box: Path, cursor: int) -> None:
+    set_word(box, layout.DEVICE_CURSOR, cursor)
+    found = read_box(box)
+    assert found.device_times is not None
+    assert found.device_times["step_seq"].tolist() == [2, 6, 10, 14, 18]
+    assert (len(found.damage) == 1) == (cursor > 5)
+
+
+def test_damaged_device_times_are_left_out(box: Path) -> None:
+    overwrite(box, AT["device"] + layout.DEVICE_SIZE + 30, b"\xff")
+    found = read_box(box)
+    assert found.device_times is not None
+    assert found.device_times["step_seq"].tolist() == [2, 10, 14, 18]
+    assert found.damage == ("1 records of device times are damaged",)
+
+
+@pytest.mark.parametrize("area", [(1 << 32) - 1, AT["end"]])
+def test_device_times_beyond_the_file_are_damage(box: Path, area: int) -> None:
+    set_word(box, layout.DEVICE_AREA, area)
+    found = read_box(box)
+    assert found.device_times is not None
+    assert not len(found.device_times)
+    assert found.damage == ("5 records of device times are damaged",)
+    assert len(found.steps) == 20
+
+
+def test_impossible_device_times_are_not_believed(box: Path) -> None:
+    phases = [-1.0, np.inf, 3e38, np.nan, 0.5, *[0.0] * 5]
+    hostile: tuple[dict[str, object], ...] = (
+        {"step_seq": 0, "wall_ns": 5},
+        {"step_seq": 1, "wall_ns": -5},
+        {"step_seq": 1, "wall_ns": 1 << 62},
+        {"step_seq": (1 << 64) - 1, "wall_ns": 5, "phases": [phases]},
+        {"step_seq": 1, "wall_ns": 5, "least_lead": -np.inf, "most_lead": 3e38},
+    )
+    overwrite(box, AT["device"], records(*hostile, dtype=DEVICE_DTYPE))
+    found = read_box(box).device_times
+    assert found is not None
+    assert found["seq"].tolist() == [4, 5]
+    assert np.isnan(found["phases"][0]).tolist() == [True] * 4 + [False] * 6
+    assert np.isnan([found["least_lead"][1], found["most_lead"][1]]).all()
+
+
 def test_an_area_beyond_the_file_is_empty(box: Path) -> None:
     set_geometry(box, "steps", (1 << 32) - 1)
     found = read_box(box)
@@ -215,16 +297,17 @@ def test_a_writer_may_go_without(box: Path, name: str) -> None:
     assert (len(found.history) == 0) == (name == "history_capacity")
 
 
-def records(*changes: dict[str, object]) -> bytes:
-    """Step records with right CRCs."""
+def records(*changes: dict[str, object], dtype: np.dtype[np.void] = STEP_DTYPE) -> bytes:
+    """Records with right CRCs."""
+    end = dtype.itemsize - 4
     made = b""
     for number, change in enumerate(changes, 1):
-        record = np.zeros(1, STEP_DTYPE)
+        record = np.zeros(1, dtype)
         record["seq"] = number
         for name, value in change.items():
             record[name] = value
         body = bytearray(record.tobytes())
-        body[layout.STEP_CRC_AT :] = struct.pack("=I", zlib.crc32(body[: layout.STEP_CRC_AT]))
+        body[end:] = struct.pack("=I", zlib.crc32(body[:end]))
         made += body
     return made
 
@@ -372,11 +455,14 @@ import sys, time
 from mgpu_probes.inprocess import layout
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.boxfile import Sizes
+from mgpu_probes.inprocess.device_clock import DeviceStep
 writer = Writer.open(sys.argv[1], sizes=Sizes(steps=64, events=8, history=8,
-                     window_ns=20_000))
+                     window_ns=20_000, device=16))
 print(writer.path, flush=True)
 for number in range(150_000):
     writer.step(time.monotonic_ns(), 1, number, 0, (float(number),) * 10)
+    if number % 4 == 0:
+        writer.device_step(DeviceStep(number + 1, number, (number,) * 10, number, number))
     if number % 32 == 0:
         writer.event(layout.NOTE, number, number, text=str(number))
         writer.birth({"number": number, "text": "x" * (number % 999)})
@@ -407,6 +493,10 @@ def coherent(live: Box) -> None:
     assert live.lost == 0
     assert np.all(steps["step"] + 1 == steps["seq"])
     assert np.all(steps["phases"] == steps["step"][:, None])
+    times = live.device_times
+    assert times is not None
+    assert np.all(times["step_seq"] == times["seq"] * 4 - 3)
+    assert np.all(times["wall_ns"] + 1 == times["step_seq"])
     assert all(event.text == str(event.step) for event in live.events)
     assert np.all(live.history["wall_ns"] == live.history["micro_batches"])
     assert "the process metadata cannot be read" not in live.damage
@@ -444,7 +534,7 @@ def harmless(pristine: Path, content: bytes) -> None:
 OFFSETS = st.one_of(
     st.integers(0, 255),
     st.sampled_from(sorted(GEOMETRY_AT.values())),
-    st.integers(64, 191).map(lambda number: number * 8),
+    st.integers(64, 203).map(lambda number: number * 8),
     st.integers(0, AT["end"] - 9),
 )
 RAW = st.one_of(

@@ -78,9 +78,11 @@ def in_child(change: Callable[[], None]) -> Callable[[Iterable[BoxFile], Packer]
 
 def content(box: Box) -> list[object]:
     """Bit by bit, as numbers that are none differ from themselves."""
-    plain = [getattr(box, name) for name in Box.__slots__ if name not in ("steps", "history")]
+    apart = ("steps", "history", "device_times")
+    plain = [getattr(box, name) for name in Box.__slots__ if name not in apart]
+    times = [] if box.device_times is None else box.device_times.tolist()
     arrays = [records[name] for records in (box.steps, box.history) for name in FIELDS]
-    return [*plain, box.history.dtype, *((one.dtype, one.tobytes()) for one in arrays)]
+    return [*plain, repr(times), box.history.dtype, *((one.dtype, one.tobytes()) for one in arrays)]
 
 
 def check(files: list[BoxFile], found: list[Read]) -> None:
