@@ -41,8 +41,8 @@ from mgpu_doctor.analysis.structure.load_imbalance import Loads, find_loads
 from mgpu_doctor.analysis.structure.pipeline_stages import Stages, measure_stages
 from mgpu_doctor.analysis.structure.replica_checks import Replicas, compare
 from mgpu_doctor.analysis.traces.trace_summary import TraceSummary, summarize_traces
+from mgpu_doctor.case.device_times import RunAhead, on_one_clock, run_ahead, untimed
 from mgpu_doctor.case.model import Case, Gap, Rank, Unexamined
-from mgpu_doctor.case.rank_device import host_stamped
 
 LEAST_RECORDS = LEAST_STEPS // 2
 """A rank with fewer records (it died early) is left out, so that the others can be compared."""
@@ -110,6 +110,9 @@ class Measures:
     """Rank -> share of its wall time after warm-up in which it waited for data."""
     input_saved: float | None = None
     """Share of the step time that is saved if no rank waited for data."""
+    run_ahead: Mapping[int, RunAhead] = field(default_factory=dict)
+    """Rank -> how far its host was ahead of its device; ranks of which it is not known are left
+    out."""
     postmortem: PostMortem = field(default_factory=PostMortem)
     """Which ranks failed, and which failed first."""
     missing: Mapping[str, Unexamined] = field(default_factory=dict)
@@ -208,9 +211,12 @@ def _of_steps(case: Case) -> Measures:
         return replace(seen, missing=_not_recorded(case))
     serving = servers(case.ranks)
     ranks = without(case.ranks, serving)
-    timed = replace(seen, servers=serving, step_seconds=step_seconds(ranks))
-    if stamped := host_stamped(ranks):
-        return replace(timed, missing=_not_device_timed(stamped))
+    leads = {rank.rank: lead for rank in ranks if (lead := run_ahead(rank)) is not None}
+    ahead = {number: lead for number, lead in leads.items() if number is not None}
+    timed = replace(seen, servers=serving, step_seconds=step_seconds(ranks), run_ahead=ahead)
+    if missing := untimed(ranks, LEAST_RECORDS):
+        return replace(timed, missing=_not_device_timed(missing))
+    ranks = tuple(on_one_clock(rank) for rank in ranks)
     shares = phase_shares(ranks, INPUT)
     alone = replace(timed, coverage=coverage(ranks), input_shares=shares)
     if len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2:
@@ -247,12 +253,19 @@ def _compared(seen: Measures, ranks: tuple[Rank, ...]) -> Measures:
         stragglers=stragglers,
         causes={
             straggler.rank: explain(
-                joined, attribution, straggler, seen.surroundings, seen.structure, counted=counted
+                joined,
+                attribution,
+                straggler,
+                seen.surroundings,
+                seen.structure,
+                counted=counted,
+                ahead=seen.run_ahead.get(straggler.rank),
             )
             for straggler in stragglers
         },
-        stalls=_newest_stalls(joined, attribution, ranks),
+        stalls=None if joined.is_sampled else _newest_stalls(joined, attribution, ranks),
         loads=find_loads(joined, attribution, stragglers),
+        missing={**seen.missing, "stalls": ONE_IN_MANY} if joined.is_sampled else seen.missing,
     )
 
 
@@ -281,10 +294,25 @@ STEP_MEASURES = ("coverage", "input_shares", *REMEDIES)
 """What is computed from the phases of steps."""
 
 
+ONE_IN_MANY = Unexamined(
+    "stalls in single steps",
+    "the devices timed one step in several, so steps in between are not known",
+    TRACE_ALL,
+)
+
+
 def _not_device_timed(ranks: Sequence[Rank]) -> dict[str, Unexamined]:
     """What cannot be measured while the host's clock alone timed the work of devices."""
     numbers = sorted(rank.rank for rank in ranks if rank.rank is not None)
     who = f"rank {numbers[0]}" if len(numbers) == 1 else f"{len(ranks)} ranks"
+    if any(rank.device_times is not None and len(rank.device_times) for rank in ranks):
+        few = Unexamined(
+            "own work and waiting on the devices",
+            f"the devices of {who} timed fewer than {LEAST_RECORDS} of their steps so far: no rank "
+            "was compared, and no wait for data was judged",
+            MORE_STEPS,
+        )
+        return dict.fromkeys(STEP_MEASURES, few)
     why = Unexamined(
         "own work and waiting on the devices",
         f"the host timed the phases of {who} while the device worked asynchronously, and the "

@@ -71,6 +71,7 @@ def rank_of(box: Box, moment: Moment) -> Rank | None:
         ended=(exited.at if exited else said) if gone else None,
         started=begun,
         metadata=metadata,
+        device_times=box.device_times,
         steps=without_rest(steps) if state is State.EXITED else steps,
         history=_until(box.history, offset, until),
         history_window=None if box.history_window_ns is None else box.history_window_ns / 1e9,

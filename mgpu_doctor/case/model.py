@@ -156,6 +156,9 @@ class Rank:
     """Its process runs on this machine: it was found by pid, start and boot, and it is of the user
     whose recording says so. Only then is anything read or asked of that process: a recording may
     come from a stranger, and name any pid."""
+    device_times: npt.NDArray[np.void] | None = None
+    """Times of some steps on the device's clock, `mgpu_doctor.recording.box.DEVICE_DTYPE`, joined
+    by the sequence number of the step record; None: the box has no room for any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,8 @@ class PhaseClock(str, Enum):
     CPU = "cpu"
     """The host does the work itself, so its clock is right."""
     DEVICE = "device"
-    """Events on the device."""
+    """Events on the device: of the steps with device times, where the box has room for them, or of
+    all steps."""
     HOST = "host"
     """Host time of work that a device does asynchronously."""
 

@@ -82,8 +82,9 @@ def device_kind(rank: Rank) -> str:
 
 def is_host_stamped(rank: Rank) -> bool:
     """Whether the rank computes on a device, and anything but that device's clock stamped its
-    phases."""
-    return device_kind(rank) != "cpu" and phase_clock(rank) is not PhaseClock.DEVICE
+    step records. Where a box has room for device times, these alone are the device's."""
+    on_device = phase_clock(rank) is PhaseClock.DEVICE and rank.device_times is None
+    return device_kind(rank) != "cpu" and not on_device
 
 
 def host_stamped(ranks: Iterable[Rank]) -> tuple[Rank, ...]:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from mgpu_doctor.case.device_times import on_one_clock, untimed
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.case.rank_device import host_stamped
 
 RECENT = 240
 """Steps looked at: about what the widest usual screen can show, one a column."""
 LEAST_RANKS = 2
+LEAST_TIMED = 10
+"""Steps of a rank that its device timed, where it computes on one."""
 TOO_FEW = ("none", "only one")
 SPARE = 24
 """Records more a rank, since ranks are caught at slightly different steps."""
@@ -39,7 +41,7 @@ def make_heatmap(case: Case) -> Heatmap | str:
         lonely = len(case.ranks) == 1 and case.job.world_size in (None, 1)
         known = "this job has one" if lonely else f"{TOO_FEW[stepped]} has ended a step so far"
         return f"it compares ranks, and {known}"
-    if host_stamped(case.ranks):
+    if untimed(case.ranks, LEAST_TIMED):
         return "it compares own work, which the host's clock does not show of work on devices"
     recent = tuple(_newest(rank) for rank in case.ranks)
     try:
@@ -54,4 +56,5 @@ def make_heatmap(case: Case) -> Heatmap | str:
 
 
 def _newest(rank: Rank) -> Rank:
-    return replace(rank, steps=rank.steps[-(RECENT + SPARE) :])
+    timed = on_one_clock(rank)
+    return replace(timed, steps=timed.steps[-(RECENT + SPARE) :])

@@ -22,9 +22,10 @@ from mgpu_doctor.analysis.steps.step_alignment import Floats, UnjoinableError, j
 from mgpu_doctor.analysis.steps.work_and_wait import UnattributableError, attribute
 from mgpu_doctor.analysis.structure.job_structure import structure_of
 from mgpu_doctor.analysis.structure.replica_checks import compare as compare_replicas
+from mgpu_doctor.case.device_times import on_one_clock, untimed
 from mgpu_doctor.case.model import Case, Rank, Records
 from mgpu_doctor.case.process_metadata import UNKNOWN, PhaseClock, ProcessMetadata
-from mgpu_doctor.case.rank_device import host_stamped
+from mgpu_doctor.case.rank_device import is_host_stamped
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,9 +345,14 @@ def _phases(
     everybody: Sequence[Rank], ranks: Sequence[tuple[Rank, Records]]
 ) -> tuple[dict[str, float | None], str | None]:
     """Seconds a step of each phase, and why standing in collectives is not known, if it is not."""
-    if host_stamped(everybody):
+    if untimed(everybody, LEAST_RECORDS):
         return dict.fromkeys(PHASES), "the host's clock does not show what devices do or wait for"
-    means = np.array([_known_means(records) for _, records in ranks])
+    everybody = [on_one_clock(rank) for rank in everybody]
+    on_clock = [
+        records if not is_host_stamped(rank) else after_warm_up(on_one_clock(rank).steps)
+        for rank, records in ranks
+    ]
+    means = np.array([_known_means(records) for records in on_clock])
     known = ~np.isnan(means)
     sums = np.where(known, means, 0.0).sum(axis=0) / np.maximum(1, known.sum(axis=0))
     phases: dict[str, float | None] = {

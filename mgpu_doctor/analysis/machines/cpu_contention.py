@@ -19,6 +19,7 @@ from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.case.host_samples import Group, HostSample, Task
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.case.process_metadata import PhaseClock
+from mgpu_doctor.case.rank_device import device_kind
 
 
 def idle(own: float | None, ran: float | None, step: float, around: Surroundings) -> float | None:
@@ -35,8 +36,8 @@ def idle(own: float | None, ran: float | None, step: float, around: Surroundings
 def idle_of(rank: Rank, around: Surroundings) -> float | None:
     """Idle seconds of a rank by its own records, by medians after warm-up; None: unknown."""
     records = after_warm_up(rank.steps)
-    if not len(records):
-        return None
+    if not len(records) or device_kind(rank) != "cpu":
+        return None  # beside a device the main thread is idle by design
     wall = records["wall_ns"] * 1e-9
     in_collectives = np.nan_to_num(records["phases"][:, [WAIT, COMMUNICATION]]).sum(axis=1)
     ran = float(np.median(records["cpu_s"]))

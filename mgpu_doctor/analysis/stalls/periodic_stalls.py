@@ -100,6 +100,9 @@ def find_stalls(
     work = _work(joined, attribution)
     seen = {name: np.nan_to_num(joined.phases[:, :, phase]) for name, phase in PHASES_SEEN.items()}
     seen["gc"] = np.nan_to_num(joined.collecting)
+    if joined.is_device_timed:  # the host may collect while the device works on
+        usual = np.nanmedian(work.own, axis=0)
+        seen["gc"] = np.minimum(seen["gc"], np.maximum(np.nan_to_num(work.own - usual), 0))
     seen = {name: seconds for name, seconds in seen.items() if seconds.any()}
     rest = work.own
     found = []

@@ -11,9 +11,9 @@ import numpy as np
 from mgpu_probes.inprocess.layout import COMMUNICATION, WAIT
 
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Pace
-from mgpu_doctor.case.rank_device import is_host_stamped
 from mgpu_doctor.recording.columns import phase_of
 
 LEAST = 30
@@ -56,8 +56,8 @@ def measure_paces(ranks: Sequence[Rank]) -> tuple[Pace, ...]:
     (for a server) and moving data. Ranks of which that is not known are left out."""
     found = []
     for rank in ranks:
-        steps = after_warm_up(rank.steps)[-NEWEST:]
-        if rank.rank is None or not len(steps) or is_host_stamped(rank):
+        steps = after_warm_up(on_one_clock(rank).steps)[-NEWEST:]
+        if rank.rank is None or not len(steps):
             continue
         idle = np.nan_to_num(phase_of(steps, WAIT)) + np.nan_to_num(phase_of(steps, COMMUNICATION))
         low, middle, high = np.quantile(steps["wall_ns"] * 1e-9 - idle, (0.25, 0.5, 0.75))

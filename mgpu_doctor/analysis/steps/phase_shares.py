@@ -15,6 +15,7 @@ from mgpu_doctor.analysis.steps.step_alignment import (
     LEADING_FACTOR,
     warming_up,
 )
+from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank, Records
 from mgpu_doctor.recording.columns import Columns, phase_of, phase_sums
 
@@ -98,6 +99,7 @@ def _seconds(records: Records) -> tuple[float, float]:
     phases = phase_sums(records)
     wall, end = records["wall_ns"], records["end_ns"]
     between = np.maximum(end[1:] - wall[1:] - end[:-1], 0)
+    between[records["flags"][1:] & DEVICE_TIMED != 0] = 0  # the host's end, the device's wall time
     next_to = records["seq"][1:] - records["seq"][:-1] == 1
     explained = phases.sum() - phases[OTHER]
     if not next_to.all():

@@ -6,20 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 
+from mgpu_doctor.case.device_times import steps_back
 from mgpu_doctor.case.model import Case, Outcome, Rank, Records
 
 STEPS = 200
 """Finding a rank that is 3 % slower at 3 % noise takes about 40 steps (benchmarks/detection.py),
 plus as many earlier steps for the baseline. 200 leave room for slower cases."""
+TIMED_STEPS = 80
+"""Of ranks on devices, which may time one step in many: twice the 40, without room for more."""
 SECONDS = 60.0
 """Jobs with short steps keep more of them, so that events every few seconds appear repeatedly."""
 
 
 def recent(case: Case, *, steps: int = STEPS, seconds: float = SECONDS) -> Case:
     """The case with only the newest step records of each rank: `steps`, or as many as the fastest
-    rank took in `seconds` if that is more. All ranks keep the same number, so that they can still
-    be joined."""
-    kept = max([steps, *(_within(rank.steps, seconds) for rank in case.ranks)])
+    rank took in `seconds`, or as hold `TIMED_STEPS` that devices timed, if that is more. All ranks
+    keep the same number, so that they can still be joined."""
+    within = (_within(rank.steps, seconds) for rank in case.ranks)
+    timed = (steps_back(rank, TIMED_STEPS) for rank in case.ranks)
+    kept = max([steps, *within, *timed])
     if all(len(rank.steps) <= kept for rank in case.ranks):
         return case
     ranks = (replace(rank, steps=rank.steps[-kept:]) for rank in case.ranks)

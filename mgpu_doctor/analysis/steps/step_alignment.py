@@ -12,6 +12,7 @@ import numpy.typing as npt
 from mgpu_probes.inprocess.layout import WARM_UP
 
 from mgpu_doctor.analysis.steps.step_cells import Cells, Floats, Ints, Phases, Rows
+from mgpu_doctor.case.device_times import DEVICE_TIMED
 from mgpu_doctor.case.model import Rank, Records
 
 __all__ = ["Floats", "Ints", "Joined", "UnjoinableError", "join", "warming_up"]
@@ -27,6 +28,8 @@ MATCHED = 0.5
 """Share of the shortest rank's steps that must be found in every rank for a join to stand."""
 IN_STEP = 0.8
 """Share of joined steps in which the step counters of all ranks must advance equally."""
+SAMPLED = 1.5
+"""Mean distance of compared steps from which most neighbours are missing."""
 CELLS = 10_000_000
 """Maximum of compared (step, rank) cells, 40 MB per measure: 1,000 steps of 10,000 ranks, or all
 steps in the black boxes of 1,000 ranks. In larger jobs, the newest steps are compared."""
@@ -70,6 +73,18 @@ class Joined:
         cells = self.cells.between(start, stop)
         steps, wall = self.steps[start:stop], self.wall[start:stop]
         return replace(self, steps=steps, wall=wall, phases=Phases(cells), cells=cells)
+
+    @cached_property
+    def is_sampled(self) -> bool:
+        """Whether steps are missing between the compared ones, so that what lasts one step, or
+        comes in one step of so many, cannot be judged."""
+        apart = int(self.steps[-1]) - int(self.steps[0])
+        return apart >= SAMPLED * max(1, len(self.steps) - 1)
+
+    @cached_property
+    def is_device_timed(self) -> bool:
+        """Whether devices timed the phases, while their hosts ran ahead."""
+        return bool((self.flags & DEVICE_TIMED).any())
 
     @cached_property
     def end(self) -> Floats:
@@ -192,7 +207,11 @@ def _rows_of_common(keys: Sequence[Ints]) -> list[Ints] | None:
         (unique for unique, _ in first.values()),
     )
     common = common[common >= 0]
-    if len(common) < MATCHED * shortest:
+    if not len(common):
+        return None
+    # Devices may time one step in one or in eight: their tables reach back differently far.
+    within = (int(((one >= common[0]) & (one <= common[-1])).sum()) for one, _ in first.values())
+    if len(common) < MATCHED * min(shortest, *within):
         return None
     rows = {key: index[np.searchsorted(unique, common)] for key, (unique, index) in first.items()}
     return [rows[id(one)] for one in keys]

@@ -12,8 +12,8 @@ from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.statistics.medians import column_medians
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
+from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.model import Records
-from mgpu_doctor.case.rank_device import is_host_stamped
 from mgpu_doctor.recording.columns import Columns
 
 
@@ -22,9 +22,7 @@ def phase_medians(measures: Measures) -> list[dict[str, float | None]]:
     devices were timed by the host's clock only. Time in collectives is split into wait and
     communication if the ranks can be compared; otherwise all of it is `wait`."""
     found: list[dict[str, float | None]] = [
-        dict.fromkeys(PHASES)
-        if is_host_stamped(rank)
-        else dict(zip(PHASES, _of_records(after_warm_up(rank.steps)), strict=True))
+        dict(zip(PHASES, _of_records(after_warm_up(on_one_clock(rank).steps)), strict=True))
         for rank in measures.case.ranks
     ]
     joined, attribution = measures.joined, measures.attribution

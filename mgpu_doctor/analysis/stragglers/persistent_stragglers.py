@@ -128,9 +128,15 @@ def find_stragglers(joined: Joined, attribution: Attribution) -> tuple[Straggler
         _describe(joined, attribution, one, float(more))
         for one, more in zip(culprits, gained, strict=True)
     )
-    if len(joined.ranks) >= LEAST_RANKS or joined.wall[start:, 0].sum() >= PASSING:
+    if len(joined.ranks) >= LEAST_RANKS or _seconds_since(joined, start) >= PASSING:
         return tuple(described)
     return tuple(one for one in described if one.excess >= LARGE * one.own_of_others)
+
+
+def _seconds_since(joined: Joined, start: int) -> float:
+    """From the step with this index to the last; between them may be steps that were not timed."""
+    timed = float(joined.wall[start:, 0].sum())
+    return timed * int(joined.steps[-1] - joined.steps[start] + 1) / len(joined.steps[start:])
 
 
 def _suspects_in_total(

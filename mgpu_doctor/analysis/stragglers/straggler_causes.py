@@ -21,6 +21,7 @@ from mgpu_doctor.analysis.steps.step_cells import Floats
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
 from mgpu_doctor.analysis.structure.job_structure import Structure
+from mgpu_doctor.case.device_times import RunAhead
 
 DECIDES = 0.5
 """Share of the excess that a cause must explain to be reported as the cause."""
@@ -39,6 +40,10 @@ PAGING = 1000.0
 LONGEST_FAULT = 10e-6
 """Maximum seconds per page fault; measured: 1.5 µs for 4 KiB (docs/performance.md)."""
 
+HOST_BOUND = 0.05
+"""A host that is ahead of its device by at most this share of a step may hold it up (a choice)."""
+ON_THE_HOST = ("gc", "host-contended", "host-throttled", "host-cores", "host-paging", "idle")
+"""Causes that delay a device only where its host is not ahead."""
 HOST = ("host-contended", "host-throttled", "host-cores", "host-paging")
 """Causes that lie on the rank's host."""
 
@@ -72,9 +77,11 @@ def explain(
     structure: Structure | None = None,
     *,
     counted: bool = True,
+    ahead: RunAhead | None = None,
 ) -> tuple[Cause, ...]:
     """All possible causes, the one that explains most first, those not measured last. Peers are the
-    ranks that do the same work. `counted`: a rank computes on the samples that it fetched."""
+    ranks that do the same work. `counted`: a rank computes on the samples that it fetched. `ahead`:
+    how far the straggler's host is ahead of its device."""
     view = _View(joined, attribution, straggler, around, structure or Structure())
     found = {
         "data": view.data() if counted else None,
@@ -87,6 +94,8 @@ def explain(
         "host-paging": view.paging(),
         "idle": view.beyond(view.idle),
     }
+    if joined.is_device_timed and not _is_host_bound(ahead, straggler.step_seconds):
+        found |= dict.fromkeys(ON_THE_HOST)
     causes = [
         Cause(
             name,
@@ -96,6 +105,10 @@ def explain(
         for name, seconds in found.items()
     ]
     return tuple(sorted(causes, key=lambda cause: (cause.seconds is None, -(cause.seconds or 0.0))))
+
+
+def _is_host_bound(ahead: RunAhead | None, step: float) -> bool:
+    return ahead is not None and ahead.most is not None and ahead.most <= HOST_BOUND * step
 
 
 class _View:

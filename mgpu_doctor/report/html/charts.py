@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from mgpu_probes.inprocess.layout import COMMUNICATION, PHASES, WAIT
 
+from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.model import Case, Rank
 from mgpu_doctor.formatting import format_seconds
 from mgpu_doctor.report import text
@@ -237,7 +238,8 @@ class HeatMap:
 
 def heat_map(ranks: Sequence[Rank]) -> HeatMap | None:
     """None where fewer than two steps of two ranks were recorded."""
-    recorded = [(rank.steps["step"].astype(np.int64), _own(rank)) for rank in ranks]
+    timed = [on_one_clock(rank) for rank in ranks]
+    recorded = [(rank.steps["step"].astype(np.int64), _own(rank)) for rank in timed]
     ends = [(int(step.min()), int(step.max())) for step, _ in recorded if step.size]
     if len(ends) < 2:
         return None

@@ -10,6 +10,7 @@ from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER, WA
 from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES, Use, use_of, within
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, phase_shares
+from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Loader
 from mgpu_doctor.findings import Fix, Predicted
@@ -59,7 +60,8 @@ def utilizations(measures: Measures) -> dict[int, tuple[float, float]]:
 
 def most_share(measures: Measures, phase: int) -> float:
     """The largest share of a rank's time in a phase; 0 where none measured it."""
-    return max((phase_shares(measures.case.ranks, phase) or {0: 0.0}).values())
+    ranks = [on_one_clock(rank) for rank in measures.case.ranks]
+    return max((phase_shares(ranks, phase) or {0: 0.0}).values())
 
 
 def host_busy(rank: Rank) -> float | None:

@@ -10,7 +10,8 @@ from mgpu_probes.inprocess.layout import TRANSFER
 from mgpu_doctor.analysis.cost.what_if import saved_without_phase
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import phase_shares
-from mgpu_doctor.case.rank_device import accelerator, host_stamped
+from mgpu_doctor.case.device_times import on_one_clock
+from mgpu_doctor.case.rank_device import accelerator
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_seconds, format_share
 from mgpu_doctor.rules import advice
@@ -28,8 +29,8 @@ SHARE = Limit(
 
 
 def _bound(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    ranks = measures.case.ranks
-    if host_stamped(ranks) or not all(accelerator(rank) for rank in ranks):
+    ranks = [on_one_clock(rank) for rank in measures.case.ranks]
+    if not all(accelerator(rank) for rank in ranks):
         return
     shares = phase_shares(ranks, TRANSFER) or {}
     step = measures.step_seconds

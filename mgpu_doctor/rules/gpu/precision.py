@@ -8,7 +8,8 @@ from mgpu_probes.inprocess.layout import BACKWARD, FORWARD
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import phase_shares
-from mgpu_doctor.case.rank_device import Accelerator, accelerator, host_stamped
+from mgpu_doctor.case.device_times import on_one_clock
+from mgpu_doctor.case.rank_device import Accelerator, accelerator
 from mgpu_doctor.findings import Evidence, Finding, Fix, Predicted, Severity
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
@@ -93,8 +94,9 @@ def _gain(measures: Measures, capability: tuple[int, int]) -> Predicted:
         f"upper bound: the vendor's peak rates differ {ratio} times for matrix products, which are "
         "a part of forward and backward, and nothing else becomes faster"
     )
-    shares = [phase_shares(measures.case.ranks, phase) for phase in (FORWARD, BACKWARD)]
-    if host_stamped(measures.case.ranks) or not all(shares):
+    ranks = [on_one_clock(rank) for rank in measures.case.ranks]
+    shares = [phase_shares(ranks, phase) for phase in (FORWARD, BACKWARD)]
+    if not all(shares):
         return Predicted(
             None, None, f"{bound}; what part of the step they take on the device was not measured"
         )

@@ -12,6 +12,7 @@ from mgpu_probes.inprocess.layout import BATCH_READY, INPUT
 from mgpu_doctor.analysis.machines.cpu_contention import UNSEEN, idle_of
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up, at_epoch_starts
+from mgpu_doctor.case.device_times import on_one_clock
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.process_metadata import Loader
@@ -98,7 +99,8 @@ class Feeding:
 
 def feeding(measures: Measures, limits: Limits, only: int | None = None) -> Feeding:
     """Of all ranks, or of one."""
-    ranks = [rank for rank in measures.case.ranks if only is None or rank.rank == only]
+    chosen = (rank for rank in measures.case.ranks if only is None or rank.rank == only)
+    ranks = [on_one_clock(rank) for rank in chosen]
     around = [measures.surroundings.get(_number(rank), UNSEEN) for rank in ranks]
     loader = next((one for rank in ranks if (one := loader_of(rank)).workers is not None), Loader())
     throttled = _middle(one.throttled for one in around)

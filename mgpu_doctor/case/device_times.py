@@ -1,0 +1,94 @@
+"""Steps by the clock of what works: the host's on a CPU, the device's on a device.
+
+A box holds a step record with the host's times for every step, and device times of some of them
+(docs/black-box.md). Ranks are compared by the latter alone; wall time, progress and throughput
+follow from the former.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from mgpu_doctor.case.model import Rank, Records
+from mgpu_doctor.case.rank_device import device_kind, is_host_stamped
+from mgpu_doctor.recording.records import DEVICE_DTYPE
+
+DEVICE_TIMED = 1 << 31
+"""Flag of a step whose wall time and phases are the device's."""
+
+Times: TypeAlias = "npt.NDArray[np.void]"
+"""Records of device times, `mgpu_doctor.recording.box.DEVICE_DTYPE`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunAhead:
+    """How far the host of a rank was ahead of its device when backward began. Seconds, medians."""
+
+    least: float
+    most: float | None
+    """None: no upper bound is known."""
+
+
+def on_one_clock(rank: Rank) -> Rank:
+    """The rank with only those steps whose phases say what it did: all steps of a rank that
+    computes on the CPU; those that its device timed, with the device's wall time and phases, of one
+    that computes on a device."""
+    if not is_host_stamped(rank):
+        return rank
+    return replace(rank, steps=_device_timed(rank), history=rank.history[:0])
+
+
+def run_ahead(rank: Rank) -> RunAhead | None:
+    """Of the steps on record; None: the rank computes on the CPU, or its device timed none."""
+    if device_kind(rank) == "cpu":
+        return None
+    _, times = _joined(rank.steps, rank.device_times)
+    least, most = times["least_lead"], times["most_lead"]
+    least, most = least[~np.isnan(least)], most[~np.isnan(most)]
+    if not len(least):
+        return None
+    return RunAhead(float(np.median(least)), float(np.median(most)) if len(most) else None)
+
+
+def steps_back(rank: Rank, count: int) -> int:
+    """Number of newest step records that hold so many steps which the device timed, or all that it
+    timed; 0: none."""
+    rows, _ = _joined(rank.steps, rank.device_times)
+    return len(rank.steps) - int(rows[-count:][0]) if len(rows) else 0
+
+
+def untimed(ranks: Sequence[Rank], least: int) -> tuple[Rank, ...]:
+    """The ranks on devices that timed fewer than so many of their steps, although at least so many
+    were recorded."""
+    return tuple(
+        rank
+        for rank in ranks
+        if is_host_stamped(rank)
+        and len(_joined(rank.steps, rank.device_times)[0]) < min(least, len(rank.steps))
+    )
+
+
+def _device_timed(rank: Rank) -> Records:
+    rows, times = _joined(rank.steps, rank.device_times)
+    records = rank.steps[rows].copy()
+    records["wall_ns"] = times["wall_ns"]
+    records["phases"] = times["phases"]
+    records["flags"] |= DEVICE_TIMED
+    return records
+
+
+def _joined(steps: Records, times: Times | None) -> tuple[npt.NDArray[np.intp], Times]:
+    """Indices of the step records that have device times, and these times. Of several times of one
+    step the first counts."""
+    known = np.empty(0, DEVICE_DTYPE) if times is None else times
+    sequence, first = np.unique(known["step_seq"], return_index=True)
+    held = steps["seq"]
+    rows = np.searchsorted(held, sequence)
+    inside = rows < len(held)
+    inside[inside] = held[rows[inside]] == sequence[inside]
+    return rows[inside], known[first[inside]]
