@@ -1,0 +1,108 @@
+"""Jobs on simulated GPUs, from the probe's engine and timer through real boxes to the diagnosis."""
+
+from __future__ import annotations
+
+from math import nan
+from pathlib import Path
+
+import pytest
+from mgpu_probes.inprocess import layout
+from mgpu_probes.inprocess.blackbox import Writer
+from mgpu_probes.inprocess.device_clock import is_sampled
+from mgpu_probes.inprocess.layout import BACKWARD, FORWARD, INPUT, OPTIMIZER
+
+from mgpu_doctor.analysis.measures import measure
+from mgpu_doctor.case.model import Case
+from mgpu_doctor.case.recording_case import load_recording
+from tests.support.simulated_gpus.probed_jobs import ProbedRank, accused, train
+from tests.support.simulated_gpus.training_scripts import Job
+from tests.support.simulated_gpus.virtual_gpus import MS
+
+TURN = 80 * MS
+"""About the turn of a `Job`."""
+
+
+def write_box(folder: Path, number: int, rank: ProbedRank, ranks: int, interval: int) -> None:
+    """Steps with the host's times, and the device's times of one step in `interval`."""
+    writer = Writer.open(folder, rank=number, local_rank=number, world_size=ranks)
+    writer.birth(
+        {"framework": "torch", "strategy": "ddp", "device": f"cuda:{number}", "clock": "device"}
+    )
+    times = {step.record: step for step in rank.device_steps}
+    for place, step in enumerate(rank.host_steps):
+        seconds = [nanoseconds * 1e-9 for nanoseconds in step.phases]
+        seconds[layout.COMMUNICATION] = nan
+        writer.step(
+            step.end,
+            step.end - step.start,
+            place,
+            0,
+            seconds,
+            group_seq=step.after[0],
+            micro_batches=step.backwards,
+        )
+        known = times.get(place - 1)
+        if known is not None and is_sampled(place, interval):
+            writer.device_step(known)
+    writer.leave(0)
+    writer.close()
+
+
+def recorded(folder: Path, job: Job, interval: int) -> Case:
+    """The job as it is loaded from its boxes."""
+    for number, rank in enumerate(train(job, run_ahead=60)):
+        write_box(folder, number, rank, job.ranks, interval)
+    return load_recording(folder)
+
+
+def small(turns: int, **changes: object) -> Job:
+    return Job(turns=turns, kernels=4, layers=2, noise=0.01, **changes)  # type: ignore[arg-type]
+
+
+INTERVALS = pytest.mark.parametrize(("interval", "turns"), [(1, 80), (8, 400)])
+
+
+@INTERVALS
+@pytest.mark.parametrize("phase", [FORWARD, BACKWARD, OPTIMIZER])
+def test_a_slow_rank_is_named_with_its_phase(
+    tmp_path: Path, phase: int, interval: int, turns: int
+) -> None:
+    case = recorded(tmp_path, small(turns, slow={2: {phase: TURN // 10}}), interval)
+    assert set(accused(case)) == {2}
+    (straggler,) = measure(case).stragglers or ()
+    by_phase = {name: seconds or 0.0 for name, seconds in straggler.by_phase.items()}
+    assert max(by_phase, key=by_phase.__getitem__) == layout.PHASES[phase]
+    assert straggler.excess == pytest.approx(0.008, rel=0.2)
+
+
+@INTERVALS
+def test_a_wait_for_data_is_blamed_only_where_the_device_stood_still(
+    tmp_path: Path, interval: int, turns: int
+) -> None:
+    stall = {1: {INPUT: 30 * MS}}
+    hidden = recorded(tmp_path / "hidden", small(turns, slow=stall), interval)
+    assert accused(hidden) == {}
+    exposed = recorded(tmp_path / "exposed", small(turns, slow=stall, reads_loss=True), interval)
+    assert accused(exposed) == {1: {"straggler-input"}}
+
+
+@INTERVALS
+def test_a_healthy_job_accuses_nobody_and_runs_ahead(
+    tmp_path: Path, interval: int, turns: int
+) -> None:
+    case = recorded(tmp_path, small(turns), interval)
+    measures = measure(case)
+    assert accused(case) == {}
+    assert measures.stragglers == ()
+    assert (measures.stalls is None) == (interval > 1)
+    assert set(measures.run_ahead) == {0, 1, 2, 3}
+    assert all(ahead.least >= 0 for ahead in measures.run_ahead.values())
+
+
+def test_without_device_times_no_rank_is_compared(tmp_path: Path) -> None:
+    case = recorded(tmp_path, small(60, slow={1: {INPUT: 30 * MS}}), 4096)
+    measures = measure(case)
+    assert accused(case) == {}
+    assert measures.stragglers is None
+    assert "devices" in measures.missing["stragglers"].probe
+    assert measures.step_seconds == pytest.approx(0.085, rel=0.2)
