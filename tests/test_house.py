@@ -195,14 +195,12 @@ ENTRY, STRATEGY, VERB = "an entry point", "one file per strategy", "one file per
 HOOK, LEAF = "one file per hooked subject", "imported by packages that share nothing else"
 SMALL_MODULES = {
     "mgpu_doctor.__main__": ENTRY,
-    "mgpu_doctor.analysis.steps.recent_steps": "what is current in a case",
     "mgpu_doctor.case.user_code": LEAF,
     "mgpu_doctor.case.log_matches": "a type that crosses rooms",
     "mgpu_doctor.cli.check": VERB,
     "mgpu_doctor.cli.explain": VERB,
     "mgpu_doctor.launch.messages": LEAF,
     "mgpu_doctor.live.finding_history": "a state machine of its own",
-    "mgpu_doctor.live.step_heatmap": "pure; the panel draws it",
     "mgpu_doctor.report.console": LEAF,
     "mgpu_doctor.rules.blame": LEAF,
     "mgpu_doctor.rules.doctor": "one file per family of rules",
