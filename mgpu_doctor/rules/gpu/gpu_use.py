@@ -59,8 +59,10 @@ def utilizations(measures: Measures) -> dict[int, tuple[float, float]]:
 
 
 def most_share(measures: Measures, phase: int) -> float:
-    """The largest share of a rank's time in a phase; 0 where none measured it."""
-    ranks = [on_one_clock(rank) for rank in measures.case.ranks]
+    """The largest share of a rank's time in a phase, by the device's clock where it timed any step,
+    else by the host's; 0 where none measured it. For reasons to stay silent."""
+    timed = [(rank, on_one_clock(rank)) for rank in measures.case.ranks]
+    ranks = [by_device if len(by_device.steps) else rank for rank, by_device in timed]
     return max((phase_shares(ranks, phase) or {0: 0.0}).values())
 
 
