@@ -48,12 +48,12 @@ _ASKED = re.compile(
 LAUNCHER_EXCEPTIONS = frozenset(
     {"ChildFailedError", "ProcessRaisedException", "ProcessExitedException", "SignalException"}
 )
-"""Exceptions by which a launcher reports a child's end: not an end of their own."""
+"""Exceptions by which a launcher reports the failure of a child, not its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One child's end as its launcher reports it. `signal` or `exit_code`, not both.
+    """The failure of a child as its launcher reports it. `signal` or `exit_code`, not both.
 
     `first`: the launcher calls it the first or root failure, which it often gets wrong: it is the
     first one that it *noticed*. `at`: number of the line, from 0.
@@ -91,7 +91,7 @@ class LauncherReport:
         self._spawned: int | None = None
 
     def feed(self, line: str, number: int) -> bool:
-        """Takes a line; True where it was the launcher's report and nobody else's."""
+        """Reads a line; returns whether it was part of the launcher's report."""
         if _OTHERS.match(line) or _ROOT.match(line):
             self._close()
             self._inside, self._first = True, bool(_ROOT.match(line))
@@ -103,11 +103,11 @@ class LauncherReport:
         return self._inside and self._in_report(line, number)
 
     def spawned_child(self, index: int) -> None:
-        """The next traceback without a rank is that of mp.spawn's child `index`."""
+        """Assigns the next traceback without a rank to child `index` of mp.spawn."""
         self._spawned = index
 
     def claims(self, traceback: Traceback) -> bool:
-        """True where the traceback is the one that mp.spawn announced; it is kept as a failure."""
+        """Whether mp.spawn announced this traceback, which is then kept as a failure."""
         if self._spawned is None:
             return False
         index, self._spawned = self._spawned, None
@@ -124,7 +124,7 @@ class LauncherReport:
         return True
 
     def launcher_raised(self, traceback: Traceback) -> None:
-        """Reads what the launcher's own exception says about a child."""
+        """Reads the failure of a child from the launcher's own exception."""
         if ended := _SPAWN_SIGNAL.search(traceback.message):
             number = _signal_number(ended[2])
             if number is not None:

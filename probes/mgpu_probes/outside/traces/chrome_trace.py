@@ -43,7 +43,7 @@ MOST_EVENTS = 32 << 20
 MOST_NAMES = 1 << 17
 MOST_NAME = 300
 NAME = 4
-"""Objects' worth of memory that a name takes."""
+"""Memory of a name, in objects of the budget."""
 EVENT = 16
 """Objects that an event costs, which takes 140 bytes until it is examined: torch writes at least
 100 bytes for each, so that an honest file earns 25."""
@@ -54,7 +54,7 @@ MOST_HELD = 2 << 20
 """Bytes."""
 MOST_AFTER = 4096
 _CLOSED = re.compile(rb"\}\s*(\])[^\[\]]*\}\s*$")
-"""How a file ends of which some event is damaged."""
+"""The end of a file, if one of its events is damaged."""
 _WIDE = (1 << 31) - 1
 _LONG = (1 << 62) - 1
 
@@ -93,11 +93,11 @@ _events = msgspec.json.Decoder(list[Event])
 _event = msgspec.json.Decoder(Event)
 _head = msgspec.json.Decoder(Head)
 WRONG = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
-"""What a stranger's text may raise."""
+"""Exceptions that malformed input may raise."""
 
 
 def head_of(raw: bytes) -> Head:
-    """Nothing known where it cannot be understood."""
+    """The header's facts; all unknown if it is malformed."""
     try:
         return _head.decode(raw)
     except WRONG:

@@ -29,11 +29,11 @@ from mgpu_probes.outside.traces.trace_requests import TakenTrace, Tell, move_tra
 
 NAME = "dynolog"
 AHEAD = 14.0
-"""Seconds until the begin: each rank asks at least once in ten."""
+"""Seconds until the trace starts: each rank polls at least once in ten."""
 SECONDS = 3.0
 """Of a trace, if no others are wanted; Kineto can count steps, too, but only an optimizer's."""
 WRITING = 60.0
-"""Seconds that a rank may take to write its trace."""
+"""Seconds that a rank has to write its trace."""
 POLL = 0.2
 LONGEST = 4096
 """Bytes of a message. A request has some 70, and four for each process above the rank."""
@@ -49,12 +49,12 @@ _CREDENTIALS = struct.Struct("=iII")
 
 
 class OccupiedError(OSError):
-    """We cannot be the daemon; the message says why as part of a sentence."""
+    """This process cannot become the daemon; the message says why, as part of a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent a message, as the kernel vouches for it."""
+    """The sender of a message, as verified by the kernel."""
 
     pid: int
     uid: int
@@ -71,7 +71,7 @@ class Daemon:
     given: set[int] = field(default_factory=set)
 
     def answer(self, asked: bytes, sender: Sender | None) -> bytes | None:
-        """None: no answer. `sender`: None where the kernel does not say."""
+        """The answer to a message; None: no answer. `sender` None: not verified by the kernel."""
         if sender is None or sender.uid not in (self.user, 0) or len(asked) < _HEAD.size:
             return None
         kind = _HEAD.unpack_from(asked)[1].partition(b"\0")[0]
@@ -93,7 +93,7 @@ def trace_by_kineto(
     folder: Path,
     tell: Tell,
 ) -> list[TakenTrace]:
-    """`folder`: where the traces go. Raises OccupiedError."""
+    """The traces of all ranks, written to `folder`. Raises OccupiedError."""
     begin = time.time() + AHEAD
     daemon = Daemon(frozenset(one.pid for one in ranks), _configuration(folder, begin, seconds))
     files = {rank.pid: folder / f"kineto_{rank.inner_pid or rank.pid}.json" for rank in ranks}
@@ -147,7 +147,7 @@ def _message(kind: bytes, content: bytes) -> bytes:
 
 @contextmanager
 def _listening(folder: str | None) -> Iterator[socket.socket]:
-    """Where the ranks look for a daemon. Kineto takes an empty `folder` for none."""
+    """The socket on which the ranks expect a daemon. To Kineto an empty `folder` means none."""
     path = f"{folder}/{NAME}" if folder else None
     if folder and path:
         _check_folder(folder)
@@ -165,7 +165,7 @@ def _listening(folder: str | None) -> Iterator[socket.socket]:
 
 
 def _check_folder(folder: str) -> None:
-    """Raises OccupiedError where others could put a socket of theirs in the place of ours."""
+    """Raises OccupiedError if other users could replace our socket."""
     try:
         why = explain_unsafe_folder(os.stat(folder), os.geteuid())
     except OSError as error:
@@ -214,7 +214,7 @@ def _is_listened_to(path: str) -> bool:
 
 
 def _remove(path: str, known: os.stat_result) -> None:
-    """Removes it if it is still what it was."""
+    """Removes the file unless it was replaced."""
     with suppress(OSError):
         status = os.lstat(path)
         if (status.st_dev, status.st_ino) == (known.st_dev, known.st_ino):

@@ -21,18 +21,18 @@ from mgpu_probes.outside.stacks import worker_socket
 from mgpu_probes.outside.traces.trace_requests import TakenTrace, Tell, TraceRequest, move_trace
 
 STEPS, SECONDS = 20, 30.0
-"""If nothing else is wanted. Fewer than a dozen steps often decide nothing about who is late."""
+"""Steps by default. Fewer than a dozen often do not show which rank is late."""
 MOST_STEPS = 1_000
 APART = 0.5
-"""Seconds between two looks at how far the ranks are."""
+"""Seconds between two polls of the ranks' progress."""
 AHEAD = 1.0
-"""Seconds in which all ranks have surely heard."""
+"""Seconds within which all ranks have received a request."""
 POLL = 0.2
 STILL = 90.0
 """Seconds without any news from any rank, after which nothing is expected any more: a rank ends a
 trace in the midst of a step after so long by itself."""
 PATIENCE = 3.0
-"""Seconds for an answer; while a rank writes its trace it gives none."""
+"""Seconds to wait for an answer; a rank that writes its trace does not answer."""
 MOST_ANSWER = 4096
 SUFFIXES = (".sock", ".trace.json")
 _OVER = ("done", "failed")
@@ -42,7 +42,7 @@ TIME_OVER = "the time was over"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a rank answers."""
+    """A rank's answer."""
 
     rank: int | None
     told: int
@@ -54,17 +54,17 @@ class State:
 
 
 Ask = Callable[[str], State | None]
-"""A rank's handler -> what it answers; None: nothing in time."""
+"""A rank's handler -> its answer; None: no answer in time."""
 
 
 class RefusedError(OSError):
-    """A rank that cannot be asked for a trace."""
+    """The rank cannot write a trace; the message says why."""
 
 
 def trace_ranks(
     sockets: Mapping[int, str], wanted: TraceRequest, folder: Path, tell: Tell
 ) -> list[TakenTrace]:
-    """`sockets`: pid -> where it listens; `folder`: where the traces go. Takes seconds."""
+    """The traces of all ranks, written to `folder`. `sockets`: pid -> socket. Takes seconds."""
     asks = {pid: partial(ask_trace_state, path) for pid, path in sockets.items()}
     begun = time.time()
     with ThreadPoolExecutor(min(32, len(asks) or 1), "trace") as pool:
@@ -122,7 +122,7 @@ def _count(said: object) -> int:
 def _first(
     asks: Mapping[int, Ask], pool: ThreadPoolExecutor
 ) -> tuple[dict[int, tuple[State, State]], dict[int, str]]:
-    """Of each rank two states that lie `APART`; and who cannot be asked, and why."""
+    """Two states per rank, `APART` seconds apart; and why other ranks cannot be traced."""
     refused: dict[int, str] = {}
 
     def look(pid: int) -> State | None:
@@ -153,7 +153,7 @@ def _begin(
     wanted: TraceRequest,
     pool: ThreadPoolExecutor,
 ) -> dict[int, str]:
-    """Which ranks refuse, and why."""
+    """Pid -> reason of the ranks that refuse."""
     at = choose_first_step(
         [one.told for one, _ in ranks.values()], [one.told for _, one in ranks.values()]
     )
@@ -190,7 +190,7 @@ def _follow(
     pool: ThreadPoolExecutor,
 ) -> dict[int, State]:
     """The last state of each rank; `why` is None of one that has not come to an end."""
-    # What they said of an earlier trace is not meant.
+    # Their answers about an earlier trace do not count.
     states = {pid: State(one.rank, one.told, "asked", None, 0) for pid, one in ranks.items()}
     news = time.monotonic()
 

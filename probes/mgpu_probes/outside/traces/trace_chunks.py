@@ -20,9 +20,9 @@ from mgpu_probes.outside.untrusted_files import (
 )
 
 CHUNK = 1 << 20
-"""Bytes that are read, and at most unpacked, at a time."""
+"""Bytes that are read, and at most decompressed, at a time."""
 MOST_PIECE = 16 << 20
-"""No event and no header is larger."""
+"""Bytes of the largest event or header."""
 MOST_BYTES = 64 << 30
 """Of one unpacked trace."""
 _GZIP = b"\x1f\x8b"
@@ -39,7 +39,7 @@ class Pieces:
     root: Path | None = None
     """The folder that the user named, below which the file lies; None: the file itself."""
     head: bytes = b"{}"
-    """The object that holds the events, with an empty list of them."""
+    """The object around the events, with an empty list of events."""
     cut: str | None = None
     _left: bytes = field(default=b"", init=False)
 

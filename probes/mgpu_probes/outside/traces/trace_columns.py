@@ -55,7 +55,7 @@ class RawTrace:
     backend: str | None = None
     host: str | None = None
     cut: str | None = None
-    """Why not all of it could be read."""
+    """Why some events could not be read; None: all were read."""
     damaged: int = 0
-    """Events that could not be understood."""
+    """Number of malformed events."""
     framework: str = "torch"

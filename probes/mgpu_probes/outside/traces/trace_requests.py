@@ -15,7 +15,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """What ends a trace first; None: the way in which it is taken decides."""
+    """What ends a trace first; None: the default of the tracing method."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -28,15 +28,15 @@ class TakenTrace:
     pid: int
     rank: int | None
     path: Path | None = None
-    """None: there is none; `why` then says so."""
+    """The file; None: there is none, and `why` gives the reason."""
     why: str | None = None
-    """With a path: why it is shorter than asked for."""
+    """With a path: why the trace is shorter than requested."""
 
 
 def move_trace(
     source: Path, pid: int, rank: int | None, folder: Path, why: str | None = None
 ) -> TakenTrace:
-    """Puts the file that a rank wrote into `folder`, private, under the rank's name."""
+    """The trace of a rank, moved into `folder` as a private file under the rank's name."""
     name = f"rank{rank}.json" if rank is not None and rank >= 0 else f"pid{pid}.json"
     target = folder / name
     if target.exists():

@@ -4,7 +4,7 @@ The messages are few and have kept their numbers since 2020 (tsl/profiler/protob
 so they are decoded here (https://protobuf.dev/programming-guides/encoding), trusting no length
 in them. The libraries that can read them (xprof, TensorFlow itself) weigh tens of megabytes, and
 would parse an untrusted file in C++. An event belongs to a line (a thread or a stream) of a
-plane (the host, or a device); its name stands in the plane's table after the lines."""
+plane (the host, or a device); its name is in the plane's table, after the lines."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from mgpu_probes.outside.untrusted_files import Budget, within_budget
 
 VARINT, WIDE, BYTES, NARROW = 0, 1, 2, 5
 Part = tuple[int, int]
-"""Where the content of a field with a length begins and ends."""
+"""Start and end of the content of a field with a length."""
 ENDING = ".xplane.pb"
 MOST_BYTES = 128 << 20
 MOST_EVENTS = 4 << 20
 MOST_NAMES = 1 << 17
 MOST_NAME = 300
 NAME = 3
-"""Objects' worth of memory that a name in a table takes."""
+"""Memory of a name in a table, in objects of the budget."""
 MOST_PLANES, MOST_LINES = 1 << 10, 1 << 14
 AT_A_TIME = 1 << 16
 """Events that are held as Python's objects."""
 LAST = 1 << 61
-"""Nanoseconds beyond which a time is made up."""
+"""Nanoseconds beyond which a time is invalid."""
 HOST, CALLS = "/host:CPU", "/host:CUPTI"
 _DEVICE = re.compile(r"/device:GPU:\d+")
 _STREAM = re.compile(r"Stream #(\d{1,9})")
@@ -51,7 +51,7 @@ _OPERATOR = re.compile(r"[^:\s]+:[A-Za-z_]\w*")
 """`sgd/Mul_3:Mul`: the node's name and what it does. What the runtime does has other names."""
 _LAUNCH = re.compile(r"cu(?:da)?[A-Z]")
 STEP = "ProfilerStep"
-"""As PyTorch's profiler calls it."""
+"""The name that PyTorch's profiler gives to steps."""
 KERAS_STEP = "multi_step_on_iterator"
 FETCH = "IteratorGetNextOp::DoCompute"
 Row = tuple[int, int, int, int, int, int, int]
@@ -152,7 +152,7 @@ def _content(path: Path, root: Path | None) -> bytes:
 
 
 def _plane(data: bytes, part: Part, budget: Budget) -> Plane:
-    """What is broken ends it."""
+    """The plane, up to its first malformed field."""
     plane = Plane()
     with suppress(Broken):
         for number, value in fields(data, *part):
@@ -195,7 +195,7 @@ def _text(data: bytes, part: Part) -> str:
 
 
 class _Table:
-    """Rows of one trace."""
+    """Collects the rows of one trace."""
 
     def __init__(self, data: bytes, budget: Budget) -> None:
         self._data = data
@@ -204,7 +204,7 @@ class _Table:
         self._names: dict[str, int] = {"": 0}
         self._count = self._thread = self._damaged = 0
         self._numbered = False
-        """Whether steps were marked with their numbers."""
+        """Whether steps have numbers."""
 
     def add(self, plane: Plane) -> None:
         for part in plane.lines:
@@ -226,7 +226,7 @@ class _Table:
         self._count += len(events)
 
     def _rows(self, plane: Plane, part: Part) -> Iterator[Row]:
-        """Of a line; none of those that a device's line repeats in other words."""
+        """The rows of a line; none for lines of a device that repeat others."""
         name, at = "", 0
         with suppress(Broken):
             for number, value in fields(self._data, *part):
@@ -321,7 +321,7 @@ def _of_device(name: str) -> Kind | None:
 
 
 def _of_host(name: str) -> Kind | None:
-    """None: the runtime's own doing, within or beside what is told."""
+    """The kind of a host event; None: internal to the runtime."""
     if name in (FETCH, KERAS_STEP):
         return Kind.NOTE
     if _OPERATOR.fullmatch(name):
