@@ -9,17 +9,17 @@ import numpy as np
 import numpy.typing as npt
 
 from mgpu_doctor.analysis.cost.what_if import Efficiency, Ideal, efficiency, ideal
-from mgpu_doctor.analysis.measures import Measures, measure
+from mgpu_doctor.analysis.measures import Measures, describe_crash, measure
+from mgpu_doctor.analysis.postmortem.failure_order import find_latest_end
+from mgpu_doctor.analysis.postmortem.log_verdict import GENERIC_CODES
 from mgpu_doctor.analysis.statistics.medians import known_medians
 from mgpu_doctor.analysis.steps.phase_shares import after_warm_up
 from mgpu_doctor.analysis.steps.recent_steps import recent, unmoved
 from mgpu_doctor.analysis.steps.typical_step import phase_medians
 from mgpu_doctor.case.model import Case, Outcome, Rank, State, Unexamined
-from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
+from mgpu_doctor.findings import Diagnosis, Finding, FirstFailure, RankSummary, Severity
 from mgpu_doctor.rules.catalogue import OWN, catalogue
-from mgpu_doctor.rules.failures.log_rules import combine_with_log
 from mgpu_doctor.rules.framework_advice import advise
-from mgpu_doctor.rules.gpu.xid_errors import add_xids
 from mgpu_doctor.rules.hang.stack_branches import build_branches, describe_places
 from mgpu_doctor.rules.rule import Rule
 from mgpu_doctor.rules.settings import DEFAULTS, Settings
@@ -33,7 +33,8 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
     Of a running job the newest steps are judged alone: what is over is told no more."""
     known = catalogue()
     case = unmoved(case)
-    measures = measure(recent(case) if case.job.outcome is Outcome.RUNNING else case)
+    current = recent(case) if case.job.outcome is Outcome.RUNNING else case
+    measures = measure(current, forgiving=settings.forgiving)
     found, silent = _examine(measures, known.rules, settings)
     findings = tuple(advise(one, case) for one in ordered(folded(found, known.rules)))
     hung = next(filter(_stops, findings), None)
@@ -62,6 +63,10 @@ def diagnose(case: Case, settings: Settings = DEFAULTS) -> Diagnosis:
         stages=measures.structure.stages,
         servers=measures.servers,
         tree=build_branches(case, findings),
+        first_failures=tuple(
+            FirstFailure(failure.rank, failure.pid, find_latest_end(failure, case))
+            for failure in measures.postmortem.first
+        ),
     )
 
 
@@ -76,29 +81,16 @@ def _examine(
             continue
         unexamined += [
             measures.missing[need]
-            for need in rule.needs
-            if need in measures.missing and not measures.has(need)
+            for need in rule.list_unmet_needs(measures)
+            if need in measures.missing
         ]
         try:
-            findings += _apply(rule, measures, settings)
+            findings += rule.apply(measures, settings.limits(rule))
         except Exception as error:  # reported, never fatal: all other findings are still wanted
             if rule in OWN and not settings.forgiving:
                 raise
-            unexamined.append(
-                Unexamined(
-                    f"rule {rule.code}",
-                    f"it failed with {type(error).__name__}: {error}",
-                    "report it, with the recording, to the authors of this rule",
-                )
-            )
+            unexamined.append(describe_crash(f"rule {rule.code}", error))
     return findings, unexamined
-
-
-def _apply(rule: Rule, measures: Measures, settings: Settings) -> list[Finding]:
-    """What the rule finds, with what the console and the driver's XIDs say about the same."""
-    findings = rule.apply(measures, settings.limits(rule))
-    findings = combine_with_log(rule.code, findings, measures)
-    return add_xids(findings, measures) if rule.family == "failed" else findings
 
 
 def folded(found: Sequence[Finding], rules: Iterable[Rule]) -> list[Finding]:
@@ -117,7 +109,10 @@ def folded(found: Sequence[Finding], rules: Iterable[Rule]) -> list[Finding]:
     for finding in found:
         accused = {culprit.rank for culprit in finding.culprits}
         replaced = any(
-            finding.code in (*replaces.get(other.code, ()), *other.replaces)
+            (
+                finding.code in (*replaces.get(other.code, ()), *other.replaces)
+                or _gives_way(finding, other)
+            )
             and (accused & {culprit.rank for culprit in other.culprits} or _vague(finding, other))
             for other in found
             if other is not finding
@@ -128,6 +123,13 @@ def folded(found: Sequence[Finding], rules: Iterable[Rule]) -> list[Finding]:
         if not replaced and not (about_speed and accused and accused <= stopped):
             kept.append(finding)
     return kept
+
+
+def _gives_way(finding: Finding, other: Finding) -> bool:
+    """Whether console text alone shows the one, and a critical finding of another source, which is
+    more than the bare fact that a rank ended, the other."""
+    better = other.severity is Severity.CRITICAL and other.code not in GENERIC_CODES
+    return finding.gives_way and better and not other.gives_way
 
 
 def _vague(finding: Finding, other: Finding) -> bool:
@@ -173,7 +175,9 @@ def _efficiency(measures: Measures) -> Efficiency | str:
 
 def _partly(measures: Measures) -> list[Unexamined]:
     """What the comparison had to leave out."""
-    parts = [measures.missing["sampled"]] if "sampled" in measures.missing else []
+    parts = [*measures.crashed]
+    if "sampled" in measures.missing:
+        parts.append(measures.missing["sampled"])
     joined = measures.joined
     if measures.servers:
         numbers = ", ".join(str(rank) for rank in sorted(measures.servers))

@@ -93,6 +93,9 @@ class Finding:
     replaces: tuple[str, ...] = ()
     """Codes that this finding makes redundant for its culprits, beside those that its rule always
     does: only where it explains them."""
+    gives_way: bool = False
+    """It rests on console text: any critical finding of another source about the same culprits
+    makes it redundant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +152,17 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class FirstFailure:
+    """A rank that failed first, or in the same event as the first."""
+
+    rank: int | None
+    pid: int | None
+    at: float | None
+    """When it had failed at the latest, in seconds since the epoch. None: its own error says when,
+    or it is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Diagnosis:
     """The answer. `findings` are ordered: what stops the job first, then what costs most."""
 
@@ -178,6 +192,18 @@ class Diagnosis:
     tree: tuple[Branch, ...] = ()
     """Where all ranks stood at the last look: their stacks as one tree, from its root on, each
     branch before those that grow from it."""
+    first_failures: tuple[FirstFailure, ...] = ()
+    """Which ranks failed first; empty if none did or the order is unknown."""
+
+    @property
+    def latest_ends(self) -> Mapping[tuple[int | None, int | None], float]:
+        """(rank, pid) of the first failing ranks that left no error of their own -> when they had
+        failed at the latest, in seconds since the epoch."""
+        return {
+            (failure.rank, failure.pid): failure.at
+            for failure in self.first_failures
+            if failure.at is not None
+        }
 
     @property
     def furthest_step(self) -> int | None:

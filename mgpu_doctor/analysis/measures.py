@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -15,6 +15,7 @@ from mgpu_doctor.analysis.cost.what_if import saved_without_phase
 from mgpu_doctor.analysis.machines.cpu_contention import Surroundings, surroundings
 from mgpu_doctor.analysis.machines.host_devices import Watched, watch
 from mgpu_doctor.analysis.machines.rank_devices import OnDevice, on_devices, why_unknown
+from mgpu_doctor.analysis.postmortem.driver_xids import Xid, find_xids
 from mgpu_doctor.analysis.postmortem.postmortem import PostMortem, examine_failures
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, analyse_hang, explain_inconclusive
 from mgpu_doctor.analysis.stacks.stack_sampling import (
@@ -114,7 +115,11 @@ class Measures:
     """Rank -> how far its host was ahead of its device; ranks of which it is not known are left
     out."""
     postmortem: PostMortem = field(default_factory=PostMortem)
-    """Which ranks failed, and which failed first."""
+    """Which ranks failed, and which failed first and why."""
+    xids: tuple[Xid, ...] = ()
+    """Errors of GPUs that the driver reported."""
+    crashed: tuple[Unexamined, ...] = ()
+    """Parts of the analysis that raised an exception of their own."""
     missing: Mapping[str, Unexamined] = field(default_factory=dict)
     """Field name -> why it is None and what would give it. A field that is None but not named
     here does not apply to this job (one rank alone has nobody to be compared with)."""
@@ -133,17 +138,47 @@ class Measures:
         return next((rank for rank in self.case.ranks if rank.rank == number), None)
 
 
-def measure(case: Case) -> Measures:
-    """Computes everything that rules ask for. Pure."""
-    seen = replace(_with_stacks(_with_collectives(_of_steps(case))), watched=watch(case))
-    seen = _with_traces(seen)
+def measure(case: Case, *, forgiving: bool = False) -> Measures:
+    """Computes everything that rules ask for. Pure.
+
+    `forgiving`: a part that raises an exception is left out and listed in `crashed`, so that the
+    other parts are still there."""
+    measures = Measures(case)
+    for part, extend in PARTS.items():
+        try:
+            measures = extend(measures)
+        except Exception as error:  # listed, never fatal: all other measures are still wanted
+            if not forgiving:
+                raise
+            crash = describe_crash(f"analysis of {part}", error)
+            measures = replace(measures, crashed=(*measures.crashed, crash))
+    return measures
+
+
+def describe_crash(part: str, error: Exception) -> Unexamined:
+    """What is unknown because a part of the doctor raised an exception."""
+    reason = f"it failed with {type(error).__name__}: {error}"
+    return Unexamined(part, reason, "report it, with the recording, to its authors")
+
+
+def _with_postmortem(seen: Measures) -> Measures:
     shows_waiting = seen.hang is not None or seen.divergence is not None
-    postmortem = examine_failures(case, shows_waiting=shows_waiting, is_flat=seen.is_flat)
-    seen = replace(seen, postmortem=postmortem)
-    devices = on_devices(case)
+    postmortem = examine_failures(seen.case, shows_waiting=shows_waiting, is_flat=seen.is_flat)
+    return replace(seen, postmortem=postmortem)
+
+
+def _with_xids(seen: Measures) -> Measures:
+    xids = find_xids(seen.watched.gpus, seen.postmortem.first, seen.case)
+    return replace(seen, xids=xids)
+
+
+def _with_devices(seen: Measures) -> Measures:
+    """The same with the GPUs of the hosts, and which rank uses which."""
+    seen = replace(seen, watched=watch(seen.case))
+    devices = on_devices(seen.case)
     if devices:
         return replace(seen, devices=devices)
-    why = why_unknown(case)
+    why = why_unknown(seen.case)
     return replace(seen, missing={**seen.missing, "devices": why}) if why else seen
 
 
@@ -203,10 +238,20 @@ def _with_stacks(seen: Measures) -> Measures:
     return replace(seen, missing={**seen.missing, "hang": why})
 
 
-def _of_steps(case: Case) -> Measures:
-    """The measures of step records, host samples and metadata."""
-    around, structure = surroundings(case), structure_of(case.ranks)
-    seen = Measures(case, structure=structure, surroundings=around, replicas=compare(case.ranks))
+def _with_structure(seen: Measures) -> Measures:
+    """The same with how the ranks belong together, and what runs beside them."""
+    ranks = seen.case.ranks
+    return replace(
+        seen,
+        structure=structure_of(ranks),
+        surroundings=surroundings(seen.case),
+        replicas=compare(ranks),
+    )
+
+
+def _with_steps(seen: Measures) -> Measures:
+    """The same with what step records show."""
+    case = seen.case
     if not any(len(rank.steps) for rank in case.ranks):
         return replace(seen, missing=_not_recorded(case))
     serving = servers(case.ranks)
@@ -278,6 +323,18 @@ def _newest_stalls(
         joined, attribution = joined.between(first, count), attribution.between(first, count)
     return find_stalls(joined, attribution, ranks)
 
+
+PARTS: Mapping[str, Callable[[Measures], Measures]] = {
+    "the job's structure": _with_structure,
+    "step records": _with_steps,
+    "flight-recorder dumps": _with_collectives,
+    "stacks": _with_stacks,
+    "profiler traces": _with_traces,
+    "failures": _with_postmortem,
+    "GPUs": _with_devices,
+    "XIDs": _with_xids,
+}
+"""What is analysed -> how it extends the measures. Each may read what those before it added."""
 
 MORE_STEPS = "let the job run for some tens of steps with every rank under `mgpu-doctor run`"
 REMEDIES = {

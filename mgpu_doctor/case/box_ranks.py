@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 import numpy as np
 from mgpu_probes.inprocess.layout import BOX_SUFFIX, PHASES
+from msgspec import Meta
 
 from mgpu_doctor.case.captured_console import MESSAGE_LIMIT, shortened
+from mgpu_doctor.case.lenient_json import Json, reader
 from mgpu_doctor.case.model import Error, Event, Now, ProcessEnd, Rank, Records, State
 from mgpu_doctor.case.outcomes import by_rank, end_state, exit_status, living_state, without_rest
 from mgpu_doctor.case.process_metadata import ProcessMetadata, process_metadata
 from mgpu_doctor.case.this_machine import Here
-from mgpu_doctor.case.untrusted_json import number, text, whole
+from mgpu_doctor.case.untrusted_json import number, text
 from mgpu_doctor.recording.box import Box
 
 UNKNOWN_HOST = ""
@@ -142,20 +145,45 @@ def _gone(box: Box, moment: Moment, exited: ProcessEnd | None, said: float | Non
     return moment.over or said is not None or moment.here.booted_since(box)
 
 
+class _Traceback(str):
+    """The two ends of a traceback, made harmless."""
+
+    __slots__ = ()
+
+    @classmethod
+    def from_json(cls, value: Json) -> _Traceback:
+        """Raises ValueError if it is no text."""
+        if not isinstance(value, str):
+            raise ValueError("it is no text")
+        return cls(shortened(value))
+
+
+class _LastWords(msgspec.Struct):
+    """What a rank wrote about the exception that ended it."""
+
+    type: Annotated[str, Meta(max_length=200)] | None = None
+    message: Annotated[str, Meta(max_length=MESSAGE_LIMIT)] = ""
+    file: Annotated[str, Meta(max_length=1000)] | None = None
+    line: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
+    function: Annotated[str, Meta(max_length=200)] | None = None
+    traceback: _Traceback = _Traceback()
+
+
+_read_last_words = reader(_LastWords)
+
+
 def _error(box: Box, said: float | None, offset: float) -> Error | None:
-    words = box.last_words
-    kind = text(words.get("type"), 200)
-    if box.state != "exception" and kind is None:
+    words = _read_last_words(box.last_words) or _LastWords()
+    if box.state != "exception" and words.type is None:
         return None
     raised = [event.start_ns / 1e9 + offset for event in box.events if event.kind == "exception"]
-    trace = words.get("traceback")
     return Error(
-        type=kind or "unknown exception",
-        message=text(words.get("message"), MESSAGE_LIMIT) or "",
-        file=text(words.get("file"), 1000),
-        line=whole(words.get("line"), 0, 1 << 31),
-        function=text(words.get("function"), 200),
-        traceback=shortened(trace) if isinstance(trace, str) else "",
+        type=words.type or "unknown exception",
+        message=words.message,
+        file=words.file,
+        line=words.line,
+        function=words.function,
+        traceback=str(words.traceback),
         at=number(raised[-1]) if raised else said,
     )
 

@@ -6,17 +6,20 @@ files or from a recording's `flight/`. Parsing dumps is `mgpu_probes.outside.fli
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated, NamedTuple
 
+import msgspec
 from mgpu_probes.outside.flight.flight_dumps import read_dump
 from mgpu_probes.outside.torch_pickles import NotAFlightError
 from mgpu_probes.outside.untrusted_files import entries_below, within_budget
+from msgspec import Meta
 
-from mgpu_doctor.case.untrusted_json import Json, moment, number, text, whole
+from mgpu_doctor.case.lenient_json import Json, Moment, Positive, Whole, reader
 from mgpu_doctor.case.user_code import is_user_code
 
 MOST_FILES = 16_384
@@ -29,6 +32,7 @@ MOST_RANKS = 1 << 17
 MOST_RANK = (1 << 20) - 1
 MOST_TEXT = 400
 MOST_TENSORS = 1_024
+MOST_DIMENSIONS = 64
 REMEMBERED = 64
 """Dumps kept in memory: who watches a job comes back to its files every few seconds, and one of
 them takes longer to read than all else of a recording."""
@@ -69,13 +73,12 @@ class Collective:
     """Seconds since the epoch at which NCCL was seen to have begun it; before, it is queued."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """How far a rank is in a group, by the recorder's own count."""
 
-    enqueued: int | None
-    started: int | None
-    completed: int | None
+    enqueued: Whole | None = None
+    started: Whole | None = None
+    completed: Whole | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,79 @@ class Flight:
     """Operations that it counted and did not record, as gloo's sends and receives (torch 2.13)."""
     slack: float = 0.0
     """Seconds by which it may have been dumped before `at`."""
+
+
+_Text = Annotated[str, Meta(max_length=MOST_TEXT)]
+_Name = Annotated[str, Meta(max_length=32)]
+_Rank = Annotated[int, Meta(ge=0, le=MOST_RANK)]
+_Shape = Annotated[tuple[Whole, ...], Meta(max_length=MOST_DIMENSIONS)]
+_Shapes = Annotated[tuple[_Shape, ...], Meta(max_length=MOST_TENSORS)]
+_Ranks = Annotated[tuple[_Rank, ...], Meta(max_length=MOST_RANKS)]
+
+
+class _Place(NamedTuple):
+    """A line of code, as dumps list it."""
+
+    file: _Text = "?"
+    line: Whole | None = None
+    function: _Text = "?"
+
+
+_read_place = reader(_Place)
+
+
+class _ListedPlace:
+    """A place that stays in its list even if it cannot be read: stacks hold indices."""
+
+    __slots__ = ("place",)
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    @classmethod
+    def from_json(cls, value: Json) -> _ListedPlace:
+        """Never fails."""
+        place = _read_place(value) or _Place()
+        return cls((place.file, place.line, place.function))
+
+
+class _Entry(msgspec.Struct):
+    """A collective in the normalized form."""
+
+    group: _Text = "?"
+    sequence: Whole | None = None
+    operation: _Text = "?"
+    inputs: _Shapes = ()
+    outputs: _Shapes = ()
+    dtypes: Annotated[tuple[_Name, ...], Meta(max_length=2 * MOST_TENSORS)] = ()
+    state: _Name | None = None
+    retired: bool | None = None
+    created: Moment | None = None
+    stack: Annotated[tuple[Whole, ...], Meta(max_length=MOST_FRAMES)] = ()
+    timeout: float | None = None
+    p2p: bool = False
+    backend: _Name | None = None
+    started: Moment | None = None
+
+
+class _Dump(msgspec.Struct):
+    """The normalized form, without its collectives."""
+
+    rank: _Rank | None = None
+    source: _Text = "?"
+    version: _Name | None = None
+    places: Annotated[tuple[_ListedPlace, ...], Meta(max_length=MOST_PLACES)] = ()
+    groups: Annotated[dict[_Text, _Ranks], Meta(max_length=MOST_GROUPS)] = {}
+    progress: Annotated[dict[_Text, Progress], Meta(max_length=MOST_GROUPS)] = {}
+    at: Moment | None = None
+    slack: Annotated[float, Meta(ge=0)] = 0.0
+    host: Annotated[str, Meta(max_length=256)] | None = None
+    pid: Positive | None = None
+    lost: Whole = 0
+    unseen: Whole = 0
+
+
+_read_dump, _read_entry = reader(_Dump), reader(_Entry)
 
 
 def read_flights(path: Path) -> tuple[Flight, ...]:
@@ -138,28 +214,26 @@ def flight_of(form: Mapping[str, Json]) -> Flight:
     Raises NotAFlightError where that is no form.
     """
     listed = form.get("collectives")
-    if not isinstance(listed, list):
+    dump = _read_dump(form)
+    if not isinstance(listed, list) or dump is None:
         raise NotAFlightError("it holds no collectives")
-    places = _places(form.get("places"))
     cache: dict[tuple[int, ...], tuple[Place, ...]] = {}
-    read = tuple(
-        _collective(one, places, cache)
-        for one in listed[-MOST_COLLECTIVES:]
-        if isinstance(one, dict)
-    )
+    places = [listed_place.place for listed_place in dump.places]
+    entries = (_read_entry(entry) for entry in listed[-MOST_COLLECTIVES:])
+    read = tuple(_collective(entry, places, cache) for entry in entries if entry is not None)
     return Flight(
-        rank=whole(form.get("rank"), 0, MOST_RANK),
-        source=text(form.get("source"), MOST_TEXT) or "?",
-        version=text(form.get("version"), 32),
+        rank=dump.rank,
+        source=dump.source,
+        version=dump.version,
         collectives=read,
-        groups=dict(_groups(form.get("groups"))),
-        progress=dict(_progress(form.get("progress"))),
-        at=moment(form.get("at")),
-        slack=max(0.0, number(form.get("slack")) or 0.0),
-        host=text(form.get("host"), 256),
-        pid=whole(form.get("pid"), 1),
-        lost=(whole(form.get("lost")) or 0) + len(listed) - len(read),
-        unseen=whole(form.get("unseen")) or 0,
+        groups={name: tuple(sorted(set(ranks))) for name, ranks in dump.groups.items()},
+        progress=dump.progress,
+        at=dump.at,
+        slack=dump.slack,
+        host=dump.host,
+        pid=dump.pid,
+        lost=dump.lost + len(listed) - len(read),
+        unseen=dump.unseen,
     )
 
 
@@ -189,72 +263,27 @@ def _parsed(path: Path, root: Path, _version: tuple[int, ...]) -> Flight:
         raise NotAFlightError(f"{path.name} is no flight-recorder dump: {error}") from None
 
 
-def _places(listed: Json) -> list[Place]:
-    return [
-        (text(one[0], MOST_TEXT) or "?", whole(one[1]), text(one[2], MOST_TEXT) or "?")
-        if isinstance(one, list) and len(one) == 3
-        else ("?", None, "?")
-        for one in (listed[:MOST_PLACES] if isinstance(listed, list) else ())
-    ]
-
-
 def _collective(
-    entry: Mapping[str, Json],
-    places: list[Place],
-    cache: dict[tuple[int, ...], tuple[Place, ...]],
+    entry: _Entry, places: Sequence[Place], cache: dict[tuple[int, ...], tuple[Place, ...]]
 ) -> Collective:
-    stack = entry.get("stack")
-    indices = tuple(
-        one
-        for one in (stack[:MOST_FRAMES] if isinstance(stack, list) else ())
-        if isinstance(one, int) and 0 <= one < len(places)
-    )
+    indices = tuple(index for index in entry.stack if index < len(places))
     frames = cache.get(indices)
     if frames is None:
-        frames = cache.setdefault(indices, tuple(places[indice] for indice in indices))
-    retired = entry.get("retired")
+        frames = cache.setdefault(indices, tuple(places[index] for index in indices))
     return Collective(
-        group=text(entry.get("group"), MOST_TEXT) or "?",
-        sequence=whole(entry.get("sequence")),
-        operation=text(entry.get("operation"), MOST_TEXT) or "?",
-        inputs=_shapes(entry.get("inputs")),
-        outputs=_shapes(entry.get("outputs")),
-        dtypes=_texts(entry.get("dtypes")),
-        state=text(entry.get("state"), 32),
-        retired=retired if isinstance(retired, bool) else None,
-        created=moment(entry.get("created")),
+        group=entry.group,
+        sequence=entry.sequence,
+        operation=entry.operation,
+        inputs=entry.inputs,
+        outputs=entry.outputs,
+        dtypes=tuple(dtype or "?" for dtype in entry.dtypes),
+        state=entry.state,
+        retired=entry.retired,
+        created=entry.created,
         site=next((frame for frame in frames if is_user_code(frame[0])), None),
         frames=frames,
-        timeout=number(entry.get("timeout")),
-        p2p=entry.get("p2p") is True,
-        backend=text(entry.get("backend"), 32),
-        started=moment(entry.get("started")),
+        timeout=entry.timeout,
+        p2p=entry.p2p,
+        backend=entry.backend,
+        started=entry.started,
     )
-
-
-def _groups(told: Json) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for name, ranks in list(told.items())[:MOST_GROUPS] if isinstance(told, dict) else ():
-        if isinstance(ranks, list):
-            numbers = {whole(rank, 0, MOST_RANK) for rank in ranks[:MOST_RANKS]} - {None}
-            yield (
-                text(name, MOST_TEXT) or "?",
-                tuple(sorted(one for one in numbers if one is not None)),
-            )
-
-
-def _progress(told: Json) -> Iterator[tuple[str, Progress]]:
-    for name, counts in list(told.items())[:MOST_GROUPS] if isinstance(told, dict) else ():
-        if isinstance(counts, list) and len(counts) == 3:
-            yield text(name, MOST_TEXT) or "?", Progress(*(whole(count) for count in counts))
-
-
-def _shapes(listed: Json) -> tuple[tuple[int, ...], ...]:
-    shapes = listed[:MOST_TENSORS] if isinstance(listed, list) else ()
-    return tuple(
-        tuple(whole(one) or 0 for one in shape[:64]) for shape in shapes if isinstance(shape, list)
-    )
-
-
-def _texts(listed: Json) -> tuple[str, ...]:
-    values = listed[: 2 * MOST_TENSORS] if isinstance(listed, list) else ()
-    return tuple(text(value, 32) or "?" for value in values)

@@ -9,29 +9,45 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 from mgpu_probes.outside.jobs.launchers import find_launcher
+from msgspec import Meta
 
+from mgpu_doctor.case.lenient_json import Moment, reader
 from mgpu_doctor.case.model import Job, JobEnd, Outcome, Rank
 from mgpu_doctor.case.outcomes import outcome_of
-from mgpu_doctor.case.untrusted_json import Json, moment, text, whole, words
+from mgpu_doctor.case.untrusted_json import Json, moment, text, words
 from mgpu_doctor.formatting import name_signal
 
 SERVED = "ps"
 """The strategy of a job with parameter servers."""
 
 
+class _EndFile(msgspec.Struct):
+    """`end.json`."""
+
+    ended: Moment | None = None
+    exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
+    signal: Annotated[int, Meta(ge=1, le=64)] | None = None
+    asked: Annotated[str, Meta(max_length=20)] | None = None
+
+
+_read_end = reader(_EndFile)
+
+
 def ending(content: Mapping[str, Json], until: float | None) -> JobEnd:
     """How the job ended, by `end.json`. `until`: of a replay; before its end the job is running."""
-    at = moment(content.get("ended"))
-    if not content or (until is not None and (at is None or at > until)):
+    end = _read_end(content) if content else None
+    if end is None or (until is not None and (end.ended is None or end.ended > until)):
         return JobEnd()
     return JobEnd(
         over=True,
-        exit_code=whole(content.get("exit_code"), 0, 255),
-        signal=whole(content.get("signal"), 1, 64),
-        at=at,
-        asked=text(content.get("asked"), 20),
+        exit_code=end.exit_code,
+        signal=end.signal,
+        at=end.ended,
+        asked=end.asked,
     )
 
 

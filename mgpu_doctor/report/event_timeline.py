@@ -57,7 +57,7 @@ def _all(
         case = diagnosis.case
         yield from findings(diagnosis, followed)
         yield from of_gpus(case, devices)
-        yield from list_joins_and_ends(case)
+        yield from list_joins_and_ends(diagnosis)
         yield from exceptions(case)
         yield from signs(case)
         yield from list_rank_events(case)

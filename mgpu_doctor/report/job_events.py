@@ -19,9 +19,9 @@ import numpy as np
 from mgpu_probes.inprocess.layout import EVALUATION, EVENT_CAPACITY
 
 from mgpu_doctor.case.model import Case, Event, Outcome, Rank, State
+from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.formatting import format_count, format_ranks, format_seconds, format_signal
 from mgpu_doctor.report import text
-from mgpu_doctor.report.last_minute import find_failure_times
 from mgpu_doctor.report.text import line
 from mgpu_doctor.report.verdict import Tone
 
@@ -96,10 +96,11 @@ def hosts_of(case: Case) -> int:
     return len({rank.host for rank in (*case.ranks, *case.earlier)})
 
 
-def list_joins_and_ends(case: Case) -> Iterator[TimelineEvent]:
+def list_joins_and_ends(diagnosis: Diagnosis) -> Iterator[TimelineEvent]:
     """When ranks joined and ended, and when the job did."""
+    case = diagnosis.case
     ranks = (*case.earlier, *case.ranks)
-    hosts, failed_at = hosts_of(case), find_failure_times(case)
+    hosts, failed_at = hosts_of(case), diagnosis.latest_ends
     joined: dict[int, list[tuple[float, Rank]]] = defaultdict(list)
     ended: dict[tuple[str, Tone], list[tuple[float, Rank]]] = defaultdict(list)
     for rank in ranks:

@@ -12,39 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from mgpu_probes.outside.logs.log_lines import numbered_style, split_line
 
-from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
-from mgpu_doctor.analysis.postmortem.secondary_failures import is_secondary_failure
 from mgpu_doctor.case.model import Case, Outcome, Rank, State
 from mgpu_doctor.findings import Diagnosis, RankSummary
 from mgpu_doctor.formatting import UNKNOWN, format_bytes, format_ranks, format_seconds
 from mgpu_doctor.report import text
 from mgpu_doctor.report.rank_rows import NO_PHASE, state
 from mgpu_doctor.report.verdict import leading
-
-SEEN_LATE = 2.0
-"""Seconds by which a process may be gone before that is seen from outside: the kernel first closes
-its connections, which others notice, and takes down its memory (0.5 s seen on a busy machine)."""
-
-
-def find_failure_times(case: Case) -> Mapping[tuple[int | None, int | None], float]:
-    """(rank, pid) -> seconds since the epoch at which the first failing ranks ended at the latest,
-    if they left no error: seen from outside, or by a rank of the host that lost its connection."""
-    found = {}
-    for failure in find_first_failures(case):
-        if failure.at is None or (failure.error is not None and failure.error.at is not None):
-            continue
-        lost = [
-            rank.error.at
-            for rank in case.ranks
-            if rank.host == failure.host
-            and rank.error is not None
-            and rank.error.at is not None
-            and failure.at - SEEN_LATE <= rank.error.at < failure.at
-            and is_secondary_failure(rank.error)
-        ]
-        found[failure.rank, failure.pid] = min([failure.at, *lost])
-    return found
-
 
 MINUTE = 60.0
 LINES, UNLABELLED_LINES = 5, 12
@@ -118,8 +91,8 @@ def find_last_minute(diagnosis: Diagnosis) -> LastMinute | None:
         return None
     facts = {(rank.rank, rank.pid): rank for rank in case.ranks}
     pairs = [(one, facts.get((one.rank, one.pid))) for one in diagnosis.ranks]
-    failed_ranks = {(failure.rank, failure.pid) for failure in find_first_failures(case)}
-    ended = find_failure_times(case)
+    failed_ranks = {(failure.rank, failure.pid) for failure in diagnosis.first_failures}
+    ended = diagnosis.latest_ends
     failed = {id(one) for one, _ in pairs if (one.rank, one.pid) in failed_ranks}
     stopped = {
         id(one): ended.get((one.rank, one.pid), _stopped(rank, id(one) in failed))

@@ -20,7 +20,7 @@ from mgpu_doctor.rules.failures import (
     job_failure,
     process_limits,
 )
-from mgpu_doctor.rules.failures.log_rules import with_log_rules
+from mgpu_doctor.rules.failures.log_rules import make_log_rules
 from mgpu_doctor.rules.gpu import (
     ecc_errors,
     gpu_topology,
@@ -113,7 +113,9 @@ _DECLARED: tuple[Rule, ...] = (
     *doctor.RULES,
     *trace_time.RULES,
 )
-OWN: tuple[Rule, ...] = tuple(map(check_rule, with_log_rules(_DECLARED)))
+OWN: tuple[Rule, ...] = tuple(
+    map(check_rule, (*_DECLARED, *make_log_rules({rule.code for rule in _DECLARED})))
+)
 
 
 @dataclass(frozen=True, slots=True)

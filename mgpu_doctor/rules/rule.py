@@ -5,17 +5,21 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, get_args
 
 if TYPE_CHECKING:  # settings and texts of rules are needed where nothing is examined
     from mgpu_doctor.analysis.measures import Measures, Need
-    from mgpu_doctor.findings import Finding
+    from mgpu_doctor.findings import Evidence, Finding, Fix
 
 Limits = Mapping[str, float]
 """A rule's limits by name, as the user has set them or by default."""
 Examine = Callable[["Measures", Limits], Iterable["Finding"]]
 """Finds what is wrong. Pure: no I/O, no clock. Yields nothing if the evidence is inconclusive."""
+
+
+Add = Callable[["Finding", "Measures"], "Addition | None"]
+"""What a source adds to a finding of another detector; None: nothing about the same event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,35 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class Addition:
+    """What another source shows about the event of a finding."""
+
+    cause: str = ""
+    """Further sentences."""
+    evidence: tuple[Evidence, ...] = ()
+    fixes: tuple[Fix, ...] = ()
+    replaces: tuple[str, ...] = ()
+    gives_way: bool = False
+    """As in `Finding`."""
+
+    def extend(self, finding: Finding) -> Finding:
+        """The finding with all of this."""
+        return replace(
+            finding,
+            cause=" ".join(text for text in (finding.cause, self.cause) if text),
+            evidence=(*finding.evidence, *self.evidence),
+            fixes=(*finding.fixes, *self.fixes),
+            replaces=(*finding.replaces, *self.replaces),
+            gives_way=finding.gives_way or self.gives_way,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Detector:
     """One way to detect a finding, from the facts of one source."""
 
-    examine: Examine
+    examine: Examine | None
+    """None: the source only adds to what other detectors find."""
     measured: str = ""
     """How it detects the finding, in words."""
     needs: tuple[Need, ...] = ()
@@ -43,6 +72,8 @@ class Detector:
     """It does not run if any of these was measured: they decide better."""
     fallback: bool = False
     """It runs only if no other detector of the rule found anything."""
+    add: Add | None = None
+    """What it adds to the rule's findings."""
 
     def applies_to(self, measures: Measures) -> bool:
         """Whether the measures that it needs are there, and no better ones."""
@@ -71,7 +102,8 @@ class Rule:
     """What to do, in a few lines."""
     examine: Examine
     needs: tuple[Need, ...] = ()
-    """If one of these was not measured, the diagnosis lists under `unexamined` why."""
+    """If one of these was not measured, the diagnosis lists under `unexamined` why. The same goes
+    for the needs of `alternatives`."""
     alternatives: tuple[Detector, ...] = ()
     replaces: tuple[str, ...] = ()
     """Codes that this finding makes redundant for the same culprit: one cause, one finding."""
@@ -96,12 +128,29 @@ class Rule:
         return {limit.name: limit.default for limit in self.limits}
 
     def apply(self, measures: Measures, limits: Limits) -> list[Finding]:
-        """What its detectors find."""
+        """What its detectors find, with what other sources add to it."""
         findings: list[Finding] = []
         for detector in self.detectors:
-            if detector.applies_to(measures) and not (detector.fallback and findings):
+            if detector.examine is None or not detector.applies_to(measures):
+                continue
+            if not (detector.fallback and findings):
                 findings += detector.examine(measures, limits)
+        for detector in self.alternatives:
+            if detector.add is not None and detector.applies_to(measures):
+                additions = [detector.add(finding, measures) for finding in findings]
+                pairs = zip(findings, additions, strict=True)
+                findings = [each if more is None else more.extend(each) for each, more in pairs]
         return findings
+
+    def list_unmet_needs(self, measures: Measures) -> list[Need]:
+        """The measures that are missing for a detector of which no better one took the place."""
+        return [
+            need
+            for detector in self.detectors
+            if not any(measures.has(better) for better in detector.unless)
+            for need in detector.needs
+            if not measures.has(need)
+        ]
 
 
 class RuleError(ValueError):

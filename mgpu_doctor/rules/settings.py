@@ -31,7 +31,8 @@ class Settings:
     values: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     ignore: frozenset[str] = frozenset()
     forgiving: bool = False
-    """A rule of ours that fails is told under `unexamined`, as one of another package always is."""
+    """If a rule of ours or a part of the analysis raises an exception, the diagnosis goes on
+    without it and lists it under `unexamined`, as it always does with rules of other packages."""
 
     def limits(self, rule: Rule) -> Limits:
         """The rule's limits with what the user has set."""

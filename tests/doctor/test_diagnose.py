@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mgpu_doctor import diagnose as module
+from mgpu_doctor.analysis import measures as measures_module
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.model import Gap, Now, Outcome, State, Unexamined
 from mgpu_doctor.diagnose import diagnose, folded, ordered
@@ -197,6 +198,23 @@ def test_a_broken_rule_of_ours_is_told_to_users_and_shown_to_us(
     diagnosis = diagnose(case, Settings(forgiving=True))
     assert [one.code for one in diagnosis.findings] == ["straggler-compute"]
     assert [one.probe for one in diagnosis.unexamined] == ["rule ours"]
+
+
+def test_users_get_the_other_findings_if_the_post_mortem_crashes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise KeyError("no such rank")
+
+    monkeypatch.setattr(measures_module, "examine_failures", crash)
+    case = synthetic_case(Synthetic(faults=[Fault(1, "forward", 20)]))
+    with pytest.raises(KeyError):
+        diagnose(case)
+    diagnosis = diagnose(case, Settings(forgiving=True))
+    assert [one.code for one in diagnosis.findings] == ["straggler-compute"]
+    assert [(one.probe, one.reason) for one in diagnosis.unexamined] == [
+        ("analysis of failures", "it failed with KeyError: 'no such rank'")
+    ]
 
 
 def test_of_a_running_job_the_ranks_are_told_as_they_are_of_late() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from mgpu_doctor.analysis.postmortem.log_match_fit import BETWEEN
+from mgpu_doctor.analysis.postmortem.log_verdict import BETWEEN
 from mgpu_doctor.rules.catalogue import OWN
 from mgpu_doctor.signatures.signature import Role, Signature
 from tests.support.loops import over

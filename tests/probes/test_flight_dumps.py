@@ -285,3 +285,10 @@ def test_escapes_and_markup_do_not_come_through_a_dump() -> None:
 )
 def test_own_code_is_told_from_packages(file: str, own: bool) -> None:
     assert is_user_code(file) is own
+
+
+def test_a_place_that_cannot_be_read_keeps_its_index() -> None:
+    entry = {"group": "0", "operation": "all_reduce", "stack": [1, 9, "x"]}
+    places = ["nonsense", ["train.py", 87, "main"]]
+    (read,) = flight_of({"collectives": [entry], "places": places}).collectives
+    assert read.frames == (("train.py", 87, "main"),)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures
 from mgpu_doctor.analysis.postmortem.rank_failures import (
     FailureKind,
     RankFailure,
@@ -33,14 +32,14 @@ class Stall:
     threshold: float
 
 
-def find_dead_rank_stall(case: Case) -> Stall | None:
-    """The stall, where there is one: live, or until somebody ended the whole job.
+def find_dead_rank_stall(failed: tuple[RankFailure, ...], case: Case) -> Stall | None:
+    """The stall, where there is one: live, or until somebody ended the whole job. `failed`: the
+    first failures.
 
     Once the launcher itself has ended the job because of the death, the others wait no more.
     """
     if case.job.outcome in (Outcome.COMPLETED, Outcome.FAILED):
         return None
-    failed = find_first_failures(case)
     culprits = failed or tuple(_as_fall(rank) for rank in _first_to_leave(case.ranks))
     if not culprits:
         return None

@@ -17,22 +17,24 @@ from mgpu_doctor.analysis.postmortem.rank_failures import (
     VANISHED_ONLY,
     FailureKind,
     RankFailure,
-    find_rank_failures,
     place,
 )
+from mgpu_doctor.analysis.postmortem.secondary_failures import is_secondary_failure
 from mgpu_doctor.case.model import Case, State
 
 TOGETHER = 1.0
 """Seconds within which the same signal on several ranks counts as one event. torch.distributed's
 agent sends SIGKILL to ranks that ignore its SIGTERM 30 s later: those must not count."""
+SEEN_LATE = 2.0
+"""Seconds by which a process may be gone before that is seen from outside: the kernel first closes
+its connections, which others notice, and takes down its memory (0.5 s seen on a busy machine)."""
 
 
-def find_first_failures(case: Case) -> tuple[RankFailure, ...]:
-    """Returns the first failure and those of other ranks that belong to the same event.
+def find_first_failures(found: tuple[RankFailure, ...], case: Case) -> tuple[RankFailure, ...]:
+    """Returns the first of all failures and those of other ranks that belong to the same event.
 
     Empty if no rank failed, if all failures are secondary and none is clearly the first, or if the
     order is unknown (`find_unordered_failures`)."""
-    found = find_rank_failures(case)
     own = _own(found)
     if _unordered(own, case):
         return ()
@@ -47,10 +49,10 @@ def find_first_failures(case: Case) -> tuple[RankFailure, ...]:
     )
 
 
-def find_unordered_failures(case: Case) -> tuple[RankFailure, ...]:
+def find_unordered_failures(found: tuple[RankFailure, ...], case: Case) -> tuple[RankFailure, ...]:
     """Ranks that failed by themselves in different ways, where nothing tells which was first: logs
     of several ranks without time stamps."""
-    own = _own(find_rank_failures(case))
+    own = _own(found)
     return tuple(own) if _unordered(own, case) else ()
 
 
@@ -67,6 +69,25 @@ def list_victims(case: Case, culprits: Iterable[RankFailure]) -> tuple[int, ...]
             and not (rank.state is State.EXITED and not rank.exit_code)
         )
     )
+
+
+def find_latest_end(failure: RankFailure, case: Case) -> float | None:
+    """When a rank that left no error had failed at the latest, in seconds since the epoch: when
+    its process was seen to be gone, or when others of its host lost their connection to it.
+    None: its own error says when, or it is unknown."""
+    gone = failure.at
+    if gone is None or (failure.error is not None and failure.error.at is not None):
+        return None
+    lost = (
+        rank.error.at
+        for rank in case.ranks
+        if rank.host == failure.host
+        and rank.error is not None
+        and rank.error.at is not None
+        and gone - SEEN_LATE <= rank.error.at < gone
+        and is_secondary_failure(rank.error)
+    )
+    return min((gone, *lost))
 
 
 def _own(found: Iterable[RankFailure]) -> list[RankFailure]:

@@ -1,11 +1,13 @@
-"""The post-mortem of a job: which ranks failed, which failed first, and what the console says.
+"""The post-mortem of a job: which ranks failed, which failed first and why, and what the console
+says.
 
 It is computed once, by `measure`. Rules read it; none judges the failures again. Pure.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import signal
+from dataclasses import dataclass, replace
 
 from mgpu_doctor.analysis.postmortem.dead_rank_stall import Stall, find_dead_rank_stall
 from mgpu_doctor.analysis.postmortem.failure_order import (
@@ -13,13 +15,19 @@ from mgpu_doctor.analysis.postmortem.failure_order import (
     find_unordered_failures,
 )
 from mgpu_doctor.analysis.postmortem.log_verdict import LogCause, judge_log
+from mgpu_doctor.analysis.postmortem.out_of_memory import find_out_of_memory, is_cleared
 from mgpu_doctor.analysis.postmortem.rank_failures import (
+    SEEN_FROM_OUTSIDE,
     FailureKind,
     RankFailure,
     find_rank_failures,
 )
-from mgpu_doctor.analysis.postmortem.unexplained_failures import find_absent_ranks, find_early_exits
-from mgpu_doctor.case.model import Case, Outcome, Rank
+from mgpu_doctor.analysis.postmortem.unexplained_failures import (
+    find_absent_ranks,
+    find_early_exits,
+    find_killed_helper,
+)
+from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +43,48 @@ class PostMortem:
     survivors still wait (a hang), or if it is not yet known how a rank ended."""
     unordered: tuple[RankFailure, ...] = ()
     """Failures of different kinds, if it is unknown which was first."""
+    out_of_memory: tuple[RankFailure, ...] = ()
+    """The culprits that host memory ended; also if everything was killed at once."""
     stall: Stall | None = None
     """Survivors that wait for a rank that is gone."""
     early_exits: tuple[Rank, ...] = ()
     """Ranks that exited normally and thereby broke the others' connections."""
     absent: tuple[Rank, ...] = ()
     """Ranks that never joined the process group."""
+    killed_helper: ProcessEnd | None = None
+    """A process that is no rank and was killed just before the ranks failed."""
     log: tuple[LogCause, ...] = ()
     """What ended the job by its console text, and the defects that the text reports."""
+
+    def log_cause(self, code: str) -> LogCause | None:
+        """What the console says of a code."""
+        return next((cause for cause in self.log if cause.code == code), None)
+
+    @property
+    def fatal_log_cause(self) -> LogCause | None:
+        """What ended the job by its console text."""
+        return next((cause for cause in self.log if cause.is_fatal), None)
 
 
 def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostMortem:
     """The post-mortem of a job. `shows_waiting`: whether stacks or a flight recorder show whom the
     ranks wait for, which says more than any time-out in the console."""
-    failures, first = find_rank_failures(case), find_first_failures(case)
-    stall = find_dead_rank_stall(case)
+    failures = find_rank_failures(case)
+    first = tuple(_with_memory(failure, case) for failure in find_first_failures(failures, case))
+    stall = find_dead_rank_stall(first, case)
+    culprits = () if stall is not None else _find_culprits(first, case)
     return PostMortem(
         failures=failures,
         first=first,
-        culprits=() if stall is not None else _find_culprits(first, case),
-        unordered=find_unordered_failures(case),
+        culprits=culprits,
+        unordered=find_unordered_failures(failures, case),
+        out_of_memory=tuple(
+            failure for failure in culprits or _killed_at_once(first, case) if failure.memory
+        ),
         stall=stall,
         early_exits=find_early_exits(failures, case),
         absent=find_absent_ranks(first, case),
+        killed_helper=find_killed_helper(failures, first, case),
         log=judge_log(
             case, first, blames_symptoms=stall is None and not shows_waiting, is_flat=is_flat
         ),
@@ -71,3 +98,39 @@ def _find_culprits(first: tuple[RankFailure, ...], case: Case) -> tuple[RankFail
     if first and outcome is Outcome.RUNNING and first[0].kind is FailureKind.VANISHED:
         return ()  # its exit status may still become known
     return first
+
+
+def _killed_at_once(first: tuple[RankFailure, ...], case: Case) -> tuple[RankFailure, ...]:
+    """The ranks of a job that was killed as a whole without being asked to end: a control group's
+    kill of all its processes looks like somebody's `kill -9` of the job."""
+    if case.job.outcome is not Outcome.KILLED or case.job.asked is not None:
+        return ()
+    killed = tuple(failure for failure in first if failure.kind is FailureKind.KILLED)
+    return killed or tuple(_with_memory(failure, case) for failure in _killed_before_ranks(case))
+
+
+def _killed_before_ranks(case: Case) -> tuple[RankFailure, ...]:
+    """Processes that SIGKILL ended before any of them was a rank."""
+    if case.ranks or case.job.signal != signal.SIGKILL:
+        return ()
+    host = case.job.hosts[0] if len(case.job.hosts) == 1 else None
+    return tuple(
+        RankFailure(
+            FailureKind.KILLED,
+            None,
+            "exit status",
+            SEEN_FROM_OUTSIDE,
+            host=host,
+            pid=end.pid,
+            signal=signal.SIGKILL,
+            at=end.at,
+        )
+        for end in case.ends
+        if end.signal == signal.SIGKILL
+    )
+
+
+def _with_memory(failure: RankFailure, case: Case) -> RankFailure:
+    """The same with whether host memory ended it."""
+    memory = find_out_of_memory(failure, case)
+    return replace(failure, memory=memory, is_cleared=is_cleared(failure, case))

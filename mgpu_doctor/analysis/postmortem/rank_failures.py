@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from mgpu_doctor.analysis.postmortem.nested_errors import original, wrapped_in
+from mgpu_doctor.analysis.postmortem.exception_texts import original, wrapped_in
 from mgpu_doctor.analysis.postmortem.secondary_failures import (
     CLOSING_SIGNALS,
     find_aborts_for_others,
     is_secondary_failure,
 )
+from mgpu_doctor.case.ending_records import MemoryGroup
 from mgpu_doctor.case.model import Case, Error, LoggedEnd, Outcome, Rank, State
 
 SEEN_BY_ITSELF, SEEN_FROM_OUTSIDE, TOLD_BY_CONSOLE, VANISHED_ONLY = 0.99, 0.97, 0.8, 0.6
@@ -33,6 +34,57 @@ class FailureKind(str, Enum):
     EXIT = "exit"
     VANISHED = "vanished"
     SECONDARY = "secondary"
+
+
+class MemoryProof(Enum):
+    """What shows that host memory ran out."""
+
+    KERNEL_LOG = "kernel log"
+    """It names the process that the OOM killer took."""
+    GROUP_COUNTER = "group counter"
+    """The count of kills rose in the control group of the process."""
+    MACHINE_COUNTER = "machine counter"
+    FULL_SAMPLE = "full sample"
+    """Memory was full in the last sample, and nothing counted kills."""
+    REFUSAL = "refusal"
+    """The allocator's own exception."""
+
+
+class FullMemory(Enum):
+    """What was full."""
+
+    GROUP = "control group"
+    MACHINE = "machine"
+    PROCESS_LIMIT = "process limit"
+    REFUSED = "refused"
+    """The system refused memory, it is unknown why."""
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfMemory:
+    """How host memory ended a rank or a child of it. Memory is in bytes."""
+
+    proof: MemoryProof
+    confidence: float
+    pid: int | None
+    """Who was killed, or was refused memory."""
+    is_child: bool
+    """That was a child of the rank, such as a data-loader worker."""
+    full: FullMemory = FullMemory.UNKNOWN
+    limit: int | None = None
+    group: str | None = None
+    """The control group that has this limit."""
+    counted: MemoryGroup | None = None
+    """The control group whose counters are evidence."""
+    resident: int | None = None
+    """Of the killed process, by the kernel's log."""
+    machine_kills: int | None = None
+    """Processes that the OOM killer took on the host meanwhile."""
+    sampled: tuple[int, int] | None = None
+    """Memory in use in the last sample, and how much there is."""
+    process_limits: tuple[tuple[str, int], ...] = ()
+    """Name (`address_space`, `data`) and limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +112,10 @@ class RankFailure:
     """Place among what all ranks printed when they ended, where one text tells of all of them."""
     aborted_leaving: bool = False
     """Native code aborted the process while its interpreter went down."""
+    memory: OutOfMemory | None = None
+    """How host memory ended it; None: nothing shows that it did, or it was not judged."""
+    is_cleared: bool = False
+    """The kernel's log was read and names other processes alone: it did not kill this one."""
 
 
 def last_finished_step(rank: Rank) -> int | None:

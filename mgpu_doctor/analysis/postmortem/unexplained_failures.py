@@ -1,5 +1,5 @@
 """Why a job failed in which no rank shows a cause of its own: ranks that exited early or never
-joined the process group. Pure."""
+joined the process group, or a process that is no rank and was killed. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from collections.abc import Sequence
 
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.analysis.postmortem.secondary_failures import is_rendezvous_timeout
-from mgpu_doctor.case.model import Case, Outcome, Rank, State
+from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank, State
+
+SOON_AFTER = 60.0
+"""Seconds after the end of a helper process within which the ranks fail because of it."""
+DEADLY = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL)
+"""Signals that nobody sends to a helper whose work is done, as SIGPIPE in a shell's pipe."""
 
 
 def find_absent_ranks(first: Sequence[RankFailure], case: Case) -> tuple[Rank, ...]:
@@ -51,6 +56,28 @@ def find_early_exits(failed: Sequence[RankFailure], case: Case) -> tuple[Rank, .
     ]
     known = len(gone) + len(stood) == (case.job.world_size or len(case.ranks)) == len(case.ranks)
     return tuple(gone) if known and stood else ()
+
+
+def find_killed_helper(
+    failed: Sequence[RankFailure], first: Sequence[RankFailure], case: Case
+) -> ProcessEnd | None:
+    """Returns the job's first process that was killed or crashed in the minute before any rank of a
+    failed job failed. None if there is none, if a rank failed by itself, if it is unknown when the
+    ranks failed, or if the job outlived such an end earlier, as a job does that ends its helpers by
+    SIGKILL. Data-loader workers do not count: their rank fails by itself."""
+    times = [failure.at for failure in failed if failure.at is not None]
+    if case.job.outcome is not Outcome.FAILED or first or not times or len(times) < len(failed):
+        return None
+    ranks = {rank.pid for rank in (*case.ranks, *case.earlier)}
+    ends = [
+        end
+        for end in case.ends
+        if end.pid not in ranks and end.signal in DEADLY and end.at < min(times)
+    ]
+    helper = min(ends, key=lambda end: end.at, default=None)
+    if helper is None or min(times) - helper.at > SOON_AFTER:
+        return None
+    return helper
 
 
 def _in_order(rank: Rank) -> bool:

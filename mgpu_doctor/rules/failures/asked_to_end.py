@@ -10,6 +10,8 @@ from mgpu_doctor.analysis.postmortem.failure_order import list_victims
 from mgpu_doctor.case.model import Case, Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.log_rules import log_detector
+from mgpu_doctor.rules.gpu.xid_evidence import XIDS_OF_ENDS
 from mgpu_doctor.rules.rule import Limits, Rule
 
 _HANGUP = "SIGHUP ends what was started in a terminal when the terminal or its SSH session closes."
@@ -103,6 +105,7 @@ RULES: tuple[Rule, ...] = (
         thresholds="No threshold: what the system itself says decides.",
         fixes="Start it in tmux or with `setsid nohup`, or submit it to a scheduler.",
         examine=_hangup,
+        alternatives=(log_detector("failed-hangup"), XIDS_OF_ENDS),
         replaces=("failed-killed", "failed-exception", "failed-signal"),
     ),
     Rule(
@@ -113,5 +116,6 @@ RULES: tuple[Rule, ...] = (
         thresholds="No threshold: what the system itself says decides.",
         fixes="Resume from the newest whole checkpoint.",
         examine=_interrupted,
+        alternatives=(log_detector("failed-interrupted"), XIDS_OF_ENDS),
     ),
 )

@@ -13,6 +13,8 @@ from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.log_rules import log_detector
+from mgpu_doctor.rules.gpu.xid_evidence import XIDS_OF_ENDS
 from mgpu_doctor.rules.rule import Limits, Rule
 
 SEEN, GUESSED = 0.9, 0.7
@@ -118,6 +120,7 @@ RULES: tuple[Rule, ...] = (
         fixes="Look at what the missing rank does before init_process_group; check WORLD_SIZE, "
         "MASTER_ADDR and MASTER_PORT.",
         examine=_examine,
+        alternatives=(log_detector("failed-rendezvous"), XIDS_OF_ENDS),
     ),
     Rule(
         code="failed-world-size",
@@ -129,6 +132,7 @@ RULES: tuple[Rule, ...] = (
         thresholds=f"No threshold: numbers are compared. Confidence {SEEN}.",
         fixes="Let the launcher set WORLD_SIZE; do not override it in the script.",
         examine=_world_size,
+        alternatives=(log_detector("failed-world-size"), XIDS_OF_ENDS),
         replaces=("failed-rendezvous", "failed-exception"),
     ),
 )

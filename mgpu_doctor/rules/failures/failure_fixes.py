@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from mgpu_doctor.analysis.postmortem.nested_errors import in_backward
+from mgpu_doctor.analysis.postmortem.exception_texts import in_backward
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.case.model import Error, Job
 from mgpu_doctor.findings import Fix

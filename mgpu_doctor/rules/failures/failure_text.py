@@ -9,13 +9,13 @@ import signal
 from collections.abc import Iterable
 from itertools import takewhile
 
-from mgpu_doctor.analysis.postmortem.nested_errors import in_backward, operation
+from mgpu_doctor.analysis.postmortem.exception_texts import in_backward, operation
 from mgpu_doctor.analysis.postmortem.rank_failures import FATAL, FailureKind, RankFailure
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Error, Job, Rank
 from mgpu_doctor.findings import Culprit, Evidence
 from mgpu_doctor.formatting import format_ranks, format_share, format_signal
-from mgpu_doctor.rules.memory.oom_evidence import cleared, out_of_memory
+from mgpu_doctor.rules.memory.oom_evidence import describe_full_memory
 
 FULL_MEMORY = 0.95
 """Share of host memory from which the kernel's OOM killer is a likely sender of SIGKILL
@@ -226,8 +226,8 @@ def cause_of(failure: RankFailure, case: Case) -> str:
 
 
 def _of_kill(failure: RankFailure, case: Case) -> str:
-    if (death := out_of_memory(failure, case)) is not None:
-        return f"The kernel's OOM killer took it: {death.bound}."
+    if failure.memory is not None:
+        return f"The kernel's OOM killer took it: {describe_full_memory(failure.memory)}."
     if failure.kind is FailureKind.VANISHED:
         return (
             "Its process is gone, and it left neither an exit code nor an exception: it was "
@@ -236,7 +236,7 @@ def _of_kill(failure: RankFailure, case: Case) -> str:
     name = format_signal(failure.signal) if failure.signal is not None else "a signal"
     if failure.signal != signal.SIGKILL:
         return f"Somebody sent {name} to this process alone, before any other rank ended."
-    if cleared(failure, case):
+    if failure.is_cleared:
         return (
             "SIGKILL came from outside this process, and not from the kernel's OOM killer, whose "
             "log does not name it: a guard of memory such as earlyoom or systemd-oomd, a scheduler "

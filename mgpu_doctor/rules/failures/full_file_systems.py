@@ -12,8 +12,8 @@ from mgpu_doctor.analysis.postmortem.child_processes import (
     ending_of,
     parse_lost_workers,
 )
+from mgpu_doctor.analysis.postmortem.exception_texts import SystemRefusal, parse_system_error
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
-from mgpu_doctor.analysis.postmortem.system_errors import SystemRefusal, parse_system_error
 from mgpu_doctor.case.ending_records import Place
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Fix

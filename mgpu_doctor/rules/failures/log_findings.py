@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
-from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES, KNOWN
-from mgpu_doctor.analysis.postmortem.log_verdict import LaggingRanks, LogCause, size_of
+from mgpu_doctor.analysis.postmortem.log_verdict import (
+    GENERIC_CODES,
+    KNOWN,
+    LaggingRanks,
+    LogCause,
+    size_of,
+)
 from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.log_matches import LogMatch
 from mgpu_doctor.case.model import Case, State
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.rule import Addition
 from mgpu_doctor.signatures.signature import Role, Signature
 
 PARTED = "hang-collective-mismatch"
@@ -52,6 +57,7 @@ def make_finding(cause: LogCause, case: Case) -> Finding:
         since_step=first.last_step if first else late.last if late else None,
         fixes=(fix(cause),),
         replaces=() if symptom or cause.code in GENERIC_CODES else tuple(sorted(GENERIC_CODES)),
+        gives_way=cause.is_fatal,
     )
 
 
@@ -117,18 +123,17 @@ def _late_fix(late: LaggingRanks) -> Fix:
     )
 
 
-def add_log_evidence(found: Finding, cause: LogCause) -> Finding:
-    """A finding of the same code, with what the console says about it if it does not say so yet."""
-    if fix(cause) in found.fixes:
-        return found
+def make_addition(finding: Finding, cause: LogCause) -> Addition | None:
+    """What the console adds to a finding of the same code; None: the finding says it already."""
+    if fix(cause) in finding.fixes:
+        return None
     meaning = filled(cause.signature.meaning, cause.signature, cause.signs[0])
-    known = {one.value for one in found.evidence}
-    more = tuple(one for one in evidence(cause) if one.value not in known)
-    return replace(
-        found,
-        cause=found.cause if meaning in found.cause else f"{found.cause} {meaning}",
-        evidence=(*found.evidence, *more),
-        fixes=(*found.fixes, fix(cause)),
+    known = {piece.value for piece in finding.evidence}
+    return Addition(
+        cause="" if meaning in finding.cause else meaning,
+        evidence=tuple(piece for piece in evidence(cause) if piece.value not in known),
+        fixes=(fix(cause),),
+        gives_way=cause.is_fatal,
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import signal
 
+from mgpu_doctor.analysis.postmortem.exception_texts import parse_system_error
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
-from mgpu_doctor.analysis.postmortem.system_errors import parse_system_error
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Fix
 from mgpu_doctor.rules.failures import failure_text

@@ -13,6 +13,8 @@ from mgpu_doctor.case.ending_records import LimitedProcess
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.log_rules import log_detector
+from mgpu_doctor.rules.gpu.xid_evidence import XIDS_OF_ENDS
 from mgpu_doctor.rules.rule import Limits, Rule
 
 REPLACED = ("failed-exception", "failed-signal", "failed-killed", "failed-dataloader-worker")
@@ -76,6 +78,7 @@ def rule(
         thresholds=thresholds,
         fixes=fixes,
         examine=examine_for(code, reason_of),
+        alternatives=(log_detector(code), *((XIDS_OF_ENDS,) if family == "failed" else ())),
         replaces=REPLACED,
     )
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
+from mgpu_doctor.analysis.postmortem.driver_xids import Xid
+from mgpu_doctor.analysis.postmortem.log_verdict import GENERIC_CODES
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_count, format_seconds
 from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_findings import (
     SURE,
     culprits,
@@ -21,7 +23,11 @@ from mgpu_doctor.rules.gpu.gpu_findings import (
     where,
 )
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
-from mgpu_doctor.rules.gpu.xid_errors import Xid, severity_of, xids
+from mgpu_doctor.rules.gpu.xid_evidence import (
+    find_xids_of,
+    make_xid_evidence,
+    severity_of,
+)
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 CODE = "gpu-ecc"
@@ -45,7 +51,7 @@ class _State:
 
 
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    known = list(xids(measures, CODE))
+    known = find_xids_of(measures, CODE)
     for gpu in measures.watched.gpus:
         state = _state(gpu, tuple(one for one in known if one.gpu is gpu))
         if state.bad:
@@ -77,9 +83,9 @@ def _defect(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         parts.append("the replacement of a bad row waits for a reset")
     if state.xids and not parts:
         parts.append(f"XID {' and '.join(str(one.number) for one in state.xids)}")
-    severities = [severity_of(xid, measures) for xid in state.xids]
+    severities = [severity_of(xid) for xid in state.xids]
     critical = Severity.CRITICAL in severities
-    falls = tuple(dict.fromkeys(fall for one in state.xids for fall in one.falls))
+    falls = tuple(dict.fromkeys(fall for one in state.xids for fall in one.failures))
     ended = critical and bool(falls)
     return Finding(
         code=CODE,
@@ -92,7 +98,7 @@ def _defect(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         culprits=culprits(measures, (gpu,)),
         evidence=(
             *_evidence(gpu, state),
-            *(one.evidence for one in state.xids),
+            *(make_xid_evidence(one) for one in state.xids),
             *(piece for fall in falls for piece in failure_text.evidence_of(fall, measures.case)),
         ),
         fixes=(_fix(gpu, state),),
@@ -184,6 +190,7 @@ RULES = (
         fixes="Reset the GPU (`nvidia-smi --gpu-reset`), have it replaced if the replacement of "
         "rows failed or errors return; start from a checkpoint before the error.",
         examine=_examine,
+        alternatives=(log_detector(CODE),),
         limits=(
             Limit(
                 "corrected",

@@ -9,6 +9,7 @@ from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.device_samples import Device
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_findings import culprits
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
@@ -184,6 +185,7 @@ RULES = (
         fixes="Choose GPUs that are joined (`CUDA_VISIBLE_DEVICES`), allow peer access, start the "
         "fabric manager; unset NCCL_P2P_DISABLE and NCCL_IB_DISABLE.",
         examine=_examine,
+        alternatives=(log_detector(CODE),),
         limits=(
             Limit(
                 "share",

@@ -7,15 +7,21 @@ from collections.abc import Iterable
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
+from mgpu_doctor.analysis.postmortem.driver_xids import Xid
+from mgpu_doctor.analysis.postmortem.log_verdict import GENERIC_CODES
 from mgpu_doctor.analysis.postmortem.rank_failures import RankFailure
 from mgpu_doctor.case.device_samples import Device
 from mgpu_doctor.case.model import Outcome
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_findings import SURE, culprits, named, where
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
-from mgpu_doctor.rules.gpu.xid_errors import Xid, severity_of, xids
+from mgpu_doctor.rules.gpu.xid_evidence import (
+    find_xids_of,
+    make_xid_evidence,
+    severity_of,
+)
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 CODE = "gpu-lost"
@@ -30,7 +36,7 @@ FIX = Fix(
 
 
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    reported = {one.gpu.index: one for one in xids(measures, CODE)}
+    reported = {one.gpu.index: one for one in find_xids_of(measures, CODE)}
     for gpu in measures.watched.gpus:
         since, how = _since(gpu, int(limits["samples"]))
         xid = reported.get(gpu.index)
@@ -44,11 +50,11 @@ def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
 def _finding(
     measures: Measures, gpu: Gpu, since: float | None, how: str, xid: Xid | None
 ) -> Finding:
-    falls = xid.falls if xid is not None else ()
+    falls = xid.failures if xid is not None else ()
     falls = falls or _fallen(measures, gpu, since)
     severity = Severity.CRITICAL if falls else _severity(measures, gpu, since)
     if xid is not None and severity is not Severity.CRITICAL:
-        severity = severity_of(xid, measures)
+        severity = severity_of(xid)
     back = " and answers again" if since is None else ""
     evidence = [] if since is None else [_silence(gpu, since, how)]
     ended = bool(falls) and severity is Severity.CRITICAL
@@ -64,7 +70,7 @@ def _finding(
         victims=_others(measures, gpu) if severity is Severity.CRITICAL else (),
         evidence=(
             *evidence,
-            *((xid.evidence,) if xid is not None else ()),
+            *((make_xid_evidence(xid),) if xid is not None else ()),
             *(piece for fall in falls for piece in failure_text.evidence_of(fall, measures.case)),
         ),
         fixes=(FIX,),
@@ -142,6 +148,7 @@ RULES = (
         "rank was the first to end; else a warning. The rank is known by UUID, pid or index.",
         fixes="Reboot the host; check power, cables, seating, cooling and the slot; replace it.",
         examine=_examine,
+        alternatives=(log_detector(CODE),),
         limits=(
             Limit(
                 "samples",

@@ -11,6 +11,7 @@ from mgpu_doctor.case.rank_device import accelerator
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limits, Rule
 
@@ -161,6 +162,7 @@ RULES = (
         "in the three newest samples, and not where all devices have equally many ranks.",
         fixes="Mend CUDA_VISIBLE_DEVICES; torch.cuda.set_device(local_rank).",
         examine=_examine,
+        alternatives=(log_detector(CODE),),
         unverified=PRETEND,
     ),
 )

@@ -10,13 +10,19 @@ from statistics import median_low
 
 from mgpu_doctor.analysis.machines.host_devices import Gpu
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.log_match_fit import GENERIC_CODES
+from mgpu_doctor.analysis.postmortem.driver_xids import Xid
+from mgpu_doctor.analysis.postmortem.log_verdict import GENERIC_CODES
 from mgpu_doctor.case.device_samples import NvLink
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_findings import SURE, culprits, named, risen, where
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
-from mgpu_doctor.rules.gpu.xid_errors import Xid, severity_of, xids
+from mgpu_doctor.rules.gpu.xid_evidence import (
+    find_xids_of,
+    make_xid_evidence,
+    severity_of,
+)
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 CODE = "nvlink-down"
@@ -63,7 +69,7 @@ class _Errors:
 
 
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    known = list(xids(measures, CODE))
+    known = find_xids_of(measures, CODE)
     spells = {id(gpu): _spells(gpu) for gpu in measures.watched.gpus}
     for gpu in measures.watched.gpus:
         others = [spells[id(other)] for other in measures.watched.alike(gpu)]
@@ -134,8 +140,8 @@ def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         parts.append(f"errors rise on {noun} {', '.join(map(str, links))}")
     if own and not parts:
         parts.append("the driver reported a failed NVLink (XID 74)")
-    critical = any(severity_of(one, measures) is Severity.CRITICAL for one in own)
-    falls = tuple(dict.fromkeys(fall for one in own for fall in one.falls))
+    critical = any(severity_of(one) is Severity.CRITICAL for one in own)
+    falls = tuple(dict.fromkeys(fall for one in own for fall in one.failures))
     return Finding(
         code=CODE,
         severity=Severity.CRITICAL if critical else Severity.WARNING,
@@ -147,7 +153,7 @@ def _finding(measures: Measures, gpu: Gpu, state: _State) -> Finding:
         culprits=culprits(measures, (gpu,)),
         evidence=(
             *_evidence(gpu, state),
-            *(one.evidence for one in own),
+            *(make_xid_evidence(one) for one in own),
             *(piece for fall in falls for piece in failure_text.evidence_of(fall, measures.case)),
         ),
         fixes=(
@@ -194,6 +200,7 @@ RULES = (
         fixes="`nvidia-smi nvlink -s` and `-e`; reset all GPUs of the host, restart the fabric "
         "manager, have the bridge or baseboard checked.",
         examine=_examine,
+        alternatives=(log_detector(CODE),),
         limits=(
             Limit(
                 "errors",

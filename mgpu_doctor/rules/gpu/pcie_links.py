@@ -10,6 +10,7 @@ from mgpu_doctor.analysis.machines.rank_devices import LEAST_SAMPLES
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.case.device_samples import Device, Pcie
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_findings import (
     SURE,
     culprits,
@@ -169,6 +170,7 @@ RULES = (
         "have no more to give.",
         fixes="Seating, riser, slot, BIOS setting.",
         examine=_examine,
+        alternatives=(log_detector(CODE),),
         limits=(
             Limit(
                 "share",

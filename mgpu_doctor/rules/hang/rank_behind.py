@@ -11,6 +11,7 @@ from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, NAPS, Hang,
 from mgpu_doctor.analysis.stacks.progress import RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.hang import blocked_rank, mismatch
 from mgpu_doctor.rules.hang.blocked_rank import WaitAssessment
 from mgpu_doctor.rules.hang.stack_evidence import (
@@ -175,6 +176,6 @@ RULES: tuple[Rule, ...] = (
         "dataset, `kill -CONT`.",
         examine=_find_rank_behind,
         needs=("hang",),
-        alternatives=(Detector(mismatch.find_rank_behind),),
+        alternatives=(Detector(mismatch.find_rank_behind), log_detector("hang-rank-behind")),
     ),
 )

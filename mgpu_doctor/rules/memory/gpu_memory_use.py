@@ -13,6 +13,7 @@ from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_share
 from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND, larger_batch, memory_share, uses
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
@@ -263,6 +264,7 @@ RULES: tuple[Rule, ...] = (
         fixes="`set_memory_growth(gpu, True)` for every GPU before it is used, or "
         "TF_FORCE_GPU_ALLOW_GROWTH=true.",
         examine=_find_preallocation,
+        alternatives=(log_detector("memory-preallocated"),),
         limits=(WHOLE,),
         replaces=("failed-exception", "failed-killed", "failed-signal"),
         unverified=PRETEND,

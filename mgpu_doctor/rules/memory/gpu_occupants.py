@@ -22,6 +22,7 @@ from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_count, format_ranks, format_share
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.blame import culprit_of
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.gpu.gpu_use import PRETEND
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
@@ -222,6 +223,7 @@ RULES: tuple[Rule, ...] = (
         thresholds=f"A warning if {FULL:.0%} of the GPU's memory are in use, otherwise info.",
         fixes="Find the other process with `nvidia-smi`; wait for it or use another GPU.",
         examine=_find_foreign_processes,
+        alternatives=(log_detector("oom-foreign-process"),),
         limits=(LASTING, SHARE),
         replaces=("failed-exception", "failed-killed", "failed-signal"),
         unverified=PRETEND,

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from mgpu_doctor.analysis.capacity.memory_growth import MemoryGrowth, find_growing_hosts
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.failure_order import list_victims
-from mgpu_doctor.analysis.postmortem.postmortem import PostMortem
-from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
-from mgpu_doctor.case.model import Case, Outcome
+from mgpu_doctor.analysis.postmortem.out_of_memory import (
+    BY_FULL,
+    BY_GROUP,
+    BY_LOG,
+    BY_MACHINE,
+    FULL,
+)
+from mgpu_doctor.analysis.postmortem.rank_failures import (
+    FailureKind,
+    FullMemory,
+    MemoryProof,
+    OutOfMemory,
+    RankFailure,
+)
+from mgpu_doctor.case.model import Case
 from mgpu_doctor.findings import Finding, Fix, Predicted, Severity
 from mgpu_doctor.formatting import format_bytes
 from mgpu_doctor.rules.failures import failure_text
-from mgpu_doctor.rules.memory import leaks, memory_users, oom_evidence
+from mgpu_doctor.rules.failures.log_rules import log_detector
+from mgpu_doctor.rules.memory import leaks, memory_users
 from mgpu_doctor.rules.memory.memory_users import User
-from mgpu_doctor.rules.memory.oom_evidence import OutOfMemory, out_of_memory
+from mgpu_doctor.rules.memory.oom_evidence import describe_full_memory, make_evidence
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 MOSTLY = 0.5
@@ -25,54 +37,14 @@ MOSTLY = 0.5
 
 
 def _oom_host(measures: Measures, limits: Limits) -> Iterable[Finding]:
-    case = measures.case
-    examined = [
-        (failure, out_of_memory(failure, case)) for failure in _suspects(measures.postmortem, case)
-    ]
-    deaths = [(failure, death) for failure, death in examined if death is not None]
-    if deaths:
-        culprits = [failure for failure, _ in deaths]
-        finding = _finding(case, culprits, deaths[0][1], limits)
+    case, victims = measures.case, measures.postmortem.out_of_memory
+    if victims and (memory := victims[0].memory) is not None:
+        finding = _finding(case, victims, memory, limits)
         yield _by_leak(finding, find_growing_hosts(case, measures.step_seconds, limits["grown"]))
 
 
-def _suspects(postmortem: PostMortem, case: Case) -> tuple[RankFailure, ...]:
-    """The ranks that may have run out of memory.
-
-    Also those of a job that was killed at once: a control group's kill of all its processes has the
-    same traces as a `kill -9` of the whole job.
-    """
-    if postmortem.culprits:
-        return postmortem.culprits
-    if case.job.outcome is not Outcome.KILLED or case.job.asked is not None:
-        return ()
-    killed = tuple(failure for failure in postmortem.first if failure.kind is FailureKind.KILLED)
-    return killed or _nameless(case)
-
-
-def _nameless(case: Case) -> tuple[RankFailure, ...]:
-    """Processes that SIGKILL ended before any of them was a rank."""
-    if case.ranks or case.job.signal != signal.SIGKILL:
-        return ()
-    host = case.job.hosts[0] if len(case.job.hosts) == 1 else None
-    return tuple(
-        RankFailure(
-            FailureKind.KILLED,
-            None,
-            "exit status",
-            0.97,
-            host=host,
-            pid=end.pid,
-            signal=9,
-            at=end.at,
-        )
-        for end in case.ends
-        if end.signal == signal.SIGKILL
-    )
-
-
 def _finding(
-    case: Case, culprits: list[RankFailure], death: OutOfMemory, limits: Limits
+    case: Case, culprits: Sequence[RankFailure], memory: OutOfMemory, limits: Limits
 ) -> Finding:
     first = culprits[0]
     use = memory_users.users(case, first)
@@ -80,20 +52,20 @@ def _finding(
     return Finding(
         code="oom-host",
         severity=Severity.CRITICAL,
-        confidence=death.confidence
-        if death.confidence == oom_evidence.BY_LOG
-        else min(death.confidence, first.confidence),
-        title=f"{name} {_ended(first, death)}: {death.bound}",
-        cause=_cause(first, death, use, limits),
+        confidence=memory.confidence
+        if memory.proof is MemoryProof.KERNEL_LOG
+        else min(memory.confidence, first.confidence),
+        title=f"{name} {_ended(first, memory)}: {describe_full_memory(memory)}",
+        cause=_cause(first, memory, use, limits),
         culprits=failure_text.culprits_of(culprits),
         victims=list_victims(case, culprits),
         evidence=(
-            *death.evidence,
+            *make_evidence(memory),
             *memory_users.list_evidence(use),
             *failure_text.evidence_of(first, case, memory_of_host=False),
         ),
         since_step=first.last_step,
-        fixes=_fixes(death, use),
+        fixes=_fixes(memory, use),
     )
 
 
@@ -116,24 +88,25 @@ def _by_leak(finding: Finding, growing: Sequence[MemoryGrowth]) -> Finding:
     )
 
 
-def _ended(failure: RankFailure, death: OutOfMemory) -> str:
+def _ended(failure: RankFailure, memory: OutOfMemory) -> str:
     step = failure_text.after_step(failure)
-    if failure.kind is FailureKind.EXCEPTION and not death.child:
+    if failure.kind is FailureKind.EXCEPTION and not memory.is_child:
         at = failure_text.place(failure.error) if failure.error is not None else None
         return f"ran out of host memory{f' at {at}' if at else ''}{step}"
-    whom = "lost a worker process" if death.child else "was killed"
+    whom = "lost a worker process" if memory.is_child else "was killed"
     return f"{whom} because host memory ran out{step}"
 
 
-def _cause(failure: RankFailure, death: OutOfMemory, use: Sequence[User], limits: Limits) -> str:
-    sentences = [f"{death.bound[0].upper()}{death.bound[1:]}"]
-    if death.limit is not None and death.group is not None:
-        sentences[0] += f" ({death.group})"
+def _cause(failure: RankFailure, memory: OutOfMemory, use: Sequence[User], limits: Limits) -> str:
+    full = describe_full_memory(memory)
+    sentences = [f"{full[0].upper()}{full[1:]}"]
+    if memory.group is not None:
+        sentences[0] += f" ({memory.group})"
     sentences[0] += "."
-    if failure.kind is FailureKind.EXCEPTION and not death.child and failure.error is not None:
+    if failure.kind is FailureKind.EXCEPTION and not memory.is_child and failure.error is not None:
         sentences.append(f"The allocation failed: {failure_text.headline(failure.error)}.")
     else:
-        whom = "a worker process of this rank" if death.child else "this rank"
+        whom = "a worker process of this rank" if memory.is_child else "this rank"
         sentences.append(f"The kernel's OOM killer chose {whom}.")
     own = next((user for user in use if user.pid == failure.pid), None)
     if own is not None and use[0].total >= limits["more"] * own.total:
@@ -151,14 +124,14 @@ def _cause(failure: RankFailure, death: OutOfMemory, use: Sequence[User], limits
     return " ".join(sentences)
 
 
-def _fixes(death: OutOfMemory, use: Sequence[User]) -> tuple[Fix, ...]:
-    return (_more_room(death), fewer_workers(use), one_copy())
+def _fixes(memory: OutOfMemory, use: Sequence[User]) -> tuple[Fix, ...]:
+    return (_more_room(memory), fewer_workers(use), one_copy())
 
 
-def _more_room(death: OutOfMemory) -> Fix:
-    if death.limit is not None and "ulimit" in death.bound:
+def _more_room(memory: OutOfMemory) -> Fix:
+    if memory.full is FullMemory.PROCESS_LIMIT:
         how = "`ulimit -v unlimited` (or `-d`) before the job, or the same in limits.conf."
-    elif death.limit is not None:
+    elif memory.limit is not None:
         how = (
             "Docker: `--memory=…`; Kubernetes: `resources.limits.memory`; Slurm: `--mem` or "
             "`--mem-per-cpu`; systemd: `MemoryMax=`. /dev/shm counts towards it."
@@ -209,14 +182,15 @@ RULES: tuple[Rule, ...] = (
         "`failed-killed`. Also a MemoryError, or an allocator's word that it got no host memory. "
         "Who used how much is from the last host sample before the death; whether the rank leaked, "
         "as for leak-host.",
-        thresholds=f"Confidence: kernel log {oom_evidence.BY_LOG}, the group's own counter "
-        f"{oom_evidence.BY_GROUP}, the machine's {oom_evidence.BY_MACHINE}, a group that was "
-        f"{oom_evidence.FULL:.0%} full in the last sample while nothing could be counted "
-        f"{oom_evidence.BY_FULL}. `memory.events` and `memory.oom_control` count a kill in the "
+        thresholds=f"Confidence: kernel log {BY_LOG}, the group's own counter "
+        f"{BY_GROUP}, the machine's {BY_MACHINE}, a group that was "
+        f"{FULL:.0%} full in the last sample while nothing could be counted "
+        f"{BY_FULL}. `memory.events` and `memory.oom_control` count a kill in the "
         "group of the killed process (the kernel's mm/memcontrol.c).",
         fixes="Raise the limit, use fewer or lighter data-loader workers, hold one copy of the "
         "data.",
         examine=_oom_host,
+        alternatives=(log_detector("oom-host"),),
         replaces=(
             "failed-killed",
             "failed-exception",

@@ -10,6 +10,7 @@ from mgpu_doctor.case.allocator_snapshots import NO_STACK, Refused, Snapshot
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_bytes, format_count, format_share
 from mgpu_doctor.rules.advice import PLAN_MEMORY
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.rule import Limits, Rule
 
 SMALL = 1 << 20
@@ -145,6 +146,7 @@ RULES: tuple[Rule, ...] = (
         thresholds="The free pieces together are smaller than the request.",
         fixes="`mgpu-doctor plan` ranks what would make it fit.",
         examine=_find_out_of_memory,
+        alternatives=(log_detector("oom-device"),),
         unverified=_UNVERIFIED,
     ),
     Rule(
@@ -156,6 +158,7 @@ RULES: tuple[Rule, ...] = (
         "only if nothing was allocated or freed between the request and the snapshot.",
         fixes="`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`, and batches of few lengths.",
         examine=_find_fragmentation,
+        alternatives=(log_detector("oom-fragmentation"),),
         unverified=_UNVERIFIED,
     ),
     Rule(

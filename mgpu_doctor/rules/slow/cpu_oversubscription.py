@@ -16,6 +16,7 @@ from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted, Severi
 from mgpu_doctor.formatting import format_count, format_share
 from mgpu_doctor.rules.advice import environment
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow.straggler_finding import cause_named, decides
 
@@ -238,6 +239,7 @@ RULE = Rule(
         "fewer busy loader workers, or more cores."
     ),
     examine=_oversubscribed,
+    alternatives=(log_detector("cpu-oversubscribed"),),
     replaces=(
         "straggler-compute",
         "straggler-other",

@@ -21,6 +21,8 @@ from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicte
 from mgpu_doctor.formatting import format_count, format_seconds, format_share
 from mgpu_doctor.rules.blame import severity_of_cost
 from mgpu_doctor.rules.failures import failure_fixes, failure_text
+from mgpu_doctor.rules.failures.log_rules import log_detector
+from mgpu_doctor.rules.gpu.xid_evidence import XIDS_OF_ENDS
 from mgpu_doctor.rules.rule import Limits, Rule
 from mgpu_doctor.rules.slow.straggler_finding import COST
 
@@ -174,5 +176,6 @@ RULES = (
         "life.",
         fixes="Find out why it failed, and restart it if the launcher does not.",
         examine=_lost,
+        alternatives=(log_detector("worker-lost"), XIDS_OF_ENDS),
     ),
 )

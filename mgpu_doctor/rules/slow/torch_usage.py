@@ -10,6 +10,7 @@ from mgpu_doctor.findings import Cost, Culprit, Evidence, Finding, Fix, Predicte
 from mgpu_doctor.formatting import format_ranks, format_seconds
 from mgpu_doctor.rules import advice
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 RECOMPILE_LIMIT = 8
@@ -155,6 +156,7 @@ RULES: tuple[Rule, ...] = (
         fixes="Use few sizes, or code for all of them (`dynamic=True`, `mark_dynamic`). "
         "`TORCH_LOGS=recompiles` shows what changes.",
         examine=_recompiling,
+        alternatives=(log_detector("recompiling"),),
         replaces=("straggler-transient",),
         limits=(
             Limit(

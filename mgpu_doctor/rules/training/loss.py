@@ -15,6 +15,7 @@ from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.failures import failure_text
+from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.rule import Limit, Limits, Rule
 
 WHEN_OVER = 2
@@ -221,6 +222,7 @@ RULES: tuple[Rule, ...] = (
         fixes="Anomaly detection for the steps before; clipping, a lower learning rate, a look at "
         "the batch; a checkpoint from before.",
         examine=_examine,
+        alternatives=(log_detector("loss-nan"),),
         replaces=("failed-exception",),
         limits=(
             Limit(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from mgpu_doctor.analysis import measures
 from mgpu_doctor.case.job_snapshots import Look
 from mgpu_doctor.case.model import Now, Outcome, State
 from mgpu_doctor.case.recording_case import NotARecording
@@ -21,6 +22,7 @@ from mgpu_doctor.recording.box import Box, BoxReader
 from mgpu_doctor.recording.home import runs
 from mgpu_doctor.recording.layout import END, INFO
 from mgpu_doctor.recording.live_recordings import is_living, living
+from mgpu_doctor.rules.settings import Settings
 from tests.support import looking
 from tests.support.recordings import HEALTHY, SLOW_INPUT, STARTED, WAITING, recording
 from tests.support.synthetic import Fault, Synthetic, make_case, make_rank, records, synthetic_case
@@ -200,6 +202,18 @@ def test_a_diagnosis_is_not_made_anew_for_every_frame() -> None:
     assert second.age == 0.5
     assert watch.look(anew=True).age == 0
     watch.close()
+
+
+def test_a_job_is_still_watched_if_the_post_mortem_crashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise KeyError("no such rank")
+
+    monkeypatch.setattr(measures, "examine_failures", crash)
+    watch = Watch(recording(runs() / "job", JOB, live=True), settings=Settings(forgiving=True))
+    diagnosis = watch.look().diagnosis
+    watch.close()
+    assert diagnosis.findings[0].code == "straggler-input"
+    assert "analysis of failures" in {one.probe for one in diagnosis.unexamined}
 
 
 def test_how_long_ago_the_boxes_were_read_is_told() -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mgpu_doctor.analysis.postmortem.failure_order import find_first_failures, find_latest_end
+from mgpu_doctor.analysis.postmortem.rank_failures import find_rank_failures
 from mgpu_doctor.case.blank import blank_rank
 from mgpu_doctor.case.host_samples import HostSample
 from mgpu_doctor.case.model import Case, Console, Error, Job, Now, Outcome, Rank, State, Subject
-from mgpu_doctor.findings import Diagnosis, Finding, RankSummary, Severity
+from mgpu_doctor.findings import Diagnosis, Finding, FirstFailure, RankSummary, Severity
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.report import html, markdown
 from mgpu_doctor.report.event_timeline import shown
@@ -22,7 +24,6 @@ from mgpu_doctor.report.last_minute import (
     UNLABELLED_LINES,
     cells,
     describe_first_stop,
-    find_failure_times,
     find_last_minute,
 )
 from mgpu_doctor.report.rank_rows import rows
@@ -73,7 +74,13 @@ def diagnosis(
         )
         for one in ranks
     )  # fmt: skip
-    return Diagnosis(case, summaries, None, None, (), ())
+    first = find_first_failures(find_rank_failures(case), case)
+    return Diagnosis(
+        case, summaries, None, None, (), (),
+        first_failures=tuple(
+            FirstFailure(one.rank, one.pid, find_latest_end(one, case)) for one in first
+        ),
+    )  # fmt: skip
 
 
 KILLED = diagnosis(
@@ -103,7 +110,7 @@ def test_no_end_is_told_after_what_came_of_it() -> None:
     assert ("rank 1", END - 3) in happened
     assert [who for who, at in happened if END - 4 < at < END] == ["rank 1", "rank 0", "rank 0"]
     early = diagnosis(rank(0, 30, error=replace(lost, at=END - 20)), rank(1, 2.4, signal=9))
-    assert find_failure_times(early.case) == {(1, 4001): END - 2.4}, "that did not come of it"
+    assert early.latest_ends == {(1, 4001): END - 2.4}, "that did not come of it"
 
 
 def test_what_is_dead_and_still_listed_holds_nothing() -> None:

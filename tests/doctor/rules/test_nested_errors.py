@@ -7,7 +7,7 @@ from dataclasses import replace
 from mgpu_probes.outside.console_errors import parse_console
 
 from mgpu_doctor.analysis.measures import measure
-from mgpu_doctor.analysis.postmortem.nested_errors import original, wrapped_in
+from mgpu_doctor.analysis.postmortem.exception_texts import original, wrapped_in
 from mgpu_doctor.case.captured_console import error_of
 from mgpu_doctor.case.model import Console, Error
 from mgpu_doctor.findings import Finding

@@ -12,12 +12,22 @@ import pytest
 
 from mgpu_doctor import rules
 from mgpu_doctor.analysis.measures import Measures, Need
-from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.rules.catalogue import OWN
-from mgpu_doctor.rules.rule import Detector, Examine, Limit, Limits, Rule, RuleError, check_rule
+from mgpu_doctor.rules.rule import (
+    Addition,
+    Detector,
+    Examine,
+    Limit,
+    Limits,
+    Rule,
+    RuleError,
+    check_rule,
+)
 from tests.support.synthetic import make_case
 
 MEASURES = Measures(make_case([]), coverage=1.0)
+FIX = Fix("some-fix", "Do less", "Use a smaller batch.")
 
 
 def detect(*titles: str) -> Examine:
@@ -52,6 +62,28 @@ def test_a_fallback_runs_only_if_nothing_else_was_found() -> None:
     rule = replace(RULE, alternatives=(console, Detector(detect("stacks"))))
     assert titles(rule) == ["stacks"]
     assert titles(replace(RULE, alternatives=(console,))) == ["console"]
+
+
+def test_a_detector_adds_to_what_others_found_and_finds_nothing_by_itself() -> None:
+    def add(finding: Finding, _: Measures) -> Addition | None:
+        if finding.title != "steps":
+            return None
+        return Addition("It printed so.", fixes=(FIX,), replaces=("other",), gives_way=True)
+
+    console = Detector(None, add=add)
+    rule = replace(RULE, examine=detect("steps", "traces"), needs=(), alternatives=(console,))
+    steps, traces = rule.apply(MEASURES, {})
+    assert (steps.cause, steps.fixes, steps.replaces) == ("It printed so.", (FIX,), ("other",))
+    assert steps.gives_way
+    assert (traces.cause, traces.fixes, traces.gives_way) == ("", (), False)
+    assert titles(replace(RULE, alternatives=(console,))) == []
+
+
+def test_needs_of_alternatives_are_unmet_unless_better_facts_are_there() -> None:
+    traces = Detector(detect("traces"), needs=("traced",))
+    covered = Detector(detect("stacks"), needs=("sampled",), unless=("coverage",))
+    rule = replace(RULE, alternatives=(traces, covered))
+    assert rule.list_unmet_needs(MEASURES) == ["joined", "traced"]
 
 
 @pytest.mark.parametrize(

@@ -373,6 +373,8 @@ def test_every_code_has_one_rule_and_words_of_its_own() -> None:
     known = {signature.code for signature in SIGNATURES}
     assert known <= set(codes)
     others = {rule.code for rule in OWN if "The console is searched, too" in rule.how_measured}
+    by_text = {rule.code for rule in OWN if "Lines of the console" in rule.how_measured}
+    assert known == others | by_text, "a rule whose code signatures know lacks a log_detector"
     assert known - others <= SUMMARIES.keys()
     assert all(any(form.match(code) for form, _ in FAMILIES) for code in SUMMARIES)
     assert family_of("cpu-oversubscribed") == "slow"
