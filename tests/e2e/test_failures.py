@@ -200,6 +200,8 @@ def test_after_a_sigkill_of_everything_the_recording_still_speaks(tmp_path: Path
         assert alive.job.outcome is Outcome.RUNNING
         assert [rank.rank for rank in alive.ranks] == [0, 1]
         family = psutil.Process(process.pid).children(recursive=True)
+        for member in family:
+            member.suspend()  # a rank that runs on would see the other's connection break
         process.kill()  # first the doctor: it must not see the others fall and write down an end
         for member in family:
             member.kill()
