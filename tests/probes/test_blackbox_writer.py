@@ -80,11 +80,13 @@ def test_a_step_is_read_back_as_it_was_written(writer: Writer) -> None:
 
 def test_device_times_are_read_back_as_they_were_written(writer: Writer) -> None:
     phases = (0, 0, 1_500_000_000, 250_000_000, 0, 0, 0, 0, 0, 7)
-    writer.device_step(DeviceStep(41, 1_750_000_007, phases, 500_000_000, -1))
+    step = DeviceStep(41, 1_750_000_007, phases, 500_000_000, -1, loss=0.25, skipped=True)
+    writer.device_step(step)
     times = content(writer).device_times
     assert times is not None
-    ((_, step, wall, seconds, least, most),) = times.tolist()
-    assert (step, wall, least) == (41, 1_750_000_007, 0.5)
+    ((_, number, wall, seconds, least, most, loss, flags),) = times.tolist()
+    assert (number, wall, least) == (41, 1_750_000_007, 0.5)
+    assert (loss, flags) == (0.25, layout.SKIPPED)
     assert isnan(most)
     assert seconds[layout.FORWARD] == 1.5
     unmeasured = (layout.TRANSFER, layout.WAIT, layout.COMMUNICATION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -103,6 +104,18 @@ def test_a_process_that_does_not_train_stays_as_it_is(tmp_path: Path) -> None:
     bare, watched = both("-c", code, own=own, boxes=tmp_path / "boxes")
     assert watched == bare
     assert not (tmp_path / "boxes").exists()
+
+
+def test_a_probe_that_cannot_start_leaves_the_job_alone(own: Path, tmp_path: Path) -> None:
+    broken = shutil.copytree(INJECT.parent, tmp_path / "mgpu_probes") / INJECT.name
+    (broken.parent / "inprocess" / "probe_start.py").write_text("raise RuntimeError('broken')")
+    (own / "torch").mkdir()
+    (own / "torch" / "__init__.py").write_text("")
+    (own / "torch" / "autograd.py").write_text("")
+    script = "import torch.autograd, torch; print('trained')"
+    code, out, err = run("-c", script, path=[broken, own], boxes=tmp_path)
+    assert (code, out) == (0, "trained\n")
+    assert err.count("mgpu-doctor: this process is not watched: RuntimeError: broken") == 1
 
 
 def test_without_a_folder_for_boxes_nothing_is_loaded(tmp_path: Path) -> None:

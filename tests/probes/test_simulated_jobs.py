@@ -70,7 +70,7 @@ def check_phases(ranks: list[ProbedRank], job: Job) -> None:
     spans = 4 * job.layers * job.micro_batches + 8
     for rank in ranks:
         assert rank.device_steps
-        assert rank.timer.dropped == 0
+        assert rank.timer.dropped <= 1  # the open one at the end
         for step, truth in rank.compared():
             assert sum(step.phases) == step.wall
             assert abs(step.wall - truth.wall) <= RESOLUTION_NS * spans
@@ -232,4 +232,4 @@ def test_many_turns_in_flight_block_nothing() -> None:
     job = small("single", kernels=1, layers=1, ranks=1, turns=400)
     (rank,) = train(job, run_ahead=1_024)
     assert rank.gpu.used <= 10 * MOST_PENDING
-    assert rank.timer.dropped == 0
+    assert rank.timer.dropped <= 1  # the open one at the end

@@ -42,7 +42,7 @@ def table(fields: tuple[layout.Field, ...]) -> str:
     ("section", "fields"),
     [
         ("### Step record (128 bytes)\n\n", layout.STEP_FIELDS),
-        ("### Record of device times (80 bytes)\n\n", layout.DEVICE_FIELDS),
+        ("### Record of device times (88 bytes)\n\n", layout.DEVICE_FIELDS),
     ],
 )
 def test_the_table_of_the_documentation_follows_from_the_fields(
@@ -68,9 +68,18 @@ def test_the_bytes_of_a_record_are_those_of_version_1() -> None:
 
 
 def test_the_bytes_of_device_times_are_those_of_version_1_3() -> None:
-    assert layout.DEVICE.format == "=QQq10fff4xI"
-    assert layout.DEVICE_SIZE == 80
-    assert [field[1] for field in (DEVICE_DTYPE.fields or {}).values()] == [0, 8, 16, 24, 64, 68]
+    assert layout.DEVICE.format == "=QQq10ffffI4xI"
+    assert layout.DEVICE_SIZE == 88
+    assert [field[1] for field in (DEVICE_DTYPE.fields or {}).values()] == [
+        0,
+        8,
+        16,
+        24,
+        64,
+        68,
+        72,
+        76,
+    ]
 
 
 def test_device_times_that_do_not_fit_are_clamped() -> None:

@@ -60,6 +60,14 @@ class _Patch:
 
 
 def _fail(trouble: Exception) -> None:
-    from . import probe_start
+    """Has the box say what went wrong; where the probe does not get that far, standard error. An
+    exception here would end the import of the user's framework."""
+    try:
+        from . import probe_start
 
-    probe_start.start().fail(trouble)
+        probe_start.start().fail(trouble)
+    except Exception as second:
+        sys.meta_path[:] = [finder for finder in sys.meta_path if finder not in _watches]
+        if sys.stderr is not None and not sys.stderr.closed:
+            reason = f"{type(second).__name__}: {second}"
+            print(f"mgpu-doctor: this process is not watched: {reason}", file=sys.stderr)

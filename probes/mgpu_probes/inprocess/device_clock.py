@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection
 from itertools import pairwise
-from math import ceil, inf, log2
+from math import ceil, inf, isfinite, log2, nan
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -44,9 +44,11 @@ if TYPE_CHECKING:
         def give_back(self, events: list[Any]) -> None:
             """These events are not needed any more."""
 
+    ReadLater = Callable[[], float]
+    """Gives a value that the device computes within the turn, once the turn's events completed."""
     EngineCopy = Callable[[int, Callable[[Step], None]], "Steps | None"]
     """A copy of the step engine whose turn begins at that moment (ns) and which reports its steps
-    to that function; None: the engine is in the midst of something."""
+    to that function; None: the engine is not at the beginning of a turn."""
 
 
 MOST_PENDING = 16
@@ -57,25 +59,18 @@ MOST_INTERVAL = 4096
 SHARE, LEAST_NS = 0.0005, 2_000
 """What timing may cost per step: this share of its time, or so many ns for steps of less than 4 ms
 (0.2 % of a step of 1 ms)."""
+FREE_NS = 20_000_000
+"""What timing may cost once, ns: a job that has just begun is judged by its first steps."""
 WINDOW_NS = 10_000_000_000
 """How long one estimate of the offset between host and device clock lasts: the clocks drift apart
 by up to 50 millionths, and an interval in float32 milliseconds is exact to 1 µs up to 16 s."""
-
-
-class ToldStep(NamedTuple):
-    """What the timer must know of the step that the host's engine reported."""
-
-    record: int
-    """Sequence number of its record in the box."""
-    wall: int
-    """ns"""
 
 
 class DeviceStep(NamedTuple):
     """One step on the device's clock."""
 
     record: int
-    """Sequence number of the host's record of this step."""
+    """Number of the host's record of this step."""
     wall: int
     """ns"""
     phases: tuple[int, ...]
@@ -85,6 +80,11 @@ class DeviceStep(NamedTuple):
     there was none."""
     most_lead: int
     """The same, at most; -1: unknown."""
+    loss: float = nan
+    """NaN: unknown; infinite: it was not finite."""
+    skipped: bool = False
+    """An update was skipped on the device, as a fused optimizer does for gradients that are not
+    finite."""
 
 
 def is_sampled(key: int, interval: int) -> bool:
@@ -97,15 +97,20 @@ def is_sampled(key: int, interval: int) -> bool:
     return (key * 0x9E3779B97F4A7C15 & 0xFFFFFFFFFFFFFFFF) * interval >> 64 == 0
 
 
+def _share_of(value: float, average: float) -> float:
+    """What a new value adds to a moving average; the first value is the average."""
+    return (value - average) / (8 if average else 1)
+
+
 class Tape:
     """The marks of one turn, with their events."""
 
-    __slots__ = ("data", "engine", "events", "host", "marks", "record", "steps")
+    __slots__ = ("data", "engine", "events", "host", "loss", "marks", "record", "skipped", "steps")
 
-    def __init__(self, engine: Steps, steps: list[Step], event: Any, now: int) -> None:
-        self.engine = engine
+    def __init__(self, event: Any, now: int) -> None:
+        self.engine: Steps | None = None
         """A copy of the step engine as it was when the turn began."""
-        self.steps = steps
+        self.steps: list[Step] = []
         """What it reports."""
         self.marks: list[Mark] = []
         self.data: list[Data] = []
@@ -114,6 +119,8 @@ class Tape:
         self.host = [now]
         """When the host recorded each, ns."""
         self.record = 0
+        self.loss: ReadLater | None = None
+        self.skipped: ReadLater | None = None
 
 
 class ClockOffset:
@@ -145,8 +152,8 @@ class ClockOffset:
 
 
 class DeviceTimer:
-    """Times turns of the training loop on the device. All calls come from the thread that trains,
-    each after the step engine has been given the mark."""
+    """Times turns of the training loop on the device. One call at a time, each before the step
+    engine is given the mark."""
 
     def __init__(
         self,
@@ -159,7 +166,7 @@ class DeviceTimer:
         self.interval = 1
         """One turn in so many is timed; a power of two."""
         self.dropped = 0
-        """Timed turns that gave nothing: they held more than marks, or the events ran out."""
+        """Timed turns that gave nothing: they held too many marks, or the events ran out."""
         self.spent_ns = 0
         """Host time that all this has cost."""
         self._clock = clock
@@ -170,36 +177,76 @@ class DeviceTimer:
         self._tape: Tape | None = None
         self._pending: deque[Tape] = deque()
         self._offset = ClockOffset()
-        self._timed = 0
-        self._usual_wall = 0.0
+        self._usual_cost = self._usual_wall = 0.0
+        """ns of a timed turn, of any turn: moving averages, as the first ones are no measure."""
+        self._cost_before = 0
 
-    def mark(self, mark: Mark, data: Data) -> None:
-        """A mark within the turn."""
-        if self._tape is not None:
-            began = self._now()
-            self._record(self._tape, mark, data, began)
-            self.spent_ns += self._now() - began
+    @property
+    def is_timing(self) -> bool:
+        """Whether the turn that runs now is timed: then every mark of it must come here."""
+        return self._tape is not None
 
-    def turn_ended(self, mark: Mark, data: Data, told: ToldStep | None, key: int) -> None:
-        """This mark ended the turn, and begins the next one.
-
-        `told`: the step that the engine reported; None: several, or one that had ended before.
-        `key`: a number that is equal on all ranks at the same turn."""
-        began = self._now()
+    def mark(self, mark: Mark, data: Data = ()) -> None:
+        """A mark within the turn that is timed, or the one that ends it."""
         tape = self._tape
-        if tape is not None and told is None:
+        if tape is None:
+            return
+        now = self._now()
+        if tape.engine is None:
+            tape.engine = self._copy_engine(0, tape.steps.append)
+        event = None
+        if tape.engine is not None and len(tape.marks) < MOST_MARKS:
+            event = self._clock.record()
+        if event is None:
             self.drop()
-        elif tape is not None and told is not None and self._record(tape, mark, data, began):
-            self._tape = None
-            tape.record = told.record
-            self._pending.append(tape)
+        else:
+            tape.marks.append(mark)
+            tape.data.append(data)
+            tape.events.append(event)
+            tape.host.append(now)
+        self.spent_ns += self._now() - now
+
+    def read_later(
+        self, *, loss: ReadLater | None = None, skipped: ReadLater | None = None
+    ) -> None:
+        """What the device computes in the turn that is timed: its loss, and a number that is not 0
+        if it skipped an update."""
+        if self._tape is not None:
+            self._tape.loss = loss or self._tape.loss
+            self._tape.skipped = skipped or self._tape.skipped
+
+    def turn_ended(self, record: int, wall: int, key: int, *, now: bool) -> None:
+        """The engine reported a step, the number of whose record is `record`; it took `wall` ns.
+
+        `key`: a number that is equal on all ranks at the same turn. `now`: the step ended with the
+        last mark; False: earlier, so that the tape holds more than this step."""
+        began = self._now()
+        if self._tape is not None:
+            self._usual_cost += _share_of(self.spent_ns - self._cost_before, self._usual_cost)
+            self._cost_before = self.spent_ns
+            if now:
+                self._tape.record = record
+                self._pending.append(self._tape)
+                self._tape = None
+            else:
+                self.drop()
+        self._play_completed()
+        self._choose_interval(wall)
+        if is_sampled(key, self.interval) and len(self._pending) < MOST_PENDING:
+            started = self._now()
+            event = self._clock.record()
+            if event is not None:
+                self._tape = Tape(event, started)
+        self.spent_ns += self._now() - began
+
+    def finish(self) -> None:
+        """The training is over: reports what has completed and leaves the rest."""
+        self.drop()
+        self._play_completed()
+
+    def _play_completed(self) -> None:
         while self._pending and self._clock.has_completed(self._pending[0].events[-1]):
             self._play(self._pending.popleft(), self._now())
-        self.spent_ns += self._now() - began
-        if told is not None:
-            self._choose_interval(told.wall)
-            if is_sampled(key, self.interval) and len(self._pending) < MOST_PENDING:
-                self._begin()
 
     def drop(self) -> None:
         """The turn that runs now cannot be timed."""
@@ -208,47 +255,35 @@ class DeviceTimer:
             self._clock.give_back(self._tape.events)
             self._tape = None
 
-    def _begin(self) -> None:
-        now = self._now()
-        steps: list[Step] = []
-        engine = self._copy_engine(0, steps.append)
-        event = None if engine is None else self._clock.record()
-        if engine is not None and event is not None:
-            self._tape = Tape(engine, steps, event, now)
-            self._timed += 1
-        self.spent_ns += self._now() - now
-
-    def _record(self, tape: Tape, mark: Mark, data: Data, now: int) -> bool:
-        event = self._clock.record() if len(tape.marks) < MOST_MARKS else None
-        if event is None:
-            self.drop()
-            return False
-        tape.marks.append(mark)
-        tape.data.append(data)
-        tape.events.append(event)
-        tape.host.append(now)
-        return True
-
     def _choose_interval(self, wall: int) -> None:
         """The least one by which timing costs no more than it may."""
-        self._usual_wall += (wall - self._usual_wall) / (8 if self._usual_wall else 1)
-        if self._timed:
-            allowed = max(SHARE * self._usual_wall, LEAST_NS)
-            needed = self.spent_ns / self._timed / allowed
-            self.interval = min(1 << max(0, ceil(log2(needed))), MOST_INTERVAL) if needed else 1
+        self._usual_wall += _share_of(wall, self._usual_wall)
+        needed = self._usual_cost / max(SHARE * self._usual_wall, LEAST_NS)
+        if needed and self.spent_ns > FREE_NS:
+            self.interval = min(1 << max(0, ceil(log2(needed))), MOST_INTERVAL)
 
     def _play(self, tape: Tape, seen: int) -> None:
         """Has the copy of the engine divide the turn by the device's times, and reports it."""
-        events, between = tape.events, self._clock.nanoseconds_between
+        events, between, engine = tape.events, self._clock.nanoseconds_between, tape.engine
         moments = [0]
         for earlier, later in pairwise(events):
             moments.append(moments[-1] + max(0, between(earlier, later)))
         for mark, data, moment in zip(tape.marks, tape.data, moments[1:], strict=True):
-            mark(tape.engine, moment, *data)
+            mark(engine, moment, *data)
         if [(step.start, step.end) for step in tape.steps] == [(0, moments[-1])]:
             lead = self._lead(tape, moments, seen)
             (step,) = tape.steps
-            self._report(DeviceStep(tape.record, moments[-1], step.phases, *lead))
+            loss = nan if tape.loss is None else tape.loss()
+            self._report(
+                DeviceStep(
+                    tape.record,
+                    moments[-1],
+                    step.phases,
+                    *lead,
+                    loss=loss if tape.loss is None or isfinite(loss) else inf,
+                    skipped=tape.skipped is not None and tape.skipped() != 0,
+                )
+            )
         else:
             self.dropped += 1
         self._clock.give_back([event for event in events if event is not self._offset.anchor])

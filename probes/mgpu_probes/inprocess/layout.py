@@ -202,6 +202,8 @@ DEVICE_FIELDS = (
         "least; NaN: unknown",
     ),
     Field("most_lead", "f", "the same, at most; NaN: unknown"),
+    Field("loss", "f", "of the last backward pass; infinite: not finite; NaN: unknown"),
+    Field("flags", "I", "2: skipped, as in a step record, but on the device"),
     Field("", "4x", "reserved"),
     Field("", "I", "CRC of all before it"),
 )

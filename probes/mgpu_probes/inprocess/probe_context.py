@@ -10,19 +10,25 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from math import nan
 from types import ModuleType, TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from . import BOXES_VARIABLE, layout
 from .blackbox import Writer
+from .device_clock import DeviceStep, DeviceTimer
 from .memory_samples import Memory
 from .phase_ledger import NOWHERE, Ledger
 from .step_engine import Steps
 from .step_fast_path import StepFastPath
+from .step_marks import Data, Mark
 from .step_segments import UPDATE, Facts, Step
 from .training_objects import TrainingObjects
 from .wrap import around
+
+if TYPE_CHECKING:
+    from .device_clock import DeviceClock
 
 _GC_EVENT_NS = 1_000_000
 """A garbage collection of 1 ms is an event of its own; shorter ones only count in their step."""
@@ -92,11 +98,20 @@ class ProbeContext:
         self.is_data_worker: Callable[[], bool] = bool
         self.sequence: Callable[[], int] = int
         self.device_clock = "host"
-        """`cpu`: the host does the work that it times. `host`: a device does, or nobody knows."""
+        """`cpu`: the host does the work that it times. `device`: a device does, whose own clock
+        times some of the steps. `host`: a device does and is not timed, or nobody knows."""
+        self.device_timer: DeviceTimer | None = None
+        """Of the device that this process computes on; None: there is none, or it is not timed."""
+        self.why_untimed: str | None = None
+        """Why the device is not timed; None: it is, there is none, or it was not tried."""
+        self.runs_backward: Callable[[], bool] = bool
+        """Whether the calling thread is the framework's own that runs the backward pass."""
         self.accelerator: str | None = None
         """The device that this process was first seen to compute on, as `cuda:0`; None: none."""
         self.thread_clock: Callable[[], Any] = time.thread_time_ns
         """CPU time of the thread that trains, ns; NaN where its work is done by others."""
+        self._retired: list[DeviceTimer | None] = []
+        """Timers that are not used any more, with their events."""
         self.rank = self.world_size = -1
         self.memory = Memory()
         self._start()
@@ -111,6 +126,7 @@ class ProbeContext:
         """What the probe has cost beside its marks."""
         self.trained = False
         self.in_backward = False
+        self._marked = 0
         self.batch_ready = False
         self.ledger = Ledger(self.clock())
         self.fast_path = StepFastPath(self.ledger, self.record_step, self._facts)
@@ -148,8 +164,11 @@ class ProbeContext:
         return self.fast_path.engine()
 
     def mine(self) -> bool:
-        """Whether marks of the calling thread count."""
-        return self.on and threading.get_ident() == self.owner
+        """Whether marks of the calling thread count: it trains, or it runs the backward pass that
+        the one which trains waits for."""
+        if threading.get_ident() == self.owner:
+            return self.on
+        return self.on and self.in_backward and self.runs_backward()
 
     def adopt(self) -> bool:
         """The calling thread trains: its marks count, unless another's has trained before."""
@@ -167,7 +186,61 @@ class ProbeContext:
         once is not timed by the host's clock any more, whatever it does on the CPU besides."""
         if device is not None and self.accelerator is None:
             self.accelerator = device
+        if self.device_timer is None:
+            self.device_clock = "cpu" if self.accelerator is None else "host"
+
+    # --- the device's own clock -----------------------------------------------------------------
+
+    def time_on_device(self, clock: DeviceClock, begins_backward: Collection[Mark]) -> None:
+        """Has some of the coming steps timed by the device, too."""
+        self.device_timer = DeviceTimer(
+            clock, self.fast_path.copy_at_rest, self._record_device_step, begins_backward
+        )
+        self.device_clock = "device"
+
+    def mark_device(self, mark: Mark) -> None:
+        """A mark that means something on the device alone: the host goes on at once."""
+        timer = self.device_timer
+        if timer is not None and timer.is_timing:
+            try:
+                timer.mark(mark)
+            except RuntimeError as error:
+                self.stop_timing(str(error))
+
+    def stop_timing(self, reason: str) -> None:
+        """The device is not timed any more."""
+        self._retired.append(self.device_timer)
+        self.device_timer, self.why_untimed = None, reason[:200]
         self.device_clock = "cpu" if self.accelerator is None else "host"
+        self.mark = self.fast_path.mark
+
+    def _mark_on_device(self, mark: Mark, now: int, data: Data = ()) -> None:
+        """In place of the fast path's `mark` while a turn is timed."""
+        timer = self.device_timer
+        if timer is not None:
+            try:
+                timer.mark(mark, data)
+            except RuntimeError as error:  # the device has failed; the training will hear of it
+                self.stop_timing(str(error))
+        self._marked = now
+        self.fast_path.mark(mark, now, data)
+
+    def _time_next_turn(self, timer: DeviceTimer, record: int, step: Step) -> None:
+        """The step has become `record`; the next turn is timed if it is its turn on all ranks.
+
+        The turn's key is the collective sequence number, which all ranks of a job share; without
+        collectives it is the number of the step."""
+        key = step.after[0] if step.after[0] != step.before[0] else record
+        try:
+            timer.turn_ended(record, step.end - step.start, key, now=step.end == self._marked)
+        except RuntimeError as error:
+            self.stop_timing(str(error))
+            return
+        self.mark = self._mark_on_device if timer.is_timing else self.fast_path.mark
+
+    def _record_device_step(self, step: DeviceStep) -> None:
+        if self.box is not None:
+            self.box.device_step(step)
 
     def fail(self, trouble: Exception) -> None:
         """Something of the probe's own went wrong: it stops, and says so in the box."""
@@ -269,9 +342,7 @@ class ProbeContext:
         seconds = [*map(_SECONDS, phases)]
         seconds[layout.COMMUNICATION] = nan
         if self.device_clock != "cpu":
-            seconds[layout.TRANSFER] = nan  # nothing measures copies to a device yet
-            if not phases[layout.WAIT]:
-                seconds[layout.WAIT] = nan
+            seconds[layout.TRANSFER] = seconds[layout.WAIT] = nan  # the host does not see them
         flags = 0 if number else layout.WARM_UP
         if skipped:
             flags |= layout.SKIPPED
@@ -309,9 +380,12 @@ class ProbeContext:
             self.renew_metadata()
         if self.every_step is not None:
             self.every_step()
+        if self.device_timer is not None:
+            self._time_next_turn(self.device_timer, self.box.written, step)
 
     def _cost(self) -> int:
-        return self.ledger.marks * self._mark_cost + self.spent_ns + self.memory.spent_ns
+        spent = self.ledger.marks * self._mark_cost + self.spent_ns + self.memory.spent_ns
+        return spent if self.device_timer is None else spent + self.device_timer.spent_ns
 
     def _train_alone(self) -> None:
         """The first step of a process that never joined a group: a world of one, or a rank."""
@@ -361,16 +435,21 @@ class ProbeContext:
         if self.on:
             self.on = False
             self.steps.leave()
+            if self.device_timer is not None:
+                with suppress(RuntimeError):  # the device has failed
+                    self.device_timer.finish()
             if self.box is not None:
                 self.renew_metadata()
                 self.ledger.words[_PROBE_COST_WORD] = self._cost()
                 self.box.leave(code)
 
     def after_fork(self) -> None:
-        """In a forked child: the box is the parent's, the rest starts anew."""
+        """In a forked child: the box is the parent's, the rest starts anew. The parent's events are
+        kept: a child that frees one without the parent's device may end of it."""
         if self._on_gc in gc.callbacks:
             gc.callbacks.remove(self._on_gc)
-        self.box = self.every_step = None
+        self._retired.append(self.device_timer)
+        self.box = self.every_step = self.device_timer = None
         self.rank = self.world_size = -1
         self._start()
 

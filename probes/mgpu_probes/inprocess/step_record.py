@@ -75,8 +75,9 @@ def pack_device_step(number: int, step: DeviceStep) -> bytes:
         if not seconds[phase]:
             seconds[phase] = nan
     leads = [nan if lead < 0 else lead * 1e-9 for lead in (step.least_lead, step.most_lead)]
+    rest = (*leads, step.loss, layout.SKIPPED if step.skipped else 0)
     try:
-        return DEVICE_BODY.pack(number, step.record, step.wall, *seconds, *leads)
+        return DEVICE_BODY.pack(number, step.record, step.wall, *seconds, *rest)
     except (struct.error, OverflowError):
-        values = (number, step.record, step.wall, seconds, *leads)
+        values = (number, step.record, step.wall, seconds, *rest)
         return pack_clamped(values, layout.DEVICE_FIELDS, DEVICE_BODY)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from mgpu_probes.inprocess import layout
-from mgpu_probes.inprocess.device_clock import DeviceStep, DeviceTimer, ToldStep
+from mgpu_probes.inprocess.device_clock import DeviceStep, DeviceTimer
 from mgpu_probes.inprocess.phase_ledger import Ledger
 from mgpu_probes.inprocess.step_engine import Steps
 from mgpu_probes.inprocess.step_fast_path import StepFastPath
@@ -31,7 +31,8 @@ class ProbedRank:
         gpu.mark = self.mark
         self.host_steps: list[Step] = []
         self.device_steps: list[DeviceStep] = []
-        self.engine = StepFastPath(Ledger(gpu.clock()), self.host_steps.append, self._facts)
+        self.engine = StepFastPath(Ledger(gpu.clock()), self._reported, self._facts)
+        self._marked = gpu.clock()
         self.engine.engine().optimizers_exist = True
         self.timer = DeviceTimer(
             gpu,
@@ -45,17 +46,18 @@ class ProbedRank:
         return (self.gpu.collectives, 0, 0, 0)
 
     def mark(self, mark: Mark, data: Data) -> None:
-        """As the probe's context: the engine first, then the timer."""
-        now, before = self.gpu.clock(), len(self.host_steps)
-        self.engine.mark(mark, now, data)
-        ended = self.host_steps[before:]
-        if not ended:
-            self.timer.mark(mark, data)
-            return
-        told = None
-        if len(ended) == 1 and ended[0].end == now:
-            told = ToldStep(len(self.host_steps), now - ended[0].start)
-        self.timer.turn_ended(mark, data, told, self.gpu.collectives)
+        """As the probe's context: the timer first, then the engine."""
+        self._marked = self.gpu.clock()
+        self.timer.mark(mark, data)
+        if mark is not Steps.backward_waits:  # only the device shows when the own work has ended
+            self.engine.mark(mark, self._marked, data)
+
+    def _reported(self, step: Step) -> None:
+        self.host_steps.append(step)
+        record = len(self.host_steps)
+        key = step.after[0] if step.after[0] != step.before[0] else record
+        is_now = step.end == self._marked
+        self.timer.turn_ended(record, step.end - step.start, key, now=is_now)
 
     def compared(self) -> list[tuple[DeviceStep, Truth]]:
         """The timed turns beside what the device really did."""
@@ -89,6 +91,8 @@ def train(job: Job, *changes: dict[str, int], **of_all: int) -> list[ProbedRank]
     machine = Machine(job.ranks, each)
     ranks = [ProbedRank(gpu) for gpu in machine.gpus]
     machine.run([script(job, rank) for rank in range(job.ranks)])
+    for rank in ranks:
+        rank.timer.finish()
     return ranks
 
 

@@ -32,6 +32,9 @@ ADAPTER = HookTable(
         "autograd": {
             "torch.autograd": "patch",
         },
+        "cuda_captures": {
+            "torch.cuda.graphs": "patch",
+        },
         "on_demand_trace": {
             "torch.autograd.profiler": "patch",
         },

@@ -4,8 +4,11 @@ The split: autograd runs the callbacks of a backward pass in the order in which 
 after the last gradient. DistributedDataParallel queues its own, in which it waits for the other
 ranks, when its last bucket is ready. A callback that is queued when the first node runs comes
 before it: it marks the end of the own work. Measured with sleeps in the middle and at the very end
-of backward, with find_unused_parameters, static_graph, a communication hook and two modules. Under
-CUDA the host runs ahead of the device and nothing can be split from its clock; nothing is queued.
+of backward, with find_unused_parameters, static_graph, a communication hook and two modules.
+
+On a GPU the host runs ahead and its clock cannot split anything: the callback is queued in the
+turns that the device times, and marks the device's stream alone. There the engine's own thread runs
+the pass, and the callbacks, while the thread that trains waits for it.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from ... import wrap as hooks
 from ...probe_context import ProbeContext
 from ...step_engine import Steps
 from ...step_marks import backward_ended
+from . import cuda_captures, device_events
 from .torch_support import wrap
 
 probe: ProbeContext
@@ -50,11 +54,15 @@ class _Pass:
     loss = nan
     passes = 0
     """So far."""
+    thread = (0, -1)
+    """The engine's thread that runs it, and the pass for which that was found."""
     queued = waits = False
     by_module = False
     """A wrapped module's hook has queued the callback: the next pass needs no hook of its own."""
     modules_alike = True
     """All wrapped modules have such a hook."""
+    on_device = False
+    """Its loss is on a GPU, or another device that computes while the host goes on."""
     engine_waits = True
     """Other ranks may be waited for within the engine, where no call of Python's shows it."""
     scaled: tuple[int, float] = (0, nan)
@@ -84,7 +92,7 @@ def _queue(by_module: bool) -> None:
     if hooks.compiling():
         return
     try:
-        if get_ident() == probe.owner:
+        if probe.mine():
             this.queued, this.by_module = True, by_module
             torch.autograd.Variable._execution_engine.queue_callback(_own_work_ended)
     except Exception as trouble:
@@ -95,8 +103,12 @@ def _own_work_ended() -> None:
     if hooks.compiling():
         return
     try:
-        if not this.waits and probe.on and get_ident() == probe.owner:
-            this.waits = True
+        if this.waits or not probe.mine():
+            return
+        this.waits = True
+        if this.on_device:
+            probe.mark_device(_WAITS)
+        else:
             probe.mark(_WAITS, probe.clock())
     except Exception as trouble:
         probe.fail(trouble)
@@ -110,8 +122,14 @@ def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
     plain = type(root) is torch.Tensor
     on_cpu = plain and root.is_cpu
     loss = nan
-    if isinstance(root, torch.Tensor) and not root.is_meta:
-        probe.computes_on(None if root.is_cpu else str(root.device))
+    this.on_device = isinstance(root, torch.Tensor) and not (root.is_meta or root.is_cpu)
+    if this.on_device:
+        if probe.accelerator is None:
+            probe.computes_on(str(root.device))
+        cuda_captures.saw_backward()
+        device_events.begin_backward(root)
+    elif isinstance(root, torch.Tensor) and not root.is_meta:
+        probe.computes_on(None)
     if on_cpu and root.dim() == 0 and root.is_floating_point():
         scaled, loss = this.scaled
         if id(root) != scaled:
@@ -125,10 +143,29 @@ def _begins(args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Pass | None:
     probe.in_backward = True
     adds_up = kwargs.get("accumulate_grad", True)
     probe.mark(_BEGINS if adds_up else _GIVES, probe.clock())
-    unseen = this.engine_waits and not covered
-    if on_cpu and unseen and probe.world_size > 1 and root.grad_fn is not None:
+    unseen = on_cpu and this.engine_waits and not covered
+    if this.on_device:
+        timer = probe.device_timer
+        unseen = timer is not None and timer.is_timing
+    if unseen and probe.world_size > 1 and root.grad_fn is not None:
         this.handle = root.grad_fn.register_prehook(_runs_first)
     return this
+
+
+def _runs_backward() -> bool:
+    """Whether the engine's calling thread runs the pass: the first one that a hook sees in it. With
+    several devices there are more, at the same time; their hooks do nothing."""
+    if torch._C._current_graph_task_id() == -1:
+        return False
+    if this.thread[1] != this.passes:
+        this.thread = (get_ident(), this.passes)
+    return this.thread[0] == get_ident()
+
+
+def attach(context: ProbeContext) -> None:
+    """Lets the engine's thread set marks, as it does on a GPU."""
+    if hasattr(torch._C, "_current_graph_task_id"):
+        context.runs_backward = _runs_backward
 
 
 def scales(args: tuple[Any, ...], _: dict[str, Any]) -> float | None:

@@ -11,7 +11,7 @@ import torch
 from ... import layout
 from ...probe_context import ProbeContext
 from ...step_engine import Steps
-from . import process_groups
+from . import device_events, process_groups
 from .call_sites import Place, Places, elements
 from .torch_support import wrap
 
@@ -90,6 +90,9 @@ SETTING_UP = (
 """Also called once a parameter or object before training (`parallelize_module` scatters each): no
 sign of a loop's turn."""
 
+WAITING = ("wait", "synchronize", "block_current_stream")
+"""Methods of the handle of a call, the last of torch 2.9."""
+
 _SITE_WORD = layout.NOW_SITE // 8
 _SEQUENCE_WORD = layout.NOW_SEQUENCE // 8
 
@@ -106,7 +109,8 @@ def patch(distributed_c10d: ModuleType) -> None:
         wrap(distributed_c10d, name, _Call(Places(name, recurs=False)), _called)
     work = getattr(distributed_c10d, "Work", None)
     if work is not None:
-        wrap(work, "wait", _Call(Places("wait", waits=True)), _called)
+        for name in WAITING:
+            wrap(work, name, _Call(Places(name, waits=True)), _called)
     process_groups.patch(distributed_c10d)
 
 
@@ -137,6 +141,8 @@ class _Call:
             words = probe.ledger.words
             words[_SITE_WORD] = place.word or place.spell()
             words[_SEQUENCE_WORD] = probe.sequence()
+        if probe.device_timer is not None:
+            device_events.communicates()
         place.began = now = probe.clock()
         probe.mark(self.begins, now)
         return place

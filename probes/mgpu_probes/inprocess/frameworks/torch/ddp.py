@@ -69,10 +69,7 @@ def _made(module: Any, _: Any) -> None:
     one = ddp_reducer.saw(module)
     if one is not None and one.searches:
         _time_searches(type(module))
-    if (
-        getattr(module, "device_type", "") == "cpu"
-        and next(iter(module.buffers()), None) is not None
-    ):
+    if next(iter(module.buffers()), None) is not None:
         _watch_buffers(type(module))
     _watch(module)
 

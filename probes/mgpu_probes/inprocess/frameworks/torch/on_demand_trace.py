@@ -24,7 +24,7 @@ import torch
 
 from ... import masked_threads, worker_server
 from ...probe_context import ProbeContext
-from . import flight_recorder_handlers
+from . import cuda_captures, flight_recorder_handlers
 from .torch_support import wrap
 
 probe: ProbeContext
@@ -117,6 +117,8 @@ class Tracing:
             probe.every_step = None
         elif self._cancelled:
             self._fail("it was cancelled")
+        elif _is_capturing():
+            return  # the profiler's start and end would break it
         elif self.state == WAITING:
             if probe.recorded >= self._at:
                 self._start()
@@ -226,12 +228,17 @@ def _is_whole(path: str) -> bool:
         return file.read().rstrip().endswith(b"}")
 
 
+def _is_capturing() -> bool:
+    with cuda_captures.lock:
+        return cuda_captures.is_capturing()
+
+
 tracing = Tracing()
 
 
 def _over(_: object) -> int:
     """What the profiler's end asks of a device must not happen while a graph is captured."""
-    if not (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
+    if not _is_capturing():
         tracing.end_early("no step came to its end")
     return 0
 

@@ -11,7 +11,7 @@ from ... import wrap as hooks
 from ...probe_context import ProbeContext
 from ...step_engine import Steps
 from ...step_marks import Mark, scaler_update_begins, scaler_update_ends
-from . import autograd
+from . import autograd, cuda_captures, device_events
 from .torch_support import wrap
 from .weight_digests import weights
 
@@ -46,10 +46,11 @@ def _before(optimizer: Any, *_: Any) -> None:
     if hooks.compiling():
         return
     try:
-        if probe.on and (get_ident() == probe.owner or probe.adopt()):
+        if probe.on and (get_ident() == probe.owner or probe.mine() or probe.adopt()):
             if id(optimizer) not in probe.objects.optimizers:
                 probe.objects.saw_optimizer(optimizer)
             probe.mark(_UPDATE, probe.clock())
+            device_events.skips_update(optimizer)
     except Exception as trouble:
         probe.fail(trouble)
 
@@ -58,8 +59,9 @@ def _after(optimizer: Any, *_: Any) -> None:
     if hooks.compiling():
         return
     try:
-        if probe.on and get_ident() == probe.owner:
+        if probe.on and (get_ident() == probe.owner or probe.mine()):
             weights.updates += 1
+            cuda_captures.saw_update()
             which = id(optimizer)
             probe.mark(_updated.get(which) or _updates(which), probe.clock())
     except Exception as trouble:

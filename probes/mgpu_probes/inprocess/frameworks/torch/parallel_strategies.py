@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from types import ModuleType
 from typing import Any
 
@@ -75,7 +76,8 @@ def _enters(args: tuple[Any, ...], _: dict[str, Any]) -> None:
 
 
 def _leaves(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
-    return torch.is_grad_enabled() if probe.mine() and not _is_inner(args[0]) else None
+    trains = probe.on and get_ident() == probe.owner  # not what is computed again in backward
+    return torch.is_grad_enabled() if trains and not _is_inner(args[0]) else None
 
 
 def _forwards(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:

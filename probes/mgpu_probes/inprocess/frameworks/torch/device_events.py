@@ -1,0 +1,247 @@
+"""Times the steps of a torch job on its GPU: events in the stream that the training computes in.
+
+The home stream is the current one of the thread that trains, on the device of the loss, when the
+backward pass begins. What runs in other streams (NCCL's, FSDP's, a prefetcher's) shows where the
+home stream waits for it: in `Stream.wait_event` and `wait_stream`, and in c10d's own waits.
+
+Nothing here synchronizes, and nothing touches an event while a graph is captured.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ... import layout
+from ...device_clock import MOST_PENDING, DeviceTimer
+from ...probe_context import ProbeContext
+from ...step_engine import Steps
+from . import cuda_captures
+from .torch_support import wrap
+
+probe: ProbeContext
+
+MOST_EVENTS = 1024
+_SLOTS = 2 * (MOST_PENDING + 2)
+"""Values that are copied to the host and have not been read yet: two a turn, and the open turns."""
+_COMMUNICATES = ("torch.distributed", "deepspeed", "megatron", "apex")
+"""Packages in which the stream that computes waits for other ranks."""
+_ONE_CONNECTION = (
+    "CUDA_DEVICE_MAX_CONNECTIONS is 1: events between kernels would keep computing and "
+    "communication from overlapping"
+)
+
+
+class StreamEvents:
+    """The device clock of one stream: events that are recorded in it. Times have the resolution of
+    the device's timer, about 0.5 µs."""
+
+    def __init__(self, stream: Any, make: Callable[..., Any]) -> None:
+        """`make`: makes an event that takes the time, as `torch.cuda.Event(enable_timing=True)`."""
+        self.stream = stream
+        self._make = make
+        self._free: list[Any] = []
+        self._made = 0
+
+    def record(self) -> Any | None:
+        """As DeviceClock."""
+        with cuda_captures.lock:
+            if cuda_captures.is_capturing():
+                return None
+            if self._free:
+                event = self._free.pop()
+            elif self._made < MOST_EVENTS:
+                event = self._make(enable_timing=True)
+                self._made += 1
+            else:
+                return None
+            event.record(self.stream)
+            return event
+
+    def has_completed(self, event: Any) -> bool:
+        """As DeviceClock."""
+        with cuda_captures.lock:
+            return not cuda_captures.is_capturing() and bool(event.query())
+
+    def nanoseconds_between(self, earlier: Any, later: Any) -> int:
+        """As DeviceClock."""
+        return int(earlier.elapsed_time(later) * 1e6)
+
+    def give_back(self, events: list[Any]) -> None:
+        """As DeviceClock."""
+        self._free += events
+
+
+class _Home:
+    """Where this process trains."""
+
+    device: Any = None
+    module: Any = None
+    """Of torch, for this kind of device."""
+    events: StreamEvents | None = None
+    values: Any = None
+    """Page-locked host memory, into which the device writes what is read later."""
+    used = 0
+    waits = False
+    """It is inside one of the calls by which its stream waits for another."""
+    communicating: set[int] = set()  # noqa: RUF012 - there is one `_Home`
+    """Other streams in which collectives were called."""
+
+
+home = _Home()
+
+
+def begin_backward(loss: Any) -> None:
+    """A backward pass begins with this loss, which is on a device; called by the thread that
+    trains, before the pass is marked."""
+    timer = probe.device_timer
+    if timer is None:
+        if probe.why_untimed is None:
+            try:
+                probe.why_untimed = _start(loss.device)
+            except RuntimeError as error:  # a device without streams or events
+                probe.why_untimed = str(error)[:200]
+    elif timer.is_timing:
+        _check_home(timer, loss)
+
+
+def _start(device: torch.device) -> str | None:
+    """Why this device cannot be timed; None: it is timed from now on."""
+    if os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1":
+        return _ONE_CONNECTION
+    module: Any = getattr(torch, device.type, None)  # torch.cuda, torch.xpu, …
+    if not hasattr(module, "Event") or not hasattr(module, "current_stream"):
+        return f"torch has no events of {device.type} devices"
+    with cuda_captures.lock:
+        if cuda_captures.is_capturing():
+            return None
+        home.values = _page_locked()
+    home.device, home.module = device, module
+    home.events = StreamEvents(module.current_stream(device), module.Event)
+    wrap(module.Stream, "wait_event", _waits_for_event, _waited)
+    wrap(module.Stream, "wait_stream", _waits_for_stream, _waited)
+    probe.time_on_device(home.events, {Steps.backward_begins, Steps.gradient_begins})
+    return None
+
+
+def _page_locked() -> Any | None:
+    """Host memory that a device writes without making the host wait; None: it has no such."""
+    try:
+        return torch.empty(_SLOTS, dtype=torch.float64, pin_memory=True)
+    except RuntimeError:
+        return None
+
+
+def _check_home(timer: DeviceTimer, loss: Any) -> None:
+    assert home.events is not None
+    stream = home.module.current_stream(loss.device)
+    if stream != home.events.stream:
+        timer.drop()
+        home.device, home.events.stream = loss.device, stream
+    elif loss.dim() == 0 and loss.is_floating_point():
+        timer.read_later(loss=_copy(loss))
+
+
+def skips_update(optimizer: Any) -> None:
+    """A fused optimizer updates only if its gradients are finite, which the device alone knows."""
+    timer = probe.device_timer
+    if timer is None or not timer.is_timing:
+        return
+    overflow = getattr(optimizer, "found_inf", None)
+    if isinstance(overflow, torch.Tensor) and overflow.numel() == 1:
+        timer.read_later(skipped=_copy(overflow))
+
+
+def _copy(value: Any) -> Callable[[], float] | None:
+    """Has the device write a value into host memory, behind all that is queued."""
+    with cuda_captures.lock:
+        if home.values is None or value.device != home.device or cuda_captures.is_capturing():
+            return None
+        slot = home.values[home.used]
+        home.used = (home.used + 1) % _SLOTS
+        with torch.no_grad():
+            slot.copy_(value.detach().reshape(()), non_blocking=True)
+    return slot.item  # type: ignore[no-any-return]
+
+
+# --- waits of the home stream -----------------------------------------------------------------
+
+
+def communicates() -> None:
+    """A collective is called in the current stream."""
+    timer = probe.device_timer
+    if timer is None or not timer.is_timing or home.events is None:
+        return
+    stream = home.module.current_stream(home.device)
+    if stream != home.events.stream:
+        home.communicating.add(stream.stream_id)
+
+
+def _is_timed(stream: Any) -> bool:
+    timer, events = probe.device_timer, home.events
+    return (
+        timer is not None
+        and timer.is_timing
+        and events is not None
+        and not home.waits
+        and stream == events.stream
+        and probe.mine()
+        and probe.ledger.phase != layout.WAIT
+    )
+
+
+def _waits_for_event(args: tuple[Any, ...], _: dict[str, Any]) -> bool | None:
+    """Before `Stream.wait_event`. What the event follows cannot be asked: a wait."""
+    if not _is_timed(args[0]):
+        return None
+    home.waits = True
+    probe.mark_device(_wait_begins)
+    return True
+
+
+def _waits_for_stream(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool | None:
+    """Before `Stream.wait_stream`: a wait for other ranks where a package that communicates calls
+    it, or collectives were called in that stream. Else batches are copied in it."""
+    if not _is_timed(args[0]):
+        return None
+    other = args[1] if len(args) > 1 else kwargs.get("stream")
+    caller = str(sys._getframe(2).f_globals.get("__name__", ""))
+    communicates = caller.startswith(_COMMUNICATES) or (
+        getattr(other, "stream_id", None) in home.communicating
+    )
+    home.waits = True
+    probe.mark_device(_wait_begins if communicates else _transfer_begins)
+    return True
+
+
+def _waited(_: bool, __: Any) -> None:
+    home.waits = False
+    probe.mark_device(_wait_ends)
+
+
+def _wait_begins(steps: Steps, now: int) -> None:
+    steps.ledger.enter(layout.WAIT, now)
+
+
+def _transfer_begins(steps: Steps, now: int) -> None:
+    steps.ledger.enter(layout.TRANSFER, now)
+
+
+def _wait_ends(steps: Steps, now: int) -> None:
+    steps.ledger.leave(now)
+
+
+def _describe() -> dict[str, Any]:
+    timer = probe.device_timer
+    if timer is None:
+        return {"untimed": probe.why_untimed} if probe.why_untimed else {}
+    return {"device_timing": {"interval": timer.interval, "dropped": timer.dropped}}
+
+
+def attach(context: ProbeContext) -> None:
+    """Describes the timing in the process metadata."""
+    context.add_metadata(_describe)

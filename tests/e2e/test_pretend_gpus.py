@@ -1,0 +1,166 @@
+"""Steps divided by the device's clock, on a pretend GPU that takes exactly as long as it says.
+
+torch's own DistributedDataParallel and fully_shard run on it, with streams, events and the threads
+of autograd's engine; the compiler that builds it must be there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from mgpu_probes.inprocess.layout import PHASES
+
+from mgpu_doctor.case.model import Rank
+from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.diagnose import diagnose
+from mgpu_doctor.findings import Diagnosis
+from tests.support import pretend_accelerator
+from tests.support.examining import loud, named
+from tests.support.jobs import plain, run
+
+pytestmark = [pytest.mark.slow, pytest.mark.untimed]
+
+
+class Watched(NamedTuple):
+    """A job that ran under the doctor."""
+
+    reports: dict[int, dict[str, Any]]
+    """What each rank printed at its end: `losses`, and how often it made the host wait."""
+    ranks: Sequence[Rank]
+    diagnosis: Diagnosis
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the device has been compiled."""
+    folder = tmp_path_factory.mktemp("build")
+    compiled = run([sys.executable, "-m", pretend_accelerator.__name__, str(folder)])
+    assert compiled.code == 0, compiled.err
+    return folder
+
+
+def run_job(build: Path, *options: str, ranks: int = 2, doctor: Sequence[str] = ()) -> Any:
+    """What each rank printed at its end."""
+    command = plain("pretend_gpus.py", "--build", str(build), *options, ranks=ranks)
+    ended = run([*doctor, *command])
+    assert ended.code == 0, ended.err
+    printed = [json.loads(line) for line in ended.out.splitlines() if line.startswith('{"rank"')]
+    assert len(printed) == ranks
+    return {report["rank"]: report for report in printed}
+
+
+@pytest.fixture(scope="module")
+def watch(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
+    """Runs a job under the doctor, once for the same options."""
+
+    @cache
+    def watch(*options: str, ranks: int = 2) -> Watched:
+        recording = tmp_path_factory.mktemp("jobs") / "recording"
+        doctor = (sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--")
+        reports = run_job(build, *options, ranks=ranks, doctor=doctor)
+        case = load_recording(recording)
+        return Watched(reports, case.ranks, diagnose(case))
+
+    return watch
+
+
+def medians(rank: Rank) -> dict[str, float]:
+    """Phase -> median ms on the device, of the phases that take any time."""
+    times = rank.device_times
+    assert times is not None
+    assert len(times) >= 20, "too few steps were timed"
+    middle = np.median(np.nan_to_num(times["phases"][1:]), axis=0) * 1e3
+    return {phase: ms for phase, ms in zip(PHASES, middle, strict=True) if ms > 0.01}
+
+
+HEALTHY = {"forward": 8, "backward": 16, "wait": 0.2, "optimizer": 2}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "phase"),
+    [
+        ("ddp", "forward"),
+        ("ddp", "backward"),
+        ("ddp", "optimizer"),
+        ("fsdp", "forward"),
+        ("fsdp", "backward"),
+        ("allreduce", "backward"),
+        ("buffers", "forward"),
+    ],
+)
+def test_the_rank_that_works_longer_is_named(
+    watch: Callable[..., Watched], strategy: str, phase: str
+) -> None:
+    """Rank 1 works 3 ms longer, and rank 0 waits for just that."""
+    _, (innocent, slow), diagnosis = watch("--strategy", strategy, "--slow", f"1:{phase}:3")
+    mine, theirs = medians(innocent), medians(slow)
+    assert theirs[phase] == pytest.approx(HEALTHY[phase] + 3, abs=0.5)
+    assert mine[phase] == pytest.approx(HEALTHY[phase], abs=0.5)
+    assert mine["wait"] - theirs["wait"] == pytest.approx(3, abs=0.5)
+    for rank in (innocent, slow):
+        times = rank.device_times
+        assert times is not None
+        seconds = np.nansum(times["phases"], axis=1)
+        assert seconds == pytest.approx(times["wall_ns"] * 1e-9, abs=1e-6)
+    (finding,) = loud(diagnosis)
+    assert finding.code == f"straggler-{'optimizer' if phase == 'optimizer' else 'compute'}"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.cost.seconds_per_step == pytest.approx(0.003, abs=0.0005)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_healthy_job_raises_no_alarm(watch: Callable[..., Watched], strategy: str) -> None:
+    assert not loud(watch("--strategy", strategy).diagnosis)
+
+
+def test_ranks_time_the_same_steps(watch: Callable[..., Watched]) -> None:
+    numbers = []
+    for rank in watch("--strategy", "ddp", "--slow", "1:backward:3").ranks:
+        assert rank.device_times is not None
+        numbers.append(set(rank.device_times["step_seq"].tolist()))
+    assert len(numbers[0] & numbers[1]) >= 0.8 * min(map(len, numbers))
+
+
+def test_a_slow_loader_that_the_queued_work_hides_is_nobodys_fault(
+    watch: Callable[..., Watched],
+) -> None:
+    """The loader of rank 1 takes 9 ms more; 26 ms of work are queued meanwhile."""
+    _, (innocent, slow), diagnosis = watch("--slow", "1:input:9")
+    assert medians(slow).get("input", 0) < 1
+    assert medians(innocent)["wait"] - medians(slow)["wait"] < 1
+    assert not loud(diagnosis)
+
+
+def test_a_slow_loader_that_the_device_waits_for_is_named(watch: Callable[..., Watched]) -> None:
+    """The same where `loss.item()` empties the queue in every step."""
+    _, (innocent, slow), diagnosis = watch("--slow", "1:input:9", "--reads-loss")
+    assert medians(slow)["input"] == pytest.approx(9, abs=1.5)
+    assert medians(innocent)["wait"] - medians(slow)["wait"] == pytest.approx(9, abs=3)
+    finding = named(diagnosis, "straggler-input")
+    assert finding is not None
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+
+
+def test_the_loss_is_read_from_the_device(watch: Callable[..., Watched]) -> None:
+    watched = watch("--strategy", "ddp", "--slow", "1:backward:3")
+    for rank in watched.ranks:
+        times = rank.device_times
+        assert times is not None
+        losses = [watched.reports[rank.rank or 0]["losses"][at - 1] for at in times["step_seq"]]
+        assert times["loss"].tolist() == pytest.approx(losses)
+
+
+@pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("ddp", 2), ("fsdp", 2)])
+def test_the_probe_waits_for_nothing_and_changes_nothing(
+    watch: Callable[..., Watched], build: Path, strategy: str, ranks: int
+) -> None:
+    """Losses and the number of synchronizations are those of the bare job."""
+    options = ("--strategy", strategy, "--steps", "60")
+    assert watch(*options, ranks=ranks).reports == run_job(build, *options, ranks=ranks)

@@ -1,0 +1,114 @@
+"""Training on pretend GPUs (tests/support/pretend_accelerator): torch's own DistributedDataParallel
+and fully_shard, with streams, events and autograd's device threads, on a machine without a GPU."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.support.pretend_accelerator import load
+
+MS = 1_000_000
+BLOCKS = 4
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--build", required=True, help="where the device is compiled")
+parser.add_argument("--strategy", default="ddp")
+parser.add_argument("--steps", type=int, default=300)
+parser.add_argument("--slow", default="", help="rank:phase:milliseconds")
+parser.add_argument("--reads-loss", action="store_true", help="the host waits in every step")
+options = parser.parse_args()
+
+pretend = load(options.build)
+if options.strategy != "single":
+    dist.init_process_group("pretend")
+rank = int(os.environ.get("RANK", "0"))
+slow_rank, slow_phase, milliseconds = (options.slow or "-1:none:0").split(":")
+extra = {slow_phase: float(milliseconds)} if rank == int(slow_rank) else {}
+
+
+def work(phase: str, milliseconds: float, parts: int = 1) -> None:
+    """The device computes for as long as this phase takes, or one of its parts."""
+    pretend.native.work(int((milliseconds + extra.get(phase, 0)) / parts * MS))
+
+
+class Work(torch.autograd.Function):
+    @staticmethod
+    def forward(_: Any, batch: Any) -> Any:
+        work("forward", 8, BLOCKS)
+        return batch.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: Any) -> Any:
+        work("backward", 16, BLOCKS)
+        return gradient.clone()
+
+
+class Block(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(64, 64)
+        self.norm = torch.nn.BatchNorm1d(64) if options.strategy == "buffers" else None
+
+    def forward(self, batch: Any) -> Any:
+        hidden = self.linear(batch)
+        if self.norm is not None:
+            hidden = self.norm(hidden)
+        return Work.apply(torch.relu(hidden))  # type: ignore[no-untyped-call]
+
+
+class Optimizer(torch.optim.SGD):
+    def step(self, closure: Any = None) -> Any:
+        work("optimizer", 2)
+        return super().step(closure)
+
+
+torch.manual_seed(0)
+model: Any = torch.nn.Sequential(*[Block() for _ in range(BLOCKS)]).to("pretend")
+parameters = list(model.parameters())
+if options.strategy in ("ddp", "buffers"):
+    model = torch.nn.parallel.DistributedDataParallel(model)
+elif options.strategy == "fsdp":
+    from torch.distributed.fsdp import fully_shard
+
+    for block in model:
+        fully_shard(block)
+    fully_shard(model)
+    parameters = list(model.parameters())
+optimizer = Optimizer(parameters, lr=1e-3)
+
+
+def collate(samples: Any) -> torch.Tensor:
+    time.sleep(extra.get("input", 0) / 1e3)
+    return torch.stack([sample for (sample,) in samples])
+
+
+losses = []
+ranks = dist.get_world_size() if dist.is_initialized() else 1
+data = TensorDataset(torch.randn(options.steps * 8 * ranks, 64))
+sampler: Any = DistributedSampler(data, ranks, rank)
+loader = DataLoader(data, batch_size=8, sampler=sampler, collate_fn=collate)
+for batch in loader:
+    loss = model(batch.to("pretend", non_blocking=True)).pow(2).mean()
+    loss.backward()
+    if options.strategy == "allreduce":
+        for parameter in parameters:
+            dist.all_reduce(parameter.grad)
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.detach())
+    if options.reads_loss:
+        loss.item()
+waits = pretend.native.synchronizations()
+report = json.dumps({"rank": rank, "synchronizations": waits, "losses": [x.item() for x in losses]})
+os.write(1, f"{report}\n".encode())
+if dist.is_initialized():
+    dist.barrier()  # torch cannot destroy a group that is written in Python

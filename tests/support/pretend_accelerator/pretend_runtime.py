@@ -1,0 +1,217 @@
+"""The Python side of the pretend device: `torch.pretend` and a process group."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+_untyped: Any = dist
+NAME = "pretend"
+MOST_COLLECTIVES = 1 << 15
+"""Of one group."""
+
+
+class Stream(torch.Stream):
+    """As torch.cuda.Stream."""
+
+    def __new__(cls, **stream: Any) -> Any:
+        return super().__new__(cls, **(stream or {"device": NAME}))
+
+    def wait_event(self, event: Any) -> None:
+        """What is queued from now on begins after the event."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        """What is queued from now on begins after all that is queued in `stream`."""
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event at the end of the stream."""
+        event = event or Event()
+        event.record(self)
+        return event
+
+
+def Event(enable_timing: bool = False) -> Any:  # noqa: N802 - as torch.cuda.Event
+    """An event of this device. Not a class of its own: torch measures between its own events."""
+    return torch.Event(NAME, enable_timing=enable_timing)
+
+
+class _Within(AbstractContextManager[None]):
+    """Makes a stream the current one."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __enter__(self) -> None:
+        if self._stream is not None:
+            self._stream.__enter__()
+
+    def __exit__(self, *trouble: Any) -> None:
+        if self._stream is not None:
+            self._stream.__exit__(*trouble)
+
+
+def current_stream(_: Any = None) -> Any:
+    """Of the calling thread."""
+    stream = torch.accelerator.current_stream()
+    return Stream(
+        stream_id=stream.stream_id,
+        device_index=stream.device_index,
+        device_type=stream.device_type,
+    )
+
+
+class Work(_untyped._Work):  # type: ignore[misc]
+    """The handle of a collective that was queued."""
+
+    def __init__(self, event: Any, result: Any, device: torch.device) -> None:
+        super().__init__()
+        self._event = event
+        self._result = result
+        self._future: Any = torch.futures.Future(devices=[device])
+        self._future.set_result(result)
+
+    def wait(self, _: Any = None) -> bool:
+        """The current stream waits; the host does not."""
+        current_stream().wait_event(self._event)
+        return True
+
+    def result(self) -> Any:
+        """The tensors."""
+        return self._result
+
+    def get_future(self) -> Any:
+        """Its streams wait for the collective."""
+        return self._future
+
+
+class Group(_untyped.ProcessGroup):  # type: ignore[misc]
+    """A process group whose collectives run in a stream of their own."""
+
+    native: Any = None
+    moving_ns = 200_000
+    """How long the data moves once all ranks have arrived."""
+
+    def __init__(self, store: Any, rank: int, size: int) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size = rank, size
+        if rank == 0:
+            path = f"/dev/shm/pretend-{os.getpid()}-{id(self):x}"
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+            os.ftruncate(descriptor, MOST_COLLECTIVES * size * 8)
+            store.set("pretend", path)
+        else:
+            path = store.get("pretend").decode()
+            descriptor = os.open(path, os.O_RDWR)
+        self._memory = mmap.mmap(descriptor, MOST_COLLECTIVES * size * 8)
+        os.close(descriptor)
+        store.add("opened", 1)
+        while rank == 0 and store.add("opened", 0) < size:
+            pass
+        if rank == 0:
+            os.unlink(path)
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._stream = Stream(device=NAME)
+        self._sequence = 0
+        self._name = ""
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """As of ProcessGroup."""
+        return NAME
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """As of ProcessGroup."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """As of ProcessGroup."""
+        return self._name
+
+    def _queue(self, result: Sequence[torch.Tensor]) -> Work:
+        assert self._sequence < MOST_COLLECTIVES
+        address = self._address + self._sequence * self._size * 8
+        self._sequence += 1
+        self._stream.wait_stream(current_stream())
+        with _Within(self._stream):
+            Group.native.collective(address, self._size, self._rank, Group.moving_ns)
+            event = Event()
+            event.record(self._stream)
+            return Work(event, result, torch.device(NAME, 0))
+
+    def allreduce(self, tensors: Any, _: Any = None) -> Work:
+        """As of ProcessGroup; the values stay."""
+        return self._queue(tensors)
+
+    def broadcast(self, tensors: Any, _: Any = None) -> Work:
+        """As of ProcessGroup; the values stay."""
+        return self._queue(tensors)
+
+    def barrier(self, opts: Any = None) -> Work:  # noqa: ARG002
+        """As of ProcessGroup."""
+        return self._queue([])
+
+    def allgather(self, outputs: Any, inputs: Any, _: Any = None) -> Work:
+        """As of ProcessGroup; every part is this rank's own."""
+        for output, given in zip(outputs, inputs, strict=True):
+            for part in output:
+                part.copy_(given)
+        return self._queue(outputs)
+
+    def _allgather_base(self, output: Any, given: Any, _: Any = None) -> Work:
+        output.view(self._size, -1).copy_(given.reshape(1, -1).expand(self._size, -1))
+        return self._queue([output])
+
+    def all_gather_single(self, output: Any, given: Any, _: Any = None) -> Work:
+        """As of ProcessGroup since torch 2.13."""
+        return self._allgather_base(output, given)
+
+    def reduce_scatter_single(self, output: Any, given: Any, _: Any = None) -> Work:
+        """As of ProcessGroup since torch 2.13."""
+        return self._reduce_scatter_base(output, given)
+
+    def _reduce_scatter_base(self, output: Any, given: Any, _: Any = None) -> Work:
+        output.view(-1).copy_(given.view(self._size, -1)[self._rank])
+        return self._queue([output])
+
+
+def _make_group(store: Any, rank: int, size: int, _: Any) -> Group:
+    return Group(store, rank, size)
+
+
+def register(native: Any) -> ModuleType:
+    """Registers the compiled device in this process; `torch.pretend`."""
+    module = ModuleType(f"torch.{NAME}")
+    vars(module).update(
+        Stream=Stream,
+        Event=Event,
+        current_stream=current_stream,
+        stream=_Within,
+        current_device=lambda: 0,
+        device_count=lambda: 1,
+        is_available=lambda: True,
+        is_initialized=lambda: True,
+        set_device=lambda _: None,
+        synchronize=lambda _=None: torch.accelerator.synchronize(),
+        _is_in_bad_fork=lambda: False,
+        manual_seed_all=lambda _: None,
+        get_amp_supported_dtype=lambda: [torch.float16, torch.bfloat16],
+        native=native,
+    )
+    sys.modules[module.__name__] = module
+    backend: Any = torch.utils
+    backend.rename_privateuse1_backend(NAME)
+    torch._register_device_module(NAME, module)
+    backend.generate_methods_for_privateuse1_backend()
+    Group.native = native
+    dist.Backend.register_backend(NAME, _make_group, devices=[NAME])
+    return module
