@@ -80,6 +80,10 @@ class Terminal:
         self.master, slave = pty.openpty()
         self.resize(rows, columns)
         self.before = termios.tcgetattr(slave)
+        # At Ctrl-C the kernel signals first and then discards unread output: at times also what
+        # the job prints because of the signal.
+        self.before[3] |= termios.NOFLSH
+        termios.tcsetattr(slave, termios.TCSANOW, self.before)
 
         def take_terminal() -> None:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
