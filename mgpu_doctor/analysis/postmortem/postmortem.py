@@ -70,7 +70,7 @@ def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostM
     """The post-mortem of a job. `shows_waiting`: whether stacks or a flight recorder show whom the
     ranks wait for, which says more than any time-out in the console."""
     failures = find_rank_failures(case)
-    first = tuple(_with_memory(failure, case) for failure in find_first_failures(failures, case))
+    first = tuple(with_memory(failure, case) for failure in find_first_failures(failures, case))
     stall = find_dead_rank_stall(first, case)
     culprits = () if stall is not None else _find_culprits(first, case)
     return PostMortem(
@@ -106,7 +106,7 @@ def _killed_at_once(first: tuple[RankFailure, ...], case: Case) -> tuple[RankFai
     if case.job.outcome is not Outcome.KILLED or case.job.asked is not None:
         return ()
     killed = tuple(failure for failure in first if failure.kind is FailureKind.KILLED)
-    return killed or tuple(_with_memory(failure, case) for failure in _killed_before_ranks(case))
+    return killed or tuple(with_memory(failure, case) for failure in _killed_before_ranks(case))
 
 
 def _killed_before_ranks(case: Case) -> tuple[RankFailure, ...]:
@@ -130,7 +130,7 @@ def _killed_before_ranks(case: Case) -> tuple[RankFailure, ...]:
     )
 
 
-def _with_memory(failure: RankFailure, case: Case) -> RankFailure:
-    """The same with whether host memory ended it."""
+def with_memory(failure: RankFailure, case: Case) -> RankFailure:
+    """The same failure with what shows that host memory ended it, or that it did not."""
     memory = find_out_of_memory(failure, case)
     return replace(failure, memory=memory, is_cleared=is_cleared(failure, case))

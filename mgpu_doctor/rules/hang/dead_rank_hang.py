@@ -12,6 +12,7 @@ from mgpu_doctor.analysis.postmortem.dead_rank_stall import (
     LEAST_STEPS,
     Stall,
 )
+from mgpu_doctor.analysis.postmortem.postmortem import with_memory
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
 from mgpu_doctor.analysis.stacks import hang_analysis
 from mgpu_doctor.analysis.stacks.hang_analysis import Hang, Kind
@@ -188,8 +189,8 @@ def _how_it_ended(hang: Hang, case: Case) -> str:
     if end.signal is None:
         return f"It ended with exit code {end.exit_code}."
     kind = FailureKind.KILLED if end.signal == signal.SIGKILL else FailureKind.SIGNAL
-    fall = RankFailure(kind, state.rank, PROCESS_TABLE, 0.97, pid=state.pid, signal=end.signal)
-    return failure_text.cause_of(fall, case)
+    failure = RankFailure(kind, state.rank, PROCESS_TABLE, 0.97, pid=state.pid, signal=end.signal)
+    return failure_text.cause_of(with_memory(failure, case), case)
 
 
 def _find_end(state: ThreadState, case: Case) -> ProcessEnd | None:

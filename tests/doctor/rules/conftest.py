@@ -26,8 +26,8 @@ def golden(request: pytest.FixtureRequest) -> Iterator[Golden]:
 def check_diagnoses(
     request: pytest.FixtureRequest, golden: Golden, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """Left out are property tests, whose jobs differ by profile, and the pretend driver, whose
-    counters run with the clock."""
+    """Left out are property tests, whose jobs differ by profile, slow tests, which the command that
+    records does not run, and the pretend driver, whose counters run with the clock."""
     diagnoses: list[Diagnosis] = []
 
     def keep(**fields: Any) -> Diagnosis:
@@ -36,7 +36,6 @@ def check_diagnoses(
 
     monkeypatch.setattr("mgpu_doctor.diagnose.Diagnosis", keep)
     yield
-    if request.node.get_closest_marker("hypothesis") is None and not (
-        {"nvml", "libraries"} & {*request.fixturenames}
-    ):
+    is_left_out = any(map(request.node.get_closest_marker, ("hypothesis", "slow")))
+    if not is_left_out and not {"nvml", "libraries"} & {*request.fixturenames}:
         golden.check(request.node.name, diagnoses)
