@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from mgpu_doctor.case.captured_console import MESSAGE_LIMIT, shortened
 from mgpu_doctor.case.lenient_json import Json, reader
-from mgpu_doctor.case.model import Error, Event, Now, ProcessEnd, Rank, Records, State
+from mgpu_doctor.case.model import Error, Event, Now, ProcessEnd, Rank, Records, State, Wait
 from mgpu_doctor.case.outcomes import by_rank, end_state, exit_status, living_state, without_rest
 from mgpu_doctor.case.process_metadata import ProcessMetadata, process_metadata
 from mgpu_doctor.case.this_machine import Here
@@ -158,6 +158,14 @@ class _Traceback(str):
         return cls(shortened(value))
 
 
+class _Wait(msgspec.Struct):
+    """The wait for other ranks that the exception ended, in monotonic nanoseconds."""
+
+    since: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    until: Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+    site: Annotated[str, Meta(max_length=300)] | None = None
+
+
 class _LastWords(msgspec.Struct):
     """What a rank wrote about the exception that ended it."""
 
@@ -167,6 +175,7 @@ class _LastWords(msgspec.Struct):
     line: Annotated[int, Meta(ge=0, le=1 << 31)] | None = None
     function: Annotated[str, Meta(max_length=200)] | None = None
     traceback: _Traceback = _Traceback()
+    wait: _Wait | None = None
 
 
 _read_last_words = reader(_LastWords)
@@ -185,7 +194,15 @@ def _error(box: Box, said: float | None, offset: float) -> Error | None:
         function=words.function,
         traceback=str(words.traceback),
         at=number(raised[-1]) if raised else said,
+        wait=_interrupted_wait(words.wait, offset),
     )
+
+
+def _interrupted_wait(wait: _Wait | None, offset: float) -> Wait | None:
+    if wait is None or wait.until < wait.since:
+        return None
+    seconds = (wait.until - wait.since) / 1e9
+    return Wait(wait.since / 1e9 + offset, seconds, text(wait.site, 300))
 
 
 def _until(records: Records, offset: float, until: float | None) -> Records:

@@ -107,6 +107,16 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """A wait for other ranks, in a collective or a receive, that an exception ended."""
+
+    since: float
+    seconds: float
+    site: str | None
+    """The collective and its call site; None: DistributedDataParallel's, or unknown."""
+
+
+@dataclass(frozen=True, slots=True)
 class Error:
     """An exception that ended a rank."""
 
@@ -117,6 +127,8 @@ class Error:
     function: str | None
     traceback: str
     at: float | None
+    wait: Wait | None = None
+    """The wait that it ended; None: it was raised elsewhere, or that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import JOBS, started, torchrun, until
+from mgpu_doctor.case.recording_case import load_recording
+from mgpu_doctor.diagnose import diagnose
+from tests.support.examining import loud
+from tests.support.jobs import JOBS, run, started, torchrun, until
 
 pytestmark = pytest.mark.slow
 
@@ -168,3 +171,17 @@ def test_a_rank_that_is_late_in_every_step_is_named_by_samples(tmp_path: Path) -
     assert finding["code"] == "straggler-other"
     assert [one["rank"] for one in finding["culprits"]] == [1]
     assert "prepare_slowly()" in finding["title"]
+
+
+@pytest.mark.untimed
+@pytest.mark.parametrize("loop", ["reduce", "ddp", "pipeline"])
+def test_a_hang_that_its_timeout_ends_before_anybody_looks(tmp_path: Path, loop: str) -> None:
+    job = torchrun("hangs.py", "sleep", "--loop", loop, "--timeout", "3", "--rank", "1", ranks=3)
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(tmp_path / "job"), "--"]
+    assert run([*doctor, *job]).code != 0
+    (finding,) = loud(diagnose(load_recording(tmp_path / "job")))
+    assert finding.code == "hang-rank-behind"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.victims == (0, 2)
+    (wait,) = (row for row in finding.evidence if row.baseline is not None)
+    assert 2.5 < float(wait.value or 0) < 30

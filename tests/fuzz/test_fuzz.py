@@ -12,7 +12,7 @@ from tests.fuzz import corpus
 
 ROOT = Path(__file__).parents[2]
 SEED = 1
-COUNT = 300
+COUNT = 100
 QUICK = 2
 
 

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -126,7 +127,7 @@ class Job:
         if self.chosen and self.args.how in BEFORE_IT_JOINS:
             self.mark()
             BEFORE_IT_JOINS[self.args.how]()
-        dist.init_process_group("gloo")
+        dist.init_process_group("gloo", timeout=timedelta(seconds=self.args.timeout))
         model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1))
         self.model = DistributedDataParallel(model) if self.args.loop == "ddp" else model
         self.batches = self.data()
@@ -240,6 +241,7 @@ def main() -> None:
     options.add_argument("--pause", type=float, default=0.005)
     options.add_argument("--late", type=float, default=0.1)
     options.add_argument("--life", type=int, default=240, help="seconds until all ends by itself")
+    options.add_argument("--timeout", type=float, default=1800.0, help="seconds, of collectives")
     options.add_argument("--mark", type=Path, default=Path(os.devnull), help="made as it begins")
     options.add_argument("--bare", type=int, help="start so many ranks without torchrun")
     args = options.parse_args()

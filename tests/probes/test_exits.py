@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mgpu_probes.inprocess import wrap
+from mgpu_probes.inprocess import layout, wrap
 from mgpu_probes.inprocess.blackbox import Writer
 from mgpu_probes.inprocess.exits import ExitRecorder, _nothing
 from mgpu_probes.inprocess.probe_context import ProbeContext
@@ -74,3 +75,52 @@ def test_where_training_went_on_somebody_caught_it(
     leave("not yet")
     box.step(10, 5, 0, 0, [0.0] * 10)
     assert last_words(exits, tmp_path) == {}
+
+
+def raise_in_a_wait(box: Writer, exits: ExitRecorder) -> RuntimeError:
+    """The exception that ends a collective of 4 s, called at train.py:87."""
+    context = exits._context
+    context.owner = threading.get_ident()
+    context.ledger.words = box.words
+    moments = iter([10_000_000_000, 14_000_000_000])
+    context.clock = lambda: next(moments, 15_000_000_000)
+
+    def begins(*_: object) -> bool:
+        context.ledger.enter(layout.WAIT, context.clock())
+        box.words[layout.NOW_SITE // 8] = box.site("all_reduce train.py:87")
+        return True
+
+    def fails() -> None:
+        raise RuntimeError("timed out")
+
+    def ends(*_: object) -> None:
+        context.ledger.leave(context.clock())
+
+    with pytest.raises(RuntimeError) as raised:
+        wrap.around(fails, begins, ends, context.fail, context.was_interrupted)()
+    return raised.value
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_an_exception_that_ends_a_wait_is_kept_with_the_wait(
+    box: Writer, exits: ExitRecorder, tmp_path: Path, wrapped: bool
+) -> None:
+    error: Exception = raise_in_a_wait(box, exits)
+    if wrapped:
+        outer = ValueError("training failed")
+        outer.__cause__ = error
+        error = outer
+    exits.record(error, error.__traceback__)
+    wait = last_words(exits, tmp_path)["wait"]
+    assert (wait["since"], wait["until"]) == (10_000_000_000, 14_000_000_000)
+    assert wait["site"] == "all_reduce train.py:87"
+
+
+def test_another_exception_or_one_after_more_steps_ended_no_wait(
+    box: Writer, exits: ExitRecorder, tmp_path: Path
+) -> None:
+    caught = raise_in_a_wait(box, exits)
+    assert exits._context.find_interrupted_wait(ValueError("another")) is None
+    exits._context.recorded += 1
+    exits.record(caught, None)
+    assert "wait" not in last_words(exits, tmp_path)

@@ -43,7 +43,7 @@ def find_dead_rank_stall(failed: tuple[RankFailure, ...], case: Case) -> Stall |
     culprits = failed or tuple(_as_fall(rank) for rank in _first_to_leave(case.ranks))
     if not culprits:
         return None
-    threshold = max(LEAST_SECONDS, LEAST_STEPS * (_median_step(case.ranks) or 0.0))
+    threshold = max(LEAST_SECONDS, LEAST_STEPS * (median_step(case.ranks) or 0.0))
     guilty = {failure.rank for failure in culprits}
     since = max((failure.at for failure in culprits if failure.at is not None), default=None)
     waits = {
@@ -93,7 +93,7 @@ def _as_fall(rank: Rank) -> RankFailure:
     )
 
 
-def _median_step(ranks: Iterable[Rank]) -> float | None:
-    """Median seconds a step over all ranks."""
+def median_step(ranks: Iterable[Rank]) -> float | None:
+    """Median seconds per step over all ranks; None: no steps were recorded."""
     walls = [rank.steps["wall_ns"] for rank in ranks if len(rank.steps)]
     return float(np.median(np.concatenate(walls))) * 1e-9 if walls else None

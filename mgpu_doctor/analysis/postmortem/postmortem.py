@@ -27,6 +27,7 @@ from mgpu_doctor.analysis.postmortem.unexplained_failures import (
     find_early_exits,
     find_killed_helper,
 )
+from mgpu_doctor.analysis.postmortem.unmet_wait import UnmetWait, find_unmet_wait
 from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank
 
 
@@ -47,6 +48,8 @@ class PostMortem:
     """The culprits that host memory ended; also if everything was killed at once."""
     stall: Stall | None = None
     """Survivors that wait for a rank that is gone."""
+    unmet_wait: UnmetWait | None = None
+    """Survivors that waited, until that failed, for ranks that did something else."""
     early_exits: tuple[Rank, ...] = ()
     """Ranks that exited normally and thereby broke the others' connections."""
     absent: tuple[Rank, ...] = ()
@@ -72,6 +75,8 @@ def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostM
     failures = find_rank_failures(case)
     first = tuple(with_memory(failure, case) for failure in find_first_failures(failures, case))
     stall = find_dead_rank_stall(first, case)
+    unmet_wait = None if shows_waiting else find_unmet_wait(failures, case)
+    shows_waiting = shows_waiting or unmet_wait is not None
     culprits = () if stall is not None else _find_culprits(first, case)
     return PostMortem(
         failures=failures,
@@ -82,6 +87,7 @@ def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostM
             failure for failure in culprits or _killed_at_once(first, case) if failure.memory
         ),
         stall=stall,
+        unmet_wait=unmet_wait,
         early_exits=find_early_exits(failures, case),
         absent=find_absent_ranks(first, case),
         killed_helper=find_killed_helper(failures, first, case),

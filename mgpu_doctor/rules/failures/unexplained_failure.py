@@ -41,7 +41,9 @@ def find_unexplained_failure(measures: Measures) -> Iterable[Finding]:
     code = case.job.exit_code
     hang = hang_of_kind(measures, Stands.BEHIND)
     if hang is not None and have_timed_out(hang, case):
-        return  # whom they waited for was seen
+        return  # it is known whom they waited for
+    if measures.postmortem.unmet_wait is not None:
+        return
     parted = measures.divergence
     if echoes and parted is not None and parted.is_blocked and parted.kind is not Parted.BEHIND:
         return  # they waited in different collectives

@@ -14,6 +14,7 @@ from mgpu_doctor.findings import Finding, Fix, Severity
 from mgpu_doctor.rules.failures.log_rules import log_detector
 from mgpu_doctor.rules.hang import blocked_rank, mismatch
 from mgpu_doctor.rules.hang.blocked_rank import WaitAssessment
+from mgpu_doctor.rules.hang.failed_wait import FAILED_WAIT
 from mgpu_doctor.rules.hang.stack_evidence import (
     LONG_WITHOUT_STEPS,
     culprit_rows,
@@ -176,6 +177,10 @@ RULES: tuple[Rule, ...] = (
         "dataset, `kill -CONT`.",
         examine=_find_rank_behind,
         needs=("hang",),
-        alternatives=(Detector(mismatch.find_rank_behind), log_detector("hang-rank-behind")),
+        alternatives=(
+            Detector(mismatch.find_rank_behind),
+            FAILED_WAIT,
+            log_detector("hang-rank-behind"),
+        ),
     ),
 )

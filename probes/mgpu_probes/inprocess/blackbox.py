@@ -284,6 +284,11 @@ class Writer:
         word = self._texts.sites.get(text)
         return self._intern(text) or 0 if word is None else word
 
+    def text_of_site(self, word: int) -> str | None:
+        """The text for which a word of NOW_SITE stands; None: it stands for none. Slow."""
+        known = dict(self._texts.sites)
+        return next((text for text, its_word in known.items() if its_word == word), None)
+
     @_safely
     def _intern(self, text: str) -> int:
         with self._lock:

@@ -57,7 +57,7 @@ class ExitRecorder:
         if not args or args[0] is None or args[0] == 0:
             return
         caller = sys._getframe(2)
-        words = {
+        words: dict[str, Any] = {
             "type": "SystemExit",
             "module": "builtins",
             "message": str(args[0])[:4000],
@@ -94,7 +94,7 @@ class ExitRecorder:
         own = [frame for frame in frames if not _foreign(frame.filename)] or frames
         where = own[-1] if own else None
         text = "".join(traceback.format_exception(type(error), error, trace, limit=-_MOST_FRAMES))
-        words = {
+        words: dict[str, Any] = {
             "type": type(error).__qualname__,
             "module": type(error).__module__,
             "message": str(error)[:4000],
@@ -103,6 +103,9 @@ class ExitRecorder:
             "function": where.name if where else None,
             "traceback": text,
         }
+        wait = self._context.find_interrupted_wait(error)
+        if wait is not None:
+            words["wait"] = wait
         if self._context.box is not None:
             self._context.box.last_words(words)
             self._context.box.state(layout.FAILED)

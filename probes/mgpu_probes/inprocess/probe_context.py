@@ -19,7 +19,7 @@ from . import BOXES_VARIABLE, layout
 from .blackbox import Writer
 from .device_clock import DeviceStep, DeviceTimer
 from .memory_samples import Memory
-from .phase_ledger import NOWHERE, Ledger
+from .phase_ledger import NOWHERE, PHASE_WORD, SINCE_WORD, Ledger
 from .step_engine import Steps
 from .step_fast_path import StepFastPath
 from .step_marks import Data, Mark
@@ -44,6 +44,8 @@ _COLD = 6
 """A hook between the operations of a step finds the caches cold, and costs this many times what it
 does in a row (benchmarks/probe_cost.py against `_calibrate`, torch 2.13, CPU: a step's record is in
 it). A machine with other caches differs; what the hooks displace from them is left out."""
+_MOST_CAUSES = 16
+"""Exceptions that are followed to what caused them."""
 _CALIBRATIONS, _CALIBRATION_ROUNDS = 5, 20
 """The quickest counts: in the midst of the others the machine may have run something else."""
 
@@ -127,6 +129,8 @@ class ProbeContext:
         self.trained = False
         self.in_backward = False
         self._marked = 0
+        self._interrupted: tuple[int, dict[str, Any]] | None = None
+        """The identity of an exception that ended a wait for other ranks, and the wait."""
         self.batch_ready = False
         self.ledger = Ledger(self.clock())
         self.fast_path = StepFastPath(self.ledger, self.record_step, self._facts)
@@ -241,6 +245,36 @@ class ProbeContext:
     def _record_device_step(self, step: DeviceStep) -> None:
         if self.box is not None:
             self.box.device_step(step)
+
+    def was_interrupted(self, error: BaseException) -> None:
+        """A call that is watched raises `error`. If this rank waits for others in it, the wait is
+        remembered: nothing shows it any more when the process ends."""
+        words, box = self.ledger.words, self.box
+        if box is None or words[PHASE_WORD] & 0xFF != layout.WAIT or not self.mine():
+            return
+        wait = {
+            "since": words[SINCE_WORD],
+            "until": self.clock(),
+            "site": box.text_of_site(words[layout.NOW_SITE // 8]),
+            "sequence": self.sequence(),
+            "step": self.recorded,
+        }
+        self._interrupted = id(error), wait
+
+    def find_interrupted_wait(self, error: BaseException) -> dict[str, Any] | None:
+        """The wait for other ranks that ended because of `error` or of what caused it; None: it
+        came from elsewhere, or training went on after it."""
+        if self._interrupted is None:
+            return None
+        identity, wait = self._interrupted
+        cause: BaseException | None = error
+        for _ in range(_MOST_CAUSES):
+            if cause is None or wait["step"] != self.recorded:
+                return None
+            if id(cause) == identity:
+                return wait
+            cause = cause.__cause__ or cause.__context__
+        return None
 
     def fail(self, trouble: Exception) -> None:
         """Something of the probe's own went wrong: it stops, and says so in the box."""

@@ -9,6 +9,7 @@ from typing import Any
 
 Begins = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 Ends = Callable[[Any, Any], None]
+Raises = Callable[[BaseException], None]
 
 _MARK = "__mgpu_probe__"
 _INVISIBLE = "{} (importlib._bootstrap)"
@@ -31,13 +32,14 @@ def around(
     begins: Begins,
     ends: Ends,
     failed: Callable[[Exception], None],
+    raises: Raises | None = None,
 ) -> Callable[..., Any]:
     """`original` with `begins(args, kwargs)` before and `ends(token, result)` after it.
 
     Where `begins` returns None, or under `torch.compile`, there is nothing but the original call.
-    Errors in the two go to `failed` and never reach the caller. An exception of
-    the original passes without this frame in its traceback (CPython >=3.11). The result is None to
-    `ends` then.
+    Errors in the hooks go to `failed` and never reach the caller. An exception of the original
+    passes without this frame in its traceback (CPython >=3.11): `raises` is called with it, then
+    `ends` with None as the result.
     """
     if hasattr(original, _MARK):
         return original
@@ -58,10 +60,15 @@ def around(
             if error.__traceback__ is not None:
                 error.__traceback__ = error.__traceback__.tb_next
             if token is not None:
-                _end(ends, token, None, failed)
+                try:
+                    if raises is not None:
+                        raises(error)
+                    ends(token, None)
+                except Exception as trouble:
+                    failed(trouble)
             raise
         if token is not None:
-            try:  # not `_end`: every call in a hook's way costs a training step time
+            try:
                 ends(token, result)
             except Exception as trouble:
                 failed(trouble)
@@ -73,13 +80,6 @@ def around(
 def wrapped(function: Any) -> bool:
     """Whether `around` made this function."""
     return hasattr(function, _MARK)
-
-
-def _end(ends: Ends, token: Any, result: Any, failed: Callable[[Exception], None]) -> None:
-    try:
-        ends(token, result)
-    except Exception as trouble:
-        failed(trouble)
 
 
 def hidden(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -29,7 +29,7 @@ def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> bool:
     original = getattr(owner, name, None)
     if not callable(original):
         return False
-    setattr(owner, name, around(original, begins, ends, probe.fail))
+    setattr(owner, name, around(original, begins, ends, probe.fail, probe.was_interrupted))
     return True
 
 

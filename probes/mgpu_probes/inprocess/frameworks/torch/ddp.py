@@ -110,7 +110,7 @@ def _watch_buffers(ddp: Any) -> None:
     original = getattr(ddp, "_sync_buffers", None)
     if skip is None or compiles is None or original is None or wrapped(original):
         return
-    watched = around(original, _buffers_begin, _buffers_end, probe.fail)
+    watched = around(original, _buffers_begin, _buffers_end, probe.fail, probe.was_interrupted)
 
     @functools.wraps(original)
     def sync_buffers(module: Any) -> Any:

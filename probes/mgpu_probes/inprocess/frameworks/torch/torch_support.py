@@ -30,7 +30,7 @@ def wrap(owner: Any, name: str, begins: Begins, ends: Ends) -> None:
     """Wraps `owner.name`, if there is one."""
     original = getattr(owner, name, None)
     if callable(original):
-        replacement = around(original, begins, ends, probe.fail)
+        replacement = around(original, begins, ends, probe.fail, probe.was_interrupted)
         setattr(owner, name, replacement)
         if isinstance(owner, ModuleType) and replacement is not original:
             replaced[original] = replacement

@@ -1,0 +1,92 @@
+"""A collective that failed because ranks never reached it, by black boxes alone. Pure.
+
+A short time-out ends a hang before anybody can look at stacks. The boxes still show it: the ranks
+whose exception ended a long wait, and those that did something else all that time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from mgpu_doctor.analysis.postmortem.dead_rank_stall import LEAST_STEPS, median_step
+from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
+from mgpu_doctor.case.model import Case, Outcome, Rank, Wait
+from mgpu_doctor.case.process_metadata import PhaseClock
+
+LEAST_SECONDS = 2.0
+"""A shorter wait that fails has lost its connection rather than its patience. A choice: the
+shortest time-out that people set for a collective is some seconds."""
+SAME_WAIT = 0.75
+"""Share of the longest wait from which on another rank waited, or did not, all that time."""
+CONFIDENCE, CONFIDENCE_IN_BACKWARD = 0.85, 0.7
+"""The second: whether a rank waits in a backward pass is not known for every strategy."""
+_WAIT, _BACKWARD = "wait", "backward"
+
+
+@dataclass(frozen=True, slots=True)
+class UnmetWait:
+    """Ranks that waited in a collective until it failed, and those that they waited for."""
+
+    behind: tuple[Rank, ...]
+    """Each did the same thing, outside of any collective, while the others waited."""
+    waiting: tuple[Rank, ...]
+    seconds: float
+    """The longest wait that an exception ended."""
+    threshold: float
+    confidence: float
+
+
+def find_unmet_wait(failures: Iterable[RankFailure], case: Case) -> UnmetWait | None:
+    """The wait that ended the job, and the ranks that never came. None: the job did not end like
+    that, a rank failed by itself, or not all ranks are known well enough to name any."""
+    if case.job.outcome is not Outcome.FAILED or not _are_known(case):
+        return None
+    if any(failure.kind is not FailureKind.SECONDARY for failure in failures):
+        return None
+    longest = max((wait.seconds for rank in case.ranks if (wait := _failed_wait(rank))), default=0)
+    threshold = max(LEAST_SECONDS, LEAST_STEPS * (median_step(case.ranks) or 0.0))
+    if longest < threshold:
+        return None
+    waiting = tuple(rank for rank in case.ranks if _waited(rank) >= SAME_WAIT * longest)
+    others = tuple(rank for rank in case.ranks if rank not in waiting)
+    if not others or not all(_stayed_away(rank, SAME_WAIT * longest) for rank in others):
+        return None
+    in_backward = [rank for rank in others if rank.now is not None and rank.now.phase == _BACKWARD]
+    if in_backward and len(others) > 1:
+        return None  # some of them may have waited, too
+    confidence = CONFIDENCE_IN_BACKWARD if in_backward else CONFIDENCE
+    return UnmetWait(others, waiting, longest, threshold, confidence)
+
+
+def _are_known(case: Case) -> bool:
+    """Whether every rank of the job is here with what it did last, timed by its host's clock: on a
+    GPU the host does not wait where its device does."""
+    return len(case.ranks) == case.job.world_size and all(
+        rank.rank is not None
+        and rank.now is not None
+        and rank.ended is not None
+        and rank.metadata.clock is PhaseClock.CPU
+        for rank in case.ranks
+    )
+
+
+def _failed_wait(rank: Rank) -> Wait | None:
+    return None if rank.error is None else rank.error.wait
+
+
+def _waited(rank: Rank) -> float:
+    """Seconds of the wait in which the rank ended, by an exception or by a signal."""
+    wait = _failed_wait(rank)
+    if wait is not None:
+        return wait.seconds
+    if rank.now is None or rank.ended is None or rank.now.phase != _WAIT:
+        return 0.0
+    return rank.ended - rank.now.since
+
+
+def _stayed_away(rank: Rank, seconds: float) -> bool:
+    """Whether the rank did one thing for so long before it ended, and waited for nobody."""
+    if rank.error is not None or rank.now is None or rank.ended is None:
+        return False
+    return rank.now.phase != _WAIT and rank.ended - rank.now.since >= seconds

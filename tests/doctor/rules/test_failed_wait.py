@@ -1,0 +1,99 @@
+"""A collective failed because ranks never reached it, and no stacks were taken."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mgpu_doctor.case.model import Now, Outcome, Rank, Wait
+from mgpu_doctor.diagnose import diagnose
+from tests.support.deaths import AT, dead, error, failed_job, lost_peer, stepped
+from tests.support.examining import loud
+
+SECONDS = 6.0
+BEHIND = "hang-rank-behind"
+
+
+def timed_out(number: int, seconds: float = SECONDS, **changes: Any) -> Rank:
+    """A rank that waited in a collective until it raised an exception at AT."""
+    wait = Wait(AT - seconds, seconds, "all_reduce /home/u/train.py:22")
+    raised = replace(lost_peer(AT), wait=wait)
+    now = Now("other", AT, 42, None, None)
+    return rank(number, **{"exit_code": 1, "error": raised, "now": now, **changes})
+
+
+def elsewhere(number: int, phase: str = "input", seconds: float = SECONDS, **changes: Any) -> Rank:
+    """A rank that did one thing for so long until the launcher ended it."""
+    now = Now(phase, AT + 0.5 - seconds, 42, None, None)
+    return rank(number, **{"signal": 15, "now": now, **changes})
+
+
+def still_waiting(number: int, seconds: float = SECONDS) -> Rank:
+    """A rank that waited in a collective until the launcher ended it."""
+    return elsewhere(number, "wait", seconds)
+
+
+def rank(number: int, **changes: Any) -> Rank:
+    return dead(number, AT + 0.5, **{"birth": {"clock": "cpu"}, **changes})
+
+
+def blamed(*ranks: Rank, **job: Any) -> list[tuple[list[int | None], tuple[int, ...]]]:
+    """Culprits and victims of the findings that name a rank behind."""
+    case = failed_job(ranks, **job)
+    return [
+        ([culprit.rank for culprit in finding.culprits], finding.victims)
+        for finding in loud(diagnose(case))
+        if finding.code == BEHIND
+    ]
+
+
+def test_the_rank_that_never_came_is_named_with_its_phase() -> None:
+    (finding,) = loud(diagnose(failed_job([timed_out(0), elsewhere(1), still_waiting(2)])))
+    assert finding.code == BEHIND
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.victims == (0, 2)
+    assert finding.since_step == 42
+    assert [(row.value, row.baseline) for row in finding.evidence] == [(6.0, None), (6.0, 2.0)]
+    assert finding.fixes[0].id == "bound-the-loader"
+
+
+@pytest.mark.parametrize("phase", ["other", "forward", "optimizer", "checkpoint", "evaluation"])
+def test_several_ranks_may_be_behind(phase: str) -> None:
+    assert blamed(timed_out(0), elsewhere(1), elsewhere(2, phase)) == [([1, 2], (0,))]
+
+
+def test_a_backward_pass_counts_if_all_other_ranks_waited() -> None:
+    assert blamed(timed_out(0), elsewhere(1, "backward"), timed_out(2)) == [([1], (0, 2))]
+    assert blamed(timed_out(0), elsewhere(1, "backward"), elsewhere(2)) == []
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        pytest.param((timed_out(0), still_waiting(1)), id="all wait: their calls differ"),
+        pytest.param((timed_out(0, 1.5), elsewhere(1)), id="a connection that was lost at once"),
+        pytest.param((timed_out(0), elsewhere(1, seconds=2.0)), id="it moved meanwhile"),
+        pytest.param(
+            (timed_out(0), elsewhere(1, signal=None, exit_code=1, error=error())),
+            id="it failed by itself",
+        ),
+        pytest.param((timed_out(0), elsewhere(1, signal=9)), id="it was killed"),
+        pytest.param(
+            (timed_out(0), elsewhere(1, birth={"clock": "host"})), id="its host ran ahead"
+        ),
+        pytest.param((timed_out(0), elsewhere(1, now=None)), id="what it did is unknown"),
+        pytest.param(
+            (timed_out(0, steps=stepped(seconds=1.0)), elsewhere(1, steps=stepped(seconds=1.0))),
+            id="six steps of one second",
+        ),
+    ],
+)
+def test_nobody_is_named(ranks: tuple[Rank, ...]) -> None:
+    assert blamed(*ranks) == []
+
+
+def test_nobody_is_named_while_a_rank_is_missing_or_the_job_was_ended_by_hand() -> None:
+    assert blamed(timed_out(0), elsewhere(1), world_size=3) == []
+    assert blamed(timed_out(0), elsewhere(1), outcome=Outcome.KILLED) == []
