@@ -26,3 +26,15 @@ def test_sequences_of_unequal_length(tmp_path: Path) -> None:
 
 def test_equal_batches_get_no_warning(tmp_path: Path) -> None:
     assert loud(examined(tmp_path, "uneven_batches")) == []
+
+
+def test_sequences_of_unequal_length_that_nothing_counts(tmp_path: Path) -> None:
+    options = ("--uneven", "lengths", "--no-loader")
+    (found,) = loud(examined(tmp_path, "uneven_batches", *options))
+    assert (found.code, found.culprits, found.victims) == ("imbalance-data", (), (0, 1))
+    assert found.cost.step_fraction is not None
+    assert 0.1 < found.cost.step_fraction < 0.6
+
+
+def test_equal_batches_that_nothing_counts_get_no_warning(tmp_path: Path) -> None:
+    assert loud(examined(tmp_path, "uneven_batches", "--no-loader")) == []

@@ -43,7 +43,9 @@ def train(args: argparse.Namespace) -> None:
     )
     model = DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for words, next_words in DataLoader(Sentences(args, dist.get_rank()), batch_size=None):
+    sentences = Sentences(args, dist.get_rank())
+    batches = sentences if args.no_loader else DataLoader(sentences, batch_size=None)
+    for words, next_words in batches:
         optimizer.zero_grad()
         scores = model(words)
         nn.functional.cross_entropy(scores.flatten(0, 1), next_words.flatten()).backward()
@@ -55,6 +57,7 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=80)
     options.add_argument("--uneven", choices=("none", "batch", "lengths"), default="none")
     options.add_argument("--rank", type=int, default=1, help="who has twice the batch")
+    options.add_argument("--no-loader", action="store_true", help="nothing counts the words")
     args = options.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

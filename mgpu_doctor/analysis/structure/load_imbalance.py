@@ -3,6 +3,10 @@
 The load of a step is its samples or tokens as the probe counted them at the loader. Work can at
 most be proportional to it: a rank with a tenth more samples and twice the work is slow for
 another reason.
+
+Where nothing counts the load (padded batches, experts, loops without a loader), work shows it: in
+a step with more data a rank's forward pass and its backward pass both take longer, and its CPU
+works as long. What a machine does to a rank strikes one of them at random.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from mgpu_probes.inprocess.layout import BACKWARD, FORWARD
 
 from mgpu_doctor.analysis.cost.what_if import saved_if_removed
 from mgpu_doctor.analysis.statistics.medians import median_of_others
@@ -33,6 +38,15 @@ SURE = 6.0
 """Least t of the correlation of load and work over all steps and ranks."""
 TOGETHER = 0.3
 """Least correlation: below, it explains less than a tenth of the differences in work."""
+BOTH_PASSES = 0.5
+"""Least correlation of forward and backward passes over steps and ranks, for work that differs by
+its data. Seen in jobs with random sequence lengths: 0.74 to 0.9; in healthy ones, on quiet and on
+busy cores: 0.2 at most."""
+COMPUTED = 0.8
+"""Least correlation of own work with the CPU time of the main thread, where the CPU computes. Seen
+in the same jobs: 0.98 or more, and 0.6 at most."""
+LASTS = 0.5
+"""Correlation with the step before from which on it is no new batch that makes the difference."""
 EXTREMES = 0.01
 """Of the differences in work, this share at both ends is clipped."""
 
@@ -72,9 +86,29 @@ class Varying:
 
 
 @dataclass(frozen=True, slots=True)
+class VaryingWork:
+    """Ranks that have more work in turn, in different steps, by the work alone."""
+
+    longest: float
+    """Mean over steps of the most work of a rank, as a multiple of the mean of the ranks."""
+    both_passes: float
+    """Correlation of forward and backward passes over steps and ranks."""
+    slowest_most_often: float
+    """Share of the steps in which the rank that is slowest most often is the slowest."""
+    seconds: float
+    """Per step, that the differences cost."""
+    saved: float
+    """Share of the step time, 0..1, if all ranks had equal work in each step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Loads:
+    """What unequal data costs; None: it does not, or that is unknown."""
+
     uneven: Uneven | None = None
     varying: Varying | None = None
+    work: VaryingWork | None = None
+    """Only if no count of samples or tokens explains the differences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +124,9 @@ class _Line:
 def find_loads(joined: Joined, attribution: Attribution, stragglers: Sequence[Straggler]) -> Loads:
     """What unequal data explains."""
     uneven = [_uneven(joined, attribution, stragglers, unit, load) for unit, load in _loads(joined)]
-    most = max((one for one in uneven if one), key=lambda one: one.explained, default=None)
-    return Loads(most, _varying(joined, attribution))
+    most = max((load for load in uneven if load), key=lambda load: load.explained, default=None)
+    varying = _varying(joined, attribution)
+    return Loads(most, varying, _varying_work(joined, attribution) if varying is None else None)
 
 
 def without_load(joined: Joined, own: Floats) -> Floats:
@@ -182,6 +217,43 @@ def _varying(joined: Joined, attribution: Attribution) -> Varying | None:
         seconds=saved * joined.step_seconds,
         saved=saved,
     )
+
+
+def _varying_work(joined: Joined, attribution: Attribution) -> VaryingWork | None:
+    own = attribution.own
+    passes = [joined.phases[:, :, phase] for phase in (FORWARD, BACKWARD)]
+    measured = np.asarray(~np.isnan(own + passes[0] + passes[1]).any(axis=1))
+    if np.count_nonzero(measured) < 3:
+        return None
+    forward, backward = (_evened(seconds, measured) for seconds in passes)
+    beyond = _evened(own, measured)
+    both = _correlation(forward, backward)
+    sureness = both * math.sqrt((beyond.size - 2) / max(1 - both**2, 1e-12))
+    if both < BOTH_PASSES or sureness < SURE or _correlation(beyond[1:], beyond[:-1]) >= LASTS:
+        return None
+    if not joined.is_device_timed:
+        running = joined.running
+        if np.isnan(running[measured]).any():
+            return None
+        if _correlation(beyond, _evened(running, measured)) < COMPUTED:
+            return None
+    work, communication = own[measured], attribution.communication[measured]
+    saved = saved_if_removed(work, communication, beyond)
+    slowest = np.bincount(work.argmax(axis=1), minlength=work.shape[1])
+    return VaryingWork(
+        longest=float(np.mean(work.max(axis=1) / work.mean(axis=1))),
+        both_passes=both,
+        slowest_most_often=float(slowest.max() / len(work)),
+        seconds=saved * joined.step_seconds,
+        saved=saved,
+    )
+
+
+def _correlation(a: Floats, b: Floats) -> float:
+    """Of two sets of values around 0, whose extremes are clipped."""
+    a, b = (np.clip(values, *np.quantile(values, (EXTREMES, 1 - EXTREMES))) for values in (a, b))
+    spread = float(a.std() * b.std())
+    return float(np.mean(a * b)) / spread if spread > 0 else 0.0
 
 
 def _line(joined: Joined, own: Floats) -> _Line | None:

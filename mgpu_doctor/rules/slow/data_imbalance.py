@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.structure.load_imbalance import Loads, Uneven, Varying
+from mgpu_doctor.analysis.structure.load_imbalance import (
+    BOTH_PASSES,
+    COMPUTED,
+    Loads,
+    Uneven,
+    Varying,
+    VaryingWork,
+)
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_ranks, format_seconds, format_share
 from mgpu_doctor.rules.blame import culprit_of, severity_of_cost
-from mgpu_doctor.rules.rule import Limits, Rule
+from mgpu_doctor.rules.rule import Limit, Limits, Rule
 from mgpu_doctor.rules.slow.stall_finding import COST
 
-SURE = 0.95
+SURE, SURE_BY_WORK = 0.95, 0.8
 BUCKETS = (
     "Group samples of similar length: with Hugging Face, "
     "`TrainingArguments(group_by_length=True)`; "
@@ -28,6 +35,8 @@ def _data(measures: Measures, limits: Limits) -> Iterable[Finding]:
         yield _uneven_data(measures, loads.uneven)
     elif loads.varying is not None and loads.varying.saved >= limits["cost"]:
         yield _varying_data(measures, loads.varying)
+    elif loads.work is not None and loads.work.saved >= limits["spread"]:
+        yield _varying_work(measures, loads.work)
 
 
 def _uneven_data(measures: Measures, uneven: Uneven) -> Finding:
@@ -186,6 +195,70 @@ def _varying_data(measures: Measures, varying: Varying) -> Finding:
     )
 
 
+def _varying_work(measures: Measures, work: VaryingWork) -> Finding:
+    compared = measures.joined.ranks if measures.joined else ()
+    count = len(measures.joined.steps) if measures.joined else 0
+    source, where = f"{count} steps of all ranks", format_ranks(compared)
+    return Finding(
+        code="imbalance-data",
+        severity=severity_of_cost(work.saved),
+        confidence=SURE_BY_WORK,
+        title=f"Uneven work costs {format_seconds(work.seconds)} per step: in each step the ranks "
+        "wait for another one",
+        cause="In a step in which a rank works longer, its forward pass and its backward pass both "
+        "take longer, and the next step is another rank's turn: the batches differ in size "
+        "(sequence lengths, experts, padding). Their size was not counted. No rank is slower by "
+        "itself.",
+        victims=compared,
+        evidence=(
+            Evidence(
+                "most work of a rank in a step, as a multiple of the mean of the ranks",
+                work.longest,
+                "times",
+                1.0,
+                source,
+                where,
+            ),
+            Evidence(
+                "correlation of forward and backward passes over steps and ranks",
+                work.both_passes,
+                "fraction",
+                0.0,
+                source,
+            ),
+            Evidence(
+                "share of steps in which the same rank is the slowest, at most",
+                work.slowest_most_often,
+                "fraction",
+                1 / max(1, len(compared)),
+                source,
+            ),
+        ),
+        since_step=0,
+        cost=Cost(work.saved, work.seconds),
+        fixes=(
+            Fix(
+                "bucket-by-length",
+                "Give all ranks batches of similar size in each step",
+                BUCKETS,
+                Predicted(
+                    1 - work.saved,
+                    None,
+                    "measured what-if: the same steps with equal work on all ranks",
+                ),
+            ),
+        ),
+    )
+
+
+SPREAD = Limit(
+    "spread",
+    0.05,
+    "fraction",
+    "least share of the step time that even work would save, if nothing counts the data. A choice: "
+    "what a machine does to healthy ranks costs as much of short steps",
+)
+
 RULES = (
     Rule(
         code="imbalance-data",
@@ -205,7 +278,9 @@ RULES = (
             "A straggler must pass the straggler test (`explain straggler-compute`). "
             "Otherwise: a correlation of at least 0.3 with t of at least 6, loads that differ "
             "by 2 % or more (standard deviation), and no more seconds per sample than in the "
-            "mean step."
+            f"mean step. By work alone: a correlation of the two passes of at least {BOTH_PASSES:g} "
+            f"with t of at least 6, on CPUs of at least {COMPUTED:g} with the thread's CPU time, "
+            "and none with the step before."
         ),
         fixes=(
             "Use equal batch sizes and shards (`drop_last`), group batches by length, or use "
@@ -213,7 +288,7 @@ RULES = (
         ),
         examine=_data,
         needs=("loads",),
-        limits=(COST,),
+        limits=(COST, SPREAD),
         replaces=(
             "straggler-compute",
             "straggler-other",

@@ -72,3 +72,42 @@ def test_by_turns_nobody_is_to_blame() -> None:
 
 def test_equal_loads_are_well() -> None:
     assert loud(case_of(np.full((120, 4), 32.0), "samples")) == []
+
+
+def uncounted(load: Seconds, phases: tuple[str, ...] = ("forward", "backward")) -> Case:
+    """A job whose work in these phases follows a load that nothing counts, as its threads' CPU
+    time does."""
+    work = healthy(Synthetic(ranks=load.shape[1], steps=len(load)))
+    for phase in phases:
+        work[phase] *= load
+    return job_of(work, fields={"cpu_s": np.sum(list(work.values()), axis=0)})
+
+
+def uneven(ranks: int = 4) -> Seconds:
+    return np.random.default_rng(1).uniform(0.3, 1.7, (150, ranks))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_work_alone_shows_uneven_data(ranks: int) -> None:
+    load = uneven(ranks)
+    (found,) = loud(uncounted(load))
+    assert (found.code, found.culprits) == ("imbalance-data", ())
+    assert found.victims == tuple(range(ranks))
+    assert found.confidence == 0.8
+    assert float(found.evidence[1].value or 0) > 0.95
+    even = loud(uncounted(np.repeat(load.mean(axis=1, keepdims=True), ranks, axis=1)))
+    assert even == []
+    passes, other = 0.022, 0.0067
+    longest = load.max(axis=1)
+    saved = passes * (longest - load.mean(axis=1)).mean() / (passes * longest.mean() + other)
+    assert found.cost.step_fraction == pytest.approx(saved, rel=0.2)
+
+
+def test_work_that_no_data_makes_uneven() -> None:
+    by_phase = uncounted(uneven(), phases=("forward",))
+    lasting = uncounted(np.repeat(uneven()[::10], 10, axis=0))
+    waited = uncounted(uneven())
+    for rank in waited.ranks:
+        rank.steps["cpu_s"][:] = 0.02
+    for case in (by_phase, lasting, waited):
+        assert [found.code for found in loud(case)] == []
