@@ -278,8 +278,9 @@ RULES = (
             "A straggler must pass the straggler test (`explain straggler-compute`). "
             "Otherwise: a correlation of at least 0.3 with t of at least 6, loads that differ "
             "by 2 % or more (standard deviation), and no more seconds per sample than in the "
-            f"mean step. By work alone: a correlation of the two passes of at least {BOTH_PASSES:g} "
-            f"with t of at least 6, on CPUs of at least {COMPUTED:g} with the thread's CPU time, "
+            "mean step. By work alone: a correlation of the two passes of at least "
+            f"{BOTH_PASSES:g} with t of at least 6, on CPUs of at least {COMPUTED:g} with the "
+            "thread's CPU time, "
             "and none with the step before."
         ),
         fixes=(
