@@ -23,6 +23,7 @@ from mgpu_doctor.analysis.stacks.stack_sampling import (
     find_sampled_straggler,
     why_incomparable,
 )
+from mgpu_doctor.analysis.stalls.few_stalls import find_few_stalls
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
 from mgpu_doctor.analysis.steps.phase_shares import coverage, phase_shares, step_seconds
@@ -321,7 +322,9 @@ def _newest_stalls(
     first = max(0, count - STALL_CELLS // len(joined.ranks))
     if first:
         joined, attribution = joined.between(first, count), attribution.between(first, count)
-    return find_stalls(joined, attribution, ranks)
+    recurring = find_stalls(joined, attribution, ranks)
+    few = None if recurring else find_few_stalls(joined, attribution)
+    return recurring if few is None else (few,)
 
 
 PARTS: Mapping[str, Callable[[Measures], Measures]] = {

@@ -73,3 +73,10 @@ def test_a_trainers_planted_stall(
     found = the_one(diagnose(load_recording(recording)))
     assert (found.code, sorted(one.rank or 0 for one in found.culprits)) == (code, culprits)
     assert "every 15 steps" in found.title
+
+
+def test_two_long_stalls_are_enough(tmp_path: Path) -> None:
+    options = ("--stall", "sleep", "--who", "1", "--every", "50", "--ms", "2000", "--steps", "120")
+    found = the_one(examined(tmp_path, "stalls", *options))
+    assert (found.code, [one.rank for one in found.culprits]) == ("straggler-transient", [1])
+    assert (found.victims, found.evidence[0].value) == ((0,), 2)

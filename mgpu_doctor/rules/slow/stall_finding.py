@@ -5,6 +5,12 @@ from __future__ import annotations
 import math
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.stalls.few_stalls import (
+    LEAST_COST,
+    LEAST_SECONDS,
+    LEAST_STALLS,
+    LEAST_STEPS,
+)
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls
 from mgpu_doctor.findings import Cost, Evidence, Finding, Fix, Predicted
 from mgpu_doctor.formatting import format_ranks, format_seconds
@@ -13,7 +19,10 @@ from mgpu_doctor.rules.rule import Limit
 
 RECURS = (
     "At least 3 stalls. Each counts with at most 4 times the duration of the third longest, so "
-    "that one or two long stalls are not taken for a recurring one."
+    "that one or two long stalls are not taken for a recurring one. If nothing recurs: "
+    f"{LEAST_STALLS} stalls of one rank, each of at least {LEAST_SECONDS:g} s and {LEAST_STEPS:g} "
+    "median steps, for which all other ranks waited, that take at least "
+    f"{LEAST_COST:.0%} of the time."
 )
 
 COST = Limit(
@@ -23,6 +32,8 @@ COST = Limit(
     "least share of the total time that is saved without the stalls (of the mean step, so that a "
     "rare stall counts in full); warning from 5 %",
 )
+LEAST_RECURRENCE = 3
+"""Fewer stalls may have come by chance."""
 AFFORDABLE = 0.01
 """Share of the time that something done now and then may take."""
 OFTEN = 0.25
@@ -74,9 +85,12 @@ def finding(
 
 
 def _confidence(stalls: Stalls) -> float:
-    """Near certain for what the probe timed itself; the rest had to be told from chance."""
+    """Near certain for what the probe timed itself; the rest is known from chance only by how
+    often it came."""
     if stalls.waited is None:
         return 0.99
+    if stalls.count < LEAST_RECURRENCE:
+        return 0.7
     return 0.95 if stalls.period else 0.85
 
 

@@ -199,3 +199,40 @@ def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, told: 
     (advised,) = found.fixes
     assert advised.id == fix
     assert advised.predicted is not None
+
+
+def few(*stalls: tuple[int, int, float], phase: str = "other", steps: int = 160) -> Case:
+    """A job with these stalls: step, rank, seconds."""
+    faults = [
+        Fault(rank, phase, milliseconds=seconds * 1e3, start=step, stop=step + 1)
+        for step, rank, seconds in stalls
+    ]
+    return synthetic_case(Synthetic(ranks=3, steps=steps, faults=faults))
+
+
+@pytest.mark.parametrize("phase", ["other", "forward", "input"])
+def test_two_stalls_count_if_they_take_much_of_the_time(phase: str) -> None:
+    (found,) = loud(few((50, 2, 3.0), (110, 2, 2.0), phase=phase))
+    assert found.code == "straggler-transient"
+    assert [culprit.rank for culprit in found.culprits] == [2]
+    assert found.victims == (0, 1)
+    assert found.confidence == 0.7
+    assert [row.value for row in found.evidence[:2]] == [2, pytest.approx(2.5, abs=0.05)]
+    without = 160 * 0.029
+    assert found.cost.step_fraction == pytest.approx(5 / (5 + without), rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(few((50, 2, 3.0)), id="one stall"),
+        pytest.param(few((50, 2, 3.0), (110, 1, 3.0)), id="of different ranks"),
+        pytest.param(few((50, 2, 0.8), (110, 2, 0.8)), id="shorter than a second"),
+        pytest.param(few((50, 2, 1.1), (110, 2, 1.1), steps=1500), id="of little cost"),
+        pytest.param(
+            few(*((step, rank, 3.0) for step in (50, 110) for rank in range(3))), id="of all ranks"
+        ),
+    ],
+)
+def test_few_stalls_that_name_nobody(case: Case) -> None:
+    assert [found.culprits for found in loud(case)] == []
