@@ -123,4 +123,5 @@ def _failure(failure: Failure, known: _Known) -> LoggedEnd:
         first=failure.first,
         error=error_of(failure.traceback) if failure.traceback else None,
         source=failure.source,
+        sent_by_launcher=failure.sent_by_launcher,
     )

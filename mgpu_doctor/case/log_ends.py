@@ -98,6 +98,7 @@ def _reported(failure: Failure, log: Whose) -> LoggedEnd:
         first=failure.first,
         error=error_of(failure.traceback) if failure.traceback else None,
         source=failure.source,
+        sent_by_launcher=failure.sent_by_launcher,
     )
 
 

@@ -209,6 +209,8 @@ class LoggedEnd:
     """Which text it was, e.g. `torchrun summary`, `traceback`."""
     order: int | None = None
     """Place among what all ranks printed when they ended; None: nobody can tell who was first."""
+    sent_by_launcher: bool | None = None
+    """Whether the launcher says that it sent the signal; None: it does not list its signals."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ EXPECTED = {
     "raise": ("failed-exception", f"ValueError at falls.py:{RAISES_AT}: bad sample at step 30"),
     "exit": ("failed-exception", "exit code 3"),
     "kill": ("failed-killed", "SIGKILL"),
+    "term": ("failed-killed", "SIGTERM"),
     "segv": ("failed-signal", "SIGSEGV"),
     "leave": ("failed-exception", "ended normally while ranks 0, 1 and 3"),
 }

@@ -18,6 +18,8 @@ def fall(how: str, step: int) -> None:
         sys.exit(3)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    if how == "term":
+        os.kill(os.getpid(), signal.SIGTERM)
     if how == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
 
@@ -53,7 +55,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
 
 def main() -> None:
     options = argparse.ArgumentParser()
-    options.add_argument("how", choices=("none", "raise", "exit", "kill", "segv", "leave"))
+    options.add_argument("how", choices=("none", "raise", "exit", "kill", "term", "segv", "leave"))
     options.add_argument("--rank", type=int, default=2)
     options.add_argument("--at", type=int, default=30)
     options.add_argument("--steps", type=int, default=60)

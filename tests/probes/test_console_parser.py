@@ -50,6 +50,17 @@ def test_torchrun_summary_names_the_first_noticed_failure(
     assert sorted((other.rank, other.signal) for other in others) == [(0, 15), (1, 15), (3, 15)]
 
 
+def test_signals_that_the_launcher_sent_are_told_from_another() -> None:
+    found = facts("torchrun-one-sigterm")
+    assert (root(found).rank, root(found).signal) == (1, 15)
+    assert {end.rank: end.sent_by_launcher for end in found.failures} == {
+        0: True,
+        1: False,
+        2: True,
+    }
+    assert {end.sent_by_launcher for end in facts("spawn-kill").failures} == {None}
+
+
 @pytest.mark.parametrize("name", ["torchrun-raise", "torchrun-tee-raise", "torchrun-record-raise"])
 def test_tracebacks_of_several_ranks_are_told_apart(name: str) -> None:
     by_rank = {printed.rank: printed.traceback for printed in facts(name).tracebacks}

@@ -168,6 +168,8 @@ def _of_rank(rank: Rank, logged: tuple[LoggedEnd, ...], case: Case) -> RankFailu
     inside, error = _unwrapped(error)
     outside = any(end.pid == rank.pid for end in case.ends)
     kind, number, code = _kind(rank.signal, rank.exit_code, error)
+    if kind is FailureKind.SECONDARY and error is None and _was_sent_by_stranger(told):
+        kind = FailureKind.KILLED
     if kind is FailureKind.VANISHED:
         source, confidence = "its process is gone", VANISHED_ONLY
     elif rank.error is not None and kind is FailureKind.EXCEPTION:
@@ -207,6 +209,8 @@ def _of_text(told: list[LoggedEnd]) -> RankFailure:
     printed = [other.error for other in told if other.error is not None]
     inside, error = _unwrapped(printed[-1] if printed else None)
     kind, number, code = _kind(end.signal, end.exit_code, error)
+    if kind is FailureKind.SECONDARY and error is None and _was_sent_by_stranger(told):
+        kind = FailureKind.KILLED
     return RankFailure(
         kind,
         end.rank,
@@ -219,6 +223,14 @@ def _of_text(told: list[LoggedEnd]) -> RankFailure:
         noticed_first=any(other.first for other in told),
         inside=inside,
         order=_first_printed(told),
+    )
+
+
+def _was_sent_by_stranger(ends: Iterable[LoggedEnd]) -> bool:
+    """Whether a signal to end the process came before the launcher sent any, and not from it."""
+    return any(
+        end.first and end.signal in CLOSING_SIGNALS and end.sent_by_launcher is False
+        for end in ends
     )
 
 

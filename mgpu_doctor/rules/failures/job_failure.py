@@ -82,11 +82,12 @@ def _finding(code: str, culprits: tuple[RankFailure, ...], case: Case) -> Findin
 
 _FIRST = (
     "Endings are merged from exit statuses seen from outside, the ranks' own black boxes and the "
-    "console (torchrun's summary, mp.spawn, tracebacks). A rank that lost its connection or got "
-    "the launcher's SIGTERM only echoes another's end. Of the others the earliest is named, also "
-    "where the launcher calls another one the root. Where all who failed lost their connection and "
-    "one had ended with exit code 0 before, that one left too early. A job that was asked to end "
-    "has no culprit."
+    "console (torchrun's summary, mp.spawn, tracebacks). A rank that lost its connection, or to "
+    "which the launcher sent SIGTERM, only failed because of another one. Of the other failures "
+    "the earliest is named, even if the launcher calls another one the root cause. torchrun lists "
+    "the processes to which it sends a signal: one that another sender ended is named. If all who "
+    "failed lost their connection and one had ended with exit code 0 before, that one left too "
+    "early. A job that was asked to end has no culprit."
 )
 _CONFIDENCE = (
     "Confidence by source: the rank's own record 0.99, its exit status 0.97, the console alone "

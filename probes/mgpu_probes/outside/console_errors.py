@@ -40,6 +40,8 @@ MOST_TRACEBACKS = 1024
 _RANK = re.compile(r"\[rank(\d{1,7})\]: ?")
 _LOCAL = re.compile(r"\[[A-Za-z_][\w-]{0,40}?(\d{1,5})\]: ?")
 _SPAWNED = re.compile(r"^-- Process (\d{1,7}) terminated with the following error:\s*$")
+_CLOSING = re.compile(r"Sending process (\d{1,10}) closing signal SIG[A-Z]{2,8}")
+"""torch/distributed/elastic/multiprocessing/api.py, torch 1.9 to 2.13"""
 _ASKED = re.compile(
     r"(?:Received (\d{1,2}) death signal, shutting down workers"
     r"|SignalException: Process \d{1,10} got signal: (\d{1,2})\s*$)"
@@ -69,6 +71,8 @@ class Failure:
     source: str = ""
     traceback: Traceback | None = None
     at: int = 0
+    sent_by_launcher: bool | None = None
+    """Whether the launcher sent this process a signal to end, if it lists those to whom it did."""
 
 
 @dataclass(slots=True)
@@ -89,6 +93,8 @@ class LauncherReport:
         self._first = False
         self._entry: _Entry | None = None
         self._spawned: int | None = None
+        self._closed: set[int] = set()
+        """Processes to which the launcher sent a signal to end."""
 
     def feed(self, line: str, number: int) -> bool:
         """Reads a line; returns whether it was part of the launcher's report."""
@@ -99,6 +105,10 @@ class LauncherReport:
         if logged := _LOGGED.search(line):
             code, local_rank, pid = (int(part) for part in logged.groups())
             self._log(_ended(code, local_rank=local_rank, pid=pid, source="torchrun", at=number))
+            return True
+        if closing := _CLOSING.search(line):
+            if len(self._closed) < MOST_FAILURES:
+                self._closed.add(int(closing[1]))
             return True
         return self._inside and self._in_report(line, number)
 
@@ -138,7 +148,13 @@ class LauncherReport:
         self._close()
         told = {failure.pid for failure in self._found}
         logged = [failure for failure in self._logged if failure.pid not in told]
-        return tuple(sorted(self._found + logged, key=lambda failure: not failure.first))
+        found = sorted(self._found + logged, key=lambda failure: not failure.first)
+        return tuple(map(self._with_sender, found))
+
+    def _with_sender(self, failure: Failure) -> Failure:
+        if not self._closed or failure.pid is None:
+            return failure
+        return replace(failure, sent_by_launcher=failure.pid in self._closed)
 
     def _in_report(self, line: str, number: int) -> bool:
         if _RULE.match(line):

@@ -469,3 +469,11 @@ def test_sruns_tasks_are_ranks_where_it_starts_them(tmp_path: Path) -> None:
 
 def _empty(signature: Signature) -> LogMatch:
     return LogMatch(signature.id, None, "x.log", 1, signature.example, None)
+
+
+def test_a_signal_that_the_launcher_did_not_send_names_its_rank(tmp_path: Path) -> None:
+    path = RECORDED / "console/torchrun-one-sigterm.txt"
+    report = path.read_text(encoding="utf-8").split("\n")
+    (finding,) = findings(report, tmp_path)
+    assert grave([finding]) == [("failed-killed", [1])]
+    assert finding.victims == (0, 2)

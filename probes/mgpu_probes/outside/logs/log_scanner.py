@@ -36,6 +36,7 @@ STRUCTURE = (
     "-- Process ",
     "death signal",
     "got signal",
+    "closing signal",
 )
 """Texts of failures: tracebacks, faulthandler, reports of torchrun and mp.spawn."""
 BEFORE = 3
