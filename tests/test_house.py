@@ -213,7 +213,6 @@ SMALL_MODULES = {
     "mgpu_probes.inprocess.probe_start": ENTRY,
     "mgpu_probes.inprocess.frameworks.torch.flight_recorder_handlers": HOOK,
     "mgpu_probes.inprocess.frameworks.torch.torch_checkpoints": HOOK,
-    "mgpu_probes.inprocess.frameworks.torch.weight_digests": HOOK,
     "mgpu_probes.outside.terminal_text": LEAF,
     "mgpu_probes.private": ENTRY,
     "mgpu_trainers.datasets": "data that needs no framework",

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
+from mgpu_doctor.analysis.structure.replica_checks import JUMP, Replicas
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
@@ -25,14 +26,16 @@ communicates in a fraction of the steps."""
 
 def _find_divergence(measures: Measures, limits: Limits) -> Iterable[Finding]:
     replicas = measures.replicas
-    if replicas.diverged_at is None or replicas.diverged_moments < limits["moments"]:
+    if replicas.diverged_at is None:
+        return
+    if replicas.diverged_moments < limits["moments"] and not _is_sudden(replicas):
         return
     if not held_as_replicas(measures) or _differ_on_purpose(measures):
         return
     never_reduced = _is_never_reduced(measures)
     if not never_reduced and not _communicates_in_most_steps(measures):
         return
-    minority = _find_minority(replicas.factions)
+    minority = _find_minority(replicas.factions) or replicas.jumped
     cause, how = _explain(measures, minority, never_reduced=never_reduced)
     yield Finding(
         code="replicas-diverged",
@@ -66,6 +69,12 @@ def _find_divergence(measures: Measures, limits: Limits) -> Iterable[Finding]:
             Fix("keep-replicas-equal", "Start with equal weights and reduce every gradient", how),
         ),
     )
+
+
+def _is_sudden(replicas: Replicas) -> bool:
+    """Whether one moment is enough: ranks left the others, which are equal to the last bit. Rank 0
+    alone may have loaded other weights on purpose, to save or evaluate them."""
+    return bool(replicas.jumped) and replicas.jumped != (0,)
 
 
 def _describe_difference(minority: tuple[int, ...]) -> str:
@@ -156,15 +165,17 @@ RULES: tuple[Rule, ...] = (
         code="replicas-diverged",
         family="training",
         summary="The weights of ranks that should be replicas differ.",
-        measured="At steps 20, 40, 80, … 1280 and then every thousandth step, each rank records a "
-        "digest of some elements of up to 64 parameters. Only digests of the same step, collective "
-        "and number of updates are compared. Weights on a device are not read, because that would "
-        "wait for the device; nor are sharded weights. Silent for pipeline stages, groups smaller "
-        "than the job, all-to-all exchanges (experts), communication hooks, averaging optimizers "
-        "and ranks that do not communicate in most steps (local SGD).",
+        measured="At steps 20, 40, 80, … 1280, then every thousandth step, and when it ends, each "
+        "rank records a digest of some elements of up to 64 parameters. Only digests of the same "
+        "step, collective and number of updates are compared. Weights on a device are not read, "
+        "because that would wait for the device; nor are sharded weights. Silent for pipeline "
+        "stages, groups smaller than the job, all-to-all exchanges (experts), communication hooks, "
+        "averaging optimizers and ranks that do not communicate in most steps (local SGD).",
         thresholds="The sums of the sampled weights differ by more than 1e-5: float32 resolves "
         "6e-8, and CPUs of two kinds may differ in the last bits of a step. A minority is blamed "
-        "if at least three ranks agree against it; otherwise no rank is.",
+        "if at least three ranks agree against it, or if all were equal to the last bit before and "
+        "the others still are. Of two ranks, the one whose weights changed by "
+        f"{JUMP:g} times as much is blamed. Otherwise no rank is.",
         fixes="Wrap everything that is trained in DistributedDataParallel, or broadcast the "
         "weights at the start and reduce every gradient in every step.",
         examine=_find_divergence,
@@ -174,7 +185,8 @@ RULES: tuple[Rule, ...] = (
                 2,
                 "moments",
                 "compared steps, up to the last one, at which weights differ; a single one may "
-                "fall between two halves of an update",
+                "be weights that were loaded at the end. One is enough if ranks other than rank 0 "
+                "alone left the rest, which stayed equal to the last bit",
             ),
         ),
     ),

@@ -95,6 +95,8 @@ class ProbeContext:
         self.on_open: list[Callable[[], None]] = []
         self.on_step: list[Callable[[], None]] = []
         """Called after a recorded step that is due for a closer look."""
+        self.on_end: list[Callable[[], None]] = []
+        """Called when a process that reports no failure ends."""
         self.every_step: Callable[[], None] | None = None
         """Called after every recorded step, while a trace is asked for."""
         self.is_data_worker: Callable[[], bool] = bool
@@ -469,6 +471,9 @@ class ProbeContext:
         if self.on:
             self.on = False
             self.steps.leave()
+            if not code:
+                for look in self.on_end:
+                    look()
             if self.device_timer is not None:
                 with suppress(RuntimeError):  # the device has failed
                     self.device_timer.finish()

@@ -301,6 +301,25 @@ def test_one_moment_does_not_decide() -> None:
     assert found(job(*births)) == []
 
 
+def left_at_the_end(*leavers: int, ranks: int = 2) -> Case:
+    births = [drifting(rank, "a", 1.0) for rank in range(ranks)]
+    for rank in leavers:
+        births[rank]["weights"][1][3] = f"s.b{rank}.1.2"
+    return job(*births)
+
+
+def test_one_moment_decides_if_the_others_stayed_equal() -> None:
+    for leavers, ranks in (((1,), 2), ((2,), 3), ((3,), 4)):
+        (divergence,) = found(left_at_the_end(*leavers, ranks=ranks))
+        assert [culprit.rank for culprit in divergence.culprits] == [*leavers]
+        assert divergence.since_step == 40
+
+
+def test_weights_that_rank_0_loads_at_the_end_are_no_divergence() -> None:
+    assert found(left_at_the_end(0)) == []
+    assert found(left_at_the_end(0, ranks=4)) == []
+
+
 # -------------------------------------------------------------------------------- lr-unscaled
 
 

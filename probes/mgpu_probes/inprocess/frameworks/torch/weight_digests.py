@@ -24,7 +24,7 @@ class _Weights:
         self.rows: list[list[Any]] = []
 
     def look(self) -> None:
-        """Called by the probe after a step that is due."""
+        """Called by the probe after a step that is due, and when the process ends."""
         if probe.world_size < 2:
             return
         seen = [optimizer.thing for optimizer in probe.objects.optimizers.values()]
@@ -55,5 +55,6 @@ weights = _Weights()
 def attach(context: ProbeContext) -> None:
     """Adds what this module knows to the process metadata."""
     context.on_step.append(weights.look)
+    context.on_end.append(weights.look)
     context.add_reset(weights.start_anew)
     context.add_metadata(weights.describe)
