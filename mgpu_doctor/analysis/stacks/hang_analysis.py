@@ -21,6 +21,11 @@ from mgpu_doctor.case.job_snapshots import Look
 LEAST_SECONDS = 0.8
 """Seconds that snapshots must span without any rank using CPU time: in no healthy step are all
 ranks idle for this long."""
+LONG_WAIT = 10.0
+"""Seconds for which ranks have not run, from which on the others wait for a rank that computes. A
+choice: no healthy step of a job on CPUs is known that one rank works at for so long alone."""
+LEAST_SNAPSHOTS = 3
+"""Snapshots that must show a rank in one call."""
 MOST_DOUBTFUL = 4
 MAJORITY = 3
 """Ranks that must agree on a collective before a single other rank is blamed."""
@@ -85,6 +90,11 @@ def analyse_hang(snapshots: Sequence[Look]) -> Hang | None:
         return None
     waiting = [progress for progress in followed.ranks if waits(progress)]
     others = [one for one in followed.ranks if not waits(one)]
+    working = _find_working(followed)
+    if working:
+        return _make_hang(
+            followed, Kind.BEHIND, working, [one for one in followed.ranks if one not in working]
+        )
     if not waiting:
         waiting, others = _unseen_waits(others)
     halted = [other for other in others if _halted(other, followed.at)]
@@ -109,6 +119,22 @@ def _classify_blocked(
     if followed.missing:
         return _make_hang(followed, Kind.ABSENT, (), waiting)
     return _among_waiting(followed, waiting)
+
+
+def _find_working(followed: JobProgress) -> list[RankProgress]:
+    """The ranks that compute in one call of the user's while all other ranks have not run for long,
+    in collectives in which the host sleeps; empty: there are none."""
+    working = [progress for progress in followed.ranks if progress.computing]
+    rest = [progress for progress in followed.ranks if not progress.computing]
+    if followed.snapshots < LEAST_SNAPSHOTS or not working or not rest:
+        return []
+    waited = all(
+        progress.state.doing in (Doing.COLLECTIVE, Doing.BACKWARD)
+        and progress.idle
+        and followed.at - progress.since >= LONG_WAIT
+        for progress in rest
+    )
+    return working if waited else []
 
 
 def _unseen_waits(others: list[RankProgress]) -> tuple[list[RankProgress], list[RankProgress]]:

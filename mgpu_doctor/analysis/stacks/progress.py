@@ -36,6 +36,8 @@ class RankProgress:
     """Whether its main thread used no CPU time there."""
     looping: bool = False
     """Whether it keeps running in one call of one of the user's functions."""
+    computing: bool = False
+    """Whether it keeps running below one call of one of the user's functions, in libraries too."""
     process_idle: bool = False
     """Whether no thread of its process used CPU time there."""
     process_cores: float | None = None
@@ -86,6 +88,10 @@ def _measure_rank(
         cores = _main_thread_cores(start.process, newest.process, at - began)
         if cores is not None and cores >= BUSY:
             return RankProgress(newest, began, cores, idle=False, looping=True)
+    began, start = _find_start(newest, rounds, _is_in_same_call)
+    cores = _main_thread_cores(start.process, newest.process, at - began)
+    if len(rounds) > 1 and began == rounds[0][0] and cores is not None and cores >= BUSY:
+        return RankProgress(newest, began, cores, idle=False, computing=True)
     seconds = at - since
     rested = newest.point.process.rested or 0.0
     return RankProgress(
@@ -137,6 +143,24 @@ def _is_looping(state: ThreadState, other: ThreadState) -> bool:
     return state.trail[:-1] == other.trail[:-1] and (
         (inner.file, inner.function) == (outer.file, outer.function)
     )
+
+
+def _is_in_same_call(state: ThreadState, other: ThreadState) -> bool:
+    """Whether both run below the same call of one of the user's functions, on any line of it."""
+    if state.doing is not Doing.OWN or other.doing is not Doing.OWN:
+        return False
+    calls = [_find_user_calls(each) for each in (state, other)]
+    return bool(calls[0]) and calls[0] == calls[1]
+
+
+def _find_user_calls(state: ThreadState) -> tuple[object, ...]:
+    """The lines that led to the innermost of the user's functions, and that function; empty: the
+    innermost function is the script's own body, where a rank is in every step."""
+    depth = max((at for at, frame in enumerate(state.trail) if is_user_code(frame.file)), default=0)
+    if not depth:
+        return ()
+    inner = state.trail[depth]
+    return (*state.trail[:depth], (inner.file, inner.function))
 
 
 def _main_thread_cores(first: Process, last: Process, seconds: float) -> float | None:

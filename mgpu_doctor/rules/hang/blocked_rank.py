@@ -48,6 +48,8 @@ def assess_wait(
     `waiting`: pids of the ranks that wait for this one. What only they could do will not happen.
     """
     state = progress.state.point
+    if progress.computing:
+        return WaitAssessment(False, 0.6)
     if progress.looping:
         return _UNSURE if snapshots >= LEAST_LOOP_SNAPSHOTS else None
     if state.doing in _MAY_TAKE_LONG:
@@ -142,7 +144,7 @@ def source_line(state: ThreadState) -> str | None:
 
 def _describe_process(progress: RankProgress, state: ThreadState) -> str:
     where = _describe_place(state)
-    if progress.looping:
+    if progress.looping or progress.computing:
         return f"keeps running{where} and does not return"
     if state.doing is Doing.LOCK:
         return f"waits{where} for {_describe_lock(state)}"
@@ -190,7 +192,7 @@ def suggest_fixes(progress: RankProgress) -> tuple[Fix, ...]:
     state = progress.state.point
     if progress.state.doing is Doing.LOADER and state.doing is not Doing.STOPPED:
         return (_fix_loader(progress.state),)
-    if progress.looping:
+    if progress.looping or progress.computing:
         return (_END_THE_LOOP,)
     if state.doing is Doing.STOPPED:
         return (

@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem import dead_rank_stall as stall
 from mgpu_doctor.analysis.stacks import frames
-from mgpu_doctor.analysis.stacks.hang_analysis import LEAST_SECONDS, NAPS, Hang, Kind
+from mgpu_doctor.analysis.stacks.hang_analysis import (
+    LEAST_SECONDS,
+    LONG_WAIT,
+    NAPS,
+    Hang,
+    Kind,
+)
 from mgpu_doctor.analysis.stacks.progress import RankProgress
 from mgpu_doctor.analysis.stacks.wait_classifier import Doing
 from mgpu_doctor.findings import Finding, Fix, Severity
@@ -23,6 +29,7 @@ from mgpu_doctor.rules.hang.stack_evidence import (
     find_culprit,
     hang_of_kind,
     hang_seconds,
+    have_timed_out,
     is_long,
     name_ranks,
     rank_numbers,
@@ -44,6 +51,7 @@ def report_blocked_ranks(hang: Hang, measures: Measures, code: str) -> Iterable[
     """A finding with this code about ranks that are blocked while others wait for them."""
     case = measures.case
     long = is_long(hang, case)
+    may_go_on = any(progress.computing for progress in hang.culprits)
     assessed = [_assess(progress, hang, long=long) for progress in hang.culprits]
     known = [assessment for assessment in assessed if assessment is not None]
     if not known or len(known) < len(assessed):
@@ -51,7 +59,7 @@ def report_blocked_ranks(hang: Hang, measures: Measures, code: str) -> Iterable[
     is_permanent = all(assessment.is_permanent for assessment in known)
     if not hang.waiting and not all(map(_is_wrong_alone, hang.culprits)):
         return
-    certain = is_permanent or long
+    certain = is_permanent or (long and (not may_go_on or have_timed_out(hang, case)))
     if not certain and _may_all_work(hang):
         return
     worst = max(
@@ -172,7 +180,8 @@ RULES: tuple[Rule, ...] = (
         f"has lasted for {stall.LEAST_SECONDS:.0f} s and {stall.LEAST_STEPS:.0f} median steps, or "
         f"for {LONG_WITHOUT_STEPS:.0f} s if no steps were recorded. The scheduler says how long a "
         "thread has not run (/proc/PID/sched). Saving, compiling and importing are reported only "
-        "after that time.",
+        f"after that time. A rank that computes in one call of the user's is a warning if no other "
+        f"rank has run for {LONG_WAIT:g} s in a collective in which the host sleeps.",
         fixes="Depends on what the rank is doing: release the lock, set a timeout, fix the "
         "dataset, `kill -CONT`.",
         examine=_find_rank_behind,

@@ -241,6 +241,54 @@ def test_a_loop_that_does_not_end_is_where_it_began() -> None:
     assert found.seconds == 3.0
 
 
+IN_A_LIBRARY = ("clean util.py:9", "match re/__init__.py:166")
+
+
+def working(*calls: str, gil: bool = True) -> list[Seen]:
+    seen = moving((*LOOP, *calls), 3, step=1.0, active=True, gil=gil)
+    return [replace(each, syscall=None) for each in seen]
+
+
+@pytest.mark.parametrize("gil", [True, False])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_works_while_no_other_has_run_for_long_is_behind(ranks: int, gil: bool) -> None:
+    waits = [Seen(collective(), rested=12.0)]
+    job = scene({1: working(*IN_A_LIBRARY, gil=gil)}, others=waits, ranks=ranks)
+    found = analyse_hang(job.looks())
+    assert named(found) == (Kind.BEHIND, [1])
+    assert found is not None
+    assert found.culprits[0].computing
+    assert found.seconds == 12.0
+    assert [state.rank for state in found.waiting] == [n for n in range(ranks) if n != 1]
+
+
+@pytest.mark.parametrize(
+    ("seen", "others"),
+    [
+        pytest.param(working(*IN_A_LIBRARY), Seen(collective(), rested=5.0), id="not for long"),
+        pytest.param(
+            [
+                replace(each, calls=(*LOOP, f"step train.py:{at}", *IN_A_LIBRARY))
+                for at, each in enumerate(working())
+            ],
+            Seen(collective(), rested=12.0),
+            id="in other calls",
+        ),
+        pytest.param(
+            working(*IN_A_LIBRARY, gil=False),
+            Seen((*LOOP, "synchronize torch/cuda/__init__.py:800"), rested=12.0),
+            id="all may wait for their GPUs",
+        ),
+        pytest.param(
+            working(*IN_A_LIBRARY), Seen(looking.JOINING, rested=12.0), id="the others join"
+        ),
+    ],
+)
+def test_a_rank_that_works_is_not_always_behind(seen: Sequence[Seen], others: Seen) -> None:
+    found = analyse_hang(scene({1: seen}, others=[others]).looks())
+    assert found is None or not any(progress.computing for progress in found.culprits)
+
+
 def test_only_a_doubtful_culprit_is_worth_a_pause() -> None:
     assert list_unclear_processes(scene({1: LOCKED}).looks()) == (1001,)
     certain = stuck("f util.py:3", "Condition.wait threading.py:327")

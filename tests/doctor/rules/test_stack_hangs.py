@@ -210,6 +210,16 @@ def test_a_loop_is_reported_from_the_third_snapshot_on() -> None:
     assert not examined(job).findings
 
 
+def test_a_rank_that_computes_in_a_library_is_a_warning_however_long() -> None:
+    calls = (*LOOP, "clean util.py:9", "match re/__init__.py:166")
+    busy = looking.moving(calls, 3, step=1.0, active=True, gil=False)
+    waits = [Seen(looking.collective(), rested=90.0)]
+    found = only(scene({2: [replace(one, syscall=None) for one in busy]}, others=waits))
+    assert (found.code, found.severity) == ("hang-rank-behind", Severity.WARNING)
+    assert (found.confidence, found.culprits[0].rank) == (0.6, 2)
+    assert f"{looking.HOME}/util.py:9" in lines(found)
+
+
 def test_a_rank_that_waits_for_its_worker_is_at_the_line_of_the_worker() -> None:
     job = scene({1: [Seen(looking.LOADING, syscall="poll")]}, ranks=2)
     job.workers = {1: [Seen((*looking.FETCHING, "DS.__getitem__ data.py:9", "take util.py:31"))]}
