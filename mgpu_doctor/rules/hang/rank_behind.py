@@ -99,7 +99,7 @@ def _may_all_work(hang: Hang) -> bool:
 def _assess(progress: RankProgress, hang: Hang, *, long: bool) -> WaitAssessment | None:
     waiting = {state.pid for state in hang.waiting}
     assessment = blocked_rank.assess_wait(progress, hang.snapshots, waiting)
-    if not long or (assessment is not None and assessment.is_permanent):
+    if not long or progress.computing or (assessment is not None and assessment.is_permanent):
         return assessment
     return WaitAssessment(
         False, CONFIDENCE_OF_LONG_WORK if assessment is None else CONFIDENCE_IF_LONG
