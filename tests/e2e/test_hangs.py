@@ -185,3 +185,14 @@ def test_a_hang_that_its_timeout_ends_before_anybody_looks(tmp_path: Path, loop:
     assert finding.victims == (0, 2)
     (wait,) = (row for row in finding.evidence if row.baseline is not None)
     assert 2.5 < float(wait.value or 0) < 30
+
+
+@pytest.mark.untimed
+def test_a_mismatch_that_its_timeout_ends_before_anybody_looks(tmp_path: Path) -> None:
+    job = torchrun("hangs.py", "other-op", "--timeout", "3", "--rank", "1", ranks=3)
+    doctor = [sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(tmp_path / "job"), "--"]
+    assert run([*doctor, *job]).code != 0
+    (finding,) = loud(diagnose(load_recording(tmp_path / "job")))
+    assert finding.code == "hang-collective-mismatch"
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert finding.victims == (0, 2)

@@ -27,7 +27,12 @@ from mgpu_doctor.analysis.postmortem.unexplained_failures import (
     find_early_exits,
     find_killed_helper,
 )
-from mgpu_doctor.analysis.postmortem.unmet_wait import UnmetWait, find_unmet_wait
+from mgpu_doctor.analysis.postmortem.unmet_wait import (
+    SplitWait,
+    UnmetWait,
+    find_split_wait,
+    find_unmet_wait,
+)
 from mgpu_doctor.case.model import Case, Outcome, ProcessEnd, Rank
 
 
@@ -50,6 +55,8 @@ class PostMortem:
     """Survivors that wait for a rank that is gone."""
     unmet_wait: UnmetWait | None = None
     """Survivors that waited, until that failed, for ranks that did something else."""
+    split_wait: SplitWait | None = None
+    """All ranks waited, until that failed, in different collectives."""
     early_exits: tuple[Rank, ...] = ()
     """Ranks that exited normally and thereby broke the others' connections."""
     absent: tuple[Rank, ...] = ()
@@ -76,7 +83,8 @@ def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostM
     first = tuple(with_memory(failure, case) for failure in find_first_failures(failures, case))
     stall = find_dead_rank_stall(first, case)
     unmet_wait = None if shows_waiting else find_unmet_wait(failures, case)
-    shows_waiting = shows_waiting or unmet_wait is not None
+    split_wait = None if shows_waiting else find_split_wait(failures, case)
+    shows_waiting = shows_waiting or unmet_wait is not None or split_wait is not None
     culprits = () if stall is not None else _find_culprits(first, case)
     return PostMortem(
         failures=failures,
@@ -88,6 +96,7 @@ def examine_failures(case: Case, *, shows_waiting: bool, is_flat: bool) -> PostM
         ),
         stall=stall,
         unmet_wait=unmet_wait,
+        split_wait=split_wait,
         early_exits=find_early_exits(failures, case),
         absent=find_absent_ranks(first, case),
         killed_helper=find_killed_helper(failures, first, case),

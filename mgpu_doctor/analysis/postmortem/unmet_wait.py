@@ -1,7 +1,8 @@
-"""A collective that failed because ranks never reached it, by black boxes alone. Pure.
+"""Collectives that failed because ranks never reached them, by black boxes alone. Pure.
 
 A short time-out ends a hang before anybody can look at stacks. The boxes still show it: the ranks
-whose exception ended a long wait, and those that did something else all that time.
+whose exception ended a long wait, and those that did something else all that time. If all of them
+waited, the calls in which they waited show whether they could ever have met.
 """
 
 from __future__ import annotations
@@ -37,17 +38,32 @@ class UnmetWait:
     confidence: float
 
 
+@dataclass(frozen=True, slots=True)
+class SplitWait:
+    """Ranks that all waited until that failed, in different collectives."""
+
+    sides: tuple[tuple[Rank, ...], ...]
+    """The ranks by the call in which they waited, the largest group first."""
+    sites: tuple[str | None, ...]
+    """That call of each side, such as `all_reduce /home/u/train.py:22`; None: a wrapper's own."""
+    seconds: float
+    threshold: float
+
+    @property
+    def operations(self) -> frozenset[str | None]:
+        """The names of the collectives."""
+        return frozenset(site and site.partition(" ")[0] for site in self.sites)
+
+
 def find_unmet_wait(failures: Iterable[RankFailure], case: Case) -> UnmetWait | None:
     """The wait that ended the job, and the ranks that never came. None: the job did not end like
     that, a rank failed by itself, or not all ranks are known well enough to name any."""
-    if case.job.outcome is not Outcome.FAILED or not _are_known(case):
+    if not _failed_in_waits(failures, case):
         return None
-    if any(failure.kind is not FailureKind.SECONDARY for failure in failures):
+    lasted = _find_longest_wait(case)
+    if lasted is None:
         return None
-    longest = max((wait.seconds for rank in case.ranks if (wait := _failed_wait(rank))), default=0)
-    threshold = max(LEAST_SECONDS, LEAST_STEPS * (median_step(case.ranks) or 0.0))
-    if longest < threshold:
-        return None
+    longest, threshold = lasted
     waiting = tuple(rank for rank in case.ranks if _waited(rank) >= SAME_WAIT * longest)
     others = tuple(rank for rank in case.ranks if rank not in waiting)
     if not others or not all(_stayed_away(rank, SAME_WAIT * longest) for rank in others):
@@ -57,6 +73,45 @@ def find_unmet_wait(failures: Iterable[RankFailure], case: Case) -> UnmetWait | 
         return None  # some of them may have waited, too
     confidence = CONFIDENCE_IN_BACKWARD if in_backward else CONFIDENCE
     return UnmetWait(others, waiting, longest, threshold, confidence)
+
+
+def find_split_wait(failures: Iterable[RankFailure], case: Case) -> SplitWait | None:
+    """The different collectives in which all ranks waited until the job failed. None: they waited
+    in the same, or not all of them waited."""
+    lasted = _find_longest_wait(case) if _failed_in_waits(failures, case) else None
+    if lasted is None or any(_waited(rank) < SAME_WAIT * lasted[0] for rank in case.ranks):
+        return None
+    sides: dict[str | None, list[Rank]] = {}
+    for rank in case.ranks:
+        wait = _failed_wait(rank)
+        site = wait.site if wait is not None else rank.now.site if rank.now is not None else None
+        sides.setdefault(site, []).append(rank)
+    if len(sides) < 2:
+        return None
+    ordered = sorted(sides.items(), key=lambda side: -len(side[1]))
+    return SplitWait(
+        sides=tuple(tuple(ranks) for _, ranks in ordered),
+        sites=tuple(site for site, _ in ordered),
+        seconds=lasted[0],
+        threshold=lasted[1],
+    )
+
+
+def _failed_in_waits(failures: Iterable[RankFailure], case: Case) -> bool:
+    """Whether the job failed, and no rank by itself."""
+    return (
+        case.job.outcome is Outcome.FAILED
+        and _are_known(case)
+        and all(failure.kind is FailureKind.SECONDARY for failure in failures)
+    )
+
+
+def _find_longest_wait(case: Case) -> tuple[float, float] | None:
+    """Seconds of the longest wait that an exception ended, and of the shortest that counts; None:
+    none lasted as long."""
+    longest = max((wait.seconds for rank in case.ranks if (wait := _failed_wait(rank))), default=0)
+    threshold = max(LEAST_SECONDS, LEAST_STEPS * (median_step(case.ranks) or 0.0))
+    return (longest, threshold) if longest >= threshold else None
 
 
 def _are_known(case: Case) -> bool:

@@ -27,7 +27,7 @@ choice: no healthy step of a job on CPUs is known that one rank works at for so 
 LEAST_SNAPSHOTS = 3
 """Snapshots that must show a rank in one call."""
 MOST_DOUBTFUL = 4
-MAJORITY = 3
+MAJORITY = 2
 """Ranks that must agree on a collective before a single other rank is blamed."""
 _SEVERAL_GROUPS = (
     "torch/distributed/tensor/",

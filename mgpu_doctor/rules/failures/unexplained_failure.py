@@ -42,7 +42,7 @@ def find_unexplained_failure(measures: Measures) -> Iterable[Finding]:
     hang = hang_of_kind(measures, Stands.BEHIND)
     if hang is not None and have_timed_out(hang, case):
         return  # it is known whom they waited for
-    if measures.postmortem.unmet_wait is not None:
+    if measures.postmortem.unmet_wait is not None or measures.postmortem.split_wait is not None:
         return
     parted = measures.divergence
     if echoes and parted is not None and parted.is_blocked and parted.kind is not Parted.BEHIND:

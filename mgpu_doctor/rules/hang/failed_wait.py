@@ -1,4 +1,5 @@
-"""Ranks stayed away from a collective until it failed, by black boxes alone."""
+"""Collectives that ranks never reached, or in which all waited apart, until they failed: by black
+boxes alone."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.postmortem.unmet_wait import LEAST_SECONDS, UnmetWait
+from mgpu_doctor.analysis.postmortem.unmet_wait import LEAST_SECONDS, SplitWait, UnmetWait
 from mgpu_doctor.case.model import Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks, format_seconds
+from mgpu_doctor.rules.hang.split_hang import MOST_SIDES, SAME_COLLECTIVES
 from mgpu_doctor.rules.rule import Detector, Limits
 
 MOST_ROWS = 4
@@ -58,10 +60,7 @@ def _find_failed_wait(measures: Measures, _: Limits) -> Iterable[Finding]:
         cause=f"{name} did not reach the collective in which the other ranks waited, and did "
         "nothing else that the probe can see in all that time. No stacks were taken before the "
         "job ended, so the line is unknown.",
-        culprits=tuple(
-            Culprit(rank.rank, host=rank.host, device=rank.device, pid=rank.pid)
-            for rank in wait.behind
-        ),
+        culprits=tuple(map(_culprit, wait.behind)),
         victims=tuple(waiting),
         evidence=tuple(_rows(wait, site)),
         since_step=min(rank.now.step for rank in wait.behind if rank.now is not None),
@@ -88,14 +87,17 @@ def _rows(wait: UnmetWait, site: str | None) -> Iterable[Evidence]:
             seconds = round(rank.ended - rank.now.since, 3)
             measure = f"time rank {rank.rank} was {_activity(rank)}"
             yield Evidence(measure, seconds, "s", None, "black box")
-    yield Evidence(
-        "longest wait that an exception ended",
-        round(wait.seconds, 3),
-        "s",
-        wait.threshold,
-        "black boxes of the waiting ranks",
-        site,
-    )
+    yield _longest_row(wait.seconds, wait.threshold, site)
+
+
+def _longest_row(seconds: float, threshold: float, site: str | None) -> Evidence:
+    measure = "longest wait that an exception ended"
+    source = "black boxes of the waiting ranks"
+    return Evidence(measure, round(seconds, 3), "s", threshold, source, site)
+
+
+def _culprit(rank: Rank) -> Culprit:
+    return Culprit(rank.rank, host=rank.host, device=rank.device, pid=rank.pid)
 
 
 def _numbers(ranks: Iterable[Rank]) -> list[int]:
@@ -117,6 +119,55 @@ def _describe_site(site: str | None) -> str:
     operation, _, place = (site or "").partition(" ")
     return f" in {operation} at {place.rpartition('/')[2]}" if place else ""
 
+
+def _find_split_wait(measures: Measures, _: Limits) -> Iterable[Finding]:
+    wait = measures.postmortem.split_wait
+    if wait is None:
+        return
+    numbers = [_numbers(side) for side in wait.sides]
+    places = [
+        _describe_site(site) or " in a wrapper such as DistributedDataParallel"
+        for site in wait.sites
+    ]
+    is_mismatch = len(wait.operations) > 1
+    odd = wait.sides[1] if measures.is_flat and _is_odd_one_out(wait) else ()
+    if odd:
+        title = f"Rank {odd[0].rank} waited{places[1]}, all others{places[0]}"
+    else:
+        sides = (f"{format_ranks(n)}{at}" for n, at in zip(numbers, places, strict=True))
+        title = f"The ranks waited in different places: {'; '.join(list(sides)[:MOST_SIDES])}"
+    yield Finding(
+        code="hang-collective-mismatch",
+        severity=Severity.CRITICAL if is_mismatch else Severity.WARNING,
+        confidence=0.6 if is_mismatch else 0.45,
+        title=f"{title}, for {format_seconds(wait.seconds)}; the wait failed",
+        cause="Every rank was in a collective that the others did not call, so they waited for "
+        "each other. Usually a branch that depends on the rank, its data or its loss makes some "
+        "ranks skip a collective or call a different one.",
+        culprits=tuple(map(_culprit, odd)),
+        victims=tuple(n for side in numbers for n in side if n not in _numbers(odd)),
+        evidence=(
+            *[
+                Evidence(format_ranks(n), f"waited{at}", "text", None, "black boxes", site)
+                for n, at, site in zip(numbers, places, wait.sites, strict=True)
+            ][:MOST_ROWS],
+            _longest_row(wait.seconds, wait.threshold, None),
+        ),
+        fixes=(SAME_COLLECTIVES,),
+    )
+
+
+def _is_odd_one_out(wait: SplitWait) -> bool:
+    """Whether one rank waited in another collective than at least two that agree."""
+    return len(wait.sides) == 2 and len(wait.sides[0]) > 1 == len(wait.sides[1])
+
+
+SPLIT_WAIT = Detector(
+    _find_split_wait,
+    measured="If all ranks waited until their collectives failed, and no stacks were taken, the "
+    "black boxes show in which call each of them was, on CPU ranks.",
+)
+"""For a job that ended before anybody looked at it."""
 
 FAILED_WAIT = Detector(
     _find_failed_wait,

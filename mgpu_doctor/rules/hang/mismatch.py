@@ -16,6 +16,7 @@ from mgpu_doctor.findings import Culprit, Evidence, Finding, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
 from mgpu_doctor.rules.failures.log_rules import log_detector
+from mgpu_doctor.rules.hang.failed_wait import SPLIT_WAIT
 from mgpu_doctor.rules.hang.mismatch_text import (
     describe_cause,
     format_group,
@@ -213,7 +214,11 @@ RULES: tuple[Rule, ...] = (
         "sizes: decide on one rank, broadcast the decision, then branch.",
         examine=_find_mismatch,
         needs=("divergence",),
-        alternatives=(Detector(find_split_hang), log_detector("hang-collective-mismatch")),
+        alternatives=(
+            Detector(find_split_hang),
+            SPLIT_WAIT,
+            log_detector("hang-collective-mismatch"),
+        ),
         unverified="NCCL's dumps: read by the format in torch's source, seen with gloo only.",
     ),
 )

@@ -13,7 +13,7 @@ from tests.support.deaths import AT, dead, error, failed_job, lost_peer, stepped
 from tests.support.examining import loud
 
 SECONDS = 6.0
-BEHIND = "hang-rank-behind"
+BEHIND, MISMATCH = "hang-rank-behind", "hang-collective-mismatch"
 
 
 def timed_out(number: int, seconds: float = SECONDS, **changes: Any) -> Rank:
@@ -72,7 +72,7 @@ def test_a_backward_pass_counts_if_all_other_ranks_waited() -> None:
 @pytest.mark.parametrize(
     "ranks",
     [
-        pytest.param((timed_out(0), still_waiting(1)), id="all wait: their calls differ"),
+        pytest.param((timed_out(0), timed_out(1)), id="all wait in one collective"),
         pytest.param((timed_out(0, 1.5), elsewhere(1)), id="a connection that was lost at once"),
         pytest.param((timed_out(0), elsewhere(1, seconds=2.0)), id="it moved meanwhile"),
         pytest.param(
@@ -92,6 +92,23 @@ def test_a_backward_pass_counts_if_all_other_ranks_waited() -> None:
 )
 def test_nobody_is_named(ranks: tuple[Rank, ...]) -> None:
     assert blamed(*ranks) == []
+
+
+def waiting_in(number: int, site: str | None) -> Rank:
+    """A rank that waited in this call until it raised an exception."""
+    raised = replace(lost_peer(AT), wait=Wait(AT - SECONDS, SECONDS, site))
+    return timed_out(number, error=raised)
+
+
+def test_ranks_that_waited_in_different_collectives_are_a_mismatch() -> None:
+    here, there = "all_reduce /home/u/train.py:22", "barrier /home/u/train.py:40"
+    (finding,) = loud(diagnose(failed_job([waiting_in(0, here), waiting_in(1, there)])))
+    assert (finding.code, finding.culprits, finding.victims) == (MISMATCH, (), (0, 1))
+    assert {row.where for row in finding.evidence} == {here, there, None}
+    ranks = [waiting_in(0, None), waiting_in(1, there), waiting_in(2, None)]
+    (finding,) = loud(diagnose(failed_job(ranks)))
+    assert [culprit.rank for culprit in finding.culprits] == [1]
+    assert (finding.confidence, finding.victims) == (0.6, (0, 2))
 
 
 def test_nobody_is_named_while_a_rank_is_missing_or_the_job_was_ended_by_hand() -> None:
