@@ -55,6 +55,18 @@ def run_ahead(rank: Rank) -> RunAhead | None:
     return RunAhead(float(np.median(least)), float(np.median(most)) if len(most) else None)
 
 
+def with_device_losses(rank: Rank) -> Records:
+    """The step records of a rank, with the loss that its device knew of a step of which the host
+    did not read it."""
+    rows, times = _joined(rank.steps, rank.device_times)
+    fresh = np.isnan(rank.steps["loss"][rows]) & ~np.isnan(times["loss"])
+    if not fresh.any():
+        return rank.steps
+    records = rank.steps.copy()
+    records["loss"][rows[fresh]] = times["loss"][fresh]
+    return records
+
+
 def steps_back(rank: Rank, count: int) -> int:
     """Number of newest step records that hold so many steps which the device timed, or all that it
     timed; 0: none."""

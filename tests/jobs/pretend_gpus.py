@@ -25,6 +25,7 @@ parser.add_argument("--strategy", default="ddp")
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--slow", default="", help="rank:phase:milliseconds")
 parser.add_argument("--reads-loss", action="store_true", help="the host waits in every step")
+parser.add_argument("--nan-from", type=int, help="the loss is no number from this step on")
 options = parser.parse_args()
 
 pretend = load(options.build)
@@ -96,8 +97,10 @@ ranks = dist.get_world_size() if dist.is_initialized() else 1
 data = TensorDataset(torch.randn(options.steps * 8 * ranks, 64))
 sampler: Any = DistributedSampler(data, ranks, rank)
 loader = DataLoader(data, batch_size=8, sampler=sampler, collate_fn=collate)
-for batch in loader:
+for step, batch in enumerate(loader):
     loss = model(batch.to("pretend", non_blocking=True)).pow(2).mean()
+    if options.nan_from is not None and step >= options.nan_from:
+        loss = loss * float("nan")
     loss.backward()
     if options.strategy == "allreduce":
         for parameter in parameters:

@@ -58,7 +58,14 @@ MEMORY = Limit(
     "share of the device's memory below which a larger batch is proposed (Amazon SageMaker "
     "Debugger, rule BatchSize: gpu_memory_threshold_p95 = 70).",
 )
-DEFAULTS = {limit.name: limit.default for limit in (BUSY, MODEL)}
+AHEAD = Limit(
+    "ahead",
+    0.25,
+    "fraction",
+    "share of a step by which the host is ahead of its device when backward begins, at least: with "
+    "more, kernels wait for the device and not for the host. A choice.",
+)
+DEFAULTS = {limit.name: limit.default for limit in (BUSY, MODEL, AHEAD)}
 ELSEWHERE = {"checkpoint": CHECKPOINT, "evaluation": EVALUATION, "no phase": OTHER}
 """Where a host spends time in which its device has nothing to do."""
 SPINS = (
@@ -83,7 +90,15 @@ def _busy(measures: Measures, limits: Limits) -> float | None:
     least = min(known, default=0.0)
     in_model = min((model_share(rank) for rank in measures.case.ranks), default=0.0)
     enough = len(known) == len(busy) and least >= limits["busy"] and in_model >= limits["model"]
-    return least if enough else None
+    return least if enough and not _is_ahead(measures, limits["ahead"]) else None
+
+
+def _is_ahead(measures: Measures, share: float) -> bool:
+    """Whether a host has queued work well before its device needs it, where devices timed steps."""
+    step = measures.step_seconds
+    if step is None:
+        return False
+    return any(lead.least >= share * step for lead in measures.run_ahead.values())
 
 
 def _launch(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -224,7 +239,8 @@ RULES = (
         measured=f"NVML's utilization of every rank's GPU is low while every host is busy (CPU "
         "time of the main thread, and the backward pass, which autograd runs in a thread of its "
         "own) inside forward, backward and optimizer, and nobody waits for data or for other "
-        f"ranks. {SPINS} Kernels and the gaps between them are not counted.",
+        f"ranks. {SPINS} Kernels and the gaps between them are not counted. Silent if devices "
+        "timed steps and a host is well ahead of its device.",
         thresholds="All limits hold on every rank; a rank whose GPU is not surely known keeps the "
         "rule silent.",
         fixes='torch.compile(mode="reduce-overhead"), CUDA graphs, fused optimizers, a larger '
@@ -232,7 +248,7 @@ RULES = (
         examine=_launch,
         alternatives=(trace_time.LAUNCH_BOUND,),
         needs=("devices",),
-        limits=(UTILIZATION, EXCUSE, BUSY, MODEL),
+        limits=(UTILIZATION, EXCUSE, BUSY, MODEL, AHEAD),
         unverified=PRETEND,
     ),
     Rule(

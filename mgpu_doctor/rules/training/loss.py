@@ -10,6 +10,7 @@ import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
+from mgpu_doctor.case.device_times import with_device_losses
 from mgpu_doctor.case.model import Case, Outcome, Rank
 from mgpu_doctor.findings import Culprit, Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
@@ -44,13 +45,21 @@ class _Lost:
     """Steps since then."""
     last: float | None
     """The last loss before."""
+    good_until: int
+    """The last step whose loss is known to be a number; -1: none."""
+
+    @property
+    def earliest(self) -> int:
+        """The step from which on it may be so: devices know the loss of some steps only."""
+        return min(self.step, self.good_until + 1) if self.last is not None else self.step
 
 
 def _lost(rank: Rank, *, by_sequence: bool) -> _Lost | None:
-    unknown = np.isnan(rank.steps["loss"])
+    steps = with_device_losses(rank)
+    unknown = np.isnan(steps["loss"])
     if unknown.all():
         return None
-    known = rank.steps[~unknown]
+    known = steps[~unknown]
     finite = np.flatnonzero(np.isfinite(known["loss"]))
     first = int(finite[-1]) + 1 if len(finite) else 0
     if first >= len(known):
@@ -58,11 +67,12 @@ def _lost(rank: Rank, *, by_sequence: bool) -> _Lost | None:
     row = known[first]
     last = float(known["loss"][first - 1]) if first else None
     key = int(row["group_seq" if by_sequence else "step"])
-    return _Lost(int(row["step"]), key, len(known) - first, last)
+    good_until = int(known["step"][first - 1]) if first else -1
+    return _Lost(int(row["step"]), key, len(known) - first, last, good_until)
 
 
 def _has_losses(rank: Rank) -> bool:
-    return not np.isnan(rank.steps["loss"]).all()
+    return not np.isnan(with_device_losses(rank)["loss"]).all()
 
 
 def _examine(measures: Measures, limits: Limits) -> Iterable[Finding]:
@@ -141,7 +151,7 @@ def _first(
         return None
     name = "group_seq" if by_sequence else "step"
     for number, rank in ranks.items():
-        then = rank.steps["loss"][rank.steps[name] == key]
+        then = with_device_losses(rank)["loss"][rank.steps[name] == key]
         if number != early[0] and not (len(then) and np.isfinite(then).all()):
             return None
     return early[0]
@@ -151,11 +161,12 @@ def _title(case: Case, lost: Mapping[int, _Lost], failed: tuple[RankFailure, ...
     if failed:
         what = failure_text.death(failed[0])
         return f"{failure_text.who(failed, case)} gave up over a loss that is no number: {what}"
-    step = min(one.step for one in lost.values())
+    begin = min(lost.values(), key=lambda one: one.step)
+    since = f"from step {begin.step}{' or earlier' if begin.earliest < begin.step else ''}"
     where = "" if len(case.ranks) == 1 else f" on {format_ranks(lost)}"
     if len(lost) == len(case.ranks) > 1:
         where = " on every rank"
-    return f"The loss is NaN or infinite{where}, from step {step} to the end"
+    return f"The loss is NaN or infinite{where}, {since} to the end"
 
 
 def _cause(
@@ -190,7 +201,7 @@ def _evidence(lost: Mapping[int, _Lost], begin: _Lost | None) -> tuple[Evidence,
 
 
 def _fixes(begin: _Lost | None) -> tuple[Fix, ...]:
-    before = "" if begin is None else f" written before step {begin.step}"
+    before = "" if begin is None else f" written before step {begin.earliest}"
     return (
         Fix(
             "find-the-operation",
@@ -214,8 +225,8 @@ RULES: tuple[Rule, ...] = (
         family="training",
         summary="The loss is NaN or infinite and stays so: nothing is learned any more.",
         measured="The number from which each backward pass starts, where it is in host memory; a "
-        "loss on a device is not read, as that would wait for it. Also the exception or the last "
-        "words of a script that gave up because of it.",
+        "loss on a device is copied without waiting for it, in the steps that the device times. "
+        "Also the exception or the last words of a script that gave up because of it.",
         thresholds="Weights that are no numbers do not recover, so only a loss that stays so to "
         "the end counts. A rank is named where it alone was first, in a step in which every other "
         "rank's loss was a number; or where it raised the exception.",

@@ -14,6 +14,7 @@ from mgpu_doctor.case.device_samples import Device, DeviceSample, device_sample
 from mgpu_doctor.case.model import Case
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
+from mgpu_doctor.recording.records import DEVICE_DTYPE
 from mgpu_doctor.rules.gpu import (
     gpu_utilization,
     host_transfers,
@@ -226,6 +227,23 @@ def test_hosts_that_compute_all_the_time_while_gpus_idle() -> None:
     assert one.fixes[0].predicted.step_time_ratio == pytest.approx(0.3)
     assert "upper bound" in one.fixes[0].predicted.basis
     assert "low-utilization" not in found(idle_job())
+
+
+@pytest.mark.parametrize(("lead", "is_host"), [(0.002, True), (0.02, False)])
+def test_hosts_that_are_ahead_of_their_devices_do_not_hold_them_back(
+    lead: float, is_host: bool
+) -> None:
+    """Of steps of 27 ms that devices timed."""
+    case = idle_job()
+    ranks = []
+    for rank in case.ranks:
+        times = np.zeros(len(rank.steps), DEVICE_DTYPE)
+        times["step_seq"], times["wall_ns"] = rank.steps["seq"], rank.steps["wall_ns"]
+        times["phases"] = np.nan_to_num(rank.steps["phases"])
+        times["least_lead"], times["most_lead"], times["loss"] = lead, lead + 0.001, np.nan
+        ranks.append(replace(rank, device_times=times))
+    timed = codes(replace(case, ranks=tuple(ranks)))
+    assert ("launch-bound" in timed) is is_host
 
 
 def test_idle_gpus_with_free_memory_take_a_larger_batch() -> None:
