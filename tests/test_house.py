@@ -197,7 +197,6 @@ SMALL_MODULES = {
     "mgpu_doctor.__main__": ENTRY,
     "mgpu_doctor.case.user_code": LEAF,
     "mgpu_doctor.case.log_matches": "a type that crosses rooms",
-    "mgpu_doctor.cli.check": VERB,
     "mgpu_doctor.cli.explain": VERB,
     "mgpu_doctor.launch.messages": LEAF,
     "mgpu_doctor.live.finding_history": "a state machine of its own",

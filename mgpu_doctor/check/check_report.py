@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from mgpu_doctor.check import kernel_checks, software_checks, stack_checks, storage_checks
-from mgpu_doctor.check.check_result import IMPROVABLE, Check, CheckedMachine, Level, Result
+from mgpu_doctor.check.check_result import Check, CheckedMachine, CheckedResult, Level
 from mgpu_doctor.report import text
 
 CHECKS: tuple[Check, ...] = (
@@ -18,18 +18,6 @@ CHECKS: tuple[Check, ...] = (
     *software_checks.SOFTWARE_CHECKS,
     *storage_checks.CHECKS,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedResult:
-    """A check and its result on this machine."""
-
-    check: Check
-    result: Result
-
-    @property
-    def is_improvable(self) -> bool:
-        return self.result.level in IMPROVABLE
 
 
 def check_all(
@@ -49,18 +37,24 @@ _TITLE = 15
 
 
 def render_text(
-    results: Sequence[CheckedResult], *, width: int, colour: bool, unicode: bool
+    results: Sequence[CheckedResult],
+    *,
+    width: int,
+    colour: bool,
+    unicode: bool,
+    headline: str | None = None,
 ) -> str:
     """One line per check, with its remedy below; ends in a newline. Each level has its own mark."""
     width = max(NARROWEST, min(width, WIDEST))
-    lines = [*_wrapped(_headline(results), width), ""]
+    lines = [*_wrapped(headline or _headline(results), width), ""]
     for each in results:
         lines += _lines(each, width, colour)
     printed = "".join(f"{line}\n" for line in lines)
     return printed if unicode else printed.translate(_ASCII).encode("ascii", "replace").decode()
 
 
-def render_json(results: Sequence[CheckedResult]) -> str:
+def render_json(results: Sequence[CheckedResult], more: Mapping[str, Any] | None = None) -> str:
+    """One object; `more`: further keys of it."""
     listed = [
         {
             "id": each.check.id,
@@ -72,7 +66,7 @@ def render_json(results: Sequence[CheckedResult]) -> str:
         for each in results
     ]
     improvable = sum(each.is_improvable for each in results)
-    whole = {"schema": SCHEMA, "improvable": improvable, "checks": listed}
+    whole = {"schema": SCHEMA, "improvable": improvable, "checks": listed, **(more or {})}
     return json.dumps(whole, indent=2) + "\n"
 
 

@@ -79,9 +79,27 @@ class CheckedMachine:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
-    """A check to run. Scripts rely on `id`; `title` is for people, 15 characters at most."""
+class Subject:
+    """What is checked. Scripts rely on `id`; `title` is for people, 15 characters at most."""
 
     id: str
     title: str
+
+
+@dataclass(frozen=True, slots=True)
+class Check(Subject):
+    """A check to run."""
+
     run: Callable[[CheckedMachine], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedResult:
+    """What was checked, and the result on this machine."""
+
+    check: Subject
+    result: Result
+
+    @property
+    def is_improvable(self) -> bool:
+        return self.result.level in IMPROVABLE

@@ -7,8 +7,6 @@ of autograd's engine; the compiler that builds it must be there.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -23,11 +21,8 @@ from mgpu_doctor.case.model import Rank
 from mgpu_doctor.case.recording_case import load_recording
 from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Diagnosis
-from tests.support import pretend_accelerator
 from tests.support.examining import loud, named
 from tests.support.jobs import plain, run
-
-COMPILER = Path(__file__).parents[2] / ".ci" / "compiler"
 
 pytestmark = [pytest.mark.slow, pytest.mark.untimed]
 
@@ -41,21 +36,6 @@ class Watched(NamedTuple):
     diagnosis: Diagnosis
 
 
-@pytest.fixture(scope="module")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the device has been compiled. Outside of the lock of training jobs: a
-    compiler disturbs no test that judges speed for long."""
-    compiler = subprocess.run([COMPILER], capture_output=True, text=True, check=False)
-    if compiler.returncode != 0:
-        pytest.skip(compiler.stderr.strip())
-    folder = tmp_path_factory.mktemp("build")
-    command = [sys.executable, "-m", pretend_accelerator.__name__, str(folder)]
-    chosen = {**os.environ, "CXX": compiler.stdout.strip()}
-    compiled = subprocess.run(command, capture_output=True, text=True, check=False, env=chosen)
-    assert compiled.returncode == 0, compiled.stderr
-    return folder
-
-
 def run_job(build: Path, *options: str, ranks: int = 2, doctor: Sequence[str] = ()) -> Any:
     """What each rank printed at its end."""
     command = plain("pretend_gpus.py", "--build", str(build), *options, ranks=ranks)
@@ -67,14 +47,14 @@ def run_job(build: Path, *options: str, ranks: int = 2, doctor: Sequence[str] = 
 
 
 @pytest.fixture(scope="module")
-def watch(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
+def watch(pretend_build: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Watched]:
     """Runs a job under the doctor, once for the same options."""
 
     @cache
     def watch(*options: str, ranks: int = 2) -> Watched:
         recording = tmp_path_factory.mktemp("jobs") / "recording"
         doctor = (sys.executable, "-m", "mgpu_doctor", "run", "--dir", str(recording), "--")
-        reports = run_job(build, *options, ranks=ranks, doctor=doctor)
+        reports = run_job(pretend_build, *options, ranks=ranks, doctor=doctor)
         case = load_recording(recording)
         return Watched(reports, case.ranks, diagnose(case))
 
@@ -169,11 +149,11 @@ def test_the_loss_is_read_from_the_device(watch: Callable[..., Watched]) -> None
 
 @pytest.mark.parametrize(("strategy", "ranks"), [("single", 1), ("ddp", 2), ("fsdp", 2)])
 def test_the_probe_waits_for_nothing_and_changes_nothing(
-    watch: Callable[..., Watched], build: Path, strategy: str, ranks: int
+    watch: Callable[..., Watched], pretend_build: Path, strategy: str, ranks: int
 ) -> None:
     """Losses and the number of synchronizations are those of the bare job."""
     options = ("--strategy", strategy, "--steps", "60")
-    assert watch(*options, ranks=ranks).reports == run_job(build, *options, ranks=ranks)
+    assert watch(*options, ranks=ranks).reports == run_job(pretend_build, *options, ranks=ranks)
 
 
 def test_a_loss_that_only_the_device_knows_is_seen(watch: Callable[..., Watched]) -> None:

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from mgpu_doctor.check import check_report
-from mgpu_doctor.check.check_report import CheckedResult
-from mgpu_doctor.check.check_result import Check, CheckedMachine, Level, Result
+from mgpu_doctor.check.check_result import Check, CheckedMachine, CheckedResult, Level, Result
 from mgpu_doctor.cli import app
 
 run = CliRunner()

@@ -43,3 +43,24 @@ def load(folder: str | os.PathLike[str]) -> ModuleType:
         extra_cflags=["-O1"],
     )
     return pretend_runtime.register(native)
+
+
+def make_autoload(folder: Path, build: Path, ns_per_byte: float) -> Path:
+    """A folder for PYTHONPATH with which every program that imports torch finds the device, as
+    torch finds those of other vendors: by an entry point of an installed package. Its operations
+    take longer by the size of their tensors."""
+    package = folder / "pretend_device-1.0.dist-info"
+    package.mkdir(parents=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: pretend-device\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(
+        "[torch.backends]\npretend = pretend_autoload:start\n"
+    )
+    root = Path(__file__).parents[3]
+    (folder / "pretend_autoload.py").write_text(
+        "import sys\n"
+        "def start():\n"
+        f"    sys.path.append({str(root)!r})\n"
+        f"    from {__name__} import load\n"
+        f"    load({str(build)!r}).native.set_ns_per_byte({ns_per_byte})\n"
+    )
+    return folder

@@ -116,6 +116,7 @@ std::atomic<int> next_stream{1};
 thread_local int current = 0;
 thread_local int in_fallback = 0;
 std::atomic<Ns> operation_ns{2'000};
+std::atomic<double> ns_per_byte{0};
 std::atomic<size_t> run_ahead{1'024};
 std::atomic<int64_t> synchronizations{0}, events_recorded{0};
 
@@ -392,11 +393,21 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset,
   return self;
 }
 
+// Of the tensors among the arguments.
+Ns moving_time(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  size_t bytes = 0;
+  for (const auto& argument : torch::jit::last(stack, op.schema().arguments().size())) {
+    if (argument.isTensor() && argument.toTensor().defined()) bytes += argument.toTensor().nbytes();
+  }
+  return static_cast<Ns>(static_cast<double>(bytes) * ns_per_byte);
+}
+
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const Ns duration = operation_ns + moving_time(op, *stack);
   ++in_fallback;
   at::native::cpu_fallback(op, stack);
   --in_fallback;
-  if (in_fallback == 0) charge(current, operation_ns);
+  if (in_fallback == 0) charge(current, duration);
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
@@ -424,6 +435,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("work", [](Ns duration) { charge(current, duration); });
   m.def("collective", &collective);
   m.def("set_operation_ns", [](Ns duration) { operation_ns = duration; });
+  m.def("set_ns_per_byte", [](double duration) { ns_per_byte = duration; });
   m.def("set_run_ahead", [](size_t most) { run_ahead = most; });
   m.def("synchronizations", [] { return synchronizations.load(); });
   m.def("events_recorded", [] { return events_recorded.load(); });

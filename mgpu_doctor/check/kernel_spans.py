@@ -1,0 +1,90 @@
+"""The phases of a step by the kernels that ran in it, from a trace of torch's profiler. Pure.
+
+The workload annotates its phases on the host. A kernel belongs to the phase in which it was
+launched, by whatever thread: autograd launches the kernels of a backward pass in one of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PHASES = ("forward", "backward", "optimizer")
+_ANNOTATION = re.compile(r"mgpu-doctor (\d+) (forward|backward|optimizer)")
+_ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset")
+_ON_HOST = ("cuda_runtime", "cuda_driver", "hip_runtime", "xpu_runtime")
+"""Categories of Kineto's events."""
+_WAITS = re.compile(r"(Synchronize|^(cuda|hip)Memcpy)(?!.*Async)")
+"""Calls in which the host waits for the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Seconds that a phase took on the device, at least and at most. Between the last kernel of a
+    phase and the first of the next one nothing shows to which the time belongs."""
+
+    least: float
+    most: float
+
+    def error(self, seconds: float) -> float:
+        """By how much a measurement lies outside; 0: it can be right."""
+        return max(self.least - seconds, seconds - self.most, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedSteps:
+    """What a trace shows of the workload's steps."""
+
+    phases: Mapping[int, Mapping[str, Bounds]] = field(default_factory=dict)
+    """Number of the step -> phase -> its time. Empty: no kernels were recorded."""
+    waits: int | None = None
+    """Calls within the steps in which the host waits for the device; None: the calls of the
+    device's runtime were not recorded."""
+
+
+def read_trace(trace: Mapping[str, Any]) -> TracedSteps:
+    """The steps of a trace. Raises KeyError, TypeError or ValueError if it is not one of Kineto."""
+    events = [event for event in trace["traceEvents"] if event.get("ph") == "X"]
+    spans = sorted(
+        (float(event["ts"]), float(event["ts"]) + float(event["dur"]), int(match[1]), match[2])
+        for event in events
+        if event.get("cat") == "user_annotation" and (match := _ANNOTATION.fullmatch(event["name"]))
+    )
+    begins = [span[0] for span in spans]
+    kernels: dict[tuple[int, str], list[float]] = {}
+    launches: dict[int, tuple[int, str]] = {}
+    calls = [event for event in events if event.get("cat") in _ON_HOST]
+    waits = 0
+    for call in calls:
+        at = bisect_right(begins, float(call["ts"])) - 1
+        if at < 0 or float(call["ts"]) > spans[at][1]:
+            continue
+        launches[int(call["args"]["correlation"])] = spans[at][2:]
+        waits += bool(_WAITS.search(call["name"]))
+    for event in events:
+        phase = (
+            launches.get(int(event["args"]["correlation"]))
+            if event.get("cat") in _ON_DEVICE
+            else None
+        )
+        if phase is not None:
+            kernels.setdefault(phase, []).extend((event["ts"], event["ts"] + event["dur"]))
+    steps = sorted({number for number, _ in kernels})
+    return TracedSteps(_bounds(kernels, steps), waits if calls else None)
+
+
+def _bounds(
+    kernels: Mapping[tuple[int, str], list[float]], steps: Iterable[int]
+) -> dict[int, dict[str, Bounds]]:
+    """Of the steps whose neighbours are in the trace, too."""
+    order = [(step, phase) for step in steps for phase in PHASES if (step, phase) in kernels]
+    found: dict[int, dict[str, Bounds]] = {}
+    for at in range(1, len(order) - 1):
+        begin, end = min(kernels[order[at]]), max(kernels[order[at]])
+        before, after = max(kernels[order[at - 1]]), min(kernels[order[at + 1]])
+        step, phase = order[at]
+        found.setdefault(step, {})[phase] = Bounds((end - begin) * 1e-6, (after - before) * 1e-6)
+    return found
