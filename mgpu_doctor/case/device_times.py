@@ -85,6 +85,12 @@ def untimed(ranks: Sequence[Rank], least: int) -> tuple[Rank, ...]:
     )
 
 
+def device_times(rank: Rank) -> tuple[npt.NDArray[np.intp], Times]:
+    """Indices of the rank's step records that its device timed, and these times; none of a rank
+    that computes on the CPU."""
+    return _joined(rank.steps, rank.device_times if is_host_stamped(rank) else None)
+
+
 def _device_timed(rank: Rank) -> Records:
     rows, times = _joined(rank.steps, rank.device_times)
     records = rank.steps[rows].copy()

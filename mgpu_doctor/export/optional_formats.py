@@ -16,8 +16,8 @@ from tensorboardX.event_file_writer import EventsWriter
 from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.summary import scalar
 
-from mgpu_doctor.case.model import Case, Rank, Records
-from mgpu_doctor.export.step_table import columns, draft
+from mgpu_doctor.case.model import Case, Rank
+from mgpu_doctor.export.step_table import CPU, Column, columns, draft, steps_as_columns
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.recording.write import private_folder
@@ -27,16 +27,14 @@ from mgpu_doctor.report import text
 def write_parquet(path: Path, case: Case) -> int:
     """Bytes written. Raises `OSError` and leaves no debris. A job without steps gives a file
     with the columns and no row."""
-    nothing = _steps(np.zeros(0, STEP_DTYPE), 0.0)
+    nothing = _arrays(steps_as_columns(np.zeros(0, STEP_DTYPE), 0.0, CPU))
     schema = pa.table({**_of(None, 0), **nothing}).schema
     with draft(path) as file:
         with pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for rank in (*case.earlier, *case.ranks):
                 if len(rank.steps):
                     same = _of(rank, len(rank.steps))
-                    writer.write_table(
-                        pa.table({**same, **_steps(rank.steps, rank.clock_offset)}, schema)
-                    )
+                    writer.write_table(pa.table({**same, **_arrays(columns(rank))}, schema))
         return int(file.tell())
 
 
@@ -49,16 +47,16 @@ def _of(rank: Rank | None, count: int) -> dict[str, Any]:
     return {name: pa.repeat(pa.scalar(value, kinds[name]), count) for name, value in values.items()}
 
 
-def _steps(steps: Records, clock_offset: float) -> dict[str, Any]:
+def _arrays(found: dict[str, Column]) -> dict[str, Any]:
     return {
         name: pa.array(np.ascontiguousarray(column.data), mask=np.ma.getmaskarray(column))
-        for name, column in columns(steps, clock_offset).items()
+        for name, column in found.items()
     }
 
 
 MOST_RANKS = 64
 """More curves than that nobody tells apart; whom findings blame comes first."""
-LEFT_OUT = ("step", "ended", "warm_up", "collectives", "micro_batches")
+LEFT_OUT = ("step", "ended", "warm_up", "collectives", "micro_batches", "clock")
 
 
 def write_scalars(folder: Path, diagnosis: Diagnosis) -> tuple[int, int]:
@@ -103,12 +101,13 @@ def _chosen(diagnosis: Diagnosis) -> list[Rank]:
 
 def _scalars(rank: Rank) -> Iterator[tuple[str, float, int, float]]:
     """Tag, value, step and seconds since the epoch of all that is known."""
-    found = columns(rank.steps, rank.clock_offset)
+    found = columns(rank)
     steps, ends = found["step"].tolist(), found["ended"].tolist()
     for name, column in found.items():
         if name in LEFT_OUT:
             continue
-        tag = f"phases/{name}" if name.endswith("_seconds") and name != "step_seconds" else name
+        is_phase = name.endswith("_seconds") and name not in ("step_seconds", "run_ahead_seconds")
+        tag = f"phases/{name}" if is_phase else name
         values: Iterable[float | None] = column.tolist()
         for value, step, at in zip(values, steps, ends, strict=True):
             if value is not None and math.isfinite(value):

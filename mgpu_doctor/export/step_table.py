@@ -17,19 +17,44 @@ import numpy as np
 import numpy.typing as npt
 from mgpu_probes.inprocess.layout import PHASES, WARM_UP
 
+from mgpu_doctor.case.device_times import device_times
 from mgpu_doctor.case.model import Case, Rank, Records
+from mgpu_doctor.case.rank_device import device_kind, is_host_stamped
 from mgpu_doctor.report import text
 
 AT_ONCE = 1024
 
 
+CPU, DEVICE, HOST = "cpu", "device", "host"
+"""Clocks of phases. `host`: a device computes, and the host's clock says when work was queued."""
+
+
+def clock_of(rank: Rank) -> str:
+    """The clock of the phases of those steps that were not timed on their own (`device_times`)."""
+    if is_host_stamped(rank):
+        return HOST
+    return CPU if device_kind(rank) == "cpu" else DEVICE
+
+
 def rows(rank: Rank) -> Iterator[dict[str, Any]]:
-    """Name of each field -> its value; `phases` is a list of seconds."""
+    """Name of each field -> its value; `phases` is a list of seconds: the device's where it timed
+    the step. `clock`: which clock they come from; `run_ahead`: seconds that the host was ahead of
+    the device when backward began, at least; None: unknown."""
     names = rank.steps.dtype.names or ()
+    places, times = device_times(rank)
+    measured = zip(times["phases"].tolist(), times["least_lead"].tolist(), strict=True)
+    timed = dict(zip(places.tolist(), measured, strict=True))
+    usual = clock_of(rank)
     for begin in range(0, len(rank.steps), AT_ONCE):
         some = rank.steps[begin : begin + AT_ONCE]
-        for record, phases in zip(some.copy().tolist(), some["phases"].tolist(), strict=True):
-            yield {**dict(zip(names, record, strict=True)), "phases": phases}
+        pairs = zip(some.copy().tolist(), some["phases"].tolist(), strict=True)
+        for place, (record, phases) in enumerate(pairs, begin):
+            row = dict(zip(names, record, strict=True))
+            if place in timed:
+                seconds, lead = timed[place]
+                yield {**row, "phases": seconds, "clock": DEVICE, "run_ahead": lead}
+            else:
+                yield {**row, "phases": phases, "clock": usual, "run_ahead": None}
 
 
 Column = np.ma.MaskedArray[Any, np.dtype[Any]]
@@ -39,9 +64,25 @@ COUNTED = ("collectives", "micro_batches")
 SECONDS = {"gc_seconds": "gc_s", "cpu_seconds": "cpu_s"}
 
 
-def columns(steps: Records, clock_offset: float) -> dict[str, Column]:
+def columns(rank: Rank) -> dict[str, Column]:
     """Name, as in the CSV file -> one value a step; seconds, bytes, counts; `ended` is seconds
     since the epoch."""
+    places, times = device_times(rank)
+    found = steps_as_columns(rank.steps, rank.clock_offset, clock_of(rank))
+    if len(places):
+        for place, phase in enumerate(PHASES):
+            values = np.ma.getdata(found[f"{phase}_seconds"]).copy()
+            values[places] = times["phases"][:, place]
+            found[f"{phase}_seconds"] = np.ma.masked_invalid(values)
+        found["clock"][places] = DEVICE
+        leads = np.full(len(rank.steps), np.nan)
+        leads[places] = times["least_lead"]
+        found["run_ahead_seconds"] = np.ma.masked_invalid(leads)
+    return found
+
+
+def steps_as_columns(steps: Records, clock_offset: float, clock: str) -> dict[str, Column]:
+    """The same of step records alone, whose phases are by that clock."""
     found: dict[str, Column] = {
         "step": _all(steps["step"]),
         "ended": _all(steps["end_ns"] * 1e-9 + clock_offset),
@@ -57,6 +98,8 @@ def columns(steps: Records, clock_offset: float) -> dict[str, Column]:
         found[name] = np.ma.masked_equal(steps[name].astype(np.int64), 0)
     for name in COUNTED:
         found[name] = _all(steps[name].astype(np.int64))
+    found["clock"] = _all(np.full(len(steps), clock, "<U6"))
+    found["run_ahead_seconds"] = np.ma.masked_invalid(np.full(len(steps), np.nan))
     return found
 
 
@@ -138,8 +181,11 @@ COLUMNS = (
     "collectives",
     "micro_batches",
     "device_bytes",
+    "clock",
+    "run_ahead_seconds",
 )
-"""`ended`: seconds since the epoch; `cpu_seconds`: of the main thread."""
+"""`ended`: seconds since the epoch; `cpu_seconds`: of the main thread; `clock`: of the phases;
+`run_ahead_seconds`: by which the host was ahead of the device, at least."""
 
 
 def lines(case: Case) -> Iterator[str]:
@@ -166,6 +212,8 @@ def _steps(rank: Rank) -> Iterator[tuple[object, ...]]:
             record["collectives"],
             record["micro_batches"],
             record["device_bytes"] or None,
+            record["clock"],
+            None if record["run_ahead"] is None else _known(record["run_ahead"]),
         )
 
 

@@ -1,7 +1,8 @@
 """A timeline of all ranks for Perfetto and chrome://tracing: Trace Event Format, JSON objects.
 
 Of a step its end, its length and the seconds of each phase are recorded, not when in the step a
-phase was: phases are drawn one after the other in their usual order, and are named so.
+phase was: phases are drawn one after the other in their usual order, and are named so. If a rank's
+device timed some steps, its phases are drawn in these steps, and none in the others.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from typing import Any
 
 from mgpu_probes.inprocess.layout import PHASES
 
+from mgpu_doctor.case.device_times import device_times
 from mgpu_doctor.case.model import Case, Rank
-from mgpu_doctor.export.step_table import rows
+from mgpu_doctor.export.step_table import CPU, DEVICE, HOST, clock_of, rows
 from mgpu_doctor.findings import Diagnosis
 from mgpu_doctor.report import text
 
 STEPS, SHARES, EVENTS = 1, 2, 3
 """Threads of a rank's process in the trace."""
 TRACKS = {STEPS: "steps", SHARES: "phases (in their usual order)", EVENTS: "events"}
+ON_DEVICE = "phases on the device's clock, of timed steps (in their usual order)"
+ON_HOST = "phases on the host's clock: when work was queued (in their usual order)"
 MACHINE = 1 << 24
 """Processes from here on stand for hosts: no rank has so high a number."""
 MICRO = 1e6
@@ -62,12 +66,19 @@ def _names(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
     name = {"name": f"{who} on {text.line(rank.host)}{again}"}
     yield {"ph": "M", "name": "process_name", "pid": process, "args": name}
     yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
-    for track, title in TRACKS.items():
+    shares = {DEVICE: ON_DEVICE, HOST: ON_HOST, CPU: TRACKS[SHARES]}[_drawn_clock(rank)]
+    for track, title in (TRACKS | {SHARES: shares}).items():
         told = {"name": title}
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": track, "args": told}
 
 
+def _drawn_clock(rank: Rank) -> str:
+    """The clock whose phases are drawn."""
+    return DEVICE if len(device_times(rank)[0]) else clock_of(rank)
+
+
 def _steps(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
+    drawn, free = _drawn_clock(rank), -math.inf
     for record in rows(rank):
         took = record["wall_ns"] / 1e3
         begun = record["end_ns"] / 1e3 + rank.clock_offset * MICRO - took
@@ -77,14 +88,19 @@ def _steps(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
             "tokens": record["tokens"] or None,
             "collectives": record["collectives"],
             "main thread's CPU seconds": _number(record["cpu_s"]),
+            "host ahead of the device by seconds": _number(record["run_ahead"] or math.nan),
         }
         yield _slice(f"step {record['step']}", process, STEPS, begun, took) | {
             "args": {name: value for name, value in told.items() if value is not None}
         }
+        if record["clock"] != drawn:
+            continue
+        begun = max(begun, free)  # a step may take the device longer than the host
         for name, seconds in zip(PHASES, record["phases"], strict=True):
             if 0 < seconds < math.inf:
                 yield _slice(name, process, SHARES, begun, seconds * MICRO)
                 begun += seconds * MICRO
+        free = begun if drawn == DEVICE else free
 
 
 def _happened(process: int, rank: Rank) -> Iterator[dict[str, Any]]:
