@@ -5,6 +5,11 @@
 Starts `tests/jobs/hangs.py` without the doctor, waits until it stands, and measures in one process:
 finding the job, the first look at all ranks, the confirmed verdict; and the whole command
 `mgpu-doctor diagnose PID` with its start. Then the merge of synthetic stacks into one tree.
+
+    python -m benchmarks.hang --timeout 12 [--ranks 2 3] [--times 5] [--load 2]
+
+The same jobs under `mgpu-doctor run`, with a time-out of the collective that ends them: how often
+the rank is named, and how often with its line. `--load`: so many processes keep cores busy.
 """
 
 from __future__ import annotations
@@ -14,6 +19,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,6 +110,44 @@ def measured(ranks: int, how: str, times: int) -> None:
     )
 
 
+def timed_out(ranks: int, how: str, times: int, timeout: float) -> None:
+    """Right rank and line, of so many jobs that the time-out ended."""
+    named = placed = 0
+    for _ in range(times):
+        with tempfile.TemporaryDirectory() as folder:
+            recording = f"{folder}/job"
+            job = [*TORCHRUN, str(ranks), str(JOBS / "hangs.py"), how, "--timeout", f"{timeout:g}"]
+            command = [*DOCTOR, "run", "--dir", recording, "--", *job]
+            subprocess.run(command, capture_output=True, check=False)
+            diagnosed = subprocess.run(
+                [*DOCTOR, "diagnose", recording, "--json"], capture_output=True, check=False
+            )
+            first = (json.loads(diagnosed.stdout)["findings"] or [{}])[0]
+            right = [culprit["rank"] for culprit in first.get("culprits", ())] == [1]
+            named += right
+            placed += right and any(
+                row["measure"] == "rank 1" and row["where"] for row in first["evidence"]
+            )
+    print(
+        f"{ranks} ranks, time-out of {timeout:g} s: right rank {named}/{times}, with its line "
+        f"{placed}/{times}",
+        flush=True,
+    )
+
+
+@contextmanager
+def busy(processes: int) -> Iterator[None]:
+    """So many processes keep cores busy meanwhile."""
+    command = [sys.executable, "-c", "while True: pass"]
+    running = [subprocess.Popen(command) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
 def merging(ranks: int) -> None:
     """Three places of 26 frames each, one of them with a few ranks."""
     common = [Frame(f"call{n}", "train.py", n) for n in range(DEPTH - 1)]
@@ -133,8 +178,15 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="*", default=[2, 4, 8])
     parser.add_argument("--times", type=int, default=5)
     parser.add_argument("--how", default="lock")
+    parser.add_argument("--timeout", type=float)
+    parser.add_argument("--load", type=int, default=0)
     args = parser.parse_args()
     print(machine())
+    if args.timeout is not None:
+        with busy(args.load):
+            for ranks in args.ranks:
+                timed_out(ranks, args.how, args.times, args.timeout)
+        return
     for ranks in args.ranks:
         measured(ranks, args.how, args.times)
     for ranks in SYNTHETIC:
