@@ -26,7 +26,13 @@ from mgpu_doctor.analysis.stacks.stack_sampling import (
 from mgpu_doctor.analysis.stalls.few_stalls import find_few_stalls
 from mgpu_doctor.analysis.stalls.periodic_stalls import Stalls, find_stalls
 from mgpu_doctor.analysis.statistics.significance import LEAST_STEPS
-from mgpu_doctor.analysis.steps.phase_shares import coverage, phase_shares, step_seconds
+from mgpu_doctor.analysis.steps.phase_shares import (
+    LongSteps,
+    coverage,
+    find_long_steps,
+    phase_shares,
+    step_seconds,
+)
 from mgpu_doctor.analysis.steps.step_alignment import Joined, UnjoinableError, join
 from mgpu_doctor.analysis.steps.work_and_wait import Attribution, UnattributableError, attribute
 from mgpu_doctor.analysis.stragglers.persistent_stragglers import Straggler
@@ -67,6 +73,7 @@ Need = Literal[
     "sampled",
     "traced",
     "coverage",
+    "long_steps",
     "step_seconds",
     "input_shares",
     "input_saved",
@@ -106,6 +113,8 @@ class Measures:
     traced: TraceSummary | None = None
     """Seconds by activity, and the late rank, by profiler traces."""
     coverage: float | None = None
+    long_steps: LongSteps | None = None
+    """A few steps that take much of the time of every rank."""
     step_seconds: float | None = None
     """Mean seconds a step of the whole job, after warm-up."""
     input_shares: Mapping[int, float] | None = None
@@ -264,7 +273,12 @@ def _with_steps(seen: Measures) -> Measures:
         return replace(timed, missing=_not_device_timed(missing))
     ranks = tuple(on_one_clock(rank) for rank in ranks)
     shares = phase_shares(ranks, INPUT)
-    alone = replace(timed, coverage=coverage(ranks), input_shares=shares)
+    alone = replace(
+        timed,
+        coverage=coverage(ranks),
+        input_shares=shares,
+        long_steps=find_long_steps(ranks),
+    )
     if len(ranks) < 2 and (case.job.world_size or 1) - len(serving) < 2:
         return replace(alone, input_saved=max(shares.values()) if shares else None)
     return _compared(alone, ranks)

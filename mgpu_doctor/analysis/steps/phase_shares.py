@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 from mgpu_probes.inprocess.layout import INPUT, OTHER, WARM_UP
 
+from mgpu_doctor.analysis.statistics.significance import period
 from mgpu_doctor.analysis.steps.step_alignment import (
     FIRST_STEPS,
     LEADING,
@@ -105,6 +107,48 @@ def _seconds(records: Records) -> tuple[float, float]:
     if not next_to.all():
         between = between[next_to]
     return float(explained), float(wall.sum() + between.sum()) * 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class LongSteps:
+    """A few steps that take much of the time."""
+
+    steps: float
+    """Share of the steps, 0..1."""
+    time: float
+    """Share of the time, 0..1."""
+    seconds: float
+    """Median of a long step."""
+    period: float | None
+    """Steps from one to the next; None: they come irregularly."""
+
+
+LONG = 5.0
+"""A step of so many medians is long. A choice."""
+FEW, MUCH = 0.1, 0.2
+"""They are at most this share of the steps, and take at least that share of the time."""
+
+
+def find_long_steps(ranks: Sequence[Rank]) -> LongSteps | None:
+    """The long steps of the rank on which they take the least of the time; None: a rank has none
+    to speak of."""
+    found = [_long_steps(after_warm_up(rank.steps)) for rank in ranks if len(rank.steps)]
+    known = [each for each in found if each is not None]
+    return min(known, key=lambda each: each.time) if known and len(known) == len(found) else None
+
+
+def _long_steps(records: Records) -> LongSteps | None:
+    wall = records["wall_ns"].astype(float)
+    if not len(wall):
+        return None
+    is_long = wall > LONG * np.median(wall)
+    steps, time = float(is_long.mean()), float(wall[is_long].sum() / wall.sum())
+    if not 0 < steps <= FEW or time < MUCH:
+        return None
+    regular = period(records["step"].astype(np.int64)[is_long])
+    return LongSteps(
+        steps, time, float(np.median(wall[is_long])) * 1e-9, regular.steps if regular else None
+    )
 
 
 FEWEST = 3
