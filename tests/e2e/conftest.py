@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.examining import Observed
+from tests.support.jobs import IN_PARALLEL
 
 COMPILER = Path(__file__).parents[2] / ".ci" / "compiler"
 
@@ -21,12 +22,13 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Observed:
 
 @pytest.fixture(scope="session")
 def pretend_build(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder in which the pretend GPU has been compiled. Outside of the lock of training jobs:
-    a compiler disturbs no test that judges speed for long."""
+    """The folder in which the pretend GPU has been compiled, once for all processes of the tests.
+    Outside of the lock of training jobs: a compiler disturbs no test that judges speed for long."""
     compiler = subprocess.run([COMPILER], capture_output=True, text=True, check=False)
     if compiler.returncode != 0:
         pytest.skip(compiler.stderr.strip())
-    folder = tmp_path_factory.mktemp("build")
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if IN_PARALLEL else own) / "pretend-gpu"
     command = [sys.executable, "-m", "tests.support.pretend_accelerator", str(folder)]
     chosen = {**os.environ, "CXX": compiler.stdout.strip()}
     compiled = subprocess.run(command, capture_output=True, text=True, check=False, env=chosen)
