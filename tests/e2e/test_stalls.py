@@ -76,7 +76,7 @@ def test_a_trainers_planted_stall(
 
 
 def test_two_long_stalls_are_enough(tmp_path: Path) -> None:
-    options = ("--stall", "sleep", "--who", "1", "--every", "50", "--ms", "2000", "--steps", "120")
+    options = ("--stall", "log", "--who", "1", "--every", "50", "--ms", "2000", "--steps", "120")
     found = the_one(examined(tmp_path, "stalls", *options))
     assert (found.code, [one.rank for one in found.culprits]) == ("straggler-transient", [1])
     assert (found.victims, found.evidence[0].value) == ((0,), 2)

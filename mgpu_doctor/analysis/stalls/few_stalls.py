@@ -1,7 +1,8 @@
 """Stalls that are too few to recur for certain, and so long that they take much of the time. Pure.
 
-Two evaluations of a minute on one rank are a tenth of a quarter of an hour. What a machine does to
-healthy ranks is shorter: 0.3 s was the longest seen on two busy cores (benchmarks/detection.py).
+Two evaluations of a minute on one rank are a tenth of a quarter of an hour. Two stalls prove no
+pattern, so only those count in which the rank itself computed: a machine that interrupts a rank, or
+storage that does not answer, leaves its thread without a core.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from mgpu_doctor.analysis.steps.work_and_wait import Attribution
 
 LEAST_SECONDS = 1.0
 LEAST_STEPS = 20.0
-"""A stall lasts for so many seconds and median steps at least. A choice: see above."""
+"""A stall lasts for so many seconds and median steps at least. A choice."""
 LEAST_STALLS = 2
 """One stall alone may be anything."""
 MOST_SHARE = 0.05
 """Share of the steps above which the stalls are no exceptions."""
 LEAST_COST = 0.1
 """Share of the time, 0..1, that is saved without them. A choice: the user would notice it."""
+COMPUTED = 0.8
+"""Share of a stall in which the rank's main thread was on a CPU, at least."""
 ALONE = 0.8
 """Share of a stall in which its rank worked and every other rank waited."""
 
@@ -35,7 +38,8 @@ def find_few_stalls(joined: Joined, attribution: Attribution) -> Stalls | None:
     """The long stalls of one rank for which all others waited; None: there are none."""
     known = ~np.isnan(attribution.own).any(axis=1)
     own, waits = attribution.own[known], attribution.in_collectives[known]
-    if len(own) < LEAST_STALLS:
+    running = joined.running[known]
+    if len(own) < LEAST_STALLS or np.isnan(running).any():
         return None
     walls = (own + waits).max(axis=1)
     usual = float(np.median(walls))
@@ -56,6 +60,13 @@ def find_few_stalls(joined: Joined, attribution: Attribution) -> Stalls | None:
         return None
     rows = np.flatnonzero(known)
     lengths = [float(removed[first:end, column].sum()) for _, first, end in stalls]
+    computed = running[:, column] - np.median(running[:, column])
+    shares = [
+        float(computed[first:end].sum()) / seconds
+        for (_, first, end), seconds in zip(stalls, lengths, strict=True)
+    ]
+    if min(shares) < COMPUTED:
+        return None
     phases = np.nan_to_num(joined.phases[:, [column]][rows, 0])
     extra = sum(
         phases[first:end].sum(axis=0) - (end - first) * np.median(phases, axis=0)
@@ -72,6 +83,7 @@ def find_few_stalls(joined: Joined, attribution: Attribution) -> Stalls | None:
         saved=saved,
         compared=len(own),
         total=sum(lengths),
+        running=min(1.0, float(np.median(shares))),
         waited=float(np.median([_least_wait(waited, *stall) for stall in stalls])),
     )
 

@@ -21,8 +21,8 @@ RECURS = (
     "At least 3 stalls. Each counts with at most 4 times the duration of the third longest, so "
     "that one or two long stalls are not taken for a recurring one. If nothing recurs: "
     f"{LEAST_STALLS} stalls of one rank, each of at least {LEAST_SECONDS:g} s and {LEAST_STEPS:g} "
-    "median steps, for which all other ranks waited, that take at least "
-    f"{LEAST_COST:.0%} of the time."
+    "median steps, in which its thread computed and for which all other ranks waited, that take at "
+    f"least {LEAST_COST:.0%} of the time."
 )
 
 COST = Limit(

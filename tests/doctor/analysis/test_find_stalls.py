@@ -161,7 +161,8 @@ def test_an_evaluation_that_now_one_rank_and_now_another_is_long_at_is_everybody
     assert stalls(job_of(work)) == ()
 
 
-@pytest.mark.parametrize(("times", "long"), [(1, 0.5), (1, 5.0), (2, 0.5)])
+@pytest.mark.parametrize("long", [0.5, 5.0])
+@pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("phase", ["forward", "other", "checkpoint", "evaluation"])
 def test_what_happened_once_or_twice_is_no_pattern(phase: str, times: int, long: float) -> None:
     work = healthy(Synthetic(ranks=4, steps=150))

@@ -201,13 +201,17 @@ def test_stalls_of_a_rank_whose_core_others_have(queued: float, fix: str, told: 
     assert advised.predicted is not None
 
 
-def few(*stalls: tuple[int, int, float], phase: str = "other", steps: int = 160) -> Case:
-    """A job with these stalls: step, rank, seconds."""
-    faults = [
-        Fault(rank, phase, milliseconds=seconds * 1e3, start=step, stop=step + 1)
-        for step, rank, seconds in stalls
-    ]
-    return synthetic_case(Synthetic(ranks=3, steps=steps, faults=faults))
+def few(
+    *stalls: tuple[int, int, float], phase: str = "other", steps: int = 160, computed: float = 1.0
+) -> Case:
+    """A job with these stalls: step, rank, seconds. `computed`: share of a stall in which the
+    rank's thread ran."""
+    work = healthy(Synthetic(ranks=3, steps=steps))
+    running = np.sum(list(work.values()), axis=0)
+    for step, rank, seconds in stalls:
+        work[phase][step, rank] += seconds
+        running[step, rank] += computed * seconds
+    return job_of(work, fields={"cpu_s": running})
 
 
 @pytest.mark.parametrize("phase", ["other", "forward", "input"])
@@ -226,6 +230,7 @@ def test_two_stalls_count_if_they_take_much_of_the_time(phase: str) -> None:
     "case",
     [
         pytest.param(few((50, 2, 3.0)), id="one stall"),
+        pytest.param(few((50, 2, 3.0), (110, 2, 3.0), computed=0.3), id="without a core"),
         pytest.param(few((50, 2, 3.0), (110, 1, 3.0)), id="of different ranks"),
         pytest.param(few((50, 2, 0.8), (110, 2, 0.8)), id="shorter than a second"),
         pytest.param(few((50, 2, 1.1), (110, 2, 1.1), steps=1500), id="of little cost"),
