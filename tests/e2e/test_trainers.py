@@ -212,9 +212,11 @@ def test_a_server_that_does_not_answer_is_named_and_the_job_ends(tmp_path: Path)
     ended = run([*doctor, *options, "--fault", "hang:rank=0,step=20"])
     assert ended.code == 1, ended.err
     assert "goes on without workers; ending it" in ended.err
-    found = loud(diagnose(load_recording(recording)))
+    case = load_recording(recording)
+    found = loud(diagnose(case))
     told = [(one.code, [culprit.rank for culprit in one.culprits], one.victims) for one in found]
-    assert told == [("hang-rank-behind", [0], (1, 2))]
+    ends = [(rank.state, rank.exit_code, rank.signal, rank.now, rank.error) for rank in case.ranks]
+    assert told == [("hang-rank-behind", [0], (1, 2))], [[one.title for one in found], ends]
 
 
 @pytest.mark.untimed
