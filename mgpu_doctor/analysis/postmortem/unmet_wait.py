@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from mgpu_doctor.analysis.postmortem.dead_rank_stall import LEAST_STEPS, median_step
 from mgpu_doctor.analysis.postmortem.rank_failures import FailureKind, RankFailure
+from mgpu_doctor.analysis.stacks.wait_classifier import BETWEEN_TWO
 from mgpu_doctor.case.model import Case, Outcome, Rank, Wait
 from mgpu_doctor.case.process_metadata import PhaseClock
 
@@ -20,6 +21,8 @@ LEAST_SECONDS = 2.0
 shortest time-out that people set for a collective is some seconds."""
 SAME_WAIT = 0.75
 """Share of the longest wait from which on another rank waited, or did not, all that time."""
+UNCLEAR = BETWEEN_TWO | {"wait", "synchronize", "block_current_stream", "wait_tensor"}
+"""Calls in which ranks may rightly wait in different places, or whose collective is not known."""
 CONFIDENCE, CONFIDENCE_IN_BACKWARD = 0.85, 0.7
 """The second: whether a rank waits in a backward pass is not known for every strategy."""
 _WAIT, _BACKWARD = "wait", "backward"
@@ -86,7 +89,8 @@ def find_split_wait(failures: Iterable[RankFailure], case: Case) -> SplitWait | 
         wait = _failed_wait(rank)
         site = wait.site if wait is not None else rank.now.site if rank.now is not None else None
         sides.setdefault(site, []).append(rank)
-    if len(sides) < 2:
+    operations = {site.partition(" ")[0] for site in sides if site is not None}
+    if len(sides) < 2 or operations & UNCLEAR:
         return None
     ordered = sorted(sides.items(), key=lambda side: -len(side[1]))
     return SplitWait(

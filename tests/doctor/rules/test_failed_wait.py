@@ -111,6 +111,12 @@ def test_ranks_that_waited_in_different_collectives_are_a_mismatch() -> None:
     assert (finding.confidence, finding.victims) == (0.6, (0, 2))
 
 
+def test_stages_may_wait_in_different_places() -> None:
+    for first, second in (("recv", "send"), ("wait", "all_reduce"), ("recv", "all_reduce")):
+        ranks = [waiting_in(0, f"{first} /t.py:9"), waiting_in(1, f"{second} /t.py:20")]
+        assert MISMATCH not in [finding.code for finding in diagnose(failed_job(ranks)).findings]
+
+
 def test_nobody_is_named_while_a_rank_is_missing_or_the_job_was_ended_by_hand() -> None:
     assert blamed(timed_out(0), elsewhere(1), world_size=3) == []
     assert blamed(timed_out(0), elsewhere(1), outcome=Outcome.KILLED) == []
