@@ -214,9 +214,9 @@ def test_a_server_that_does_not_answer_is_named_and_the_job_ends(tmp_path: Path)
     assert "goes on without workers; ending it" in ended.err
     case = load_recording(recording)
     found = loud(diagnose(case))
-    told = [(one.code, [culprit.rank for culprit in one.culprits], one.victims) for one in found]
+    seen = [(one.code, [culprit.rank for culprit in one.culprits], one.victims) for one in found]
     ends = [(rank.state, rank.exit_code, rank.signal, rank.now, rank.error) for rank in case.ranks]
-    assert told == [("hang-rank-behind", [0], (1, 2))], [[one.title for one in found], ends]
+    assert seen == [("hang-rank-behind", [0], (1, 2))], [[one.title for one in found], ends]
 
 
 @pytest.mark.untimed

@@ -80,7 +80,7 @@ def find_unmet_wait(failures: Iterable[RankFailure], case: Case) -> UnmetWait | 
 
 def find_split_wait(failures: Iterable[RankFailure], case: Case) -> SplitWait | None:
     """The different collectives in which all ranks waited until the job failed. None: they waited
-    in the same, or not all of them waited."""
+    in the same, not all of them waited, or one is in a call of two ranks or an unknown one."""
     lasted = _find_longest_wait(case) if _failed_in_waits(failures, case) else None
     if lasted is None or any(_waited(rank) < SAME_WAIT * lasted[0] for rank in case.ranks):
         return None

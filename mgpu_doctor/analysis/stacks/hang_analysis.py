@@ -27,8 +27,9 @@ choice: no healthy step of a job on CPUs is known that one rank works at for so 
 LEAST_SNAPSHOTS = 3
 """Snapshots that must show a rank in one call."""
 MOST_DOUBTFUL = 4
-MAJORITY = 2
-"""Ranks that must agree on a collective before a single other rank is blamed."""
+MAJORITY, MAJORITY_BY_PLACE = 2, 3
+"""Ranks that must agree before a single other rank is blamed: if it is in another operation, and if
+it calls the same one elsewhere, as a branch for rank 0 rightly may."""
 _SEVERAL_GROUPS = (
     "torch/distributed/tensor/",
     "torch/distributed/fsdp/",
@@ -263,7 +264,10 @@ def _decides(sides: Sequence[Sequence[RankProgress]]) -> bool:
     """Whether the odd one out is wrong: one rank against at least three that agree, all of them in
     collectives of the one group that there is."""
     most, rest = sides[0], sides[1:]
-    if len(rest) != 1 or len(rest[0]) != 1 or len(most) < MAJORITY:
+    if len(rest) != 1 or len(rest[0]) != 1:
+        return False
+    is_other_operation = most[0].state.operation != rest[0][0].state.operation
+    if len(most) < (MAJORITY if is_other_operation else MAJORITY_BY_PLACE):
         return False
     everyone = [one.state for side in sides for one in side]
     return all(

@@ -13,11 +13,6 @@ LEAST_DISTINCT = 3
 """Different batches that a rank must have seen: a constant one, or two in turn, tells nothing."""
 LEAST_PLACES = 4
 """Batches, or repeated batches, that must have been compared."""
-JUMP = 3.0
-"""A rank's weights changed by so many times as much as those of every other rank. A choice: equal
-gradients change all alike."""
-LEAST_JUMP = 1e-3
-"""Of the weights, that such a change must be. A choice, far above rounding."""
 ROUNDING = 1e-5
 """Relative difference between the sums of sampled weights up to which they are the same but for
 rounding: float32 resolves 6e-8, and CPUs of two kinds may differ in the last bits of each step."""
@@ -48,8 +43,8 @@ class Replicas:
     """Ranks with equal weights at the last compared moment, the most numerous first; empty where
     all are equal."""
     jumped: tuple[int, ...] = ()
-    """The ranks whose weights changed otherwise than those of all others, which stayed equal to the
-    last bit, or by far the most; empty: unknown."""
+    """The ranks whose weights left those of the majority, which stayed equal to the last bit;
+    empty: unknown. Of two ranks, nobody can tell which one left: one may have stopped learning."""
     distance: float | None = None
     """Relative difference between the largest and the smallest sum of the sampled weights then."""
 
@@ -156,17 +151,7 @@ def _find_jump(before: Mapping[int, _Sample], last: Mapping[int, _Sample]) -> tu
         return ()
     first, *others = _factions({rank: sample.values for rank, sample in last.items()})
     rest = tuple(sorted(rank for group in others for rank in group))
-    if len(first) > 1:
-        return rest if len(first) > len(rest) else ()
-    changes = {
-        rank: abs((sample.total or 0.0) - (before[rank].total or 0.0))
-        for rank, sample in last.items()
-    }
-    (most, rank), (second, _) = sorted(((by, rank) for rank, by in changes.items()), reverse=True)[
-        :2
-    ]
-    is_far = most >= max(JUMP * second, LEAST_JUMP * abs(before[rank].total or 0.0))
-    return (rank,) if is_far else ()
+    return rest if len(first) > max(1, len(rest)) else ()
 
 
 def _moments(ranks: Sequence[Rank]) -> Iterable[tuple[int, Mapping[int, _Sample]]]:

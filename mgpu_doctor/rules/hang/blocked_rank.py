@@ -144,7 +144,9 @@ def source_line(state: ThreadState) -> str | None:
 
 def _describe_process(progress: RankProgress, state: ThreadState) -> str:
     where = _describe_place(state)
-    if progress.looping or progress.computing:
+    if progress.computing:
+        return f"is computing{where}"
+    if progress.looping:
         return f"keeps running{where} and does not return"
     if state.doing is Doing.LOCK:
         return f"waits{where} for {_describe_lock(state)}"

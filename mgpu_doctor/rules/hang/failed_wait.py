@@ -130,7 +130,7 @@ def _find_split_wait(measures: Measures, _: Limits) -> Iterable[Finding]:
         for site in wait.sites
     ]
     is_mismatch = len(wait.operations) > 1
-    odd = wait.sides[1] if measures.is_flat and _is_odd_one_out(wait) else ()
+    odd = wait.sides[1] if is_mismatch and measures.is_flat and _is_odd_one_out(wait) else ()
     if odd:
         title = f"Rank {odd[0].rank} waited{places[1]}, all others{places[0]}"
     else:

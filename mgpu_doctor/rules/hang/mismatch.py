@@ -8,7 +8,7 @@ from mgpu_doctor.analysis.collectives.collective_waits import GAPS, LEAST_WAIT
 from mgpu_doctor.analysis.collectives.divergence import Divergence, Kind
 from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.analysis.postmortem.rank_failures import last_finished_step
-from mgpu_doctor.analysis.stacks.hang_analysis import MAJORITY
+from mgpu_doctor.analysis.stacks.hang_analysis import MAJORITY, MAJORITY_BY_PLACE
 from mgpu_doctor.analysis.stacks.hang_analysis import Kind as HangKind
 from mgpu_doctor.case.flight_records import Collective
 from mgpu_doctor.case.model import State
@@ -208,8 +208,9 @@ RULES: tuple[Rule, ...] = (
         "had always been there before. A delay counts from "
         f"{LEAST_WAIT:.0f} s and {GAPS:.0f} times the longest usual pause on, or 15 s later if "
         "call stacks were dumped, because torch needs that long to look up their names. By stacks, "
-        f"a single rank is blamed against at least {MAJORITY} that agree, in a job without smaller "
-        "groups; otherwise both places are reported.",
+        f"a single rank is blamed against at least {MAJORITY} that agree ({MAJORITY_BY_PLACE} if "
+        "only the places differ), in a job without smaller groups; otherwise both places are "
+        "reported.",
         fixes="Call each collective on all ranks of its group, in the same order and with equal "
         "sizes: decide on one rank, broadcast the decision, then branch.",
         examine=_find_mismatch,

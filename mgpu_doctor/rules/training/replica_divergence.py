@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from mgpu_doctor.analysis.measures import Measures
-from mgpu_doctor.analysis.structure.replica_checks import JUMP, Replicas
+from mgpu_doctor.analysis.structure.replica_checks import Replicas
 from mgpu_doctor.findings import Evidence, Finding, Fix, Severity
 from mgpu_doctor.formatting import format_ranks
 from mgpu_doctor.rules.blame import culprit_of
@@ -174,8 +174,7 @@ RULES: tuple[Rule, ...] = (
         thresholds="The sums of the sampled weights differ by more than 1e-5: float32 resolves "
         "6e-8, and CPUs of two kinds may differ in the last bits of a step. A minority is blamed "
         "if at least three ranks agree against it, or if all were equal to the last bit before and "
-        "the others still are. Of two ranks, the one whose weights changed by "
-        f"{JUMP:g} times as much is blamed. Otherwise no rank is.",
+        "the others, at least two and the majority, still are. Otherwise no rank is.",
         fixes="Wrap everything that is trained in DistributedDataParallel, or broadcast the "
         "weights at the start and reduce every gradient in every step.",
         examine=_find_divergence,

@@ -173,6 +173,8 @@ def test_of_different_collectives_one_is_wrong_only_against_two_that_agree() -> 
     other = [Seen(collective("broadcast", 70))]
     assert named(analyse_hang(scene({1: other}, ranks=4).looks())) == (Kind.APART, [1])
     assert named(analyse_hang(scene({1: other}, ranks=3).looks())) == (Kind.APART, [1])
+    elsewhere = [Seen(collective("all_reduce", 70))]
+    assert named(analyse_hang(scene({1: elsewhere}, ranks=3).looks())) == (Kind.APART, [])
     assert named(analyse_hang(scene({1: other}, ranks=2).looks())) == (Kind.APART, [])
     two = scene({1: other, 2: other}, ranks=8)
     assert named(analyse_hang(two.looks())) == (Kind.APART, [])

@@ -111,6 +111,14 @@ def test_ranks_that_waited_in_different_collectives_are_a_mismatch() -> None:
     assert (finding.confidence, finding.victims) == (0.6, (0, 2))
 
 
+def test_a_branch_of_one_rank_may_call_the_same_collective() -> None:
+    here, there = "broadcast /home/u/train.py:22", "broadcast /home/u/train.py:24"
+    case = failed_job([waiting_in(0, there), waiting_in(1, here), waiting_in(2, here)])
+    (finding,) = loud(diagnose(case))
+    assert (finding.code, finding.culprits, finding.victims) == (MISMATCH, (), (1, 2, 0))
+    assert finding.confidence < 0.5
+
+
 def test_stages_may_wait_in_different_places() -> None:
     for first, second in (("recv", "send"), ("wait", "all_reduce"), ("recv", "all_reduce")):
         ranks = [waiting_in(0, f"{first} /t.py:9"), waiting_in(1, f"{second} /t.py:20")]

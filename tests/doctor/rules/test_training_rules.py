@@ -309,7 +309,7 @@ def left_at_the_end(*leavers: int, ranks: int = 2) -> Case:
 
 
 def test_one_moment_decides_if_the_others_stayed_equal() -> None:
-    for leavers, ranks in (((1,), 2), ((2,), 3), ((3,), 4)):
+    for leavers, ranks in (((1,), 3), ((2,), 3), ((3,), 4)):
         (divergence,) = found(left_at_the_end(*leavers, ranks=ranks))
         assert [culprit.rank for culprit in divergence.culprits] == [*leavers]
         assert divergence.since_step == 40
@@ -317,6 +317,7 @@ def test_one_moment_decides_if_the_others_stayed_equal() -> None:
 
 def test_weights_that_rank_0_loads_at_the_end_are_no_divergence() -> None:
     assert found(left_at_the_end(0)) == []
+    assert found(left_at_the_end(1)) == []
     assert found(left_at_the_end(0, ranks=4)) == []
 
 
