@@ -24,6 +24,7 @@ from mgpu_doctor.findings import Finding
 from mgpu_doctor.recording.box import STEP_DTYPE
 from mgpu_doctor.rules.failures import failed_rendezvous, job_failure
 from mgpu_doctor.rules.hang import dead_rank_hang
+from tests.support.recorded_diagnoses import examine
 from tests.support.synthetic import make_case, make_rank
 
 AT = 1500.0
@@ -33,7 +34,7 @@ AT = 1500.0
 def find(case: Case) -> list[Finding]:
     """What these families find, each rule once."""
     rules = (*job_failure.RULES, *failed_rendezvous.RULES, *dead_rank_hang.RULES)
-    return [finding for rule in rules for finding in rule.examine(measure(case), rule.defaults)]
+    return examine(rules, measure(case))
 
 
 def error(kind: str = "ValueError", message: str = "bad sample", line: int = 87) -> Error:

@@ -30,6 +30,7 @@ from mgpu_doctor.rules.failures import (
 from mgpu_doctor.rules.hang import dead_rank_hang
 from mgpu_doctor.rules.memory import host_oom
 from tests.support.deaths import AT
+from tests.support.recorded_diagnoses import examine
 
 MIB, GIB = 1 << 20, 1 << 30
 GROUP = "/sys/fs/cgroup/jobs/training"
@@ -47,8 +48,7 @@ FAMILIES = (
 def diagnosed(case: Case) -> list[Finding]:
     """What the rules of deaths find, one cause once."""
     rules = [rule for family in FAMILIES for rule in family.RULES]
-    found = [one for rule in rules for one in rule.examine(measure(case), rule.defaults)]
-    return folded(found, rules)
+    return folded(examine(rules, measure(case)), rules)
 
 
 def pid_of(rank: int) -> int:

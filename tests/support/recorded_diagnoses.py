@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from mgpu_doctor.analysis.measures import Measures
 from mgpu_doctor.findings import Diagnosis, Finding
+from mgpu_doctor.rules.rule import Rule
 from tests.support.screens import RECORD
 
 GOLDEN = Path(__file__).parents[1] / "recorded" / "diagnoses"
@@ -19,6 +21,17 @@ NUMBER = re.compile(r"(?<![\w./-])\d+(?:\.\d+)?(?![\w/-])")
 """Of a sentence, neither in a name nor in a path."""
 MOST_DIAGNOSES = 100
 """Of one test: those beyond it are not recorded."""
+
+
+def examine(rules: Iterable[Rule], measures: Measures) -> list[Finding]:
+    """What the rules find, by their own detectors alone; recorded like a diagnosis."""
+    findings = [finding for rule in rules for finding in rule.examine(measures, rule.defaults)]
+    keep(findings)
+    return findings
+
+
+def keep(findings: Sequence[Finding]) -> None:
+    """Nothing; in tests/doctor/rules a fixture records them instead."""
 
 
 def rounded(value: Any) -> str:
@@ -60,7 +73,16 @@ def numbers_of(diagnosis: Diagnosis) -> Iterator[str]:
         diagnosis.communication_efficiency,
     )
     yield f"= {' '.join(rounded(value) for value in whole)}"
+    if diagnosis.unexamined:
+        yield f"unexamined: {', '.join(gap.probe for gap in diagnosis.unexamined)}"
     for finding in diagnosis.findings:
+        yield from lines_of(finding)
+
+
+def lines_of_all(findings: Sequence[Finding]) -> Iterator[str]:
+    """Those that a test asked some rules for."""
+    yield "= rules"
+    for finding in findings:
         yield from lines_of(finding)
 
 
@@ -74,9 +96,15 @@ class Golden:
         self._recorded = {head: body.rstrip("\n") for head, _, body in parts}
         self._new: dict[str, str] = {}
 
-    def check(self, test: str, diagnoses: Sequence[Diagnosis]) -> None:
+    def check(self, test: str, results: Sequence[Diagnosis | Sequence[Finding]]) -> None:
         """Fails unless the numbers are those of the golden file."""
-        lines = [line for one in diagnoses[:MOST_DIAGNOSES] for line in numbers_of(one)]
+        lines = [
+            line
+            for result in results[:MOST_DIAGNOSES]
+            for line in (
+                numbers_of(result) if isinstance(result, Diagnosis) else lines_of_all(result)
+            )
+        ]
         self._new[f"[{test}]"] = text = "\n".join(lines)
         if not os.environ.get(RECORD):
             assert text.splitlines() == self._recorded.get(f"[{test}]", "").splitlines()

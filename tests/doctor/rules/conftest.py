@@ -1,17 +1,18 @@
 """Holds what every diagnosis in these tests says, in numbers, against golden files.
 
 A test here asserts what matters to it. Beyond that, the codes, ranks, fixes and numbers of all its
-diagnoses are those of tests/recorded/diagnoses: read the difference before committing it.
+diagnoses, and of the findings of rules that it applies itself, are those of
+tests/recorded/diagnoses: read the difference before committing it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from mgpu_doctor.findings import Diagnosis
+from mgpu_doctor.findings import Diagnosis, Finding
 from tests.support.recorded_diagnoses import Golden
 
 
@@ -28,14 +29,16 @@ def check_diagnoses(
 ) -> Iterator[None]:
     """Left out are property tests, whose jobs differ by profile, slow tests, which the command that
     records does not run, and the pretend driver, whose counters run with the clock."""
-    diagnoses: list[Diagnosis] = []
+    results: list[Diagnosis | Sequence[Finding]] = []
 
     def keep(**fields: Any) -> Diagnosis:
-        diagnoses.append(Diagnosis(**fields))
-        return diagnoses[-1]
+        diagnosis = Diagnosis(**fields)
+        results.append(diagnosis)
+        return diagnosis
 
     monkeypatch.setattr("mgpu_doctor.diagnose.Diagnosis", keep)
+    monkeypatch.setattr("tests.support.recorded_diagnoses.keep", results.append)
     yield
     is_left_out = any(map(request.node.get_closest_marker, ("hypothesis", "slow")))
     if not is_left_out and not {"nvml", "libraries"} & {*request.fixturenames}:
-        golden.check(request.node.name, diagnoses)
+        golden.check(request.node.name, results)

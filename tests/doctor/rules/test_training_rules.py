@@ -14,6 +14,7 @@ from mgpu_doctor.diagnose import diagnose
 from mgpu_doctor.findings import Finding, Severity
 from mgpu_doctor.rules.training import data_sharding, loss, replica_divergence, update_batch
 from tests.support.deaths import dead, echo, error, failed_job
+from tests.support.recorded_diagnoses import examine
 from tests.support.synthetic import Synthetic, make_case, make_rank, records
 
 RULES = (*data_sharding.RULES, *update_batch.RULES, *loss.RULES, *replica_divergence.RULES)
@@ -56,8 +57,7 @@ def job(*births: dict[str, Any], samples: int = 16, loss: Any = None, **changes:
 
 
 def found(case: Case) -> list[Finding]:
-    measures = measure(case)
-    return [one for rule in RULES for one in rule.examine(measures, rule.defaults)]
+    return examine(RULES, measure(case))
 
 
 def ended(case: Case) -> list[Finding]:
@@ -456,6 +456,4 @@ def test_an_exit_is_explained_by_what_the_script_printed(said: str, code: str) -
 
 
 def test_a_case_without_ranks_is_silent() -> None:
-    assert [
-        one for rule in RULES for one in rule.examine(Measures(make_case([])), rule.defaults)
-    ] == []
+    assert examine(RULES, Measures(make_case([]))) == []
